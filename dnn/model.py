@@ -32,7 +32,7 @@ from dnn.training.history import History
 from dnn.training.network import BatchPlan
 from dnn.training.networks import BatchSizes, Fit, Networks, checked_batch_size
 from dnn.training.parts import EpochProgress
-from dnn.training.state import Snapshot, load_states, states_of, trained_arrays
+from dnn.training.state import Snapshot, State, load_states, states_of, trained_arrays
 
 if TYPE_CHECKING:
     from dnn.callbacks import Callback
@@ -366,12 +366,41 @@ class NeuralNetwork(Networks):
         """
         return trained_arrays(self._network, self._update)
 
+    def gathered(self) -> NeuralNetwork:
+        """Return a copy that is of one process, with all parameters.
+
+        Returns
+        -------
+        NeuralNetwork
+            Where ranks have parts of this network, all of them call this, and each gets a copy of
+            the whole.
+        """
+        arrays = self._scheme.gathered(self._network, self._update)
+        (state,) = states_of(self._network, self._update)
+        kept = {name: x for name, x in state.arrays.items() if name.startswith("hyperparameter/")}
+        whole = NeuralNetwork.__new__(NeuralNetwork)
+        layers = self._network.whole_layers
+        whole.__setstate__(self._about(layers, State(kept | arrays, state.steps)))
+        return whole
+
+    def _check_whole(self, what: str) -> None:
+        """Refuse what takes all parameters where this rank has some of them."""
+        if self._network.is_part:
+            message = "this rank has a part of the network alone"
+            raise ConfigurationError(
+                f"{what}: {message}: call gathered() on all ranks, which returns the whole"
+            )
+
     def __getstate__(self) -> dict[str, Any]:
         """Return what a copy is made from: plans, with their arrays, are compiled anew."""
+        self._check_whole("copy")
         (state,) = states_of(self._network, self._update)
+        return self._about(self._network.layers, state)
+
+    def _about(self, layers: Sequence[Layer], state: State) -> dict[str, Any]:
         params = replace(self._params, learning_rate=None, decay=0.0)  # the optimizer has them
         return {
-            "layers": self._network.layers,
+            "layers": layers,
             "loss": self._network.loss,
             "optimizer": self.optimizer,
             "options": {"seed": self.seed, "params": params, **self._options},
@@ -439,6 +468,7 @@ class NeuralNetwork(Networks):
             the `Input` gives, and in PyTorch's order of axes: such as ``0.weight``, of shape
             (units, inputs).
         """
+        self._check_whole("state_dict")
         from dnn.io.weights import state_dict
 
         return state_dict(self)
@@ -459,6 +489,7 @@ class NeuralNetwork(Networks):
         CheckpointError
             If they do not fit; it names the array. The model is as it was.
         """
+        self._check_whole("load_state_dict")
         from dnn.io.weights import load_state_dict
 
         load_state_dict(self, state, in_order=in_order)
@@ -481,6 +512,7 @@ class NeuralNetwork(Networks):
         MissingDependencyError
             If onnx is not installed.
         """
+        self._check_whole("export_onnx")
         from dnn.io.onnx_export import export_onnx
 
         export_onnx(self, path)
@@ -533,6 +565,7 @@ class NeuralNetwork(Networks):
         CheckpointError
             If the file cannot be written.
         """
+        self._check_whole("save_safetensors")
         from dnn.io.weights import save_safetensors
 
         save_safetensors(self, path)
@@ -554,6 +587,7 @@ class NeuralNetwork(Networks):
         CheckpointError
             If the file cannot be read or does not fit; it names the array. The model is as it was.
         """
+        self._check_whole("load_safetensors")
         from dnn.io.weights import load_safetensors
 
         load_safetensors(self, path, names=names)

@@ -14,7 +14,7 @@ Shards exchange most, twice for each pair of layers, so they are neighbours: ran
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from itertools import pairwise
 from typing import TYPE_CHECKING, Any
@@ -26,9 +26,9 @@ from dnn.backend.routines import ROUTINES_VARIABLE
 from dnn.data.augmentation import Images
 from dnn.distributed.communicator import Communicator
 from dnn.distributed.layer_costs import measured_costs, multiply_adds
-from dnn.distributed.model_parallel import pairs_of, sharded
+from dnn.distributed.model_parallel import joined, pairs_of, sharded
 from dnn.distributed.mpi import communicator_of
-from dnn.distributed.partition import stage_bounds
+from dnn.distributed.partition import shard_bounds, stage_bounds
 from dnn.distributed.pipeline import MeshTrainer, replayed
 from dnn.distributed.schedules import SCHEDULES
 from dnn.distributed.stage import StageNetwork
@@ -212,7 +212,7 @@ class Mesh(Scheme):
         def cut(network: Network) -> tuple[int, ...]:
             return self._bounds(network, parts)
 
-        return StageNetwork(own, loss, seeds, precision, ops, passes, cut, self.stage)
+        return StageNetwork(own, loss, seeds, precision, ops, passes, cut, self.stage, layers)
 
     def _bounds(self, network: Network, parts: Sequence[int]) -> tuple[int, ...]:
         """Cut built layers into stages, on all ranks alike."""
@@ -295,6 +295,45 @@ class Mesh(Scheme):
         """Let all replicas predict with the running statistics of the first one."""
         self.replicas.broadcast(network.state_buffer.flat)
 
+    def gathered(self, network: Network, update: Update | LossScaling) -> dict[str, Array]:
+        """Return every array that training changes, by name, whole and copied to the host."""
+        assert isinstance(network, StageNetwork)
+        own = super().gathered(network, update)
+        for name, array in own.items():
+            cut = network.slices.get(_parameter_of(name))
+            if cut is not None:
+                own[name] = joined(self.shards, array, *cut)
+        about = [(name, array.shape, array.dtype.str) for name, array in own.items()]
+        found: dict[str, Array] = {}
+        for stage, arrays in enumerate(self.line.gather_values(about)):
+            for name, shape, dtype in arrays:
+                is_here = stage == self.stage
+                array = np.array(own[name]) if is_here else np.empty(shape, dtype)
+                self.line.broadcast(array, stage)
+                # Only stages that draw random numbers count the steps for which they are drawn.
+                is_count = name == f"state/{network.step_name}" and name in found
+                found[name] = np.maximum(found[name], array) if is_count else array
+        return found
+
+    def own_part(self, network: Network, arrays: Mapping[str, Array]) -> dict[str, Array]:
+        """Return what of `gathered` arrays belongs to this rank."""
+        assert isinstance(network, StageNetwork)
+        declared = [each.node.name for layer in network.layers for each in layer.parameters]
+        declared += [each.node.name for layer in network.layers for each in layer.states]
+        own = {segment.name for segment in network.parameters.segments}
+        others = set(declared) - own - {s.name for s in network.state_buffer.segments}
+        part: dict[str, Array] = {}
+        for name, array in arrays.items():
+            parameter = _parameter_of(name)
+            if parameter in others:
+                continue
+            axis, length = network.slices.get(parameter, (0, 0))
+            if length and array.ndim > axis and array.shape[axis] == length:
+                start, stop = shard_bounds(length, self.model)[self.shard : self.shard + 2]
+                array = array[(slice(None),) * axis + (slice(start, stop),)]
+            part[name] = array
+        return part
+
     def agreed(self, reasons: Sequence[str | None]) -> list[str | None]:
         """Return why the network ends now, if it does: the first rank's that says so."""
         every = self.communicator.gather_values(list(reasons))
@@ -313,6 +352,11 @@ class Mesh(Scheme):
     ) -> Iterator[tuple[Array, Array]]:
         assert isinstance(network, StageNetwork)
         return replayed(self, network, kind, x, y)
+
+
+def _parameter_of(name: str) -> str:
+    """Return the parameter that an array of the training belongs to."""
+    return name.rpartition("/")[2]
 
 
 def _parts(layers: Sequence[Layer], model: int) -> list[int]:

@@ -19,6 +19,7 @@ from __future__ import annotations
 
 import copy
 from collections.abc import Sequence
+from itertools import pairwise
 from typing import Any, ClassVar
 
 import numpy as np
@@ -33,8 +34,9 @@ from dnn.graph.operations.ranks import copy_to_ranks, sum_over_ranks
 from dnn.initializers import Initializer, initializer_of
 from dnn.layers import Activation, Dropout, FullyConnected, Layer
 from dnn.layers.basic import Nested
+from dnn.layers.layer import Parameter
 
-__all__ = ["pairs_of", "sharded", "slices_of"]
+__all__ = ["joined", "pairs_of", "sharded", "slices_of"]
 
 _OF_WHOLE_SAMPLES = frozenset({"softmax", "log_softmax"})
 """Activations that are not computed element by element."""
@@ -104,6 +106,12 @@ class ColumnShard(FullyConnected):
         """Return ``x W + b`` of this rank's units."""
         return super().forward(copy_to_ranks(x, self.part.shards))
 
+    def whole_shape(self, parameter: Parameter) -> Shape:
+        """Return the shape with all units."""
+        axis = self.shard_axes.get(parameter.node.name.rpartition(".")[2])
+        shape = parameter.node.shape
+        return tuple(self.part.units if i == axis else n for i, n in enumerate(shape))
+
 
 class RowShard(FullyConnected):
     """A fully connected layer of which this rank has some rows: weights of some of its inputs.
@@ -122,6 +130,7 @@ class RowShard(FullyConnected):
         self.part = part
 
     kind = ColumnShard.kind
+    whole_shape = ColumnShard.whole_shape
 
     def build(self, shape: Shape) -> None:
         """Declare this rank's rows of W, and all biases, which are the same on all ranks."""
@@ -247,9 +256,34 @@ def slices_of(layers: Sequence[Layer]) -> dict[str, tuple[int, int]]:
         if isinstance(layer, Nested):
             found |= slices_of(layer.inside)
         elif isinstance(layer, ColumnShard | RowShard):
-            for parameter in layer.parameters:
-                name = parameter.node.name
-                axis = layer.shard_axes.get(name.rpartition(".")[2])
-                if axis is not None:
-                    found[name] = axis, layer.part.units
+            axes = {f"{layer.name}.{name}": axis for name, axis in layer.shard_axes.items()}
+            names = [parameter.node.name for parameter in layer.parameters]
+            found |= {name: (axes[name], layer.part.units) for name in names if name in axes}
     return found
+
+
+def joined(shards: Communicator, piece: Array, axis: int, length: int) -> Array:
+    """Return an array whose slices lie on several ranks, on all of them.
+
+    Parameters
+    ----------
+    shards : Communicator
+    piece : array
+        The slice of this rank, on the host.
+    axis : int
+        Along which it was cut.
+    length : int
+        Of the whole along this axis.
+
+    Returns
+    -------
+    array
+    """
+    shape = list(piece.shape)
+    pieces = []
+    for rank, (start, stop) in enumerate(pairwise(shard_bounds(length, shards.size))):
+        shape[axis] = stop - start
+        each = piece.copy() if rank == shards.rank else np.empty(shape, piece.dtype)
+        shards.broadcast(each, rank)
+        pieces.append(each)
+    return np.concatenate(pieces, axis)

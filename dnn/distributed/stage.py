@@ -18,6 +18,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 from dnn.backend import Array, Ops, empty
+from dnn.distributed.model_parallel import slices_of
 from dnn.graph.gradients import gradients, topological_order
 from dnn.graph.node import Node, placeholder
 from dnn.graph.operation import Step
@@ -87,12 +88,17 @@ class StageNetwork(Network):
         Asked for the stages once layers are built.
     stage : int
         Which of them this is.
+    whole_layers : sequence of Layer
+        What `layers` were made from, if units are cut too.
 
     Attributes
     ----------
     bounds : tuple of int
         Stage s has layers ``bounds[s] .. bounds[s + 1] - 1``.
     stage : int
+    slices : dict of str to (int, int)
+        By the name of each parameter of which this rank has a slice, along which axis, and how long
+        the whole is.
     """
 
     def __init__(
@@ -105,8 +111,10 @@ class StageNetwork(Network):
         passes: Sequence[str] | None,
         cut: Cut,
         stage: int,
+        whole_layers: Sequence[Layer],
     ) -> None:
         self._cut = cut
+        self._whole_layers = whole_layers
         self.stage = stage
         self._stage_plans: dict[tuple[PlanKind, int, int, bool], StagePlan] = {}
         self._arenas: dict[int, Arena] = {}
@@ -121,12 +129,19 @@ class StageNetwork(Network):
         self.is_first, self.is_last = self.stage == 0, self.stage == len(self.bounds) - 2
         self.received_shape = self.input_shape if self.is_first else summaries[first - 1].shape
         self.received_dtype = self.input_dtype if self.is_first else self.dtype
+        self.slices = slices_of(self.own_layers)
+        self.is_part = len(self.bounds) > 2 or bool(self.slices)
         return summaries
 
     @property
     def own_layers(self) -> Sequence[Layer]:
         """The layers of this stage."""
         return self.layers[self.bounds[self.stage] : self.bounds[self.stage + 1]]
+
+    @property
+    def whole_layers(self) -> Sequence[Layer]:
+        """The layers as they were given."""
+        return self._whole_layers
 
     def average_by(self, update: Update | LossScaling | None) -> None:
         """Let an update say which averages of the parameters there are, if any."""

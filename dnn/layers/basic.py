@@ -16,7 +16,7 @@ from dnn.graph import operations
 from dnn.graph.node import Node, Shape
 from dnn.graph.operations.activations import ACTIVATIONS
 from dnn.initializers import Initializer, zeros
-from dnn.layers.layer import Layer, NoiseSource, build_all
+from dnn.layers.layer import Layer, NoiseSource, Parameter, build_all
 
 __all__ = [
     "ACTIVATIONS",
@@ -232,6 +232,11 @@ class Nested(Layer):
     def inside(self) -> tuple[Layer, ...]:
         """All of them."""
         return (*self.layers, *self.shortcut)
+
+    def whole_shape(self, parameter: Parameter) -> Shape:
+        """Return what the layer inside says that has declared it."""
+        (layer,) = (each for each in self.inside if parameter in each.parameters)
+        return layer.whole_shape(parameter)
 
     def declare_inside(self) -> None:
         """Take over what the layers inside have declared; at the end of `build`."""

@@ -169,6 +169,21 @@ class Layer:
             raise ConfigurationError(f"{self.name} assigns to {state!r} in a prediction")
         self._assignments.append(operations.assign(state, value))
 
+    def whole_shape(self, parameter: Parameter) -> Shape:
+        """Return the shape of a parameter in the whole network.
+
+        Parameters
+        ----------
+        parameter : Parameter
+            Of this layer.
+
+        Returns
+        -------
+        tuple of int
+            As declared, unless this layer has a slice of it and other ranks the others.
+        """
+        return parameter.node.shape
+
     def check_state(self, name: str, values: Array) -> None:
         """Refuse values that a state cannot have; called before a user's are written into it.
 

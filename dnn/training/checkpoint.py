@@ -69,11 +69,8 @@ def save_checkpoint(model: NeuralNetwork, path: str | PathLike[str]) -> None:
         If safetensors is not installed.
     """
     library = require_safetensors()
-    to_host = model._network.ops.to_host
-    arrays = {
-        name: np.asarray(to_host(array), order="C")
-        for name, array in model.trained_arrays().items()
-    }
+    gathered = model._scheme.gathered(model._network, model._update)
+    arrays = {name: np.asarray(array, order="C") for name, array in gathered.items()}
     progress = model._progress
     about = {
         "version": VERSION,
@@ -144,6 +141,7 @@ def load_checkpoint(
     if difference is not None:
         raise CheckpointError(f"{path}: a checkpoint of another model: {difference}")
     wanted = model.trained_arrays()
+    found = model._scheme.own_part(model._network, found)
     unknown = sorted(name for name in found if name not in wanted)
     if unknown and not parameters_only:
         message = f"{unknown[0]} is there and not here"
@@ -192,7 +190,7 @@ def _layer(layer: Layer) -> dict[str, Any]:
             about[name] = plain
     for parameter in layer.parameters:
         name = parameter.node.name.rsplit(".", 1)[-1]
-        about[f"shape of the {name}"] = list(parameter.node.shape)
+        about[f"shape of the {name}"] = list(layer.whole_shape(parameter))
     return about
 
 

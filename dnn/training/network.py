@@ -138,6 +138,9 @@ class Network:
         the step that random numbers depend on.
     """
 
+    is_part = False
+    """Whether other ranks have parameters, or parts of some, that this one lacks."""
+
     step_name = "noise.step"
     """The state that is one for all of K networks."""
 
@@ -256,6 +259,11 @@ class Network:
     @property
     def own_layers(self) -> Sequence[Layer]:
         """The layers whose parameters lie on this rank: all of them, but in a pipeline."""
+        return self.layers
+
+    @property
+    def whole_layers(self) -> Sequence[Layer]:
+        """The layers as they were given, from which a copy of the whole network is made."""
         return self.layers
 
     @property

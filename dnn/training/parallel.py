@@ -7,7 +7,7 @@ is that of one process; those of `dnn.distributed` derive from it.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any, Protocol
 
@@ -22,6 +22,7 @@ from dnn.training.epoch import Trainer
 from dnn.training.evaluation import evaluate, outputs_of
 from dnn.training.loss_scaling import LossScaling
 from dnn.training.network import BatchPlan, Network, PlanKind
+from dnn.training.state import states_of
 
 if TYPE_CHECKING:
     from dnn.training.networks import Fit
@@ -145,6 +146,22 @@ class Scheme:
 
         Called in the pauses of an epoch too, before the network is saved, say.
         """
+
+    def gathered(self, network: Network, update: Update | LossScaling) -> dict[str, Array]:
+        """Return every array that training changes, by name, whole and copied to the host.
+
+        Of one network; all ranks call it, and all get the same.
+        """
+        (state,) = states_of(network, update)
+        return {
+            name: array
+            for name, array in state.arrays.items()
+            if not name.startswith("hyperparameter/")
+        }
+
+    def own_part(self, network: Network, arrays: Mapping[str, Array]) -> dict[str, Array]:
+        """Return what of `gathered` arrays belongs to this rank."""
+        return dict(arrays)
 
     def validate(self, network: Network, samples: Samples) -> list[dict[str, float]]:
         """Measure each of K networks after an epoch: the same numbers on every rank."""
