@@ -15,7 +15,8 @@ checked; a step takes as long as that of the slower rank.
 ``allreduce_<size>``
     The sum of an array over both ranks, in place, against MPI's; ``_vs_gloo`` against gloo's.
 ``local_sgd_traffic``
-    What a rank sends until the digits are learned as well as with data parallelism, against that.
+    MiB that ranks send while they learn the digits with an average after every `LOCAL_STEPS` steps
+    of each, against data parallelism: as many epochs, and the same accuracy within a hundredth.
 """
 
 from __future__ import annotations
@@ -47,6 +48,8 @@ SIZES = {
 TRAINING = {"ddp_mlp_2ranks": "mlp", "ddp_lenet_2ranks": "lenet"}
 SCALING = {"weak_scaling_2ranks": "mlp", "weak_scaling_lenet_2ranks": "lenet"}
 OVERLAP, TRAFFIC = "overlap_percent", "local_sgd_traffic"
+LOCAL_STEPS = 128
+"""More than an epoch has."""
 
 
 class Contenders:
@@ -184,6 +187,15 @@ def allreduce_rows(
             yield harness.compare(row, times["dnn"], times[name], peer, "ms")
 
 
+def traffic_row(contenders: Contenders) -> harness.Result:
+    """Measure what local SGD sends against data parallelism."""
+    local, data = (contenders.ask("dnn", 2, "traffic", local_steps=k) for k in (LOCAL_STEPS, 0))
+    if abs(local["accuracy"] - data["accuracy"]) > 0.01:
+        raise RuntimeError(f"local SGD and data parallelism learn differently: {local}, {data}")
+    sizes = ([one["bytes"] / 2**20] for one in (local, data))
+    return harness.compare(TRAFFIC, *sizes, "data parallelism", "MiB")
+
+
 def main() -> None:
     parser = harness.parser(__doc__)
     parser.add_argument("--only", metavar="NAME", help="rows whose names begin like this")
@@ -216,6 +228,7 @@ def main() -> None:
         results: list[harness.Result] = [
             *training_rows(contenders, blocks, wanted, title),
             *allreduce_rows(contenders, 1 + blocks, 0.1 if options.quick else 0.5, wanted, title),
+            *([traffic_row(contenders)] if wanted(TRAFFIC) else []),
         ]
     harness.report(results, options.json)
 
