@@ -108,7 +108,9 @@ def training_times(
             for kind, answer in found.items():
                 if block:
                     times.setdefault((name, kind), []).append(answer["seconds"])
-        if not math.isclose(max(losses.values()), min(losses.values()), rel_tol=1e-3):
+        # Roundings grow from epoch to epoch.
+        near = 1e-2 if block else 1e-3
+        if not math.isclose(max(losses.values()), min(losses.values()), rel_tol=near):
             raise RuntimeError(f"{net}: the losses differ: {losses}")
     # At the end, since the parameters of the ranks then differ.
     for block in range(1 + blocks if overlap else 0):
