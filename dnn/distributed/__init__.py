@@ -17,6 +17,7 @@ if TYPE_CHECKING:
     from dnn.distributed.parameter_server import ParameterServer as ParameterServer
     from dnn.distributed.simulation import SimulatedWorkers as SimulatedWorkers
     from dnn.distributed.threads import run_on_threads as run_on_threads
+    from dnn.distributed.tuple_space import TupleCommunicator as TupleCommunicator
 
 _PUBLIC = {
     "communicator": "Communicator Request",
@@ -26,6 +27,7 @@ _PUBLIC = {
     "parameter_server": "AsynchronousSGD ParameterServer",
     "simulation": "SimulatedWorkers",
     "threads": "run_on_threads",
+    "tuple_space": "TupleCommunicator",
 }
 _MODULE_OF = {name: module for module, names in _PUBLIC.items() for name in names.split()}
 
