@@ -23,6 +23,7 @@ if TYPE_CHECKING:
     from dnn.data import *  # noqa: F403
     from dnn.distributed import AsynchronousSGD as AsynchronousSGD
     from dnn.distributed import LocalSGD as LocalSGD
+    from dnn.distributed import Mesh as Mesh
     from dnn.distributed import ParameterServer as ParameterServer
     from dnn.distributed import SimulatedWorkers as SimulatedWorkers
     from dnn.ensemble import *  # noqa: F403
@@ -54,7 +55,7 @@ _PUBLIC = {
         load_image_folder load_mnist load_npz pad_sequences prefetch reading_options standardise
         train_validation_split train_validation_test_split
     """,
-    "distributed": "AsynchronousSGD LocalSGD ParameterServer SimulatedWorkers",
+    "distributed": "AsynchronousSGD LocalSGD Mesh ParameterServer SimulatedWorkers",
     "ensemble": "Ensemble",
     "errors": """
         CheckpointError CommunicationError ConfigurationError DataError DeviceError

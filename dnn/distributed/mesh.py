@@ -15,7 +15,6 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
 from itertools import pairwise
 from typing import TYPE_CHECKING, Any
 
@@ -24,13 +23,12 @@ import numpy as np
 from dnn.backend import Array, Ops
 from dnn.backend.routines import ROUTINES_VARIABLE
 from dnn.data.augmentation import Images
-from dnn.distributed.communicator import Communicator
 from dnn.distributed.layer_costs import measured_costs, multiply_adds
 from dnn.distributed.model_parallel import joined, pairs_of, sharded
-from dnn.distributed.mpi import communicator_of
 from dnn.distributed.partition import shard_bounds, stage_bounds
 from dnn.distributed.pipeline import MeshTrainer, replayed
 from dnn.distributed.schedules import SCHEDULES
+from dnn.distributed.scheme import RanksScheme
 from dnn.distributed.stage import StageNetwork
 from dnn.errors import ConfigurationError, check_count, unknown_name
 from dnn.layers import Activation, Input, Layer, Output
@@ -41,7 +39,7 @@ from dnn.training.data import Samples
 from dnn.training.evaluation import evaluate, outputs_of
 from dnn.training.loss_scaling import LossScaling
 from dnn.training.network import BatchPlan, Network, PlanKind
-from dnn.training.parallel import Scheme, TrainerLike
+from dnn.training.parallel import TrainerLike
 
 if TYPE_CHECKING:
     from dnn.training.networks import Fit
@@ -52,7 +50,7 @@ MICRO_BATCHES_PER_STAGE = 4
 """With as many, stages idle for a fifth of the time at most [1]_ (GPipe, section 2.3)."""
 
 
-class Mesh(Scheme):
+class Mesh(RanksScheme):
     """Train one network on a mesh of ranks: rows x layers x units.
 
     Parameters
@@ -89,8 +87,6 @@ class Mesh(Scheme):
     and `micro_batches`, and neither on `pipeline` nor on `model`.
     """
 
-    accumulates = False
-
     def __init__(
         self,
         comm: Any,
@@ -102,7 +98,7 @@ class Mesh(Scheme):
         schedule: str = "1f1b",
         split: str | Sequence[int] = "measured",
     ) -> None:
-        self.communicator: Communicator = communicator_of(comm)
+        super().__init__(comm)
         problem = self.problem(
             self.communicator.size, data=data, pipeline=pipeline, model=model, schedule=schedule
         )
@@ -253,17 +249,6 @@ class Mesh(Scheme):
             raise ConfigurationError(f"mesh: {name} needs whole parameters: take model=1")
         return super().bind(network, optimizer)
 
-    @contextmanager
-    def training(self) -> Iterator[None]:
-        """Let other ranks end too if this one raises while epochs are trained."""
-        try:
-            yield
-        except BaseException as error:
-            self.communicator.report_failure(error)
-            raise
-
-    preparing = training
-
     def begin(self, fit: Fit) -> None:
         """Let replicas start from the same parameters and statistics."""
         network = fit.networks._network
@@ -333,11 +318,6 @@ class Mesh(Scheme):
                 array = array[(slice(None),) * axis + (slice(start, stop),)]
             part[name] = array
         return part
-
-    def agreed(self, reasons: Sequence[str | None]) -> list[str | None]:
-        """Return why the network ends now, if it does: the first rank's that says so."""
-        every = self.communicator.gather_values(list(reasons))
-        return [next((x for x in each if x is not None), None) for each in zip(*every, strict=True)]
 
     def evaluate(self, network: Network, samples: Samples) -> list[dict[str, float]]:
         """Measure the network; every replica computes the same."""

@@ -422,6 +422,7 @@ def test_the_public_names_of_dnn() -> None:
         "MaxPool2D",
         "MeanSquaredError",
         "MemoryManager",
+        "Mesh",
         "MissingDependencyError",
         "MixedPrecisionWarning",
         "Muon",
