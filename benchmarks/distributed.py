@@ -191,7 +191,7 @@ def allreduce_rows(
 
 def traffic_row(contenders: Contenders) -> harness.Result:
     """Measure what local SGD sends against data parallelism."""
-    local, data = (contenders.ask("dnn", 2, "traffic", local_steps=k) for k in (LOCAL_STEPS, 0))
+    local, data = (contenders.ask("dnn", 2, "traffic", local_steps=k) for k in (LOCAL_STEPS, 1))
     if abs(local["accuracy"] - data["accuracy"]) > 0.01:
         raise RuntimeError(f"local SGD and data parallelism learn differently: {local}, {data}")
     sizes = ([one["bytes"] / 2**20] for one in (local, data))

@@ -92,7 +92,7 @@ class DnnRank:
         if (net, together) not in self.models:
             options = {}
             if together:
-                from dnn import DataParallel
+                from dnn.distributed import DataParallel
 
                 options["parallel"] = DataParallel(self.communicator)
             self.models[net, together] = conv_nets.dnn_model(known, self.given, net, **options)
@@ -112,16 +112,15 @@ class DnnRank:
     def traffic(self, local_steps: int) -> dict[str, Any]:
         """Train the digits; return what all ranks have sent, and the accuracy on held-out ones.
 
-        An average after so many steps of each rank, or data parallelism where it is 0.
+        After so many steps of each rank its parameters are averaged: after each one, that is data
+        parallelism.
         """
         import dnn
+        from dnn.distributed import LocalSGD
 
         train, held_out = dnn.train_validation_split(dnn.load_digits(), 0.25, seed=conv_nets.SEED)
         train, held_out = dnn.standardise(train, held_out)
-        if local_steps:
-            scheme = dnn.LocalSGD(self.communicator, local_steps)
-        else:
-            scheme = dnn.DataParallel(self.communicator)
+        scheme = LocalSGD(self.communicator, local_steps)
         network = dnn.NeuralNetwork(
             dnn.mlp(64, [64], 10), optimizer=dnn.SGD(0.05), seed=conv_nets.SEED, parallel=scheme
         )
