@@ -9,7 +9,15 @@ from typing import ClassVar
 from operation_cases import FORMULAS
 
 from dnn import SGD, AdaGrad, Adam, AdamW, NAdam, RMSProp
-from dnn.backend.cuda import classification, formulas, gathers, noise, pooling
+from dnn.backend.cuda import (
+    classification,
+    direct_convolution,
+    formulas,
+    gathers,
+    im2col,
+    noise,
+    pooling,
+)
 from dnn.backend.cuda.formulas import (
     ADAM_COEFFICIENTS,
     ADJUST_SCALE,
@@ -143,8 +151,16 @@ def all_kernels() -> Iterator[Kernel]:
     ):
         spec = formulas.of_update(formula)
         yield elementwise_kernel(spec, codes_of(spec, code), axes)
-    for kind, code in itertools.product(pooling.KINDS, ("f4", "f8")):
-        yield pooling.pooling_kernel(kind, code)
+    for code in ("f4", "f8"):
+        for kind in pooling.KINDS:
+            yield pooling.pooling_kernel(kind, code)
+        yield im2col.fill_kernel(code)
+        yield im2col.gather_kernel(code)
+        for kernel in direct_convolution.FORMS.values():
+            for epilogue in direct_convolution.EPILOGUES:
+                yield kernel("forward", code, epilogue)
+            yield kernel("data", code)
+            yield kernel("weights", code)
     for code in (*FLOATS, "i8", "u1", "b1"):
         yield gathers.take_rows_kernel(code)
         yield gathers.take_batch_kernel(code)

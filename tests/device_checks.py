@@ -8,6 +8,7 @@ import pytest
 import dnn
 from dnn import graph, linalg
 from dnn.backend.ops import Ops
+from dnn.nets import basic_block
 from dnn.optimizers.schedules import Cosine
 from dnn.precision import PRECISIONS
 from dnn.training.network import Network
@@ -236,6 +237,55 @@ def check_training(device, optimizer):
     assert history.loss[-1] < history.loss[0]
     assert mine.evaluate(x, y)["loss"] > 0
     return mine
+
+
+NETS = {
+    "LeNet-5": ((1, 12, 12), lambda: dnn.lenet5((1, 12, 12), 3)),
+    "a residual block": (
+        (3, 6, 6),
+        lambda: [
+            dnn.Input(3, 6, 6),
+            *(
+                dnn.Conv2D(4, 3, padding="same", bias=False),
+                dnn.BatchNorm(),
+                dnn.Activation("relu"),
+            ),
+            *basic_block(4, 8, 2),
+            *(dnn.Conv2D(8, 3, padding=1, groups=8), dnn.AvgPool2D(2, stride=1)),
+            *(dnn.GlobalAvgPool2D(), dnn.FullyConnected(3)),
+        ],
+    ),
+    "recurrent cells": (
+        (4, 3),
+        lambda: [
+            dnn.Input(4, 3),
+            dnn.LSTM(4, bidirectional=True, return_sequences=True),
+            *(dnn.GRU(3), dnn.FullyConnected(3)),
+        ],
+    ),
+}
+"""Networks of images and of sequences, by name: the shape of a sample, and the layers."""
+
+
+def check_images_and_sequences(device, name):
+    """Train a network, and two at once, on a device and in NumPy: the same to rounding."""
+    shape, layers = NETS[name]
+    generator = np.random.default_rng(2)
+    y = generator.integers(0, 3, 10)
+    x = (generator.normal(size=(3, *shape))[y] + 0.3 * generator.normal(size=(10, *shape))).astype(
+        np.float32
+    )
+    found = []
+    for where in (device, "numpy"):
+        model = dnn.NeuralNetwork(layers(), optimizer=dnn.SGD(0.05, 0.9), seed=3, device=where)
+        history = model.fit(x, y, epochs=2, batch_size=4, progress=False)
+        networks = dnn.Ensemble(
+            layers(), optimizer=dnn.SGD([0.05, 0.02]), seeds=[1, 2], device=where
+        )
+        of_several = [each.loss for each in networks.fit(x, y, epochs=2, batch_size=4)]
+        found.append([history.loss, *of_several, model.predict_proba(x)])
+    for mine, oracle in zip(*found, strict=True):
+        np.testing.assert_allclose(mine, oracle, rtol=1e-3, atol=1e-4)
 
 
 def check_several_models(ops):

@@ -20,6 +20,7 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
+import functools
 import json
 import math
 import os
@@ -41,13 +42,18 @@ if TYPE_CHECKING:
     from dnn.backend.ops import Ops, Step
 
 __all__ = [
+    "CACHE_VARIABLE",
     "CANDIDATES",
     "ROUTINES_VARIABLE",
     "ConvolutionChoices",
     "RoutineTable",
+    "cache_folder",
     "choose_convolution",
     "convolution_key",
+    "machine_choices",
 ]
+
+CACHE_VARIABLE = "DNN_KERNEL_CACHE"
 
 ROUTINES_VARIABLE = "DNN_ROUTINES"
 """``"fixed"``: no convolution is measured, and without a table the first routine is taken."""
@@ -235,14 +241,43 @@ class ConvolutionChoices:
                 os.unlink(draft)
 
 
-def convolution_key(problem: Convolution) -> str:
+def cache_folder() -> Path:
+    """Return the folder of compiled kernels and of choices; `RuntimeError` if there is no home."""
+    given = os.environ.get(CACHE_VARIABLE)
+    if given:
+        return Path(given)
+    base = os.environ.get("XDG_CACHE_HOME")
+    return (Path(base) if base else Path.home() / ".cache") / "dnn" / "kernels"
+
+
+def machine_choices(name: str, about: str, of: str = _CONVOLUTION) -> ConvolutionChoices:
+    """Return what was measured on this machine, kept in a folder beside compiled kernels.
+
+    Its name has to differ where anything differs that times depend on. Where there is no home, or
+    nothing can be written, choices are kept in this process alone.
+    """
+    try:
+        folder: Path | None = cache_folder() / name
+    except RuntimeError:
+        folder = None
+    return _choices_in(folder, about, of)
+
+
+@functools.cache
+def _choices_in(folder: Path | None, about: str, of: str) -> ConvolutionChoices:
+    return ConvolutionChoices(folder, about=about, is_cache=True, of=of)
+
+
+def convolution_key(problem: Convolution, device: str = "cpu") -> str:
     """Return the shape of a convolution as text, such as ``forward-NHWC-f4-8x3x32x32-16x5x5``.
 
-    That is images, channels, height and width, then filters and window, then what is not as usual.
-    It is the same for K models, with a bias and with a rectifier, so that these change no choice.
+    That is images, channels, height and width, then filters and window, then what is not as usual;
+    of a GPU ``cuda`` comes first. It is the same for K models, with a bias and with a rectifier, so
+    that these change no choice.
     """
     shape = "x".join(map(str, (problem.images, problem.channels, *problem.size)))
-    parts = [problem.kind, problem.layout, problem.dtype, shape]
+    parts = ["cuda"] if device.startswith("cuda") else []
+    parts += [problem.kind, problem.layout, problem.dtype, shape]
     parts.append("x".join(map(str, (problem.filters, *problem.window))))
     for name in ("stride", "dilation"):
         pair = getattr(problem, name)
@@ -284,7 +319,7 @@ def choose_convolution(ops: Ops, problem: Convolution, machine: ConvolutionChoic
         raise ConfigurationError(f"{ROUTINES_VARIABLE} must be 'fixed' or not set, not {mode!r}")
     offered = {routine.name: routine for routine in ops.convolutions(problem)}
     first = next(iter(offered))
-    key = convolution_key(problem)
+    key = convolution_key(problem, ops.device)
     table = ops.routines.convolutions if ops.routines is not None else None
     with _measuring:
         name = table.find(key) if table is not None else None
@@ -309,7 +344,7 @@ def _measured(
     ops: Ops, problem: Convolution, machine: ConvolutionChoices, offered: Container[str]
 ) -> str:
     """Measure a convolution of one model, unless another process does it meanwhile."""
-    key = convolution_key(problem)
+    key = convolution_key(problem, ops.device)
     with machine.measuring():
         machine.names.pop(key, None)
         found = machine.find(key, offered)
@@ -348,7 +383,7 @@ def measure_convolution(
         hopeless_s = HOPELESS * min(seconds.values(), default=math.inf)
         try:
             scratch = ops.memory(routine.workspace_bytes) if routine.workspace_bytes else None
-            calls = ops.link(routine.steps(inputs, out, scratch))
+            calls = ops.ready(ops.link(routine.steps(inputs, out, scratch)))
             seconds[routine.name] = _least_seconds(calls, hopeless_s, clock)
         except MemoryError:
             continue

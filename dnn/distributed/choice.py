@@ -26,7 +26,7 @@ from typing import TYPE_CHECKING, Final
 import numpy as np
 
 from dnn.backend import Array
-from dnn.backend.routines import ROUTINES_VARIABLE, ConvolutionChoices
+from dnn.backend.routines import ROUTINES_VARIABLE, ConvolutionChoices, machine_choices
 from dnn.errors import unknown_name
 
 if TYPE_CHECKING:
@@ -53,20 +53,10 @@ def size_class(size_bytes: int) -> int:
 
 @cache
 def measured_choices() -> ConvolutionChoices:
-    """Return what was measured on this machine, kept in a folder beside compiled kernels.
-
-    Where no kernels are compiled, or nothing can be written, this process alone keeps it.
-    """
+    """Return what was measured on this machine, kept in a folder beside compiled kernels."""
     about = f"{platform.node()}, {os.cpu_count()} cores, NumPy {np.__version__}"
     name = f"sums-{hashlib.sha256(about.encode()).hexdigest()[:16]}"
-    folder = None
-    try:
-        from dnn.backend.cpu.cache import cache_folder
-
-        folder = cache_folder() / name
-    except (ImportError, RuntimeError):  # no Numba, whose kernels are kept there, or no home
-        pass
-    return ConvolutionChoices(folder, about=about, is_cache=True, of="sum")
+    return machine_choices(name, about, of="sum")
 
 
 def fixed_choice(size_bytes: int, ranks: int, offered: Sequence[str]) -> str:

@@ -42,6 +42,11 @@ def test_training_twice_gives_the_same_bits(ops):
     assert losses[0] == losses[1]
 
 
+@pytest.mark.parametrize("name", device_checks.NETS)
+def test_images_and_sequences(ops, name):
+    device_checks.check_images_and_sequences("cuda", name)
+
+
 def test_several_models_in_one_plan(ops):
     device_checks.check_several_models(ops)
 

@@ -31,19 +31,16 @@ import llvmlite.binding as llvm
 import numpy as np
 
 import dnn
-from dnn.backend.routines import ConvolutionChoices
+from dnn.backend.routines import cache_folder
 
 __all__ = [
-    "CACHE_VARIABLE",
     "FLAGS",
     "HEADER",
-    "cache_folder",
     "entry_of",
-    "machine_choices",
+    "measured_with",
     "target_machine",
 ]
 
-CACHE_VARIABLE = "DNN_KERNEL_CACHE"
 
 FLAGS = {"error_model": "numpy", "fastmath": {"contract", "nsz"}}
 """How Numba compiles: full fastmath would make a value depend on its place; Python's errors block
@@ -70,27 +67,12 @@ _compiled_here: list[object] = []
 """What owns code that is not stored."""
 
 
-def cache_folder() -> Path:
-    """Return the folder of compiled kernels."""
-    given = os.environ.get(CACHE_VARIABLE)
-    if given:
-        return Path(given)
-    base = os.environ.get("XDG_CACHE_HOME")
-    return (Path(base) if base else Path.home() / ".cache") / "dnn" / "kernels"
-
-
 @cache
-def machine_choices(folder: Path | None, threads: int) -> ConvolutionChoices:
-    """Return what was measured on this processor, with as many threads and these very kernels.
-
-    It is kept in a folder beside the kernels: other kernels are measured anew. Without a folder it
-    is kept in this process alone.
-    """
+def measured_with(threads: int) -> tuple[str, str]:
+    """Return a name with a hash of all that times depend on, and what people read."""
     foundations = _foundations() + f"NumPy {np.__version__}, {threads} threads".encode()
-    name = f"routines-{hashlib.sha256(foundations).hexdigest()[:16]}"
     about = f"{llvm.get_host_cpu_name()}, {threads} threads, dnn {dnn.__version__}"
-    place = None if folder is None else folder / name
-    return ConvolutionChoices(place, about=about, is_cache=True)
+    return f"routines-{hashlib.sha256(foundations).hexdigest()[:16]}", about
 
 
 def entry_of(source: str) -> int:

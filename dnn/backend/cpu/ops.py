@@ -22,7 +22,7 @@ from dnn.backend.cpu import (
     updates,
 )
 from dnn.backend.cpu.blas import blas_threads
-from dnn.backend.cpu.cache import cache_folder, machine_choices
+from dnn.backend.cpu.cache import measured_with
 from dnn.backend.cpu.convolutions import ROUTINES
 from dnn.backend.cpu.fused_update import fuse_update
 from dnn.backend.cpu.program import Native, link
@@ -30,7 +30,12 @@ from dnn.backend.formula import Formula, UpdateFormula
 from dnn.backend.ops import Array, Chain, Ops, Step
 from dnn.backend.pooling import Pooling
 from dnn.backend.recurrence import GradientArrays, Recurrence
-from dnn.backend.routines import CANDIDATES, ConvolutionChoices, choose_convolution
+from dnn.backend.routines import (
+    CANDIDATES,
+    ConvolutionChoices,
+    choose_convolution,
+    machine_choices,
+)
 
 __all__ = ["CpuOps"]
 
@@ -106,11 +111,7 @@ class CpuOps(Ops):
     @property
     def choices(self) -> ConvolutionChoices:
         """The measured routines of convolutions, on this processor with as many threads."""
-        try:
-            folder = cache_folder()
-        except RuntimeError:  # no home
-            folder = None
-        return machine_choices(folder, blas_threads())
+        return machine_choices(*measured_with(blas_threads()))
 
     def convolution(self, problem: Convolution) -> Routine:
         """Return the routine that the table of this network names, or which is fastest here."""

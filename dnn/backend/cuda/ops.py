@@ -3,18 +3,23 @@
 from __future__ import annotations
 
 import functools
+import hashlib
 import itertools
 import weakref
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 
-from dnn.backend.convolution import Routine
+import dnn
+from dnn.backend.convolution import Convolution, Routine
 from dnn.backend.cuda import (
     classification,
+    direct_convolution,
     formulas,
     gathers,
+    im2col,
     noise,
     pooling,
     products,
@@ -24,12 +29,18 @@ from dnn.backend.cuda.cublaslt import CublasLt, Prepared
 from dnn.backend.cuda.launch import Launcher, Replay
 from dnn.backend.cuda.products import Cublas
 from dnn.backend.cuda.source import Elementwise
-from dnn.backend.device import Device, allocating, import_cupy
+from dnn.backend.device import Device, allocating, import_cupy, version_text
 from dnn.backend.formula import ADD, COPY, RELU, Formula, UpdateFormula
 from dnn.backend.ops import Array, Chain, Ops, Step, empty
 from dnn.backend.pooling import Pooling
 from dnn.backend.rounding import BFLOAT16, HALF, SINGLE
-from dnn.backend.routines import CANDIDATES, RoutineTable
+from dnn.backend.routines import (
+    CANDIDATES,
+    ConvolutionChoices,
+    RoutineTable,
+    choose_convolution,
+    machine_choices,
+)
 
 __all__ = ["CudaOps"]
 
@@ -327,16 +338,49 @@ class CudaOps(Ops):
             out = empty(self, (1, n), np.float32)
             calls = {}
             for name in CANDIDATES["gpu_sum"]:
-                ((run, _),) = self.link([(self._sum_by, (name, x, (0,), out, False))])
-                for _ in range(2):  # the second run captures
-                    run()
-                if name == "kernel" or run.__self__.how == "one CUDA graph":  # type: ignore[attr-defined]
-                    calls[name] = functools.partial(self._run_and_wait, run)
+                linked = self.link([(self._sum_by, (name, x, (0,), out, False))])
+                ((call, arguments),) = self.ready(linked)
+                if name == "kernel" or linked[0][0].__self__.how == "one CUDA graph":  # type: ignore[attr-defined]
+                    calls[name] = functools.partial(call, *arguments)
             yield "gpu_sum", n * n, calls
 
-    def _run_and_wait(self, run: Callable[..., object]) -> None:
-        run()
+    def ready(self, calls: Sequence[Step]) -> Sequence[Step]:
+        """Return one call that waits for the GPU; kernels are compiled, and captured, before."""
+        for _ in range(2):  # the second run captures
+            self._run_and_wait(calls)
+        return [(self._run_and_wait, (calls,))]
+
+    def _run_and_wait(self, calls: Sequence[Step]) -> None:
+        for function, arguments in calls:
+            function(*arguments)
         self.cupy.cuda.get_current_stream().synchronize()
+
+    @property
+    def choices(self) -> ConvolutionChoices:
+        """The measured routines of convolutions, on this kind of GPU."""
+        return machine_choices(*_measured_with(self.cupy, self._index))
+
+    def convolution(self, problem: Convolution) -> Routine:
+        """Return the routine that the table of this network names, or which is fastest here."""
+        return choose_convolution(self, problem, self.choices)
+
+    def convolutions(self, problem: Convolution) -> Sequence[Routine]:
+        """Return products of cuBLAS and of our own, and one thread for each element.
+
+        Where channels are each by themselves there is nothing to multiply, and that comes first.
+        """
+        if problem.is_empty:
+            return super().convolutions(problem)
+        first, *others = (
+            make(self, problem)
+            for make in (im2col.routine, direct_convolution.tiles, direct_convolution.direct)
+        )
+        is_depthwise = problem.channels == problem.groups == problem.filters
+        return [*reversed(others), first] if is_depthwise else [first, *others]
+
+    def image_layout(self, problems: Sequence[Convolution]) -> str:
+        """Return NHWC, in which columns are products of rows, and threads read neighbours."""
+        return "NHWC" if problems else "NCHW"
 
     def pooling(self, problem: Pooling) -> Routine:
         """Return the routine of one kernel."""
@@ -363,6 +407,18 @@ class CudaOps(Ops):
     def gemm(self, a: Array, b: Array, out: Array) -> None:  # type: ignore[override]
         """Matrix products by cuBLAS."""
         self._multiply(a, b, out, False)
+
+
+@functools.cache
+def _measured_with(cupy: Any, index: int) -> tuple[str, str]:
+    """Return a name with a hash of all that times on a GPU depend on, and what people read."""
+    runtime = cupy.cuda.runtime
+    name = runtime.getDeviceProperties(index)["name"].decode()
+    versions = (cupy.__version__, runtime.runtimeGetVersion(), runtime.driverGetVersion())
+    sources = [path.read_bytes() for path in sorted(Path(__file__).parent.glob("*.py"))]
+    digest = hashlib.sha256(b"\n".join([*sources, f"{name} {versions}".encode()]))
+    about = f"{name}, CUDA {version_text(versions[1])}, dnn {dnn.__version__}"
+    return f"routines-{digest.hexdigest()[:16]}", about
 
 
 def _is_sum_of_matrix(x: Array, axes: tuple[int, ...], out: Array) -> bool:

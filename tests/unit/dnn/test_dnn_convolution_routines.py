@@ -11,8 +11,6 @@ pytest.importorskip("numba", reason="Numba is not installed: there is no choice"
 
 from dnn.backend import Ops, ops_for, routines
 from dnn.backend.cpu import batched_gemm, fft, im2col, indirect
-from dnn.backend.cpu import ops as cpu_ops
-from dnn.backend.cpu.cache import machine_choices
 from dnn.backend.routines import ConvolutionChoices, RoutineTable, convolution_key
 from dnn.errors import ConfigurationError
 
@@ -160,8 +158,8 @@ def test_without_a_home_the_process_remembers(measured, monkeypatch):
     def no_home():
         raise RuntimeError("Could not determine home directory.")
 
-    monkeypatch.setattr(cpu_ops, "cache_folder", no_home)
-    machine_choices.cache_clear()
+    monkeypatch.setattr(routines, "cache_folder", no_home)
+    routines._choices_in.cache_clear()
     assert OPS.convolution(LARGE).name == OPS.convolution(LARGE).name == "direct"
     assert measured == [LARGE]
 

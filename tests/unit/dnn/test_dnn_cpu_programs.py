@@ -15,6 +15,7 @@ from threadpoolctl import threadpool_limits
 import dnn
 from dnn.backend import Ops, ops_for
 from dnn.backend.formula import UpdateFormula
+from dnn.backend.routines import CACHE_VARIABLE
 from dnn.seeds import epoch_order
 from dnn.training.data import Samples
 from dnn.training.epoch import Trainer
@@ -22,7 +23,7 @@ from dnn.training.epoch import Trainer
 pytest.importorskip("numba", reason="Numba is not installed: there are no compiled loops")
 
 from dnn.backend.cpu import cache, program
-from dnn.backend.cpu.cache import CACHE_VARIABLE, HEADER, entry_of
+from dnn.backend.cpu.cache import HEADER, entry_of
 from dnn.backend.cpu.fused_update import fuse_update
 from dnn.backend.cpu.ops import CpuOps
 from dnn.backend.cpu.program import Program

@@ -65,6 +65,12 @@ def test_training_is_the_oracles_to_rounding(cuda, ops, optimizer):
     assert fake_cupy.Graph.launched - launched >= 8 + 2
 
 
+@pytest.mark.parametrize("name", device_checks.NETS)
+def test_images_and_sequences_are_the_oracles_to_rounding(cuda, ops, name):
+    device_checks.check_images_and_sequences(cuda, name)
+    assert all("launches" not in text or "second run" in text for text in ops.replays())
+
+
 def test_several_models_in_one_plan(cuda, ops):
     device_checks.check_several_models(ops)
 

@@ -2,16 +2,27 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from itertools import product
 
 import cuda_emulator
 import fake_cupy
 import numpy as np
 import pytest
-from image_problems import ORACLE, pooling_inputs, pooling_of, run
+from image_problems import (
+    ORACLE,
+    convolution_inputs,
+    convolution_of,
+    exact,
+    pooling_inputs,
+    pooling_of,
+    run,
+)
 from operation_cases import last_cells, run_cells
 
 from dnn import graph
+from dnn.backend import routines
+from dnn.backend.cuda import direct_convolution, im2col
 from dnn.backend.cuda.ops import CudaOps
 from dnn.backend.cuda.pooling import KINDS
 from dnn.backend.device import Device
@@ -73,3 +84,54 @@ def test_a_time_step_is_a_product_and_a_kernel_for_any_number_of_networks(ops):
     )
     kinds = [name.partition("_")[0] for name in fake_cupy.RawModule.launches]
     assert kinds.count("update") == 2 * 6
+
+
+SEEDS = range(24)
+
+
+@pytest.mark.parametrize("seed", SEEDS)
+def test_each_routine_convolves_as_numpy_does(ops, seed, monkeypatch):
+    """Random shapes, of one network or three; in one turn or in several, in parts or not."""
+    if seed % 2:
+        monkeypatch.setattr(im2col, "COLUMNS_BYTES", 4000)
+        monkeypatch.setattr(direct_convolution, "FEWEST_PIXELS", 20)
+    problem = convolution_of(seed, dtype=("f4", "f8")[seed % 3 == 0])
+    if problem.kind == "forward":
+        problem = replace(problem, bias=seed % 2 == 0, relu=seed % 3 == 0)
+    if seed % 4 > 1:
+        stacked = ((True, True), (True, False), (False, True))[seed % 3]
+        problem = replace(problem, models=3, stacked=stacked)
+    if seed % 5 == 0:
+        window, padding = (1, 1), ((0, 0), (0, 0))
+        problem = replace(problem, window=window, padding=padding, layout="NHWC", stride=(1, 1))
+    inputs = convolution_inputs(problem, seed)
+    expected = exact(problem, inputs)
+    offered = ops.convolutions(problem)
+    assert {routine.name for routine in offered} == {"im2col", "tiles", "direct"}
+    largest = np.finfo(problem.dtype).eps * max(np.abs(expected).max(), 1)
+    for routine in offered:
+        wrong = np.abs(run(ops, routine, problem, inputs) - expected).max() / largest
+        assert wrong < 10, (routine.name, problem, wrong)
+
+
+def test_routines_are_measured_once_and_apart_from_the_cpus(ops, monkeypatch, tmp_path):
+    monkeypatch.delenv("DNN_ROUTINES")
+    monkeypatch.setenv("DNN_KERNEL_CACHE", str(tmp_path))
+    monkeypatch.setattr(routines, "MEASURED_FROM", 0)
+    monkeypatch.setattr(routines, "MEASURED_S", 0.0)
+    linked, ready = [], ops.ready
+    monkeypatch.setattr(ops, "ready", lambda calls: linked.append(calls) or ready(calls))
+    chosen = {}
+    for kind in ("forward", "data", "weights"):
+        problem = convolution_of(3, kind=kind, layout="NHWC", images=1, size=(6, 6))
+        chosen[problem] = ops.convolution(problem).name
+        records = {record["convolution"]: record for record in ops.choices.records()}
+        record = records[f"cuda-{routines.convolution_key(problem)}"]
+        assert record["routine"] == chosen[problem] in record["ms"]
+        assert set(record["ms"]) == {"im2col", "tiles", "direct"}
+        assert "stand-in GPU" in record["machine"]
+    assert len(linked) == 9
+    for ((replay, _),) in linked:
+        assert replay.__self__.how == "one CUDA graph"
+    monkeypatch.setattr(routines, "measure_convolution", None)
+    assert {problem: ops.convolution(problem).name for problem in chosen} == chosen

@@ -1,0 +1,451 @@
+"""Direct convolution: kernels that read images of any layout where they stand, without columns.
+
+``direct`` has a thread for each element of the result; so it suits few channels, and channels each
+by itself. ``tiles`` is a product of matrices whose operands are never written: a block computes 64
+x 64 elements of the result, and brings 16 of the depth at a time from images and weights into
+shared memory. Either has three kinds, forward and both gradients::
+
+    kind       rows of the result     columns            depth
+    forward    pixels of y            filters            taps x channels
+    data       pixels of x            channels           taps x filters
+    weights    filters                taps x channels    pixels of y, in parts
+
+Gradients of weights have a long depth and few elements: parts of it are summed up apart, and then
+with each other, in an order that depends on the shape of one model alone.
+
+References
+----------
+.. [1] Chetlur et al., cuDNN: Efficient primitives for deep learning, arXiv:1410.0759, 2014: the
+   product whose matrix of columns is never stored.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Sequence
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from dnn.backend.convolution import ALIGNMENT_BYTES, Convolution, Routine
+from dnn.backend.cuda.images import DECLARED, PARAMETERS, geometry, with_axis
+from dnn.backend.cuda.launch import Launcher, element_strides
+from dnn.backend.cuda.source import C_TYPES, THREADS, Kernel
+from dnn.backend.ops import Array, Step
+
+__all__ = ["EPILOGUES", "FORMS", "direct", "direct_kernel", "tiles", "tiles_kernel"]
+
+EPILOGUES = ("", "bias", "relu", "bias_relu")
+"""What a forward kernel does to a sum before it is stored."""
+
+OPERANDS = {"forward": ("x", "w"), "data": ("y", "w"), "weights": ("x", "y")}
+
+TILE, DEPTH = 64, 16
+"""Rows and columns of a tile, and how much of the depth is brought at a time."""
+
+WHOLE = 1 << 62
+"""The length of a part where there is one."""
+
+LANES = 32
+"""Neighbouring gradients of weights that a block of the direct kernel computes."""
+
+WANTED_BLOCKS, FEWEST_PIXELS = 528, 256
+"""A gradient of weights is cut into parts until there are so many blocks, 4 for each of an H200's
+132 processors, or a part has so few pixels."""
+
+
+def _finished(epilogue: str, value: str, at: str, place: str, f: str) -> str:
+    """Return the statements that store a sum of a forward kernel."""
+    lines = [f"A value = {value};"]
+    if "bias" in epilogue:
+        lines.append(f"value = value + p_bias[m * bias_m + {f}];")
+    if "relu" in epilogue:
+        lines.append("value = value > A(0) || value != value ? value : A(0);")
+    return " ".join([*lines, f"{at}[{place}] = value;"])
+
+
+def _kernel(name: str, kind: str, code: str, epilogue: str, body: str) -> Kernel:
+    """Put parameters and declarations round what a kernel does.
+
+    Its parameters: both operands, a bias, the result, elements to the next model's bias, number of
+    parts, pixels of a part, elements to the next part of the result, and `GEOMETRY`.
+    """
+    read = [*OPERANDS[kind], *(["bias"] if "bias" in epilogue else [])]
+    arrays = ", ".join(f"const {C_TYPES[code]}* p_{each}" for each in read)
+    source = f"""extern "C" __global__ void {name}(
+    {arrays}, {C_TYPES[code]}* p_out, const long long bias_m,
+    const long long parts, const long long length, const long long part_step,
+    {PARAMETERS})
+{{
+    typedef {C_TYPES[code]} A;
+    {DECLARED}
+    {body}
+}}
+"""
+    return Kernel(name, source)
+
+
+_EACH = """const long long step = (long long)gridDim.x * blockDim.x;
+    for (long long i = (long long)blockIdx.x * blockDim.x + threadIdx.x; i < n_; i += step) {"""
+
+
+def _direct_forward(epilogue: str) -> str:
+    place = "m * y_m + n * y_n + f * y_c + oy * y_y + ox * y_x"
+    return f"""const long long n_ = models * images * area * filters;
+    {_EACH}
+        const int f = (int)(i % filters), pixel = (int)(i / filters % area);
+        const long long n = i / filters / area % images, m = i / filters / area / images;
+        const int oy = pixel / out_width, ox = pixel % out_width;
+        const A* image = p_x + m * x_m + n * x_n + (long long)(f / filters_each) * per_group * x_c;
+        const A* filter = p_w + m * w_m + (long long)f * per_group * taps;
+        A total = 0;
+        for (int r = 0; r < rows; ++r) {{
+            const int y = oy * down - top + r * apart_y;
+            if (y < 0 || y >= height) continue;
+            for (int s = 0; s < across; ++s) {{
+                const int x = ox * right - left + s * apart_x;
+                if (x < 0 || x >= width) continue;
+                const A* met = image + y * x_y + x * x_x;
+                const A* by = filter + r * across + s;
+                for (int c = 0; c < per_group; ++c) total = total + met[c * x_c] * by[c * taps];
+            }}
+        }}
+        {_finished(epilogue, "total", "p_out", place, "f")}
+    }}"""
+
+
+_DIRECT_DATA = f"""const long long n_ = models * images * height * width * channels;
+    {_EACH}
+        const int c = (int)(i % channels), x = (int)(i / channels % width);
+        const long long row = i / channels / width;
+        const int y = (int)(row % height), first = c / per_group * filters_each;
+        const long long n = row / height % images, m = row / height / images;
+        const A* maps = p_y + m * y_m + n * y_n + first * y_c;
+        const A* weights = p_w + m * w_m + ((long long)first * per_group + c % per_group) * taps;
+        A total = 0;
+        for (int r = 0; r < rows; ++r) {{
+            const int at_y = y + top - r * apart_y, oy = at_y / down;
+            if (at_y < 0 || at_y % down || oy >= out_height) continue;
+            for (int s = 0; s < across; ++s) {{
+                const int at_x = x + left - s * apart_x, ox = at_x / right;
+                if (at_x < 0 || at_x % right || ox >= out_width) continue;
+                const A* met = maps + oy * y_y + ox * y_x;
+                const A* by = weights + r * across + s;
+                for (int f = 0; f < filters_each; ++f)
+                    total = total + met[f * y_c] * by[(long long)f * per_group * taps];
+            }}
+        }}
+        p_out[m * x_m + n * x_n + c * x_c + y * x_y + x * x_x] = total;
+    }}"""
+
+_DIRECT_WEIGHTS = f"""__shared__ A partial[{THREADS}];
+    const int lane = threadIdx.x % {LANES}, along = threadIdx.x / {LANES};
+    const long long results = models * taps * per_group * filters;
+    const long long pixels = (long long)images * area;
+    const long long blocks = (results + {LANES - 1}) / {LANES};
+    for (long long item = blockIdx.x; item < blocks * parts; item += gridDim.x) {{
+        const long long o = item % blocks * {LANES} + lane, part = item / blocks;
+        const int f = (int)(o % filters), c = (int)(o / filters % per_group);
+        const long long window = o / filters / per_group, m = window / taps;
+        const int tap = (int)(window % taps), r = tap / across, s = tap % across;
+        const long long last = part * length + length < pixels ? part * length + length : pixels;
+        A total = 0;
+        if (o < results) {{
+            const A* image = p_x + m * x_m + (f / filters_each * per_group + c) * x_c;
+            const A* maps = p_y + m * y_m + f * y_c;
+            for (long long k = part * length + along; k < last; k += {THREADS // LANES}) {{
+                const int pixel = (int)(k % area), oy = pixel / out_width, ox = pixel % out_width;
+                const int y = oy * down - top + r * apart_y, x = ox * right - left + s * apart_x;
+                if (y < 0 || y >= height || x < 0 || x >= width) continue;
+                const long long n = k / area;
+                total = total + image[n * x_n + y * x_y + x * x_x]
+                    * maps[n * y_n + oy * y_y + ox * y_x];
+            }}
+        }}
+        partial[threadIdx.x] = total;
+        __syncthreads();
+        for (int half = {THREADS // LANES // 2}; half > 0; half /= 2) {{
+            if (along < half)
+                partial[threadIdx.x] = partial[threadIdx.x] + partial[threadIdx.x + half * {LANES}];
+            __syncthreads();
+        }}
+        if (along == 0 && o < results)
+            p_out[part * part_step + m * w_m + ((long long)f * per_group + c) * taps + tap]
+                = partial[threadIdx.x];
+        __syncthreads();
+    }}"""
+
+
+def direct_kernel(kind: str, code: str, epilogue: str = "") -> Kernel:
+    """Write the kernel with a thread, or a few for a gradient of weights, for each element."""
+    bodies = {"data": _DIRECT_DATA, "weights": _DIRECT_WEIGHTS}
+    body = bodies.get(kind) or _direct_forward(epilogue)
+    return _kernel(f"direct_{kind}_{epilogue}_{code}", kind, code, epilogue, body)
+
+
+class _Product(NamedTuple):
+    """A kind of convolution as a product; statements for the j-th of four rows or columns.
+
+    `row`, `column` and `depth` say where they are, `left` and `right` are the operands, and
+    `store` writes an element; `out_row` and `out_column` say where that is.
+    """
+
+    rows: str
+    columns: str
+    depth: str
+    row: str
+    column: str
+    at_depth: str
+    left: str
+    right: str
+    store: str
+
+
+_FAR = "-(1 << 30)"
+"""A row of an image that is outside of any, whatever is added to it by a window."""
+
+_TAP = """
+const int tap = (int)(k / {channels}), r = tap / across, s = tap % across;
+const long long c = k % {channels};
+const int over_y = r * apart_y, over_x = s * apart_x;
+"""
+_INSIDE = "y >= 0 && y < height && x >= 0 && x < width"
+
+
+def _product(kind: str, epilogue: str) -> _Product:
+    if kind == "forward":
+        place = "m * y_m + n * y_n + f * y_c + oy * y_y + ox * y_x"
+        return _Product(
+            "(long long)images * area",
+            "filters_each",
+            "(long long)taps * per_group",
+            f"""
+const int pixel = (int)(row % area);
+row_at[j] = m * x_m + row / area * x_n + (long long)g * per_group * x_c;
+row_y[j] = row < n_rows ? pixel / out_width * down - top : {_FAR};
+row_x[j] = pixel % out_width * right - left;
+""",
+            """
+column_at[j] = m * w_m + ((long long)g * filters_each + column) * per_group * taps;
+""",
+            _TAP.format(channels="per_group"),
+            f"""
+const int y = row_y[j] + over_y, x = row_x[j] + over_x;
+if ({_INSIDE}) value = p_x[row_at[j] + c * x_c + y * x_y + x * x_x];
+""",
+            "if (column < n_columns) value = p_w[column_at[j] + c * taps + tap];",
+            f"""
+const int pixel = (int)(row % area), oy = pixel / out_width, ox = pixel % out_width;
+const long long n = row / area, f = g * filters_each + column;
+{_finished(epilogue, "sum", "p_out", place, "f")}
+""",
+        )
+    if kind == "data":
+        return _Product(
+            "(long long)images * height * width",
+            "per_group",
+            "(long long)taps * filters_each",
+            f"""
+row_at[j] = m * y_m + row / width / height * y_n + (long long)g * filters_each * y_c;
+row_y[j] = row < n_rows ? (int)(row / width % height) + top : {_FAR};
+row_x[j] = (int)(row % width) + left;
+""",
+            "column_at[j] = m * w_m + ((long long)g * filters_each * per_group + column) * taps;",
+            _TAP.format(channels="filters_each"),
+            """
+const int at_y = row_y[j] - over_y, at_x = row_x[j] - over_x;
+const int oy = at_y / down, ox = at_x / right;
+if (at_y >= 0 && at_x >= 0 && at_y % down == 0 && at_x % right == 0 && oy < out_height
+    && ox < out_width) value = p_y[row_at[j] + c * y_c + oy * y_y + ox * y_x];
+""",
+            "if (column < n_columns) value = p_w[column_at[j] + c * per_group * taps + tap];",
+            """
+const long long n = row / width / height, c = g * per_group + column;
+p_out[m * x_m + n * x_n + c * x_c + row / width % height * x_y + row % width * x_x] = sum;
+""",
+        )
+    return _Product(
+        "filters_each",
+        "(long long)taps * per_group",
+        "(long long)images * area",
+        "row_at[j] = m * y_m + ((long long)g * filters_each + row) * y_c;",
+        f"""
+const int tap = (int)(column / per_group);
+column_at[j] = m * x_m + ((long long)g * per_group + column % per_group) * x_c;
+column_y[j] = column < n_columns ? tap / across * apart_y - top : {_FAR};
+column_x[j] = tap % across * apart_x - left;
+""",
+        """
+const int pixel = (int)(k % area), oy = pixel / out_width, ox = pixel % out_width;
+const long long n = k / area;
+""",
+        "if (row < n_rows) value = p_y[row_at[j] + n * y_n + oy * y_y + ox * y_x];",
+        f"""
+const int y = oy * down + column_y[j], x = ox * right + column_x[j];
+if ({_INSIDE}) value = p_x[column_at[j] + n * x_n + y * x_y + x * x_x];
+""",
+        """
+const long long f = g * filters_each + row, c = column % per_group, tap = column / per_group;
+p_out[part * part_step + m * w_m + (f * per_group + c) * taps + tap] = sum;
+""",
+    )
+
+
+def tiles_kernel(kind: str, code: str, epilogue: str = "") -> Kernel:
+    """Write the kernel that multiplies tile by tile.
+
+    Thread (x, y) of 16 x 16 sums up rows y, y + 16, ... by columns x, x + 16, ... of a tile; of
+    what is brought into shared memory it reads the element x of the depth, of the same rows, and of
+    as many columns.
+    """
+    p = _product(kind, epilogue)
+    each = THREADS // DEPTH
+    some = TILE // each
+    body = f"""__shared__ A left_tile[{DEPTH}][{TILE + 1}], right_tile[{DEPTH}][{TILE + 1}];
+    const int place_x = threadIdx.x % {DEPTH}, place_y = threadIdx.x / {DEPTH};
+    const long long n_rows = {p.rows}, n_columns = {p.columns}, n_depth = {p.depth};
+    const long long down_tiles = (n_rows + {TILE - 1}) / {TILE};
+    const long long across_tiles = (n_columns + {TILE - 1}) / {TILE};
+    const long long items = down_tiles * across_tiles * groups * models * parts;
+    for (long long item = blockIdx.x; item < items; item += gridDim.x) {{
+        const long long first_column = item % across_tiles * {TILE};
+        const long long first_row = item / across_tiles % down_tiles * {TILE};
+        const long long rest = item / across_tiles / down_tiles;
+        const int g = (int)(rest % groups);
+        const long long m = rest / groups % models, part = rest / groups / models;
+        const long long first = part * length;
+        const long long last = first + length < n_depth ? first + length : n_depth;
+        long long row_at[{some}], column_at[{some}];
+        int row_y[{some}], row_x[{some}], column_y[{some}], column_x[{some}];
+        A sums[{some}][{some}];
+        for (int j = 0; j < {some}; ++j) {{
+            const long long row = first_row + place_y + j * {each};
+            const long long column = first_column + place_y + j * {each};
+            {{{p.row}}}
+            {{{p.column}}}
+            for (int b = 0; b < {some}; ++b) sums[j][b] = 0;
+        }}
+        for (long long begin = first; begin < last; begin += {DEPTH}) {{
+            const long long k = begin + place_x;
+            {p.at_depth}
+            for (int j = 0; j < {some}; ++j) {{
+                const long long row = first_row + place_y + j * {each};
+                const long long column = first_column + place_y + j * {each};
+                A value = 0;
+                if (k < last) {{{p.left}}}
+                left_tile[place_x][place_y + j * {each}] = value;
+                value = 0;
+                if (k < last) {{{p.right}}}
+                right_tile[place_x][place_y + j * {each}] = value;
+            }}
+            __syncthreads();
+            for (int d = 0; d < {DEPTH}; ++d)
+                for (int a = 0; a < {some}; ++a)
+                    for (int b = 0; b < {some}; ++b)
+                        sums[a][b] = sums[a][b] + left_tile[d][place_y + a * {each}]
+                            * right_tile[d][place_x + b * {each}];
+            __syncthreads();
+        }}
+        for (int a = 0; a < {some}; ++a)
+            for (int b = 0; b < {some}; ++b) {{
+                const long long row = first_row + place_y + a * {each};
+                const long long column = first_column + place_x + b * {each};
+                if (row >= n_rows || column >= n_columns) continue;
+                const A sum = sums[a][b];
+                {p.store}
+            }}
+    }}"""
+    return _kernel(f"tiles_{kind}_{epilogue}_{code}", kind, code, epilogue, body)
+
+
+FORMS: dict[str, Callable[..., Kernel]] = {"direct": direct_kernel, "tiles": tiles_kernel}
+
+
+def _blocks(name: str, problem: Convolution) -> int:
+    """Return how many blocks a model's result takes, not in parts."""
+    depth = math.prod(problem.w_shape[1:])
+    filters = problem.filters // problem.groups
+    if name == "tiles":
+        pixels = problem.images * math.prod(
+            problem.size if problem.kind == "data" else problem.out_size
+        )
+        rows, columns = {
+            "forward": (pixels, filters),
+            "data": (pixels, problem.channels // problem.groups),
+            "weights": (filters, depth),
+        }[problem.kind]
+        return -(-rows // TILE) * -(-columns // TILE) * problem.groups
+    results = math.prod(problem.w_shape if problem.kind == "weights" else problem.shapes[-1][-4:])
+    return -(-results // (LANES if problem.kind == "weights" else THREADS))
+
+
+def _parts(name: str, problem: Convolution) -> int:
+    """Return in how many parts the depth of a gradient of weights is summed up."""
+    if problem.kind != "weights":
+        return 1
+    pixels = problem.images * math.prod(problem.out_size)
+    return max(1, min(WANTED_BLOCKS // _blocks(name, problem), pixels // FEWEST_PIXELS))
+
+
+def direct(ops: Any, problem: Convolution) -> Routine:
+    """Return the routine of a thread for each element."""
+    return _routine(ops, problem, "direct")
+
+
+def tiles(ops: Any, problem: Convolution) -> Routine:
+    """Return the routine that multiplies tile by tile."""
+    return _routine(ops, problem, "tiles")
+
+
+def _routine(ops: Any, problem: Convolution, name: str) -> Routine:
+    parts, models = _parts(name, problem), problem.models or 1
+    size = math.prod(problem.w_shape)
+    wanted = 0 if parts == 1 else parts * models * size * np.dtype(problem.dtype).itemsize
+
+    def steps(inputs: Sequence[Array], out: Array, workspace: Array | None) -> list[Step]:
+        if parts == 1:
+            return [(ops.run_kernels, (_launch, name, problem, 1, inputs, out))]
+        assert workspace is not None
+        partial = workspace[:wanted].view(problem.dtype).reshape(parts, models, size)
+        total = with_axis(out, problem.models is not None).reshape(1, models, size)
+        return [
+            (ops.run_kernels, (_launch, name, problem, parts, inputs, partial)),
+            (ops.sum, (partial, (0,), total)),
+        ]
+
+    return Routine(name, -(-wanted // ALIGNMENT_BYTES) * ALIGNMENT_BYTES, steps)
+
+
+def _launch(
+    launcher: Launcher,
+    name: str,
+    problem: Convolution,
+    parts: int,
+    inputs: Sequence[Any],
+    out: Any,
+) -> None:
+    """Launch a kernel over all models; of a gradient of weights `out` may be its parts."""
+    models = problem.models or 1
+    a, b, *bias = (
+        with_axis(x, problem.models is not None and has)
+        for x, has in zip(inputs, (*problem.stacked, inputs[-1].ndim == 2), strict=False)
+    )
+    length, part_step = WHOLE, 0
+    if parts > 1:
+        length = -(-problem.images * math.prod(problem.out_size) // parts)
+        part_step, weights_step, _ = element_strides(out)
+        numbers = geometry(problem, models, a, b, weights_step)
+    else:
+        result = with_axis(out, problem.models is not None)
+        x, y, w = {
+            "forward": (a, result, b),
+            "data": (result, a, b),
+            "weights": (a, b, result),
+        }[problem.kind]
+        numbers = geometry(problem, models, x, y, element_strides(w)[0] if len(w) > 1 else 0)
+    flags = [each for each in ("bias", "relu") if getattr(problem, each)]
+    kernel = FORMS[name](problem.kind, problem.dtype, "_".join(flags))
+    bias_step = element_strides(bias[0])[0] if bias and len(bias[0]) > 1 else 0
+    arrays = [*inputs[:2], *(inputs[2:] if problem.bias else ()), out]
+    further = [np.int64(n) for n in (bias_step, parts, length, part_step)]
+    launcher.launch(kernel, _blocks(name, problem) * models * parts, [*arrays, *further, *numbers])

@@ -1,0 +1,340 @@
+"""Convolution as a product of cuBLAS: the window's columns, written out, times the weights.
+
+A row of columns is what a window meets, its channels innermost, for one pixel of y; so y with
+channels last is columns times weights, in one call for all images that fit. Gradients are the same
+product seen from the others: that of the images is multiplied out and gathered, that of the weights
+is a product with the columns of x. Windows of one pixel are multiplied where the images stand. In
+other layouts there is a transpose of y besides.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator, Sequence
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from dnn.backend.convolution import ALIGNMENT_BYTES, Convolution, Routine, image_view
+from dnn.backend.cuda.images import DECLARED, PARAMETERS, geometry, with_axis
+from dnn.backend.cuda.launch import Launcher
+from dnn.backend.cuda.source import C_TYPES, THREADS, Kernel
+from dnn.backend.formula import ADD, RELU
+from dnn.backend.ops import Array, Chain, Step
+
+__all__ = ["fill_kernel", "gather_kernel", "routine"]
+
+COLUMNS_BYTES = 128 << 20
+"""Of columns at once: images, or models, are done in as many turns as that takes."""
+
+LANES = 32
+"""Threads that write neighbouring elements of one row of columns."""
+
+
+def fill_kernel(code: str) -> Kernel:
+    """Write the columns of x, (models, groups, pixels of y, taps, channels).
+
+    Its parameters: x, columns, and `GEOMETRY`.
+    """
+    name, kind = f"fill_columns__{code}", C_TYPES[code]
+    source = f"""extern "C" __global__ void {name}(
+    const {kind}* p_x, {kind}* p_columns, {PARAMETERS})
+{{
+    {DECLARED}
+    const int lane = threadIdx.x % {LANES}, depth = taps * per_group;
+    const long long each = (long long)images * area, lines = models * groups * each;
+    const long long step = (long long)gridDim.x * {THREADS // LANES};
+    for (long long line = (long long)blockIdx.x * {THREADS // LANES} + threadIdx.x / {LANES};
+         line < lines; line += step) {{
+        const int pixel = (int)(line % each % area), g = (int)(line / each % groups);
+        const long long m = line / each / groups, n = line % each / area;
+        const int first_y = pixel / out_width * down - top;
+        const int first_x = pixel % out_width * right - left;
+        const {kind}* from = p_x + m * x_m + n * x_n + (long long)g * per_group * x_c;
+        {kind}* to = p_columns + line * depth;
+        for (int k = lane; k < depth; k += {LANES}) {{
+            const int tap = k / per_group, c = k % per_group;
+            const int y = first_y + tap / across * apart_y, x = first_x + tap % across * apart_x;
+            const bool is_inside = y >= 0 && y < height && x >= 0 && x < width;
+            to[k] = is_inside ? from[c * x_c + y * x_y + x * x_x] : ({kind})0;
+        }}
+    }}
+}}
+"""
+    return Kernel(name, source)
+
+
+def gather_kernel(code: str) -> Kernel:
+    """Write x from the sum of all of its places in columns, a thread for each element.
+
+    Its parameters: columns, x, and `GEOMETRY`.
+    """
+    name, kind = f"gather_columns__{code}", C_TYPES[code]
+    source = f"""extern "C" __global__ void {name}(
+    const {kind}* p_columns, {kind}* p_x, {PARAMETERS})
+{{
+    {DECLARED}
+    const long long n_ = models * images * height * width * channels;
+    const long long step = (long long)gridDim.x * blockDim.x;
+    for (long long i = (long long)blockIdx.x * blockDim.x + threadIdx.x; i < n_; i += step) {{
+        const int c = (int)(i % channels), x = (int)(i / channels % width);
+        const long long row = i / channels / width;
+        const int y = (int)(row % height), g = c / per_group;
+        const long long n = row / height % images, m = row / height / images;
+        const {kind}* from = p_columns
+            + ((m * groups + g) * images + n) * area * taps * per_group + c % per_group;
+        {kind} total = 0;
+        for (int r = 0; r < rows; ++r) {{
+            const int at_y = y + top - r * apart_y, oy = at_y / down;
+            if (at_y < 0 || at_y % down || oy >= out_height) continue;
+            for (int s = 0; s < across; ++s) {{
+                const int at_x = x + left - s * apart_x, ox = at_x / right;
+                if (at_x < 0 || at_x % right || ox >= out_width) continue;
+                const long long at = (long long)(oy * out_width + ox) * taps + r * across + s;
+                total = total + from[at * per_group];
+            }}
+        }}
+        p_x[m * x_m + n * x_n + c * x_c + y * x_y + x * x_x] = total;
+    }}
+}}
+"""
+    return Kernel(name, source)
+
+
+def fill(launcher: Launcher, problem: Convolution, x: Any, y: Any, columns: Any) -> None:
+    """Launch the kernel that writes columns."""
+    numbers = geometry(problem, len(x), x, y, 0)
+    lines = columns.size // columns.shape[-1]
+    arguments = [x, columns, *numbers]
+    launcher.for_each(fill_kernel(problem.dtype), lines * LANES, arguments)
+
+
+def gather(launcher: Launcher, problem: Convolution, columns: Any, y: Any, x: Any) -> None:
+    """Launch the kernel that sums up columns."""
+    numbers = geometry(problem, len(x), x, y, 0)
+    launcher.for_each(gather_kernel(problem.dtype), x.size, [columns, x, *numbers])
+
+
+class _Sizes(NamedTuple):
+    """What is done at once, and how much memory of which kind that takes, in elements."""
+
+    models: int
+    images: int
+    is_pointwise: bool
+    has_maps: bool
+    columns: int
+    weights: int
+    maps: int
+    term: int
+
+
+def _sizes(problem: Convolution) -> _Sizes:
+    item = np.dtype(problem.dtype).itemsize
+    area, depth = math.prod(problem.out_size), math.prod(problem.w_shape[1:])
+    taps, is_last = math.prod(problem.window), problem.layout == "NHWC"
+    plain = taps == 1 and problem.stride == (1, 1) and not any(map(any, problem.padding))
+    each = area * depth * problem.groups  # columns of an image
+    models = problem.models or 1
+    several = models if problem.kind == "data" or problem.stacked[0] else 1
+    room = max(1, COLUMNS_BYTES // (each * item))  # images
+    at_once = max(1, min(several, room // problem.images))
+    images = min(problem.images, room)
+    weights = 0 if taps == 1 else models * math.prod(problem.w_shape)
+    turns_of_images = problem.kind == "weights" and images < problem.images
+    result_models = models if several == 1 else at_once
+    maps = 0 if is_last else result_models * images * area * problem.filters
+    return _Sizes(
+        at_once if several > 1 else models,
+        images,
+        plain and is_last,
+        not is_last,
+        0 if plain and is_last else at_once * images * each,
+        weights,
+        maps,
+        models * math.prod(problem.w_shape) if turns_of_images else 0,
+    )
+
+
+def routine(ops: Any, problem: Convolution) -> Routine:
+    """Return the routine; it takes every problem that has elements."""
+    sizes = _sizes(problem)
+    item = np.dtype(problem.dtype).itemsize
+    lengths = [
+        -(-count * item // ALIGNMENT_BYTES) * ALIGNMENT_BYTES
+        for count in (sizes.columns, sizes.weights, sizes.maps, sizes.term)
+    ]
+
+    def steps(inputs: Sequence[Array], out: Array, workspace: Array | None) -> list[Step]:
+        spaces, begin = [], 0
+        for count, length in zip(sizes[-4:], lengths, strict=True):
+            part = None
+            if count:
+                assert workspace is not None
+                part = workspace[begin : begin + count * item].view(problem.dtype)
+            spaces.append(part)
+            begin += length
+        return _Calls(ops, problem, sizes, inputs, out, spaces).steps
+
+    return Routine("im2col", sum(lengths), steps)
+
+
+class _Calls:
+    """The calls of one convolution; arrays have a leading axis of models."""
+
+    def __init__(
+        self,
+        ops: Any,
+        problem: Convolution,
+        sizes: _Sizes,
+        inputs: Sequence[Array],
+        out: Array,
+        spaces: Sequence[Any],
+    ) -> None:
+        self.ops, self.problem, self.sizes = ops, problem, sizes
+        self.columns, self.weights, self.maps, self.term = spaces
+        self.steps: list[Step] = []
+        self.bias = inputs[2] if problem.bias else None
+        stacked = [problem.models is not None and has for has in problem.stacked]
+        a, b = (with_axis(x, has) for x, has in zip(inputs[:2], stacked, strict=True))
+        result = with_axis(out, problem.models is not None)
+        getattr(self, f"_{problem.kind}")(a, b, result)
+
+    def _turns(self) -> Iterator[tuple[slice, slice]]:
+        """Return which models and which images are done at once, turn by turn."""
+        models = self.problem.models or 1
+        for m in range(0, models, self.sizes.models):
+            for n in range(0, self.problem.images, self.sizes.images):
+                yield (
+                    slice(m, min(m + self.sizes.models, models)),
+                    slice(n, min(n + self.sizes.images, self.problem.images)),
+                )
+
+    def _part(self, x: Array, models: slice, images: slice) -> Array:
+        """Return some models' images; a model that is alone is that of all."""
+        at = 1 + self.problem.layout.index("N")
+        mine = x if len(x) == 1 else x[models]
+        part: Array = mine[(slice(None),) * at + (images,)]
+        return part
+
+    def _matrices(self, x: Array) -> Array:
+        """Return (models, groups, ...), without the axis of groups where there is one."""
+        view: Array = x[:, 0] if self.problem.groups == 1 else x
+        return view
+
+    def _packed(self, w: Array, space: Array | None) -> Array:
+        """Return weights as (models, filters, taps, channels): memory for them, or themselves."""
+        problem = self.problem
+        shape = (len(w), problem.filters, math.prod(problem.window), w.shape[2])
+        if space is None:
+            return w.reshape(shape)
+        return space[: math.prod(shape)].reshape(shape)
+
+    def _taps_last(self, w: Array) -> Array:
+        """Return weights as (models, filters, taps, channels), a view."""
+        view: Array = w.reshape(*w.shape[:3], -1).swapaxes(-1, -2)
+        return view
+
+    def _by_group(self, packed: Array) -> Array:
+        """Return packed weights as matrices, (models, groups, filters, depth)."""
+        groups = self.problem.groups
+        filters = self.problem.filters // groups
+        return self._matrices(packed.reshape(len(packed), groups, filters, -1))
+
+    def _given_weights(self, w: Array) -> Array:
+        packed = self._packed(w, self.weights)
+        if self.weights is not None:
+            self.steps.append((self.ops.copy, (self._taps_last(w), packed)))
+        return self._by_group(packed)
+
+    def _columns_of(self, x: Array, y: Array) -> Array:
+        """Return memory for columns of images, (models, groups, pixels, depth)."""
+        problem = self.problem
+        if self.sizes.is_pointwise:
+            pixels = x.reshape(len(x), -1, problem.groups, problem.channels // problem.groups)
+            return self._matrices(pixels.swapaxes(1, 2))
+        rows = image_view(x, problem.layout).shape[1] * math.prod(problem.out_size)
+        shape = (len(x), problem.groups, rows, math.prod(problem.w_shape[1:]))
+        columns = self.columns[: math.prod(shape)].reshape(shape)
+        return self._matrices(columns)
+
+    def _filled(self, x: Array, y: Array) -> Array:
+        columns = self._columns_of(x, y)
+        if not self.sizes.is_pointwise:
+            self.steps.append((self.ops.run_kernels, (fill, self.problem, x, y, columns)))
+        return columns
+
+    def _rows_of(self, y: Array) -> tuple[Array, Array, Array]:
+        """Return where y stands with channels last: as rows, as images, and y seen so."""
+        problem = self.problem
+        seen = image_view(y, problem.layout).transpose(0, 1, 3, 4, 2)
+        images = seen if self.maps is None else self.maps[: y.size].reshape(seen.shape)
+        groups = problem.groups
+        rows = images.reshape(len(y), -1, groups, problem.filters // groups).swapaxes(1, 2)
+        return self._matrices(rows), images, seen
+
+    def _forward(self, x: Array, w: Array, y: Array) -> None:
+        ops, weights = self.ops, self._given_weights(w)
+        single = self.problem.groups == 1 and self.problem.dtype == "f4"
+        for models, images in self._turns():
+            target = y[models][self._of_images(images)]
+            columns = self._filled(self._part(x, models, images), target)
+            rows, maps, seen = self._rows_of(target)
+            mine = weights if len(weights) == 1 else weights[models]
+            operands = columns, mine.swapaxes(-1, -2), rows
+            bias = self.bias
+            if bias is not None and bias.ndim == 2:
+                bias = bias[models][:, None]
+            if single:
+                self.steps += ops.product(*operands, "float32", bias, self.problem.relu)
+            else:
+                self.steps.append((ops.gemm, operands))
+                self._finish(maps, bias)
+            if self.maps is not None:
+                self.steps.append((ops.copy, (maps, seen)))
+
+    def _of_images(self, images: slice) -> tuple[slice, ...]:
+        return (slice(None),) * (1 + self.problem.layout.index("N")) + (images,)
+
+    def _finish(self, maps: Array, bias: Array | None) -> None:
+        """Add a bias, and remove what is negative, with channels last."""
+        chain: Chain = () if bias is None else ((ADD, 0, 1),)
+        operands = [maps]
+        if bias is not None:
+            operands.append(bias.reshape(-1, 1, 1, 1, bias.shape[-1]))
+        if self.problem.relu:
+            chain += ((RELU, 0 if bias is None else 2),)
+        if chain:
+            self.steps += self.ops.chain(chain, operands, maps)
+
+    def _data(self, dy: Array, w: Array, dx: Array) -> None:
+        ops, weights = self.ops, self._given_weights(w)
+        for models, images in self._turns():
+            given = self._part(dy, models, images)
+            rows, maps, seen = self._rows_of(given)
+            if self.maps is not None:
+                self.steps.append((ops.copy, (seen, maps)))
+            target = dx[models][self._of_images(images)]
+            columns = self._columns_of(target, given)
+            mine = weights if len(weights) == 1 else weights[models]
+            self.steps.append((ops.gemm, (rows, mine, columns)))
+            if not self.sizes.is_pointwise:
+                arguments = gather, self.problem, columns, given, target
+                self.steps.append((ops.run_kernels, arguments))
+
+    def _weights(self, x: Array, dy: Array, dw: Array) -> None:
+        ops = self.ops
+        packed = self._packed(dw, self.weights)
+        for models, images in self._turns():
+            gradients = self._part(dy, models, images)
+            columns = self._filled(self._part(x, models, images), gradients)
+            rows, maps, seen = self._rows_of(gradients)
+            if self.maps is not None:
+                self.steps.append((ops.copy, (seen, maps)))
+            target = total = self._by_group(packed[models])
+            if images.start:
+                target = self._by_group(self.term[: total.size].reshape(packed[models].shape))
+            self.steps.append((ops.gemm, (rows.swapaxes(-1, -2), columns, target)))
+            if target is not total:
+                self.steps.append(ops.elementwise(ADD, (total, target), total))
+        if self.weights is not None:
+            self.steps.append((ops.copy, (packed, self._taps_last(dw))))

@@ -1,0 +1,69 @@
+"""What kernels of convolution are told: lengths, the window, and where elements of images stand."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+from dnn.backend.convolution import Convolution, image_view
+from dnn.backend.cuda.launch import element_strides
+
+__all__ = ["DECLARED", "GEOMETRY", "PARAMETERS", "geometry", "with_axis"]
+
+LENGTHS = (
+    *("images", "channels", "height", "width", "filters", "out_height", "out_width", "groups"),
+    *("rows", "across", "down", "right", "apart_y", "apart_x", "top", "left"),
+)
+"""Of one model: x, y, the window, its stride, its dilation, and the padding before."""
+
+STEPS = ("x_m", "x_n", "x_c", "x_y", "x_x", "y_m", "y_n", "y_c", "y_y", "y_x", "w_m")
+"""Elements to the next model, image, channel, row and column, of x and of y; of weights: model."""
+
+GEOMETRY = ("models", *LENGTHS, *STEPS)
+"""Parameters of a kernel, in this order."""
+
+PARAMETERS = ", ".join(
+    f"const long long {name}{'_' if name in LENGTHS else ''}" for name in GEOMETRY
+)
+DECLARED = "\n    ".join(
+    [
+        *(f"const int {name} = (int){name}_;" for name in LENGTHS),
+        "const int taps = rows * across, area = out_height * out_width;",
+        "const int per_group = channels / groups, filters_each = filters / groups;",
+    ]
+)
+"""Lengths as 32-bit numbers, and what follows from them: of channels and filters of a group."""
+
+
+def with_axis(x: Any, stacked: bool) -> Any:
+    """Return an array with a leading axis of models, of length 1 where it is not stacked."""
+    return x if stacked else x[None]
+
+
+def geometry(
+    problem: Convolution, models: int, x: Any, y: Any, weights_step: int
+) -> list[np.int64]:
+    """Return the arguments for `GEOMETRY`.
+
+    Parameters
+    ----------
+    problem : Convolution
+    models : int
+        How many the kernel computes; an array of one model is the same for all.
+    x, y : array of shape (1 or models, images in the problem's layout)
+        Maybe parts of arrays.
+    weights_step : int
+        Elements from one model's weights to the next one's.
+    """
+    x, y = (image_view(each, problem.layout) for each in (x, y))
+    (top, _), (left, _) = problem.padding
+    lengths = (
+        *(x.shape[1], problem.channels, *problem.size, problem.filters, *problem.out_size),
+        *(problem.groups, *problem.window, *problem.stride, *problem.dilation, top, left),
+    )
+    steps = []
+    for each in (x, y):
+        step, *others = element_strides(each)
+        steps += [step if len(each) > 1 else 0, *others]
+    return [np.int64(n) for n in (models, *lengths, *steps, weights_step)]
