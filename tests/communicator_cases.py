@@ -190,6 +190,7 @@ def check_split(comm: Communicator) -> None:
     started.wait()
     assert (array == sum(members)).all()
     assert (both == comm.size).all()
+    half.close()
 
 
 def check_failure(comm: Communicator) -> None:

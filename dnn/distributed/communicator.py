@@ -123,6 +123,9 @@ class Communicator(Protocol):
     def report_failure(self, error: BaseException) -> None:
         """Tell all other ranks that this one has failed; their waits raise `PeerError`."""
 
+    def close(self) -> None:
+        """Give back what it holds of MPI; all ranks call it, when nothing is under way."""
+
 
 class Transfer:
     """A message on its way, or anything else that is asked whether it is done.
@@ -267,6 +270,13 @@ class MessageCommunicator(ABC):
     @abstractmethod
     def report_failure(self, error: BaseException) -> None:
         """Tell all other ranks that this one has failed; their waits raise `PeerError`."""
+
+    def close(self) -> None:  # noqa: B027 - there may be nothing to give back
+        """Give back what it holds of MPI; all ranks call it, when nothing is under way.
+
+        A library has some thousand communicators at most. After a failure, messages may be left,
+        so that nothing is given back.
+        """
 
     @abstractmethod
     def raise_failure(self) -> None:

@@ -223,6 +223,11 @@ class MpiCommunicator(MessageCommunicator):
         """
         self._failures.report(error)
 
+    def close(self) -> None:
+        """Free the communicator of MPI, unless a rank has failed."""
+        if self._failures.first is None:
+            self._comm.Free()
+
     def raise_failure(self) -> None:
         """Raise `PeerError` if another rank has reported that it failed."""
         self._failures.look()

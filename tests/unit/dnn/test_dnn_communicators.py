@@ -4,7 +4,10 @@ import numpy as np
 import pytest
 from communicator_cases import CASES, check_disagreement
 
-from dnn.distributed import communicator_of, run_on_threads
+from dnn.backend.routines import ROUTINES_VARIABLE, ConvolutionChoices
+from dnn.distributed import choice, communicator_of, run_on_threads
+from dnn.distributed.allreduce import ROUTINES
+from dnn.distributed.choice import ALLREDUCE_VARIABLE, fixed_choice, size_class
 from dnn.errors import ConfigurationError, PeerError
 
 # On which host each rank is: one host, hosts of their own, and hosts with several ranks.
@@ -20,6 +23,55 @@ def test_threads(check, hosts):
 
 def test_ranks_that_sum_different_arrays():
     run_on_threads(2, check_disagreement, timeout_s=10)
+
+
+@pytest.fixture
+def measured(monkeypatch, tmp_path):
+    """Let routines be measured, and kept in a folder of the test's own."""
+    monkeypatch.delenv(ROUTINES_VARIABLE)
+    kept = ConvolutionChoices(tmp_path, is_cache=True, of="sum")
+    monkeypatch.setattr(choice, "measured_choices", lambda: kept)
+    return kept
+
+
+def test_routines_are_measured_once(measured, monkeypatch):
+    def sum_up(comm):
+        for size in (100, 200, 1000):  # of float64: two classes of sizes
+            array = np.full(size, comm.rank + 1.0)
+            comm.sum(array)
+            assert (array == 6).all()
+        return comm.choices.names
+
+    first, *others = run_on_threads(3, sum_up)
+    assert others == [first] * 2
+    assert sorted(first) == [1024, 4096, 16384]
+    records = measured.records()
+    assert [record["sum"] for record in records] == [
+        f"sum-3ranks-1hosts3-{size}bytes" for size in (1024, 16384, 4096)
+    ]
+    for record in records:
+        assert record["routine"] == first[int(record["sum"].split("-")[-1][:-5])]
+        assert min(record["ms"], key=record["ms"].get) == record["routine"]
+        assert {*ROUTINES, "shared"} == set(record["ms"])
+    # Now they are known, whatever is faster.
+    measured.names["sum-3ranks-1hosts3-1024bytes"] = "tree"
+    assert run_on_threads(3, sum_up)[1][1024] == "tree"
+    monkeypatch.setenv(ALLREDUCE_VARIABLE, "torus")
+    assert set(run_on_threads(3, sum_up)[0].values()) == {"torus"}
+    monkeypatch.setenv(ALLREDUCE_VARIABLE, "toruss")
+    with pytest.raises(ConfigurationError, match="DNN_ALLREDUCE 'toruss'; did you mean 'torus'"):
+        run_on_threads(3, sum_up)
+
+
+def test_the_fixed_choice():
+    offered = ["doubling", "ring", "two_level", "shared"]
+    assert fixed_choice(1 << 20, 4, offered) == "shared"
+    assert fixed_choice(1 << 20, 4, offered[:3]) == "two_level"
+    assert fixed_choice(1 << 20, 4, offered[:2]) == "ring"
+    assert fixed_choice(1000, 16, offered) == "two_level"
+    assert fixed_choice(1000, 4, offered) == "doubling"
+    sizes = [size_class(size) for size in (0, 1024, 1025, 65536, 65537, 1 << 30)]
+    assert sizes == [1024, 1024, 4096, 65536, 1 << 18, 1 << 24]
 
 
 def test_who_has_failed_first_is_raised():
