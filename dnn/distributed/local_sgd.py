@@ -197,7 +197,7 @@ class _LocalTrainer(ShardedTrainer):
     def _end(self) -> int:
         """Let all ranks predict alike after an epoch; return the bytes sent."""
         communicator, state = self._communicator, self._update.state
-        share, sent = self._share_of(communicator.rank), 0
+        share, sent = self._runner.rows / self.count, 0
         for values in (self._network.state_buffer, state.get("average")):
             if values is not None and values.flat.size:
                 sent += average(communicator, values.flat, share)

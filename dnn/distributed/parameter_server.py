@@ -41,9 +41,10 @@ class ParameterServer(RanksScheme):
     staleness : int, optional
         How many batches a rank may be ahead of the slowest one. With 0 the parameters move when
         the gradients of all ranks are there, by their mean: in the order of ranks, so that the same
-        ranks give the same bits, and to rounding those of one process. With more, or without a
-        bound if None, they move by the gradients of each rank as they arrive: a batch moves them as
-        often as it has ranks, each time by gradients of its part.
+        ranks give the same bits, and to rounding those of one process. With more they move by the
+        gradients of each rank as they arrive: a batch moves them as often as it has ranks, each
+        time by gradients of its part. Without a bound, if None, a rank that is ready computes the
+        next part of all, so that a slow rank computes fewer.
     dedicated : bool
         Rank 0 does nothing else, and the other ranks train. If not, it trains too, and looks for
         the others' gradients between its own batches: all ranks compute, and some wait a little.
@@ -152,14 +153,13 @@ class _RankTrainer(ServedTrainer):
         """Visit every sample once; arguments and result as for `Trainer.epoch`."""
         self._begin()
         epoch = order.reshape(-1, self.count), seeds, number
-        worker = self._communicator.rank - self._first
         with own_noise(self._communicator, self._network, self._shards.batches):
             sent = self._serve(epoch) if self._communicator.rank == 0 else self._work(epoch)
         if self._communicator.rank:
             self._update.steps_done += self.steps
         states = self._network.state_buffer.flat
         if states.size:
-            share = self._share_of(worker) if worker >= 0 else 0.0
+            share = self._runner.rows / self.count
             sent_together = average(self._communicator, states, share)
             sent += sent_together if self._communicator.rank == 0 else 0
         fact = [sent, self._core.histogram]
@@ -180,17 +180,17 @@ class _RankTrainer(ServedTrainer):
     def _work(self, epoch: EpochArguments) -> int:
         """Compute and send gradients until there are no more; return the bytes sent."""
         worker = self._communicator.rank - self._first
-        mine, answer, sent = self._mine, self._answer, 0
-        mine.number(0, 0)
-        steps = self._steps_of[worker]
-        for _ in range(steps):
-            self._compute(worker, epoch, mine)
+        mine, sent = self._mine, 0
+        piece, version = self._core.pieces[worker], 0
+        while piece is not None:
+            mine.label(version, piece)
+            self._compute(piece, epoch, mine)
             sending = self._communicator.send(mine.memory, 0, _GRADIENTS)
             self._take_answer()
             sending.wait()
             sent += mine.memory.nbytes
-            mine.number(answer.step, answer.version)
-        if not steps:
+            piece, version = self._answer.piece, self._answer.version
+        if not sent:
             self._take_answer()
         return sent
 
@@ -201,13 +201,13 @@ class _RankTrainer(ServedTrainer):
     def _serve(self, epoch: EpochArguments) -> int:
         """Apply gradients until all of the epoch are; return the bytes sent."""
         communicator, core, server = self._communicator, self._core, self._server
-        steps_of, first = self._steps_of, self._first
+        first = self._first
         coming: dict[int, Request] = {}
         going: dict[int, Request] = {}
         sent = 0
 
         def expect(worker: int) -> None:
-            if core.done[worker] < steps_of[worker]:
+            if core.pieces[worker] is not None:
                 memory = self._inbox[worker].memory
                 coming[worker] = communicator.receive(memory, worker + first, _GRADIENTS)
 
@@ -231,9 +231,10 @@ class _RankTrainer(ServedTrainer):
             for worker in arrived:
                 del coming[worker]
                 answer(server.receive(worker, self._inbox[worker]))
-            if not first and core.may_send(0):
-                self._mine.number(core.done[0], core.take_present(0))
-                self._compute(0, epoch, self._mine)
+            own = None if first else core.pieces[0]
+            if own is not None:
+                self._mine.label(core.take_present(0), own)
+                self._compute(own, epoch, self._mine)
                 answer(server.receive(0, self._mine))
             elif not arrived:
                 self._wait_for_any(coming)

@@ -12,7 +12,8 @@ messages, over MPI, through a tuple space or from simulated workers, is elsewher
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections import deque
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -22,7 +23,23 @@ from dnn.errors import CommunicationError
 from dnn.optimizers import Update
 from dnn.training.network import Network
 
-__all__ = ["Answer", "Apply", "Message", "Server", "ServerCore"]
+__all__ = ["Answer", "Apply", "Message", "Piece", "Server", "ServerCore"]
+
+
+@dataclass(frozen=True)
+class Piece:
+    """Rows of a batch that a worker computes at once.
+
+    Attributes
+    ----------
+    batch : int
+        Which batch of the epoch.
+    part : int
+        Which of the parts of that batch.
+    """
+
+    batch: int
+    part: int
 
 
 @dataclass(frozen=True)
@@ -31,22 +48,19 @@ class Apply:
 
     Attributes
     ----------
-    workers : tuple of int
-        Ascending; gradients are added up in this order.
-    step : int
-        Which of their batches the gradients are of.
+    gradients : tuple of (int, Piece)
+        Of which workers, and of what they are; they are added up in this order.
     staleness : int
         How often the parameters were moved since they were sent to these workers.
     """
 
-    workers: tuple[int, ...]
-    step: int
+    gradients: tuple[tuple[int, Piece], ...]
     staleness: int
 
 
 @dataclass(frozen=True)
 class Answer:
-    """Send a worker the present parameters."""
+    """Send a worker the present parameters; what it computes next is in `ServerCore.pieces`."""
 
     worker: int
 
@@ -56,19 +70,21 @@ class ServerCore:
 
     Parameters
     ----------
-    steps : sequence of int
-        How many batches each worker has.
+    parts : sequence of int
+        How many parts each batch has, at most one for each worker.
+    workers : int
     staleness : int, optional
-        How many steps a worker may be ahead of the slowest one that still works [1]_. With 0 the
-        gradients of a step are averaged when the last of them is there: the same numbers whatever
-        arrived first. With more, or without a bound if left out, they are applied as they arrive.
+        How many batches a worker may be ahead of the slowest one that still works [1]_; worker w
+        computes part w of each batch. With 0 the gradients of a batch are averaged when the last of
+        them is there: the same numbers whatever arrived first. With more they are applied as they
+        arrive. Without a bound, if left out, whoever is ready computes the next part of all.
 
     Attributes
     ----------
+    pieces : list of Piece or None
+        What each worker computes at present; None if nothing is left for it.
     version : int
         How often the parameters were moved.
-    done : list of int
-        The steps of each worker whose gradients were received.
     histogram : list of int
         How many gradients were applied that were k versions old, at place k.
 
@@ -78,30 +94,36 @@ class ServerCore:
            server, 2013.
     """
 
-    def __init__(self, steps: Sequence[int], staleness: int | None = None) -> None:
-        self.steps = tuple(steps)
+    def __init__(self, parts: Sequence[int], workers: int, staleness: int | None = None) -> None:
         self.staleness = staleness
         self.version = 0
-        self.done = [0] * len(self.steps)
         self.histogram: list[int] = []
-        self._sent_version = [0] * len(self.steps)
-        self._waiting: set[int] = set()
+        every = [Piece(batch, part) for batch, count in enumerate(parts) for part in range(count)]
+        self._left = len(every)
+        if staleness is None:
+            self._queues = [deque(every)] * workers  # one for all
+        else:
+            self._queues = [deque(x for x in every if x.part == w) for w in range(workers)]
+        self.pieces = [self._next_piece(worker) for worker in range(workers)]
+        self._parts = tuple(parts)
+        self._sent_version = [0] * workers
+        self._waiting: dict[int, Piece] = {}  # workers, and of what they have sent gradients
+
+    def _next_piece(self, worker: int) -> Piece | None:
+        queue = self._queues[worker]
+        return queue.popleft() if queue else None
 
     @property
     def is_finished(self) -> bool:
         """Whether all gradients of the epoch were received."""
-        return tuple(self.done) == self.steps
-
-    def may_send(self, worker: int) -> bool:
-        """Whether a worker has the parameters for a batch whose gradients it has not sent."""
-        return worker not in self._waiting and self.done[worker] < self.steps[worker]
+        return not self._left
 
     def take_present(self, worker: int) -> int:
         """Let a worker beside the server compute from the present version, and return it."""
         self._sent_version[worker] = self.version
         return self.version
 
-    def receive(self, worker: int, step: int, version: int) -> list[Apply | Answer]:
+    def receive(self, worker: int, batch: int, version: int) -> list[Apply | Answer]:
         """Return what to do, in this order, now that the gradients of a worker are there.
 
         The last answer of an epoch is sent when all are done: every worker then has the same
@@ -110,8 +132,8 @@ class ServerCore:
         Parameters
         ----------
         worker : int
-        step : int
-            Which of its batches they are of, from 0.
+        batch : int
+            Of which batch of the epoch they are.
         version : int
             Of the parameters that they were computed from.
 
@@ -124,43 +146,52 @@ class ServerCore:
         CommunicationError
             If the worker was not to send this.
         """
-        expected = self.done[worker], self._sent_version[worker]
-        if not self.may_send(worker) or (step, version) != expected:
+        piece = self.pieces[worker]
+        expected = piece and piece.batch, self._sent_version[worker]
+        if piece is None or (batch, version) != expected:
             raise CommunicationError(
-                f"worker {worker} sent gradients of its step {step}, computed from version "
-                f"{version} of the parameters, but step {expected[0]} of {self.steps[worker]}, "
-                f"from version {expected[1]}, was to come: it may run another release of dnn"
+                f"worker {worker} sent gradients of batch {batch}, computed from version {version} "
+                f"of the parameters, where batch {expected[0]}, from version {expected[1]}, was to "
+                "come: it may run another release of dnn"
             )
-        self.done[worker] += 1
-        self._waiting.add(worker)
-        instructions = self._applied(worker, step)
-        answered = [each for each in range(len(self.steps)) if self._may_go_on(each)]
+        self.pieces[worker] = None
+        self._waiting[worker] = piece
+        self._left -= 1
+        instructions = self._applied(worker, piece)
+        answered = [each for each in range(len(self.pieces)) if self._may_go_on(each)]
         for each in answered:
-            self._waiting.discard(each)
+            self._waiting.pop(each, None)
+            self.pieces[each] = self._next_piece(each)
             self._sent_version[each] = self.version
         return [*instructions, *map(Answer, answered)]
 
-    def _applied(self, worker: int, step: int) -> list[Apply | Answer]:
-        workers: tuple[int, ...] = (worker,)
+    def _applied(self, worker: int, piece: Piece) -> list[Apply | Answer]:
+        gradients = [(worker, piece)]
         if self.staleness == 0:
-            workers = tuple(w for w, steps in enumerate(self.steps) if steps > step)
-            if any(self.done[w] <= step for w in workers):
+            of_batch = [x for x in self._waiting.items() if x[1].batch == piece.batch]
+            if len(of_batch) < self._parts[piece.batch]:
                 return []
+            gradients = sorted(of_batch, key=lambda x: x[0])
         age = self.version - self._sent_version[worker]
         self.histogram += [0] * (age + 1 - len(self.histogram))
-        self.histogram[age] += len(workers)
+        self.histogram[age] += len(gradients)
         self.version += 1
-        return [Apply(workers, step, age)]
+        return [Apply(tuple(gradients), age)]
 
     def _may_go_on(self, worker: int) -> bool:
-        if self.is_finished:  # those without a single batch too
+        if self.is_finished:  # those that have had nothing to compute too
             return True
-        done = self.done[worker]
-        if worker not in self._waiting or done == self.steps[worker]:
+        if worker not in self._waiting or not self._queues[worker]:
             return False
-        pairs = zip(self.done, self.steps, strict=True)
-        slowest = min(each for each, steps in pairs if each < steps)
-        return self.staleness is None or done - slowest <= self.staleness
+        if self.staleness is None:
+            return True
+        # The batches that workers are at, or will be.
+        next_batches = [
+            piece.batch if piece is not None else queue[0].batch
+            for piece, queue in zip(self.pieces, self._queues, strict=True)
+            if piece is not None or queue
+        ]
+        return self._queues[worker][0].batch - min(next_batches) <= self.staleness
 
 
 class Message:
@@ -181,22 +212,23 @@ class Message:
 
     def __init__(self, like: Array) -> None:
         self.memory = np.zeros(64 + like.nbytes, np.uint8)
-        self._header = self.memory[:16].view(np.int64)
+        self._header = self.memory[:24].view(np.int64)
         self.values: Array = self.memory[64:].view(like.dtype).reshape(like.shape)
-
-    @property
-    def step(self) -> int:
-        """Which batch of the worker gradients are of, or parameters are for."""
-        return int(self._header[0])
 
     @property
     def version(self) -> int:
         """Of the parameters, or of those that gradients were computed from."""
-        return int(self._header[1])
+        return int(self._header[0])
 
-    def number(self, step: int, version: int) -> None:
+    @property
+    def piece(self) -> Piece | None:
+        """What gradients are of, or what parameters are sent for; None if nothing is left."""
+        batch, part = (int(number) for number in self._header[1:])
+        return None if batch < 0 else Piece(batch, part)
+
+    def label(self, version: int, piece: Piece | None) -> None:
         """Write the header."""
-        self._header[:] = step, version
+        self._header[:] = version, *((-1, -1) if piece is None else (piece.batch, piece.part))
 
 
 class Server:
@@ -209,8 +241,8 @@ class Server:
     update : Update
         Of the network's optimizer.
     core : ServerCore
-    shares : sequence of sequence of float
-        For each worker which part of the rows of a step is its own, for each of its steps.
+    share : callable
+        From a piece to the share of its batch's rows that it has.
     divides_by_staleness : bool
         Divide the learning rate of gradients that are k > 1 versions old by k [1]_.
 
@@ -224,13 +256,13 @@ class Server:
         network: Network,
         update: Update,
         core: ServerCore,
-        shares: Sequence[Sequence[float]],
+        share: Callable[[Piece], float],
         divides_by_staleness: bool = False,
     ) -> None:
         self.core = core
         self._network = network
         self._update = update
-        self._shares = shares
+        self._share = share
         self._divides = divides_by_staleness
         self._gradients: dict[int, Array] = {}
 
@@ -249,8 +281,10 @@ class Server:
             The workers that are to be sent the parameters.
         """
         self._gradients[worker] = message.values
+        piece = message.piece
+        batch = -1 if piece is None else piece.batch
         answered = []
-        for each in self.core.receive(worker, message.step, message.version):
+        for each in self.core.receive(worker, batch, message.version):
             if isinstance(each, Apply):
                 self._apply(each)
             else:
@@ -258,23 +292,24 @@ class Server:
         return answered
 
     def write_parameters(self, worker: int, message: Message) -> None:
-        """Write the present parameters into an answer."""
+        """Write the present parameters, and what to compute with them, into an answer."""
         message.values[...] = self._network.ops.to_host(self._network.parameters.flat)
-        message.number(self.core.done[worker], self.core.version)
+        message.label(self.core.version, self.core.pieces[worker])
 
     def _apply(self, what: Apply) -> None:
-        total = self._gradients[what.workers[0]]
-        if len(what.workers) > 1:
+        ops, update = self._network.ops, self._update
+        total = self._gradients[what.gradients[0][0]]
+        if len(what.gradients) > 1:
             kind = total.dtype.type
             total = np.zeros_like(total)
-            for worker in what.workers:
-                total += self._gradients[worker] * kind(self._shares[worker][what.step])
-        self._network.ops.load(total, self._network.gradients.flat)
-        rate = self._update.scalars.get("learning_rate")
+            for worker, piece in what.gradients:
+                total += self._gradients[worker] * kind(self._share(piece))
+        ops.load(total, self._network.gradients.flat)
+        rate = update.scalars.get("learning_rate")
         if not self._divides or what.staleness < 2 or rate is None:
-            self._update.run()
+            update.run()
             return
-        full = rate.copy()
-        rate[...] = full / rate.dtype.type(what.staleness)
-        self._update.run()
-        rate[...] = full
+        full = ops.to_host(rate).copy()
+        ops.load(full / full.dtype.type(what.staleness), rate)
+        update.run()
+        ops.load(full, rate)

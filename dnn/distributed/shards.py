@@ -69,10 +69,6 @@ class Shards:
         """Return which part of a batch is a worker's: a number from 0 to 1."""
         return len(self.rows(worker, batch)) / self.size(batch)
 
-    def steps(self, worker: int) -> int:
-        """Return how many batches have rows for a worker."""
-        return self.batches - (not self.rows(worker, self.batches - 1))
-
 
 class BatchRunner:
     """Runs batches of any size on a network, and adds up losses and predictions.
@@ -90,6 +86,8 @@ class BatchRunner:
     ----------
     losses : array of float, shape (K,)
         Of each network, summed up over all rows since `begin`.
+    rows : int
+        As many there were.
     """
 
     def __init__(
@@ -110,6 +108,7 @@ class BatchRunner:
         """Let the sums be zero."""
         networks = self._network.models or 1
         self.losses = np.zeros(networks)
+        self.rows = 0
         classes = self._network.classes_to_tally
         self._tallies = None if classes is None else np.zeros((networks, classes + 1), np.int64)
 
@@ -139,6 +138,7 @@ class BatchRunner:
         trainer = self._trainers[key]
         means = trainer.epoch(np.ascontiguousarray(rows), seeds, number)
         self.losses += np.multiply(means, rows.shape[1])
+        self.rows += rows.shape[1]
         if self._tallies is not None:
             self._tallies += np.array(trainer.tallies())
 
@@ -203,8 +203,3 @@ class ShardedTrainer:
             and is_view_of_same(self.samples.x, samples.x)
             and is_view_of_same(self.samples.y, samples.y)
         )
-
-    def _share_of(self, worker: int) -> float:
-        """Return which part of the samples of an epoch is a worker's."""
-        shards = self._shards
-        return sum(len(shards.rows(worker, batch)) for batch in range(shards.batches)) / self.count

@@ -10,10 +10,8 @@ from __future__ import annotations
 
 import heapq
 import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
-
-import numpy as np
 
 from dnn.backend import Array
 from dnn.distributed.workers import ServedTrainer, ServerOptions
@@ -66,7 +64,7 @@ class SimulatedWorkers(Scheme):
     >>> x = np.arange(36).reshape(18, 2) / 36
     >>> history = model.fit(x, [0, 1] * 9, batch_size=6, progress=False)
     >>> history.staleness, history.exchange[0]["simulated_s"]
-    ([2, 3, 3, 1], 6.0)
+    ([1, 4, 2, 1, 1], 4.0)
     """
 
     accumulates = False
@@ -102,13 +100,13 @@ class SimulatedWorkers(Scheme):
             message = f"slow: there is no worker {unknown[0]!r}, they are 0 to {workers - 1}"
             raise ConfigurationError(message)
 
-    def batch_times_s(self, worker: int, epoch: int, batches: int) -> list[float]:
-        """Return the seconds of each batch of a worker in an epoch; they depend on nothing else."""
-        normal = stream(self.seed, "time of batches", worker, epoch).normal(size=batches)
-        # The mean of exp(spread * normal) is exp(spread^2 / 2).
-        factors = np.exp(self.spread * normal - self.spread**2 / 2)
-        times: list[float] = (factors * self.batch_s * self.slow.get(worker, 1.0)).tolist()
-        return times
+    def batch_times_s(self, worker: int, epoch: int) -> Iterator[float]:
+        """Yield the seconds of each batch of a worker in an epoch; they depend on nothing else."""
+        generator = stream(self.seed, "time of batches", worker, epoch)
+        mean_s = self.batch_s * self.slow.get(worker, 1.0)
+        while True:
+            # The mean of exp(spread * normal) is exp(spread^2 / 2).
+            yield mean_s * math.exp(self.spread * (generator.normal() - self.spread / 2))
 
     def bind(self, network: Network, optimizer: Optimizer) -> Update | LossScaling:
         """Return what moves the parameters."""
@@ -152,28 +150,28 @@ class _SimulatedTrainer(ServedTrainer):
         self._begin()
         epoch = order.reshape(-1, self.count), seeds, number
         scheme, core, messages = self._scheme, self._core, self._messages
-        times = [
-            scheme.batch_times_s(worker, number, steps)
-            for worker, steps in enumerate(self._steps_of)
-        ]
+        workers = range(len(messages))
+        clocks = [scheme.batch_times_s(worker, number) for worker in workers]
         states = self._network.state_buffer.flat
-        states_of = [states.copy() for _ in messages]
+        states_of = [states.copy() for _ in workers]
+        rows_of = [0] * len(messages)
         arrivals: list[tuple[float, int]] = []  # of gradients: when, and whose
 
         def start(worker: int, now_s: float) -> None:
             """Let a worker go on that has just been sent the parameters."""
-            step = core.done[worker]
-            if step == self._steps_of[worker]:
+            piece = core.pieces[worker]
+            if piece is None:
                 return
-            messages[worker].number(step, core.version)
+            messages[worker].label(core.version, piece)
             # Computed now, as long as the network has these parameters.
             states[...] = states_of[worker]
-            self._compute(worker, epoch, messages[worker])
+            rows = self._runner.rows
+            self._compute(piece, epoch, messages[worker])
+            rows_of[worker] += self._runner.rows - rows
             states_of[worker][...] = states
-            arrives_s = now_s + times[worker][step] + scheme.exchange_s
-            heapq.heappush(arrivals, (arrives_s, worker))
+            heapq.heappush(arrivals, (now_s + next(clocks[worker]) + scheme.exchange_s, worker))
 
-        for worker in range(len(messages)):
+        for worker in workers:
             start(worker, 0.0)
         now_s = 0.0
         while arrivals:
@@ -182,8 +180,8 @@ class _SimulatedTrainer(ServedTrainer):
                 start(each, now_s + scheme.exchange_s)
         self._simulated_s = now_s + scheme.exchange_s
         states[...] = 0
-        for worker, own in enumerate(states_of):
-            states += own * own.dtype.type(self._share_of(worker))
+        for own, rows in zip(states_of, rows_of, strict=True):
+            states += own * own.dtype.type(rows / self.count)
         means: list[float] = (self._runner.losses / self.count).tolist()
         return means
 
@@ -194,6 +192,6 @@ class _SimulatedTrainer(ServedTrainer):
     def exchange(self) -> dict[str, Any]:
         """Return what the last epoch would have cost, as `History.exchange` has it."""
         # An exchange is gradients to the server, and parameters back.
-        sent = 2 * sum(self._steps_of) * self._messages[0].memory.nbytes
+        sent = 2 * sum(self._parts) * self._messages[0].memory.nbytes
         staleness = list(self._core.histogram)
         return {"bytes_sent": sent, "staleness": staleness, "simulated_s": self._simulated_s}

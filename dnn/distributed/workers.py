@@ -6,7 +6,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 from dnn.backend import Array
-from dnn.distributed.server import Message, Server, ServerCore
+from dnn.distributed.server import Message, Piece, Server, ServerCore
 from dnn.distributed.shards import ShardedTrainer
 from dnn.errors import ConfigurationError
 from dnn.optimizers import Optimizer, Update
@@ -79,33 +79,35 @@ class ServedTrainer(ShardedTrainer):
         ends_with = Update(copying, {}, {}, network.ops, gradients)
         super().__init__(network, update, samples, batch_size, inspect, workers, ends_with)
         self._options = options
-        self._steps_of = [self._shards.steps(worker) for worker in range(workers)]
+        shards = self._shards
+        self._parts = [
+            sum(bool(shards.rows(worker, batch)) for worker in range(workers))
+            for batch in range(shards.batches)
+        ]
         if options.staleness != 0:
-            self.steps = sum(self._steps_of)
+            self.steps = sum(self._parts)
         self._begin()
 
     def _begin(self) -> None:
         """Let an epoch begin."""
         self._runner.begin()
-        shards, steps_of = self._shards, self._steps_of
-        self._core = ServerCore(steps_of, self._options.staleness)
-        shares = [
-            [shards.share(worker, step) for step in range(steps)]
-            for worker, steps in enumerate(steps_of)
-        ]
-        divides = self._options.divide_by_staleness
-        self._server = Server(self._network, self._update, self._core, shares, divides)
+        shards, options = self._shards, self._options
+        self._core = ServerCore(self._parts, shards.workers, options.staleness)
+        self._server = Server(
+            self._network,
+            self._update,
+            self._core,
+            lambda piece: shards.share(piece.part, piece.batch),
+            options.divide_by_staleness,
+        )
 
     def _new_message(self) -> Message:
         return Message(self._computed)
 
-    def _compute(self, worker: int, epoch: EpochArguments, message: Message) -> None:
-        """Compute the gradients of a worker's batch from the parameters of the network.
-
-        The message has the number of the batch, and the version of the parameters.
-        """
+    def _compute(self, piece: Piece, epoch: EpochArguments, message: Message) -> None:
+        """Compute gradients from the parameters of the network, into a message."""
         order, seeds, number = epoch
-        places = self._shards.rows(worker, message.step)
+        places = self._shards.rows(piece.part, piece.batch)
         rows = order[:, places.start : places.stop]
         self._runner.run(rows, rows.shape[1], seeds, number)
         message.values[...] = self._network.ops.to_host(self._computed)

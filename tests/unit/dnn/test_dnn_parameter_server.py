@@ -9,7 +9,7 @@ import pytest
 
 from dnn import SGD, Adam, BatchNorm, ConfigurationError, Ensemble, Input, NeuralNetwork, mlp
 from dnn.distributed import SimulatedWorkers
-from dnn.distributed.server import Answer, Apply, ServerCore
+from dnn.distributed.server import Answer, Apply, Piece, ServerCore
 from dnn.distributed.shards import Shards
 from dnn.errors import CommunicationError
 
@@ -31,74 +31,83 @@ def fit(model: NeuralNetwork, epochs: int = 2, **options: object) -> list[float]
 # -- what the server decides ----------------------------------------------------------------------
 
 
-def test_gradients_of_a_step_wait_for_the_last_of_them_without_staleness() -> None:
-    core = ServerCore([2, 1, 2], staleness=0)
-    assert core.receive(2, 0, 0) == []
+def test_gradients_of_a_batch_wait_for_the_last_of_them_without_staleness() -> None:
+    core = ServerCore([3, 2], workers=3, staleness=0)
+    assert core.receive(1, 0, 0) == []
     assert core.receive(0, 0, 0) == []
-    # Worker 1 has no second step: it is answered when all have ended.
-    assert core.receive(1, 0, 0) == [Apply((0, 1, 2), 0, 0), Answer(0), Answer(2)]
-    assert core.receive(0, 1, 1) == []
+    # Worker 2 has no part of the second batch: it is answered when all have ended.
+    gradients = tuple((worker, Piece(0, worker)) for worker in range(3))
+    assert core.receive(2, 0, 0) == [Apply(gradients, 0), Answer(0), Answer(1)]
+    assert core.pieces == [Piece(1, 0), Piece(1, 1), None]
+    assert core.receive(1, 1, 1) == []
     assert not core.is_finished
-    assert core.receive(2, 1, 1) == [Apply((0, 2), 1, 0), Answer(0), Answer(1), Answer(2)]
+    last = ((0, Piece(1, 0)), (1, Piece(1, 1)))
+    assert core.receive(0, 1, 1) == [Apply(last, 0), Answer(0), Answer(1), Answer(2)]
     assert core.is_finished
     assert (core.version, core.histogram) == (2, [5])
 
 
-def test_gradients_are_applied_as_they_arrive_without_a_bound() -> None:
-    core = ServerCore([3, 1])
-    assert core.receive(0, 0, 0) == [Apply((0,), 0, 0), Answer(0)]
-    assert core.receive(0, 1, 1) == [Apply((0,), 1, 0), Answer(0)]
-    # Computed from version 0, and the parameters have moved twice.
-    assert core.receive(1, 0, 0) == [Apply((1,), 0, 2)]
-    assert core.receive(0, 2, 2) == [Apply((0,), 2, 1), Answer(0), Answer(1)]
+def test_who_is_ready_computes_what_is_next_without_a_bound() -> None:
+    core = ServerCore([2, 2], workers=2)
+    assert core.pieces == [Piece(0, 0), Piece(0, 1)]
+    assert core.receive(0, 0, 0) == [Apply(((0, Piece(0, 0)),), 0), Answer(0)]
+    assert core.receive(0, 1, 1) == [Apply(((0, Piece(1, 0)),), 0), Answer(0)]
+    assert core.pieces == [Piece(1, 1), Piece(0, 1)]
+    # Computed from version 0, and the parameters have moved twice. Nothing is left for it.
+    assert core.receive(1, 0, 0) == [Apply(((1, Piece(0, 1)),), 2)]
+    last = Apply(((0, Piece(1, 1)),), 1)
+    assert core.receive(0, 1, 2) == [last, Answer(0), Answer(1)]
+    assert core.pieces == [None, None]
     assert core.histogram == [2, 1, 1]
 
 
 def test_a_worker_waits_that_is_too_far_ahead() -> None:
-    core = ServerCore([4, 4, 4], staleness=1)
-    assert core.receive(0, 0, 0) == [Apply((0,), 0, 0), Answer(0)]
-    assert core.receive(0, 1, 1) == [Apply((0,), 1, 0)]  # two steps ahead: it waits
-    assert not core.may_send(0)
-    assert core.receive(1, 0, 0) == [Apply((1,), 0, 2), Answer(1)]
-    assert core.receive(2, 0, 0) == [Apply((2,), 0, 3), Answer(0), Answer(2)]
-    assert core.may_send(0)
+    core = ServerCore([3] * 4, workers=3, staleness=1)
+    assert core.receive(0, 0, 0) == [Apply(((0, Piece(0, 0)),), 0), Answer(0)]
+    assert core.receive(0, 1, 1) == [Apply(((0, Piece(1, 0)),), 0)]  # the next is two ahead
+    assert core.pieces[0] is None
+    assert core.receive(1, 0, 0) == [Apply(((1, Piece(0, 1)),), 2), Answer(1)]
+    assert core.receive(2, 0, 0) == [Apply(((2, Piece(0, 2)),), 3), Answer(0), Answer(2)]
+    assert core.pieces == [Piece(2, 0), Piece(1, 1), Piece(1, 2)]
 
 
 def test_what_was_not_to_come_is_refused() -> None:
-    core = ServerCore([2, 2])
-    for worker, step, version in ((0, 1, 0), (0, 0, 1)):
-        with pytest.raises(CommunicationError, match=f"its step {step}, computed from version"):
-            core.receive(worker, step, version)
-    core.receive(0, 0, 0)
-    core.receive(0, 1, 1)
-    with pytest.raises(CommunicationError, match="worker 0 sent gradients of its step 2"):
-        core.receive(0, 2, 2)
+    core = ServerCore([2, 2], workers=2)
+    for batch, version in ((1, 0), (0, 1)):
+        with pytest.raises(CommunicationError, match=f"batch {batch}, computed from version"):
+            core.receive(0, batch, version)
+    core = ServerCore([1], workers=2)
+    with pytest.raises(CommunicationError, match=r"of batch 0, .* where batch None"):
+        core.receive(1, 0, 0)
 
 
 @pytest.mark.parametrize("seed", range(20))
 def test_any_order_of_arrival_ends_within_the_bounds(seed: int) -> None:
     draw = random.Random(seed)
-    workers = draw.randint(1, 6)
-    steps = [draw.randint(1, 6) for _ in range(workers)]
-    steps[draw.randrange(workers)] = 7
+    workers, batches = draw.randint(1, 6), draw.randint(1, 7)
+    parts = [workers] * batches + [draw.randint(1, workers)]
     staleness = draw.choice([0, 1, 2, None])
-    core = ServerCore(steps, staleness)
-    version, done, answered = [0] * workers, [0] * workers, 0
+    core = ServerCore(parts, workers, staleness)
+    version, computed, answered = [0] * workers, set(), 0
     while not core.is_finished:
-        ready = [worker for worker in range(workers) if core.may_send(worker)]
+        ready = [worker for worker, piece in enumerate(core.pieces) if piece is not None]
         assert ready, "nobody may go on"
         worker = draw.choice(ready)
+        piece = core.pieces[worker]
+        assert piece not in computed
+        computed.add(piece)
         if staleness is not None:
-            slowest = min(d for d, n in zip(done, steps, strict=True) if d < n)
-            assert done[worker] - slowest <= staleness
-        instructions = core.receive(worker, done[worker], version[worker])
-        done[worker] += 1
-        for each in instructions:
+            assert piece.part == worker
+            slowest = min(x.batch for x in core.pieces if x is not None)
+            assert piece.batch - slowest <= staleness
+        for each in core.receive(worker, piece.batch, version[worker]):
             if isinstance(each, Answer):
                 version[each.worker] = core.version
                 answered += 1
-    assert answered == sum(steps) == sum(core.histogram)  # each was answered once
-    assert core.version == (7 if staleness == 0 else sum(steps))
+    assert len(computed) == sum(parts) == sum(core.histogram)
+    # Each gradient is answered, and who has had nothing to compute at the end.
+    assert sum(parts) <= answered <= sum(parts) + workers
+    assert core.version == (len(parts) if staleness == 0 else sum(parts))
     if staleness is not None:
         assert len(core.histogram) - 1 <= (workers - 1) * (2 * staleness + 1)
 
@@ -111,7 +120,7 @@ def test_shards_cover_each_batch_once() -> None:
         assert places == list(range(12 * batch, min(50, 12 * batch + 12)))
         assert sum(shards.share(worker, batch) for worker in range(5)) == pytest.approx(1)
     # The last batch has two samples.
-    assert [shards.steps(worker) for worker in range(5)] == [5, 5, 4, 4, 4]
+    assert [len(shards.rows(worker, 4)) for worker in range(5)] == [1, 1, 0, 0, 0]
 
 
 # -- simulated workers ----------------------------------------------------------------------------
@@ -139,8 +148,8 @@ def test_a_seed_gives_the_same_losses_every_time() -> None:
 
 
 def test_two_workers_by_hand() -> None:
-    # One sample a batch, two batches each. Worker 1 needs 2.5 s and worker 0 one: the server
-    # receives from 0 0 1 1, and the third gradients are of parameters that have moved twice.
+    # One sample a piece. Worker 1 needs 2.5 s and worker 0 one: the server receives from 0 0 1 0,
+    # and the third gradients are of parameters that have moved twice.
     x, y = np.array([[1.0], [2.0], [3.0], [4.0]]), np.zeros((4, 1))
     scheme = SimulatedWorkers(2, slow={1: 2.5})
     model = NeuralNetwork(mlp(1, [], 1), "mean_squared_error", SGD(0.01), parallel=scheme)
@@ -148,7 +157,7 @@ def test_two_workers_by_hand() -> None:
     history = model.fit(x, y, batch_size=2, epochs=1, progress=False)
     order = [int(i) for i in _order(4, 0)]
     sent = {0: (weight, bias), 1: (weight, bias)}
-    arrivals = [(0, order[0]), (0, order[2]), (1, order[1]), (1, order[3])]
+    arrivals = [(0, order[0]), (0, order[2]), (1, order[1]), (0, order[3])]
     for worker, sample in arrivals:
         w, b = sent[worker]
         error = 2 * (w * x[sample, 0] + b)
@@ -157,9 +166,19 @@ def test_two_workers_by_hand() -> None:
         sent[worker] = weight, bias
     trained = [float(each.numpy().item()) for each in model.parameters.values()]
     assert trained == pytest.approx([weight, bias], rel=1e-5)
-    assert history.staleness == [3, 0, 1]
-    assert (history.largest_staleness, history.mean_staleness) == (2, 0.5)
-    assert history.exchange[0]["simulated_s"] == 5.0
+    assert history.staleness == [2, 1, 1]
+    assert (history.largest_staleness, history.mean_staleness) == (2, 0.75)
+    assert history.exchange[0]["simulated_s"] == 3.0
+
+
+def test_a_slow_worker_holds_up_those_who_wait_for_it() -> None:
+    def seconds(staleness: int | None) -> float:
+        model = network(SimulatedWorkers(4, staleness, slow={0: 10.0}))
+        model.fit(X[:48], Y[:48], batch_size=4, progress=False)
+        return model.history.exchange[0]["simulated_s"]
+
+    # 48 pieces; in 15 s three workers compute 45 of them, and the slow one its second until 20 s.
+    assert [seconds(0), seconds(2), seconds(None)] == [120.0, 120.0, 20.0]
 
 
 def _order(count: int, seed: int) -> np.ndarray:

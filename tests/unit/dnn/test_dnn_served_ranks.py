@@ -118,7 +118,7 @@ def test_ranks_learn_together(name: str) -> None:
     assert len(history.exchange) == 60
     assert all(each["bytes_sent"] > 0 for each in history.exchange)
     if "staleness" in history.exchange[0]:
-        gradients = 5 * 2 if name == "dedicated" else 5 * 3 - 1
+        gradients = 5 * (2 if name == "dedicated" else 3) - (name != "dedicated")
         assert sum(history.staleness) == 60 * gradients
         bounds = {"synchronous": 0, "bounded": 2 * 5}
         assert history.largest_staleness <= bounds.get(name, gradients)
