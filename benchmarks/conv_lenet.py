@@ -175,7 +175,7 @@ def rows(
     wanted: Callable[[str], bool],
 ) -> Iterator[harness.Result]:
     """Measure the contenders in turn; the unit is the time of a step of one network."""
-    names = [name for name in PEERS if wanted(name)]
+    names = [name for name in PEERS if wanted(name) and not (quick and PEERS[name] == "vmap")]
     if not names:
         return
     contenders = ["dnn"]

@@ -179,7 +179,7 @@ def rows(
     }
     if not shapes:
         return
-    blocks = 3 if quick else 5
+    blocks = 2 if quick else 5
     with contextlib.ExitStack() as stack:
         workers = {
             name: stack.enter_context(harness.Worker(script, f"routines {name}", python, THREADS))
