@@ -497,7 +497,7 @@ CASES = {
 }
 NO_GRADIENT = {"argmax", "assign", "equal", "greater", "greater_equal", "one_hot", "uniform_noise"}
 # Which the states of a recurrence and their gradients are computed with.
-NO_GRADIENT |= {"recurrence", "recurrence_gradient", "recurrence_weights"}
+NO_GRADIENT |= {"add_to", "recurrence", "recurrence_gradient", "recurrence_weights"}
 
 
 @st.composite

@@ -20,13 +20,11 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from dnn.backend import Array, empty
-from dnn.backend.formula import ADD
 from dnn.data.augmentation import Images
 from dnn.distributed.communicator import Request
 from dnn.distributed.partition import shard_bounds
 from dnn.distributed.schedules import SCHEDULES, Action, most_kept
 from dnn.distributed.stage import StageNetwork, StagePlan
-from dnn.graph.operation import Step
 from dnn.optimizers import Update
 from dnn.training.data import Rows, Samples
 from dnn.training.epoch import is_view_of_same
@@ -85,10 +83,6 @@ class MeshTrainer:
         # What each slot has sent last, to be done before its memory is written again.
         self._outputs_sent: list[Request | None] = [None] * slots
         self._dx_sent: list[Request | None] = [None] * slots
-        self._add: list[Step] = []
-        total, partial = network.gradients.flat, network.partial.flat
-        if total.size:
-            self._add = ops.link([ops.elementwise(ADD, (total, partial), total)])
         self._tallies: Array | None = None
         if network.is_last and network.classes_to_tally is not None:
             self._tallies = ops.asarray(np.zeros(network.classes_to_tally + 1, np.int64))
@@ -235,7 +229,7 @@ class MeshTrainer:
         elif kind == "receive gradient":
             self._awaited.pop((m, True)).wait()
         elif kind == "backward":
-            self._backward(m, slot, plan)
+            self._backward(slot, plan)
         else:
             assert plan.dx is not None
             self._dx_sent[slot] = line.send(plan.dx, stage - 1, _tag(m, True))
@@ -274,7 +268,7 @@ class MeshTrainer:
                 guesses = empty(ops, plan.target.shape, np.int64)
                 ops.tally_classes(plan.outputs, plan.target, guesses, self._tallies)
 
-    def _backward(self, m: int, slot: int, plan: StagePlan) -> None:
+    def _backward(self, slot: int, plan: StagePlan) -> None:
         network, ops = self._network, self._ops
         share = plan.rows / len(self._batch)
         if network.is_last and share != self._scale:
@@ -285,9 +279,6 @@ class MeshTrainer:
             sent.wait()
         for function, arguments in plan.backward:
             function(*arguments)
-        if m != self._writes:
-            for function, arguments in self._add:
-                function(*arguments)
 
 
 def replayed(

@@ -20,13 +20,12 @@ from dataclasses import dataclass
 from dnn.backend import Array, Ops, empty
 from dnn.distributed.model_parallel import slices_of
 from dnn.graph.gradients import gradients, topological_order
-from dnn.graph.node import Node, placeholder
-from dnn.graph.operation import Step
+from dnn.graph.node import Node, placeholder, variable
+from dnn.graph.operation import Step, apply
 from dnn.graph.plan import Arena, Plan
 from dnn.layers import Layer
 from dnn.losses import Loss
 from dnn.optimizers import Update
-from dnn.parameters import FlatBuffer
 from dnn.precision import Precision
 from dnn.summaries import LayerSummary
 from dnn.training.loss_scaling import LossScaling
@@ -119,8 +118,6 @@ class StageNetwork(Network):
         self._stage_plans: dict[tuple[PlanKind, int, int, bool], StagePlan] = {}
         self._arenas: dict[int, Arena] = {}
         super().__init__(layers, loss, seed, precision, ops, passes)
-        # What one micro-batch adds to the gradients of those before it.
-        self.partial = FlatBuffer(self.gradients.segments, self.dtype, ops)
 
     def _build(self) -> list[LayerSummary]:
         self.summaries = summaries = super()._build()
@@ -160,8 +157,7 @@ class StageNetwork(Network):
         weighted : bool
             Whether samples have weights.
         adds : bool
-            Whether gradients go to `partial`, to be added to those of other micro-batches, or
-            straight to `gradients`.
+            Whether gradients are added to those of other micro-batches, or take their place.
         """
         kind: PlanKind = "weighted training" if weighted else "training"
         key = (kind, batch, slot, adds)
@@ -196,12 +192,19 @@ class StageNetwork(Network):
         edges = [x, outputs, target, weight, loss, dy]
         wanted = [node for node in edges if node is not None]
         into: list[tuple[Node, Array]] = []
+        more: dict[Node, Array] = {}
         dx_array: Array | None = None
         if trains:
             sought = [*self._variables, *([] if self.is_first else [x])]
             end, seed = (outputs, dy) if loss is None else (loss, self._scale)
             found = gradients(end, sought, seed)
-            into = self._gradients_into(found[: len(self._variables)], adds)
+            of_variables = found[: len(self._variables)]
+            if adds:
+                before = [variable(w.shape, w.dtype, w.name) for w in self._variables]
+                more = {total: self.gradients[total.name] for total in before}
+                pairs = zip(before, of_variables, strict=True)
+                of_variables = [apply("add_to", total, dw) for total, dw in pairs]
+            into = self._gradients_into(of_variables)
             if not self.is_first:
                 # Not part of the arena, where it would be the next thing to be overwritten.
                 dx_array = empty(self.ops, x.shape, x.dtype)
@@ -209,7 +212,7 @@ class StageNetwork(Network):
             wanted += self._assignments()
         # That pass would take outputs that nobody reads here for the gradient of a weight.
         passes = [name for name in self.passes if name != "products_last"]
-        plan, now = self._planned(wanted, into, arena, passes, by_average)
+        plan, now = self._planned(wanted, into, arena, passes, by_average, more)
         first, second = self._halves(plan, now, self._scale if loss is not None else dy)
 
         def at(node: Node | None) -> Array | None:
@@ -227,15 +230,6 @@ class StageNetwork(Network):
             dx_array,
             self._noise.step in topological_order([outputs]),
         )
-
-    def _gradients_into(
-        self, by_variable: Sequence[Node], adds: bool = False
-    ) -> list[tuple[Node, Array]]:
-        pairs = super()._gradients_into(by_variable)
-        if not adds:
-            return pairs
-        names = [node.name for node in reversed(self._variables)]
-        return [(dw, self.partial[name]) for (dw, _), name in zip(pairs, names, strict=True)]
 
     @staticmethod
     def _halves(

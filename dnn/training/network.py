@@ -9,7 +9,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Literal
 
@@ -407,8 +407,9 @@ class Network:
         arena: Arena,
         passes: Sequence[str] | None = None,
         by_average: bool = False,
+        more: Mapping[Node, Array] | None = None,
     ) -> tuple[Plan, dict[Node, Node]]:
-        """Compile nodes on this network's arrays; return what became of each of their graph."""
+        """Compile nodes on this network's arrays, and on more; return what became of each."""
         held = self.parameters
         if by_average:
             assert self._averages is not None
@@ -416,6 +417,7 @@ class Network:
         arrays = {node: held[node.name] for node in self._variables}
         arrays |= {node: self.states[node.name] for node in (*self._state_nodes, *self._noise)}
         arrays[self._scale] = self.gradient_scale
+        arrays |= more or {}
         nodes = [*wanted, *(node for node, _ in into)]
         of_loss = {f"loss.{name}": array for name, array in self.loss_scalars.items()}
         arrays |= {

@@ -20,7 +20,7 @@
 | `recurrence` | recurrence, hidden_states, cell_states, recurrence_gradient, |
 | | recurrence_weights (recurrent) |
 | `noise` | uniform_noise (dropout) |
-| `states` | copy, assign |
+| `states` | copy, assign, add_to |
 | `ranks` | sum_over_ranks, copy_to_ranks |
 
 In brackets: functions that only compose operations. What the elementwise ones have in common

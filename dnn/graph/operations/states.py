@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 
 from dnn.backend import Ops
+from dnn.backend.formula import ADD
 from dnn.errors import ConfigurationError, ShapeError
 from dnn.graph.arguments import check_same_type, describe
 from dnn.graph.node import VARIABLE, Node, Shape, check_nodes
@@ -74,6 +75,34 @@ class Assign(Operation):
 
     def forward(self, ops: Ops, node: Node, arrays: Arrays) -> list[Step]:
         return [(ops.copy, (arrays.inputs[1], arrays.out))]
+
+    def gradient(self, node: Node, dy: Node) -> Sequence[Node | None]:
+        return None, None
+
+
+@register
+class AddTo(Operation):
+    """The variable `total` plus `value`, written into the array of the variable.
+
+    Unlike what is assigned, it is written at once. It has no gradient.
+    """
+
+    name = "add_to"
+    pure = False
+
+    def infer(self, *inputs: Node, **attributes: Any) -> tuple[Shape, np.dtype[Any]]:
+        total, value = inputs
+        if total.kind != VARIABLE:
+            raise ConfigurationError(f"add_to: {total!r} is no variable")
+        check_same_type(self.name, inputs)
+        if total.shape != value.shape:
+            message = f"{describe(value)} is added to {describe(total)}"
+            raise ShapeError("add_to", message, total.shape, value.shape)
+        return total.shape, total.dtype
+
+    def forward(self, ops: Ops, node: Node, arrays: Arrays) -> list[Step]:
+        total, value = arrays.inputs
+        return [ops.elementwise(ADD, (total, value), arrays.out)]
 
     def gradient(self, node: Node, dy: Node) -> Sequence[Node | None]:
         return None, None
