@@ -110,8 +110,14 @@ class ParameterServer(RanksScheme):
 class AsynchronousSGD(ParameterServer):
     """Gradients of each rank move the parameters as they arrive, however old they are.
 
-    A `ParameterServer` without a bound on staleness; parameters, errors and notes are those. How
-    old the gradients were, `History.staleness` says.
+    A `ParameterServer` without a bound on staleness: a rank that is ready computes the next part of
+    a batch, and a slow rank computes fewer. How old the gradients were, `History.staleness` says.
+
+    Parameters
+    ----------
+    communicator : Communicator or mpi4py.MPI.Intracomm
+    dedicated, divide_by_staleness : bool
+        As for `ParameterServer`.
 
     References
     ----------

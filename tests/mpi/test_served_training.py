@@ -64,8 +64,11 @@ def test_ranks_train_one_network(name: str, alone: NeuralNetwork) -> None:
     if name in ("average", "local"):  # as a ring sends sums
         assert sent == [2 * (SIZE - 1) * parameters * (6 if name == "average" else 2)] * 8
     else:
-        clients = SIZE - 1
-        assert sent == [2 * 6 * clients * (parameters + 64)] * 8
+        exchanged = 2 * (SIZE - 1) * (parameters + 64)  # gradients and parameters of each client
+        if name == "asynchronous":  # each computes a part, and more of them the faster it is
+            assert all(each >= exchanged for each in sent)
+        else:
+            assert sent == [6 * exchanged] * 8
 
 
 def test_a_failing_rank_is_named_on_all() -> None:
