@@ -126,6 +126,19 @@ class FlatBuffer:
         # To split the last axis of a strided array takes no copy.
         return part.reshape((*self.flat.shape[:-1], *segment.shape))
 
+    def lie_in(self, memory: Array) -> None:
+        """Let the elements lie in other memory of the host, with the values that they have.
+
+        What has been bound to the buffer before keeps the old memory.
+
+        Parameters
+        ----------
+        memory : array of as many elements of the same type, one axis
+        """
+        np.copyto(memory, self.flat.reshape(-1))
+        self.memory = MemoryManager.wrap(memory)
+        self.flat = self.memory.write().reshape(self.flat.shape)
+
     def tensor(self, name: str) -> Tensor:
         """Return a segment by name as a tensor of the buffer's memory, of the same shape."""
         from dnn.tensor import Tensor

@@ -31,7 +31,6 @@ from dnn.distributed.choice import Choices, Routine
 from dnn.distributed.shared_memory import HostMemory
 from dnn.errors import (
     CommunicationError,
-    DisagreementError,
     DtypeError,
     PeerError,
     ShapeError,
@@ -436,7 +435,7 @@ class MessageCommunicator(ABC):
         Parameters
         ----------
         size_bytes : int
-            The same on all ranks.
+            The largest of all ranks counts: that they differ is for others to find out.
 
         Returns
         -------
@@ -444,18 +443,11 @@ class MessageCommunicator(ABC):
             Zeros, beginning at a page. Arrays in it are summed in place where ranks of a host share
             memory; they have to lie at the same place on all ranks.
         """
-        sizes = self.gather_values(size_bytes)
-        if len(set(sizes)) > 1:
-            rank = next(rank for rank, size in enumerate(sizes) if size != sizes[0])
-            raise DisagreementError(
-                f"shared_memory: rank {rank} asks for {sizes[rank]:,} bytes, rank 0 for "
-                f"{sizes[0]:,}",
-                rank,
-            )
+        most = max(self.gather_values(size_bytes))
         if self.size > 1:
             self._routines(SINGLE)
-        memory = None if self._host_memory is None else self._host_memory.memory(size_bytes)
-        return np.zeros(size_bytes, np.uint8) if memory is None else memory
+        memory = None if self._host_memory is None else self._host_memory.memory(most)
+        return np.zeros(size_bytes, np.uint8) if memory is None else memory[:size_bytes]
 
     # Small things: where networks begin and end.
 

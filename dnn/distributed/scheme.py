@@ -17,7 +17,7 @@ from dnn.training.network import Network
 from dnn.training.networks import Fit
 from dnn.training.parallel import Scheme
 
-__all__ = ["EpochTotals", "RanksScheme", "average", "own_noise"]
+__all__ = ["EpochTotals", "RanksScheme", "average", "own_noise", "share_gradients"]
 
 
 class RanksScheme(Scheme):
@@ -85,6 +85,16 @@ class EpochTotals:
         means = (np.add.reduce(np.array(losses)) / count).tolist()
         counted = None if tallies[0] is None else np.add.reduce(np.array(tallies)).tolist()
         return cls(means, counted, list(facts))
+
+
+def share_gradients(communicator: Communicator, network: Network) -> None:
+    """Let gradients lie where ranks of a host sum them without a copy, if they are on the host.
+
+    All ranks call it for the same networks in the same order, before an update is bound to them.
+    """
+    flat = network.gradients.flat
+    if communicator.size > 1 and isinstance(flat, np.ndarray):
+        network.gradients.lie_in(communicator.shared_memory(flat.nbytes).view(flat.dtype))
 
 
 def average(communicator: Communicator, array: Array, weight: float) -> int:

@@ -27,6 +27,7 @@ import mmap
 import os
 import platform
 import secrets
+import weakref
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import partial
@@ -110,6 +111,15 @@ class _Region:
     start: int  # where this rank's piece begins in its address space
     size: int
     pieces: Sequence[Array]
+    holder: weakref.ref[_Holder]  # is gone when nobody uses this rank's piece any more
+
+
+class _Holder:
+    """What every view of an array keeps alive: the memory that it lies in."""
+
+    def __init__(self, memory: Array) -> None:
+        self.__array_interface__ = memory.__array_interface__
+        self._memory = memory
 
 
 class HostMemory:
@@ -141,6 +151,7 @@ class HostMemory:
         between = [ranks[self._own] for ranks in hosts] if self._own < self._lanes else []
         self._between = allreduce.Members(communicator, between) if len(between) > 1 else None
         self._regions: list[_Region] = []
+        self._made = 0  # of them, ever: all ranks make the same ones
         self._pieces = 0  # numbered from 1
         # Element by element a memoryview is read several times as fast as an array.
         self._headers = [memoryview(piece.data[:_HEADER_BYTES]).cast("q") for piece in own]
@@ -162,12 +173,19 @@ class HostMemory:
         return self._region_of(array) is not None
 
     def memory(self, size_bytes: int) -> Array | None:
-        """Return a piece of memory, zeros, in which sums are made without a copy; None without."""
+        """Return a piece of memory, zeros, in which sums are made without a copy; None without.
+
+        It is given back when the array that is returned, and all that look into it, are gone.
+        """
         pieces = self._allocate(size_bytes)
         if pieces is None:
             return None
-        own = pieces[self._own]
-        self._regions.append(_Region(len(self._regions) + 1, _address(own), size_bytes, pieces))
+        self._made += 1
+        holder = _Holder(pieces[self._own])
+        own = np.asarray(holder)
+        start = _address(own)
+        region = _Region(self._made, start, size_bytes, pieces, weakref.ref(holder))
+        self._regions = [each for each in self._regions if each.holder() is not None] + [region]
         return own
 
     def sum(self, array: Array, tag: int) -> allreduce.Steps:
@@ -198,7 +216,8 @@ class HostMemory:
     def _region_of(self, array: Array) -> _Region | None:
         start = _address(array)
         for region in self._regions:
-            if region.start <= start and start + array.nbytes <= region.start + region.size:
+            is_inside = region.start <= start and start + array.nbytes <= region.start + region.size
+            if is_inside and region.holder() is not None:
                 return region
         return None
 

@@ -1,14 +1,19 @@
 """Communicators of threads, and sums made of messages."""
 
+from types import SimpleNamespace
+
 import numpy as np
 import pytest
 from communicator_cases import CASES, check_disagreement
 
+import dnn
 from dnn.backend.routines import ROUTINES_VARIABLE, ConvolutionChoices
 from dnn.distributed import choice, communicator_of, run_on_threads
 from dnn.distributed.allreduce import ROUTINES
 from dnn.distributed.choice import ALLREDUCE_VARIABLE, fixed_choice, size_class
+from dnn.distributed.scheme import share_gradients
 from dnn.errors import ConfigurationError, PeerError
+from dnn.parameters import FlatBuffer, Segment
 
 # On which host each rank is: one host, hosts of their own, and hosts with several ranks.
 HOSTS = [[0], [0, 0], [0, 1], [0, 0, 0], [0, 1, 0], [0, 0, 1, 1], [0, 1, 1, 1, 0], [0] * 7]
@@ -97,3 +102,19 @@ def test_what_a_communicator_may_be():
     assert run_on_threads(2, same) == [True, True]
     with pytest.raises(ConfigurationError, match="one of mpi4py"):
         communicator_of("COMM_WORLD")
+
+
+def test_gradients_lie_in_shared_memory():
+    def train(comm):
+        segments = [Segment("a", (2, 3), 0), Segment("b", (5,), 16)]
+        network = SimpleNamespace(gradients=FlatBuffer(segments, "f4", dnn.ops_for("cpu")))
+        network.gradients["b"][:] = comm.rank
+        share_gradients(comm, network)
+        flat = network.gradients.flat
+        assert comm._host_memory.holds(flat)
+        comm.sum(flat)
+        assert (network.gradients["b"] == 1).all()
+        assert (network.gradients.memory.read_host() == flat).all()
+        assert not network.gradients["a"].any()
+
+    run_on_threads(2, train)
