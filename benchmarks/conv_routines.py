@@ -70,7 +70,7 @@ def _median_s(call: Callable[[], object]) -> float:
     return float(np.median(taken))
 
 
-def _problem(name: str, kind: str) -> Any:
+def problem_of(name: str, kind: str) -> Any:
     from dnn.backend.convolution import Convolution
 
     shape = SHAPES[name]
@@ -99,18 +99,19 @@ def _dnn() -> Callable[..., dict[str, Any]]:
     ops = ops_for("cpu")
 
     def work(shape: str, kind: str, routine: str | None) -> dict[str, Any]:
-        problem = _problem(shape, kind)
+        problem = problem_of(shape, kind)
         offered = {one.name: one for one in ops.convolutions(problem)}
         if routine is None:
             return {"routines": list(offered), "choice": ops.convolution(problem).name}
         taken = offered[routine]
         generator = np.random.default_rng(1)
         inputs = []
-        for size in problem.input_shapes:
+        *sizes, out_size = problem.shapes
+        for size in sizes:
             array = empty(ops, size, "f4")
             array[...] = generator.normal(size=size)
             inputs.append(array)
-        out = empty(ops, problem.output_shape, "f4")
+        out = empty(ops, out_size, "f4")
         scratch = ops.memory(taken.workspace_bytes)
         calls = ops.link(taken.steps(inputs, out, scratch))
 

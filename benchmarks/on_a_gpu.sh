@@ -120,13 +120,13 @@ export environment python out
 
 [ "$dry" ] || mkdir -p "$out" || exit 1
 if [ "$install" ]; then
-    step install 170 bash -c make_environment
+    step install 160 bash -c make_environment
     python=$environment/bin/python
     PATH=$environment/bin:$PATH
 fi
 step facts 10 bash -c write_facts
 step tests 90 bash -c run_tests
-for benchmark in mlp_gpu:65 sweep_gpu:40 mixed_precision:50 reductions:20 prefetch:15; do
+for benchmark in mlp_gpu:55 sweep_gpu:35 mixed_precision:40 conv_gpu:35 reductions:20 prefetch:15; do
     file=${benchmark%:*}
     step "$file" "${benchmark#*:}" "$python" "benchmarks/$file.py" --quick "${sizes[@]}" --json "$out/$file.json"
 done

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
+import image_problems
 import numpy as np
 import pytest
 
@@ -286,6 +289,39 @@ def check_images_and_sequences(device, name):
         found.append([history.loss, *of_several, model.predict_proba(x)])
     for mine, oracle in zip(*found, strict=True):
         np.testing.assert_allclose(mine, oracle, rtol=1e-3, atol=1e-4)
+
+
+def check_convolution(ops, seed):
+    """Compare each routine with NumPy in float64: random shapes, of one network or three."""
+    problem = image_problems.convolution_of(seed, dtype=("f4", "f8")[seed % 3 == 0])
+    if problem.kind == "forward":
+        problem = replace(problem, bias=seed % 2 == 0, relu=seed % 3 == 0)
+    if seed % 4 > 1:
+        stacked = ((True, True), (True, False), (False, True))[seed % 3]
+        problem = replace(problem, models=3, stacked=stacked)
+    if seed % 5 == 0:
+        window, padding = (1, 1), ((0, 0), (0, 0))
+        problem = replace(problem, window=window, padding=padding, layout="NHWC", stride=(1, 1))
+    inputs = image_problems.convolution_inputs(problem, seed)
+    expected = image_problems.exact(problem, inputs)
+    offered = ops.convolutions(problem)
+    assert {routine.name for routine in offered} == {"im2col", "tiles", "direct"}
+    largest = np.finfo(problem.dtype).eps * max(np.abs(expected).max(), 1)
+    for routine in offered:
+        found = image_problems.run(ops, routine, problem, inputs)
+        wrong = np.abs(found - expected).max() / largest
+        assert wrong < 10, (routine.name, problem, wrong)
+
+
+def check_pooling(ops, kind, layout, most):
+    """Compare with NumPy: the same bits."""
+    generator, oracle = np.random.default_rng(7), image_problems.ORACLE
+    for _ in range(12):
+        problem = image_problems.pooling_of(kind, layout, generator, most)
+        inputs = image_problems.pooling_inputs(problem, generator)
+        found = image_problems.run(ops, ops.pooling(problem), problem, inputs)
+        expected = image_problems.run(oracle, oracle.pooling(problem), problem, inputs)
+        np.testing.assert_array_equal(found, expected, err_msg=str(problem))
 
 
 def check_several_models(ops):

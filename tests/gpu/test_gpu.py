@@ -6,6 +6,7 @@ The same checks run on a stand-in for CuPy in `tests/unit/dnn`; here nothing sta
 from __future__ import annotations
 
 import device_checks
+import image_problems
 import numpy as np
 import pytest
 from hypothesis import given, settings
@@ -14,7 +15,9 @@ from operation_cases import CASES, drawn
 
 import dnn
 from dnn import graph
-from dnn.backend import philox
+from dnn.backend import Convolution, philox
+from dnn.backend.convolution import LAYOUTS
+from dnn.backend.cuda.pooling import KINDS
 from dnn.backend.ops import Ops
 from dnn.graph.plan import Plan
 
@@ -45,6 +48,39 @@ def test_training_twice_gives_the_same_bits(ops):
 @pytest.mark.parametrize("name", device_checks.NETS)
 def test_images_and_sequences(ops, name):
     device_checks.check_images_and_sequences("cuda", name)
+
+
+@pytest.mark.parametrize("seed", range(0, 200, 10))
+def test_each_routine_convolves_as_numpy_does(ops, seed):
+    for each in range(seed, seed + 10):
+        device_checks.check_convolution(ops, each)
+
+
+@pytest.mark.parametrize("layout", LAYOUTS)
+@pytest.mark.parametrize("kind", KINDS)
+def test_pooling_has_the_bits_of_numpy(ops, kind, layout):
+    device_checks.check_pooling(ops, kind, layout, 70)
+
+
+def test_a_large_convolution_by_each_routine_and_as_a_graph(ops, monkeypatch, tmp_path):
+    monkeypatch.delenv("DNN_ROUTINES", raising=False)
+    monkeypatch.setenv("DNN_KERNEL_CACHE", str(tmp_path))
+    same = ((1, 1), (1, 1))
+    for kind in ("forward", "data", "weights"):
+        problem = Convolution(
+            *(kind, "NHWC", "f4", None, (False, False), 16, 64, (32, 32), 64),
+            *((3, 3), (1, 1), (1, 1), same, 1),
+        )
+        chosen = ops.convolution(problem)
+        (record,) = (x for x in ops.choices.records() if f"-{kind}-" in x["convolution"])
+        assert record["routine"] == chosen.name
+        inputs = image_problems.convolution_inputs(problem, 1)
+        expected = image_problems.exact(problem, inputs)
+        for routine in ops.convolutions(problem):
+            found = image_problems.run(ops, routine, problem, inputs)
+            largest = np.abs(expected).max()
+            np.testing.assert_allclose(found, expected, atol=2e-5 * largest, err_msg=routine.name)
+    assert not [text for text in ops.replays() if "launches" in text and "second run" not in text]
 
 
 def test_several_models_in_one_plan(ops):

@@ -2,22 +2,14 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
 from itertools import product
 
 import cuda_emulator
+import device_checks
 import fake_cupy
 import numpy as np
 import pytest
-from image_problems import (
-    ORACLE,
-    convolution_inputs,
-    convolution_of,
-    exact,
-    pooling_inputs,
-    pooling_of,
-    run,
-)
+from image_problems import ORACLE, convolution_of
 from operation_cases import last_cells, run_cells
 
 from dnn import graph
@@ -40,14 +32,7 @@ def ops() -> CudaOps:
 
 @pytest.mark.parametrize(("kind", "layout"), list(product(KINDS, ["CHWN", "NHWC", "NCHW"])))
 def test_pooling_has_the_bits_of_numpy(ops, kind, layout):
-    generator = np.random.default_rng(7)
-    for _ in range(12):
-        problem = pooling_of(kind, layout, generator, 5)
-        inputs = pooling_inputs(problem, generator)
-        found = run(ops, ops.pooling(problem), problem, inputs)
-        expected = run(ORACLE, ORACLE.pooling(problem), problem, inputs)
-        np.testing.assert_array_equal(found, expected, err_msg=str(problem))
-    assert ops.pooling(problem).workspace_bytes == 0
+    device_checks.check_pooling(ops, kind, layout, 5)
 
 
 @pytest.mark.parametrize("expression", [run_cells, last_cells])
@@ -95,23 +80,7 @@ def test_each_routine_convolves_as_numpy_does(ops, seed, monkeypatch):
     if seed % 2:
         monkeypatch.setattr(im2col, "COLUMNS_BYTES", 4000)
         monkeypatch.setattr(direct_convolution, "FEWEST_PIXELS", 20)
-    problem = convolution_of(seed, dtype=("f4", "f8")[seed % 3 == 0])
-    if problem.kind == "forward":
-        problem = replace(problem, bias=seed % 2 == 0, relu=seed % 3 == 0)
-    if seed % 4 > 1:
-        stacked = ((True, True), (True, False), (False, True))[seed % 3]
-        problem = replace(problem, models=3, stacked=stacked)
-    if seed % 5 == 0:
-        window, padding = (1, 1), ((0, 0), (0, 0))
-        problem = replace(problem, window=window, padding=padding, layout="NHWC", stride=(1, 1))
-    inputs = convolution_inputs(problem, seed)
-    expected = exact(problem, inputs)
-    offered = ops.convolutions(problem)
-    assert {routine.name for routine in offered} == {"im2col", "tiles", "direct"}
-    largest = np.finfo(problem.dtype).eps * max(np.abs(expected).max(), 1)
-    for routine in offered:
-        wrong = np.abs(run(ops, routine, problem, inputs) - expected).max() / largest
-        assert wrong < 10, (routine.name, problem, wrong)
+    device_checks.check_convolution(ops, seed)
 
 
 def test_routines_are_measured_once_and_apart_from_the_cpus(ops, monkeypatch, tmp_path):
