@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from dnn import SGD, NeuralNetwork, mlp
+from dnn import SGD, Callback, Dropout, FullyConnected, Input, NeuralNetwork, PeerError, mlp
 from dnn.distributed import AsynchronousSGD, LocalSGD, Mesh, ParameterServer, run_on_threads
 from dnn.distributed.communicator import MessageCommunicator
 
@@ -110,3 +110,49 @@ def test_ranks_begin_with_the_parameters_of_rank_0(scheme: str) -> None:
     ends = on_two(scheme, 0.3)
     assert not differ(ends[:1], ends[1:])
     assert not differ(on_two(scheme), ends)
+
+
+class Failing(Callback):
+    """It fails after the first epoch."""
+
+    def on_epoch_end(self, *_: Any) -> None:
+        raise ZeroDivisionError("in the callback")
+
+
+@pytest.mark.parametrize("scheme", SCHEMES)
+def test_a_rank_that_fails_is_named_on_the_other(scheme: str) -> None:
+    def fit(comm: Any) -> str:
+        network = NeuralNetwork(
+            mlp(6, [4], 3, "tanh"), device="numpy", parallel=SCHEMES[scheme](comm)
+        )
+        callbacks = [Failing()] if comm.rank else []
+        try:
+            network.fit(X, Y, epochs=3, batch_size=8, callbacks=callbacks, progress=False)
+        except (ZeroDivisionError, PeerError) as error:
+            # Caught here: what leaves the function `run_on_threads` itself tells the others.
+            return f"{type(error).__name__}: {error}"
+        return "trained"
+
+    first, second = run_on_threads(2, fit, timeout_s=20)
+    assert second == "ZeroDivisionError: in the callback"
+    assert first == f"PeerError: rank 1: {second}"
+
+
+@pytest.mark.parametrize("scheme", ["local SGD", "parameter server"])
+def test_each_rank_draws_its_own_dropout(scheme: str) -> None:
+    """All samples are alike, and so are the losses of ranks that drop the same units."""
+
+    def loss(comm: Any) -> Any:
+        layers = [Input(6), FullyConnected(8), Dropout(0.5), FullyConnected(3)]
+        parallel = None if comm is None else SCHEMES[scheme](comm)
+        network = NeuralNetwork(
+            layers, optimizer=SGD(1e-9), seed=2, device="numpy", parallel=parallel
+        )
+        x, y = np.ones((16, 6), "f4"), np.zeros(16, int)
+        # A whole batch of one process has as many rows as the part of a rank has.
+        size = 8 if comm is None else 16
+        return network.fit(x[:size], y[:size], batch_size=size, progress=False).loss[0]
+
+    both = run_on_threads(2, loss, timeout_s=20)
+    assert both[0] == both[1]
+    assert both[0] != pytest.approx(loss(None), rel=1e-3)
