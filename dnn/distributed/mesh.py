@@ -26,11 +26,11 @@ from dnn.data.augmentation import Images
 from dnn.distributed.layer_costs import measured_costs, multiply_adds
 from dnn.distributed.model_parallel import joined, pairs_of, sharded
 from dnn.distributed.partition import shard_bounds, stage_bounds
-from dnn.distributed.pipeline import MeshTrainer, replayed
+from dnn.distributed.pipeline import MOST_MICRO_BATCHES, MeshTrainer, replayed
 from dnn.distributed.schedules import SCHEDULES
 from dnn.distributed.scheme import RanksScheme
 from dnn.distributed.stage import StageNetwork
-from dnn.errors import ConfigurationError, check_count, unknown_name
+from dnn.errors import ConfigurationError, DisagreementError, check_count, unknown_name
 from dnn.layers import Activation, Input, Layer, Output
 from dnn.losses import Loss
 from dnn.optimizers import Optimizer, ParameterRule, Update
@@ -107,11 +107,16 @@ class Mesh(RanksScheme):
         self.pipeline, self.model = pipeline, model
         self.data = self.communicator.size // (pipeline * model)
         default = MICRO_BATCHES_PER_STAGE * pipeline if pipeline > 1 else 1
-        self.micro_batches = check_count("micro_batches", micro_batches or default)
+        given = default if micro_batches is None else micro_batches
+        self.micro_batches = check_count("micro_batches", given)
+        if self.micro_batches > MOST_MICRO_BATCHES:
+            message = f"micro_batches must be at most {MOST_MICRO_BATCHES}, not {micro_batches}"
+            raise ConfigurationError(f"mesh: {message}")
         self.schedule = schedule
         if isinstance(split, str) and split not in ("measured", "multiply_adds"):
             raise unknown_name("split", split, ("measured", "multiply_adds"))
         self.split = split if isinstance(split, str) else tuple(split)
+        self._check_agreement()
         at, self.shard = divmod(self.communicator.rank, model)
         self.replica, self.stage = divmod(at, pipeline)
         # Those with the same layers and units and other rows; the stages of the same rows; ...
@@ -121,7 +126,16 @@ class Mesh(RanksScheme):
 
     def __repr__(self) -> str:
         sizes = f"data={self.data}, pipeline={self.pipeline}, model={self.model}"
-        return f"Mesh({sizes}, micro_batches={self.micro_batches}, schedule={self.schedule!r})"
+        how = f"schedule={self.schedule!r}, split={self.split!r}"
+        return f"Mesh({sizes}, micro_batches={self.micro_batches}, {how})"
+
+    def _check_agreement(self) -> None:
+        """Raise `DisagreementError`, on all ranks, if they make different meshes."""
+        every = self.communicator.gather_values(repr(self))
+        for rank, other in enumerate(every):
+            if other != every[0]:
+                message = f"ranks make different meshes: rank {rank} {other}, rank 0 {every[0]}"
+                raise DisagreementError(message, rank)
 
     @staticmethod
     def problem(
@@ -238,16 +252,28 @@ class Mesh(RanksScheme):
         Raises
         ------
         ConfigurationError
-            If the optimizer has to see what lies on other ranks: `clip_norm`, and with shards a
+            If the optimizer has to see what lies on other shards: with `clip_norm`, or as a
             `ParameterRule`.
         """
-        if self.pipeline * self.model > 1 and "clip_norm" in optimizer.hyperparameters:
-            message = "mesh: clip_norm needs all gradients, and a rank has a part of them"
-            raise ConfigurationError(f"{message}: take clip_value")
-        if self.model > 1 and isinstance(optimizer, ParameterRule):
-            name = type(optimizer).__name__
-            raise ConfigurationError(f"mesh: {name} needs whole parameters: take model=1")
-        return super().bind(network, optimizer)
+        clips = "clip_norm" in optimizer.hyperparameters
+        if self.model > 1 and (clips or isinstance(optimizer, ParameterRule)):
+            what = "clip_norm" if clips else type(optimizer).__name__
+            message = f"mesh: {what} needs whole parameters, and a shard has slices: take"
+            raise ConfigurationError(f"{message} {'clip_value' if clips else 'model=1'}")
+        update = super().bind(network, optimizer)
+        if clips and self.pipeline > 1:
+            clip_factor = network.ops.clip_factor
+            place = next(i for i, (call, _) in enumerate(update.steps) if call == clip_factor)
+            sums = update.steps[place][1][0]
+            update.steps.insert(place, (self._sum_over_stages, (sums,)))
+        return update
+
+    def _sum_over_stages(self, sums: Array) -> None:
+        """Replace sums of squares, of the gradients of this stage, by those of all stages."""
+        total = sums.sum(keepdims=True)
+        self.line.sum(total)
+        sums[...] = 0
+        sums[:1] = total
 
     def begin(self, fit: Fit) -> None:
         """Let replicas start from the same parameters and statistics."""

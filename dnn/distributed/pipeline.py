@@ -15,6 +15,7 @@ the rows, so that the result is that of the whole batch, to rounding.
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from functools import lru_cache
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -35,14 +36,19 @@ from dnn.training.network import PlanKind, load_rows
 if TYPE_CHECKING:
     from dnn.distributed.mesh import Mesh
 
-__all__ = ["MeshTrainer", "replayed"]
+__all__ = ["MOST_MICRO_BATCHES", "MeshTrainer", "replayed"]
 
-# Numbers of micro-batches in tags, of which there are two for each: activations and gradients.
-_MOST_TAGS = 4096
+MOST_MICRO_BATCHES = 8192
+"""Tags are 0 to 16,383, and each micro-batch has one for activations and one for gradients."""
 
 
 def _tag(micro_batch: int, is_gradient: bool = False) -> int:
-    return 2 * (micro_batch % _MOST_TAGS) + is_gradient
+    return 2 * micro_batch + is_gradient
+
+
+@lru_cache(maxsize=64)
+def _actions(schedule: str, stages: int, micro_batches: int, stage: int) -> tuple[Action, ...]:
+    return tuple(SCHEDULES[schedule](stages, micro_batches)[stage])
 
 
 class MeshTrainer:
@@ -78,7 +84,7 @@ class MeshTrainer:
         self._update = update
         self._ops = ops = network.ops
         self._weighted = samples.weights is not None
-        slots = most_kept(SCHEDULES[mesh.schedule](mesh.pipeline, mesh.micro_batches)[mesh.stage])
+        slots = most_kept(self._actions_of(mesh.micro_batches))
         self._free = [*range(slots)]
         # What each slot has sent last, to be done before its memory is written again.
         self._outputs_sent: list[Request | None] = [None] * slots
@@ -164,7 +170,11 @@ class MeshTrainer:
         self._all_tallies = [np.sum(counted, axis=0).tolist()] if counted else None
         return float(np.add.reduce([loss for loss, _ in parts]))
 
-    def _begin_batch(self, rows: int) -> list[Action]:
+    def _actions_of(self, micro_batches: int) -> Sequence[Action]:
+        mesh = self._mesh
+        return _actions(mesh.schedule, mesh.pipeline, micro_batches, mesh.stage)
+
+    def _begin_batch(self, rows: int) -> Sequence[Action]:
         """Cut a batch into micro-batches; return what is to be done for those of this rank."""
         mesh = self._mesh
         bounds = shard_bounds(rows, mesh.data)
@@ -172,7 +182,7 @@ class MeshTrainer:
         own = bounds[mesh.replica + 1] - self._first_row
         count = min(mesh.micro_batches, own)
         self._bounds = shard_bounds(own, count) if count else (0, 0)
-        return SCHEDULES[mesh.schedule](mesh.pipeline, count)[mesh.stage] if count else []
+        return self._actions_of(count) if count else ()
 
     def _size(self, m: int) -> int:
         return self._bounds[m + 1] - self._bounds[m]

@@ -35,7 +35,7 @@ from dnn import (
 )
 from dnn.distributed import Mesh, run_on_threads
 from dnn.distributed.model_parallel import pairs_of
-from dnn.errors import ConfigurationError, PeerError
+from dnn.errors import ConfigurationError, DisagreementError, PeerError
 from dnn.layers import Layer
 
 RANDOM = np.random.default_rng(0)
@@ -115,6 +115,22 @@ def test_a_mesh_trains_as_one_process_does(
     for rank, other in zip(results, again, strict=True):
         for name, value in rank["parameters"].items():
             assert value.tobytes() == other["parameters"][name].tobytes()
+
+
+def test_gradients_are_clipped_by_the_norm_of_all_stages() -> None:
+    options = {"optimizer": SGD(0.3, clip_norm=0.05)}
+    one = outcome(of(tanh_layers, **options))
+    free = outcome(of(tanh_layers, optimizer=SGD(0.3)))
+    assert one["loss"][1] != pytest.approx(free["loss"][1], 1e-3)
+    assert_equal_to(one, on_mesh(4, tanh_layers, {"data": 2, "pipeline": 2}, **options), 1e-4)
+
+
+def test_ranks_that_make_different_meshes_are_told_so() -> None:
+    def make(comm: Any) -> None:
+        with pytest.raises(DisagreementError, match=r"rank 1 Mesh\(data=1.*rank 0 Mesh\(data=2"):
+            Mesh(comm, pipeline=1 + comm.rank)
+
+    run_on_threads(2, make)
 
 
 def test_each_stage_has_its_own_parameters_alone() -> None:
@@ -347,9 +363,13 @@ def test_what_a_mesh_cannot_do_is_refused_with_what_to_do_instead() -> None:
     refused(lambda comm: of(lambda: [Input(3)], parallel=pipeline(comm)), "2 pipeline stages")
     refused(lambda comm: of(tanh_layers, dtype="float16", parallel=pipeline(comm)), "float16")
     refused(
-        lambda comm: of(tanh_layers, optimizer=SGD(0.1, clip_norm=1.0), parallel=pipeline(comm)),
+        lambda comm: of(
+            tanh_layers, optimizer=SGD(0.1, clip_norm=1.0), parallel=Mesh(comm, model=2)
+        ),
         "take clip_value",
     )
+    refused(lambda comm: Mesh(comm, micro_batches=0), "micro_batches must be")
+    refused(lambda comm: Mesh(comm, micro_batches=10000), "at most 8192, not 10000")
     refused(
         lambda comm: of(tanh_layers, optimizer=Muon(), parallel=Mesh(comm, model=2)),
         "Muon needs whole parameters",
