@@ -98,6 +98,10 @@ class Event:
         self.stream = stream
         self.place = stream.done + len(stream.begun)
 
+    @property
+    def done(self):
+        return self.stream.done >= self.place
+
     def synchronize(self):
         self.stream.finish(self.place)
 

@@ -1,7 +1,7 @@
 """One network on many ranks.
 
-`communicator_of` makes a communicator of one of mpi4py's, and `run_on_threads` runs a function on
-ranks that are threads of one process.
+`communicator_of` makes a communicator of one of mpi4py's, `nccl_communicator_of` one by which NCCL
+sums arrays of GPUs, and `run_on_threads` runs a function on ranks that are threads of one process.
 """
 
 import importlib
@@ -13,6 +13,7 @@ if TYPE_CHECKING:
     from dnn.distributed.local_sgd import LocalSGD as LocalSGD
     from dnn.distributed.mesh import Mesh as Mesh
     from dnn.distributed.mpi import communicator_of as communicator_of
+    from dnn.distributed.nccl import nccl_communicator_of as nccl_communicator_of
     from dnn.distributed.parameter_server import AsynchronousSGD as AsynchronousSGD
     from dnn.distributed.parameter_server import ParameterServer as ParameterServer
     from dnn.distributed.simulation import SimulatedWorkers as SimulatedWorkers
@@ -24,6 +25,7 @@ _PUBLIC = {
     "mesh": "Mesh",
     "local_sgd": "LocalSGD",
     "mpi": "communicator_of",
+    "nccl": "nccl_communicator_of",
     "parameter_server": "AsynchronousSGD ParameterServer",
     "simulation": "SimulatedWorkers",
     "threads": "run_on_threads",

@@ -15,6 +15,7 @@ MPI guarantees that 32,767 is a tag and promises nothing above.
 from __future__ import annotations
 
 import json
+import logging
 import os
 import time
 from abc import ABC, abstractmethod
@@ -26,7 +27,7 @@ import numpy as np
 
 from dnn.backend import Array
 from dnn.backend.rounding import BFLOAT16, HALF, SINGLE
-from dnn.distributed import allreduce
+from dnn.distributed import allreduce, device_arrays
 from dnn.distributed.choice import Choices, Routine
 from dnn.distributed.shared_memory import HostMemory
 from dnn.errors import (
@@ -232,6 +233,13 @@ class MessageCommunicator(ABC):
     rank, size : int
     nodes : sequence of int
     timeout_s : float, seconds
+
+    Attributes
+    ----------
+    choices : Choices
+        Which routine sums arrays of which size.
+    device_way : str
+        How arrays of GPUs travel.
     """
 
     def __init__(self, rank: int, size: int, nodes: Sequence[int], timeout_s: float) -> None:
@@ -244,6 +252,8 @@ class MessageCommunicator(ABC):
         self._offered: Mapping[str, Routine] | None = None  # made by the first sum, as is
         self._host_memory: HostMemory | None = None
         self.choices = Choices(self)
+        self.device_way = device_arrays.PINNED
+        self._has_said_way = False
 
     # What kinds of communicators differ in.
 
@@ -298,6 +308,9 @@ class MessageCommunicator(ABC):
         -------
         Request
         """
+        if device_arrays.on_device(array):
+            self._say_way()
+            array = device_arrays.from_device(array)
         memory = self._memory(array, rank)
         what = f"rank {rank} to take {memory.nbytes:,} bytes (tag {tag})"
         return Transfer(self._start_send(memory, rank, tag), what, self)
@@ -317,9 +330,28 @@ class MessageCommunicator(ABC):
         Request
             `CommunicationError` if a message of another size arrives.
         """
-        memory = self._memory(array, rank)
+        host = array
+        if device_arrays.on_device(array):
+            self._say_way()
+            host = device_arrays.memory_for(array)
+        memory = self._memory(host, rank)
         what = f"{memory.nbytes:,} bytes from rank {rank} (tag {tag})"
-        return Transfer(self._start_receive(memory, rank, tag), what, self)
+        poll = self._start_receive(memory, rank, tag)
+        if host is array:
+            return Transfer(poll, what, self)
+
+        def landed() -> bool:
+            if not poll():
+                return False
+            device_arrays.to_device(host, array)
+            return True
+
+        return Transfer(landed, what, self)
+
+    def _say_way(self) -> None:
+        if not self._has_said_way:
+            self._has_said_way = True
+            logging.getLogger("dnn").info("arrays of GPUs travel by %s", self.device_way)
 
     def _memory(self, array: Array, rank: int) -> memoryview:
         if not array.flags.c_contiguous:
@@ -370,12 +402,30 @@ class MessageCommunicator(ABC):
             raise ShapeError("sum", f"an array {array.shape} is not contiguous", array.shape)
         if array.dtype.kind not in "fiu":
             raise DtypeError(f"sum: elements must be numbers, not {array.dtype}")
-        flat = array.reshape(-1)
-        steps = self._steps_of(flat, wire, routine)
-        summing = Sum(steps, f"the sum of {array.nbytes:,} bytes over {self.size} ranks", self)
+        if device_arrays.on_device(array):
+            self._say_way()
+            steps = self._device_steps(array, wire, routine)
+        else:
+            steps = self._steps_of(array.reshape(-1), wire, routine)
+        return self._start(steps, f"the sum of {array.nbytes:,} bytes")
+
+    def _start(self, steps: allreduce.Steps, what: str) -> Sum:
+        """Return the request of a routine; it moves on with all others."""
+        summing = Sum(steps, f"{what} over {self.size} ranks", self)
         self._sums.append(summing)
         summing.move()
         return summing
+
+    def _device_steps(self, array: Any, wire: str | None, routine: str | None) -> allreduce.Steps:
+        """Return the routine of a sum through memory of the host, begun."""
+        host = device_arrays.from_device(array)
+        steps = self._steps_of(host.reshape(-1), wire, routine)
+
+        def all_steps() -> allreduce.Steps:
+            yield from steps
+            device_arrays.to_device(host, array)
+
+        return all_steps()
 
     def _steps_of(self, array: Array, wire: str | None, routine: str | None) -> allreduce.Steps:
         """Return the routine of a sum, begun."""

@@ -24,6 +24,7 @@ from dnn.distributed.communicator import (
     Transfer,
     failure_message,
 )
+from dnn.distributed.device_arrays import GPU_AWARE, finish_work, is_gpu_aware
 from dnn.distributed.shared_memory import (
     map_file,
     memory_is_ordered,
@@ -129,6 +130,8 @@ class MpiCommunicator(MessageCommunicator):
         super().__init__(rank, size, nodes, timeout_s)
         self._comm = comm
         self._failures = failures
+        if is_gpu_aware():
+            self.device_way = GPU_AWARE
 
     @classmethod
     def over(cls, comm: MPI.Intracomm, timeout_s: float) -> MpiCommunicator:
@@ -213,6 +216,12 @@ class MpiCommunicator(MessageCommunicator):
 
         request = self._comm.Iallreduce(MPI.IN_PLACE, array)
         yield [Transfer(request.Test, "MPI's own sum", self)]
+
+    def _device_steps(self, array: Any, wire: str | None, routine: str | None) -> Steps:
+        if wire is None and routine is None and self.device_way == GPU_AWARE:
+            finish_work()
+            return self._sum_by_mpi(array, 0)
+        return super()._device_steps(array, wire, routine)
 
     def report_failure(self, error: BaseException) -> None:
         """Tell all other ranks that this one has failed, unless it has only heard of another.

@@ -1,0 +1,147 @@
+"""Sums and broadcasts of GPUs' arrays by NCCL, through CuPy.
+
+Arrays of the host, messages between two ranks, small values and news of failures go by the
+communicator below, MPI's for instance: NCCL has no tags, and no time limits. A rank waits for a
+sum by asking an event of the GPU, so that it hears of failures and gives up in time as everywhere.
+
+This has never run on a GPU: it was tested with a stand-in for CuPy and NCCL.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING, Any
+
+from dnn.backend import Array
+from dnn.distributed.communicator import Communicator, MessageCommunicator, Transfer
+from dnn.distributed.device_arrays import finish_work, on_device
+from dnn.distributed.mpi import communicator_of
+from dnn.errors import ConfigurationError, DtypeError, MissingDependencyError
+
+if TYPE_CHECKING:
+    from dnn.distributed.allreduce import Steps
+
+__all__ = ["NcclCommunicator", "nccl_communicator_of"]
+
+_TYPES = {
+    **{"float16": "NCCL_FLOAT16", "float32": "NCCL_FLOAT32", "float64": "NCCL_FLOAT64"},
+    **{"int32": "NCCL_INT32", "int64": "NCCL_INT64", "uint8": "NCCL_UINT8"},
+}
+
+
+def nccl_communicator_of(comm: Any) -> Communicator:
+    """Return a communicator that sums GPUs' arrays by NCCL; each rank has a GPU of its own.
+
+    Parameters
+    ----------
+    comm : mpi4py.MPI.Intracomm or Communicator
+        By which ranks meet; all its ranks call this, each with its GPU as CuPy's current one.
+
+    Returns
+    -------
+    Communicator
+
+    Raises
+    ------
+    MissingDependencyError
+        If CuPy, or its part for NCCL, is not installed.
+    """
+    below = communicator_of(comm)
+    if not isinstance(below, MessageCommunicator):
+        raise ConfigurationError(f"NCCL needs a communicator of messages below, not {below!r}")
+    return NcclCommunicator(below)
+
+
+def _library() -> Any:
+    try:
+        from cupy.cuda import nccl
+    except ImportError as error:
+        raise MissingDependencyError(
+            f"CuPy's part for NCCL cannot be imported: {error}; install cupy-cuda13x and "
+            "nvidia-nccl-cu13, or leave NCCL out: arrays then go through MPI"
+        ) from error
+    return nccl
+
+
+class NcclCommunicator(MessageCommunicator):
+    """A communicator with NCCL for GPUs' arrays.
+
+    Parameters
+    ----------
+    below : MessageCommunicator
+        For everything else.
+    """
+
+    def __init__(self, below: MessageCommunicator) -> None:
+        super().__init__(below.rank, below.size, below.nodes, below.timeout_s)
+        self._below = below
+        self._library = _library()
+        own = list(self._library.get_unique_id()) if below.rank == 0 else None
+        number = tuple(below.gather_values(own)[0])
+        self._nccl = self._library.NcclCommunicator(below.size, number, below.rank)
+        self.device_way = "NCCL"
+
+    def _device_steps(self, array: Any, wire: str | None, routine: str | None) -> Steps:
+        if wire is not None or routine is not None:
+            return super()._device_steps(array, wire, routine)
+        return self._by_nccl("allReduce", array, self._library.NCCL_SUM)
+
+    def broadcast(self, array: Array, root: int = 0) -> None:
+        """Replace an array by that of one rank.
+
+        Parameters
+        ----------
+        array : array, C-contiguous
+        root : int
+        """
+        if not on_device(array):
+            super().broadcast(array, root)
+            return
+        self._start(self._by_nccl("bcast", array, root), "a broadcast by NCCL").wait()
+
+    def _by_nccl(self, operation: str, array: Any, last: int) -> Steps:
+        """Let NCCL do something to an array, behind what the GPU has to do already."""
+        import cupy
+
+        if array.dtype.name not in _TYPES:
+            raise DtypeError(f"NCCL takes {', '.join(_TYPES)}, not {array.dtype}")
+        kind = getattr(self._library, _TYPES[array.dtype.name])
+        finish_work()  # of streams of which NCCL knows nothing
+        stream = cupy.cuda.get_current_stream()
+        address = array.data.ptr
+        addresses = (address, address) if operation == "allReduce" else (address,)
+        getattr(self._nccl, operation)(*addresses, array.size, kind, last, stream.ptr)
+        done = stream.record()
+        yield [Transfer(lambda: bool(done.done), f"NCCL's {operation}", self)]
+
+    def _start_send(self, memory: memoryview, rank: int, tag: int) -> Callable[[], bool]:
+        return self._below._start_send(memory, rank, tag)
+
+    def _start_receive(self, memory: memoryview, rank: int, tag: int) -> Callable[[], bool]:
+        return self._below._start_receive(memory, rank, tag)
+
+    def _part(self, ranks: Sequence[int], color: int) -> Communicator:
+        part = self._below._part(ranks, color)
+        assert isinstance(part, MessageCommunicator)
+        return NcclCommunicator(part)
+
+    def _allocate(self, size_bytes: int) -> Sequence[Array] | None:
+        return self._below._allocate(size_bytes)
+
+    def report_failure(self, error: BaseException) -> None:
+        """Tell all other ranks that this one has failed.
+
+        Parameters
+        ----------
+        error : exception
+        """
+        self._below.report_failure(error)
+
+    def raise_failure(self) -> None:
+        """Raise `PeerError` if another rank has reported that it failed."""
+        self._below.raise_failure()
+
+    def close(self) -> None:
+        """Give back what it holds of NCCL and of the communicator below."""
+        self._nccl.destroy()
+        self._below.close()
