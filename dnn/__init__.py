@@ -22,6 +22,7 @@ if TYPE_CHECKING:
     from dnn.callbacks import *  # noqa: F403
     from dnn.data import *  # noqa: F403
     from dnn.distributed import AsynchronousSGD as AsynchronousSGD
+    from dnn.distributed import DataParallel as DataParallel
     from dnn.distributed import LocalSGD as LocalSGD
     from dnn.distributed import Mesh as Mesh
     from dnn.distributed import ParameterServer as ParameterServer
@@ -55,7 +56,7 @@ _PUBLIC = {
         load_image_folder load_mnist load_npz pad_sequences prefetch reading_options standardise
         train_validation_split train_validation_test_split
     """,
-    "distributed": "AsynchronousSGD LocalSGD Mesh ParameterServer SimulatedWorkers",
+    "distributed": "AsynchronousSGD DataParallel LocalSGD Mesh ParameterServer SimulatedWorkers",
     "ensemble": "Ensemble",
     "errors": """
         CheckpointError CommunicationError ConfigurationError DataError DeviceError

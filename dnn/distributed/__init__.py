@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from dnn.distributed.communicator import Communicator as Communicator
     from dnn.distributed.communicator import Request as Request
+    from dnn.distributed.data_parallel import DataParallel as DataParallel
     from dnn.distributed.local_sgd import LocalSGD as LocalSGD
     from dnn.distributed.mesh import Mesh as Mesh
     from dnn.distributed.mpi import communicator_of as communicator_of
@@ -22,6 +23,7 @@ if TYPE_CHECKING:
 
 _PUBLIC = {
     "communicator": "Communicator Request",
+    "data_parallel": "DataParallel",
     "mesh": "Mesh",
     "local_sgd": "LocalSGD",
     "mpi": "communicator_of",

@@ -276,7 +276,8 @@ class Mesh(RanksScheme):
         sums[:1] = total
 
     def begin(self, fit: Fit) -> None:
-        """Let replicas start from the same parameters and statistics."""
+        """Check that ranks agree, and let replicas start from the same numbers."""
+        self.check(fit)
         network = fit.networks._network
         for array in (network.parameters.flat, *network.states.values()):
             self.replicas.broadcast(array)

@@ -10,9 +10,12 @@ from typing import Any
 import numpy as np
 
 from dnn.backend import Array
+from dnn.distributed.agreement import check_agreement, facts_of
 from dnn.distributed.communicator import Communicator
 from dnn.distributed.mpi import communicator_of
 from dnn.distributed.shards import BatchRunner
+from dnn.errors import DisagreementError
+from dnn.training.loss_scaling import LossScaling
 from dnn.training.network import Network
 from dnn.training.networks import Fit
 from dnn.training.parallel import Scheme
@@ -30,26 +33,55 @@ class RanksScheme(Scheme):
     """
 
     accumulates = False
+    same_rows = True
 
     def __init__(self, communicator: Any) -> None:
-        self.communicator = communicator_of(communicator)
+        self.communicator: Communicator = communicator_of(communicator)
+
+    @contextmanager
+    def preparing(self) -> Iterator[None]:
+        """Let other ranks know of an error, in the exchange that begins a fit."""
+        try:
+            yield
+        except Exception as error:
+            self.communicator.gather_values({"error": f"{type(error).__name__}: {error}"})
+            raise
+
+    def check(self, fit: Fit) -> None:
+        """Compare what has to be the same on all ranks, once at the beginning of a fit.
+
+        Raises
+        ------
+        DisagreementError, PeerError
+            See `check_agreement`; on every rank.
+        """
+        check_agreement(self.communicator.gather_values(facts_of(fit, self.same_rows)))
 
     def begin(self, fit: Fit) -> None:
-        """Let all ranks start from what rank 0 has."""
-        network = fit.networks._network
-        for buffer in (network.parameters, network.state_buffer):
-            self.communicator.broadcast(buffer.flat)
+        """Check that ranks agree, and let all of them start from what rank 0 has."""
+        self.check(fit)
+        network, update = fit.networks._network, fit.networks._update
+        arrays = [network.parameters.flat, network.state_buffer.flat]
+        arrays += [network.states["noise.seed"], network.states[network.step_name]]
+        arrays += [buffer.flat for buffer in update.state.values()]
+        if isinstance(update, LossScaling):
+            arrays += update.arrays.values()
+        for array in arrays:
+            host = network.ops.to_host(array)
+            self.communicator.broadcast(host)
+            if host is not array:
+                network.ops.load(host, array)
 
     @contextmanager
     def training(self) -> Iterator[None]:
-        """Let other ranks end too if this one raises while epochs are trained."""
+        """Tell other ranks of an error in the loop over epochs, so that they end too."""
         try:
             yield
+        except DisagreementError:  # which all ranks raise
+            raise
         except BaseException as error:
             self.communicator.report_failure(error)
             raise
-
-    preparing = training
 
     def agreed(self, reasons: Sequence[str | None]) -> list[str | None]:
         """Return why each of some networks ends now, if it does: the first rank's that says so."""

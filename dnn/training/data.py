@@ -70,6 +70,15 @@ class Samples:
         """Return what some of the networks are given."""
         return self if self.rows is None else replace(self, rows=self.rows[list(indices)])
 
+    def only(self, part: slice) -> Samples:
+        """Return some that follow each other, of each network."""
+        if self.rows is not None:
+            return replace(self, rows=self.rows[:, part])
+        weights = None if self.weights is None else self.weights[part]
+        host_y = None if self.host_y is None else self.host_y[part]
+        x = self.x.take(np.arange(self.count)[part]) if isinstance(self.x, Images) else self.x[part]
+        return Samples(x, self.y[part], weights, None, self.memory, host_y)
+
     def on_device(self, network: Network, resident: bool | None = None) -> Samples:
         """Return them where a network computes; what is there already is not copied.
 

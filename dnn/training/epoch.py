@@ -259,7 +259,7 @@ class Trainer:
             )
             look: list[Step] = [] if self._inspect is None else [(self._inspect, (plan,))]
             compute = plan.plan.steps
-            if isinstance(update, LossScaling):
+            if self._assigns_late():
                 # Assigned is when it is known whether the step counts.
                 compute, assign = plan.plan.steps_apart()
                 late = self._late(assign, len(parts))
@@ -301,11 +301,15 @@ class Trainer:
         """Return how a step ends once all gradients are there."""
         return [*self._update.steps, *late, end]
 
+    def _assigns_late(self) -> bool:
+        """Whether steps may be left out, with what they would assign to running statistics."""
+        return isinstance(self._update, LossScaling)
+
     def _late(self, assign: Sequence[Step], pieces: int) -> list[Step]:
         """Return what is assigned only if a step counts."""
         late = [step for step in assign if step[1][-1].dtype == self._network.dtype]
         if late and pieces > 1:
-            message = "float16 with running statistics takes each batch as a whole"
+            message = "running statistics whose steps may be left out take each batch as a whole"
             raise ConfigurationError(f"accumulate={self.accumulate}: {message}")
         return late
 

@@ -12,7 +12,7 @@ from dnn.metrics import of_predictions
 from dnn.training.data import Rows, Samples, lies_on_host
 from dnn.training.network import Network, PlanKind
 
-__all__ = ["Replay", "evaluate", "load_part", "outputs_of"]
+__all__ = ["Replay", "evaluate", "load_part", "outputs_of", "sums_of"]
 
 Replay = Callable[..., Iterator[tuple[Array, Array]]]
 """``(network, kind, x, y, rows) -> outputs and mean loss of pieces``, without targets if wanted."""
@@ -31,22 +31,56 @@ def evaluate(
     list of K dict
         ``"loss"``, and for a classification ``"accuracy"`` and ``"mcc"``.
     """
-    parts, total = [], np.zeros(network.leading)
-    with np.errstate(all="ignore"):
-        replayed = (replay or _replayed)(network, "evaluation", samples.x, samples.y, samples.rows)
-        for part, loss in replayed:
-            parts.append(part)
-            total += np.multiply(loss, part.shape[len(network.leading)], dtype=np.float64)
+    total, outputs = _measured(network, samples, replay or _replayed)
     losses = (total / samples.count).reshape(-1).tolist()
     results: list[dict[str, float]] = [{"loss": loss} for loss in losses]
     if network.loss.classifies:
-        rows, labels = samples.rows, samples.targets(network)
-        truth = labels[None] if rows is None else labels[rows]
-        predicted = network.loss.predicted(_joined(network, parts)).reshape(len(results), -1)
-        scores = of_predictions(truth.astype(np.int64, copy=False), predicted)
+        scores = of_predictions(*_classes(network, samples, outputs))
         for result, score in zip(results, scores, strict=True):
             result |= score
     return results
+
+
+def sums_of(network: Network, samples: Samples) -> Array:
+    """Return what results over several parts of some samples are made from.
+
+    Returns
+    -------
+    array of float64, shape (K, 2) or (K, 3 + 2 classes)
+        The sum of the losses and the number of samples; for a classification the number of right
+        predictions, then the samples of each class, then the predictions of each.
+    """
+    loss, models = network.loss, network.models or 1
+    classes = loss.class_count(network.output_shape) if loss.classifies else 0
+    sums = np.zeros((models, 3 + 2 * classes if classes else 2))
+    if samples.count:
+        total, outputs = _measured(network, samples, _replayed)
+        sums[:, 0], sums[:, 1] = total, samples.count
+        if classes:
+            pairs = zip(*_classes(network, samples, outputs), strict=True)
+            for row, (truth, predicted) in zip(sums, pairs, strict=True):
+                row[2] = np.count_nonzero(truth == predicted)
+                row[3 : 3 + classes] = np.bincount(truth, minlength=classes)
+                row[3 + classes :] = np.bincount(predicted, minlength=classes)
+    return sums
+
+
+def _measured(network: Network, samples: Samples, replay: Replay) -> tuple[Array, Array]:
+    """Return the sum of the losses, of shape () or (K,), and the outputs."""
+    parts, total = [], np.zeros(network.leading)
+    with np.errstate(all="ignore"):
+        for part, loss in replay(network, "evaluation", samples.x, samples.y, samples.rows):
+            parts.append(part)
+            total += np.multiply(loss, part.shape[len(network.leading)], dtype=np.float64)
+    return total, _joined(network, parts)
+
+
+def _classes(network: Network, samples: Samples, outputs: Array) -> tuple[Array, Array]:
+    """Return the classes of all samples and those predicted, each of shape (K, n)."""
+    rows, labels = samples.rows, samples.targets(network)
+    truth = labels[None] if rows is None else labels[rows]
+    predicted = network.loss.predicted(outputs).reshape(network.models or 1, -1)
+    return np.broadcast_to(truth.astype(np.int64, copy=False), predicted.shape), predicted
 
 
 def outputs_of(

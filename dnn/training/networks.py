@@ -12,7 +12,7 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import replace
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import numpy.typing as npt
@@ -216,6 +216,8 @@ class Fit:
     ----------
     networks, training, epochs, batch_size, accumulate
         As they were given.
+    class_counts : list of K lists of int
+        Samples of each class, where a training counts them.
     histories : list of K History
         Of this call.
     """
@@ -241,7 +243,7 @@ class Fit:
         self._inspect = inspect
         self.accumulate = check_count("accumulate", accumulate)
         self._pauses = pauses
-        self._class_counts = training.class_counts(networks._network)
+        self.class_counts = training.class_counts(networks._network)
         self.histories = [History() for _ in epochs]
         self._scheme = networks._scheme
         if self.accumulate > 1 and not self._scheme.accumulates:
@@ -353,7 +355,7 @@ class Fit:
         took_s = (time.perf_counter() - began) / len(active)
         tallies = trainer.tallies()
         for place, (k, loss) in enumerate(zip(active, losses, strict=True)):
-            tally = None if tallies is None else [self._class_counts[k], tallies[place]]
+            tally = None if tallies is None else [self.class_counts[k], tallies[place]]
             for history in (self.histories[k], self.networks._histories[k]):
                 history.add(loss, took_s, trainer.steps, tally, exchange=trainer.exchange())
         if skipped is not None:
@@ -361,6 +363,20 @@ class Fit:
                 for history in (self.histories[k], self.networks._histories[k]):
                     history.skipped_steps += count
         self._explain(trainer, active, order)
+        self._explain_exchange(active, trainer.exchange() or {})
+
+    def _explain_exchange(self, active: Sequence[int], exchange: Mapping[str, Any]) -> None:
+        """Say which rank's gradients were not finite, and stop unless such steps are left out."""
+        skipped = exchange.get("skipped_steps", 0)
+        found = exchange.get("nan")
+        for k in active:
+            for history in (self.histories[k], self.networks._histories[k]):
+                history.skipped_steps += skipped
+            if found is not None:
+                self.networks._overflowed_in[k] = found["layer"]
+            if found is not None and not skipped:
+                where = f"in {found['layer']} at step {found['step']}"
+                self.stop(k, f"rank {found['rank']} has NaN or infinite gradients {where}")
 
     def _skipped_steps(self) -> Array | None:
         """Return how many steps of each network were left out so far; None where none can be."""

@@ -394,6 +394,7 @@ def test_the_public_names_of_dnn() -> None:
         "Crop",
         "Cutout",
         "DataError",
+        "DataParallel",
         "Dataset",
         "DeviceData",
         "DeviceError",

@@ -1,0 +1,146 @@
+"""Whether ranks do the same: compared before the first step.
+
+A fit begins with one exchange of small values. A rank whose data are wrong takes part in it with
+its error, so that nobody waits for it; ranks that differ raise the same error on all of them.
+"""
+
+from __future__ import annotations
+
+import zlib
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from dnn.backend import Array
+from dnn.data.augmentation import Images
+from dnn.errors import DisagreementError, PeerError
+from dnn.optimizers import Optimizer
+from dnn.training.network import Network
+
+if TYPE_CHECKING:
+    from dnn.training.networks import Fit
+
+__all__ = ["check_agreement", "facts_of"]
+
+# Bytes of the samples that are compared: rows at equal distances.
+_COMPARED = 1 << 20
+
+
+def facts_of(fit: Fit, same_rows: bool) -> dict[str, Any]:
+    """Return, as values of JSON by name, what has to be the same on all ranks.
+
+    Parameters
+    ----------
+    fit : Fit
+    same_rows : bool
+        Whether ranks are given the same samples.
+    """
+    networks, network, samples = fit.networks, fit.networks._network, fit.training
+    size = fit.batch_size
+    facts: dict[str, Any] = {
+        "layers": _layers(network),
+        "dtype": network.precision.name,
+        "loss": [type(network.loss).__name__, repr(dict(network.loss.hyperparameters))],
+        "optimizer": _described(networks.optimizer),
+        "seed": [int(seed) for seed in networks._seeds],
+        "epochs": [int(epochs) for epochs in fit.epochs],
+        "batch_size": size if isinstance(size, int) else size(len(networks._histories[0])),
+        "accumulate": fit.accumulate,
+        "steps done": networks._update.steps_done,
+        "weights of samples": samples.weights is not None,
+    }
+    if same_rows:
+        facts["number of samples"] = samples.count
+        facts["samples"] = [_sample(samples.x), _sample(samples.targets(network))]
+    return facts
+
+
+def _layers(network: Network) -> list[list[Any]]:
+    """Return name, kind, shape of a sample and shapes of parameters of each layer."""
+    # A rank that has a part of the network has parts of its parameters too.
+    is_whole = type(network) is Network
+    return [
+        [
+            layer.name,
+            type(layer).__name__,
+            [int(length) for length in row.shape],
+            [list(each.node.shape) for each in layer.parameters if is_whole],
+        ]
+        for layer, row in zip(network.layers, network.summaries, strict=False)
+    ]
+
+
+def _described(optimizer: Optimizer) -> str:
+    fields = {name: value for name, value in vars(optimizer).items() if name != "_bounds"}
+    texts = [
+        f"{name}={value if isinstance(value, int | float | str | dict | tuple) else _kind(value)}"
+        for name, value in sorted(fields.items())
+    ]
+    return f"{type(optimizer).__name__}({', '.join(texts)})"
+
+
+def _kind(value: object) -> str:
+    return "None" if value is None else type(value).__name__
+
+
+def _sample(array: Array | Images) -> int:
+    """Return a checksum of some rows of an array."""
+    if isinstance(array, Images) or not isinstance(array, np.ndarray):
+        return 0
+    row_bytes = max(1, array.nbytes // max(1, len(array)))
+    step = max(1, len(array) * row_bytes // _COMPARED)
+    return zlib.crc32(np.ascontiguousarray(array[::step]).tobytes())
+
+
+def check_agreement(facts: Sequence[dict[str, Any]]) -> None:
+    """Compare the facts of all ranks with those of rank 0.
+
+    Raises
+    ------
+    PeerError
+        If a rank has sent ``"error"`` in their place.
+    DisagreementError
+        If two differ; it names the rank, and the layer where they differ in one.
+    """
+    for rank, each in enumerate(facts):
+        if "error" in each:
+            raise PeerError(rank, each["error"])
+    for rank, each in enumerate(facts):
+        for name, expected in facts[0].items():
+            given = each[name]
+            if given == expected:
+                continue
+            if name == "layers":
+                _raise_for_layers(rank, given, expected)
+            if name == "samples":
+                message = f"ranks have other samples: rank {rank} than rank 0"
+                raise DisagreementError(
+                    f'{message}; give all of them the same ones, or say rows="own"', rank
+                )
+            message = f"ranks disagree on the {name}: rank {rank} has {_shown(given)}"
+            raise DisagreementError(f"{message}, rank 0 has {_shown(expected)}", rank)
+
+
+def _raise_for_layers(rank: int, given: list[Any], expected: list[Any]) -> None:
+    for mine, theirs in zip(given, expected, strict=False):
+        if mine != theirs:
+            names = {mine[0], theirs[0]}
+            message = f"ranks disagree on layer {' / '.join(sorted(names))}: rank {rank} has "
+            message += f"{_layer_shown(mine)}, rank 0 has {_layer_shown(theirs)}"
+            raise DisagreementError(message, rank, theirs[0])
+    message = f"ranks disagree on the layers: rank {rank} has {len(given)}, rank 0 {len(expected)}"
+    longer = max(given, expected, key=len)
+    raise DisagreementError(message, rank, longer[min(len(given), len(expected))][0])
+
+
+def _layer_shown(layer: Sequence[Any]) -> str:
+    _, kind, shape, parameters = layer
+    held = f" with parameters {', '.join(str(tuple(x)) for x in parameters)}" if parameters else ""
+    return f"{kind} of {tuple(shape)}{held}"
+
+
+def _shown(value: object) -> str:
+    if isinstance(value, list) and len(value) == 1:
+        value = value[0]
+    return str(value)

@@ -1,0 +1,395 @@
+"""Data parallelism: each rank computes a part of every batch, and all make the same step.
+
+::
+
+    rank 0   rows 0 .. 49 of the batch  -> gradients --+
+    rank 1   rows 50 .. 99              -> gradients --+-> sum -> the same update on every rank
+
+The mean over the batch is the sum of each rank's mean, weighted by its share of the rows. So the
+step is to rounding that of one process on the whole batch, whatever the number of ranks and
+however uneven the parts, and the same bits for as many ranks. Gradients are summed where they lie,
+in one flat buffer, which ranks of one host share where they can.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING, Any, Literal
+from weakref import WeakKeyDictionary
+
+import numpy as np
+
+from dnn.backend import Array, Ops
+from dnn.distributed.communicator import Communicator
+from dnn.distributed.scheme import RanksScheme
+from dnn.errors import ConfigurationError
+from dnn.graph.operation import Step
+from dnn.layers import Layer
+from dnn.losses import Loss
+from dnn.metrics import of_sums
+from dnn.optimizers import Update
+from dnn.precision import Precision
+from dnn.training.data import Samples
+from dnn.training.epoch import Run, Trainer
+from dnn.training.evaluation import sums_of
+from dnn.training.loss_scaling import LossScaling
+from dnn.training.network import BatchPlan, Network
+from dnn.training.parallel import TrainerLike
+
+if TYPE_CHECKING:
+    from dnn.training.networks import Fit
+
+__all__ = ["DataParallel"]
+
+
+class DataParallel(RanksScheme):
+    """Every rank has the whole network, and computes a part of every batch.
+
+    Parameters
+    ----------
+    comm : mpi4py communicator or Communicator
+    rows : "shared" or "own"
+        All ranks give `fit` the same samples, and each takes its part of every batch; or each
+        gives samples of its own, as many as it has, and all of them are trained on.
+    on_nan : "stop" or "skip"
+        What happens if the gradients of a rank contain NaN or infinity: training ends after the
+        epoch, as with any network that diverges; or the step is left out on all ranks. Either way
+        the history names rank, layer and step.
+    wire : "float16", optional
+        Gradients are sent in that type, and added up in their own.
+
+    Raises
+    ------
+    ConfigurationError
+        If an option is unknown.
+
+    Notes
+    -----
+    `batch_size` is that of all ranks together. What looks at a batch as a whole differs from one
+    process: batch norm normalises each rank's part by itself, and running statistics become the
+    mean of the ranks' after each epoch; dropout draws other numbers on each rank.
+    """
+
+    accumulates = True
+
+    def __init__(
+        self,
+        comm: Any,
+        *,
+        rows: Literal["shared", "own"] = "shared",
+        on_nan: Literal["stop", "skip"] = "stop",
+        wire: Literal["float16"] | None = None,
+    ) -> None:
+        super().__init__(comm)
+        for name, value, known in (
+            ("rows", rows, ("shared", "own")),
+            ("on_nan", on_nan, ("stop", "skip")),
+            ("wire", wire, ("float16", None)),
+        ):
+            if value not in known:
+                allowed = " or ".join(repr(each) for each in known)
+                raise ConfigurationError(f"DataParallel: {name} must be {allowed}, not {value!r}")
+        self.same_rows = rows == "shared"
+        # Samples of each rank in the last fit of a network, where each has its own.
+        self._counts: WeakKeyDictionary[Network, list[int]] = WeakKeyDictionary()
+        self.skips = on_nan == "skip"
+        self.wire = wire
+
+    def __repr__(self) -> str:
+        return f"DataParallel({self.communicator.size} ranks)"
+
+    def network(
+        self,
+        layers: Sequence[Layer],
+        loss: Loss,
+        seeds: int | Sequence[int],
+        precision: Precision,
+        ops: Ops,
+        passes: Sequence[str] | None,
+    ) -> Network:
+        """Build the whole network.
+
+        Raises
+        ------
+        ConfigurationError
+            If a step of one of K networks alone is to be left out.
+        """
+        if self.skips and (isinstance(seeds, Sequence) or precision.scales_loss):
+            what = "an Ensemble" if isinstance(seeds, Sequence) else "float16, which skips itself"
+            raise ConfigurationError(f'on_nan="skip" is not for {what}')
+        return super().network(layers, loss, seeds, precision, ops, passes)
+
+    def begin(self, fit: Fit) -> None:
+        """Check that ranks agree, and take what training changes from rank 0; errors likewise."""
+        super().begin(fit)
+        if self.same_rows:
+            return
+        self._counts[fit.networks._network] = self.communicator.gather_values(fit.training.count)
+        if fit.class_counts:
+            counts = np.array(fit.class_counts)
+            self.communicator.sum(counts)
+            fit.class_counts = counts.tolist()
+
+    def counts(self, network: Network, count: int) -> list[int]:
+        """Return how many samples each rank has, this one having `count`."""
+        if self.same_rows:
+            return [count] * self.communicator.size
+        counts = self._counts[network]
+        if count != counts[self.communicator.rank]:
+            raise ConfigurationError('DataParallel: rows="own" has no pauses within an epoch')
+        return counts
+
+    def trainer(
+        self,
+        network: Network,
+        update: Update | LossScaling,
+        samples: Samples,
+        batch_size: int,
+        inspect: Callable[[BatchPlan], None] | None = None,
+        accumulate: int = 1,
+    ) -> TrainerLike:
+        """Return what trains on this rank's part of each batch."""
+        return _PartTrainer(self, network, update, samples, batch_size, inspect, accumulate)
+
+    def end_epoch(self, network: Network, update: Update | LossScaling) -> None:
+        """Let running statistics be the mean of all ranks'."""
+        flat = network.state_buffer.flat
+        if not flat.size:
+            return
+        # In float64, so that what no rank has changed stays as it is.
+        sums = network.ops.to_host(flat).astype(np.float64)
+        self.communicator.sum(sums)
+        network.ops.load((sums / self.communicator.size).astype(flat.dtype), flat)
+
+    def validate(self, network: Network, samples: Samples) -> list[dict[str, float]]:
+        """Measure each of K networks: each rank its part of the samples, or its own."""
+        communicator = self.communicator
+        part = samples
+        if self.same_rows:
+            at = _bounds(samples.count, communicator)
+            part = samples.only(slice(at[communicator.rank], at[communicator.rank + 1]))
+        sums = sums_of(network, part)
+        communicator.sum(sums)  # float64: counts are exact
+        return _results(sums, network.loss.classifies)
+
+
+def _results(sums: Array, classifies: bool) -> list[dict[str, float]]:
+    losses = (sums[:, 0] / sums[:, 1]).tolist()
+    results = [{"loss": loss} for loss in losses]
+    if classifies:
+        counts = sums[:, 2:].astype(np.int64)
+        of_class, of_guess = np.split(counts[:, 1:], 2, axis=1)
+        for result, score in zip(results, of_sums(counts[:, 0], of_class, of_guess), strict=True):
+            result |= score
+    return results
+
+
+def _bounds(rows: int, communicator: Communicator) -> list[int]:
+    """Return where the part of each rank begins, and the last one ends; first parts are larger."""
+    least, more = divmod(rows, communicator.size)
+    return [rank * least + min(rank, more) for rank in range(communicator.size + 1)]
+
+
+class _PartTrainer(Trainer):
+    """A `Trainer` on one rank's part of each batch, with a sum over ranks before each update."""
+
+    def __init__(
+        self,
+        scheme: DataParallel,
+        network: Network,
+        update: Update | LossScaling,
+        samples: Samples,
+        batch_size: int,
+        inspect: Callable[[BatchPlan], None] | None,
+        accumulate: int,
+    ) -> None:
+        self._scheme = scheme
+        self._communicator = scheme.communicator
+        self._given = batch_size
+        self._exchange = _Exchange(scheme, network)
+        self._counts = scheme.counts(network, samples.count)
+        super().__init__(network, update, samples, batch_size, inspect, accumulate)
+        self._noise_seeds: dict[bytes, Array] = {}
+        self._report: dict[str, Any] = {}
+
+    def suits(
+        self,
+        update: Update | LossScaling,
+        samples: Samples,
+        batch_size: int,
+        accumulate: int = 1,
+    ) -> bool:
+        """Whether it moves the parameters by this update, on data that lie where its own do."""
+        counts = self._scheme.counts(self._network, samples.count)
+        same = self._given == batch_size and self._counts == counts
+        return same and super().suits(update, samples, batch_size, accumulate)
+
+    def _cut(self) -> list[Run]:
+        communicator = self._communicator
+        if self._scheme.same_rows:
+            whole, rest = self.batch_size, self.count % self.batch_size
+            self._starts: list[int] = []
+            runs = []
+            for total, repeats in ((whole, self.count // whole), (rest, 1 if rest else 0)):
+                at = _bounds(total, communicator)
+                first, last = at[communicator.rank], at[communicator.rank + 1]
+                self._starts.append(first)
+                runs.append(Run(last - first, total, repeats))
+            rows = [
+                np.arange(run.repeats)[:, None] * run.total + start + np.arange(run.rows)
+                for run, start in zip(runs, self._starts, strict=True)
+            ]
+            rows[1] += self.count - rest
+            self._mine: Array | None = np.concatenate([each.reshape(-1) for each in rows])
+            return runs
+        self._mine = None
+        steps = -(-sum(self._counts) // min(self._given, sum(self._counts)))
+        parts = [divmod(count, steps) for count in self._counts]
+        # A rank's first steps may have a row more.
+        ends = sorted({steps, *(more for _, more in parts if more)})
+        runs, start = [], 0
+        for end in ends:
+            rows_of = [least + (start < more) for least, more in parts]
+            runs.append(Run(rows_of[communicator.rank], sum(rows_of), end - start))
+            start = end
+        return runs
+
+    def _own(self, order: Array) -> Array:
+        """Return this rank's part of each batch, one behind the other."""
+        if self._mine is None:
+            return order
+        return np.ascontiguousarray(order.reshape(-1, self.count)[:, self._mine])
+
+    def _updates_at_once(self, run: Run) -> bool:
+        return self._communicator.size == 1 and super()._updates_at_once(run)
+
+    def _assigns_late(self) -> bool:
+        return self._scheme.skips or super()._assigns_late()
+
+    def _moved(self, run: Run, late: Sequence[Step], end: Step) -> list[Step]:
+        first: list[Step] = [] if run.rows else [(self._clear, ())]
+        if not self._scheme.skips:
+            return [*first, (self._exchange.sum, ()), *super()._moved(run, late, end)]
+        calls = self._ops.link([*self._update.steps, *late])
+        return [*first, (self._exchange.sum_and_step, (calls,)), end]
+
+    def _clear(self) -> None:
+        """Let gradients be those of no rows."""
+        flat = self._network.gradients.flat
+        self._ops.load(np.zeros(flat.shape, flat.dtype), flat)
+
+    def epoch(self, order: Array, seeds: Sequence[int] = (), number: int = 0) -> list[float]:
+        """Visit every sample of all ranks once; arguments and result as for `Trainer.epoch`."""
+        self._exchange.begin()
+        noise = self._network.states["noise.seed"]
+        before = self._ops.to_host(noise).copy()
+        self._ops.load(self._seeds_of_rank(before), noise)
+        try:
+            return super().epoch(order, seeds, number)
+        finally:
+            self._ops.load(before, noise)
+
+    def _seeds_of_rank(self, seeds: Array) -> Array:
+        """Return seeds of noise that no other rank has; rank 0 keeps those of one process."""
+        key, rank = seeds.tobytes(), self._communicator.rank
+        if rank and key not in self._noise_seeds:
+            drawn = [
+                np.random.Generator(np.random.PCG64([int(seed), rank])).integers(2**64, dtype="u8")
+                for seed in seeds.reshape(-1)
+            ]
+            self._noise_seeds[key] = np.array(drawn, np.uint64).reshape(seeds.shape)
+        return self._noise_seeds[key] if rank else seeds
+
+    def _means(self, losses: Array) -> list[float]:
+        """Add up, over ranks, the shares in the loss and the counts of predictions."""
+        exchange, mine = self._exchange, [losses.astype(np.float64)]
+        own = super().tallies()
+        if own is not None:
+            mine.append(np.array(own, np.float64).reshape(-1))
+        sums = np.concatenate(mine)
+        self._communicator.sum(sums)
+        means: list[float] = sums[: len(losses)].tolist()
+        if own is not None:
+            counted = sums[len(losses) :].reshape(len(losses), -1).astype(np.int64)
+            self._all_tallies: list[list[int]] | None = counted.tolist()
+        else:
+            self._all_tallies = None
+        self._report = {"bytes_sent": self._communicator.size * exchange.bytes_sent}
+        if exchange.skipped or not np.isfinite(sums[: len(losses)]).all():
+            first = self._communicator.gather_values(exchange.found)
+            found = [each for each in first if each is not None]
+            if found:
+                self._report["nan"] = min(found, key=lambda each: (each["step"], each["rank"]))
+        if exchange.skipped:
+            self._report["skipped_steps"] = exchange.skipped
+        return means
+
+    def tallies(self) -> list[list[int]] | None:
+        """Return what each network predicted in the last epoch, on all ranks together."""
+        return self._all_tallies
+
+    def exchange(self) -> dict[str, Any]:
+        """Return what the last epoch cost, and which rank had NaN, as `History.exchange` has it."""
+        return self._report
+
+
+class _Exchange:
+    """The gradients of one network, summed over ranks and looked at before."""
+
+    def __init__(self, scheme: DataParallel, network: Network) -> None:
+        self._scheme = scheme
+        self._communicator = scheme.communicator
+        self._network = network
+        self._flat = network.gradients.flat
+        self._on_host = isinstance(self._flat, np.ndarray)
+        # Of K networks some may diverge, which their histories say.
+        self._looks = self._on_host and network.models is None
+        self._step = 0
+        self.found: dict[str, Any] | None = None
+        self.begin()
+
+    def begin(self) -> None:
+        """Count anew: an epoch begins."""
+        self.bytes_sent = self.skipped = 0
+
+    def sum(self) -> None:
+        """Replace the gradients by the sum over all ranks."""
+        self._look()
+        self._sum()
+
+    def sum_and_step(self, calls: Sequence[Step]) -> None:
+        """Do the same and move the parameters, unless the gradients of a rank are not finite."""
+        bad = np.zeros(1)
+        bad[0] = self._look()
+        self._communicator.sum(bad)
+        if bad[0]:
+            self.skipped += 1
+            return
+        self._sum()
+        for function, arguments in calls:
+            function(*arguments)
+
+    def _sum(self) -> None:
+        communicator, flat = self._communicator, self._flat
+        self.bytes_sent += flat.nbytes * (communicator.size > 1)
+        if self._on_host:
+            communicator.sum(flat)
+            return
+        host = np.ascontiguousarray(self._network.ops.to_host(flat))
+        communicator.sum(host)
+        self._network.ops.load(host, flat)
+
+    def _look(self) -> bool:
+        """Return whether gradients of this rank are not finite; note the first time."""
+        self._step += 1
+        if not self._looks or np.isfinite(np.dot(self._flat, self._flat)):
+            return False
+        gradients = self._network.gradients
+        for segment in gradients.segments:
+            if not np.isfinite(gradients[segment.name]).all():
+                if self.found is None:
+                    layer = segment.name.rpartition(".")[0]
+                    rank = self._communicator.rank
+                    self.found = {"rank": rank, "layer": layer, "step": self._step}
+                return True
+        return False  # their squares are too large, they are not

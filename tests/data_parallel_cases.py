@@ -1,0 +1,138 @@
+"""What data parallelism promises, as functions of a communicator: on threads, and under MPI."""
+
+import numpy as np
+
+from dnn import (
+    SGD,
+    Adam,
+    BatchNorm,
+    BinaryCrossEntropy,
+    Ensemble,
+    FullyConnected,
+    Input,
+    MeanSquaredError,
+    NeuralNetwork,
+    mlp,
+)
+from dnn.distributed import DataParallel
+from dnn.distributed.communicator import Communicator
+
+GENERATOR = np.random.default_rng(0)
+X = GENERATOR.normal(size=(43, 6)).astype("f4")
+Y = GENERATOR.integers(0, 3, 43)
+FIT = {"epochs": 2, "batch_size": 10, "progress": False}
+
+
+def bits(model: NeuralNetwork | Ensemble) -> str:
+    return model._network.parameters.flat.tobytes().hex()
+
+
+def check_alike(model: NeuralNetwork, history, comm: Communicator) -> None:
+    """All ranks have the same bits, and the same history but for times."""
+    seen = [bits(model), [x.hex() for x in history.loss], history.tallies, history.validation]
+    assert all(each == seen for each in comm.gather_values(seen))
+
+
+def check_equal(model, history, single, expected) -> None:
+    """A network equals one that was trained in one process, to rounding."""
+    flat, other = (each._network.parameters.flat for each in (model, single))
+    np.testing.assert_allclose(flat, other, rtol=2e-5, atol=2e-6)
+    np.testing.assert_allclose(history.loss, expected.loss, rtol=1e-5)
+    assert history.steps == expected.steps
+    assert [each[0] for each in history.tallies] == [each[0] for each in expected.tallies]
+    for mine, theirs in zip(history.validation, expected.validation, strict=True):
+        for name, value in theirs.items():
+            np.testing.assert_allclose(mine[name], value, rtol=1e-4, atol=1e-6)
+
+
+def check_joined_batch(comm: Communicator) -> None:
+    """Trained on any number of ranks, a network is what one process makes on the whole batch."""
+    weights = np.linspace(0.5, 1.5, 43)
+    cases = [
+        ({"optimizer": SGD(0.1, momentum=0.9)}, {"validation": (X[:7], Y[:7])}),
+        ({"optimizer": Adam(0.01, average=0.9)}, {"sample_weight": weights, "accumulate": 2}),
+        ({"optimizer": SGD(0.1, clip_norm=0.05)}, {"validation": 0.25, "batch_size": 3}),
+    ]
+    for made, given in cases:
+        options = {**FIT, **given}
+        single = NeuralNetwork(mlp(6, [8], 3), seed=1, **made)
+        before = bits(single)
+        expected = single.fit(X, Y, **options)
+        for _ in range(2):  # the second time has the same bits
+            model = NeuralNetwork(mlp(6, [8], 3), seed=1, parallel=DataParallel(comm), **made)
+            history = model.fit(X, Y, **options)
+            check_alike(model, history, comm)
+            check_equal(model, history, single, expected)
+            assert bits(model) != before
+        assert (model.predict(X) == single.predict(X)).mean() > 0.95
+        # Ranks that had not spoken would have visited a part of the samples.
+        assert sum(history.tallies[0][1][:-1]) == sum(expected.tallies[0][1][:-1])
+
+
+def check_own_rows(comm: Communicator) -> None:
+    """Each rank brings rows of its own, uneven ones: all count alike."""
+    bounds = [0, *(43 * (rank + 1) ** 2 // comm.size**2 for rank in range(comm.size))]
+    mine = slice(bounds[comm.rank], bounds[comm.rank + 1])
+    # One step an epoch: its order does not matter then.
+    options = {**FIT, "batch_size": 43}
+    single = NeuralNetwork(mlp(6, [8], 3), optimizer=SGD(0.2), seed=1)
+    expected = single.fit(X, Y, **options, validation=(X, Y))
+    scheme = DataParallel(comm, rows="own")
+    model = NeuralNetwork(mlp(6, [8], 3), optimizer=SGD(0.2), seed=1, parallel=scheme)
+    history = model.fit(X[mine], Y[mine], **options, validation=(X[mine], Y[mine]))
+    check_alike(model, history, comm)
+    check_equal(model, history, single, expected)
+    assert model.fit(X[mine], Y[mine], **FIT).steps == 2 * 5
+
+
+def check_networks_at_once(comm: Communicator) -> None:
+    """K networks, of which one ends early."""
+    made = {"optimizer": SGD([0.1, 0.3], momentum=0.9), "seeds": [1, 2]}
+    given = {"epochs": [1, 3], "batch_size": 10}
+    singles = Ensemble(mlp(6, [8], 3), **made)
+    expected = singles.fit(X, Y, **given)
+    networks = Ensemble(mlp(6, [8], 3), parallel=DataParallel(comm), **made)
+    for mine, theirs in zip(networks.fit(X, Y, **given), expected, strict=True):
+        np.testing.assert_allclose(mine.loss, theirs.loss, rtol=1e-5)
+    assert len(set(comm.gather_values(bits(networks)))) == 1
+
+
+def check_other_losses(comm: Communicator) -> None:
+    """Values, two classes, and float16 whose scale is one for all ranks."""
+    for outputs, loss, y in (
+        (2, MeanSquaredError(), X[:, :2]),
+        (1, BinaryCrossEntropy(), Y.clip(0, 1)),
+    ):
+        losses = []
+        for parallel in (None, DataParallel(comm)):
+            model = NeuralNetwork(mlp(6, [8], outputs), loss, SGD(0.1), seed=1, parallel=parallel)
+            losses.append(model.fit(X, y, **FIT, validation=(X, y)).validation_loss)
+        np.testing.assert_allclose(losses[0], losses[1], rtol=1e-5)
+    scheme = DataParallel(comm)
+    model = NeuralNetwork(mlp(6, [8], 3), seed=1, dtype="float16", parallel=scheme)
+    model._update._counts[...] = 0
+    network = model._network
+    network.ops.load(np.array(2.0**24, "f4"), network.gradient_scale)
+    history = model.fit(X * 100, Y, **FIT)
+    check_alike(model, history, comm)
+    assert len(set(comm.gather_values([history.skipped_steps, float(model._update.scale)][0]))) == 1
+
+
+def check_running_statistics(comm: Communicator) -> None:
+    """Each rank normalises its part; afterwards all predict alike."""
+    layers = [Input(6), FullyConnected(8), BatchNorm(), FullyConnected(3)]
+    model = NeuralNetwork(layers, seed=1, parallel=DataParallel(comm))
+    history = model.fit(X, Y, **FIT, validation=(X, Y))
+    check_alike(model, history, comm)
+    states = model._network.state_buffer.flat
+    assert states.any()
+    assert len(set(comm.gather_values(states.tobytes().hex()))) == 1
+
+
+CASES = [
+    check_joined_batch,
+    check_own_rows,
+    check_networks_at_once,
+    check_other_losses,
+    check_running_statistics,
+]
