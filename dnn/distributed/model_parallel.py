@@ -1,4 +1,4 @@
-"""Layers whose units are cut over ranks: pairs of fully connected layers, and what is in between.
+"""Layers whose units are cut over ranks: pairs of layers, and what is in between.
 
 ::
 
@@ -6,8 +6,9 @@
          each rank has a slice of the units in between
 
 The units in between are never brought together, so that a pair costs one sum over ranks forward
-and one backward, instead of one for each layer [1]_. The others, and what they get and put out, are
-the same on all ranks.
+and one backward, instead of one for each layer [1]_. Of two convolutions the filters of the first
+are cut, and the channels of the second. The others, and what they get and put out, are the same on
+all ranks.
 
 References
 ----------
@@ -20,7 +21,7 @@ from __future__ import annotations
 import copy
 from collections.abc import Sequence
 from itertools import pairwise
-from typing import Any, ClassVar
+from typing import ClassVar
 
 import numpy as np
 import numpy.typing as npt
@@ -29,12 +30,26 @@ from dnn.backend import Array
 from dnn.distributed.communicator import Communicator
 from dnn.distributed.partition import shard_bounds
 from dnn.errors import ShapeError
+from dnn.graph import operations
 from dnn.graph.node import Node, Shape
 from dnn.graph.operations.ranks import copy_to_ranks, sum_over_ranks
 from dnn.initializers import Initializer, initializer_of
-from dnn.layers import Activation, Dropout, FullyConnected, Layer
+from dnn.layers import (
+    Activation,
+    AvgPool2D,
+    BatchNorm,
+    Conv2D,
+    Dropout,
+    FullyConnected,
+    Layer,
+    MaxPool2D,
+    SpatialDropout,
+    Upsample2D,
+)
 from dnn.layers.basic import Nested
+from dnn.layers.images import OfFilters
 from dnn.layers.layer import Parameter
+from dnn.layers.normalisation import IMAGES
 
 __all__ = ["joined", "pairs_of", "sharded", "slices_of"]
 
@@ -51,44 +66,63 @@ class _Part:
         self.units = units
         self.slice = slice(bounds[shards.rank], bounds[shards.rank + 1])
 
-    def __deepcopy__(self, memo: dict[int, Any]) -> _Part:
-        return self  # a communicator is one for all
-
     @property
     def width(self) -> int:
         return self.slice.stop - self.slice.start
 
-    def initializer(self, whole: str | Initializer, shape: Shape, axis: int) -> Initializer:
+    def initializer(self, whole: Initializer, shape: Shape, axis: int) -> Initializer:
         """Return what starts a slice along an axis as that of a whole parameter starts."""
         index = (slice(None),) * axis + (self.slice,)
 
         def fill(generator: np.random.Generator, _: Shape, dtype: npt.DTypeLike) -> Array:
-            values: Array = initializer_of(whole)(generator, shape, dtype)[index]
+            values: Array = whole(generator, shape, dtype)[index]
             return values
 
         return fill
 
 
-class ColumnShard(FullyConnected):
-    """A fully connected layer of which this rank has some columns: some of its units.
+class Shard(Layer):
+    """What layers have in common of which this rank has a part.
 
-    Parameters
+    Attributes
     ----------
-    whole : FullyConnected
+    whole : type
+        Of the layer that is cut; names are the same.
+    axes : dict of str to int
+        Along which axis each parameter or state is cut; others are the same on all ranks.
     part : object
-        Which units.
+        Which units of all between a pair of layers.
     """
 
-    shard_axes: ClassVar[dict[str, int]] = {"weight": 1, "bias": 0}
+    whole: ClassVar[type[Layer]]
+    axes: ClassVar[dict[str, int]] = {}
+    part: _Part
 
-    def __init__(self, whole: FullyConnected, part: _Part) -> None:
-        super().__init__(whole.units, bias=whole.with_bias, initializer=whole.initializer)
-        self.part = part
+    @classmethod
+    def of(cls, layer: Layer, part: _Part) -> Shard:
+        """Return this rank's part of a layer that is not built."""
+        shard = cls.__new__(cls)
+        vars(shard).update(layer.__getstate__())
+        shard.part = part
+        return shard
 
     @classmethod
     def kind(cls) -> str:
-        """Return that of the whole layer: names are the same."""
-        return FullyConnected.kind()
+        """Return that of the whole layer."""
+        return cls.whole.kind()
+
+    def whole_shape(self, parameter: Parameter) -> Shape:
+        """Return the shape with all units."""
+        axis = self.axes.get(parameter.node.name.rpartition(".")[2])
+        shape = parameter.node.shape
+        return tuple(self.part.units if i == axis else n for i, n in enumerate(shape))
+
+
+class ColumnShard(Shard, FullyConnected):
+    """The first fully connected layer of a pair: this rank has some columns, which are units."""
+
+    whole = FullyConnected
+    axes: ClassVar[dict[str, int]] = {"weight": 1, "bias": 0}
 
     def build(self, shape: Shape) -> None:
         """Declare this rank's columns of W and its biases."""
@@ -96,8 +130,7 @@ class ColumnShard(FullyConnected):
         if len(shape) != 1:
             message = f"a sample must be a vector, but its shape is {shape}"
             raise ShapeError(self.name, message, shape)
-        whole = (shape[0], self.units)
-        first = part.initializer(self.initializer, whole, 1)
+        first = part.initializer(initializer_of(self.initializer), (shape[0], self.units), 1)
         self.weight = self.parameter("weight", (shape[0], part.width), first)
         if self.with_bias:
             self.bias = self.parameter("bias", (part.width,), "zeros")
@@ -106,35 +139,17 @@ class ColumnShard(FullyConnected):
         """Return ``x W + b`` of this rank's units."""
         return super().forward(copy_to_ranks(x, self.part.shards))
 
-    def whole_shape(self, parameter: Parameter) -> Shape:
-        """Return the shape with all units."""
-        axis = self.shard_axes.get(parameter.node.name.rpartition(".")[2])
-        shape = parameter.node.shape
-        return tuple(self.part.units if i == axis else n for i, n in enumerate(shape))
 
+class RowShard(Shard, FullyConnected):
+    """The second fully connected layer of a pair: this rank has the rows of some inputs."""
 
-class RowShard(FullyConnected):
-    """A fully connected layer of which this rank has some rows: weights of some of its inputs.
-
-    Parameters
-    ----------
-    whole : FullyConnected
-    part : object
-        Which inputs.
-    """
-
-    shard_axes: ClassVar[dict[str, int]] = {"weight": 0}
-
-    def __init__(self, whole: FullyConnected, part: _Part) -> None:
-        super().__init__(whole.units, bias=whole.with_bias, initializer=whole.initializer)
-        self.part = part
-
-    kind = ColumnShard.kind
-    whole_shape = ColumnShard.whole_shape
+    whole = FullyConnected
+    axes: ClassVar[dict[str, int]] = {"weight": 0}
 
     def build(self, shape: Shape) -> None:
         """Declare this rank's rows of W, and all biases, which are the same on all ranks."""
-        first = self.part.initializer(self.initializer, (self.part.units, self.units), 0)
+        whole = self.part.units, self.units
+        first = self.part.initializer(initializer_of(self.initializer), whole, 0)
         self.weight = self.parameter("weight", (shape[0], self.units), first)
         if self.with_bias:
             self.bias = self.parameter("bias", (self.units,), "zeros")
@@ -145,33 +160,93 @@ class RowShard(FullyConnected):
         return y + self.bias if self.with_bias else y
 
 
-class DropoutShard(Dropout):
-    """Dropout of this rank's units, by the same random numbers as of all of them.
+class FilterShard(Shard, Conv2D):
+    """The first convolution of a pair: this rank has some filters."""
 
-    Parameters
-    ----------
-    whole : Dropout
-    part : object
-        Which units.
-    """
+    whole = Conv2D
+    axes: ClassVar[dict[str, int]] = {"weight": 0, "bias": 0}
 
-    def __init__(self, whole: Dropout, part: _Part) -> None:
-        super().__init__(whole.rate)
-        self.part = part
+    def build(self, shape: Shape) -> None:
+        """Declare this rank's filters and their biases."""
+        part = self.part
+        self.zeros_around = self.padding_for(shape)
+        filters = OfFilters(initializer_of(self.initializer))
+        first = part.initializer(filters, (self.filters, shape[0], *self.window), 0)
+        self.weight = self.parameter("weight", (part.width, shape[0], *self.window), first)
+        if self.with_bias:
+            self.bias = self.parameter("bias", (part.width,), "zeros")
 
-    @classmethod
-    def kind(cls) -> str:
-        """Return that of the whole layer: names are the same."""
-        return Dropout.kind()
+    def forward(self, x: Node) -> Node:
+        """Return the images that this rank's filters see."""
+        return super().forward(copy_to_ranks(x, self.part.shards))
+
+
+class ChannelShard(Shard, Conv2D):
+    """The second convolution of a pair: this rank has all filters for some channels."""
+
+    whole = Conv2D
+    axes: ClassVar[dict[str, int]] = {"weight": 1}
+
+    def build(self, shape: Shape) -> None:
+        """Declare the filters for this rank's channels, and all biases."""
+        self.zeros_around = self.padding_for(shape)
+        filters = OfFilters(initializer_of(self.initializer))
+        whole = self.filters, self.part.units, *self.window
+        first = self.part.initializer(filters, whole, 1)
+        self.weight = self.parameter("weight", (self.filters, shape[0], *self.window), first)
+        if self.with_bias:
+            self.bias = self.parameter("bias", (self.filters,), "zeros")
+
+    def forward(self, x: Node) -> Node:
+        """Return the convolution of all channels, summed over ranks."""
+        y = operations.conv2d(
+            x, self.weight, stride=self.stride, dilation=self.dilation, padding=self.zeros_around
+        )
+        y = sum_over_ranks(y, self.part.shards, alike=True)
+        return y + operations.reshape(self.bias, (self.filters, 1, 1)) if self.with_bias else y
+
+
+class BatchNormShard(Shard, BatchNorm):
+    """Batch norm of this rank's channels, which are normalised each by itself."""
+
+    whole = BatchNorm
+    axes: ClassVar[dict[str, int]] = {"scale": 0, "shift": 0, "mean": 0, "variance": 0}
+
+
+class _NoiseShard(Shard, Dropout):
+    """Dropout of this rank's units, by the same random numbers as of all of them."""
 
     def uniform_noise(self, shape: Shape) -> Node:
         """Return this rank's part of the random numbers for all units."""
-        part = self.part
-        return super().uniform_noise((*shape[:-1], part.units))[..., part.slice]
+        axis = 1 if len(shape) == IMAGES else len(shape) - 1
+        every = tuple(self.part.units if i == axis else n for i, n in enumerate(shape))
+        return super().uniform_noise(every)[(slice(None),) * axis + (self.part.slice,)]
+
+
+class DropoutShard(_NoiseShard):
+    """Of `Dropout`."""
+
+    whole = Dropout
+
+
+class SpatialDropoutShard(_NoiseShard, SpatialDropout):
+    """Of `SpatialDropout`."""
+
+    whole = SpatialDropout
+
+
+_PAIRS: dict[type[Layer], tuple[type[Shard], type[Shard]]] = {
+    FullyConnected: (ColumnShard, RowShard),
+    Conv2D: (FilterShard, ChannelShard),
+}
+_BETWEEN: dict[type[Layer], type[Shard]] = {
+    shard.whole: shard for shard in (BatchNormShard, DropoutShard, SpatialDropoutShard)
+}
+_BY_CHANNEL = (AvgPool2D, MaxPool2D, Upsample2D)
 
 
 def pairs_of(layers: Sequence[Layer], shards: int) -> list[tuple[int, int]]:
-    """Return which fully connected layers are cut, two and two.
+    """Return which layers are cut, two and two: fully connected ones, or convolutions.
 
     Parameters
     ----------
@@ -182,27 +257,35 @@ def pairs_of(layers: Sequence[Layer], shards: int) -> list[tuple[int, int]]:
     Returns
     -------
     list of (int, int)
-        Where the first and the second layer of each pair stand. In between is only what is computed
-        element by element: activations and dropout.
+        Where the first and the second layer of each pair stand. In between is only what computes
+        each unit by itself: activations, dropout, batch norm, pooling.
     """
     pairs = []
     first: int | None = None
     for i, layer in enumerate(layers):
-        if type(layer) is FullyConnected:
-            if first is not None:
+        units = _units(layer)
+        if units is not None:
+            if first is not None and type(layer) is type(layers[first]):
                 pairs.append((first, i))
                 first = None
-            elif 1 < shards <= layer.units:
-                first = i
-        elif not _is_elementwise(layer):
+            else:
+                first = i if 1 < shards <= units else None
+        elif not _keeps_units_apart(layer):
             first = None
     return pairs
 
 
-def _is_elementwise(layer: Layer) -> bool:
+def _units(layer: Layer) -> int | None:
+    """Return the units of a layer that may be cut, None of others."""
+    if type(layer) is FullyConnected:
+        return layer.units
+    return layer.filters if type(layer) is Conv2D and layer.groups == 1 else None
+
+
+def _keeps_units_apart(layer: Layer) -> bool:
     if isinstance(layer, Activation):
         return not layer.is_of_own_function and layer.function not in _OF_WHOLE_SAMPLES
-    return type(layer) is Dropout
+    return type(layer) in _BETWEEN or type(layer) in _BY_CHANNEL
 
 
 def sharded(layers: Sequence[Layer], shards: Communicator) -> list[Layer]:
@@ -221,26 +304,28 @@ def sharded(layers: Sequence[Layer], shards: Communicator) -> list[Layer]:
         As many, of the same names.
     """
     changed = list(layers)
-    for i, layer in enumerate(changed):
+    for i, layer in enumerate(layers):
         if isinstance(layer, Nested):
-            changed[i] = layer = copy.copy(layer)
-            layer.layers = tuple(sharded(layer.layers, shards))
-            layer.shortcut = tuple(sharded(layer.shortcut, shards))
+            changed[i] = nested = copy.copy(layer)
+            nested.layers = tuple(sharded(layer.layers, shards))
+            nested.shortcut = tuple(sharded(layer.shortcut, shards))
     for first, second in pairs_of(layers, shards.size):
-        column, row = layers[first], layers[second]
-        assert isinstance(column, FullyConnected)
-        assert isinstance(row, FullyConnected)
-        part = _Part(shards, column.units)
-        changed[first], changed[second] = ColumnShard(column, part), RowShard(row, part)
+        units = _units(layers[first])
+        assert units is not None
+        part = _Part(shards, units)
+        one, other = _PAIRS[type(layers[first])]
+        changed[first], changed[second] = (
+            one.of(layers[first], part),
+            other.of(layers[second], part),
+        )
         for i in range(first + 1, second):
-            between = layers[i]
-            if isinstance(between, Dropout):
-                changed[i] = DropoutShard(between, part)
+            if type(layers[i]) in _BETWEEN:
+                changed[i] = _BETWEEN[type(layers[i])].of(layers[i], part)
     return changed
 
 
 def slices_of(layers: Sequence[Layer]) -> dict[str, tuple[int, int]]:
-    """Return which parameters of built layers are slices.
+    """Return which parameters and states of built layers are slices.
 
     Parameters
     ----------
@@ -249,15 +334,15 @@ def slices_of(layers: Sequence[Layer]) -> dict[str, tuple[int, int]]:
     Returns
     -------
     dict of str to (int, int)
-        By the name of the parameter along which axis it was cut, and how long the whole is.
+        By name, along which axis it was cut, and how long the whole is.
     """
     found: dict[str, tuple[int, int]] = {}
     for layer in layers:
         if isinstance(layer, Nested):
             found |= slices_of(layer.inside)
-        elif isinstance(layer, ColumnShard | RowShard):
-            axes = {f"{layer.name}.{name}": axis for name, axis in layer.shard_axes.items()}
-            names = [parameter.node.name for parameter in layer.parameters]
+        elif isinstance(layer, Shard):
+            axes = {f"{layer.name}.{name}": axis for name, axis in layer.axes.items()}
+            names = [each.node.name for each in (*layer.parameters, *layer.states)]
             found |= {name: (axes[name], layer.part.units) for name in names if name in axes}
     return found
 

@@ -25,8 +25,20 @@ class Ranks(Protocol):
         """Replace an array by its sum over all ranks, in place; all get the same bits."""
 
 
+class OverRanks(Operation):
+    """What both operations have in common: the result is like `x`, of any number of models."""
+
+    def infer(self, *inputs: Node, **attributes: Any) -> tuple[Shape, np.dtype[Any]]:
+        return inputs[0].shape, inputs[0].dtype
+
+    def with_models(
+        self, node: Node, inputs: Sequence[Node], stacked: Sequence[bool], models: int
+    ) -> Node:
+        return apply(self.name, *inputs, **node.attributes)
+
+
 @register
-class SumOverRanks(Operation):
+class SumOverRanks(OverRanks):
     """The sum of `x` over ranks, the same on all of them.
 
     Where each rank goes on to compute a loss of its own, of which the sum is meant, the gradient is
@@ -37,14 +49,6 @@ class SumOverRanks(Operation):
     overwrites = (0,)
     pure = False
 
-    def infer(self, *inputs: Node, **attributes: Any) -> tuple[Shape, np.dtype[Any]]:
-        return inputs[0].shape, inputs[0].dtype
-
-    def with_models(
-        self, node: Node, inputs: Sequence[Node], stacked: Sequence[bool], models: int
-    ) -> Node:
-        return apply(self.name, *inputs, **node.attributes)
-
     def forward(self, ops: Ops, node: Node, arrays: Arrays) -> list[Step]:
         x, out = arrays.inputs[0], arrays.out
         return [(ops.copy, (x, out)), (node.attributes["ranks"].sum, (out,))]
@@ -54,7 +58,7 @@ class SumOverRanks(Operation):
 
 
 @register
-class CopyToRanks(Operation):
+class CopyToRanks(OverRanks):
     """`x`, which is the same on all ranks; each computes something else of it.
 
     The gradient is the sum of what arrives on all ranks.
@@ -62,14 +66,6 @@ class CopyToRanks(Operation):
 
     name = "copy_to_ranks"
     view = True
-
-    def infer(self, *inputs: Node, **attributes: Any) -> tuple[Shape, np.dtype[Any]]:
-        return inputs[0].shape, inputs[0].dtype
-
-    def with_models(
-        self, node: Node, inputs: Sequence[Node], stacked: Sequence[bool], models: int
-    ) -> Node:
-        return apply(self.name, *inputs, **node.attributes)
 
     def forward(self, ops: Ops, node: Node, arrays: Arrays) -> list[Step]:
         return [(ops.copy, (arrays.inputs[0], arrays.out))]

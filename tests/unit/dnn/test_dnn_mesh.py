@@ -25,12 +25,14 @@ from dnn import (
     FullyConnected,
     Images,
     Input,
+    MaxPool2D,
     Muon,
     NeuralNetwork,
     Output,
     Residual,
     Shift,
     SoftmaxCrossEntropy,
+    SpatialDropout,
     mlp,
 )
 from dnn.distributed import Mesh, run_on_threads
@@ -238,6 +240,36 @@ def test_wide_layers_cut_over_ranks_train_as_whole_ones_do(dtype: str) -> None:
     for name in ("fully_connected_2.bias", "residual_1.fully_connected_2.bias"):
         assert uneven[0][name].tobytes() == uneven[1][name].tobytes()
     compare(4, model=2, pipeline=2)
+
+
+def deep_image_layers() -> list[Layer]:
+    between: list[Layer] = [BatchNorm(), Activation("relu"), SpatialDropout(0.2), MaxPool2D(2)]
+    first: list[Layer] = [Input(1, 6, 6), Conv2D(5, 3, padding=1), *between, Conv2D(4, 2)]
+    wide: list[Layer] = [FullyConnected(7), BatchNorm(), Activation("tanh"), FullyConnected(3)]
+    return [*first, Flatten(), *wide]
+
+
+def test_convolutions_and_what_is_between_them_are_cut_by_channels() -> None:
+    x = RANDOM.random((30, 1, 6, 6)).astype(np.float32)
+
+    def run(parallel: Mesh | None) -> tuple[dict[str, Any], NeuralNetwork, NeuralNetwork]:
+        network = of(deep_image_layers, parallel=parallel)
+        result = outcome(network, x, Y[:30])
+        return result, network, network.gathered()
+
+    one, _, alone = run(None)
+    for result, network, whole in run_on_threads(2, lambda comm: run(Mesh(comm, model=2))):
+        np.testing.assert_allclose(result["loss"], one["loss"], 1e-4)
+        np.testing.assert_allclose(result["outputs"], one["outputs"], 1e-3, 1e-4)
+        for name, array in alone.trained_arrays().items():
+            found = whole.trained_arrays()[name]
+            np.testing.assert_allclose(found, array, 1e-3, 1e-4, err_msg=name)
+        cut = network.trained_arrays()
+        assert cut["parameter/conv2d_1.weight"].shape[0] in (2, 3)
+        assert cut["parameter/conv2d_2.weight"].shape[1] in (2, 3)
+        assert cut["state/batch_norm_2.mean"].shape[0] in (3, 4)
+    groups: list[Layer] = [Conv2D(4, 1, groups=2), Conv2D(4, 1)]
+    assert pairs_of(groups, 2) == pairs_of([Conv2D(4, 1), Flatten(), FullyConnected(3)], 2) == []
 
 
 def test_what_is_cut_are_pairs_of_layers_with_elementwise_ones_between() -> None:
