@@ -21,7 +21,7 @@ import numpy as np
 
 from dnn.backend import Array, Ops
 from dnn.distributed.communicator import Communicator
-from dnn.distributed.scheme import RanksScheme
+from dnn.distributed.scheme import RanksScheme, share_gradients
 from dnn.errors import ConfigurationError
 from dnn.graph.operation import Step
 from dnn.layers import Layer
@@ -117,7 +117,9 @@ class DataParallel(RanksScheme):
         if self.skips and (isinstance(seeds, Sequence) or precision.scales_loss):
             what = "an Ensemble" if isinstance(seeds, Sequence) else "float16, which skips itself"
             raise ConfigurationError(f'on_nan="skip" is not for {what}')
-        return super().network(layers, loss, seeds, precision, ops, passes)
+        network = super().network(layers, loss, seeds, precision, ops, passes)
+        share_gradients(self.communicator, network)
+        return network
 
     def begin(self, fit: Fit) -> None:
         """Check that ranks agree, and take what training changes from rank 0; errors likewise."""
