@@ -6,7 +6,7 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 from dnn.backend import Array
-from dnn.distributed.scheme import EpochTotals, RanksScheme, average, own_noise
+from dnn.distributed.scheme import EpochTotals, RanksScheme, average, on_host, own_noise
 from dnn.distributed.shards import ShardedTrainer
 from dnn.errors import ConfigurationError, check_count
 from dnn.optimizers import Optimizer, Update
@@ -122,7 +122,7 @@ class _LocalTrainer(ShardedTrainer):
         super().__init__(network, update, samples, batch_size, inspect, ranks, update)
         self._scheme = scheme
         self._totals: EpochTotals | None = None
-        self._start: Array = network.parameters.flat.copy()
+        self._start: Array = network.ops.to_host(network.parameters.flat).copy()
 
     def epoch(self, order: Array, seeds: Sequence[int] = (), number: int = 0) -> list[float]:
         """Visit every sample once; arguments and result as for `Trainer.epoch`."""
@@ -134,7 +134,7 @@ class _LocalTrainer(ShardedTrainer):
         with own_noise(self._communicator, self._network, batches):
             for first in range(0, batches, self._scheme.steps):
                 those = range(first, min(first + self._scheme.steps, batches))
-                self._network.ops.copy(self._network.parameters.flat, self._start)
+                self._start[...] = self._network.ops.to_host(self._network.parameters.flat)
                 self._run(those, order, seeds, number)
                 sent += self._outer_step(self._weight(those))
         self._update.steps_done = steps_done + self.steps
@@ -169,21 +169,28 @@ class _LocalTrainer(ShardedTrainer):
     def _outer_step(self, weight: float) -> int:
         """Move all ranks from where they began to, or past, their average; return bytes sent."""
         scheme, update = self._scheme, self._update
-        flat = self._network.parameters.flat
-        sent = average(self._communicator, flat, weight)
+        ops, sent = self._network.ops, 0
         if scheme.average_optimizer:
-            sent += sum(average(self._communicator, each, weight) for each in self._remembered())
+            sent = sum(self._average(each, weight) for each in self._remembered())
         rate, momentum = scheme.outer_learning_rate, scheme.outer_momentum
-        if rate != 1 or momentum:
+        if rate == 1 and not momentum:
+            return sent + self._average(self._network.parameters.flat, weight)
+        with on_host(ops, self._network.parameters.flat) as flat:
+            sent += average(self._communicator, flat, weight)
             kind = flat.dtype.type
             step = gradient = self._start - flat
             if momentum:
-                velocity = update.state[_VELOCITY].flat
-                velocity *= kind(momentum)
-                velocity += gradient
-                step = gradient + kind(momentum) * velocity
+                with on_host(ops, update.state[_VELOCITY].flat) as velocity:
+                    velocity *= kind(momentum)
+                    velocity += gradient
+                    step = gradient + kind(momentum) * velocity
             flat[...] = self._start - kind(rate) * step
         return sent
+
+    def _average(self, array: Array, weight: float) -> int:
+        """Average an array of the device; return the bytes sent."""
+        with on_host(self._network.ops, array) as host:
+            return average(self._communicator, host, weight)
 
     def _remembered(self) -> list[Array]:
         """Return what the optimizer has kept of each parameter on this rank."""
@@ -200,11 +207,12 @@ class _LocalTrainer(ShardedTrainer):
         share, sent = self._runner.rows / self.count, 0
         for values in (self._network.state_buffer, state.get("average")):
             if values is not None and values.flat.size:
-                sent += average(communicator, values.flat, share)
+                sent += self._average(values.flat, share)
         # Numbers of steps: of rank 0, which has rows in every batch.
         segments = self._network.parameters.segments
         for buffer in state.values():
             if buffer.segments != segments:
-                communicator.broadcast(buffer.flat)
+                with on_host(self._network.ops, buffer.flat) as host:
+                    communicator.broadcast(host)
                 sent += (communicator.size - 1) * int(buffer.flat.nbytes)
         return sent

@@ -16,7 +16,7 @@ from typing import Any, cast
 
 from dnn.backend import Array
 from dnn.distributed.communicator import MessageCommunicator, Request, Transfer
-from dnn.distributed.scheme import EpochTotals, RanksScheme, average, own_noise
+from dnn.distributed.scheme import EpochTotals, RanksScheme, average, on_host, own_noise
 from dnn.distributed.workers import EpochArguments, ServedTrainer, ServerOptions
 from dnn.errors import ConfigurationError
 from dnn.optimizers import Optimizer, Update
@@ -104,7 +104,8 @@ class ParameterServer(RanksScheme):
     def end_epoch(self, network: Network, update: Update | LossScaling) -> None:
         """Let all ranks have what the optimizer remembers, which the server alone has kept."""
         for buffer in update.state.values():
-            self.communicator.broadcast(buffer.flat)
+            with on_host(network.ops, buffer.flat) as host:
+                self.communicator.broadcast(host)
 
 
 class AsynchronousSGD(ParameterServer):
@@ -166,7 +167,8 @@ class _RankTrainer(ServedTrainer):
         states = self._network.state_buffer.flat
         if states.size:
             share = self._runner.rows / self.count
-            sent_together = average(self._communicator, states, share)
+            with on_host(self._network.ops, states) as host:
+                sent_together = average(self._communicator, host, share)
             sent += sent_together if self._communicator.rank == 0 else 0
         fact = [sent, self._core.histogram]
         self._totals = EpochTotals.of(self._communicator, self._runner, self.count, fact)

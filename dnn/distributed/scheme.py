@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 
-from dnn.backend import Array
+from dnn.backend import Array, Ops
 from dnn.distributed.agreement import check_agreement, facts_of
 from dnn.distributed.communicator import Communicator
 from dnn.distributed.mpi import communicator_of
@@ -20,7 +20,7 @@ from dnn.training.network import Network
 from dnn.training.networks import Fit
 from dnn.training.parallel import Scheme
 
-__all__ = ["EpochTotals", "RanksScheme", "average", "own_noise", "share_gradients"]
+__all__ = ["EpochTotals", "RanksScheme", "average", "on_host", "own_noise", "share_gradients"]
 
 
 class RanksScheme(Scheme):
@@ -129,8 +129,17 @@ def share_gradients(communicator: Communicator, network: Network) -> None:
         network.gradients.lie_in(communicator.shared_memory(flat.nbytes).view(flat.dtype))
 
 
+@contextmanager
+def on_host(ops: Ops, array: Array) -> Iterator[Array]:
+    """Give an array of a device on the host, and take back there what becomes of it."""
+    host = ops.to_host(array)
+    yield host
+    if host is not array:
+        ops.load(host, array)
+
+
 def average(communicator: Communicator, array: Array, weight: float) -> int:
-    """Replace an array by its weighted mean over all ranks; the weights of all add up to 1.
+    """Replace an array of the host by its mean over all ranks, whose weights add up to 1.
 
     Returns
     -------
