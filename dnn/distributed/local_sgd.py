@@ -91,6 +91,12 @@ class LocalSGD(RanksScheme):
             update.state[_VELOCITY] = FlatBuffer(held.segments, dtype, network.ops, models)
         return update
 
+    def common_arrays(self, network: Network, update: Update | LossScaling) -> list[Array]:
+        """Return what is the same on all ranks when a fit begins: not what optimizers remember."""
+        own = [] if self.average_optimizer else remembered(network, update)
+        every = super().common_arrays(network, update)
+        return [array for array in every if not any(array is each for each in own)]
+
     def trainer(
         self,
         network: Network,
@@ -171,7 +177,7 @@ class _LocalTrainer(ShardedTrainer):
         scheme, update = self._scheme, self._update
         ops, sent = self._network.ops, 0
         if scheme.average_optimizer:
-            sent = sum(self._average(each, weight) for each in self._remembered())
+            sent = sum(self._average(each, weight) for each in remembered(self._network, update))
         rate, momentum = scheme.outer_learning_rate, scheme.outer_momentum
         if rate == 1 and not momentum:
             return sent + self._average(self._network.parameters.flat, weight)
@@ -192,15 +198,6 @@ class _LocalTrainer(ShardedTrainer):
         with on_host(self._network.ops, array) as host:
             return average(self._communicator, host, weight)
 
-    def _remembered(self) -> list[Array]:
-        """Return what the optimizer has kept of each parameter on this rank."""
-        segments = self._network.parameters.segments
-        return [
-            buffer.flat
-            for name, buffer in self._update.state.items()
-            if buffer.segments == segments and name not in (_VELOCITY, "average")
-        ]
-
     def _end(self) -> int:
         """Let all ranks predict alike after an epoch; return the bytes sent."""
         communicator, state = self._communicator, self._update.state
@@ -216,3 +213,13 @@ class _LocalTrainer(ShardedTrainer):
                     communicator.broadcast(host)
                 sent += (communicator.size - 1) * int(buffer.flat.nbytes)
         return sent
+
+
+def remembered(network: Network, update: Update | LossScaling) -> list[Array]:
+    """Return what an optimizer has kept of each parameter, but for what all ranks have in common."""
+    segments = network.parameters.segments
+    return [
+        buffer.flat
+        for name, buffer in update.state.items()
+        if buffer.segments == segments and name not in (_VELOCITY, "average")
+    ]

@@ -15,6 +15,7 @@ from dnn.distributed.communicator import Communicator
 from dnn.distributed.mpi import communicator_of
 from dnn.distributed.shards import BatchRunner
 from dnn.errors import DisagreementError
+from dnn.optimizers import Update
 from dnn.training.loss_scaling import LossScaling
 from dnn.training.network import Network
 from dnn.training.networks import Fit
@@ -60,17 +61,19 @@ class RanksScheme(Scheme):
     def begin(self, fit: Fit) -> None:
         """Check that ranks agree, and let all of them start from what rank 0 has."""
         self.check(fit)
-        network, update = fit.networks._network, fit.networks._update
+        network = fit.networks._network
+        for array in self.common_arrays(network, fit.networks._update):
+            with on_host(network.ops, array) as host:
+                self.communicator.broadcast(host)
+
+    def common_arrays(self, network: Network, update: Update | LossScaling) -> list[Array]:
+        """Return what is the same on all ranks when a fit begins: that of rank 0."""
         arrays = [network.parameters.flat, network.state_buffer.flat]
         arrays += [network.states["noise.seed"], network.states[network.step_name]]
         arrays += [buffer.flat for buffer in update.state.values()]
         if isinstance(update, LossScaling):
             arrays += update.arrays.values()
-        for array in arrays:
-            host = network.ops.to_host(array)
-            self.communicator.broadcast(host)
-            if host is not array:
-                network.ops.load(host, array)
+        return arrays
 
     @contextmanager
     def training(self) -> Iterator[None]:

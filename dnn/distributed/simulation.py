@@ -13,6 +13,8 @@ import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
+import numpy as np
+
 from dnn.backend import Array
 from dnn.distributed.workers import ServedTrainer, ServerOptions
 from dnn.errors import ConfigurationError, check_count
@@ -152,8 +154,8 @@ class _SimulatedTrainer(ServedTrainer):
         scheme, core, messages = self._scheme, self._core, self._messages
         workers = range(len(messages))
         clocks = [scheme.batch_times_s(worker, number) for worker in workers]
-        states = self._network.state_buffer.flat
-        states_of = [states.copy() for _ in workers]
+        ops, states = self._network.ops, self._network.state_buffer.flat
+        states_of = [ops.to_host(states).copy() for _ in workers]
         rows_of = [0] * len(messages)
         arrivals: list[tuple[float, int]] = []  # of gradients: when, and whose
 
@@ -164,11 +166,11 @@ class _SimulatedTrainer(ServedTrainer):
                 return
             messages[worker].label(core.version, piece)
             # Computed now, as long as the network has these parameters.
-            states[...] = states_of[worker]
+            ops.load(states_of[worker], states)
             rows = self._runner.rows
             self._compute(piece, epoch, messages[worker])
             rows_of[worker] += self._runner.rows - rows
-            states_of[worker][...] = states
+            states_of[worker][...] = ops.to_host(states)
             heapq.heappush(arrivals, (now_s + next(clocks[worker]) + scheme.exchange_s, worker))
 
         for worker in workers:
@@ -179,9 +181,8 @@ class _SimulatedTrainer(ServedTrainer):
             for each in self._server.receive(worker, messages[worker]):
                 start(each, now_s + scheme.exchange_s)
         self._simulated_s = now_s + scheme.exchange_s
-        states[...] = 0
-        for own, rows in zip(states_of, rows_of, strict=True):
-            states += own * own.dtype.type(rows / self.count)
+        shares = np.array(rows_of) / self.count
+        ops.load(np.tensordot(shares.astype(states.dtype), np.array(states_of), 1), states)
         means: list[float] = (self._runner.losses / self.count).tolist()
         return means
 
