@@ -216,7 +216,7 @@ class _LocalTrainer(ShardedTrainer):
 
 
 def remembered(network: Network, update: Update | LossScaling) -> list[Array]:
-    """Return what an optimizer has kept of each parameter, but for what all ranks have in common."""
+    """Return what an optimizer has kept of each parameter on this rank alone."""
     segments = network.parameters.segments
     return [
         buffer.flat

@@ -147,11 +147,11 @@ def average(communicator: Communicator, array: Array, weight: float) -> int:
     Returns
     -------
     int
-        The bytes that a ring of ranks sends for it, all together.
+        The bytes that all ranks hand over for it, together.
     """
     array *= array.dtype.type(weight)
     communicator.sum(array)
-    return 2 * (communicator.size - 1) * int(array.nbytes)
+    return communicator.size * int(array.nbytes) if communicator.size > 1 else 0
 
 
 @contextmanager

@@ -42,11 +42,12 @@ class History:
         Of those, left out since the scaled loss overflowed; in float16 only.
     exchange : list of dict
         What each epoch cost where several workers train the network, the same on all ranks; empty
-        in one process. ``"bytes_sent"`` by all ranks; with a parameter server ``"staleness"``, of
-        whose numbers the k-th says how many gradients were applied to parameters that had moved k
-        times meanwhile; of simulated workers ``"simulated_s"``. Where gradients were not finite,
-        ``"nan"`` has the ``"rank"``, ``"layer"`` and ``"step"`` of the first ones, and
-        ``"skipped_steps"`` how many steps were left out for it.
+        in one process. ``"bytes_sent"`` by all ranks, of which an array that is summed counts once
+        for each rank; with a parameter server ``"staleness"``, of whose numbers the k-th says how
+        many gradients were applied to parameters that had moved k times meanwhile; of simulated
+        workers ``"simulated_s"``. Where gradients were not finite, ``"nan"`` has the ``"rank"``,
+        ``"layer"`` and ``"step"`` of the first ones, and ``"skipped_steps"`` how many steps were
+        left out for it.
     """
 
     loss: list[float] = field(default_factory=list)

@@ -174,6 +174,20 @@ def test_optimizers_of_ranks_are_averaged_if_wanted() -> None:
     assert np.allclose(shared[0], (own[0] + own[1]) / 2, atol=1e-6)
 
 
+@pytest.mark.parametrize("name", ["synchronous", "local", "outer"])
+def test_two_fits_are_one(name: str) -> None:
+    def run(epochs: list[int]) -> list[dict[str, Any]]:
+        def on_rank(communicator: Communicator) -> dict[str, Any]:
+            model = network(SCHEMES[name](communicator), optimizer=Adam(0.01))
+            return [trained(model, count) for count in epochs][-1]
+
+        return run_on_threads(2, on_rank)
+
+    for once, twice in zip(run([3]), run([1, 2]), strict=True):
+        for key, array in once["arrays"].items():
+            assert np.array_equal(twice["arrays"][key], array), key
+
+
 @pytest.mark.parametrize("name", ["asynchronous", "local"])
 def test_averages_over_time_are_the_same_on_all_ranks(name: str) -> None:
     def run(communicator: Communicator) -> dict[str, Any]:
