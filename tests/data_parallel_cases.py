@@ -52,6 +52,8 @@ def check_joined_batch(comm: Communicator) -> None:
         ({"optimizer": SGD(0.1, momentum=0.9)}, {"validation": (X[:7], Y[:7])}),
         ({"optimizer": Adam(0.01, average=0.9)}, {"sample_weight": weights, "accumulate": 2}),
         ({"optimizer": SGD(0.1, clip_norm=0.05)}, {"validation": 0.25, "batch_size": 3}),
+        # A last batch of one row, which one rank has whole.
+        ({"optimizer": SGD(0.1)}, {"batch_size": 6}),
     ]
     for made, given in cases:
         options = {**FIT, **given}

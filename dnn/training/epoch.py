@@ -315,8 +315,8 @@ class Trainer:
 
     def _weighed(self, weight: float, compute: Sequence[Step]) -> list[Step]:
         """Return a computation whose gradients are multiplied by a number."""
-        if weight == 1.0:
-            return list(compute)
+        if weight == 1.0 and not self._weighs():
+            return list(compute)  # in an epoch all of whose batches are one process's alone
         network, ops = self._network, self._ops
         factor = ops.asarray(np.full(network.leading, weight, network.dtype))
         if isinstance(self._update, LossScaling):  # which has a scale of its own

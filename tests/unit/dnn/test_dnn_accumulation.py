@@ -44,6 +44,14 @@ def test_pieces_make_the_step_of_the_whole_batch(pieces):
     assert (history.steps, history.tallies) == (expected.steps, expected.tallies)
 
 
+def test_a_last_batch_of_one_row_has_one_piece():
+    whole, expected = trained(1, batch_size=6)
+    model, history = trained(3, batch_size=6)
+    flat, other = (each._network.parameters.flat for each in (model, whole))
+    np.testing.assert_allclose(flat, other, rtol=1e-5, atol=1e-6)
+    assert history.steps == expected.steps == 2 * 8
+
+
 def test_the_scale_of_gradients_is_as_before_afterwards():
     model, _ = trained(3)
     model.fit(X, Y, epochs=1, batch_size=20, progress=False)
@@ -97,5 +105,5 @@ def test_mistakes_are_named():
         trained(0)
     layers = [Input(6), BatchNorm(), FullyConnected(3)]
     model = NeuralNetwork(layers, dtype="float16")
-    with pytest.raises(ConfigurationError, match="takes each batch as a whole"):
+    with pytest.raises(ConfigurationError, match="take each batch as a whole"):
         model.fit(X, Y, accumulate=2, progress=False)

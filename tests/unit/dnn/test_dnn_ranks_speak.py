@@ -12,7 +12,14 @@ import numpy as np
 import pytest
 
 from dnn import SGD, Callback, Dropout, FullyConnected, Input, NeuralNetwork, PeerError, mlp
-from dnn.distributed import AsynchronousSGD, LocalSGD, Mesh, ParameterServer, run_on_threads
+from dnn.distributed import (
+    AsynchronousSGD,
+    DataParallel,
+    LocalSGD,
+    Mesh,
+    ParameterServer,
+    run_on_threads,
+)
 from dnn.distributed.communicator import MessageCommunicator
 
 RANDOM = np.random.default_rng(5)
@@ -20,6 +27,7 @@ X = RANDOM.standard_normal((24, 6)).astype("f4")
 Y = RANDOM.integers(0, 3, 24)
 
 SCHEMES: dict[str, Callable[[Any], Any]] = {
+    "data": lambda comm: DataParallel(comm),
     "mesh, data": lambda comm: Mesh(comm, data=2),
     "local SGD": lambda comm: LocalSGD(comm, steps=2),
     "parameter server": lambda comm: ParameterServer(comm),
@@ -28,7 +36,7 @@ SCHEMES: dict[str, Callable[[Any], Any]] = {
     "mesh, model": lambda comm: Mesh(comm, model=2),
     "mesh, pipeline": lambda comm: Mesh(comm, pipeline=2),
 }
-BY_SUMS = ["mesh, data", "mesh, model", "local SGD"]
+BY_SUMS = ["data", "mesh, data", "mesh, model", "local SGD"]
 BY_MESSAGES = ["parameter server", "asynchronous SGD", "mesh, pipeline"]
 WHOLE_NETWORKS = [name for name in SCHEMES if name not in ("mesh, model", "mesh, pipeline")]
 
@@ -138,7 +146,7 @@ def test_a_rank_that_fails_is_named_on_the_other(scheme: str) -> None:
     assert first == f"PeerError: rank 1: {second}"
 
 
-@pytest.mark.parametrize("scheme", ["local SGD", "parameter server"])
+@pytest.mark.parametrize("scheme", ["data", "local SGD", "parameter server"])
 def test_each_rank_draws_its_own_dropout(scheme: str) -> None:
     """All samples are alike, and so are the losses of ranks that drop the same units."""
 
