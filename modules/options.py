@@ -14,7 +14,6 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Iterator, Mapping, Sequence
-from difflib import get_close_matches
 from itertools import islice
 from pathlib import Path
 from random import Random
@@ -33,8 +32,10 @@ from pydantic_core import InitErrorDetails, PydanticCustomError
 
 from diel.errors import PluginError
 
-from .hyperparameters import Hyperparameters, parameters_with
+from .hyperparameters import Hyperparameters, layers_of, parameters_with
 from .objective import ExpressionError, Objective, ObjectiveError
+from .parallel import Parallel
+from .problems import at, meant, problem, with_remedies
 from .space import Space, SpaceError, parse_dimension
 from .strategies import RULES, STRATEGIES, check_strategy, is_known
 from .tabular import TABLES
@@ -142,7 +143,7 @@ class SweepOptions(BaseModel):
         own = name.split(":")[0] if ":" in name else ""
         if (not own and not is_known(name)) or (own == "optuna" and name not in STRATEGIES):
             there = f"there are {', '.join(STRATEGIES)}, and yours as package.module:Class"
-            raise problem(f'there is no strategy "{name}"', _meant(name, STRATEGIES, there))
+            raise problem(f'there is no strategy "{name}"', meant(name, STRATEGIES, there))
         try:
             return check_strategy(strategy, _folder(info))
         except ValidationError as error:
@@ -159,7 +160,7 @@ class SweepOptions(BaseModel):
         if name not in RULES:
             raise problem(
                 f"there is no rule {name!r}" if name is not None else "rule is missing",
-                _meant(str(name), RULES),
+                meant(str(name), RULES),
             )
         try:
             return RULES[name].model_validate(rule).model_dump(exclude={"name"})
@@ -263,17 +264,12 @@ class SweepOptions(BaseModel):
             # A module that is named but not there: its own entry says what is wrong.
             if self.trainer not in context.get("names", ()):
                 text = f'there is no module "{self.trainer}", which is to try the points'
-                yield at(("trainer",), self.trainer, text, _meant(self.trainer, modules))
+                yield at(("trainer",), self.trainer, text, meant(self.trainer, modules))
             return
         if self._has_our_trainer(info):
-            if modules[self.trainer].processes > 1:
-                yield at(
-                    ("trainer",),
-                    self.trainer,
-                    f"our trainer is one process: module {self.trainer!r} has more",
-                    "remove its processes, or raise its copies",
-                )
-            yield from parameter_problems(Space.parse(self.space))
+            space = Space.parse(self.space)
+            found = [*parameter_problems(space)]
+            yield from found or stage_problems(space, modules[self.trainer])
             yield from self._data_problems(modules[self.trainer].options)
             yield from self._evaluation_problems(modules[self.trainer].options)
 
@@ -336,7 +332,7 @@ def _folder(info: ValidationInfo) -> Path:
     return Path((info.context or {}).get("folder", Path()))
 
 
-# -- what is wrong with them: each problem at its place, with its remedy ---------------------------
+# -- what is wrong with a space -------------------------------------------------------------------
 
 
 def space_problems(space: dict[str, Any], columns: Collection[str]) -> Iterator[InitErrorDetails]:
@@ -365,7 +361,7 @@ def parameter_problems(space: Space) -> Iterator[InitErrorDetails]:
     for name, dimension in space.dimensions.items():
         if name not in known:
             text = f"the trainer has no such hyperparameter; it knows {', '.join(known)}"
-            yield at(("space", name), name, text, _meant(name, known, ""))
+            yield at(("space", name), name, text, meant(name, known, ""))
             sound = False
             continue
         for value in islice(dimension.examples(), _VALUES_CHECKED):
@@ -383,48 +379,36 @@ def parameter_problems(space: Space) -> Iterator[InitErrorDetails]:
         yield from _point_problems(space)
 
 
+def stage_problems(space: Space, trainer: Any) -> Iterator[InitErrorDetails]:
+    """Yield what is wrong with the ranks of a trainer's copy for networks of the space."""
+    parallel = Parallel.of_options(trainer.options)
+    if parallel is None or parallel.problem_with(trainer.processes):
+        return  # which is said there
+    for point in _drawn_points(space):
+        wanted = Hyperparameters.model_validate(point)
+        # Of any image and number of classes: how many layers there are does not depend on them.
+        pixels = 2 ** len(wanted.channels)
+        layers = layers_of(wanted, pixels * pixels, 2, (1, pixels, pixels))
+        if text := parallel.problem_with(trainer.processes, layers):
+            of = "channels" if wanted.channels and "channels" in space.dimensions else "hidden"
+            shown = f"{of} = {getattr(wanted, of)}: {text}"
+            yield at(("space", of) if of in space.dimensions else ("space",), point, shown)
+            return
+
+
+def _drawn_points(space: Space) -> Iterator[dict[str, Any]]:
+    draw = Random(0)
+    for _ in range(_POINTS_CHECKED):
+        yield space.sample(lambda name: draw.random())
+
+
 def _point_problems(space: Space) -> Iterator[InitErrorDetails]:
     """Yield once for each parameter that it does not go with others: drawn points show it."""
-    draw = Random(0)
     texts: dict[str, None] = {}
-    for _ in range(_POINTS_CHECKED):
-        point = space.sample(lambda name: draw.random())
+    for point in _drawn_points(space):
         try:
             Hyperparameters.model_validate(point)
         except ValidationError as error:
             texts[error.errors()[0]["msg"].removeprefix("Value error, ")] = None
     for text in texts:
         yield at(("space", text.split(" ")[0]), text, text)
-
-
-def with_remedies(error: ValidationError, model: type[BaseModel]) -> ValidationError:
-    """Return an error that lists the keys there are beside each unknown one."""
-    problems = []
-    for entry in error.errors(include_url=False):
-        place = tuple(str(step) for step in entry["loc"])
-        if entry["type"] == "extra_forbidden":
-            known = [key for key in model.model_fields if key not in ("name", "rule")]
-            remedy = _meant(place[-1], known, None if known else "it has no options: remove it")
-            problems.append(at(place, entry["input"], f'unknown key "{place[-1]}"', remedy))
-        else:
-            text = f"{entry['msg'][0].lower()}{entry['msg'][1:]}, got {entry['input']!r}"
-            problems.append(at(place, entry["input"], text))
-    return ValidationError.from_exception_data("strategy", problems)
-
-
-def _meant(name: str, known: Collection[str], otherwise: str | None = None) -> str:
-    """Return the remedy for a name that is not known: the nearest one, or all there are."""
-    near = get_close_matches(name, known, 1)
-    if near:
-        return f'did you mean "{near[0]}"?'
-    return f"there are {', '.join(known)}" if otherwise is None else otherwise
-
-
-def at(place: tuple[str, ...], given: Any, text: str, remedy: str = "") -> InitErrorDetails:
-    """Return a problem at a place below the field that is validated."""
-    return InitErrorDetails(type=problem(text, remedy), loc=place, input=given)
-
-
-def problem(text: str, remedy: str = "") -> PydanticCustomError:
-    """Return a problem with what to do about it, as `diel check` shows it."""
-    return PydanticCustomError("sweep", text, {"remedy": remedy})

@@ -31,7 +31,8 @@ from pydantic import (
 
 from .compute import Compute, missing_gpu
 from .evaluation import EvaluationOptions, Rounds, TrainingJob, jobs_of
-from .options import at
+from .parallel import TrainingOptions
+from .problems import at
 from .sweep.runners import TRAINERS, Limits, Task, parse_memory
 from .sweep.worker_loop import comm_of, run_trainer
 from .tabular import BUNDLED, DOWNLOADED, DatasetName, ReadingOptions, place_of_data
@@ -44,11 +45,12 @@ if TYPE_CHECKING:
 
 _TABLE = "table"
 _COMPUTE = "compute"
+_TRAINING = "training"
 _OF_DATASET = (
     *("path", "reading", "validation_fraction"),
     *("split_seed", "evaluation", "standardise"),
 )
-_OF_NETWORKS = ("device", "precision")
+_OF_NETWORKS = ("device", "precision", "training")
 _ROUTINES_FILE = "routines.json"
 _CONVOLUTIONS_FOLDER = "routines"
 
@@ -88,6 +90,10 @@ class Options(BaseModel):
         "float32",
         description="float16 and bfloat16 multiply narrow numbers and add in float32; tf32 rounds "
         "what is multiplied, on tensor cores; parameters stay in float32",
+    )
+    training: TrainingOptions = Field(
+        TrainingOptions(parallel=None),
+        description="how one network is trained, such as by the ranks of a copy together",
     )
     train: str | None = Field(
         None,
@@ -203,8 +209,27 @@ class Options(BaseModel):
         return self
 
     @model_validator(mode="after")
-    def _check_limits(self) -> Options:
+    def _check_limits(self, info: ValidationInfo) -> Options:
         parse_memory(self.memory_limit)
+        module = (info.context or {}).get("module")
+        if module is None or module.processes == 1:
+            return self
+        ranks = f"module {module.name!r} has {module.processes} processes"
+        if self.train is None and self.training.parallel is None:
+            raise _problem_at(
+                "training",
+                None,
+                f"{ranks}, and nothing says how they train one network together",
+                'add training.parallel = "data", or remove processes and raise copies',
+            )
+        for name in ("isolated", "time_limit", "memory_limit"):
+            if getattr(self, name):
+                raise _problem_at(
+                    name,
+                    getattr(self, name),
+                    f"{ranks}: a trial of several ranks cannot run in a process beside them",
+                    f"remove {name}, or processes",
+                )
         return self
 
     @property
@@ -229,6 +254,7 @@ class Options(BaseModel):
         names = {"dataset", *_OF_DATASET} & self.model_fields_set
         given = {name: getattr(self, name) for name in names}
         given[_COMPUTE] = (compute or self.compute()).to_options()
+        given[_TRAINING] = self.training.model_dump()
         if table is not None:
             given[_TABLE] = table.to_json()
         return Task(prepare, given, folder)
@@ -336,9 +362,9 @@ def _own_line(detail: str, folder: Path) -> str:
 def prepare(options: Mapping[str, Any], folder: Path) -> NetworkTrainer:
     """Load the data; return what trains networks on it.
 
-    The options are ``dataset``, ``path``, which rows and by what to standardise them, as in
-    `Options`; ``compute``, the fields of a `Compute`; and ``table``, the text of a `RoutineTable`,
-    if there is one.
+    The options are ``dataset``, ``path``, which rows, by what to standardise them and ``training``,
+    as in `Options`; ``compute``, the fields of a `Compute`; and ``table``, the text of a
+    `RoutineTable`, if there is one.
     """
     from dnn import OutOfDeviceMemory, RoutineTable
 
@@ -353,7 +379,7 @@ def prepare(options: Mapping[str, Any], folder: Path) -> NetworkTrainer:
     # room even for this, each trial says so, and how much it wants.
     with suppress(OutOfDeviceMemory):
         train({"hidden": [1], "epochs": 1}, 0, rounds[0], table=table, compute=compute)
-    return NetworkTrainer(rounds, table, compute)
+    return NetworkTrainer(rounds, table, compute, given.training.chosen)
 
 
 def _rounds(options: Options, folder: Path) -> Rounds:

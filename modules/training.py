@@ -13,6 +13,7 @@ from .compute import Compute
 from .evaluation import Rounds, SplitData, collect, means
 from .fused import FusedTrainings, curve_epochs, undisturbed_s
 from .hyperparameters import Hyperparameters, batch_size_of, layers_of, loss_of, optimizer_of
+from .parallel import Parallel
 from .trial import DIVERGED, METRICS, SPLITS, Report, marked, trial_seed
 
 if TYPE_CHECKING:
@@ -25,12 +26,19 @@ class NetworkTrainer:
     """Trains multilayer perceptrons, one trial or several at once.
 
     `facts` say what computes. It has a `save_model` only if a trial has one network, and
-    safetensors can write it.
+    safetensors can write it. Where a copy has several ranks, `parallel` says how they train each
+    network together; all of them call the same methods.
     """
 
     def __init__(
-        self, rounds: Rounds, table: RoutineTable | None = None, compute: Compute = _ON_CPU
+        self,
+        rounds: Rounds,
+        table: RoutineTable | None = None,
+        compute: Compute = _ON_CPU,
+        parallel: Parallel | None = None,
     ) -> None:
+        self._parallel = parallel
+        self._scheme: tuple[Any, Any] = (None, None)
         self._rounds = rounds
         self._table = table
         self._compute = compute
@@ -55,10 +63,12 @@ class NetworkTrainer:
         results: list[dict[str, Any]] = []
         wanted = Hyperparameters.model_validate(dict(parameters))
         seeds = self._seeds(report.seed)
+        scheme = self._scheme_of(report)
 
         def train_split(number: int) -> dict[str, Any]:
             # As if it were trained with others, which is up to who else is there.
-            epoch_s = None if report.may_be_stopped else self._together.epoch_s(wanted, number)
+            is_alone = report.may_be_stopped or scheme is not None
+            epoch_s = None if is_alone else self._together.epoch_s(wanted, number)
             return train(
                 parameters,
                 seeds[number],
@@ -67,15 +77,29 @@ class NetworkTrainer:
                 self._table,
                 epoch_s,
                 self._compute,
+                scheme,
             )
 
         for number in range(len(rounds)):
-            results.append(self._with_all_memory(partial(train_split, number)))
+            # One of several ranks cannot try again by itself.
+            once = partial(train_split, number)
+            results.append(once() if scheme is not None else self._with_all_memory(once))
             if len(rounds) > 1 and not rounds.jobs[number].is_test:
                 so_far = self._means(results)
                 if not report(number + 1, **so_far):
                     return so_far
         return self._evaluated(results)
+
+    def _scheme_of(self, report: Report) -> Any:
+        """Return how the ranks of the copy train; None of one rank. The same until one has failed.
+
+        It has communicators of its own, which are made once.
+        """
+        if self._parallel is None:
+            return None
+        if self._scheme[0] is not report.communicator:
+            self._scheme = (report.communicator, self._parallel.scheme(report.communicator))
+        return self._scheme[1]
 
     def _with_all_memory(self, train: Callable[[], dict[str, Any]]) -> dict[str, Any]:
         """Train; if the GPU has no room, again without what is kept there for other networks."""
@@ -128,7 +152,8 @@ class NetworkTrainer:
 
         wanted = Hyperparameters.model_validate(dict(parameters))
         (data,) = self._rounds
-        model = _model(wanted, report.seed, data, self._table, self._compute)
+        scheme = self._scheme_of(report)
+        model = _model(wanted, report.seed, data, self._table, self._compute, scheme)
         model.fit(
             data.training,
             epochs=wanted.epochs,
@@ -171,6 +196,7 @@ def train(
     table: RoutineTable | None = None,
     epoch_s: float | None = None,
     compute: Compute = _ON_CPU,
+    scheme: Any = None,
 ) -> dict[str, Any]:
     """Train one network.
 
@@ -189,6 +215,8 @@ def train(
         As in `undisturbed_s`.
     compute : Compute, optional
         The CPU, in float32, if left out.
+    scheme : dnn.Scheme, optional
+        By which several ranks train it together; each calls this alike.
 
     Returns
     -------
@@ -203,7 +231,7 @@ def train(
         If the loss was never finite in float16; it names the layer.
     """
     wanted = Hyperparameters.model_validate(dict(parameters))
-    model = _model(wanted, seed, data, table, compute)
+    model = _model(wanted, seed, data, table, compute, scheme)
     callbacks = []
     if report is not None:
         callbacks.append(_epoch_reports(report, wanted, data, epoch_s))
@@ -243,6 +271,7 @@ def _model(
     data: SplitData,
     table: RoutineTable | None,
     compute: Compute,
+    scheme: Any,
 ) -> NeuralNetwork:
     from dnn import NeuralNetwork
 
@@ -252,6 +281,7 @@ def _model(
         optimizer=optimizer_of(wanted, data.count),
         seed=seed,
         routines=table,
+        parallel=scheme,
         **compute.networks,
     )
 

@@ -1,18 +1,21 @@
 """One network on the handwritten digits of MNIST: 60,000 to train on, 10,000 to test.
 
 No choice was left to the test digits: hyperparameters and the number of epochs stand in the
-workflow file, and the network is tested once, after its last epoch.
+workflow file, and the network is tested once, after its last epoch. Where the module has several
+processes, ``training.parallel`` says how they train it together.
 """
 
 from __future__ import annotations
 
 import os
 from pathlib import Path
+from typing import Literal
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationInfo, field_validator
 
-from dnn import SGD, Callback, NeuralNetwork, load_mnist, mlp
-from dnn.optimizers import Cosine
+from dnn import LARS, SGD, Callback, GrowingBatch, NeuralNetwork, load_mnist, mlp
+from dnn.optimizers import Cosine, WarmUp
+from modules.parallel import TrainingOptions
 
 
 class Options(BaseModel):
@@ -21,14 +24,26 @@ class Options(BaseModel):
     model_config = ConfigDict(extra="forbid", strict=True, frozen=True)
 
     path: str = Field(description="the folder with the four files of MNIST; $NAME is a variable")
+    images: int | None = Field(None, ge=1, description="of training; all, if left out")
     hidden: list[int]
     activation: str = "relu"
+    optimizer: Literal["sgd", "lars"] = "sgd"
+    trust: float = Field(0.001, description="of lars")
     learning_rate: float
+    rate_of: int | None = Field(
+        None, ge=1, description="the size of batches that the rate is for; it grows with them"
+    )
+    warm_up: float = Field(0.0, ge=0, description="epochs in which the learning rate grows")
     momentum: float = 0.0
     weight_decay: float = 0.0
-    batch_size: int
+    batch_size: int = Field(description="of all processes together")
+    doubled_every: int | None = Field(
+        None, ge=1, description="epochs after which batches double, at a constant learning rate"
+    )
+    largest_batch: int | None = None
     epochs: int
     seed: int = 0
+    training: TrainingOptions = TrainingOptions(parallel=None)
 
     @field_validator("path")
     @classmethod
@@ -59,25 +74,45 @@ def run(ctx) -> dict[str, float]:
     """Train, test, report."""
     options: Options = ctx.options
     train, test = load_mnist(options.path)
+    if options.images is not None:
+        train = train.take(slice(options.images))
     layers = mlp(train.features, options.hidden, train.classes, options.activation)
-    steps = options.epochs * -(-len(train) // options.batch_size)
-    optimizer = SGD(
-        options.learning_rate,  # falls along half a cosine, to 0 after the last step
-        options.momentum,
-        options.weight_decay,
-        schedule=Cosine(steps),
+    scheme = None if options.training.parallel is None else options.training.scheme(ctx.comm)
+    model = NeuralNetwork(
+        layers, optimizer=optimizer_of(options, len(train)), seed=options.seed, parallel=scheme
     )
-    model = NeuralNetwork(layers, optimizer=optimizer, seed=options.seed)
+    batch_size = options.batch_size
+    if options.doubled_every is not None:
+        batch_size = GrowingBatch(batch_size, options.doubled_every, most=options.largest_batch)
+    is_first = scheme is None or ctx.comm.rank == 0
     history = model.fit(
         train.x,
         train.y,
         epochs=options.epochs,
-        batch_size=options.batch_size,
-        callbacks=[Progress(ctx)],
+        batch_size=batch_size,
+        callbacks=[Progress(ctx)] if is_first else [],
         progress=False,
     )
     tested = model.evaluate(test.x, test.y)
     row = {"seed": options.seed, **tested, "training_time_s": history.training_time_s}
-    ctx.results.declare([*row], objective="accuracy", maximise=True)
-    ctx.results.add(row)
+    if is_first:
+        ctx.results.declare([*row], objective="accuracy", maximise=True)
+        ctx.results.add(row)
     return row
+
+
+def optimizer_of(options: Options, images: int) -> SGD | LARS:
+    """Return the optimizer; its rate falls along half a cosine, to 0 after the last step."""
+    rate, schedule = options.learning_rate, None
+    if options.rate_of is not None:
+        rate *= options.batch_size / options.rate_of
+    steps = -(-images // options.batch_size)
+    warm = round(options.warm_up * steps)
+    if options.doubled_every is None:
+        schedule = Cosine(max(1, options.epochs * steps - warm))
+    if warm:
+        schedule = WarmUp(warm, then=schedule or "constant")
+    settings = {"momentum": options.momentum, "weight_decay": options.weight_decay}
+    if options.optimizer == "lars":
+        return LARS(rate, **settings, trust=options.trust, schedule=schedule)
+    return SGD(rate, **settings, schedule=schedule)

@@ -57,7 +57,8 @@ LAYERS = {
         ensemble sklearn
     """,
     "modules": """
-        hyperparameters pareto space tabular trial
+        problems
+        hyperparameters parallel pareto space tabular trial
         objective strategies
         evaluation
         options report

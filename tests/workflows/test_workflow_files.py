@@ -31,6 +31,8 @@ OWN_TEST = {
         "hello",
         "pipeline",
     ),
+    *("mnist_allreduce", "mnist_asgd", "mnist_local_sgd", "mnist_pipeline"),
+    "mnist_large_batch",
     "ensemble",  # test_executable_runs
     "digits_gpu",  # test_gpu_runs
     "heat_coupled",  # test_heat_coupled
@@ -64,13 +66,14 @@ def test_mnist_reaches_98_percent(tmp_path: Path) -> None:
 
 
 def shortened(file: str, folder: Path, **options: str) -> Path:
-    """Return a copy of a workflow file, and of the file beside it, with other options."""
+    """Return a copy of a workflow file, and of the files beside it, with other options."""
     text = (WORKFLOWS / file).read_text()
     for name, value in options.items():
         text, count = re.subn(rf"(?m)^{name} = .*$", f"{name} = {value}", text)
         if not count:
             text = text.replace("\nseed = 1\n", f"\nseed = 1\n{name} = {value}\n")
-    (folder / "image_network.py").write_text((WORKFLOWS / "image_network.py").read_text())
+    for code in ("image_network.py", "mnist_mlp.py"):
+        (folder / code).write_text((WORKFLOWS / code).read_text())
     (folder / file).write_text(text)
     return folder / file
 
@@ -83,6 +86,31 @@ def test_lenet_learns_digits(tmp_path: Path) -> None:
     assert finished.status == 0, finished.output
     (row,) = results(tmp_path)
     assert float(row["accuracy"]) > 0.8
+
+
+ON_RANKS = ("mnist_allreduce", "mnist_asgd", "mnist_local_sgd", "mnist_pipeline")
+
+
+def test_ranks_train_one_network_together(tmp_path: Path) -> None:
+    """Every file as a group of one run: to start each would take five times as long."""
+    if not (DATA / "mnist").exists():
+        pytest.skip(f"there is no {DATA / 'mnist'}; set DIEL_DATA")
+    parts = []
+    for file, batch_size in (*((name, "50") for name in ON_RANKS), ("mnist_large_batch", "250")):
+        text = shortened(f"{file}.toml", tmp_path, images="1500", epochs="4").read_text()
+        text = text[text.index("[[module]]") :]
+        text = re.sub(r"^batch_size = .*", f"batch_size = {batch_size}", text, flags=re.MULTILINE)
+        text = re.sub(r"^largest_batch = .*", "largest_batch = 500", text, flags=re.MULTILINE)
+        text = text.replace('"mlp"', f'"{file}"').replace('name = "train"', f'name = "of_{file}"')
+        before = f'depends = ["of_{ON_RANKS[len(parts) - 1]}"]\n' if parts else ""
+        parts.append(text + before)
+    (tmp_path / "all.toml").write_text("\n".join(parts))
+    finished = diel("run", "all.toml", cwd=tmp_path, environment={"DIEL_DATA": str(DATA)})
+    assert finished.status == 0, finished.output
+    ended = [r for r in journal(tmp_path) if r["event"] == "CopyFinished"]
+    found = {record["module"]: record["returned"]["accuracy"] for record in ended}
+    assert set(found) == {*ON_RANKS, "small", "large", "growing"}
+    assert min(found.values()) > 0.7, found  # of an untrained network 0.1
 
 
 def test_resnet_takes_cifar(tmp_path: Path) -> None:

@@ -59,18 +59,18 @@ def checked(module: Any, others: Any = (), **options: Any) -> str:
 
 
 def test_a_file_that_asks_for_gpus_and_does_not_use_them() -> None:
-    without, one = (SimpleNamespace(name="trainer", gpus=gpus) for gpus in (0, 1))
+    without, one = (SimpleNamespace(name="trainer", processes=1, gpus=gpus) for gpus in (0, 1))
     assert checked(one, device="cpu") == (
         "module 'trainer' asks for 1 GPU and says device = \"cpu\": nothing would use it: "
         'remove gpus, or say device = "auto"'
     )
-    assert checked(SimpleNamespace(name="trainer", gpus=2)) == (
+    assert checked(SimpleNamespace(name="trainer", processes=1, gpus=2)) == (
         "module 'trainer' asks for 2 GPUs for each copy, and a copy trains on one: nothing would "
         "use the others: say gpus = 1, and raise copies"
     )
     assert not checked(one, device="auto") + checked(one, device="cuda")
     assert not checked(without, device="cpu") + checked(without, device="cuda")
-    other = SimpleNamespace(name="other", gpus=2)
+    other = SimpleNamespace(name="other", processes=1, gpus=2)
     assert checked(without, [other], device="cuda") == (
         "device = \"cuda\", and module 'trainer' asks for no GPU: as soon as any module does, "
         "this one sees none: add gpus = 1"
@@ -81,7 +81,8 @@ def test_what_a_machine_lacks_for_a_gpu(monkeypatch: pytest.MonkeyPatch) -> None
     def missing(gpus: float, **options: Any) -> Any:
         given = {"dataset": "cleveland", "path": ".", **options}
         return trainer.missing_here(
-            trainer.Options.model_validate(given), SimpleNamespace(name="trainer", gpus=gpus)
+            trainer.Options.model_validate(given),
+            SimpleNamespace(name="trainer", processes=1, gpus=gpus),
         )
 
     monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "")

@@ -287,10 +287,24 @@ def test_who_learns_from_scores_cannot_be_judged_by_the_same_rows(table: dict[st
     assert SweepOptions.model_validate({"space": {"epochs": 1}, **table}, context=where)
 
 
-def test_our_trainer_is_one_process() -> None:
-    where = {**OURS, "modules": {"trainer": SimpleNamespace(processes=2, options={})}}
-    found = problems({"space": {"epochs": 1}}, where)
-    assert "our trainer is one process: module 'trainer' has more" in found["trainer"]
+@pytest.mark.parametrize(
+    ("space", "place", "words"),
+    [
+        ({"hidden": [[8], [8, 8]]}, "space.hidden", "hidden = [8]: mesh: 3 pipeline stages, and"),
+        ({"epochs": 1}, "space", "hidden = [64]: mesh: 3 pipeline stages, and layers make 2"),
+        ({"hidden": [[8, 8], [8, 8, 8]]}, "", ""),
+        ({"channels": [[4], [4, 4]], "hidden": [[8]]}, "", ""),
+    ],
+)
+def test_more_stages_than_layers(space: dict[str, Any], place: str, words: str) -> None:
+    options = {"dataset": "digits", "training": {"parallel": {"pipeline": 3}}}
+    where = {**OURS, "modules": {"trainer": SimpleNamespace(processes=3, options=options)}}
+    if not words:
+        SweepOptions.model_validate({"space": space}, context=where)
+        return
+    found = problems({"space": space}, where)
+    assert words in found[place]
+    assert "take fewer stages" in found[place]
 
 
 # -- a strategy of a user's -----------------------------------------------------------------------

@@ -115,6 +115,8 @@ def test_a_trainer_of_the_page_is_valid(source: str, words: str, tmp_path: Path)
         assert len(jobs_of(options.evaluation.split([0, 1] * 50))) in (20, 25)
     elif "precision" in source:
         assert (options.device, options.precision) == ("auto", "float16")
+    elif "parallel" in source:
+        assert options.training.parallel == "data"
     else:
         assert options.standardise == "one scale"
 

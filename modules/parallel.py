@@ -1,0 +1,168 @@
+"""How the ranks of a copy train one network together: ``training.parallel`` of a workflow file.
+
+::
+
+    [module.options]
+    training.parallel = "data"
+    training.parallel = { scheme = "local_sgd", steps = 8 }
+    training.parallel = { data = 2, pipeline = 2 }              # a mesh
+
+Which schemes there are, and what each is told, is dnn's: a table's keys are the parameters of the
+scheme's class.
+"""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Final
+
+from pydantic import BaseModel, ConfigDict, Field, ValidationInfo, field_validator
+
+from .problems import meant, problem
+
+if TYPE_CHECKING:
+    from dnn import Layer
+
+SCHEMES: Final[Mapping[str, str]] = {
+    "data": "DataParallel",
+    "local_sgd": "LocalSGD",
+    "parameter_server": "ParameterServer",
+    "asynchronous_sgd": "AsynchronousSGD",
+    "mesh": "Mesh",
+}
+"""The class in `dnn.distributed` of each name."""
+_NAME: Final = "scheme"
+
+
+@dataclass(frozen=True)
+class Parallel:
+    """A scheme by its name, and what the file says of it."""
+
+    name: str
+    options: Mapping[str, Any]
+
+    @classmethod
+    def of(cls, given: str | Mapping[str, Any]) -> Parallel:
+        """Return what an option means: a name, or a table, which is a mesh if it has no name.
+
+        Raises
+        ------
+        PydanticCustomError
+            If there is no such scheme, or it has no such option.
+        """
+        if isinstance(given, str):
+            name, options = given, {}
+        else:
+            options = {key: value for key, value in given.items() if key != _NAME}
+            name = given.get(_NAME, "mesh")
+        if name not in SCHEMES:
+            raise problem(f"there is no scheme {name!r}", meant(str(name), SCHEMES))
+        self = cls(name, options)
+        _, *known = inspect.signature(self._kind).parameters
+        for key in options:
+            if key not in known:
+                remedy = meant(key, known) if known else "it has no options: remove it"
+                raise problem(f'scheme "{name}": unknown key "{key}"', remedy)
+        return self
+
+    @classmethod
+    def of_options(cls, options: Mapping[str, Any]) -> Parallel | None:
+        """Return what the options of a trainer in a workflow file say, if they are sound."""
+        training = options.get("training")
+        given = training.get("parallel") if isinstance(training, Mapping) else None
+        if not isinstance(given, (str, Mapping)):
+            return None
+        try:
+            return cls.of(given)
+        except ValueError:  # said where it stands
+            return None
+
+    @property
+    def _kind(self) -> Any:
+        from dnn import distributed
+
+        return getattr(distributed, SCHEMES[self.name])
+
+    def scheme(self, comm: Any) -> Any:
+        """Return the scheme on the ranks of a communicator, which all call this.
+
+        Parameters
+        ----------
+        comm : dnn.distributed.Communicator or mpi4py.MPI.Intracomm
+
+        Returns
+        -------
+        Scheme
+            What a `dnn.NeuralNetwork` is told as ``parallel``.
+        """
+        return self._kind(comm, **self.options)
+
+    def problem_with(self, ranks: int, layers: Sequence[Layer] | None = None) -> str:
+        """Return what is wrong with it for so many ranks, and for a network; empty if nothing."""
+        from dnn import DnnError
+
+        try:
+            self.scheme(_Ranks(ranks))
+        except (DnnError, TypeError) as error:
+            return str(error)
+        find = getattr(self._kind, "problem", None)
+        if layers is None or find is None:
+            return ""
+        known = inspect.signature(find).parameters
+        options = {key: value for key, value in self.options.items() if key in known}
+        return find(ranks, layers=layers, **options) or ""
+
+
+class _Ranks:
+    """Stands in for the communicator of so many ranks where a scheme is only checked."""
+
+    def __init__(self, size: int) -> None:
+        self.rank, self.size, self.nodes, self.timeout_s = 0, size, (0,) * size, 0.0
+
+    def split(self, color: int) -> _Ranks:
+        return self
+
+    def gather_values(self, value: Any) -> list[Any]:
+        return [value] * self.size
+
+
+class TrainingOptions(BaseModel):
+    """How one network is trained."""
+
+    model_config = ConfigDict(extra="forbid", strict=True, frozen=True)
+
+    parallel: str | dict[str, Any] | None = Field(
+        None,
+        description="how the ranks of a copy (processes) train one network together: "
+        f"{', '.join(SCHEMES)}; or a table of the scheme and its options, or of the sizes of a "
+        "mesh: data, pipeline, model",
+    )
+
+    @field_validator("parallel")
+    @classmethod
+    def _check_parallel(cls, given: Any, info: ValidationInfo) -> Any:
+        if given is None:
+            return None
+        parallel = Parallel.of(given)
+        module = (info.context or {}).get("module")
+        if module is None:  # while it runs
+            return given
+        if module.processes == 1:
+            raise problem(
+                f"module {module.name!r} has one process: there is nobody to train with",
+                "add processes = 2 to the module, or leave out training.parallel",
+            )
+        if text := parallel.problem_with(module.processes):
+            raise problem(text, f"processes of {module.name!r} is {module.processes}")
+        return given
+
+    @property
+    def chosen(self) -> Parallel | None:
+        """What the option means; None if each rank trains alone."""
+        return None if self.parallel is None else Parallel.of(self.parallel)
+
+    def scheme(self, comm: Any) -> Any:
+        """Return the scheme on the ranks of a communicator; None if each rank trains alone."""
+        return None if self.chosen is None else self.chosen.scheme(comm)
