@@ -58,14 +58,13 @@ def facts_of(fit: Fit, same_rows: bool) -> dict[str, Any]:
 
 def _layers(network: Network) -> list[list[Any]]:
     """Return name, kind, shape of a sample and shapes of parameters of each layer."""
-    # A rank that has a part of the network has parts of its layers too.
-    is_whole = type(network) is Network
+    # Samples are cut too where units are: their shape differs.
     return [
         [
             layer.name,
             type(layer).__name__,
-            [int(length) for length in row.shape if is_whole],
-            [list(each.node.shape) for each in layer.parameters if is_whole],
+            [int(length) for length in row.shape if not network.is_part],
+            [list(layer.whole_shape(each)) for each in layer.parameters],
         ]
         for layer, row in zip(network.layers, network.summaries, strict=False)
     ]

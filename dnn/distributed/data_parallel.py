@@ -155,13 +155,7 @@ class DataParallel(RanksScheme):
 
     def end_epoch(self, network: Network, update: Update | LossScaling) -> None:
         """Let running statistics be the mean of all ranks'."""
-        flat = network.state_buffer.flat
-        if not flat.size:
-            return
-        # In float64, so that what no rank has changed stays as it is.
-        sums = network.ops.to_host(flat).astype(np.float64)
-        self.communicator.sum(sums)
-        network.ops.load((sums / self.communicator.size).astype(flat.dtype), flat)
+        self.average_states(network)
 
     def validate(self, network: Network, samples: Samples) -> list[dict[str, float]]:
         """Measure each of K networks: each rank its part of the samples, or its own."""

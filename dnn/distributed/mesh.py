@@ -42,7 +42,7 @@ from dnn.training.network import BatchPlan, Network, PlanKind
 from dnn.training.parallel import TrainerLike
 
 if TYPE_CHECKING:
-    from dnn.training.networks import Fit
+    pass
 
 __all__ = ["Mesh"]
 
@@ -82,9 +82,9 @@ class Mesh(RanksScheme):
     Notes
     -----
     Results equal those of one process on the whole batch, to rounding, with these exceptions.
-    Batch norm takes the statistics of a micro-batch, and running statistics are those of replica
-    0. Random numbers, as of dropout, are drawn anew for each micro-batch: they depend on `data`
-    and `micro_batches`, and neither on `pipeline` nor on `model`.
+    Batch norm takes the statistics of a micro-batch, and running statistics become the mean of the
+    replicas' after each epoch. Random numbers, as of dropout, are drawn anew for each micro-batch:
+    they depend on `data` and `micro_batches`, and neither on `pipeline` nor on `model`.
     """
 
     def __init__(
@@ -275,13 +275,6 @@ class Mesh(RanksScheme):
         sums[...] = 0
         sums[:1] = total
 
-    def begin(self, fit: Fit) -> None:
-        """Check that ranks agree, and let replicas start from the same numbers."""
-        self.check(fit)
-        network = fit.networks._network
-        for array in (network.parameters.flat, *network.states.values()):
-            self.replicas.broadcast(array)
-
     def trainer(
         self,
         network: Network,
@@ -304,8 +297,8 @@ class Mesh(RanksScheme):
         return MeshTrainer(self, network, update, samples, batch_size)
 
     def end_epoch(self, network: Network, update: Update | LossScaling) -> None:
-        """Let all replicas predict with the running statistics of the first one."""
-        self.replicas.broadcast(network.state_buffer.flat)
+        """Let running statistics be the mean of all replicas'."""
+        self.average_states(network)
 
     def gathered(self, network: Network, update: Update | LossScaling) -> dict[str, Array]:
         """Return every array that training changes, by name, whole and copied to the host."""

@@ -25,12 +25,17 @@ __all__ = ["EpochTotals", "RanksScheme", "average", "on_host", "own_noise", "sha
 
 
 class RanksScheme(Scheme):
-    """A scheme whose ranks all have the whole network.
+    """A scheme of several ranks.
 
     Parameters
     ----------
     communicator : Communicator or mpi4py.MPI.Intracomm
         Of the ranks that train together; all of them make the scheme.
+
+    Attributes
+    ----------
+    replicas : Communicator
+        Of those that have the same parameters: all of them, but where ranks have parts.
     """
 
     accumulates = False
@@ -38,6 +43,7 @@ class RanksScheme(Scheme):
 
     def __init__(self, communicator: Any) -> None:
         self.communicator: Communicator = communicator_of(communicator)
+        self.replicas = self.communicator
 
     @contextmanager
     def preparing(self) -> Iterator[None]:
@@ -59,12 +65,12 @@ class RanksScheme(Scheme):
         check_agreement(self.communicator.gather_values(facts_of(fit, self.same_rows)))
 
     def begin(self, fit: Fit) -> None:
-        """Check that ranks agree, and let all of them start from what rank 0 has."""
+        """Check that ranks agree, and let replicas start from what the first of them has."""
         self.check(fit)
         network = fit.networks._network
         for array in self.common_arrays(network, fit.networks._update):
             with on_host(network.ops, array) as host:
-                self.communicator.broadcast(host)
+                self.replicas.broadcast(host)
 
     def common_arrays(self, network: Network, update: Update | LossScaling) -> list[Array]:
         """Return what is the same on all ranks when a fit begins: that of rank 0."""
@@ -85,6 +91,16 @@ class RanksScheme(Scheme):
         except BaseException as error:
             self.communicator.report_failure(error)
             raise
+
+    def average_states(self, network: Network) -> None:
+        """Let running statistics be the mean of all replicas'."""
+        flat = network.state_buffer.flat
+        if not flat.size:
+            return
+        # In float64, so that what no rank has changed stays as it is.
+        sums = network.ops.to_host(flat).astype(np.float64)
+        self.replicas.sum(sums)
+        network.ops.load((sums / self.replicas.size).astype(flat.dtype), flat)
 
     def agreed(self, reasons: Sequence[str | None]) -> list[str | None]:
         """Return why each of some networks ends now, if it does: the first rank's that says so."""

@@ -135,6 +135,16 @@ def test_ranks_that_make_different_meshes_are_told_so() -> None:
     run_on_threads(2, make)
 
 
+def test_ranks_that_train_different_layers_are_told_which() -> None:
+    def train(comm: Any) -> None:
+        widths = [9, 7 + comm.rank, 5]
+        network = of(lambda: mlp(12, widths, 3), parallel=Mesh(comm, pipeline=2, split=(3,)))
+        with pytest.raises(DisagreementError, match=r"layer fully_connected_2: rank 1 has .*8"):
+            network.fit(X, Y, progress=False)
+
+    run_on_threads(2, train)
+
+
 def test_each_stage_has_its_own_parameters_alone() -> None:
     results = on_mesh(2, tanh_layers, {"pipeline": 2, "split": (3,)})
     first, second = (list(rank["parameters"]) for rank in results)
@@ -199,7 +209,7 @@ def test_noise_depends_on_rows_and_neither_on_stages_nor_on_their_order() -> Non
     assert one[0]["loss"] != pytest.approx(whole["loss"], 1e-3)
 
 
-def test_replicas_end_with_the_running_statistics_of_the_first() -> None:
+def test_replicas_end_with_the_mean_of_their_running_statistics() -> None:
     def layers() -> list[Layer]:
         return [Input(12), FullyConnected(8), BatchNorm(), FullyConnected(3)]
 
