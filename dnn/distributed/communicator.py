@@ -150,7 +150,7 @@ class Transfer:
         self._communicator = communicator
 
     def test(self) -> bool:
-        """Return whether it is done; all sums under way move on meanwhile."""
+        """Return whether it is done."""
         if not self._done:
             self._done = self._poll()
         return self._done
@@ -169,9 +169,12 @@ class Transfer:
                 os.sched_yield()  # whoever is waited for may be on the same core
             else:
                 time.sleep(min(max(_SLEEP_SHARE * waited_s, shortest_s), longest_s))
-            communicator.move_sums()
+            moved = communicator.move_sums()
             if self.test():
                 return
+            if moved:  # what comes next may come soon
+                began_s = time.perf_counter()
+                continue
             if began_s + waited_s >= next_look_s:
                 communicator.raise_failure()
                 next_look_s = began_s + waited_s + _LOOK_FOR_FAILURES_EVERY_S
@@ -194,7 +197,7 @@ class Sum(Transfer):
     communicator : MessageCommunicator
     """
 
-    __slots__ = ("_steps", "_waiting")
+    __slots__ = ("_error", "_steps", "_waiting")
 
     def __init__(
         self, steps: allreduce.Steps, what: str, communicator: MessageCommunicator
@@ -202,27 +205,33 @@ class Sum(Transfer):
         super().__init__(self._moved, what, communicator)
         self._steps = steps
         self._waiting: list[allreduce.Pending] = []
+        self._error: BaseException | None = None
 
     def _moved(self) -> bool:
+        if self._error is not None:  # it was met while another sum was waited for
+            raise self._error
         self._communicator.move_sums()
         return self._done
 
-    def move(self) -> None:
-        """Go on as far as possible without a wait."""
-        waiting = self._waiting
+    def move(self) -> bool:
+        """Go on as far as possible without a wait; return whether it has."""
+        waiting, moved = self._waiting, False
         try:
             while True:
                 while waiting:
                     if not waiting[-1].test():
-                        return
+                        return moved
                     waiting.pop()
+                    moved = True
                 waiting.extend(next(self._steps))
         except StopIteration:
             self._done = True
-        except BaseException:
+        except BaseException as error:
+            self._error = error
             self._communicator.forget_sum(self)
             raise
         self._communicator.forget_sum(self)
+        return True
 
 
 class MessageCommunicator(ABC):
@@ -470,10 +479,10 @@ class MessageCommunicator(ABC):
         self._started += 1
         return _FIRST_OWN_TAG + self._started % _OWN_TAGS
 
-    def move_sums(self) -> None:
-        """Let all sums that were started move on, the oldest first."""
-        for each in tuple(self._sums):
-            each.move()
+    def move_sums(self) -> bool:
+        """Let all sums that were started move on, the oldest first; return whether any has."""
+        moved = [each.move() for each in tuple(self._sums)]
+        return any(moved)
 
     def forget_sum(self, done: Sum) -> None:
         """Take note that a sum does not move any more."""

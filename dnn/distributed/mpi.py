@@ -41,6 +41,10 @@ if TYPE_CHECKING:
 __all__ = ["MpiCommunicator", "communicator_of"]
 
 
+LARGEST_MESSAGE = 1 << 30
+"""Bytes: many an MPI library counts them by 32 bits."""
+
+
 def communicator_of(comm: Any, timeout_s: float = DEFAULT_TIMEOUT_S) -> Communicator:
     """Return the communicator that dnn uses over one of mpi4py.
 
@@ -69,6 +73,25 @@ def communicator_of(comm: Any, timeout_s: float = DEFAULT_TIMEOUT_S) -> Communic
             f"a communicator must be one of mpi4py, such as MPI.COMM_WORLD, not {comm!r}"
         )
     return MpiCommunicator.over(comm, timeout_s)
+
+
+def _pieces(memory: memoryview) -> list[memoryview]:
+    """Cut memory into messages."""
+    starts = range(0, max(1, len(memory)), LARGEST_MESSAGE)
+    return [memory[start : start + LARGEST_MESSAGE] for start in starts]
+
+
+def _all_of(polls: list[Callable[[], bool]]) -> Callable[[], bool]:
+    """Return what asks whether all of some messages are done."""
+    if len(polls) == 1:
+        return polls[0]
+
+    def poll() -> bool:
+        while polls and polls[-1]():
+            polls.pop()
+        return not polls
+
+    return poll
 
 
 class _Failures:
@@ -150,9 +173,12 @@ class MpiCommunicator(MessageCommunicator):
         return self
 
     def _start_send(self, memory: memoryview, rank: int, tag: int) -> Callable[[], bool]:
-        return self._comm.Isend(memory, rank, tag).Test
+        return _all_of([self._comm.Isend(piece, rank, tag).Test for piece in _pieces(memory)])
 
     def _start_receive(self, memory: memoryview, rank: int, tag: int) -> Callable[[], bool]:
+        return _all_of([self._receive_piece(piece, rank, tag) for piece in _pieces(memory)])
+
+    def _receive_piece(self, memory: memoryview, rank: int, tag: int) -> Callable[[], bool]:
         from mpi4py import MPI
 
         request = self._comm.Irecv(memory, rank, tag)

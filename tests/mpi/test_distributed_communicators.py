@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
-from communicator_cases import CASES, check_disagreement
+from communicator_cases import CASES, check_disagreement, check_messages, check_routines
 
-from dnn.distributed import communicator_of
+from dnn.distributed import communicator_of, mpi
 
 pytestmark = pytest.mark.mpi
 
@@ -28,6 +28,12 @@ def test_communicators(comm, check):
 @pytest.mark.mpi(min_size=2)
 def test_ranks_that_sum_different_arrays(comm):
     check_disagreement(comm)
+
+
+def test_arrays_that_take_several_messages(comm, monkeypatch):
+    monkeypatch.setattr(mpi, "LARGEST_MESSAGE", 3000)
+    check_messages(comm)
+    check_routines(comm)
 
 
 def test_ranks_speak_to_each_other(comm):
