@@ -12,9 +12,10 @@ to the end of the first step, with kernels and choices that an earlier process l
 ``peak_memory_vgg16_vs_pytorch`` is by how much a process grows in three steps.
 ``conv3x3_<channels>_<size>_<kind>`` is one convolution: what the table of routines chose, and each
 routine, against PyTorch; ``_choice`` sets the choice against the fastest routine.
-``mnist_99_s`` and ``cifar10_90_s`` are those of `image_training`, with the data in ``$DIEL_DATA``.
-With ``--quick`` these, ``fused_lenet_sweep_vmap``, most convolutions and each single routine are
-left out.
+``mnist_99_s`` and ``cifar10_90_s`` are those of `image_training`, with the data in ``$DIEL_DATA``;
+the second is measured with ``--only cifar10_90_s`` alone, since it takes most of an hour. With
+``--quick`` these, ``fused_lenet_sweep_vmap``, most convolutions and each single routine are left
+out.
 """
 
 from __future__ import annotations
@@ -255,7 +256,7 @@ def main() -> None:
     rows += conv_lenet.rows(__file__, pythons, title, options.quick, wanted)
     rows += conv_routines.rows(__file__, pythons, title, options.quick, wanted)
     if not options.quick:
-        rows += image_training.rows(pythons.get("torch"), wanted)
+        rows += image_training.rows(pythons.get("torch"), options.only)
     harness.report(rows, options.json)
 
 

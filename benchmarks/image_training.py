@@ -4,7 +4,9 @@
 ``cifar10_90_s``: a small fast network of the kind that holds the published records [1]_, [2]_ until
 90% of CIFAR-10's test images are right; a first layer that whitens and is not trained, three blocks
 of two convolutions, a schedule of one cycle, label smoothing, images shifted and flipped. It runs
-if it is asked for by name. Its rates and epochs are a proposal: nobody has trained it to the end.
+if it is asked for by name. Its rates are a proposal: nobody has trained it to the end. What was
+trained, on images that had been JPEGs, is half of it (64, 128, 256 filters, 8 epochs with a rate of
+0.4, twice the decay, half the smoothing and no `SCALE`): 87.0% of the test images.
 
 Both sides start from the same weights and take the same batches in the same order, with the same
 rates; images are prepared by `dnn.Images` for both. The test images are looked at after each epoch,
@@ -29,7 +31,7 @@ import os
 import statistics
 import sys
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -61,13 +63,14 @@ DATA = {
     "cifar10_90_s": "cifar10/data_batch_1.bin",
 }
 """A file of each data set."""
+SLOW = "cifar10_90_s"
 RECIPES = {
     "mnist_99_s": Recipe(0.99, 4, 100, 0.05, 0.9, 0.0, 0.0, 0.3, SEEDS),
-    "cifar10_90_s": Recipe(0.90, 10, 256, 0.3, 0.85, 5e-4, 0.2, 0.2, (1,)),
+    "cifar10_90_s": Recipe(0.90, 8, 256, 0.3, 0.85, 5e-4, 0.2, 0.2, (1,)),
 }
 WHITENED = 24
 """Channels of the whitening: both signs of the 12 directions of patches of 2 x 2 pixels."""
-WIDTHS = (64, 128, 256)
+WIDTHS = (64, 256, 256)
 SCALE = 0.125
 """Of what the last layer puts out: the loss, and not the weights, says how far it moves."""
 
@@ -380,11 +383,14 @@ def measure(
     return harness.compare(net, mean[0] or [], mean[1], "PyTorch", "s")
 
 
-def rows(peer_python: str | None, wanted: Callable[[str], bool]) -> Iterator[harness.Result]:
-    """Measure each network whose data are in ``$DIEL_DATA``; of the others the row is empty."""
+def rows(peer_python: str | None, asked_for: str) -> Iterator[harness.Result]:
+    """Measure networks whose data are in ``$DIEL_DATA``; of the others the row is empty.
+
+    Those whose names begin as is asked for; what takes most of an hour by its whole name alone.
+    """
     folder = os.environ.get("DIEL_DATA", ".")
     for net in RECIPES:
-        if not wanted(net):
+        if not net.startswith(asked_for) or (net == SLOW and asked_for != net):
             continue
         if Path(folder, DATA[net]).exists():
             yield measure(net, folder, peer_python)
