@@ -11,6 +11,7 @@ applied; all ranks then have the same parameters, optimizer's state and history.
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable, Sequence
 from typing import Any, cast
 
@@ -30,6 +31,8 @@ __all__ = ["AsynchronousSGD", "ParameterServer"]
 # Of messages to and from the server.
 _GRADIENTS = 1
 _PARAMETERS = 2
+
+_LOOK_FOR_FAILURES_EVERY_S = 0.2
 
 
 class ParameterServer(RanksScheme):
@@ -145,7 +148,8 @@ class _RankTrainer(ServedTrainer):
         batch_size: int,
         inspect: Callable[[BatchPlan], None] | None,
     ) -> None:
-        self._communicator = communicator = scheme.communicator
+        # Its waits are needed besides what the protocol says.
+        self._communicator = communicator = cast(MessageCommunicator, scheme.communicator)
         self._first = int(scheme.dedicated)  # the rank of worker 0
         workers = scheme.trainers
         super().__init__(scheme.options, workers, network, update, samples, batch_size, inspect)
@@ -234,7 +238,11 @@ class _RankTrainer(ServedTrainer):
 
         for worker in self._inbox:
             expect(worker)
+        next_look_s = time.perf_counter()
         while not core.is_finished:
+            if time.perf_counter() >= next_look_s:  # this rank may have enough to do by itself
+                communicator.raise_failure()
+                next_look_s = time.perf_counter() + _LOOK_FOR_FAILURES_EVERY_S
             arrived = [worker for worker, request in coming.items() if request.test()]
             for worker in arrived:
                 del coming[worker]
@@ -254,5 +262,4 @@ class _RankTrainer(ServedTrainer):
         ranks = ", ".join(str(worker + self._first) for worker in coming)
         what = f"gradients of ranks {ranks}"
         requests = coming.values()
-        communicator = cast(MessageCommunicator, self._communicator)
-        Transfer(lambda: any(each.test() for each in requests), what, communicator).wait()
+        Transfer(lambda: any(x.test() for x in requests), what, self._communicator).wait()

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import threading
+import time
 from collections.abc import Callable
 from typing import Any
 
@@ -17,6 +19,7 @@ from dnn.distributed import (
     ParameterServer,
     run_on_threads,
 )
+from dnn.distributed.shards import BatchRunner
 
 GENERATOR = np.random.default_rng(3)
 X = GENERATOR.normal(size=(50, 4)).astype("float32")
@@ -244,6 +247,27 @@ def test_a_rank_that_fails_ends_all(name: str, failing: int) -> None:
     others = [error for rank, error in seen.items() if rank != failing]
     assert [type(error) for error in others] == [PeerError] * 2
     assert str(others[0]) == f"rank {failing}: RuntimeError: no more"
+
+
+def test_the_server_hears_of_a_failure_while_it_computes(monkeypatch: pytest.MonkeyPatch) -> None:
+    computed = []
+
+    def compute(*_: object) -> None:
+        if threading.current_thread().name == "failing":
+            raise RuntimeError("no more")
+        computed.append(time.sleep(0.01))
+
+    monkeypatch.setattr(BatchRunner, "run", compute)
+
+    def run(communicator: Communicator) -> None:
+        if communicator.rank == 1:
+            threading.current_thread().name = "failing"
+        model = network(AsynchronousSGD(communicator))
+        model.fit(X, Y, batch_size=2, epochs=10, progress=False)
+
+    with pytest.raises(RuntimeError, match="no more"):
+        run_on_threads(2, run)
+    assert len(computed) < 45  # of the 49 that the server had left to compute alone
 
 
 @pytest.mark.parametrize(
