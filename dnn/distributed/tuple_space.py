@@ -54,7 +54,7 @@ class TupleCommunicator(MessageCommunicator):
         Such as ``ctx.copy_index`` and the number of copies.
     name : sequence of str or int
         What its tags begin with; no other tuples of the run begin so, and no other communicator
-        of it: with ``ctx.group`` and ``ctx.iteration``, say.
+        of it: with ``ctx.group`` and the numbers of ``ctx.iteration``, say.
     timeout_s : float, seconds
         Of each wait.
 
@@ -63,8 +63,8 @@ class TupleCommunicator(MessageCommunicator):
     In a module with ``copies = 4``::
 
         def run(ctx):
-            place = ("training", ctx.group, ctx.iteration)
-            communicator = TupleCommunicator(ctx.tuples, ctx.copy_index, 4, place)
+            place = ("training", ctx.group, *ctx.iteration)
+            communicator = TupleCommunicator(ctx.tuples, ctx.copy_index, ctx.copies, place)
             scheme = dnn.AsynchronousSGD(communicator)
             model = dnn.NeuralNetwork(layers, parallel=scheme)
     """
