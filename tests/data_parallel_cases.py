@@ -71,6 +71,25 @@ def check_joined_batch(comm: Communicator) -> None:
         assert sum(history.tallies[0][1][:-1]) == sum(expected.tallies[0][1][:-1])
 
 
+def check_shared_gradients(comm: Communicator) -> None:
+    """Gradients of larger networks lie in memory that ranks share, one network after another."""
+    places = []
+    for units in (150, 200, 150):
+        single = NeuralNetwork(mlp(6, [units, units], 3), optimizer=SGD(0.1, momentum=0.9), seed=1)
+        expected = [single.fit(X, Y, **FIT) for _ in range(2)][-1]
+        model = NeuralNetwork(
+            mlp(6, [units, units], 3),
+            optimizer=SGD(0.1, momentum=0.9),
+            seed=1,
+            parallel=DataParallel(comm),
+        )
+        history = [model.fit(X, Y, **FIT) for _ in range(2)][-1]
+        check_alike(model, history, comm)
+        check_equal(model, history, single, expected)
+        places.append(model._network.gradients.flat.ctypes.data)
+    assert comm.size == 1 or places[0] != places[1] == places[2]
+
+
 def check_own_rows(comm: Communicator) -> None:
     """Each rank brings rows of its own, uneven ones: all count alike."""
     bounds = [0, *(43 * (rank + 1) ** 2 // comm.size**2 for rank in range(comm.size))]
@@ -133,6 +152,7 @@ def check_running_statistics(comm: Communicator) -> None:
 
 CASES = [
     check_joined_batch,
+    check_shared_gradients,
     check_own_rows,
     check_networks_at_once,
     check_other_losses,

@@ -42,6 +42,12 @@ if TYPE_CHECKING:
 __all__ = ["DataParallel"]
 
 
+SHARED_BYTES = 1 << 16
+"""Gradients of so many bytes lie in memory that ranks of a host share; fewer are copied."""
+
+_MEMORY: WeakKeyDictionary[Communicator, Array] = WeakKeyDictionary()
+
+
 class DataParallel(RanksScheme):
     """Every rank has the whole network, and computes a part of every batch.
 
@@ -124,6 +130,7 @@ class DataParallel(RanksScheme):
     def begin(self, fit: Fit) -> None:
         """Check that ranks agree, and take what training changes from rank 0; errors likewise."""
         super().begin(fit)
+        self._share(fit)
         if self.same_rows:
             return
         self._counts[fit.networks._network] = self.communicator.gather_values(fit.training.count)
@@ -131,6 +138,25 @@ class DataParallel(RanksScheme):
             counts = np.array(fit.class_counts)
             self.communicator.sum(counts)
             fit.class_counts = counts.tolist()
+
+    def _share(self, fit: Fit) -> None:
+        """Let gradients lie where the ranks of a host sum them in place.
+
+        All networks of a communicator take the same memory: they are trained one after the other,
+        and gradients last for a step.
+        """
+        network, communicator = fit.networks._network, self.communicator
+        flat = network.gradients.flat
+        if network.ops.device != "cpu" or communicator.size == 1 or flat.nbytes < SHARED_BYTES:
+            return
+        memory = _MEMORY.get(communicator)
+        if memory is None or memory.nbytes < flat.nbytes:
+            # Twice as much each time: what was there before stays for those who use it.
+            memory = communicator.shared_memory(1 << (flat.nbytes - 1).bit_length())
+            _MEMORY[communicator] = memory
+        if not np.may_share_memory(flat, memory):
+            network.move_gradients(lambda size_bytes: memory[:size_bytes])
+            fit.networks.bind_anew()
 
     def counts(self, network: Network, count: int) -> list[int]:
         """Return how many samples each rank has, this one having `count`."""
