@@ -95,3 +95,37 @@ def test_a_sweep_goes_on_after_the_death_of_a_rank(tmp_path: Path) -> None:
     finished = diel("run", "--resume", str(run_dir(tmp_path)), cwd=tmp_path)
     assert finished.status == 0, finished.output
     assert [one["metrics"]["score"] for one in trials(tmp_path)] == [2.0] * 3
+
+
+NETWORK = """
+import numpy as np
+from dnn import SGD, Callback, NeuralNetwork, mlp
+from dnn.distributed import DataParallel
+
+class Raises(Callback):
+    every_steps = 2
+
+    def on_steps(self, model):
+        raise ValueError("after two steps")
+
+def run(ctx):
+    generator = np.random.default_rng(0)
+    x, y = generator.normal(size=(400, 5)).astype("f4"), generator.integers(0, 3, 400)
+    model = NeuralNetwork(mlp(5, [8], 3), optimizer=SGD(0.1), parallel=DataParallel(ctx.comm))
+    callbacks = [Raises()] if ctx.comm.rank == 1 else [Callback()]
+    callbacks[0].every_steps = 2  # epochs have the same parts on all ranks
+    model.fit(x, y, epochs=1000, batch_size=20, callbacks=callbacks, progress=False)
+"""
+
+
+def test_a_rank_that_raises_between_two_steps_is_the_cause_of_the_end(tmp_path: Path) -> None:
+    toml = '[[module]]\nname = "net"\nfunction = "./net.py:run"\nprocesses = 2\n'
+    workflow(tmp_path, toml + '[[group]]\nname = "train"\nmodules = ["net"]\n', net=NETWORK)
+    finished = diel("run", "w.toml", cwd=tmp_path)
+    assert finished.status == 1
+    assert "module 'net' failed: ValueError: after two steps" in finished.output
+    assert "(rank 1 of the copy)" in finished.output
+    assert 'raise ValueError("after two steps")' in finished.output  # in its traceback
+    (failed,) = [r for r in journal(tmp_path) if r["event"] == "ModuleFailed"]
+    (ended,) = [r for r in journal(tmp_path) if r["event"] == "RunEnded"]
+    assert ended["time_s"] - failed["time_s"] < 10
