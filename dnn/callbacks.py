@@ -110,7 +110,8 @@ class Callback:
     Attributes
     ----------
     every_steps : int, optional
-        After how many steps of an epoch `on_steps` is called; None, as here, for never.
+        After how many steps of an epoch `on_steps` is called, the same on all ranks; None, as here,
+        for never.
     """
 
     every_steps: int | None = None
@@ -343,7 +344,8 @@ class Checkpoint(Callback):
     -----
     A training goes on in another process, on any number of ranks, by ``model.load(path)`` and a
     `fit` of as many epochs as are left, the one that was begun included: each of its samples is
-    visited once. `History` has such an epoch as a whole.
+    visited once. `History` has such an epoch as a whole. Where several ranks train the network, all
+    of them are given this callback, and rank 0 writes.
     """
 
     def __init__(self, path: str | PathLike[str], every_steps: int | None = None) -> None:

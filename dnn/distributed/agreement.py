@@ -37,7 +37,7 @@ def facts_of(fit: Fit, same_rows: bool) -> dict[str, Any]:
         Whether ranks are given the same samples.
     """
     networks, network, samples = fit.networks, fit.networks._network, fit.training
-    size = fit.batch_size
+    size, progress = fit.batch_size, networks._progress
     facts: dict[str, Any] = {
         "layers": _layers(network),
         "dtype": network.precision.name,
@@ -47,6 +47,8 @@ def facts_of(fit: Fit, same_rows: bool) -> dict[str, Any]:
         "epochs": [int(epochs) for epochs in fit.epochs],
         "batch_size": size if isinstance(size, int) else size(len(networks._histories[0])),
         "accumulate": fit.accumulate,
+        "steps from one call within epochs to the next": fit.pauses and fit.pauses.every,
+        "samples visited of the first epoch": progress.visited if progress is not None else 0,
         "steps done": networks._update.steps_done,
         "weights of samples": samples.weights is not None,
     }

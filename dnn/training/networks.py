@@ -221,7 +221,7 @@ class Fit:
 
     Attributes
     ----------
-    networks, training, epochs, batch_size, accumulate
+    networks, training, epochs, batch_size, accumulate, pauses
         As they were given.
     class_counts : list of K lists of int
         Samples of each class, where a training counts them.
@@ -249,7 +249,7 @@ class Fit:
         self._validation_epochs = validation_epochs
         self._inspect = inspect
         self.accumulate = check_count("accumulate", accumulate)
-        self._pauses = pauses
+        self.pauses = pauses
         self.class_counts = training.class_counts(networks._network)
         self.histories = [History() for _ in epochs]
         self._scheme = networks._scheme
@@ -269,16 +269,16 @@ class Fit:
         def trainer_of(samples: Samples) -> TrainerLike:
             return networks._trainer_of(samples, size, self._inspect, self.accumulate)
 
-        if self._pauses is None and networks._progress is None:
+        if self.pauses is None and networks._progress is None:
             return trainer_of(samples)
         networks._progress = networks._progress or EpochProgress(samples.count)
-        pauses = self._pauses and replace(self._pauses, function=self._pause)
+        pauses = self.pauses and replace(self.pauses, function=self._pause)
         return EpochInParts(trainer_of, samples, size, pauses, networks._progress)
 
     def _pause(self, steps: int) -> None:
-        assert self._pauses is not None
+        assert self.pauses is not None
         self._scheme.end_epoch(self.networks._network, self.networks._update)
-        self._pauses.function(steps)
+        self.pauses.function(steps)
 
     def __iter__(self) -> Iterator[tuple[int, ...]]:
         """Train until every network is done, has diverged or is stopped.

@@ -7,7 +7,8 @@ import pytest
 
 import dnn
 from dnn import SGD, Callback, Checkpoint, NeuralNetwork, mlp
-from dnn.errors import ConfigurationError
+from dnn.distributed import DataParallel, LocalSGD, Mesh, ParameterServer, run_on_threads
+from dnn.errors import ConfigurationError, DisagreementError
 
 pytest.importorskip("safetensors.numpy", reason="safetensors is not installed")
 
@@ -140,3 +141,55 @@ def test_an_epoch_that_failed_begins_anew():
     failed.restore(start)
     failed.fit(x, y, epochs=1, batch_size=16)
     assert [sum(counted[:-1]) for _, counted in failed.history.tallies] == [90]
+
+
+SCHEMES = {
+    "data": DataParallel,
+    "local": lambda comm: LocalSGD(comm, steps=1),
+    "server": ParameterServer,
+    "pipeline": lambda comm: Mesh(comm, pipeline=2, split="multiply_adds"),
+}
+
+
+@pytest.mark.parametrize("scheme", SCHEMES)
+def test_what_two_ranks_have_begun_goes_on_with_one_and_with_three(scheme, tmp_path):
+    """In the middle of an epoch, and to rounding what one process does without a stop."""
+    x, y = samples()
+
+    def fresh(communicator=None, kind=None):
+        parallel = None if communicator is None else SCHEMES[kind](communicator)
+        layers = mlp(5, [8, 8], 3, "tanh")
+        return NeuralNetwork(layers, optimizer=SGD(0.1), seed=3, parallel=parallel)
+
+    once = fresh()
+    once.fit(x, y, epochs=2, batch_size=16)
+
+    def begin(communicator):
+        callbacks = [Checkpoint(tmp_path / "c", 2), StopAt(1, 4)]
+        with pytest.raises(Stop):
+            fresh(communicator, scheme).fit(x, y, epochs=2, batch_size=16, callbacks=callbacks)
+
+    def go_on(communicator=None):
+        model = fresh(communicator, "data")
+        model.load(tmp_path / "c")
+        model.fit(x, y, epochs=1, batch_size=16)
+        return model
+
+    run_on_threads(2, begin, timeout_s=20)
+    for model in (go_on(), *run_on_threads(3, go_on, timeout_s=20)):
+        for name, array in once.parameters.items():
+            np.testing.assert_allclose(model.parameters[name], array, rtol=1e-4, atol=1e-5)
+        np.testing.assert_allclose(model.history.loss, once.history.loss, rtol=1e-5)
+        assert [sum(counted[:-1]) for _, counted in model.history.tallies] == [90, 90]
+
+
+def test_a_checkpoint_is_a_matter_of_all_ranks(tmp_path):
+    x, y = samples()
+
+    def train(communicator):
+        callbacks = [Checkpoint(tmp_path / "c", 2)] if communicator.rank == 0 else []
+        model = network(parallel=DataParallel(communicator))
+        with pytest.raises(DisagreementError, match="steps from one call within epochs"):
+            model.fit(x, y, epochs=1, batch_size=16, callbacks=callbacks)
+
+    run_on_threads(2, train, timeout_s=20)
