@@ -68,7 +68,7 @@ def taps_kernel(code):
     item = NUMBERS[code][2]
     some = VECTORS * lanes_of(code)
 
-    @njit(**FLAGS)
+    @njit(inline="always", **FLAGS)
     def kernel(r):
         x_start, x_model, w_start, w_model = r[2], r[3], r[4], r[5]
         bias_start, bias_model, out_start, out_model = r[6], r[7], r[8], r[9]
@@ -149,7 +149,7 @@ def weights_kernel(code):
     sums_bytes = some * item
     scratch_bytes = TAPS * sums_bytes
 
-    @njit(**FLAGS)
+    @njit(inline="always", **FLAGS)
     def kernel(r):
         x_start, x_model, dy_start, dy_model, out_start, out_model = (
             r[2], r[3], r[4], r[5], r[6], r[7],

@@ -34,12 +34,12 @@ DEPTH = 256
 """So many channels of a panel stay in the first cache."""
 
 
-@njit(**FLAGS)
+@njit(inline="always", **FLAGS)
 def _address(base, image, pixels, pixel, pixel_bytes):
     return base + (image * pixels + pixel) * pixel_bytes
 
 
-@njit(**FLAGS)
+@njit(inline="always", **FLAGS)
 def _list_rows(
     table, pixels, starts, groups, taps, positions, images, first, count, rows,
     source, source_pixels, source_bytes, nothing, target, target_pixels, target_bytes,
@@ -74,7 +74,7 @@ def _list_rows(
                 any_met[tap, i // ROWS] = 1
 
 
-@njit(**FLAGS)
+@njit(inline="always", **FLAGS)
 def _gather(sources, rows, taps, channels, patches, patch_bytes):
     """Write for each row what all its taps read, in the order of the weights; list the rows."""
     listed = carray(pointer(sources), (taps, rows), int64)
@@ -92,7 +92,7 @@ def _gather(sources, rows, taps, channels, patches, patch_bytes):
         listed[0, i] = patches + i * patch_bytes
 
 
-@njit(**FLAGS)
+@njit(inline="always", **FLAGS)
 def _pack_panel(w, filter_bytes, channel_bytes, filters, panel, channels, taps, in_order, packed):
     """Write ``packed[tap][channel][column]``, or in the order of the weights."""
     width = min(PANEL, filters - panel * PANEL)
@@ -109,7 +109,7 @@ def _pack_panel(w, filter_bytes, channel_bytes, filters, panel, channels, taps, 
             transposed(start, filter_bytes, width, taps, packed + c * channel_step, tap_step)
 
 
-@njit(**FLAGS)
+@njit(inline="always", **FLAGS)
 def pack(r):
     """Pack some panels of the weights."""
     w, target, filter_bytes, channel_bytes, filters, channels = r[0], r[1], r[2], r[3], r[4], r[5]
@@ -121,7 +121,7 @@ def pack(r):
         )
 
 
-@njit(**FLAGS)
+@njit(inline="always", **FLAGS)
 def _write_rows(sums, targets, count, offset, number, relu):
     """Write the columns of a panel."""
     written = carray(pointer(targets), (count,), int64)
@@ -133,7 +133,7 @@ def _write_rows(sums, targets, count, offset, number, relu):
             y[j] = lowest if row[j] < lowest else row[j]
 
 
-@njit(**FLAGS)
+@njit(inline="always", **FLAGS)
 def forward(r):
     """Compute some rows and panels."""
     x, w, out, space, table, pixels, starts = r[0], r[1], r[2], r[3], r[4], r[5], r[6]
@@ -191,7 +191,7 @@ def forward(r):
             _write_rows(sums, targets, count, panel * ROW_BYTES, number, relu)
 
 
-@njit(**FLAGS)
+@njit(inline="always", **FLAGS)
 def gradient(r):
     """Compute the gradient of the weights of some channels and panels.
 

@@ -54,7 +54,12 @@ loops = compiled_loops({module})
 _Function = TypeVar("_Function", bound=Callable[..., Any])
 
 
-def loop(flags: Flags = FLAGS) -> Callable[[_Function], _Function]:
+INLINED: Flags = {**FLAGS, "inline": "always"}
+"""Of what is compiled as a part of the kernel that calls it, with the flags of that: once, not
+three times (by itself, for Numba's own use and in the kernel)."""
+
+
+def loop(flags: Flags = INLINED) -> Callable[[_Function], _Function]:
     """Let `compiled_loops` compile a function, and those of its module that call it.
 
     The function itself stays as it is, so that a module of loops is imported without Numba. It uses

@@ -184,7 +184,7 @@ def pooling_kernel(kind, code, is_row, overlaps, vectors):
     some = vectors * lanes
     clears = overlaps and kind.endswith("gradient")
 
-    @njit(**FLAGS)
+    @njit(inline="always", **FLAGS)
     def kernel(r):
         first_map, last_map, height, width, inner = r[0], r[1], r[2], r[3], r[4]
         out_height, out_width, rows, columns = r[5], r[6], r[7], r[8]

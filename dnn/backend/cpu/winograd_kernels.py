@@ -194,7 +194,7 @@ def _to_places(matrix):
     return transform
 
 
-@njit(**FLAGS)
+@njit(inline="always", **FLAGS)
 def _places(table, side, base, height, width, pixel, image, row, column, outside):
     """List the addresses of the pixels of a tile; those that are not in the image are `outside`."""
     words = carray(pointer(table), (side * side,), int64)
@@ -212,7 +212,7 @@ def _gathering(side, tile, matrix):
     table_bytes, padded_bytes = 8 * points, VECTOR_BYTES * points
     transform = _from_places(matrix)
 
-    @njit(**FLAGS)
+    @njit(inline="always", **FLAGS)
     def gather(
         source, height, width, channels, first_channel, last_channel, down, right,
         tiles_down, tiles_across, first_tile, count, rows,
@@ -260,7 +260,7 @@ def _kernels(tile):
     window_of_points = _from_plane(of_window.T)
     output_of_points = _to_places(of_output)
 
-    @njit(**FLAGS)
+    @njit(inline="always", **FLAGS)
     def transform_weights(w, flipped, channels, filters, panel, channel, number, target):
         """Write ``target[point][channel][column]`` for a panel of filters and `number` channels.
 
@@ -292,13 +292,13 @@ def _kernels(tile):
                     to = target + (c - channel + i) * ROW_BYTES + v
                     transform_window(start + i * TAPS * ROW_BYTES + v, step, to, plane)
 
-    @njit(**FLAGS)
+    @njit(inline="always", **FLAGS)
     def block_offset(panel, channel, padded, depth):
         """Return where the transformed weights of a block of channels begin."""
         blocks = panel * ((padded + depth - 1) // depth) + channel // depth
         return ((panel * padded + channel) * ROW_BYTES + blocks * GAP) * points
 
-    @njit(**FLAGS)
+    @njit(inline="always", **FLAGS)
     def weights(r):
         """Transform the weights of some panels."""
         w, target, flipped, channels, filters = r[0], r[1], r[2], r[3], r[4]
@@ -311,7 +311,7 @@ def _kernels(tile):
                     w, flipped, channels, filters, panel, c, min(depth, padded - c), to
                 )
 
-    @njit(**FLAGS)
+    @njit(inline="always", **FLAGS)
     def inverse(
         sums, plane, out, height, width, filters, panel, tiles_down, tiles_across,
         first_tile, count, bias, lowest, outside,
@@ -343,7 +343,7 @@ def _kernels(tile):
                 for i in range(tile * tile):
                     copy_floats(partial_words[i], words[i], number)
 
-    @njit(**FLAGS)
+    @njit(inline="always", **FLAGS)
     def forward(r):
         """Compute the results of some tiles and panels of filters."""
         x, w, out, space = r[0], r[1], r[2], r[3]
@@ -393,7 +393,7 @@ def _kernels(tile):
                     tiles_down, tiles_across, first, count, bias, lowest, outside,
                 )  # fmt: skip
 
-    @njit(**FLAGS)
+    @njit(inline="always", **FLAGS)
     def finish(sums, number, dw, channels, filters, channel, panel):
         """Write the gradient of the weights of `number` channels and a panel of filters."""
         piece = scratch(PIECE_BYTES)
@@ -408,7 +408,7 @@ def _kernels(tile):
             place = dw + (panel * PANEL * channels + channel + c) * TAPS * FLOAT_BYTES
             transposed(piece, ROW_BYTES, depth * TAPS, width, place, channels * TAPS * FLOAT_BYTES)
 
-    @njit(**FLAGS)
+    @njit(inline="always", **FLAGS)
     def gradient(r):
         """Compute the gradient of the weights of some channels and panels of filters."""
         x, dy, dw, space = r[0], r[1], r[2], r[3]
