@@ -21,7 +21,6 @@ from dnn.distributed.communicator import (
     FAILURE_TAG,
     Communicator,
     MessageCommunicator,
-    Transfer,
     failure_message,
 )
 from dnn.distributed.device_arrays import GPU_AWARE, finish_work, is_gpu_aware
@@ -33,6 +32,7 @@ from dnn.distributed.shared_memory import (
     pieces_of,
     remove_file,
 )
+from dnn.distributed.transfers import Transfer
 from dnn.errors import CommunicationError, ConfigurationError, PeerError
 
 if TYPE_CHECKING:

@@ -16,8 +16,9 @@ from collections.abc import Callable, Sequence
 from typing import Any, cast
 
 from dnn.backend import Array
-from dnn.distributed.communicator import MessageCommunicator, Request, Transfer
+from dnn.distributed.communicator import MessageCommunicator
 from dnn.distributed.scheme import EpochTotals, RanksScheme, average, on_host, own_noise
+from dnn.distributed.transfers import Request, Transfer
 from dnn.distributed.workers import EpochArguments, ServedTrainer, ServerOptions
 from dnn.errors import ConfigurationError
 from dnn.optimizers import Optimizer, Update

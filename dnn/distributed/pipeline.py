@@ -22,10 +22,10 @@ import numpy as np
 
 from dnn.backend import Array, empty
 from dnn.data.augmentation import Images
-from dnn.distributed.communicator import Request
 from dnn.distributed.partition import shard_bounds
 from dnn.distributed.schedules import SCHEDULES, Action, most_kept
 from dnn.distributed.stage import StageNetwork, StagePlan
+from dnn.distributed.transfers import Request
 from dnn.optimizers import Update
 from dnn.training.data import Rows, Samples
 from dnn.training.epoch import is_view_of_same

@@ -1,0 +1,152 @@
+"""What has been started and is waited for: messages, and sums made of them.
+
+A wait polls for half a millisecond, then sleeps between polls; it ends after a time limit, and when
+another rank has reported a failure. Sums move on whenever anything is waited for.
+"""
+
+from __future__ import annotations
+
+import os
+import time
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Final, Protocol
+
+from dnn.distributed import allreduce
+from dnn.errors import CommunicationError
+
+if TYPE_CHECKING:
+    from dnn.distributed.communicator import MessageCommunicator
+
+__all__ = ["Request", "Sum", "Transfer"]
+
+# A wait polls for so long, giving its core to others, and sleeps afterwards: a tenth of the time
+# that it has lasted, within bounds. Failures of others are looked for while it sleeps.
+_SPIN_S: Final = 0.5e-3
+_SLEEP_SHARE: Final = 0.1
+_SLEEP_S: Final = (20e-6, 1e-3)
+_LOOK_FOR_FAILURES_EVERY_S: Final = 5e-3
+
+
+class Request(Protocol):
+    """A transfer that has been started."""
+
+    def test(self) -> bool:
+        """Return whether it is done; it moves on meanwhile."""
+
+    def wait(self) -> None:
+        """Wait until it is done: poll for half a millisecond, then sleep between polls.
+
+        Raises
+        ------
+        CommunicationError
+            After the communicator's ``timeout_s``; it says what was waited for.
+        PeerError
+            If another rank has failed meanwhile.
+        """
+
+
+class Transfer:
+    """A message on its way, or anything else that is asked whether it is done.
+
+    Parameters
+    ----------
+    poll : callable
+        Returns whether it is done.
+    what : str
+        What a wait would wait for: ``"4,096 bytes from rank 1 (tag 3)"``.
+    communicator : MessageCommunicator
+    """
+
+    __slots__ = ("_communicator", "_done", "_poll", "what")
+
+    def __init__(
+        self, poll: Callable[[], bool], what: str, communicator: MessageCommunicator
+    ) -> None:
+        self._poll = poll
+        self._done = False
+        self.what = what
+        self._communicator = communicator
+
+    def test(self) -> bool:
+        """Return whether it is done."""
+        if not self._done:
+            self._done = self._poll()
+        return self._done
+
+    def wait(self) -> None:
+        """Wait until it is done, as `Request.wait` says."""
+        communicator = self._communicator
+        if self.test():
+            return
+        began_s = time.perf_counter()
+        next_look_s = began_s + _LOOK_FOR_FAILURES_EVERY_S
+        shortest_s, longest_s = _SLEEP_S
+        while True:
+            waited_s = time.perf_counter() - began_s
+            if waited_s < _SPIN_S:
+                os.sched_yield()  # whoever is waited for may be on the same core
+            else:
+                time.sleep(min(max(_SLEEP_SHARE * waited_s, shortest_s), longest_s))
+            moved = communicator.move_sums()
+            if self.test():
+                return
+            if moved:  # what comes next may come soon
+                began_s = time.perf_counter()
+                continue
+            if began_s + waited_s >= next_look_s:
+                communicator.raise_failure()
+                next_look_s = began_s + waited_s + _LOOK_FOR_FAILURES_EVERY_S
+            if waited_s >= communicator.timeout_s:
+                raise CommunicationError(
+                    f"rank {communicator.rank} of {communicator.size} has waited "
+                    f"{communicator.timeout_s:g} s for {self.what}; the other rank may still "
+                    "compute, have left, or wait for something else: see what it has written"
+                )
+
+
+class Sum(Transfer):
+    """A sum on its way.
+
+    Parameters
+    ----------
+    steps : iterator
+        Of a routine: it yields what it waits for.
+    what : str
+    communicator : MessageCommunicator
+    """
+
+    __slots__ = ("_error", "_steps", "_waiting")
+
+    def __init__(
+        self, steps: allreduce.Steps, what: str, communicator: MessageCommunicator
+    ) -> None:
+        super().__init__(self._moved, what, communicator)
+        self._steps = steps
+        self._waiting: list[allreduce.Pending] = []
+        self._error: BaseException | None = None
+
+    def _moved(self) -> bool:
+        if self._error is not None:  # it was met while another sum was waited for
+            raise self._error
+        self._communicator.move_sums()
+        return self._done
+
+    def move(self) -> bool:
+        """Go on as far as possible without a wait; return whether it has."""
+        waiting, moved = self._waiting, False
+        try:
+            while True:
+                while waiting:
+                    if not waiting[-1].test():
+                        return moved
+                    waiting.pop()
+                    moved = True
+                waiting.extend(next(self._steps))
+        except StopIteration:
+            self._done = True
+        except BaseException as error:
+            self._error = error
+            self._communicator.forget_sum(self)
+            raise
+        self._communicator.forget_sum(self)
+        return True
