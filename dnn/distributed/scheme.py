@@ -180,4 +180,4 @@ def own_noise(communicator: Communicator, network: Network, batches: int) -> Ite
     yield
     has_drawn = np.array([int(ops.to_host(number)) != own], np.uint8)
     communicator.broadcast(has_drawn, communicator.size - 1)  # which is no server alone
-    ops.load(np.array(first + batches * has_drawn[0], np.uint64), number)
+    ops.load(np.array(first + batches * int(has_drawn[0]), np.uint64), number)

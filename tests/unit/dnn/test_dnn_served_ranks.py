@@ -105,6 +105,15 @@ def test_ranks_end_alike(name: str) -> None:
     assert int(results[0]["arrays"]["state/noise.step"]) == 3 * 5
 
 
+def test_an_epoch_may_have_any_number_of_batches() -> None:
+    def run(communicator: Communicator) -> int:
+        model = network(LocalSGD(communicator, 100), plain=False)
+        x = np.zeros((600, 4))
+        return model.fit(x, np.zeros(600, int), batch_size=2, progress=False).steps
+
+    assert run_on_threads(2, run) == [300, 300]
+
+
 @pytest.mark.parametrize("name", SCHEMES)
 def test_ranks_learn_together(name: str) -> None:
     def run(communicator: Communicator) -> NeuralNetwork:
