@@ -91,11 +91,11 @@ class NetworkTrainer:
         return self._evaluated(results)
 
     def _scheme_of(self, report: Report) -> Any:
-        """Return how the ranks of the copy train; None of one rank. The same until one has failed.
+        """Return how the ranks of the copy train; None of one rank, as where a trial is tried out.
 
-        It has communicators of its own, which are made once.
+        The same until a trial has failed: it has communicators of its own.
         """
-        if self._parallel is None:
+        if self._parallel is None or report.communicator is None:
             return None
         if self._scheme[0] is not report.communicator:
             self._scheme = (report.communicator, self._parallel.scheme(report.communicator))

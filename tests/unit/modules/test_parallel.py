@@ -104,8 +104,7 @@ def test_trials_on_two_ranks_are_those_of_one(given: Any) -> None:
     point = {"hidden": [12], "epochs": 3, "learning_rate": 0.1, "momentum": 0.0}
 
     def trials(communicator: Communicator | None) -> list[dict[str, Any]]:
-        options = parallel(given) if communicator is not None else checked(1, dataset="digits")
-        train = options.task(Path()).load()
+        train = parallel(given).task(Path()).load()
         found = []
         for seed in (1, 2):
             report = Report(0, seed, options={}, folder=Path(), communicator=communicator)
@@ -113,7 +112,7 @@ def test_trials_on_two_ranks_are_those_of_one(given: Any) -> None:
             found.append({name: metrics[name] for name in ("accuracy", "loss", "mcc")})
         return found
 
-    alone = trials(None)
+    alone = trials(None)  # as for `diel sweep --dry-run`
     assert alone[0] != alone[1]
     assert min(metrics["accuracy"] for metrics in alone) > 0.7
     for rank in run_on_threads(2, trials):
