@@ -24,7 +24,7 @@ from dnn.backend import Array, Ops
 from dnn.backend.routines import ROUTINES_VARIABLE
 from dnn.data.augmentation import Images
 from dnn.distributed.layer_costs import measured_costs, multiply_adds
-from dnn.distributed.model_parallel import joined, pairs_of, sharded
+from dnn.distributed.model_parallel import is_cut, joined, pairs_of, sharded
 from dnn.distributed.partition import shard_bounds, stage_bounds
 from dnn.distributed.pipeline import MOST_MICRO_BATCHES, MeshTrainer, replayed
 from dnn.distributed.schedules import SCHEDULES
@@ -183,6 +183,9 @@ class Mesh(RanksScheme):
             if pipeline > stages:
                 message = f"mesh: {pipeline} pipeline stages, and layers make {stages} at most"
                 return f"{message}: take fewer stages"
+            if model > 1 and not is_cut(layers, model):
+                message = f"mesh: model {model}, and no two layers can be cut over {model} ranks"
+                return f"{message} (see pairs_of in dnn.distributed.model_parallel): take model 1"
         return None
 
     # What `Networks` and `Fit` ask.

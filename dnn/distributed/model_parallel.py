@@ -51,7 +51,7 @@ from dnn.layers.images import OfFilters
 from dnn.layers.layer import Parameter
 from dnn.layers.normalisation import IMAGES
 
-__all__ = ["joined", "pairs_of", "sharded", "slices_of"]
+__all__ = ["is_cut", "joined", "pairs_of", "sharded", "slices_of"]
 
 _OF_WHOLE_SAMPLES = frozenset({"softmax", "log_softmax"})
 """Activations that are not computed element by element."""
@@ -273,6 +273,13 @@ def pairs_of(layers: Sequence[Layer], shards: int) -> list[tuple[int, int]]:
         elif not _keeps_units_apart(layer):
             first = None
     return pairs
+
+
+def is_cut(layers: Sequence[Layer], shards: int) -> bool:
+    """Say whether there is a pair to be cut over so many ranks, inside of other layers too."""
+    nested = [layer for layer in layers if isinstance(layer, Nested)]
+    chains = [layers, *(chain for each in nested for chain in (each.layers, each.shortcut))]
+    return any(pairs_of(chain, shards) for chain in chains)
 
 
 def _units(layer: Layer) -> int | None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import fake_cupy
 import numpy as np
 import pytest
 
@@ -32,10 +33,10 @@ def comm():
     MPI.COMM_WORLD.Barrier()
 
 
-def trained(parallel=None):
+def trained(parallel=None, device="numpy"):
     optimizer = SGD(0.3, momentum=0.9)
     layers = mlp(12, [9, 8, 6], 3, "tanh")
-    network = NeuralNetwork(layers, optimizer=optimizer, seed=3, device="numpy", parallel=parallel)
+    network = NeuralNetwork(layers, optimizer=optimizer, seed=3, device=device, parallel=parallel)
     history = network.fit(X, Y, epochs=2, batch_size=16, validation=(X, Y), progress=False)
     return network, history
 
@@ -55,3 +56,14 @@ def test_a_mesh_trains_as_one_process_does(comm, monkeypatch):
             found = np.array(whole.parameters[name])
             np.testing.assert_allclose(found, np.array(value), 1e-3, 1e-5, err_msg=name)
         assert len(network.parameters) < len(one.parameters) or "pipeline" not in mesh
+
+
+@pytest.mark.mpi(min_size=2)
+def test_stages_on_gpus_exchange_by_memory_of_the_host(comm, monkeypatch):
+    if comm.size > 2:
+        return
+    one, expected = trained()
+    fake_cupy.install(monkeypatch)
+    network, history = trained(Mesh(comm, pipeline=2), "cuda")
+    np.testing.assert_allclose(history.loss, expected.loss, 1e-4)
+    np.testing.assert_allclose(network(X), one(X), 1e-3, 1e-4)

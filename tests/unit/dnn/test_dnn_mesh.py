@@ -369,6 +369,7 @@ PROBLEMS: list[tuple[dict[str, Any], str]] = [
     ({"ranks": 1, "pipeline": 0}, "pipeline must be at least 1, not 0"),
     ({"ranks": 1, "model": 1.5}, "model must be an integer of at least 1, not 1.5"),
     ({"ranks": 1, "schedule": "1b1f"}, "unknown schedule '1b1f'.*1f1b"),
+    ({"ranks": 2, "model": 2, "layers": embedding_layers()}, "no two layers can be cut over 2"),
     ({"ranks": 5, "pipeline": 5, "layers": tanh_layers()}, "5 pipeline stages, and .* 4 at most"),
 ]
 
