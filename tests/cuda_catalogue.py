@@ -120,6 +120,8 @@ def all_kernels() -> Iterator[Kernel]:
     pairs = [*itertools.permutations(FLOATS, 2), ("b1", "f4"), ("f4", "b1"), ("i8", "f4")]
     for given, wanted in [*pairs, ("i8", "i8"), ("u8", "u8"), ("b1", "b1"), *BFLOAT16]:
         yield elementwise_kernel(ELEMENTWISE["copy"], (given, wanted), 1)
+    for axes in (1, 2, 3):
+        yield elementwise_kernel(ELEMENTWISE["copy"], ("b2", "b2"), axes)
     for code in ("i8", "u8"):
         yield elementwise_kernel(ELEMENTWISE["add"], (code, code, code), 1)
     for narrow in ("f2", "u2"):
@@ -151,11 +153,14 @@ def all_kernels() -> Iterator[Kernel]:
     ):
         spec = formulas.of_update(formula)
         yield elementwise_kernel(spec, codes_of(spec, code), axes)
+    for narrow in ("f2", "u2"):
+        yield im2col.fill_kernel(narrow)
+        yield im2col.gather_kernel("f4", narrow)
     for code in ("f4", "f8"):
         for kind in pooling.KINDS:
             yield pooling.pooling_kernel(kind, code)
         yield im2col.fill_kernel(code)
-        yield im2col.gather_kernel(code)
+        yield im2col.gather_kernel(code, code)
         for kernel in direct_convolution.FORMS.values():
             for epilogue in direct_convolution.EPILOGUES:
                 yield kernel("forward", code, epilogue)

@@ -291,6 +291,20 @@ def check_images_and_sequences(device, name):
         np.testing.assert_allclose(mine, oracle, rtol=1e-3, atol=1e-4)
 
 
+def check_precisions_of_images(device, precision):
+    """Train two networks at once with products of a precision: as NumPy, which rounds there too."""
+    shape, layers = NETS["a residual block"]
+    generator = np.random.default_rng(2)
+    x, y = generator.normal(size=(8, *shape)).astype(np.float32), np.arange(8) % 3
+    found = []
+    for where in (device, "numpy"):
+        networks = dnn.Ensemble(
+            layers(), optimizer=dnn.SGD(0.02), seeds=[1, 2], dtype=precision, device=where
+        )
+        found.append([each.loss for each in networks.fit(x, y, epochs=3, batch_size=4)])
+    np.testing.assert_allclose(*found, rtol=2e-2)
+
+
 def check_convolution(ops, seed):
     """Compare each routine with NumPy in float64: random shapes, of one network or three."""
     problem = image_problems.convolution_of(seed, dtype=("f4", "f8")[seed % 3 == 0])

@@ -223,6 +223,7 @@ C_NAMES = {
     "int": "i4",
     "long long": "i8",
     "unsigned char": "u1",
+    "unsigned short": "u2",
     "unsigned int": "u4",
     "unsigned long long": "u8",
     "bool": "b1",

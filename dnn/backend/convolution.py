@@ -66,6 +66,9 @@ class Convolution:
         Forward alone: a third input, shape (filters,) or (K, filters), is added.
     relu : bool
         Forward alone: after the bias, what is below 0 becomes 0.
+    precision : str
+        Of the operands where `dtype` is ``"f4"``: ``"float32"``, ``"tf32"``, ``"float16"`` or
+        ``"bfloat16"``. Sums are of float32, and are rounded once, to the type of the result.
     """
 
     kind: str
@@ -84,6 +87,7 @@ class Convolution:
     groups: int
     bias: bool = False
     relu: bool = False
+    precision: str = "float32"
 
     @property
     def out_size(self) -> tuple[int, int]:

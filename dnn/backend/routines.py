@@ -287,6 +287,8 @@ def convolution_key(problem: Convolution, device: str = "cpu") -> str:
         parts.append("padding" + ".".join(str(zeros) for pair in problem.padding for zeros in pair))
     if problem.groups != 1:
         parts.append(f"groups{problem.groups}")
+    if problem.precision != "float32":
+        parts.append(problem.precision)
     return "-".join(parts)
 
 

@@ -114,6 +114,11 @@ def test_training_in_each_precision(ops, precision):
     np.testing.assert_allclose(*losses, rtol=2e-4 if precision == "float32" else 5e-2)
 
 
+@pytest.mark.parametrize("precision", ["tf32", "float16", "bfloat16"])
+def test_convolutions_in_each_precision(ops, precision):
+    device_checks.check_precisions_of_images("cuda", precision)
+
+
 def test_steps_whose_gradients_overflow_are_left_out(ops):
     x, _ = device_checks.data()
     model = dnn.NeuralNetwork(

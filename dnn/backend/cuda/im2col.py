@@ -18,7 +18,7 @@ import numpy as np
 from dnn.backend.convolution import ALIGNMENT_BYTES, Convolution, Routine, image_view
 from dnn.backend.cuda.images import DECLARED, PARAMETERS, geometry, with_axis
 from dnn.backend.cuda.launch import Launcher
-from dnn.backend.cuda.source import C_TYPES, THREADS, Kernel
+from dnn.backend.cuda.source import C_TYPES, THREADS, Kernel, code_of, stored
 from dnn.backend.formula import ADD, RELU
 from dnn.backend.ops import Array, Chain, Step
 
@@ -56,7 +56,7 @@ def fill_kernel(code: str) -> Kernel:
             const int tap = k / per_group, c = k % per_group;
             const int y = first_y + tap / across * apart_y, x = first_x + tap % across * apart_x;
             const bool is_inside = y >= 0 && y < height && x >= 0 && x < width;
-            to[k] = is_inside ? from[c * x_c + y * x_y + x * x_x] : ({kind})0;
+            to[k] = is_inside ? from[c * x_c + y * x_y + x * x_x] : {stored(code, "0")};
         }}
     }}
 }}
@@ -64,14 +64,14 @@ def fill_kernel(code: str) -> Kernel:
     return Kernel(name, source)
 
 
-def gather_kernel(code: str) -> Kernel:
-    """Write x from the sum of all of its places in columns, a thread for each element.
+def gather_kernel(code: str, out: str) -> Kernel:
+    """Write x, of type `out`, from the sum of all of its places in columns, a thread for each.
 
     Its parameters: columns, x, and `GEOMETRY`.
     """
-    name, kind = f"gather_columns__{code}", C_TYPES[code]
+    name, kind = f"gather_columns__{code}_{out}", C_TYPES[code]
     source = f"""extern "C" __global__ void {name}(
-    const {kind}* p_columns, {kind}* p_x, {PARAMETERS})
+    const {kind}* p_columns, {C_TYPES[out]}* p_x, {PARAMETERS})
 {{
     {DECLARED}
     const long long n_ = models * images * height * width * channels;
@@ -94,7 +94,7 @@ def gather_kernel(code: str) -> Kernel:
                 total = total + from[at * per_group];
             }}
         }}
-        p_x[m * x_m + n * x_n + c * x_c + y * x_y + x * x_x] = total;
+        p_x[m * x_m + n * x_n + c * x_c + y * x_y + x * x_x] = {stored(out, "total")};
     }}
 }}
 """
@@ -106,22 +106,22 @@ def fill(launcher: Launcher, problem: Convolution, x: Any, y: Any, columns: Any)
     numbers = geometry(problem, len(x), x, y, 0)
     lines = columns.size // columns.shape[-1]
     arguments = [x, columns, *numbers]
-    launcher.for_each(fill_kernel(problem.dtype), lines * LANES, arguments)
+    launcher.for_each(fill_kernel(code_of(x.dtype)), lines * LANES, arguments)
 
 
 def gather(launcher: Launcher, problem: Convolution, columns: Any, y: Any, x: Any) -> None:
     """Launch the kernel that sums up columns."""
     numbers = geometry(problem, len(x), x, y, 0)
-    launcher.for_each(gather_kernel(problem.dtype), x.size, [columns, x, *numbers])
+    kernel = gather_kernel(code_of(columns.dtype), code_of(x.dtype))
+    launcher.for_each(kernel, x.size, [columns, x, *numbers])
 
 
 class _Sizes(NamedTuple):
-    """What is done at once, and how much memory of which kind that takes, in elements."""
+    """What is done at once, and how many elements of memory of each kind that takes."""
 
     models: int
     images: int
     is_pointwise: bool
-    has_maps: bool
     columns: int
     weights: int
     maps: int
@@ -139,7 +139,8 @@ def _sizes(problem: Convolution) -> _Sizes:
     room = max(1, COLUMNS_BYTES // (each * item))  # images
     at_once = max(1, min(several, room // problem.images))
     images = min(problem.images, room)
-    weights = 0 if taps == 1 else models * math.prod(problem.w_shape)
+    rounds = problem.kind == "weights" and problem.precision in ("float16", "bfloat16")
+    weights = 0 if taps == 1 and not rounds else models * math.prod(problem.w_shape)
     turns_of_images = problem.kind == "weights" and images < problem.images
     result_models = models if several == 1 else at_once
     maps = 0 if is_last else result_models * images * area * problem.filters
@@ -147,7 +148,6 @@ def _sizes(problem: Convolution) -> _Sizes:
         at_once if several > 1 else models,
         images,
         plain and is_last,
-        not is_last,
         0 if plain and is_last else at_once * images * each,
         weights,
         maps,
@@ -156,7 +156,11 @@ def _sizes(problem: Convolution) -> _Sizes:
 
 
 def routine(ops: Any, problem: Convolution) -> Routine:
-    """Return the routine; it takes every problem that has elements."""
+    """Return the routine; it takes every problem that has elements, of any precision.
+
+    Operands may be narrow; columns that are to be gathered, and gradients of weights that are
+    added up, are of float32 all the same.
+    """
     sizes = _sizes(problem)
     item = np.dtype(problem.dtype).itemsize
     lengths = [
@@ -165,12 +169,19 @@ def routine(ops: Any, problem: Convolution) -> Routine:
     ]
 
     def steps(inputs: Sequence[Array], out: Array, workspace: Array | None) -> list[Step]:
+        sums = np.dtype(problem.dtype)
+        a, b = (x.dtype for x in inputs[:2])
+        types = {
+            "forward": (a, b, out.dtype, sums),
+            "data": (sums, b, a, sums),
+            "weights": (a, sums, b, sums),
+        }[problem.kind]
         spaces, begin = [], 0
-        for count, length in zip(sizes[-4:], lengths, strict=True):
+        for count, length, dtype in zip(sizes[-4:], lengths, types, strict=True):
             part = None
             if count:
                 assert workspace is not None
-                part = workspace[begin : begin + count * item].view(problem.dtype)
+                part = workspace[begin : begin + count * dtype.itemsize].view(dtype)
             spaces.append(part)
             begin += length
         return _Calls(ops, problem, sizes, inputs, out, spaces).steps
@@ -243,7 +254,7 @@ class _Calls:
     def _given_weights(self, w: Array) -> Array:
         packed = self._packed(w, self.weights)
         if self.weights is not None:
-            self.steps.append((self.ops.copy, (self._taps_last(w), packed)))
+            self.steps += self.ops.convert(self._taps_last(w), packed)
         return self._by_group(packed)
 
     def _columns_of(self, x: Array, y: Array) -> Array:
@@ -274,37 +285,39 @@ class _Calls:
 
     def _forward(self, x: Array, w: Array, y: Array) -> None:
         ops, weights = self.ops, self._given_weights(w)
-        single = self.problem.groups == 1 and self.problem.dtype == "f4"
         for models, images in self._turns():
             target = y[models][self._of_images(images)]
             columns = self._filled(self._part(x, models, images), target)
             rows, maps, seen = self._rows_of(target)
             mine = weights if len(weights) == 1 else weights[models]
-            operands = columns, mine.swapaxes(-1, -2), rows
-            bias = self.bias
-            if bias is not None and bias.ndim == 2:
-                bias = bias[models][:, None]
-            if single:
-                self.steps += ops.product(*operands, "float32", bias, self.problem.relu)
-            else:
-                self.steps.append((ops.gemm, operands))
-                self._finish(maps, bias)
+            self._multiply(columns, mine.swapaxes(-1, -2), rows, self._bias_of(models))
             if self.maps is not None:
-                self.steps.append((ops.copy, (maps, seen)))
+                self.steps += ops.convert(maps, seen)
+
+    def _bias_of(self, models: slice) -> Array | None:
+        """Return a bias that is the same for all rows of the matrices."""
+        if self.bias is None:
+            return None
+        mine = self.bias[models] if self.bias.ndim == 2 else self.bias[None]
+        return self._matrices(mine.reshape(len(mine), self.problem.groups, 1, -1))
+
+    def _multiply(self, a: Array, b: Array, out: Array, bias: Array | None = None) -> None:
+        """Add the calls of a product; of a forward one with its bias and relu."""
+        ops, precision = self.ops, self.problem.precision
+        relu = self.problem.relu
+        if out.dtype != np.float64:
+            self.steps += ops.product(a, b, out, precision, bias, relu)
+            return
+        self.steps.append((ops.gemm, (a, b, out)))
+        chain: Chain = () if bias is None else ((ADD, 0, 1),)
+        operands = [out] if bias is None else [out, bias]
+        if relu:
+            chain += ((RELU, 0 if bias is None else 2),)
+        if chain:
+            self.steps += ops.chain(chain, operands, out)
 
     def _of_images(self, images: slice) -> tuple[slice, ...]:
         return (slice(None),) * (1 + self.problem.layout.index("N")) + (images,)
-
-    def _finish(self, maps: Array, bias: Array | None) -> None:
-        """Add a bias, and remove what is negative, with channels last."""
-        chain: Chain = () if bias is None else ((ADD, 0, 1),)
-        operands = [maps]
-        if bias is not None:
-            operands.append(bias.reshape(-1, 1, 1, 1, bias.shape[-1]))
-        if self.problem.relu:
-            chain += ((RELU, 0 if bias is None else 2),)
-        if chain:
-            self.steps += self.ops.chain(chain, operands, maps)
 
     def _data(self, dy: Array, w: Array, dx: Array) -> None:
         ops, weights = self.ops, self._given_weights(w)
@@ -312,11 +325,11 @@ class _Calls:
             given = self._part(dy, models, images)
             rows, maps, seen = self._rows_of(given)
             if self.maps is not None:
-                self.steps.append((ops.copy, (seen, maps)))
+                self.steps += ops.convert(seen, maps)
             target = dx[models][self._of_images(images)]
             columns = self._columns_of(target, given)
             mine = weights if len(weights) == 1 else weights[models]
-            self.steps.append((ops.gemm, (rows, mine, columns)))
+            self._multiply(rows, mine, columns)
             if not self.sizes.is_pointwise:
                 arguments = gather, self.problem, columns, given, target
                 self.steps.append((ops.run_kernels, arguments))
@@ -329,11 +342,11 @@ class _Calls:
             columns = self._filled(self._part(x, models, images), gradients)
             rows, maps, seen = self._rows_of(gradients)
             if self.maps is not None:
-                self.steps.append((ops.copy, (seen, maps)))
+                self.steps += ops.convert(seen, maps)
             target = total = self._by_group(packed[models])
             if images.start:
                 target = self._by_group(self.term[: total.size].reshape(packed[models].shape))
-            self.steps.append((ops.gemm, (rows.swapaxes(-1, -2), columns, target)))
+            self._multiply(rows.swapaxes(-1, -2), columns, target)
             if target is not total:
                 self.steps.append(ops.elementwise(ADD, (total, target), total))
         if self.weights is not None:

@@ -123,12 +123,14 @@ class Launcher:
         integers: Sequence[int] = (),
         hidden: int | None = None,
         bfloat16: bool = False,
+        bits: bool = False,
     ) -> None:
         """Launch an elementwise kernel over the shape of its last written operand.
 
         The operands, in the order of the parameters, broadcast to that. `hidden` is an axis that
         pointer operands have and the others lack: it is left out of the loop. With `bfloat16`
-        operands of uint16 are that; without it they are refused.
+        operands of uint16 are that, with `bits` they are copied as they are; else they are
+        refused.
         """
         named = dict(zip(spec.parameters, operands, strict=True))
         target = named[spec.writes[-1]]
@@ -138,8 +140,8 @@ class Launcher:
             if isinstance(operand, NUMBERS):
                 codes.append(SCALAR)
                 continue
-            self._check(spec.name, operand, bfloat16)
-            codes.append(code_of(operand.dtype))
+            self._check(spec.name, operand, bfloat16 or bits)
+            codes.append("b2" if bits else code_of(operand.dtype))
             given, steps = tuple(operand.shape), element_strides(operand)
             if hidden is not None and name in spec.pointers:
                 given, steps = _without(given, hidden), _without(steps, hidden)

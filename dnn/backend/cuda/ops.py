@@ -289,7 +289,8 @@ class CudaOps(Ops):
 
     def copy(self, x: Array, out: Array) -> None:  # type: ignore[override]
         """Copy, broadcast and cast, in one kernel."""
-        self.run_elementwise(formulas.of_formula(COPY), x, out)
+        bits = x.dtype == out.dtype == BFLOAT16  # a view of something narrow, made contiguous
+        self.launcher.elementwise(formulas.of_formula(COPY), (x, out), bits=bits)
 
     def fill(self, value: float, out: Array) -> None:  # type: ignore[override]
         """Set every element."""
@@ -368,15 +369,23 @@ class CudaOps(Ops):
         """Return products of cuBLAS and of our own, and one thread for each element.
 
         Where channels are each by themselves there is nothing to multiply, and that comes first.
+        Other precisions than float32 are those of cuBLAS.
         """
         if problem.is_empty:
-            return super().convolutions(problem)
-        first, *others = (
-            make(self, problem)
-            for make in (im2col.routine, direct_convolution.tiles, direct_convolution.direct)
-        )
+            return [Routine("direct", 0, self._no_products)]
+        first = im2col.routine(self, problem)
+        if problem.precision != "float32":
+            return [first]
+        tiles = direct_convolution.tiles(self, problem)
+        direct = direct_convolution.direct(self, problem)
         is_depthwise = problem.channels == problem.groups == problem.filters
-        return [*reversed(others), first] if is_depthwise else [first, *others]
+        return [direct, tiles, first] if is_depthwise else [first, tiles, direct]
+
+    def _no_products(
+        self, inputs: Sequence[Array], out: Array, workspace: Array | None
+    ) -> list[Step]:
+        """Return the call that writes 0 where there is nothing to sum up."""
+        return [(self._run_narrow, (formulas.of_formula(COPY), 0.0, out))] if out.size else []
 
     def image_layout(self, problems: Sequence[Convolution]) -> str:
         """Return NHWC, in which columns are products of rows, and threads read neighbours."""

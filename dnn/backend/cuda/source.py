@@ -32,6 +32,7 @@ HEADERS = {"__half": "cuda_fp16.h", "__nv_bfloat16": "cuda_bf16.h"}
 C_TYPES = {
     "f2": "__half",
     "u2": "__nv_bfloat16",  # NumPy and CuPy have no such type: uint16 holds its bits
+    "b2": "unsigned short",  # copied, whatever it means
     "f4": "float",
     "f8": "double",
     "i4": "int",

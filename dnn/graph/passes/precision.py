@@ -1,4 +1,6 @@
-"""Passes that let matrix products take narrow operands, with the operations that they make.
+"""Passes that let products take narrow operands, with the operations that they make.
+
+Products are those of matrices, and convolutions with their gradients.
 
 Where is rounded depends on what a value is for, never on its shape, so that K networks are rounded
 as one alone is:
@@ -19,14 +21,16 @@ With TF32 nothing is narrow; a product alone rounds its operands.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
 
-from dnn.backend import Chain, Ops
-from dnn.backend.rounding import BFLOAT16, HALF, SINGLE
+from dnn.backend import Chain, Convolution, Ops
+from dnn.backend.rounding import BFLOAT16, HALF, SINGLE, round_tf32
 from dnn.graph.node import Node, Shape
 from dnn.graph.operation import Arrays, Operation, Step
+from dnn.graph.operations.convolution import OneConvolution
 from dnn.graph.operations.elementwise import Elementwise
 from dnn.graph.operations.sums import SumTo
 from dnn.graph.passes.graph import Graph, register_pass, rewrite
@@ -35,9 +39,9 @@ from dnn.graph.passes.simplification import dead_code
 __all__ = ["MADE_BY_PRECISION", "bfloat16", "float16", "mixed_precision", "product_bias", "tf32"]
 
 PRODUCTS = ("matmul", "biased_product")
-"""What is reduced, if it is of float32."""
+"""What is reduced besides convolutions, if it is of float32."""
 
-MADE_BY_PRECISION = ("convert", "reduced_matmul", "rounded_chain")
+MADE_BY_PRECISION = ("convert", "reduced_convolution", "reduced_matmul", "rounded_chain")
 """Kinds of nodes that may be narrow; one of uint16 among them holds the bits of bfloat16."""
 
 
@@ -97,6 +101,42 @@ def biased_product(product: Node, inputs: tuple[Node, ...], relu: bool, name: st
     operation = Product("float32", relu)
     attributes = {"relu": relu}
     return Node("biased_product", product.shape, product.dtype, inputs, attributes, name, operation)
+
+
+class ReducedConvolution(OneConvolution):
+    """A convolution, or a gradient of one, with operands of another precision than float32."""
+
+    name = "reduced_convolution"
+
+    def workspace(self, node: Node, ops: Ops) -> Sequence[Wanted]:
+        """Return what a routine needs, and what is to be rounded, or is narrow, in float32."""
+        problem: Convolution = node.attributes["problem"]
+        if ops.takes_narrow:
+            return super().workspace(node, ops)
+        size = ops.convolution(replace(problem, precision="float32")).workspace_bytes
+        rounded = node.inputs[:2] if problem.precision == "tf32" else ()
+        narrow = [x for x in (*node.inputs, node) if x.dtype != SINGLE]
+        return [((size,), np.dtype(np.uint8)), *_in_float32([*rounded, *narrow])]
+
+    def forward(self, ops: Ops, node: Node, arrays: Arrays) -> list[Step]:
+        """Return the calls of a routine, with conversions where it takes float32 alone."""
+        problem: Convolution = node.attributes["problem"]
+        if ops.takes_narrow:
+            return super().forward(ops, node, arrays)
+        steps: list[Step] = []
+        space, *spaces = arrays.workspace
+        inputs = []
+        for at, x in enumerate(arrays.inputs):
+            rounds = problem.precision == "tf32" and at < 2
+            inputs.append(spaces.pop(0) if rounds or x.dtype != SINGLE else x)
+            if rounds:
+                steps.append((round_tf32, (x, inputs[-1])))
+            elif x.dtype != SINGLE:
+                steps += ops.convert(x, inputs[-1])
+        out = arrays.out if arrays.out.dtype == SINGLE else spaces.pop(0)
+        routine = ops.convolution(replace(problem, precision="float32"))
+        steps += routine.steps(inputs, out, space)
+        return steps if out is arrays.out else [*steps, *ops.convert(out, arrays.out)]
 
 
 class RoundedChain(Operation):
@@ -209,7 +249,10 @@ def _narrowing(precision: str, kept: np.dtype[Any]) -> Callable[[Graph], Graph]:
             _origin(x) for node in graph.order if _is_product(node) for x in node.inputs[:2]
         }
         leading = _leading_to(operands, graph)
-        wanted = set(graph.outputs)
+        # Images that are an output may be transposed to their layout after the convolution.
+        images = (_origin(x) for x in graph.outputs)
+        of_images = {x for x in images if isinstance(x.operation, OneConvolution)}
+        wanted = {*graph.outputs, *of_images}
         rounded: dict[Node, Node] = {}  # a value brought back to float32 -> where it is kept
         for_products: dict[Node, Node] = {}  # a value of float32 -> the same, narrow
 
@@ -263,7 +306,12 @@ def _narrowing(precision: str, kept: np.dtype[Any]) -> Callable[[Graph], Graph]:
 
 
 def _reduced(node: Node, inputs: tuple[Node, ...], precision: str, dtype: np.dtype[Any]) -> Node:
-    """Return a product of float32 with operands of another precision."""
+    """Return a product or convolution of float32 with operands of another precision."""
+    if isinstance(node.operation, OneConvolution):
+        problem = replace(node.attributes["problem"], precision=precision)
+        given = {"problem": problem}
+        of = ReducedConvolution()
+        return Node("reduced_convolution", node.shape, dtype, inputs, given, node.name, of)
     relu = bool(node.attributes.get("relu"))
     attributes = {"precision": precision, "relu": relu}
     operation = Product(precision, relu)
@@ -271,7 +319,8 @@ def _reduced(node: Node, inputs: tuple[Node, ...], precision: str, dtype: np.dty
 
 
 def _is_product(node: Node) -> bool:
-    return node.kind in PRODUCTS and node.dtype == SINGLE
+    is_product = node.kind in PRODUCTS or isinstance(node.operation, OneConvolution)
+    return is_product and node.dtype == SINGLE
 
 
 def _is_view(node: Node) -> bool:

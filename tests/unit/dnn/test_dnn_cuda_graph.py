@@ -6,6 +6,7 @@ from concurrent.futures import ThreadPoolExecutor
 
 import cuda_emulator
 import device_checks
+import fake_cublas
 import fake_cupy
 import numpy as np
 import pytest
@@ -69,6 +70,14 @@ def test_training_is_the_oracles_to_rounding(cuda, ops, optimizer):
 def test_images_and_sequences_are_the_oracles_to_rounding(cuda, ops, name):
     device_checks.check_images_and_sequences(cuda, name)
     assert all("launches" not in text or "second run" in text for text in ops.replays())
+
+
+@pytest.mark.parametrize("precision", ["tf32", "float16", "bfloat16"])
+def test_precisions_of_images(cuda, precision):
+    before = len(fake_cublas.Library.multiplications)
+    device_checks.check_precisions_of_images(cuda, precision)
+    asked = {(x.types[0], x.compute) for x in fake_cublas.Library.multiplications[before:]}
+    assert asked == {{"tf32": (0, 77), "float16": (2, 68), "bfloat16": (14, 68)}[precision]}
 
 
 def test_several_models_in_one_plan(cuda, ops):

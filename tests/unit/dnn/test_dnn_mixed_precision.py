@@ -6,7 +6,7 @@ import pytest
 
 import dnn
 from dnn import graph
-from dnn.backend import Ops
+from dnn.backend import Ops, has_numba, ops_for
 from dnn.backend.rounding import BFLOAT16, HALF, narrow, round_tf32, widen
 from dnn.errors import ConfigurationError, DataError, MixedPrecisionWarning
 from dnn.graph.passes import optimise, precision_passes
@@ -16,6 +16,7 @@ from dnn.precision import PRECISIONS
 from dnn.training.loss_scaling import LossScaling
 
 KEPT = {"float16": HALF, "bfloat16": BFLOAT16}
+DEVICES = ["numpy", "cpu"] if has_numba() else ["numpy"]
 EACH = pytest.mark.parametrize("precision", KEPT)
 
 
@@ -79,6 +80,37 @@ def test_a_product_takes_narrow_operands_and_an_output_is_not_rounded(precision)
     (found,) = graph.evaluate([graph.tanh(y) * 1.5], feeds, passes=passes_of(precision))
     between = rounded(kept[0] @ kept[1] + kept[2], precision)
     np.testing.assert_array_equal(found, np.tanh(between) * np.float32(1.5))
+
+
+@pytest.mark.parametrize("device", DEVICES)
+@pytest.mark.parametrize("precision", ["tf32", *KEPT])
+def test_a_convolution_and_its_gradients_take_operands_that_are_rounded(precision, device):
+    generator = np.random.default_rng(0)
+    x, w, b = (graph.placeholder(shape) for shape in [(2, 3, 6, 5), (4, 3, 3, 3), (4,)])
+    factors = generator.normal(size=(2, 4, 4, 3)).astype("f")
+    values = [generator.normal(size=node.shape).astype("f") for node in (x, w, b)]
+
+    def outputs(factors):
+        y = graph.conv2d(x, w, b)
+        return [y, *graph.gradients(y, [x, w], graph.constant(factors))]
+
+    def kept(value, is_operand=True):
+        if precision != "tf32":
+            return rounded(value, precision)
+        out = value.copy()
+        if is_operand:
+            round_tf32(value, out)
+        return out
+
+    feeds = dict(zip((x, w, b), values, strict=True))
+    found = graph.evaluate(outputs(factors), feeds, ops_for(device), passes=passes_of(precision))
+    feeds = {x: kept(values[0]), w: kept(values[1]), b: kept(values[2], False)}
+    expected = graph.evaluate(outputs(kept(factors)), feeds, Ops())
+    plain = graph.evaluate(outputs(factors), dict(zip((x, w, b), values, strict=True)), Ops())
+    for mine, wanted, unrounded in zip(found, expected, plain, strict=True):
+        assert mine.dtype == np.float32
+        np.testing.assert_allclose(mine, wanted, rtol=1e-5, atol=1e-5)
+        assert np.abs(mine - unrounded).max() > 1e-4
 
 
 @EACH
