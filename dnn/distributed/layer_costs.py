@@ -9,7 +9,7 @@ import numpy as np
 
 from dnn.backend import Array
 from dnn.graph.gradients import gradients
-from dnn.graph.node import placeholder, variable
+from dnn.graph.node import Node, placeholder, variable
 from dnn.graph.plan import Plan
 from dnn.layers.layer import NoiseSource
 from dnn.training.network import Network
@@ -81,13 +81,13 @@ def _plan_of(network: Network, i: int, shape: Sequence[int], is_first: bool) -> 
     if not (is_first or whole):
         sought.append(x)
     found = gradients(y, sought, dy) if sought and y.dtype.kind == "f" else []
-    arrays: dict[object, Array] = {
+    arrays: dict[Node, Array] = {
         each.node: ops.asarray(np.full(each.node.shape, 0.01, each.node.dtype))
         for each in (*layer.parameters, *layer.states)
     }
     arrays |= {node: ops.asarray(np.zeros((), np.uint64)) for node in noise}
     outputs = [y, x, dy, *found]
-    plan = Plan(outputs, ops, arrays, passes=network.passes)  # type: ignore[arg-type]
+    plan = Plan(outputs, ops, arrays, passes=network.passes)
     for edge, value in ((x, 0 if whole else 0.5), (dy, 0.5)):
         ops.fill(value, plan[edge])
     return plan

@@ -12,6 +12,7 @@ import pytest
 
 from dnn import (
     L2,
+    LSTM,
     SGD,
     Activation,
     Adam,
@@ -36,6 +37,7 @@ from dnn import (
     mlp,
 )
 from dnn.distributed import Mesh, run_on_threads
+from dnn.distributed.layer_costs import measured_costs, multiply_adds
 from dnn.distributed.model_parallel import pairs_of
 from dnn.errors import ConfigurationError, DisagreementError, PeerError
 from dnn.layers import Layer
@@ -338,6 +340,26 @@ def test_a_checkpoint_of_a_mesh_goes_on_in_one_process_and_on_another_mesh(
         assert outcome(network, epochs=1)["loss"] == pytest.approx(expected["loss"], tolerance)
     for rank in run_on_threads(2, second_half):
         assert rank["loss"] == pytest.approx(expected["loss"], tolerance)
+
+
+def sequence_layers() -> list[Layer]:
+    return [Input(5, dtype=int), Embedding(11, 4), LSTM(6), FullyConnected(3)]
+
+
+@pytest.mark.parametrize(
+    "layers", [tanh_layers, image_layers, deep_image_layers, embedding_layers, sequence_layers]
+)
+def test_every_layer_is_timed_and_counted(layers: Layers) -> None:
+    network = of(layers)._network
+    before = network.parameters.flat.copy()
+    costs = measured_costs(network)
+    assert len(costs) == len(network.layers)
+    assert all(0 < cost < 10 for cost in costs)
+    assert (network.parameters.flat == before).all()
+    counts = multiply_adds(network)
+    assert [bool(count) for count in counts] == [
+        isinstance(layer, FullyConnected | Conv2D | Residual | LSTM) for layer in network.layers
+    ]
 
 
 class Failing(Callback):
