@@ -90,6 +90,21 @@ def check_shared_gradients(comm: Communicator) -> None:
     assert comm.size == 1 or places[0] != places[1] == places[2]
 
 
+def check_wire(comm: Communicator) -> None:
+    """Gradients sent in float16 are rounded, alike on all ranks."""
+    results = []
+    for wire in (None, "float16"):
+        scheme = DataParallel(comm, wire=wire)
+        model = NeuralNetwork(mlp(6, [8], 3), optimizer=SGD(0.1), seed=1, parallel=scheme)
+        history = model.fit(X, Y, **FIT)
+        check_alike(model, history, comm)
+        results.append((bits(model), history.loss, history.exchange[0]["bytes_sent"]))
+    (exact, losses, sent), (rounded, others, fewer) = results
+    np.testing.assert_allclose(losses, others, rtol=1e-3)
+    assert (exact != rounded) == (comm.size > 1)
+    assert fewer == sent // 2
+
+
 def check_own_rows(comm: Communicator) -> None:
     """Each rank brings rows of its own, uneven ones: all count alike."""
     bounds = [0, *(43 * (rank + 1) ** 2 // comm.size**2 for rank in range(comm.size))]
@@ -153,6 +168,7 @@ def check_running_statistics(comm: Communicator) -> None:
 CASES = [
     check_joined_batch,
     check_shared_gradients,
+    check_wire,
     check_own_rows,
     check_networks_at_once,
     check_other_losses,

@@ -118,8 +118,11 @@ class DataParallel(RanksScheme):
         Raises
         ------
         ConfigurationError
-            If a step of one of K networks alone is to be left out.
+            If a step of one of K networks alone is to be left out, or gradients that are not of
+            float32 are to be sent in fewer bits.
         """
+        if self.wire is not None and precision.dtype != np.float32:
+            raise ConfigurationError(f"wire={self.wire!r} is for gradients of float32")
         if self.skips and (isinstance(seeds, Sequence) or precision.scales_loss):
             what = "an Ensemble" if isinstance(seeds, Sequence) else "float16, which skips itself"
             raise ConfigurationError(f'on_nan="skip" is not for {what}')
@@ -392,14 +395,10 @@ class _Exchange:
             function(*arguments)
 
     def _sum(self) -> None:
-        communicator, flat = self._communicator, self._flat
-        self.bytes_sent += flat.nbytes * (communicator.size > 1)
-        if self._on_host:
-            communicator.sum(flat)
-            return
-        host = np.ascontiguousarray(self._network.ops.to_host(flat))
-        communicator.sum(host)
-        self._network.ops.load(host, flat)
+        communicator, flat, wire = self._communicator, self._flat, self._scheme.wire
+        size_bytes = flat.nbytes // 2 if wire else flat.nbytes
+        self.bytes_sent += size_bytes * (communicator.size > 1)
+        communicator.sum(flat, wire=wire)
 
     def _look(self) -> bool:
         """Return whether gradients of this rank are not finite; note the first time."""
