@@ -13,7 +13,7 @@ kind that the device asks for, and a segment seen from outside is a `Tensor` of 
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
@@ -82,9 +82,6 @@ class FlatBuffer:
         Of the device where the buffer lies.
     models : int, optional
         K: as many networks of the same shapes, one row each.
-    allocate : callable, optional
-        ``bytes -> array of uint8``, where the buffer is to lie; new memory of the device if left
-        out.
 
     Attributes
     ----------
@@ -104,7 +101,6 @@ class FlatBuffer:
         dtype: npt.DTypeLike,
         ops: Ops,
         models: int | None = None,
-        allocate: Callable[[int], Array] | None = None,
     ) -> None:
         self.segments = tuple(segments)
         self.models = models
@@ -115,11 +111,7 @@ class FlatBuffer:
             line = ALIGNMENT_BYTES // item
             size = -(-size // line) * line  # every row begins at a cache line
             leading = (models,)
-        elements = math.prod(leading) * size
-        if allocate is None:
-            self.memory = MemoryManager.on(ops.device, elements, dtype)
-        else:
-            self.memory = MemoryManager.wrap(allocate(elements * item).view(dtype))
+        self.memory = MemoryManager.on(ops.device, math.prod(leading) * size, dtype)
         self.flat: Array = self.memory.write().reshape(*leading, size)
         self.flat[...] = 0
         self._by_name = {segment.name: segment for segment in self.segments}

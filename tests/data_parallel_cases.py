@@ -1,5 +1,7 @@
 """What data parallelism promises, as functions of a communicator: on threads, and under MPI."""
 
+import copy
+
 import numpy as np
 
 from dnn import (
@@ -8,10 +10,12 @@ from dnn import (
     BatchNorm,
     BinaryCrossEntropy,
     Ensemble,
+    Flatten,
     FullyConnected,
     Input,
     MeanSquaredError,
     NeuralNetwork,
+    Residual,
     mlp,
 )
 from dnn.distributed import DataParallel
@@ -71,25 +75,6 @@ def check_joined_batch(comm: Communicator) -> None:
         assert sum(history.tallies[0][1][:-1]) == sum(expected.tallies[0][1][:-1])
 
 
-def check_shared_gradients(comm: Communicator) -> None:
-    """Gradients of larger networks lie in memory that ranks share, one network after another."""
-    places = []
-    for units in (150, 200, 150):
-        single = NeuralNetwork(mlp(6, [units, units], 3), optimizer=SGD(0.1, momentum=0.9), seed=1)
-        expected = [single.fit(X, Y, **FIT) for _ in range(2)][-1]
-        model = NeuralNetwork(
-            mlp(6, [units, units], 3),
-            optimizer=SGD(0.1, momentum=0.9),
-            seed=1,
-            parallel=DataParallel(comm),
-        )
-        history = [model.fit(X, Y, **FIT) for _ in range(2)][-1]
-        check_alike(model, history, comm)
-        check_equal(model, history, single, expected)
-        places.append(model._network.gradients.flat.ctypes.data)
-    assert comm.size == 1 or places[0] != places[1] == places[2]
-
-
 def check_wire(comm: Communicator) -> None:
     """Gradients sent in float16 are rounded, alike on all ranks."""
     results = []
@@ -103,6 +88,25 @@ def check_wire(comm: Communicator) -> None:
     np.testing.assert_allclose(losses, others, rtol=1e-3)
     assert (exact != rounded) == (comm.size > 1)
     assert fewer == sent // 2
+
+
+def check_batch_norm_together(comm: Communicator) -> None:
+    """Normalised over the whole batch, a network is that of one process; images too."""
+    images = X[:42].reshape(-1, 2, 3, 1)
+    for x, made in (
+        (X[:42], [Input(6), FullyConnected(8), BatchNorm(), FullyConnected(3)]),
+        (images, [Input(2, 3, 1), Residual([BatchNorm()]), Flatten(), FullyConnected(3)]),
+    ):
+        single = NeuralNetwork(copy.deepcopy(made), optimizer=SGD(0.1), seed=1)
+        expected = single.fit(x, Y[:42], **{**FIT, "batch_size": 14})
+        scheme = DataParallel(comm, batch_norm="together")
+        model = NeuralNetwork(copy.deepcopy(made), optimizer=SGD(0.1), seed=1, parallel=scheme)
+        history = model.fit(x, Y[:42], **{**FIT, "batch_size": 14})
+        check_alike(model, history, comm)
+        check_equal(model, history, single, expected)
+        states = [each._network.state_buffer.flat for each in (model, single)]
+        np.testing.assert_allclose(*states, rtol=1e-4, atol=1e-6)
+        assert copy.deepcopy(model).predict(x).shape == (42,)
 
 
 def check_own_rows(comm: Communicator) -> None:
@@ -167,8 +171,8 @@ def check_running_statistics(comm: Communicator) -> None:
 
 CASES = [
     check_joined_batch,
-    check_shared_gradients,
     check_wire,
+    check_batch_norm_together,
     check_own_rows,
     check_networks_at_once,
     check_other_losses,

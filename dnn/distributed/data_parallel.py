@@ -24,7 +24,8 @@ from dnn.distributed.communicator import Communicator
 from dnn.distributed.scheme import RanksScheme, share_gradients
 from dnn.errors import ConfigurationError
 from dnn.graph.operation import Step
-from dnn.layers import Layer
+from dnn.layers import BatchNorm, Layer
+from dnn.layers.basic import Nested
 from dnn.losses import Loss
 from dnn.metrics import of_sums
 from dnn.optimizers import Update
@@ -42,12 +43,6 @@ if TYPE_CHECKING:
 __all__ = ["DataParallel"]
 
 
-SHARED_BYTES = 1 << 16
-"""Gradients of so many bytes lie in memory that ranks of a host share; fewer are copied."""
-
-_MEMORY: WeakKeyDictionary[Communicator, Array] = WeakKeyDictionary()
-
-
 class DataParallel(RanksScheme):
     """Every rank has the whole network, and computes a part of every batch.
 
@@ -61,6 +56,9 @@ class DataParallel(RanksScheme):
         What happens if the gradients of a rank contain NaN or infinity: training ends after the
         epoch, as with any network that diverges; or the step is left out on all ranks. Either way
         the history names rank, layer and step.
+    batch_norm : "own" or "together"
+        Whether `BatchNorm` takes mean and variance of each rank's part, or of the whole batch, as
+        one process does; that exchanges them in every step, forward and backward.
     wire : "float16", optional
         Gradients are sent in that type, and added up in their own.
 
@@ -72,8 +70,9 @@ class DataParallel(RanksScheme):
     Notes
     -----
     `batch_size` is that of all ranks together. What looks at a batch as a whole differs from one
-    process: batch norm normalises each rank's part by itself, and running statistics become the
-    mean of the ranks' after each epoch; dropout draws other numbers on each rank.
+    process: batch norm normalises each rank's part by itself, unless told otherwise, and running
+    statistics become the mean of the ranks' after each epoch; dropout draws other numbers on each
+    rank.
     """
 
     accumulates = True
@@ -84,12 +83,14 @@ class DataParallel(RanksScheme):
         *,
         rows: Literal["shared", "own"] = "shared",
         on_nan: Literal["stop", "skip"] = "stop",
+        batch_norm: Literal["own", "together"] = "own",
         wire: Literal["float16"] | None = None,
     ) -> None:
         super().__init__(comm)
         for name, value, known in (
             ("rows", rows, ("shared", "own")),
             ("on_nan", on_nan, ("stop", "skip")),
+            ("batch_norm", batch_norm, ("own", "together")),
             ("wire", wire, ("float16", None)),
         ):
             if value not in known:
@@ -99,6 +100,7 @@ class DataParallel(RanksScheme):
         # Samples of each rank in the last fit of a network, where each has its own.
         self._counts: WeakKeyDictionary[Network, list[int]] = WeakKeyDictionary()
         self.skips = on_nan == "skip"
+        self.joins = batch_norm == "together"
         self.wire = wire
 
     def __repr__(self) -> str:
@@ -128,12 +130,14 @@ class DataParallel(RanksScheme):
             raise ConfigurationError(f'on_nan="skip" is not for {what}')
         network = super().network(layers, loss, seeds, precision, ops, passes)
         share_gradients(self.communicator, network)
+        if self.joins:
+            for layer in network.layers:
+                _join(layer, self.communicator)
         return network
 
     def begin(self, fit: Fit) -> None:
         """Check that ranks agree, and take what training changes from rank 0; errors likewise."""
         super().begin(fit)
-        self._share(fit)
         if self.same_rows:
             return
         self._counts[fit.networks._network] = self.communicator.gather_values(fit.training.count)
@@ -141,25 +145,6 @@ class DataParallel(RanksScheme):
             counts = np.array(fit.class_counts)
             self.communicator.sum(counts)
             fit.class_counts = counts.tolist()
-
-    def _share(self, fit: Fit) -> None:
-        """Let gradients lie where the ranks of a host sum them in place.
-
-        All networks of a communicator take the same memory: they are trained one after the other,
-        and gradients last for a step.
-        """
-        network, communicator = fit.networks._network, self.communicator
-        flat = network.gradients.flat
-        if network.ops.device != "cpu" or communicator.size == 1 or flat.nbytes < SHARED_BYTES:
-            return
-        memory = _MEMORY.get(communicator)
-        if memory is None or memory.nbytes < flat.nbytes:
-            # Twice as much each time: what was there before stays for those who use it.
-            memory = communicator.shared_memory(1 << (flat.nbytes - 1).bit_length())
-            _MEMORY[communicator] = memory
-        if not np.may_share_memory(flat, memory):
-            network.move_gradients(lambda size_bytes: memory[:size_bytes])
-            fit.networks.bind_anew()
 
     def counts(self, network: Network, count: int) -> list[int]:
         """Return how many samples each rank has, this one having `count`."""
@@ -196,6 +181,15 @@ class DataParallel(RanksScheme):
         sums = sums_of(network, part)
         communicator.sum(sums)  # float64: counts are exact
         return _results(sums, network.loss.classifies)
+
+
+def _join(layer: Layer, communicator: Communicator) -> None:
+    """Let a layer, or those inside it, normalise over all ranks."""
+    if isinstance(layer, BatchNorm):
+        layer.normalise_over(communicator)
+    elif isinstance(layer, Nested):
+        for each in layer.inside:
+            _join(each, communicator)
 
 
 def _results(sums: Array, classifies: bool) -> list[dict[str, float]]:
@@ -266,6 +260,7 @@ class _PartTrainer(Trainer):
             ]
             rows[1] += self.count - rest
             self._mine: Array | None = np.concatenate([each.reshape(-1) for each in rows])
+            self._check_rows(min(run.total for run in runs if run.repeats))
             return runs
         self._mine = None
         steps = -(-sum(self._counts) // min(self._given, sum(self._counts)))
@@ -277,7 +272,18 @@ class _PartTrainer(Trainer):
             rows_of = [least + (start < more) for least, more in parts]
             runs.append(Run(rows_of[communicator.rank], sum(rows_of), end - start))
             start = end
+        self._check_rows(min(self._counts) // steps * communicator.size)
         return runs
+
+    def _check_rows(self, least: int) -> None:
+        """Refuse batches of which a rank has no row, where all have to normalise together."""
+        ranks = self._communicator.size
+        if self._scheme.joins and least < ranks:
+            message = f"{ranks} ranks need a row each in every batch"
+            raise ConfigurationError(
+                f'batch_norm="together": {message}, and the smallest has fewer: take another '
+                "batch_size, or leave samples out"
+            )
 
     def _own(self, order: Array) -> Array:
         """Return this rank's part of each batch, one behind the other."""

@@ -2,10 +2,15 @@
 
 from __future__ import annotations
 
+from typing import Any
+
+import numpy as np
+
 from dnn.errors import ConfigurationError, ShapeError, explains_arguments
 from dnn.graph import operations
-from dnn.graph.node import Node, Shape
+from dnn.graph.node import Node, Shape, constant
 from dnn.graph.operations.normalisation import Normalised
+from dnn.graph.operations.ranks import Ranks
 from dnn.layers.layer import Layer
 
 __all__ = ["BatchNorm", "LayerNorm"]
@@ -63,6 +68,21 @@ class BatchNorm(Layer):
             raise ConfigurationError(f"BatchNorm: epsilon must be in 0 .. 1, not {epsilon!r}")
         self.momentum = float(momentum)
         self.epsilon = float(epsilon)
+        self._ranks: Ranks | None = None
+
+    def normalise_over(self, ranks: Ranks | None) -> None:
+        """Take, in training, mean and variance of the batches of all ranks together, from now on.
+
+        Parameters
+        ----------
+        ranks : Ranks, optional
+            Each has one sample at least in every batch. None: of this rank's batch, as at first.
+        """
+        self._ranks = ranks
+
+    def __getstate__(self) -> dict[str, Any]:
+        """Return what a copy has: it is of one process."""
+        return {**super().__getstate__(), "_ranks": None}
 
     def build(self, shape: Shape) -> None:
         """Declare scale, shift and running statistics, one number for each channel."""
@@ -88,6 +108,8 @@ class BatchNorm(Layer):
             factor = self.scale / operations.sqrt(self.variance + self.epsilon)
             shift = self.shift - self.mean * factor
             return x * self._along(factor, x) + self._along(shift, x)
+        if self._ranks is not None:
+            return self._over_ranks(x, self._ranks)
         if x.ndim == IMAGES:
             numbers = self.scale, self.shift, self.axis, self.epsilon
             normalised = operations.batch_norm(x, *numbers)
@@ -96,6 +118,26 @@ class BatchNorm(Layer):
         normalised = operations.normalise(x, tuple(range(x.ndim - 1)), self.epsilon)
         self._keep_both(x, normalised)
         return normalised.values * self.scale + self.shift
+
+    def _over_ranks(self, x: Node, ranks: Ranks) -> Node:
+        """Return `x` normalised over the batches of all ranks, which may differ in size.
+
+        Every rank's loss depends on all samples, and so do gradients: two sums over ranks forward
+        and two backward, of a number or two for each channel.
+        """
+        channels = x.shape[self.axis]
+        axes = tuple(axis for axis in range(x.ndim) if axis != self.axis)
+        count = constant(np.array([x.size // channels]), x.dtype)
+        both = operations.concat([operations.sum(x, axes), count])
+        joined = operations.sum_over_ranks(both, ranks)
+        mean, elements = joined[:channels] / joined[channels:], joined[channels:]
+        centred = x - self._along(mean, x)
+        squares = operations.sum(operations.square(centred), axes)
+        squares = operations.sum_over_ranks(squares, ranks)
+        inverse = 1.0 / operations.sqrt(squares / elements + self.epsilon)
+        self._keep(self.mean, mean)
+        self._keep(self.variance, squares / operations.clip(elements - 1.0, 1.0))
+        return centred * self._along(inverse * self.scale, x) + self._along(self.shift, x)
 
     def _keep_both(self, x: Node, normalised: Normalised) -> None:
         elements = x.size // x.shape[self.axis]

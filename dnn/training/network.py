@@ -9,7 +9,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Literal
 
@@ -211,12 +211,6 @@ class Network:
         self._arena = Arena(ops)
         self._plans: dict[tuple[PlanKind, int, bool], BatchPlan] = {}
         self.average_by(None)
-
-    def move_gradients(self, allocate: Callable[[int], Array]) -> None:
-        """Let gradients lie in other memory, ``bytes -> array of uint8``; as after `resize`."""
-        segments = self.gradients.segments
-        self.gradients = FlatBuffer(segments, self.dtype, self.ops, self.models, allocate)
-        self._plans = {}
 
     def load_loss(self, loss: Loss) -> None:
         """Take the hyperparameters of a loss that is like the present one.

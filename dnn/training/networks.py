@@ -78,13 +78,6 @@ class Networks:
         self._trainer: TrainerLike | None = None
         self._network.average_by(update)
 
-    def bind_anew(self) -> None:
-        """Bind the optimizer to buffers that lie elsewhere now; what it remembers is kept."""
-        before = self._update
-        update = self._scheme.bind(self._network, self.optimizer)
-        update.restore(before.snapshot())
-        self._use(update)
-
     def explain_divergence(self, k: int = 0) -> str:
         """Return the layer where a network met infinity first that diverged in the last `fit`.
 

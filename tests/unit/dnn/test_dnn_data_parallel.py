@@ -11,6 +11,7 @@ from data_parallel_cases import CASES, FIT, X, Y
 from dnn import (
     SGD,
     Adam,
+    BatchNorm,
     Callback,
     ConfigurationError,
     DataError,
@@ -174,3 +175,14 @@ def test_mistakes_are_named():
             DataParallel(comm, rows="mine")
 
     run_on_threads(1, make)
+
+
+def test_ranks_that_normalise_together_need_a_row_each():
+    def train(comm):
+        layers = [Input(6), BatchNorm(), FullyConnected(3)]
+        model = model_of(comm, layers=layers, batch_norm="together")
+        return outcome(lambda: model.fit(X, Y, **{**FIT, "batch_size": 21}))
+
+    for error in run_on_threads(2, train, timeout_s=20):
+        assert isinstance(error, ConfigurationError)
+        assert "2 ranks need a row each in every batch" in str(error)
