@@ -2,7 +2,7 @@
 
 Each rank has a buffer that all ranks of its host see::
 
-    counters | what is summed, of the last 32 sums | two areas of 256 KiB
+    counters | what is summed, of the last 32 sums | two areas of 1 MiB
 
 and of each piece, 0, 1, 2, ... it counts how far it is::
 
@@ -50,7 +50,7 @@ _RECORDS: Final = 24
 _RECORD_LENGTH: Final = 4
 _RECORDS_KEPT: Final = 32
 _HEADER_BYTES: Final = 8 * (_RECORDS + _RECORD_LENGTH * _RECORDS_KEPT + 8)
-AREA_BYTES: Final = 1 << 18
+AREA_BYTES: Final = 1 << 20
 _BLOCK_BYTES: Final = 1 << 17  # of each array, so that what has been summed is still in the cache
 _FOLDER: Final = Path("/dev/shm")
 
