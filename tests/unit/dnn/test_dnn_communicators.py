@@ -52,14 +52,14 @@ def test_routines_are_measured_once(measured, monkeypatch):
     assert sorted(first) == [1024, 4096, 16384]
     records = measured.records()
     assert [record["sum"] for record in records] == [
-        f"sum-3ranks-1hosts3-{size}bytes" for size in (1024, 16384, 4096)
+        f"sum-thread-3ranks-1hosts3-{size}bytes" for size in (1024, 16384, 4096)
     ]
     for record in records:
         assert record["routine"] == first[int(record["sum"].split("-")[-1][:-5])]
         assert min(record["ms"], key=record["ms"].get) == record["routine"]
         assert {*ROUTINES, "shared"} == set(record["ms"])
     # Now they are known, whatever is faster.
-    measured.names["sum-3ranks-1hosts3-1024bytes"] = "tree"
+    measured.names["sum-thread-3ranks-1hosts3-1024bytes"] = "tree"
     assert run_on_threads(3, sum_up)[1][1024] == "tree"
     monkeypatch.setenv(ALLREDUCE_VARIABLE, "torus")
     assert set(run_on_threads(3, sum_up)[0].values()) == {"torus"}
