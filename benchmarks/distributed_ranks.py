@@ -17,6 +17,7 @@ from __future__ import annotations
 import sys
 import time
 from collections.abc import Callable, Mapping
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -29,8 +30,8 @@ BATCH = 100
 """Rows of a rank in a step."""
 _MLP: list[conv_nets.Item] = [*(("dense", 528), ("sigmoid",)) * 4, ("dense", 10)]
 NETS: Mapping[str, conv_nets.Net] = {
-    "mlp": conv_nets.Net((784,), BATCH, _MLP, 0.005, 40),
-    "lenet": conv_nets.NETS["lenet5_step"],
+    "mlp": conv_nets.Net((784,), BATCH, _MLP, 0.005, 30),
+    "lenet": replace(conv_nets.NETS["lenet5_step"], steps=30),
 }
 
 
