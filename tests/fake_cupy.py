@@ -82,6 +82,10 @@ class ndarray:
     def __len__(self):
         return len(self._host)
 
+    def __imul__(self, number):
+        Stream.now[-1].put(lambda: np.multiply(self._host, number, self._host))
+        return self
+
     def __array__(self, dtype=None, copy=None):
         raise TypeError("Implicit conversion to a NumPy array is not allowed.")
 
