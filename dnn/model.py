@@ -394,6 +394,11 @@ class NeuralNetwork(Networks):
     def __getstate__(self) -> dict[str, Any]:
         """Return what a copy is made from: plans, with their arrays, are compiled anew."""
         self._check_whole("copy")
+        if self._scheme.cuts_state:
+            message = "copy: this rank has a part of the optimizer's state alone"
+            raise ConfigurationError(
+                f"{message}: call gathered() on all ranks, which returns the whole"
+            )
         (state,) = states_of(self._network, self._update)
         return self._about(self._network.layers, state)
 

@@ -27,7 +27,7 @@ from dnn.memory import MemoryManager
 if TYPE_CHECKING:
     from dnn.tensor import Tensor
 
-__all__ = ["FlatBuffer", "Segment"]
+__all__ = ["FlatBuffer", "PartOfBuffer", "Segment"]
 
 
 @dataclass(frozen=True)
@@ -126,18 +126,30 @@ class FlatBuffer:
         # To split the last axis of a strided array takes no copy.
         return part.reshape((*self.flat.shape[:-1], *segment.shape))
 
-    def lie_in(self, memory: Array) -> None:
-        """Let the elements lie in other memory of the host, with the values that they have.
+    def lie_in(self, memory: Array, keeps: bool = True) -> None:
+        """Let the elements lie in other memory of the host.
 
         What has been bound to the buffer before keeps the old memory.
 
         Parameters
         ----------
         memory : array of as many elements of the same type, one axis
+        keeps : bool
+            Whether they keep the values that they have, or take those in that memory.
         """
-        np.copyto(memory, self.flat.reshape(-1))
+        if keeps:
+            np.copyto(memory, self.flat.reshape(-1))
         self.memory = MemoryManager.wrap(memory)
         self.flat = self.memory.write().reshape(self.flat.shape)
+
+    @property
+    def all_segments(self) -> tuple[Segment, ...]:
+        """Its segments, and of a part those of the whole buffer."""
+        return self.segments
+
+    def cut(self, flat: Array) -> Array:
+        """Return what of an array like the whole buffer's stands at the place of this one."""
+        return flat
 
     def tensor(self, name: str) -> Tensor:
         """Return a segment by name as a tensor of the buffer's memory, of the same shape."""
@@ -150,3 +162,44 @@ class FlatBuffer:
         shape = (self.models, *segment.shape)
         strides = (self.flat.shape[-1], *dense_strides(segment.shape))
         return Tensor.of_memory(self.memory, shape, segment.start, strides)
+
+
+class PartOfBuffer(FlatBuffer):
+    """Some neighbouring elements of a buffer of one network on the host, where they lie there.
+
+    Parameters
+    ----------
+    whole : FlatBuffer
+    start, stop : int, elements
+        Segments that reach over an end are cut there, and become vectors.
+    """
+
+    def __init__(self, whole: FlatBuffer, start: int, stop: int) -> None:
+        self._place = slice(start, stop)
+        self._of = whole.segments
+        self.segments = tuple(
+            _cut(segment, start, stop)
+            for segment in whole.segments
+            if segment.start < stop and segment.stop > start
+        )
+        self.models = None
+        self.flat = whole.flat[start:stop]
+        self.memory = MemoryManager.wrap(self.flat)
+        self._by_name = {segment.name: segment for segment in self.segments}
+
+    @property
+    def all_segments(self) -> tuple[Segment, ...]:
+        """The segments of the whole buffer."""
+        return self._of
+
+    def cut(self, flat: Array) -> Array:
+        """Return what of an array like the whole buffer's stands at the place of this part."""
+        return flat[self._place]
+
+
+def _cut(segment: Segment, start: int, stop: int) -> Segment:
+    """Return what of a segment is within bounds, by its place from the first of them."""
+    first, last = max(segment.start, start), min(segment.stop, stop)
+    is_whole = (first, last) == (segment.start, segment.stop)
+    shape = segment.shape if is_whole else (last - first,)
+    return Segment(segment.name, shape, first - start)

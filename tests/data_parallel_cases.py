@@ -1,12 +1,16 @@
 """What data parallelism promises, as functions of a communicator: on threads, and under MPI."""
 
 import copy
+import tempfile
+from pathlib import Path
 
 import numpy as np
 
 from dnn import (
+    LARS,
     SGD,
     Adam,
+    AdamW,
     BatchNorm,
     BinaryCrossEntropy,
     Ensemble,
@@ -14,12 +18,16 @@ from dnn import (
     FullyConnected,
     Input,
     MeanSquaredError,
+    Muon,
     NeuralNetwork,
     Residual,
+    load_checkpoint,
     mlp,
+    save_checkpoint,
 )
 from dnn.distributed import DataParallel
 from dnn.distributed.communicator import Communicator
+from dnn.optimizers.schedules import Cosine
 
 GENERATOR = np.random.default_rng(0)
 X = GENERATOR.normal(size=(43, 6)).astype("f4")
@@ -169,6 +177,69 @@ def check_running_statistics(comm: Communicator) -> None:
     assert len(set(comm.gather_values(states.tobytes().hex()))) == 1
 
 
+def check_sharded(comm: Communicator) -> None:
+    """A rank has an N-th of the optimizer's state, and all make the steps of one process."""
+    cases = [
+        (SGD(0.1, momentum=0.9), {"validation": (X[:7], Y[:7])}),
+        (Adam(0.01, average=0.9), {"accumulate": 2}),
+        (AdamW(0.01, 0.1, no_decay=["bias"], schedule=Cosine(20)), {"batch_size": 6}),
+        (SGD(0.1, momentum=0.9, clip_norm=0.05), {"batch_size": 3}),
+        (LARS(0.5, weight_decay=0.1), {}),
+        (Muon(0.02, leave_out=["fully_connected_2"]), {}),
+    ]
+    for optimizer, given in cases:
+        options = {**FIT, **given}
+        models, histories = [], []
+        for parallel in (None, DataParallel(comm), DataParallel(comm, sharded=True)):
+            models.append(
+                NeuralNetwork(mlp(6, [8], 3), optimizer=optimizer, seed=1, parallel=parallel)
+            )
+            histories.append(models[-1].fit(X, Y, **options))
+        single, whole, sharded = models
+        check_alike(sharded, histories[2], comm)
+        check_equal(sharded, histories[2], single, histories[0])
+        np.testing.assert_array_equal(sharded.predict(X), whole.predict(X))
+        if "clip_norm" not in optimizer.hyperparameters:  # whose sum over ranks has another order
+            assert bits(sharded) == bits(whole)
+        for name, buffer in sharded._update.state.items():
+            sizes = comm.gather_values(buffer.flat.size)
+            complete = single._update.state[name].flat.size
+            if complete == 1 or name == "average":
+                assert sizes == [complete] * comm.size
+                continue
+            # There may be nothing between two segments but a few elements for alignment.
+            assert complete - 16 * comm.size < sum(sizes) <= complete
+            if optimizer.is_elementwise:
+                assert max(sizes) <= complete / comm.size + 16
+
+
+def check_sharded_checkpoint(comm: Communicator) -> None:
+    """A checkpoint has the whole state: as many ranks, or another number of them, go on from it."""
+
+    def made(parallel: DataParallel | None) -> NeuralNetwork:
+        optimizer = Adam(0.01, average=0.9)
+        return NeuralNetwork(mlp(6, [8], 3), optimizer=optimizer, seed=1, parallel=parallel)
+
+    with tempfile.TemporaryDirectory() as folder:
+        path = Path(comm.gather_values(folder)[0]) / "checkpoint.safetensors"
+        model = made(DataParallel(comm, sharded=True))
+        model.fit(X, Y, **FIT)
+        save_checkpoint(model, path)
+        comm.gather_values(None)  # it is written
+        again, alone = made(DataParallel(comm, sharded=True)), made(None)
+        for each in (again, alone):
+            load_checkpoint(each, path)
+        comm.gather_values(None)  # all have read it
+    whole = model.gathered()
+    for each in (model, again, alone, whole):
+        each.fit(X, Y, **FIT)
+    assert bits(again) == bits(model)
+    assert bits(whole) == bits(alone)
+    np.testing.assert_allclose(
+        model._network.parameters.flat, alone._network.parameters.flat, rtol=2e-5, atol=2e-6
+    )
+
+
 CASES = [
     check_joined_batch,
     check_wire,
@@ -177,4 +248,6 @@ CASES = [
     check_networks_at_once,
     check_other_losses,
     check_running_statistics,
+    check_sharded,
+    check_sharded_checkpoint,
 ]

@@ -37,7 +37,17 @@ import numpy as np
 from dnn.backend import ALIGNMENT_BYTES, Array
 from dnn.backend.rounding import narrow, widen
 
-__all__ = ["ROUTINES", "Steps", "direct", "parts_of", "ring", "two_level"]
+__all__ = [
+    "ROUTINES",
+    "Steps",
+    "direct",
+    "direct_gather",
+    "direct_scatter",
+    "note_not_finite",
+    "parts_of",
+    "ring",
+    "two_level",
+]
 
 
 class Pending(Protocol):
@@ -261,18 +271,22 @@ def direct(
     sequence of Pending
     """
     parts = parts_of(array, messages.size)
-    yield from _scatter(messages, array, parts, tag, wire)
-    yield from _gather(messages, array, parts, tag, wire)
+    yield from direct_scatter(messages, array, parts, tag, wire)
+    yield from direct_gather(messages, array, parts, tag, wire)
 
 
-def _scatter(
+def direct_scatter(
     messages: Messages,
     array: Array,
     parts: Sequence[slice],
     tag: int,
     wire: np.dtype[np.generic] | None = None,
+    not_finite: list[tuple[int, int]] | None = None,
 ) -> Steps:
-    """Sum in order of rank so that each of the first ranks has the sum of one part."""
+    """Sum in order of rank so that each of the first ranks has the sum of one part.
+
+    `not_finite` becomes longer by what `note_not_finite` finds.
+    """
     rank, size = messages.rank, messages.size
     others = [other for other in range(size) if other != rank]
     mine = array[parts[rank]] if rank < len(parts) else array[:0]
@@ -299,9 +313,43 @@ def _scatter(
             np.add(mine, term, out=mine)
         else:
             np.copyto(mine, term)
+    if not_finite is not None:
+        terms = [arrived.get(other, own) for other in range(size)]
+        note_not_finite(mine, terms, parts[rank].start, not_finite)
 
 
-def _gather(
+def note_not_finite(
+    total: Array,
+    terms: Sequence[Array],
+    start: int,
+    found: list[tuple[int, int]],
+    replaced: int | None = None,
+) -> None:
+    """Look whether a sum is finite; if it is not, append which terms are not: (term, element).
+
+    Parameters
+    ----------
+    total : array, one axis
+    terms : sequence of array
+        What was added up.
+    start : int
+        What the first element is called.
+    found : list of (int, int)
+    replaced : int, optional
+        Which term has become the sum: it is named if no other one is not finite.
+    """
+    # One pass; a sum of squares may be too large where no element is.
+    if np.isfinite(np.dot(total, total)) or np.isfinite(total).all():
+        return
+    known = len(found)
+    others = [index for index in range(len(terms)) if index != replaced]
+    for index in [*others, *([] if replaced is None else [replaced])]:
+        where = np.flatnonzero(~np.isfinite(terms[index]))
+        if where.size and (index != replaced or len(found) == known):
+            found.append((index, start + int(where[0])))
+
+
+def direct_gather(
     messages: Messages,
     array: Array,
     parts: Sequence[slice],
@@ -362,11 +410,11 @@ def two_level(
     lanes = min(map(len, hosts))
     parts = parts_of(array, lanes)
     host, lane = Members(messages, within), within.index(messages.rank)
-    yield from _scatter(host, array, parts, tag)
+    yield from direct_scatter(host, array, parts, tag)
     if lane < lanes:
         between = Members(messages, [ranks[lane] for ranks in hosts])
         yield from ring(between, array[parts[lane]], tag)
-    yield from _gather(host, array, parts, tag)
+    yield from direct_gather(host, array, parts, tag)
 
 
 ROUTINES: dict[str, Callable[[Messages, Array, int], Steps]] = {

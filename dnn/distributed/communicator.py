@@ -79,6 +79,15 @@ class Communicator(Protocol):
     def shared_memory(self, size_bytes: int) -> Array:
         """Return bytes in which sums are made without a copy, if ranks of a host share memory."""
 
+    def common_memory(self, size_bytes: int) -> Array | None:
+        """Return bytes that are the same for all ranks, if all are on one host that has such."""
+
+    def reduce_scatter(self, array: Array, parts: Sequence[slice]) -> list[tuple[int, int]]:
+        """Sum an array so that each rank has the sum of its part; return who is not finite."""
+
+    def allgather(self, array: Array, parts: Sequence[slice]) -> None:
+        """Give to all ranks the part of an array that each of them has."""
+
     def broadcast(self, array: Array, root: int = 0) -> None:
         """Replace an array by that of one rank."""
 
@@ -146,8 +155,10 @@ class MessageCommunicator(ABC):
         """Return the communicator of some ranks, this one among them; all of them call it."""
 
     @abstractmethod
-    def _allocate(self, size_bytes: int) -> Sequence[Array] | None:
+    def _allocate(self, size_bytes: int, common: bool = False) -> Sequence[Array] | None:
         """Return zeros that all ranks of this host see, a piece for each; None without such memory.
+
+        If they are common, there is one piece, the same for each.
 
         All ranks call it, and all get memory or None.
         """
@@ -374,6 +385,73 @@ class MessageCommunicator(ABC):
             self._routines(SINGLE)
         memory = None if self._host_memory is None else self._host_memory.memory(most)
         return np.zeros(size_bytes, np.uint8) if memory is None else memory[:size_bytes]
+
+    def common_memory(self, size_bytes: int) -> Array | None:
+        """Return memory that is one for all ranks: what one of them writes, the others read.
+
+        Parameters
+        ----------
+        size_bytes : int
+            The same on all ranks.
+
+        Returns
+        -------
+        array of uint8, shape (size_bytes,), or None
+            Zeros; None where ranks are on several hosts, or share no memory.
+        """
+        if self.size > 1:
+            self._routines(SINGLE)
+        if self._host_memory is None or len(self._hosts()) > 1:
+            return None
+        return self._host_memory.memory(size_bytes, common=True)
+
+    def reduce_scatter(self, array: Array, parts: Sequence[slice]) -> list[tuple[int, int]]:
+        """Sum an array over all ranks, each of which gets one part of the sum.
+
+        Parameters
+        ----------
+        array : array of floating-point numbers, one axis, contiguous
+            On the host. Elements outside of the rank's part stay as they are; they are not to be
+            written before all ranks have ended this, which the `allgather` that follows sees to.
+        parts : sequence of slice
+            One for each rank, the same on all ranks.
+
+        Returns
+        -------
+        list of (int, int)
+            Which ranks have given NaN or infinity within the part, and the first such element.
+        """
+        found: list[tuple[int, int]] = []
+        if self.size == 1:
+            allreduce.note_not_finite(array, [array], 0, found)
+            return found
+        memory, what = self._host_memory, f"the sum of parts of {array.nbytes:,} bytes"
+        if memory is not None and len(self._hosts()) == 1 and memory.holds(array):
+            steps = memory.reduce_scatter(array, parts, found)
+        else:
+            tag = self._next_tag()
+            steps = allreduce.direct_scatter(self, array, parts, tag, not_finite=found)
+        self._start(steps, what).wait()
+        return found
+
+    def allgather(self, array: Array, parts: Sequence[slice]) -> None:
+        """Give to all ranks the part of an array that each of them has.
+
+        Parameters
+        ----------
+        array : array, one axis, contiguous
+            On the host. In `common_memory` nothing is copied, and it ends when all ranks have come.
+        parts : sequence of slice
+            One for each rank, the same on all ranks.
+        """
+        if self.size == 1:
+            return
+        memory = self._host_memory
+        if memory is not None and memory.is_common(array):
+            steps = memory.wait_for_all(array)
+        else:
+            steps = allreduce.direct_gather(self, array, parts, self._next_tag())
+        self._start(steps, f"the parts of {array.nbytes:,} bytes").wait()
 
     # Small things: where networks begin and end.
 

@@ -13,7 +13,7 @@ in one flat buffer, which ranks of one host share where they can.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Literal
 from weakref import WeakKeyDictionary
 
@@ -22,13 +22,14 @@ import numpy as np
 from dnn.backend import Array, Ops
 from dnn.distributed.communicator import Communicator
 from dnn.distributed.scheme import RanksScheme, share_gradients
+from dnn.distributed.sharded_state import ShardedState, share_parameters
 from dnn.errors import ConfigurationError
 from dnn.graph.operation import Step
 from dnn.layers import BatchNorm, Layer
 from dnn.layers.basic import Nested
 from dnn.losses import Loss
 from dnn.metrics import of_sums
-from dnn.optimizers import Update
+from dnn.optimizers import Optimizer, Update
 from dnn.precision import Precision
 from dnn.training.data import Samples
 from dnn.training.epoch import Run, Trainer
@@ -61,11 +62,15 @@ class DataParallel(RanksScheme):
         one process does; that exchanges them in every step, forward and backward.
     wire : "float16", optional
         Gradients are sent in that type, and added up in their own.
+    sharded : bool
+        Each rank moves a slice of the parameters, and keeps the optimizer's state of that slice
+        alone: one of N ranks an N-th. Averages of parameters are whole. For one network on the
+        host, in float32 or float64. See also Notes.
 
     Raises
     ------
     ConfigurationError
-        If an option is unknown.
+        If an option is unknown, or does not go with another one.
 
     Notes
     -----
@@ -73,6 +78,9 @@ class DataParallel(RanksScheme):
     process: batch norm normalises each rank's part by itself, unless told otherwise, and running
     statistics become the mean of the ranks' after each epoch; dropout draws other numbers on each
     rank.
+
+    With `sharded` the parameters of the ranks of one host are the same memory: what is changed in
+    them by hand is to be changed by one rank, or set to the same values by all.
     """
 
     accumulates = True
@@ -85,6 +93,7 @@ class DataParallel(RanksScheme):
         on_nan: Literal["stop", "skip"] = "stop",
         batch_norm: Literal["own", "together"] = "own",
         wire: Literal["float16"] | None = None,
+        sharded: bool = False,
     ) -> None:
         super().__init__(comm)
         for name, value, known in (
@@ -102,6 +111,13 @@ class DataParallel(RanksScheme):
         self.skips = on_nan == "skip"
         self.joins = batch_norm == "together"
         self.wire = wire
+        self.sharded = sharded
+        self.cuts_state = sharded and self.communicator.size > 1
+        if sharded and wire is not None:
+            raise ConfigurationError(
+                "DataParallel: sharded gradients are sent as they are: no wire"
+            )
+        self._states: WeakKeyDictionary[Network, ShardedState] = WeakKeyDictionary()
 
     def __repr__(self) -> str:
         return f"DataParallel({self.communicator.size} ranks)"
@@ -121,19 +137,56 @@ class DataParallel(RanksScheme):
         ------
         ConfigurationError
             If a step of one of K networks alone is to be left out, or gradients that are not of
-            float32 are to be sent in fewer bits.
+            float32 are to be sent in fewer bits; if what is to be sharded are K networks, lie on a
+            GPU, or are trained in float16.
         """
         if self.wire is not None and precision.dtype != np.float32:
             raise ConfigurationError(f"wire={self.wire!r} is for gradients of float32")
         if self.skips and (isinstance(seeds, Sequence) or precision.scales_loss):
             what = "an Ensemble" if isinstance(seeds, Sequence) else "float16, which skips itself"
             raise ConfigurationError(f'on_nan="skip" is not for {what}')
+        if self.sharded and (isinstance(seeds, Sequence) or precision.scales_loss):
+            what = "an Ensemble" if isinstance(seeds, Sequence) else "float16"
+            raise ConfigurationError(f"sharded=True is not for {what}")
+        if self.sharded and ops.device != "cpu":
+            raise ConfigurationError("sharded=True is for networks on the CPU")
         network = super().network(layers, loss, seeds, precision, ops, passes)
         share_gradients(self.communicator, network)
+        if self.cuts_state:
+            share_parameters(self.communicator, network)
         if self.joins:
             for layer in network.layers:
                 _join(layer, self.communicator)
         return network
+
+    def bind(self, network: Network, optimizer: Optimizer) -> Update | LossScaling:
+        """Return what moves the parameters, or this rank's slice of them; errors likewise."""
+        if not self.cuts_state:
+            return super().bind(network, optimizer)
+        state = ShardedState(self.communicator, network, optimizer.is_elementwise)
+        self._states[network] = state
+        return state.bind(network.ops, optimizer)
+
+    def common_arrays(self, network: Network, update: Update | LossScaling) -> list[Array]:
+        """Return what is the same on all ranks when a fit begins: that of rank 0."""
+        every = super().common_arrays(network, update)
+        state = self._states.get(network)
+        if state is None:
+            return every
+        cut = {id(x.flat) for name, x in update.state.items() if state.is_cut(name, x)}
+        return [array for array in every if id(array) not in cut]
+
+    def gathered(self, network: Network, update: Update | LossScaling) -> dict[str, Array]:
+        """Return every array that training changes, by name, whole and copied to the host."""
+        own, state = super().gathered(network, update), self._states.get(network)
+        if state is None or isinstance(update, LossScaling):
+            return own
+        return state.gathered(network, update, own)
+
+    def own_part(self, network: Network, arrays: Mapping[str, Array]) -> dict[str, Array]:
+        """Return what of `gathered` arrays belongs to this rank."""
+        state = self._states.get(network)
+        return dict(arrays) if state is None else state.own_part(network, arrays)
 
     def begin(self, fit: Fit) -> None:
         """Check that ranks agree, and take what training changes from rank 0; errors likewise."""
@@ -168,8 +221,11 @@ class DataParallel(RanksScheme):
         return _PartTrainer(self, network, update, samples, batch_size, inspect, accumulate)
 
     def end_epoch(self, network: Network, update: Update | LossScaling) -> None:
-        """Let running statistics be the mean of all ranks'."""
+        """Let running statistics be the mean of all ranks', and averages whole."""
         self.average_states(network)
+        state = self._states.get(network)
+        if state is not None and not isinstance(update, LossScaling):
+            state.gather_averages(update)
 
     def validate(self, network: Network, samples: Samples) -> list[dict[str, float]]:
         """Measure each of K networks: each rank its part of the samples, or its own."""
@@ -225,7 +281,7 @@ class _PartTrainer(Trainer):
         self._scheme = scheme
         self._communicator = scheme.communicator
         self._given = batch_size
-        self._exchange = _Exchange(scheme, network)
+        self._exchange = _Exchange(scheme, network, scheme._states.get(network))
         self._counts = scheme.counts(network, samples.count)
         super().__init__(network, update, samples, batch_size, inspect, accumulate)
         self._noise_seeds: dict[bytes, Array] = {}
@@ -300,7 +356,8 @@ class _PartTrainer(Trainer):
     def _moved(self, run: Run, late: Sequence[Step], end: Step) -> list[Step]:
         first: list[Step] = [] if run.rows else [(self._clear, ())]
         if not self._scheme.skips:
-            return [*first, (self._exchange.sum, ()), *super()._moved(run, late, end)]
+            move = [*self._update.steps, (self._exchange.share, ())]
+            return [*first, (self._exchange.sum, ()), *move, *late, end]
         calls = self._ops.link([*self._update.steps, *late])
         return [*first, (self._exchange.sum_and_step, (calls,)), end]
 
@@ -365,13 +422,14 @@ class _PartTrainer(Trainer):
 
 
 class _Exchange:
-    """The gradients of one network, summed over ranks and looked at before."""
+    """The gradients of one network, summed over ranks, and who has some that are not finite."""
 
-    def __init__(self, scheme: DataParallel, network: Network) -> None:
+    def __init__(self, scheme: DataParallel, network: Network, state: ShardedState | None) -> None:
         self._scheme = scheme
         self._communicator = scheme.communicator
         self._network = network
         self._flat = network.gradients.flat
+        self._parts = None if state is None else state.parts
         self._on_host = isinstance(self._flat, np.ndarray)
         # Of K networks some may diverge, which their histories say.
         self._looks = self._on_host and network.models is None
@@ -384,27 +442,52 @@ class _Exchange:
         self.bytes_sent = self.skipped = 0
 
     def sum(self) -> None:
-        """Replace the gradients by the sum over all ranks."""
+        """Replace the gradients, or this rank's slice of them, by the sum over all ranks."""
+        if self._parts is not None:
+            self._sum_part(self._parts)
+            return
         self._look()
         self._sum()
+
+    def share(self) -> None:
+        """Take the slices of the parameters that other ranks have moved."""
+        if self._parts is not None:
+            self._communicator.allgather(self._network.parameters.flat, self._parts)
 
     def sum_and_step(self, calls: Sequence[Step]) -> None:
         """Do the same and move the parameters, unless the gradients of a rank are not finite."""
         bad = np.zeros(1)
-        bad[0] = self._look()
+        bad[0] = self._look() if self._parts is None else self._sum_part(self._parts)
         self._communicator.sum(bad)
         if bad[0]:
             self.skipped += 1
             return
-        self._sum()
+        if self._parts is None:
+            self._sum()
         for function, arguments in calls:
             function(*arguments)
+        self.share()
 
     def _sum(self) -> None:
         communicator, flat, wire = self._communicator, self._flat, self._scheme.wire
         size_bytes = flat.nbytes // 2 if wire else flat.nbytes
         self.bytes_sent += size_bytes * (communicator.size > 1)
         communicator.sum(flat, wire=wire)
+
+    def _sum_part(self, parts: Sequence[slice]) -> bool:
+        """Sum this rank's slice; return whether some rank's was not finite, and note the first."""
+        self._step += 1
+        self.bytes_sent += self._flat.nbytes  # half of it as parameters
+        found = self._communicator.reduce_scatter(self._flat, parts)
+        for rank, element in sorted(found)[: self.found is None]:
+            segments = self._network.gradients.segments
+            name = next(each.name for each in reversed(segments) if each.start <= element)
+            self._note(rank, name)
+        return bool(found)
+
+    def _note(self, rank: int, parameter: str) -> None:
+        layer = parameter.rpartition(".")[0]
+        self.found = {"rank": rank, "layer": layer, "step": self._step}
 
     def _look(self) -> bool:
         """Return whether gradients of this rank are not finite; note the first time."""
@@ -415,8 +498,6 @@ class _Exchange:
         for segment in gradients.segments:
             if not np.isfinite(gradients[segment.name]).all():
                 if self.found is None:
-                    layer = segment.name.rpartition(".")[0]
-                    rank = self._communicator.rank
-                    self.found = {"rank": rank, "layer": layer, "step": self._step}
+                    self._note(self._communicator.rank, segment.name)
                 return True
         return False  # their squares are too large, they are not

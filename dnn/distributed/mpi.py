@@ -211,10 +211,10 @@ class MpiCommunicator(MessageCommunicator):
             comm, ranks.index(self.rank), len(ranks), nodes, self.timeout_s, self._failures
         )
 
-    def _allocate(self, size_bytes: int) -> Sequence[Array] | None:
+    def _allocate(self, size_bytes: int, common: bool = False) -> Sequence[Array] | None:
         host = self.nodes[self.rank]
         members = [rank for rank in range(self.size) if self.nodes[rank] == host]
-        whole_bytes = paged(size_bytes) * len(members)
+        whole_bytes = paged(size_bytes) * (1 if common else len(members))
         memory, name = None, ""
         try:
             if self.rank == members[0] and memory_is_ordered():
@@ -228,6 +228,8 @@ class MpiCommunicator(MessageCommunicator):
         finally:
             if name and memory is not None:
                 remove_file(name)
+        if common:
+            return [memory[:size_bytes]] * len(members)
         return pieces_of(memory, size_bytes, len(members))
 
     def _routines(self, dtype: np.dtype[Any]) -> Mapping[str, Routine]:

@@ -126,8 +126,8 @@ class NcclCommunicator(MessageCommunicator):
         assert isinstance(part, MessageCommunicator)
         return NcclCommunicator(part)
 
-    def _allocate(self, size_bytes: int) -> Sequence[Array] | None:
-        return self._below._allocate(size_bytes)
+    def _allocate(self, size_bytes: int, common: bool = False) -> Sequence[Array] | None:
+        return self._below._allocate(size_bytes, common)
 
     def report_failure(self, error: BaseException) -> None:
         """Tell all other ranks that this one has failed.

@@ -111,6 +111,7 @@ class _Region:
     start: int  # where this rank's piece begins in its address space
     size: int
     pieces: Sequence[Array]
+    is_common: bool  # all pieces are one: nothing in it is summed
     holder: weakref.ref[_Holder]  # is gone when nobody uses this rank's piece any more
 
 
@@ -140,7 +141,7 @@ class HostMemory:
         self,
         communicator: MessageCommunicator,
         hosts: Sequence[Sequence[int]],
-        allocate: Callable[[int], Sequence[Array] | None],
+        allocate: Callable[[int, bool], Sequence[Array] | None],
         own: Sequence[Array],
     ) -> None:
         self._communicator = communicator
@@ -162,29 +163,34 @@ class HostMemory:
         cls,
         communicator: MessageCommunicator,
         hosts: Sequence[Sequence[int]],
-        allocate: Callable[[int], Sequence[Array] | None],
+        allocate: Callable[[int, bool], Sequence[Array] | None],
     ) -> HostMemory | None:
         """Return what the ranks of one host share, None if any rank has no such memory."""
-        own = allocate(_HEADER_BYTES + 2 * AREA_BYTES)
+        own = allocate(_HEADER_BYTES + 2 * AREA_BYTES, False)
         return None if own is None else cls(communicator, hosts, allocate, own)
 
     def holds(self, array: Array) -> bool:
-        """Whether an array lies in such memory."""
+        """Whether an array lies in memory of which each rank has a piece."""
         return self._region_of(array) is not None
 
-    def memory(self, size_bytes: int) -> Array | None:
+    def is_common(self, array: Array) -> bool:
+        """Whether an array lies in memory that is one for all ranks of the host."""
+        return self._region_of(array, common=True) is not None
+
+    def memory(self, size_bytes: int, common: bool = False) -> Array | None:
         """Return a piece of memory, zeros, in which sums are made without a copy; None without.
 
         It is given back when the array that is returned, and all that look into it, are gone.
+        If it is common, ranks of the host get the same memory, and not a piece each.
         """
-        pieces = self._allocate(size_bytes)
+        pieces = self._allocate(size_bytes, common)
         if pieces is None:
             return None
         self._made += 1
         holder = _Holder(pieces[self._own])
         own = np.asarray(holder)
         start = _address(own)
-        region = _Region(self._made, start, size_bytes, pieces, weakref.ref(holder))
+        region = _Region(self._made, start, size_bytes, pieces, common, weakref.ref(holder))
         self._regions = [each for each in self._regions if each.holder() is not None] + [region]
         return own
 
@@ -203,30 +209,89 @@ class HostMemory:
         """
         region = self._region_of(array)
         if region is not None:
-            start = _address(array) - region.start
-            views = [
-                piece[start : start + array.nbytes].view(array.dtype) for piece in region.pieces
-            ]
+            views, start = self._views(region, array)
             self._pieces += 1
             return self._sum_in_place(views, self._pieces, tag, region.number, start)
         first = self._pieces + 1
         self._pieces += max(1, -(-array.nbytes // AREA_BYTES))
         return self._sum_by_copies(array, first, tag)
 
-    def _region_of(self, array: Array) -> _Region | None:
+    def reduce_scatter(
+        self, array: Array, parts: Sequence[slice], not_finite: list[tuple[int, int]]
+    ) -> allreduce.Steps:
+        """Sum a part of an array that it holds, where all ranks are of one host.
+
+        Until `wait_for_all`, others may still read what this rank has in their parts.
+
+        Parameters
+        ----------
+        array : array, one axis
+        parts : sequence of slice
+            One for each rank: the sum is written to that of this one.
+        not_finite : list of (int, int)
+            It becomes longer by which rank has which element that is not finite, within the part.
+
+        Returns
+        -------
+        iterator of what it waits for
+        """
+        region = self._region_of(array)
+        assert region is not None
+        views, start = self._views(region, array)
+        own = self._own
+        mine = [view[parts[own]] for view in views]
+        self._pieces += 1
+
+        def look(block: slice) -> None:
+            terms = [term[block] for term in mine]
+            at = parts[own].start + block.start
+            allreduce.note_not_finite(terms[own], terms, at, not_finite, own)
+
+        def steps(piece: int) -> allreduce.Steps:
+            yield from self._meet(piece, array, region.number, start)
+            _add(mine, mine[own : own + 1], look)
+            self._reach(SUMMED, piece)
+            self._reach(LEFT, piece)
+
+        return steps(self._pieces)
+
+    def wait_for_all(self, array: Array) -> allreduce.Steps:
+        """Wait until all ranks of the host have written their parts of a common array."""
+        region = self._region_of(array, common=True)
+        assert region is not None
+        self._pieces += 1
+
+        def steps(piece: int) -> allreduce.Steps:
+            yield from self._meet(piece, array, region.number, _address(array) - region.start)
+            self._reach(SUMMED, piece)
+            self._reach(LEFT, piece)
+
+        return steps(self._pieces)
+
+    def _meet(self, piece: int, array: Array, region: int, start: int) -> allreduce.Steps:
+        """Wait until all ranks have come to a piece, and see that it is the same for all."""
+        yield from self._enter(piece, array, region, start)
+        yield from self._all(ENTERED, piece, before=SUMMED)
+        self._check(piece)
+
+    def _views(self, region: _Region, array: Array) -> tuple[list[Array], int]:
+        """Return the arrays of all ranks of the host at the place of one, and where that is."""
+        start = _address(array) - region.start
+        stop = start + array.nbytes
+        return [piece[start:stop].view(array.dtype) for piece in region.pieces], start
+
+    def _region_of(self, array: Array, common: bool = False) -> _Region | None:
         start = _address(array)
         for region in self._regions:
             is_inside = region.start <= start and start + array.nbytes <= region.start + region.size
-            if is_inside and region.holder() is not None:
+            if is_inside and region.is_common == common and region.holder() is not None:
                 return region
         return None
 
     def _sum_in_place(
         self, views: Sequence[Array], piece: int, tag: int, region: int, start: int
     ) -> allreduce.Steps:
-        yield from self._enter(piece, views[self._own], region, start)
-        yield from self._all(ENTERED, piece, before=SUMMED)
-        self._check(piece)
+        yield from self._meet(piece, views[self._own], region, start)
         parts = allreduce.parts_of(views[0], self._lanes)
         if self._own < self._lanes:
             mine = [view[parts[self._own]] for view in views]
@@ -333,11 +398,13 @@ def _address(array: Array) -> int:
     return address
 
 
-def _add(terms: Sequence[Array], into: Sequence[Array]) -> None:
+def _add(
+    terms: Sequence[Array], into: Sequence[Array], look: Callable[[slice], None] | None = None
+) -> None:
     """Add arrays in their order, and write the sum to each of some others.
 
     It goes block by block, so that every block is read from memory once. An array may be among
-    both.
+    both. `look` is told of each block that is summed.
     """
     size, step = terms[0].size, max(1, _BLOCK_BYTES // terms[0].itemsize)
     first, *others = into
@@ -357,6 +424,8 @@ def _add(terms: Sequence[Array], into: Sequence[Array]) -> None:
             np.copyto(first[block], total)
         for each in others:
             np.copyto(each[block], total)
+        if look is not None:
+            look(block)
 
 
 def pieces_of(memory: Array, size_bytes: int, count: int) -> list[Array]:

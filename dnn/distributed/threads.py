@@ -104,7 +104,7 @@ class ThreadCommunicator(MessageCommunicator):
             self._first_rank,
         )
 
-    def _allocate(self, size_bytes: int) -> Sequence[Array] | None:
+    def _allocate(self, size_bytes: int, common: bool = False) -> Sequence[Array] | None:
         self._splits += 1
         pieces = self._post.pieces
         names = [(*self._name, self._splits, rank) for rank in range(self.size)]
@@ -114,6 +114,8 @@ class ThreadCommunicator(MessageCommunicator):
         host = self.nodes[self.rank]
         with self._post.lock:
             found = [pieces[name] for name in names if self.nodes[name[-1]] == host]
+        if common:
+            found = found[:1] * len(found)
         self.gather_values(None)  # all have been found
         with self._post.lock:
             del pieces[names[self.rank]]

@@ -129,7 +129,7 @@ class TupleCommunicator(MessageCommunicator):
         part._failure_tag, part._first_rank = self._failure_tag, self._first_rank
         return part
 
-    def _allocate(self, size_bytes: int) -> None:
+    def _allocate(self, size_bytes: int, common: bool = False) -> None:
         return None  # each rank is taken to be on a host of its own
 
     def report_failure(self, error: BaseException) -> None:

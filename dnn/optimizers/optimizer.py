@@ -104,6 +104,8 @@ class Optimizer:
         Names of buffers like the parameters', zero at first, such as velocities.
     workspaces : int
         Number of arrays of a block's shape that a step needs besides.
+    is_elementwise : bool
+        Whether parameters may be cut anywhere, since no element's step depends on another's.
     hyperparameters : dict of str to float or tuple of float
 
     Raises
@@ -115,6 +117,7 @@ class Optimizer:
 
     state_names: tuple[str, ...] = ()
     workspaces: int = 0
+    is_elementwise = True
 
     @explains_arguments
     def __init__(
@@ -365,11 +368,13 @@ def _average_steps(
     """
     steps = schedule_steps(ops, _has_past, scalars, state, "average", "averaging")
     w = parameters.flat
-    buffer = FlatBuffer(parameters.segments, w.dtype, ops, parameters.models)
+    # Whole even if parameters are a part of a network's: predictions are made with it.
+    buffer = FlatBuffer(parameters.all_segments, w.dtype, ops, parameters.models)
     state["average"] = buffer
+    average = parameters.cut(buffer.flat)
     spaces = [empty(ops, w.shape, dtype) for dtype in _MOVING_AVERAGE.workspace(w.dtype)]
-    inputs = (buffer.flat, w, scalars["average"])
-    return [*steps, ops.elementwise(_MOVING_AVERAGE, inputs, buffer.flat, spaces)]
+    inputs = (average, w, scalars["average"])
+    return [*steps, ops.elementwise(_MOVING_AVERAGE, inputs, average, spaces)]
 
 
 def _has_past(step: int) -> float:

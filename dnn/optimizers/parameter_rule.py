@@ -41,6 +41,8 @@ class ParameterRule(Optimizer):
         As in `Optimizer`.
     """
 
+    is_elementwise = False
+
     def rule(
         self, w: Node, g: Node, state: Mapping[str, Node], scalars: Mapping[str, Node]
     ) -> Mapping[str, Node]:
@@ -236,9 +238,10 @@ class Muon(ParameterRule):
         """Compile the update of matrices, and that of all other parameters behind it."""
         segments = parameters.segments if segments is None else segments
         matrices = [each for each in segments if self._is_matrix(each)]
-        unknown = [name for name in self.leave_out if not any(_begins(x, name) for x in segments)]
+        every = parameters.all_segments
+        unknown = [name for name in self.leave_out if not any(_begins(x, name) for x in every)]
         if unknown:
-            known = ", ".join(segment.name for segment in segments)
+            known = ", ".join(segment.name for segment in every)
             message = f"no parameter begins with {unknown[0]!r} (there are: {known})"
             raise ConfigurationError(f"Muon: leave_out: {message}")
         update = super().bind(ops, parameters, gradients, matrices)

@@ -73,9 +73,12 @@ class Scheme:
         Of the ranks that train a network together; None in one process.
     accumulates : bool
         Whether a batch may be computed in pieces, as `accumulate` of `fit` asks for.
+    cuts_state : bool
+        Whether a rank remembers of its optimizer a part alone.
     """
 
     accumulates: bool = True
+    cuts_state: bool = False
     communicator: Any = None
 
     def network(

@@ -1,0 +1,156 @@
+"""Optimizer state cut over ranks: each keeps what belongs to its slice of the parameters.
+
+::
+
+    gradients of rank 0  | slice 0 | slice 1 |      rank 0 sums slice 0 of all ranks' gradients,
+    gradients of rank 1  | slice 0 | slice 1 |      moves slice 0 of the parameters, and so on
+    parameters           | slice 0 | slice 1 |      then every rank takes the slices of the others
+
+An update by a formula of elements may be cut anywhere, one of whole parameters between them. It is
+the first stage of [1]_; parameters and gradients remain whole.
+
+References
+----------
+.. [1] Rajbhandari, Rasley, Ruwase and He, ZeRO: Memory optimizations toward training trillion
+       parameter models, 2020, section 5.1.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from itertools import pairwise
+
+import numpy as np
+
+from dnn.backend import Array, Ops
+from dnn.distributed.allreduce import parts_of
+from dnn.distributed.communicator import Communicator
+from dnn.graph.operation import Step
+from dnn.optimizers import Optimizer, Update
+from dnn.parameters import FlatBuffer, PartOfBuffer, Segment
+from dnn.training.network import Network
+
+__all__ = ["ShardedState", "share_parameters"]
+
+_AVERAGE = "average"  # is whole on every rank, since predictions are made with it
+
+
+def share_parameters(communicator: Communicator, network: Network) -> None:
+    """Let the ranks of one host have one array of parameters, that of rank 0, if they can.
+
+    All ranks call it for the same networks in the same order, before an update is bound to them.
+    """
+    flat = network.parameters.flat
+    memory = communicator.common_memory(flat.nbytes)
+    if memory is None:
+        return
+    values = memory.view(flat.dtype)
+    if communicator.rank == 0:
+        network.parameters.lie_in(values)
+    communicator.gather_values(None)  # they are there
+    if communicator.rank != 0:
+        network.parameters.lie_in(values, keeps=False)
+
+
+class ShardedState:
+    """Which slice of a network's parameters each rank moves, and what it remembers of it.
+
+    Parameters
+    ----------
+    communicator : Communicator
+    network : Network
+        One on the host.
+    is_elementwise : bool
+        Whether parameters may be cut within.
+
+    Attributes
+    ----------
+    parts : list of slice
+        One for each rank.
+    """
+
+    def __init__(self, communicator: Communicator, network: Network, is_elementwise: bool) -> None:
+        self._communicator = communicator
+        flat = network.parameters.flat
+        self.parts = parts_of(flat, communicator.size)
+        if not is_elementwise:
+            self.parts = _between_segments(network.parameters.segments, self.parts)
+        own = self.parts[communicator.rank]
+        self._own_parameters = PartOfBuffer(network.parameters, own.start, own.stop)
+        self._own_gradients = PartOfBuffer(network.gradients, own.start, own.stop)
+
+    def bind(self, ops: Ops, optimizer: Optimizer) -> Update:
+        """Return what moves this rank's slice; a norm of gradients is that of all slices."""
+        update = optimizer.bind(ops, self._own_parameters, self._own_gradients)
+        steps: list[Step] = []
+        for function, arguments in update.steps:
+            if function == ops.clip_factor:
+                steps.append((self._sum_squares, arguments[:1]))
+            steps.append((function, arguments))
+        update.steps = steps
+        return update
+
+    def _sum_squares(self, sums: Array) -> None:
+        """Let sums of squares add up to those of all ranks."""
+        total = np.array([sums.sum(dtype=np.float64)])
+        self._communicator.sum(total)
+        sums[...] = 0
+        sums[..., :1] = total
+
+    def is_cut(self, name: str, buffer: FlatBuffer) -> bool:
+        """Whether a buffer that an optimizer has by a name is of this rank's slice alone."""
+        return name != _AVERAGE and buffer.segments == self._own_parameters.segments
+
+    def gather_averages(self, update: Update) -> None:
+        """Let averages of the parameters be whole on every rank."""
+        if _AVERAGE in update.state:
+            self._communicator.allgather(update.state[_AVERAGE].flat, self.parts)
+
+    def gathered(
+        self, network: Network, update: Update, arrays: Mapping[str, Array]
+    ) -> dict[str, Array]:
+        """Return arrays by name with what all ranks remember; all of them call it."""
+        kinds = [kind for kind, buffer in update.state.items() if self.is_cut(kind, buffer)]
+        whole = {
+            name: array
+            for name, array in arrays.items()
+            if not name.startswith(tuple(f"optimizer/{kind}/" for kind in kinds))
+        }
+        parameters = network.parameters
+        for kind in kinds:
+            flat = np.zeros(parameters.flat.shape, parameters.flat.dtype)
+            mine, first = update.state[kind].flat, self.parts[self._communicator.rank].start
+            flat[first : first + mine.size] = mine
+            self._communicator.allgather(flat, self.parts)
+            for segment in parameters.segments:
+                values = flat[segment.start : segment.stop].reshape(segment.shape)
+                whole[f"optimizer/{kind}/{segment.name}"] = values
+        return whole
+
+    def own_part(self, network: Network, arrays: Mapping[str, Array]) -> dict[str, Array]:
+        """Return what of such arrays belongs to this rank."""
+        own = self.parts[self._communicator.rank]
+        mine = {segment.name: segment for segment in self._own_parameters.segments}
+        segments = {segment.name: segment for segment in network.parameters.segments}
+        found: dict[str, Array] = {}
+        for name, array in arrays.items():
+            place, _, rest = name.partition("/")
+            kind, _, parameter = rest.partition("/")
+            segment = segments.get(parameter)
+            if place != "optimizer" or kind == _AVERAGE or segment is None:
+                found[name] = array
+            elif array.shape != segment.shape:
+                found[name] = array  # which is refused by its shape
+            elif parameter in mine:
+                first = max(own.start - segment.start, 0)
+                part = array.reshape(-1)[first : first + mine[parameter].size]
+                found[name] = part.reshape(mine[parameter].shape)
+        return found
+
+
+def _between_segments(segments: Sequence[Segment], parts: Sequence[slice]) -> list[slice]:
+    """Move the ends of parts to the nearest beginnings of segments."""
+    end = parts[-1].stop
+    starts = [*(segment.start for segment in segments), end]
+    inner = [min(starts, key=lambda start: abs(start - part.stop)) for part in parts[:-1]]
+    return [slice(*pair) for pair in pairwise([0, *inner, end])]
