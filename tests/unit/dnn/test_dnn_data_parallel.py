@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import copy
 import re
 
 import numpy as np
 import pytest
-from data_parallel_cases import CASES, FIT, X, Y
+from data_parallel_cases import CASES, FIT, X, Y, check_sharded
 
 from dnn import (
     SGD,
@@ -16,6 +17,7 @@ from dnn import (
     ConfigurationError,
     DataError,
     Dropout,
+    Ensemble,
     FullyConnected,
     Input,
     NeuralNetwork,
@@ -114,29 +116,34 @@ def test_what_stops_one_rank_stops_all():
         assert (len(history), history.stopped) == (1, "enough")
 
 
-def spoiled(comm, on_nan):
+def spoiled(comm, on_nan, sharded):
     """Train with gradients of one layer of rank 1 that are NaN in the third step."""
-    model = model_of(comm, on_nan=on_nan)
+    model = model_of(comm, on_nan=on_nan, sharded=sharded)
     trainer_of = model._scheme.trainer
 
     def trainer(network, *arguments):
         made = trainer_of(network, *arguments)
-        look = made._exchange._look
+        name = "_sum_part" if sharded else "_look"
+        look = getattr(made._exchange, name)
 
-        def spoil():
+        def spoil(*parts):
             if comm.rank == 1 and made._exchange._step == 2:
                 network.gradients["fully_connected_2.weight"][0, 1] = np.nan
-            return look()
+            return look(*parts)
 
-        made._exchange._look = spoil
+        setattr(made._exchange, name, spoil)
         return made
 
     model._scheme.trainer = trainer
     return model, model.fit(X, Y, **FIT)
 
 
-def test_nan_gradients_stop_the_training_and_are_named():
-    for model, history in run_on_threads(2, lambda comm: spoiled(comm, "stop"), timeout_s=20):
+@pytest.mark.parametrize(("sharded", "nodes"), [(False, (0, 0)), (True, (0, 0)), (True, (0, 1))])
+def test_nan_gradients_stop_the_training_and_are_named(sharded, nodes):
+    results = run_on_threads(
+        2, lambda comm: spoiled(comm, "stop", sharded), nodes=nodes, timeout_s=20
+    )
+    for model, history in results:
         assert history.diverged
         assert len(history) == 1
         assert (
@@ -145,8 +152,10 @@ def test_nan_gradients_stop_the_training_and_are_named():
         assert model.explain_divergence() == "fully_connected_2"
 
 
-def test_a_step_with_nan_gradients_is_left_out():
-    for model, history in run_on_threads(3, lambda comm: spoiled(comm, "skip"), timeout_s=20):
+@pytest.mark.parametrize("sharded", [False, True])
+def test_a_step_with_nan_gradients_is_left_out(sharded):
+    results = run_on_threads(3, lambda comm: spoiled(comm, "skip", sharded), timeout_s=20)
+    for model, history in results:
         assert not history.diverged
         assert (len(history), history.skipped_steps) == (2, 1)
         assert history.exchange[0]["nan"] == {"rank": 1, "layer": "fully_connected_2", "step": 3}
@@ -169,10 +178,46 @@ def test_noise_differs_between_ranks_and_is_the_same_afterwards():
     assert results[0][2] == results[1][2]
 
 
+def test_sharded_state_over_several_hosts():
+    run_on_threads(3, check_sharded, nodes=(0, 0, 1), timeout_s=60)
+
+
+def test_ranks_of_a_host_have_one_array_of_sharded_parameters():
+    def make(comm):
+        network = model_of(comm, sharded=True)._network
+        comm.gather_values(None)
+        if comm.rank == 1:
+            network.parameters["fully_connected_1.bias"][0] = 3
+        comm.gather_values(None)
+        return network.parameters["fully_connected_1.bias"][0]
+
+    assert run_on_threads(2, make, timeout_s=20) == [3, 3]
+    assert run_on_threads(2, make, nodes=[0, 1], timeout_s=20) == [0, 3]
+
+
+def test_a_copy_needs_the_whole_sharded_state():
+    def make(comm):
+        model = model_of(comm, optimizer=Adam(), sharded=True)
+        error = outcome(lambda: copy.deepcopy(model))
+        return error, copy.deepcopy(model.gathered()).predict(X).shape
+
+    for error, shape in run_on_threads(2, make, timeout_s=20):
+        assert isinstance(error, ConfigurationError)
+        assert "part of the optimizer's state alone: call gathered()" in str(error)
+        assert shape == (43,)
+
+
 def test_mistakes_are_named():
     def make(comm):
         with pytest.raises(ConfigurationError, match="rows must be 'shared' or 'own'"):
             DataParallel(comm, rows="mine")
+        with pytest.raises(ConfigurationError, match="sent as they are: no wire"):
+            DataParallel(comm, wire="float16", sharded=True)
+        scheme = DataParallel(comm, sharded=True)
+        with pytest.raises(ConfigurationError, match="sharded=True is not for an Ensemble"):
+            Ensemble(mlp(6, [8], 3), seeds=[1, 2], parallel=scheme)
+        with pytest.raises(ConfigurationError, match="sharded=True is not for float16"):
+            NeuralNetwork(mlp(6, [8], 3), dtype="float16", parallel=scheme)
 
     run_on_threads(1, make)
 
