@@ -23,6 +23,7 @@ line promise without further instructions, and others do not. So elsewhere there
 
 from __future__ import annotations
 
+import math
 import mmap
 import os
 import platform
@@ -51,7 +52,7 @@ _RECORD_LENGTH: Final = 4
 _RECORDS_KEPT: Final = 32
 _HEADER_BYTES: Final = 8 * (_RECORDS + _RECORD_LENGTH * _RECORDS_KEPT + 8)
 AREA_BYTES: Final = 1 << 20
-_BLOCK_BYTES: Final = 1 << 17  # of each array, so that what has been summed is still in the cache
+_BLOCK_BYTES: Final = 1 << 20  # of all arrays, so that what has been summed is still in the cache
 _FOLDER: Final = Path("/dev/shm")
 
 
@@ -243,9 +244,12 @@ class HostMemory:
         self._pieces += 1
 
         def look(block: slice) -> None:
+            total = mine[own][block]
+            if math.isfinite(np.dot(total, total)):
+                return
             terms = [term[block] for term in mine]
             at = parts[own].start + block.start
-            allreduce.note_not_finite(terms[own], terms, at, not_finite, own)
+            allreduce.note_not_finite(total, terms, at, not_finite, own)
 
         def steps(piece: int) -> allreduce.Steps:
             yield from self._meet(piece, array, region.number, start)
@@ -406,7 +410,7 @@ def _add(
     It goes block by block, so that every block is read from memory once. An array may be among
     both. `look` is told of each block that is summed.
     """
-    size, step = terms[0].size, max(1, _BLOCK_BYTES // terms[0].itemsize)
+    size, step = terms[0].size, max(1, _BLOCK_BYTES // len(terms) // terms[0].itemsize)
     first, *others = into
     if len(terms) == 1:
         for each in into:
