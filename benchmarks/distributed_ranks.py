@@ -1,7 +1,7 @@
 """What a rank of each contender of `distributed` does, and how its ranks are started.
 
 ``dnn``
-    `dnn.NeuralNetwork` with ``parallel=DataParallel(...)`` under mpiexec.
+    `dnn.NeuralNetwork` with ``parallel=DataParallel(..., sharded=True)`` under mpiexec.
 ``torch``
     ``DistributedDataParallel`` with gloo under torchrun.
 ``mpi``
@@ -95,7 +95,7 @@ class DnnRank:
             if together:
                 from dnn.distributed import DataParallel
 
-                options["parallel"] = DataParallel(self.communicator)
+                options["parallel"] = DataParallel(self.communicator, sharded=True)
             self.models[net, together] = conv_nets.dnn_model(known, self.given, net, **options)
         ranks = self.ranks if together else 1
         rows = slice(None, ranks * BATCH * known.steps)
