@@ -210,6 +210,9 @@ class StageNetwork(Network):
                 dx_array = empty(self.ops, x.shape, x.dtype)
                 into.append((found[-1], dx_array))
             wanted += self._assignments()
+        if not self.is_last:
+            # They are sent as they lie: images and sequences may stand in another order.
+            into.append((outputs, empty(self.ops, outputs.shape, outputs.dtype)))
         # That pass would take outputs that nobody reads here for the gradient of a weight.
         passes = [name for name in self.passes if name != "products_last"]
         plan, now = self._planned(wanted, into, arena, passes, by_average, more)

@@ -179,6 +179,29 @@ def test_images_and_weights_of_samples_go_through_a_pipeline(weighted: bool) -> 
     assert_equal_to(run(None), run_on_threads(2, lambda comm: run(Mesh(comm, **split))), 2e-4)
 
 
+def behind_a_convolution() -> list[Layer]:
+    first, second = Conv2D(4, 3, padding=1), Conv2D(2, 3)
+    return [Input(1, 6, 6), first, Activation("relu"), second, Flatten(), FullyConnected(3)]
+
+
+def behind_a_sequence() -> list[Layer]:
+    return [Input(4, 3), LSTM(5, return_sequences=True), LSTM(4), FullyConnected(3)]
+
+
+@pytest.mark.parametrize(
+    ("layers", "split"), [(behind_a_convolution, (3,)), (behind_a_sequence, (2,))]
+)
+@pytest.mark.parametrize("device", ["numpy", "cpu"])
+def test_a_stage_ends_with_outputs_that_stand_in_another_order(
+    layers: Layers, split: tuple[int, ...], device: str
+) -> None:
+    shape = layers()[0].shape
+    x = RANDOM.standard_normal((30, *shape)).astype(np.float32)
+    one = outcome(of(layers, device=device), x, Y[:30])
+    mesh = {"pipeline": 2, "split": split}
+    assert_equal_to(one, on_mesh(2, layers, mesh, device=device, x=x, y=Y[:30]), 1e-3)
+
+
 def test_integers_go_into_the_first_stage() -> None:
     x = RANDOM.integers(0, 11, (30, 5))
 
