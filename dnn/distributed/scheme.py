@@ -178,6 +178,6 @@ def own_noise(communicator: Communicator, network: Network, batches: int) -> Ite
     own = first + (communicator.rank << 40)  # no training has so many batches
     ops.load(np.array(own, np.uint64), number)
     yield
-    has_drawn = np.array([int(ops.to_host(number)) != own], np.uint8)
-    communicator.broadcast(has_drawn, communicator.size - 1)  # which is no server alone
-    ops.load(np.array(first + batches * int(has_drawn[0]), np.uint64), number)
+    draws = np.array([int(ops.to_host(number)) != own], np.float64)
+    communicator.sum(draws)  # a server alone, or a rank without a row, has drawn nothing
+    ops.load(np.array(first + batches * bool(draws[0]), np.uint64), number)

@@ -27,13 +27,14 @@ class Shards:
     count : int
         Samples in an epoch.
     batch_size : int
-        Of all workers together; the last batch of an epoch holds what remains.
+        Of all workers together; the last batch of an epoch holds what remains, of which a worker
+        may have no row.
     workers : int
 
     Raises
     ------
     ConfigurationError
-        If a batch has fewer samples than there are workers.
+        If `batch_size` is below the number of workers.
     """
 
     count: int
@@ -185,7 +186,8 @@ class ShardedTrainer:
         self.batch_size = min(batch_size, self.count)
         self._network = network
         self._update = update
-        self._shards = Shards(self.count, self.batch_size, workers)
+        # An epoch, or a part of one, may have fewer samples than a batch, or than workers.
+        self._shards = Shards(self.count, batch_size, workers)
         self.steps = self._shards.batches
         self._runner = BatchRunner(network, ends_with, samples, inspect)
 

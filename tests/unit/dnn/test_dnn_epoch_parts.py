@@ -7,7 +7,14 @@ import pytest
 
 import dnn
 from dnn import SGD, Callback, Checkpoint, NeuralNetwork, mlp
-from dnn.distributed import DataParallel, LocalSGD, Mesh, ParameterServer, run_on_threads
+from dnn.distributed import (
+    AsynchronousSGD,
+    DataParallel,
+    LocalSGD,
+    Mesh,
+    ParameterServer,
+    run_on_threads,
+)
 from dnn.errors import ConfigurationError, DisagreementError
 
 pytest.importorskip("safetensors.numpy", reason="safetensors is not installed")
@@ -181,6 +188,29 @@ def test_what_two_ranks_have_begun_goes_on_with_one_and_with_three(scheme, tmp_p
             np.testing.assert_allclose(model.parameters[name], array, rtol=1e-4, atol=1e-5)
         np.testing.assert_allclose(model.history.loss, once.history.loss, rtol=1e-5)
         assert [sum(counted[:-1]) for _, counted in model.history.tallies] == [90, 90]
+
+
+@pytest.mark.parametrize("scheme", ["local", "server", "asynchronous"])
+def test_a_part_may_have_fewer_samples_than_there_are_ranks(scheme):
+    """One sample is left behind the last pause; every rank draws other noise behind it."""
+    x, y = samples(65)
+
+    def train(communicator):
+        parallel = {**SCHEMES, "asynchronous": AsynchronousSGD}[scheme](communicator)
+        model = network(parallel=parallel)
+        history = model.fit(x, y, epochs=2, batch_size=16, callbacks=[Seen(2)])
+        assert [sum(counted[:-1]) for _, counted in history.tallies] == [65, 65]
+        few = network(parallel=parallel).fit(x[:2], y[:2], epochs=2, batch_size=16)
+        assert [sum(counted[:-1]) for _, counted in few.tallies] == [2, 2]
+        states = model._network.states
+        return history.loss, int(states[model._network.step_name]), model.parameters
+
+    first, *others = run_on_threads(3, train, timeout_s=20)
+    for losses, drawn, parameters in others:
+        assert losses == first[0]
+        assert drawn == first[1]
+        for name, array in parameters.items():
+            np.testing.assert_array_equal(array, first[2][name])
 
 
 def test_a_checkpoint_is_a_matter_of_all_ranks(tmp_path):
