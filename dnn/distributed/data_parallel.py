@@ -392,22 +392,26 @@ class _PartTrainer(Trainer):
         """Add up, over ranks, the shares in the loss and the counts of predictions."""
         exchange, mine = self._exchange, [losses.astype(np.float64)]
         own = super().tallies()
+        mine.append(np.array([exchange.found is not None], np.float64))
         if own is not None:
             mine.append(np.array(own, np.float64).reshape(-1))
         sums = np.concatenate(mine)
         self._communicator.sum(sums)
         means: list[float] = sums[: len(losses)].tolist()
         if own is not None:
-            counted = sums[len(losses) :].reshape(len(losses), -1).astype(np.int64)
+            counted = sums[len(losses) + 1 :].reshape(len(losses), -1).astype(np.int64)
             self._all_tallies: list[list[int]] | None = counted.tolist()
         else:
             self._all_tallies = None
         self._report = {"bytes_sent": self._communicator.size * exchange.bytes_sent}
-        if exchange.skipped or not np.isfinite(sums[: len(losses)]).all():
+        if sums[len(losses)]:  # the losses of the last step are of before it
             first = self._communicator.gather_values(exchange.found)
             found = [each for each in first if each is not None]
-            if found:
-                self._report["nan"] = min(found, key=lambda each: (each["step"], each["rank"]))
+            # A sum is not finite either where a rank's own gradients are not.
+            ranks = self._communicator.size
+            self._report["nan"] = min(
+                found, key=lambda each: (each["step"], each.get("rank", ranks))
+            )
         if exchange.skipped:
             self._report["skipped_steps"] = exchange.skipped
         return means
@@ -433,13 +437,12 @@ class _Exchange:
         self._on_host = isinstance(self._flat, np.ndarray)
         # Of K networks some may diverge, which their histories say.
         self._looks = self._on_host and network.models is None
-        self._step = 0
-        self.found: dict[str, Any] | None = None
         self.begin()
 
     def begin(self) -> None:
         """Count anew: an epoch begins."""
-        self.bytes_sent = self.skipped = 0
+        self.bytes_sent = self.skipped = self._step = 0
+        self.found: dict[str, Any] | None = None
 
     def sum(self) -> None:
         """Replace the gradients, or this rank's slice of them, by the sum over all ranks."""
@@ -459,45 +462,54 @@ class _Exchange:
         bad = np.zeros(1)
         bad[0] = self._look() if self._parts is None else self._sum_part(self._parts)
         self._communicator.sum(bad)
-        if bad[0]:
+        if bad[0] or (self._parts is None and self._sum()):
             self.skipped += 1
             return
-        if self._parts is None:
-            self._sum()
         for function, arguments in calls:
             function(*arguments)
         self.share()
 
-    def _sum(self) -> None:
+    def _sum(self) -> bool:
+        """Sum all of them; return whether they were too large for the wire, and note the first."""
         communicator, flat, wire = self._communicator, self._flat, self._scheme.wire
         size_bytes = flat.nbytes // 2 if wire else flat.nbytes
         self.bytes_sent += size_bytes * (communicator.size > 1)
         communicator.sum(flat, wire=wire)
+        name = None if wire is None else self._not_finite()
+        if name is not None:
+            self._note(name, wire=wire)
+        return name is not None
 
     def _sum_part(self, parts: Sequence[slice]) -> bool:
         """Sum this rank's slice; return whether some rank's was not finite, and note the first."""
         self._step += 1
         self.bytes_sent += self._flat.nbytes  # half of it as parameters
         found = self._communicator.reduce_scatter(self._flat, parts)
-        for rank, element in sorted(found)[: self.found is None]:
+        for rank, element in sorted(found)[:1]:
             segments = self._network.gradients.segments
             name = next(each.name for each in reversed(segments) if each.start <= element)
-            self._note(rank, name)
+            self._note(name, rank=rank)
         return bool(found)
 
-    def _note(self, rank: int, parameter: str) -> None:
-        layer = parameter.rpartition(".")[0]
-        self.found = {"rank": rank, "layer": layer, "step": self._step}
+    def _note(self, parameter: str, **whose: Any) -> None:
+        """Keep what was found first in an epoch: whose gradients, and where."""
+        if self.found is None:
+            layer = parameter.rpartition(".")[0]
+            self.found = {**whose, "layer": layer, "step": self._step}
 
     def _look(self) -> bool:
         """Return whether gradients of this rank are not finite; note the first time."""
         self._step += 1
+        name = self._not_finite()
+        if name is not None:
+            self._note(name, rank=self._communicator.rank)
+        return name is not None
+
+    def _not_finite(self) -> str | None:
+        """Return the first parameter whose gradient, as it stands, is not finite."""
         if not self._looks or np.isfinite(np.dot(self._flat, self._flat)):
-            return False
+            return None
         gradients = self._network.gradients
-        for segment in gradients.segments:
-            if not np.isfinite(gradients[segment.name]).all():
-                if self.found is None:
-                    self._note(self._communicator.rank, segment.name)
-                return True
-        return False  # their squares are too large, they are not
+        # Their squares may be too large where they are not.
+        names = (segment.name for segment in gradients.segments)
+        return next((name for name in names if not np.isfinite(gradients[name]).all()), None)

@@ -46,8 +46,9 @@ class History:
         for each rank; with a parameter server ``"staleness"``, of whose numbers the k-th says how
         many gradients were applied to parameters that had moved k times meanwhile; of simulated
         workers ``"simulated_s"``. Where gradients were not finite, ``"nan"`` has the ``"rank"``,
-        ``"layer"`` and ``"step"`` of the first ones, and ``"skipped_steps"`` how many steps were
-        left out for it.
+        ``"layer"`` and ``"step"`` in the epoch of the first ones, or ``"wire"`` in place of the
+        rank where their sum was too large for the type that they were sent in; and
+        ``"skipped_steps"`` how many steps were left out for it.
     """
 
     loss: list[float] = field(default_factory=list)

@@ -366,7 +366,7 @@ class Fit:
         self._explain_exchange(active, trainer.exchange() or {})
 
     def _explain_exchange(self, active: Sequence[int], exchange: Mapping[str, Any]) -> None:
-        """Say which rank's gradients were not finite, and stop unless such steps are left out."""
+        """Say whose gradients were not finite, and stop unless such steps are left out."""
         skipped = exchange.get("skipped_steps", 0)
         found = exchange.get("nan")
         for k in active:
@@ -376,7 +376,11 @@ class Fit:
                 self.networks._overflowed_in[k] = found["layer"]
             if found is not None and not skipped:
                 where = f"in {found['layer']} at step {found['step']}"
-                self.stop(k, f"rank {found['rank']} has NaN or infinite gradients {where}")
+                if "wire" in found:
+                    what = f"the sum of gradients {where} is too large for {found['wire']}"
+                    self.stop(k, f"{what}: train without wire={found['wire']!r}")
+                else:
+                    self.stop(k, f"rank {found['rank']} has NaN or infinite gradients {where}")
 
     def _skipped_steps(self) -> Array | None:
         """Return how many steps of each network were left out so far; None where none can be."""

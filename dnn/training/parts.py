@@ -61,17 +61,27 @@ class EpochProgress:
         if tallies is not None and self.tallies is not None:
             tallies = np.add(self.tallies, tallies).tolist()
         self.tallies = tallies
-        self.exchange = _added(self.exchange, trainer.exchange())
+        self.exchange = _added(self.exchange, self._of_epoch(trainer.exchange()))
         self.visited += visited
         self.steps += trainer.steps
 
+    def _of_epoch(self, exchange: dict[str, Any] | None) -> dict[str, Any] | None:
+        """Return what a part has cost, its steps counted from the beginning of the epoch."""
+        if exchange is None or "nan" not in exchange:
+            return exchange
+        found = exchange["nan"]
+        return {**exchange, "nan": {**found, "step": self.steps + found["step"]}}
 
-def _added(a: Any, b: Any) -> Any:
-    """Add up what parts of an epoch have cost: numbers, lists of them, and tables of both."""
-    if a is None or b is None:
+
+def _added(a: Any, b: Any, name: str = "") -> Any:
+    """Add up what parts of an epoch have cost: numbers, lists of them, and tables of both.
+
+    Of gradients that were not finite the first are kept.
+    """
+    if a is None or b is None or name == "nan":
         return b if a is None else a
     if isinstance(a, Mapping):
-        return {name: _added(a.get(name), b.get(name)) for name in {**a, **b}}
+        return {name: _added(a.get(name), b.get(name), name) for name in {**a, **b}}
     if isinstance(a, list):
         return [x + y for x, y in zip_longest(a, b, fillvalue=0)]
     return a + b

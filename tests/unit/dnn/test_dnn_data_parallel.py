@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import itertools
 import re
 
 import numpy as np
@@ -40,10 +41,10 @@ def outcome(function):
     return caught.value
 
 
-def model_of(comm, *, layers=None, optimizer=None, seed=1, **options):
+def model_of(comm, *, layers=None, optimizer=None, seed=1, loss="softmax_cross_entropy", **options):
     parallel = DataParallel(comm, **options)
     layers = layers or mlp(6, [8], 3)
-    return NeuralNetwork(layers, optimizer=optimizer or SGD(0.1), seed=seed, parallel=parallel)
+    return NeuralNetwork(layers, loss, optimizer or SGD(0.1), seed=seed, parallel=parallel)
 
 
 @pytest.mark.parametrize(
@@ -116,10 +117,10 @@ def test_what_stops_one_rank_stops_all():
         assert (len(history), history.stopped) == (1, "enough")
 
 
-def spoiled(comm, on_nan, sharded):
-    """Train with gradients of one layer of rank 1 that are NaN in the third step."""
+def spoiled(comm, on_nan, sharded=False, at=((1, 3),), **given):
+    """Train with gradients of one layer that are NaN, each on a rank in one of all steps."""
     model = model_of(comm, on_nan=on_nan, sharded=sharded)
-    trainer_of = model._scheme.trainer
+    trainer_of, steps = model._scheme.trainer, itertools.count(1)
 
     def trainer(network, *arguments):
         made = trainer_of(network, *arguments)
@@ -127,7 +128,7 @@ def spoiled(comm, on_nan, sharded):
         look = getattr(made._exchange, name)
 
         def spoil(*parts):
-            if comm.rank == 1 and made._exchange._step == 2:
+            if (comm.rank, next(steps)) in at:
                 network.gradients["fully_connected_2.weight"][0, 1] = np.nan
             return look(*parts)
 
@@ -135,7 +136,7 @@ def spoiled(comm, on_nan, sharded):
         return made
 
     model._scheme.trainer = trainer
-    return model, model.fit(X, Y, **FIT)
+    return model, model.fit(X, Y, **{**FIT, **given})
 
 
 @pytest.mark.parametrize(("sharded", "nodes"), [(False, (0, 0)), (True, (0, 0)), (True, (0, 1))])
@@ -160,6 +161,62 @@ def test_a_step_with_nan_gradients_is_left_out(sharded):
         assert (len(history), history.skipped_steps) == (2, 1)
         assert history.exchange[0]["nan"] == {"rank": 1, "layer": "fully_connected_2", "step": 3}
         assert np.isfinite(model._network.parameters.flat).all()
+
+
+@pytest.mark.parametrize("sharded", [False, True])
+def test_nan_gradients_of_the_last_step_stop_the_training(sharded):
+    """The loss is of before that step: it says nothing of it."""
+    at = [(1, 5)]
+    for model, history in run_on_threads(
+        2, lambda comm: spoiled(comm, "stop", sharded, at), timeout_s=20
+    ):
+        assert len(history) == 1
+        assert history.stopped.endswith("in fully_connected_2 at step 5")
+        assert model.explain_divergence() == "fully_connected_2"
+
+
+def test_each_epoch_says_what_it_met_first():
+    """Steps are those of the epoch, whether it has pauses or not."""
+    at = [(1, 2), (0, 4), (0, 15)]
+    for every in (None, 1, 3):
+        callbacks = [] if every is None else [Pauses(every)]
+        given = {"at": at, "epochs": 3, "callbacks": callbacks}
+        results = run_on_threads(2, lambda comm, g=given: spoiled(comm, "skip", **g), timeout_s=20)
+        for _, history in results:
+            found = [each.get("nan") for each in history.exchange]
+            layer = {"layer": "fully_connected_2"}
+            assert found == [{"rank": 1, "step": 2, **layer}, None, {"rank": 0, "step": 5, **layer}]
+            assert history.skipped_steps == 3
+
+
+class Pauses(Callback):
+    """Does nothing, within epochs."""
+
+    def __init__(self, every):
+        self.every_steps = every
+
+    def on_steps(self, model):
+        pass
+
+
+@pytest.mark.parametrize("on_nan", ["stop", "skip"])
+def test_gradients_too_large_for_the_wire_blame_no_rank(on_nan):
+    def train(comm):
+        model = model_of(comm, wire="float16", on_nan=on_nan, loss="mean_squared_error")
+        return model, model.fit(X, X[:, :3] * 1e8, **{**FIT, "epochs": 1})
+
+    for model, history in run_on_threads(2, train, nodes=(0, 1), timeout_s=20):
+        found = history.exchange[0]["nan"]
+        assert (found["wire"], found["step"], "rank" in found) == ("float16", 1, False)
+        assert model.explain_divergence() == found["layer"]
+        if on_nan == "stop":
+            assert history.stopped == (
+                f"the sum of gradients in {found['layer']} at step 1 is too large for float16: "
+                "train without wire='float16'"
+            )
+        else:
+            assert np.isfinite(model._network.parameters.flat).all()
+            assert history.skipped_steps == 5
 
 
 def test_noise_differs_between_ranks_and_is_the_same_afterwards():
