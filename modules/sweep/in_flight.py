@@ -4,6 +4,8 @@
 
     sweeps/<group>.<trainer>.<copy>.<rank>.under-way    first trial, last trial + 1; 0, 0 between
 
+    sweeps/<group>.<master>/interrupted.txt             a line for each time that a trial was found
+
 A rank removes its file when it leaves, so a file that is there is of a rank that was killed, or
 runs. It is a page of memory shared with the system: to note a trial takes no call of the system.
 """
@@ -12,6 +14,7 @@ from __future__ import annotations
 
 import mmap
 import struct
+from collections import Counter
 from collections.abc import Collection, Iterable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -22,6 +25,9 @@ from .messages import Tags
 
 _SUFFIX: Final = ".under-way"
 _BOUNDS: Final = struct.Struct("<qq")
+_INTERRUPTED: Final = "interrupted.txt"
+_MOST_TRIES: Final = 2
+"""Of a trial that has no process of its own: so often the run may end while it is under way."""
 _SHOWN: Final = 8
 _MOST_TRIALS: Final = 2**20
 """More than any lease has."""
@@ -90,6 +96,24 @@ def take_in_flight(run_dir: Path, tags: Tags) -> list[LeftInFlight]:
     for path in _paths(run_dir, tags):  # those of ranks that were between two trials too
         path.unlink(missing_ok=True)
     return found
+
+
+def note_interrupted(folder: Path, trials: Iterable[int]) -> frozenset[int]:
+    """Note, in the folder of a ledger, which trials were under way when a session was ended.
+
+    Returns
+    -------
+    frozenset of int
+        Trials of which that has been noted twice or more often: another one may have ended the run
+        the first time, or a machine may have failed, which does not go on for long.
+    """
+    file = folder / _INTERRUPTED
+    folder.mkdir(parents=True, exist_ok=True)
+    with file.open("a+", encoding="ascii") as lines:
+        lines.writelines(f"{trial}\n" for trial in sorted(set(trials)))
+        lines.seek(0)
+        times = Counter(int(line) for line in lines if line.strip().isdecimal())
+    return frozenset(trial for trial, count in times.items() if count >= _MOST_TRIES)
 
 
 def explain_lost_ranks(run_dir: Path, lost: Collection[str]) -> list[str]:

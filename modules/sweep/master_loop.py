@@ -16,7 +16,7 @@ from diel.errors import ModuleFailed
 
 from ..strategies import Wait
 from ..trial import Trial, trial_seed
-from .in_flight import take_in_flight
+from .in_flight import note_interrupted, take_in_flight
 from .leases import LeaseBook, Pace
 from .ledger import FAILED, Ledger, about_of, has_begun, ledger_path, trials_of
 from .messages import (
@@ -104,6 +104,7 @@ class _MasterLoop:
         self._is_other_device = False
         self._model = ""
         self._quarantined: frozenset[int] = frozenset()
+        self._not_to_try: frozenset[int] = frozenset()
         self._failed_before = self._unranked = 0
         self._started_s = time.monotonic()
         self._path = ledger_path(ctx.run_dir, ctx.group, ctx.module, ctx.iteration)
@@ -123,9 +124,17 @@ class _MasterLoop:
         for tag in (self._tags.lease, self._tags.outcome):
             self._ctx.tuples.collect(tag)
         left_over = take_in_flight(self._ctx.run_dir, self._tags)
-        for left in left_over:
-            self._ctx.log.warning("%s when the run was ended: it is tried with care", left)
-        self._quarantined = frozenset(trial for left in left_over for trial in left.trials)
+        found = frozenset(trial for left in left_over for trial in left.trials)
+        self._not_to_try = note_interrupted(self._path.parent, found)
+        self._quarantined = found | self._not_to_try
+        # A trainer of several ranks has no process beside them.
+        on_several_ranks = {left.trainer for left in left_over if left.rank}
+        for left in {str(left): left for left in left_over}.values():
+            care = "it is tried in a process of its own first"
+            if left.trainer in on_several_ranks:
+                is_last = self._not_to_try.issuperset(left.trials)
+                care = "it is not tried again" if is_last else "it is tried once more"
+            self._ctx.log.warning("%s when the run was ended: %s", left, care)
         if len(self._book.recorded):
             self._output.resume()
             self._ctx.log.info("%d trials are recorded already", len(self._book.recorded))
@@ -139,6 +148,7 @@ class _MasterLoop:
             None if self._asks_here else self._search.strategy,
             wants_reports=self._wants_reports,
             quarantined=self._quarantined,
+            not_to_try=self._not_to_try,
         )
         self._output.declare()
         tuples, tag = self._ctx.tuples, self._tags.outcome

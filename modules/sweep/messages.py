@@ -76,6 +76,8 @@ class SweepOrder:
     """Whether intermediate reports go to the master, which may stop a trial."""
     quarantined: frozenset[int] = frozenset()
     """Trials that may have killed a rank in an earlier session: to be run in another process."""
+    not_to_try: frozenset[int] = frozenset()
+    """Those of them that several ranks, which have no other process, do not try again."""
 
 
 @dataclass(frozen=True)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Collection, Iterator
+from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, closing, contextmanager, nullcontext, suppress
 from functools import partial
 from pathlib import Path
@@ -32,6 +32,8 @@ if TYPE_CHECKING:
 
 GIVE_BACK_AFTER_S: Final = 4 * TARGET_S
 """A lease that takes longer goes back with what is left of it, for other trainers."""
+NOT_TRIED: Final = "was under way twice when the run was ended: not tried again"
+"""Why a trial fails that may have killed one of several ranks."""
 _SHOWN_FAILURES: Final = 5
 _SHOW_EVERY_S: Final = 0.5
 
@@ -54,7 +56,7 @@ def run_trainer(ctx: Context, task: Task, limits: Limits) -> int:
         if rank > 0:
             return follow_rank0(ctx, tags, here)
         group = RankGroupRunner(ctx, tags, here)
-        trials = run_leases(ctx, tags, group)
+        trials = run_leases(ctx, tags, group, partial(_pass_over, group))
         group.dismiss()
         return trials
 
@@ -63,11 +65,11 @@ def run_leases(
     ctx: Context,
     tags: Tags,
     runner: TrialRunner,
-    quarantine: Callable[[frozenset[int]], AbstractContextManager[TrialRunner]] | None = None,
+    quarantine: Callable[[SweepOrder], AbstractContextManager[TrialRunner]] | None = None,
 ) -> int:
     """Run the trials that the master gives out until there are no more; return how many.
 
-    `quarantine` gives a runner that survives some trials: they may have killed a rank before.
+    `quarantine` gives a runner that survives trials that may have killed a rank before.
     """
     trials = failures = 0
     orders: dict[str, SweepOrder] = {}
@@ -91,7 +93,7 @@ def run_leases(
             )
             suited: AbstractContextManager[TrialRunner] = nullcontext(runner)
             if quarantine and any(lease.start <= trial < lease.stop for trial in order.quarantined):
-                suited, several = quarantine(order.quarantined), False
+                suited, several = quarantine(order), False
             with suited as suited_runner:
                 outcome, details = _run_lease(
                     lease, order, ctx.copy_index, suited_runner, on_report, together=several
@@ -203,7 +205,7 @@ def _quarantine(
     task: Task,
     here: TrialRunner,
     progress: ShowProgress,
-    quarantined: Collection[int],
+    order: SweepOrder,
 ) -> Iterator[TrialRunner]:
     """Give a runner that runs some trials in another process first, since they may kill it.
 
@@ -214,7 +216,7 @@ def _quarantine(
     with closing(SubprocessRunner(ctx, task, Limits(isolated=True), progress)) as beside:
 
         def run(trial: Trial, on_report: OnReport | None) -> TrialResult:
-            if trial.number in quarantined:
+            if trial.number in order.quarantined:
                 with suppress(NotReady):
                     result = beside(trial, on_report)
                     if result.has_died or not result.reason:
@@ -222,6 +224,17 @@ def _quarantine(
             return here(trial, on_report)
 
         yield run
+
+
+def _pass_over(runner: TrialRunner, order: SweepOrder) -> AbstractContextManager[TrialRunner]:
+    """Give a runner on several ranks that fails the trials which are not to be tried again."""
+
+    def run(trial: Trial, on_report: OnReport | None) -> TrialResult:
+        if trial.number in order.not_to_try:
+            return TrialResult(reason=NOT_TRIED)
+        return runner(trial, on_report)
+
+    return nullcontext(run)
 
 
 class Progress:

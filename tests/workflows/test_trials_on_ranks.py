@@ -8,6 +8,8 @@ from typing import Any
 
 from support import diel, journal, run_dir, workflow
 
+from modules.sweep.worker_loop import NOT_TRIED
+
 FUNCTIONS = """
 import os, signal
 import numpy as np
@@ -20,6 +22,8 @@ def train(parameters, report):
         raise ValueError("in the middle")
     if kind == "one dies" and rank == 1 and not os.path.exists(report.folder / "died"):
         (report.folder / "died").touch()
+        os.kill(os.getpid(), signal.SIGKILL)
+    if kind == "always dies" and rank == 1:
         os.kill(os.getpid(), signal.SIGKILL)
     if kind == "one raises in MPI" and rank == 1:
         raise ValueError("while rank 0 waits in MPI")
@@ -87,14 +91,26 @@ def test_a_copy_fails_whose_rank_cannot_be_told(tmp_path: Path) -> None:
 
 
 def test_a_sweep_goes_on_after_the_death_of_a_rank(tmp_path: Path) -> None:
-    sweep(tmp_path, "fine", "one dies", "last")
-    finished = diel("run", "w.toml", cwd=tmp_path)
-    assert finished.status == 1
-    assert "trial 1 was under way on trainer.0" in finished.stderr
-    assert f"diel run --resume {run_dir(tmp_path)} goes on" in finished.stderr
-    finished = diel("run", "--resume", str(run_dir(tmp_path)), cwd=tmp_path)
+    """A trial is tried twice: one that kills its rank each time is passed over from then on."""
+    sweep(tmp_path, "fine", "one dies", "always dies", "last")
+    commands = [["run", "w.toml"], *[["run", "--resume", "the run"]] * 3]
+    for number, command in enumerate(commands):
+        command = [str(run_dir(tmp_path)) if part == "the run" else part for part in command]
+        finished = diel(*command, cwd=tmp_path)
+        if number == 3:
+            break
+        assert finished.status == 1
+        assert f"trial {min(number, 1) + 1} was under way on trainer.0" in finished.stderr
+        assert f"diel run --resume {run_dir(tmp_path)} goes on" in finished.stderr
     assert finished.status == 0, finished.output
-    assert [one["metrics"]["score"] for one in trials(tmp_path)] == [2.0] * 3
+    found = trials(tmp_path)
+    assert [one["trial"] for one in found if one["state"] == "failed"] == [2]
+    assert found[2]["reason"] == NOT_TRIED
+    assert [found[k]["metrics"]["score"] for k in (0, 1, 3)] == [2.0] * 3
+    log = (run_dir(tmp_path) / "logs" / "master.0.0.log").read_text()
+    for trial, care in ((1, "tried once more"), (2, "tried once more"), (2, "not tried again")):
+        text = f"trial {trial} was under way on trainer.0 when the run was ended: it is {care}"
+        assert log.count(text) == 1  # not for each of its ranks
 
 
 NETWORK = """

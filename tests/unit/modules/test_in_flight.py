@@ -12,6 +12,7 @@ import pytest
 from modules.sweep.in_flight import (
     InFlightTrials,
     explain_lost_ranks,
+    note_interrupted,
     read_in_flight,
     take_in_flight,
 )
@@ -94,6 +95,16 @@ def test_several_ranks_are_promised_no_process(tmp_path: Path) -> None:
     assert lines[0] == "trial 5 was under way on trainer.0"
     assert len(lines) == 2
     assert "process of its own" not in lines[1]
+
+
+def test_a_trial_is_counted_that_was_under_way_when_a_session_was_ended(tmp_path: Path) -> None:
+    folder = tmp_path / "search.master"
+    assert note_interrupted(folder, []) == frozenset()
+    assert note_interrupted(folder, [5, 6, 5]) == frozenset()  # on two ranks, at one time
+    assert note_interrupted(folder, [6]) == {6}
+    with (folder / "interrupted.txt").open("a") as file:
+        file.write("half\n")  # somebody's editor
+    assert note_interrupted(folder, [5]) == {5, 6}
 
 
 @pytest.mark.parametrize("content", [b"", b"short", b"\xff" * 16])
