@@ -188,6 +188,7 @@ class PeerError(CommunicationError):
 
     def __init__(self, rank: int, message: str) -> None:
         self.rank = rank
+        self.message = message
         super().__init__(f"rank {rank}: {message}")
 
 

@@ -206,12 +206,27 @@ def check_failure(comm: Communicator) -> None:
     part = comm.split(0)
     if comm.rank == comm.size - 1:
         part.report_failure(ValueError("no such thing"))
+        check_nothing_more(comm, CommunicationError, "ValueError: no such thing; this communicator")
         return
+    waiting = comm.receive(np.zeros(1), comm.size - 1, 6)
     with pytest.raises(PeerError, match=f"^rank {comm.size - 1}: ValueError: no such thing$") as e:
         part.receive(np.zeros(1), comm.size - 1, 5).wait()
     comm.report_failure(e.value)  # which changes nothing
-    with pytest.raises(PeerError, match=f"rank {comm.size - 1}: "):
-        comm.receive(np.zeros(1), comm.size - 1).wait()
+    check_nothing_more(
+        comm, PeerError, rf"^rank {comm.size - 1}: ValueError: no such thing; this c"
+    )
+    with pytest.raises(PeerError, match=r"has failed; make another"):
+        waiting.test()
+
+
+def check_nothing_more(comm: Communicator, error: type, match: str) -> None:
+    """Whatever is begun after a failure raises at once."""
+    start = [lambda: comm.send(np.zeros(1), 0), lambda: comm.receive(np.zeros(1), 0)]
+    start += [lambda: comm.sum(np.zeros(1)), lambda: comm.gather_values(1)]
+    start += [lambda: comm.sum(np.zeros(5000), routine="shared"), lambda: comm.split(0)]
+    for each in start:
+        with pytest.raises(error, match=match):
+            each()
 
 
 def check_mistakes(comm: Communicator) -> None:
@@ -227,7 +242,8 @@ def check_mistakes(comm: Communicator) -> None:
     what = r"rank \d of \d has waited 0.05 s for 8 bytes from rank 0 \(tag 9\)"
     with pytest.raises(CommunicationError, match=what):
         comm.receive(np.zeros(1), 0, 9).wait()
-    comm.timeout_s = 60
+    with pytest.raises(CommunicationError, match="has failed; make another"):
+        comm.receive(np.zeros(1), 0, 9)
 
 
 CASES = [

@@ -110,6 +110,12 @@ class Communicator(Protocol):
         """Give back what it holds of MPI; all ranks call it, when nothing is under way."""
 
 
+class _Ending:
+    """Why a communicator, and all that were split from it, are not to be used any more."""
+
+    error: BaseException | None = None
+
+
 class MessageCommunicator(ABC):
     """A communicator made of messages between two ranks; it implements `Communicator`.
 
@@ -136,6 +142,7 @@ class MessageCommunicator(ABC):
         self._sums: list[Sum] = []
         self._offered: Mapping[str, Routine] | None = None  # made by the first sum, as is
         self._host_memory: HostMemory | None = None
+        self._ending = _Ending()
         self.choices = Choices(self)
         self.device_way = device_arrays.PINNED
         self._has_said_way = False
@@ -151,7 +158,7 @@ class MessageCommunicator(ABC):
         """Begin to receive; return what asks whether that is done, an error if sizes differ."""
 
     @abstractmethod
-    def _part(self, ranks: Sequence[int], color: int) -> Communicator:
+    def _part(self, ranks: Sequence[int], color: int) -> MessageCommunicator:
         """Return the communicator of some ranks, this one among them; all of them call it."""
 
     @abstractmethod
@@ -164,8 +171,15 @@ class MessageCommunicator(ABC):
         """
 
     @abstractmethod
-    def report_failure(self, error: BaseException) -> None:
-        """Tell all other ranks that this one has failed; their waits raise `PeerError`."""
+    def _tell_failure(self, error: BaseException) -> None:
+        """Tell all other ranks of an error, unless it came from one of them."""
+
+    @abstractmethod
+    def heard_failure(self) -> PeerError | None:
+        """Return what another rank has reported, if one has failed."""
+
+    def _cancel_receives(self) -> None:  # noqa: B027 - most kinds write when they are asked
+        """See to it that nothing is written any more to what receives were to be written to."""
 
     def close(self) -> None:  # noqa: B027 - there may be nothing to give back
         """Give back what it holds of MPI; all ranks call it, when nothing is under way.
@@ -174,9 +188,42 @@ class MessageCommunicator(ABC):
         so that nothing is given back.
         """
 
-    @abstractmethod
+    # Failures. Messages of what was under way may still arrive and be taken for others, so that
+    # nothing is exchanged any more, by this communicator and all that are related by `split`.
+
+    def report_failure(self, error: BaseException) -> None:
+        """Tell all other ranks that this one has failed, and give up what is under way.
+
+        Parameters
+        ----------
+        error : exception
+            One that came from another rank is told to nobody.
+        """
+        self._tell_failure(error)
+        self.give_up(error)
+
     def raise_failure(self) -> None:
         """Raise `PeerError` if another rank has reported that it failed."""
+        error = self.heard_failure()
+        if error is not None:
+            self.give_up(error)
+            raise error
+
+    def give_up(self, error: BaseException) -> None:
+        """Take note that messages may be left over: whatever is begun from now on raises."""
+        self._ending.error = self._ending.error or error
+        self._sums.clear()
+        self._cancel_receives()
+
+    def check_usable(self) -> None:
+        """Raise `PeerError` or `CommunicationError` if this or another rank has failed."""
+        error = self._ending.error
+        if error is None or self.size == 1:
+            return
+        advice = "this communicator has failed; make another to go on"
+        if isinstance(error, PeerError):
+            raise PeerError(error.rank, f"{error.message}; {advice}")
+        raise CommunicationError(f"rank {self.rank}: {type(error).__name__}: {error}; {advice}")
 
     # Messages.
 
@@ -199,6 +246,7 @@ class MessageCommunicator(ABC):
             self._say_way()
             array = device_arrays.from_device(array)
         memory = self._memory(array, rank)
+        self.check_usable()
         what = f"rank {rank} to take {memory.nbytes:,} bytes (tag {tag})"
         return Transfer(self._start_send(memory, rank, tag), what, self)
 
@@ -222,6 +270,7 @@ class MessageCommunicator(ABC):
             self._say_way()
             host = device_arrays.memory_for(array)
         memory = self._memory(host, rank)
+        self.check_usable()
         what = f"{memory.nbytes:,} bytes from rank {rank} (tag {tag})"
         poll = self._start_receive(memory, rank, tag)
         if host is array:
@@ -289,6 +338,7 @@ class MessageCommunicator(ABC):
             raise ShapeError("sum", f"an array {array.shape} is not contiguous", array.shape)
         if array.dtype.kind not in "fiu":
             raise DtypeError(f"sum: elements must be numbers, not {array.dtype}")
+        self.check_usable()
         if device_arrays.on_device(array):
             self._say_way()
             steps = self._device_steps(array, wire, routine)
@@ -298,6 +348,7 @@ class MessageCommunicator(ABC):
 
     def _start(self, steps: allreduce.Steps, what: str) -> Sum:
         """Return the request of a routine; it moves on with all others."""
+        self.check_usable()
         summing = Sum(steps, f"{what} over {self.size} ranks", self)
         self._sums.append(summing)
         summing.move()
@@ -364,7 +415,8 @@ class MessageCommunicator(ABC):
 
     def forget_sum(self, done: Sum) -> None:
         """Take note that a sum does not move any more."""
-        self._sums.remove(done)
+        if done in self._sums:  # a failure leaves none
+            self._sums.remove(done)
 
     def shared_memory(self, size_bytes: int) -> Array:
         """Return memory for arrays that are to be summed, without a copy where that is possible.
@@ -523,7 +575,9 @@ class MessageCommunicator(ABC):
             A failure that is reported to it is told to all ranks of the one that was split.
         """
         colors = self.gather_values(color)
-        return self._part([rank for rank, each in enumerate(colors) if each == color], color)
+        part = self._part([rank for rank, each in enumerate(colors) if each == color], color)
+        part._ending = self._ending
+        return part
 
 
 def _wire_type(wire: str, array: Array) -> np.dtype[np.generic]:

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Mapping, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, ClassVar
 
 import numpy as np
 
@@ -94,6 +94,43 @@ def _all_of(polls: list[Callable[[], bool]]) -> Callable[[], bool]:
     return poll
 
 
+class _Message:
+    """A request of MPI, which keeps its memory until MPI has done with it.
+
+    Whoever has started it may have given up: then nobody looks at the memory, and MPI still may.
+    """
+
+    unfinished: ClassVar[set[_Message]] = set()  # of all communicators, as long as the process
+
+    __slots__ = ("failures", "is_receive", "memory", "request")
+
+    def __init__(
+        self, request: Any, memory: object, failures: _Failures, is_receive: bool = False
+    ) -> None:
+        self.request = request
+        self.memory = memory
+        self.failures = failures
+        self.is_receive = is_receive
+        self.unfinished.add(self)
+
+    def test(self, status: MPI.Status | None = None) -> bool:
+        """Return whether it is done."""
+        is_done: bool = True  # after an error, too
+        try:
+            is_done = self.request.Test(status)
+        finally:
+            if is_done:
+                self.unfinished.discard(self)
+        return is_done
+
+    @classmethod
+    def cancel(cls, failures: _Failures) -> None:
+        """Cancel all receives of some communicators; what has begun to arrive stays."""
+        for each in [x for x in cls.unfinished if x.is_receive and x.failures is failures]:
+            each.request.Cancel()
+            each.test()
+
+
 class _Failures:
     """Which rank has failed first, of a communicator and all that were split from it."""
 
@@ -114,7 +151,7 @@ class _Failures:
             if rank != self.rank:
                 self.sent.append((self.comm.Isend(text, rank, FAILURE_TAG), text))
 
-    def look(self) -> None:
+    def look(self) -> PeerError | None:
         from mpi4py import MPI
 
         if self.first is None and self.comm is not None:
@@ -124,8 +161,9 @@ class _Failures:
                 text = bytearray(status.Get_count(MPI.BYTE))
                 message.Recv(text)
                 self.first = json.loads(text)
-        if self.first is not None and self.first["rank"] != self.rank:
-            raise PeerError(self.first["rank"], self.first["error"])
+        if self.first is None or self.first["rank"] == self.rank:
+            return None
+        return PeerError(self.first["rank"], self.first["error"])
 
 
 class MpiCommunicator(MessageCommunicator):
@@ -173,7 +211,8 @@ class MpiCommunicator(MessageCommunicator):
         return self
 
     def _start_send(self, memory: memoryview, rank: int, tag: int) -> Callable[[], bool]:
-        return _all_of([self._comm.Isend(piece, rank, tag).Test for piece in _pieces(memory)])
+        pieces = [(self._comm.Isend(piece, rank, tag), piece) for piece in _pieces(memory)]
+        return _all_of([_Message(*each, self._failures).test for each in pieces])
 
     def _start_receive(self, memory: memoryview, rank: int, tag: int) -> Callable[[], bool]:
         return _all_of([self._receive_piece(piece, rank, tag) for piece in _pieces(memory)])
@@ -181,12 +220,12 @@ class MpiCommunicator(MessageCommunicator):
     def _receive_piece(self, memory: memoryview, rank: int, tag: int) -> Callable[[], bool]:
         from mpi4py import MPI
 
-        request = self._comm.Irecv(memory, rank, tag)
+        message = _Message(self._comm.Irecv(memory, rank, tag), memory, self._failures, True)
         status = MPI.Status()
 
         def poll() -> bool:
             try:
-                if not request.Test(status):
+                if not message.test(status):
                     return False
             except MPI.Exception as error:
                 raise CommunicationError(
@@ -203,7 +242,7 @@ class MpiCommunicator(MessageCommunicator):
 
         return poll
 
-    def _part(self, ranks: Sequence[int], color: int) -> Communicator:
+    def _part(self, ranks: Sequence[int], color: int) -> MpiCommunicator:
         group = self._comm.Get_group().Incl(ranks)
         comm = self._comm.Create_group(group, color)
         nodes = [self.nodes[rank] for rank in ranks]
@@ -243,7 +282,8 @@ class MpiCommunicator(MessageCommunicator):
         from mpi4py import MPI
 
         request = self._comm.Iallreduce(MPI.IN_PLACE, array)
-        yield [Transfer(request.Test, "MPI's own sum", self)]
+        message = _Message(request, array, self._failures)
+        yield [Transfer(message.test, "MPI's own sum", self)]
 
     def _device_steps(self, array: Any, wire: str | None, routine: str | None) -> Steps:
         if wire is None and routine is None and self.device_way == GPU_AWARE:
@@ -251,20 +291,17 @@ class MpiCommunicator(MessageCommunicator):
             return self._sum_by_mpi(array, 0)
         return super()._device_steps(array, wire, routine)
 
-    def report_failure(self, error: BaseException) -> None:
-        """Tell all other ranks that this one has failed, unless it has only heard of another.
-
-        Parameters
-        ----------
-        error : exception
-        """
+    def _tell_failure(self, error: BaseException) -> None:
         self._failures.report(error)
+
+    def _cancel_receives(self) -> None:
+        _Message.cancel(self._failures)
 
     def close(self) -> None:
         """Free the communicator of MPI, unless a rank has failed."""
         if self._failures.first is None:
             self._comm.Free()
 
-    def raise_failure(self) -> None:
-        """Raise `PeerError` if another rank has reported that it failed."""
-        self._failures.look()
+    def heard_failure(self) -> PeerError | None:
+        """Return what another rank has reported, if one has failed."""
+        return self._failures.look()

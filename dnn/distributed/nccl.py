@@ -17,7 +17,7 @@ from dnn.distributed.communicator import Communicator, MessageCommunicator
 from dnn.distributed.device_arrays import finish_work, on_device
 from dnn.distributed.mpi import communicator_of
 from dnn.distributed.transfers import Transfer
-from dnn.errors import ConfigurationError, DtypeError, MissingDependencyError
+from dnn.errors import ConfigurationError, DtypeError, MissingDependencyError, PeerError
 
 if TYPE_CHECKING:
     from dnn.distributed.allreduce import Steps
@@ -76,6 +76,7 @@ class NcclCommunicator(MessageCommunicator):
     def __init__(self, below: MessageCommunicator) -> None:
         super().__init__(below.rank, below.size, below.nodes, below.timeout_s)
         self._below = below
+        self._ending = below._ending
         self._library = _library()
         own = list(self._library.get_unique_id()) if below.rank == 0 else None
         number = tuple(below.gather_values(own)[0])
@@ -102,10 +103,13 @@ class NcclCommunicator(MessageCommunicator):
 
     def _by_nccl(self, operation: str, array: Any, last: int) -> Steps:
         """Let NCCL do something to an array, behind what the GPU has to do already."""
-        import cupy
-
         if array.dtype.name not in _TYPES:
             raise DtypeError(f"NCCL takes {', '.join(_TYPES)}, not {array.dtype}")
+        return self._steps_by_nccl(operation, array, last)
+
+    def _steps_by_nccl(self, operation: str, array: Any, last: int) -> Steps:
+        import cupy
+
         kind = getattr(self._library, _TYPES[array.dtype.name])
         finish_work()  # of streams of which NCCL knows nothing
         stream = cupy.cuda.get_current_stream()
@@ -121,26 +125,21 @@ class NcclCommunicator(MessageCommunicator):
     def _start_receive(self, memory: memoryview, rank: int, tag: int) -> Callable[[], bool]:
         return self._below._start_receive(memory, rank, tag)
 
-    def _part(self, ranks: Sequence[int], color: int) -> Communicator:
-        part = self._below._part(ranks, color)
-        assert isinstance(part, MessageCommunicator)
-        return NcclCommunicator(part)
+    def _part(self, ranks: Sequence[int], color: int) -> NcclCommunicator:
+        return NcclCommunicator(self._below._part(ranks, color))
 
     def _allocate(self, size_bytes: int, common: bool = False) -> Sequence[Array] | None:
         return self._below._allocate(size_bytes, common)
 
-    def report_failure(self, error: BaseException) -> None:
-        """Tell all other ranks that this one has failed.
+    def _tell_failure(self, error: BaseException) -> None:
+        self._below._tell_failure(error)
 
-        Parameters
-        ----------
-        error : exception
-        """
-        self._below.report_failure(error)
+    def heard_failure(self) -> PeerError | None:
+        """Return what another rank has reported, if one has failed."""
+        return self._below.heard_failure()
 
-    def raise_failure(self) -> None:
-        """Raise `PeerError` if another rank has reported that it failed."""
-        self._below.raise_failure()
+    def _cancel_receives(self) -> None:
+        self._below._cancel_receives()
 
     def close(self) -> None:
         """Give back what it holds of NCCL and of the communicator below."""

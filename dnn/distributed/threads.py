@@ -92,7 +92,7 @@ class ThreadCommunicator(MessageCommunicator):
 
         return poll
 
-    def _part(self, ranks: Sequence[int], color: int) -> Communicator:
+    def _part(self, ranks: Sequence[int], color: int) -> ThreadCommunicator:
         self._splits += 1
         return ThreadCommunicator(
             self._post,
@@ -121,22 +121,17 @@ class ThreadCommunicator(MessageCommunicator):
             del pieces[names[self.rank]]
         return found
 
-    def report_failure(self, error: BaseException) -> None:
-        """Tell all other threads that this one has failed.
-
-        Parameters
-        ----------
-        error : exception
-        """
+    def _tell_failure(self, error: BaseException) -> None:
         message = failure_message(self._first_rank, error)
         with self._post.lock:
             self._post.failure = self._post.failure or message
 
-    def raise_failure(self) -> None:
-        """Raise `PeerError` if another thread has reported that it failed."""
+    def heard_failure(self) -> PeerError | None:
+        """Return what another thread has reported, if one has failed."""
         failure = self._post.failure
-        if failure is not None and failure["rank"] != self._first_rank:
-            raise PeerError(failure["rank"], failure["error"])
+        if failure is None or failure["rank"] == self._first_rank:
+            return None
+        return PeerError(failure["rank"], failure["error"])
 
 
 def run_on_threads(

@@ -70,6 +70,7 @@ class Transfer:
     def test(self) -> bool:
         """Return whether it is done."""
         if not self._done:
+            self._communicator.check_usable()
             self._done = self._poll()
         return self._done
 
@@ -87,21 +88,28 @@ class Transfer:
                 os.sched_yield()  # whoever is waited for may be on the same core
             else:
                 time.sleep(min(max(_SLEEP_SHARE * waited_s, shortest_s), longest_s))
+            failure = None
+            if began_s + waited_s >= next_look_s:
+                failure = communicator.heard_failure()
+                next_look_s = began_s + waited_s + _LOOK_FOR_FAILURES_EVERY_S
+            # What others have done before they failed counts, so this comes after the look.
             moved = communicator.move_sums()
             if self.test():
                 return
+            if failure is not None:
+                communicator.give_up(failure)
+                raise failure
             if moved:  # what comes next may come soon
                 began_s = time.perf_counter()
                 continue
-            if began_s + waited_s >= next_look_s:
-                communicator.raise_failure()
-                next_look_s = began_s + waited_s + _LOOK_FOR_FAILURES_EVERY_S
             if waited_s >= communicator.timeout_s:
-                raise CommunicationError(
+                late = CommunicationError(
                     f"rank {communicator.rank} of {communicator.size} has waited "
                     f"{communicator.timeout_s:g} s for {self.what}; the other rank may still "
                     "compute, have left, or wait for something else: see what it has written"
                 )
+                communicator.give_up(late)
+                raise late
 
 
 class Sum(Transfer):
@@ -125,9 +133,13 @@ class Sum(Transfer):
         self._waiting: list[allreduce.Pending] = []
         self._error: BaseException | None = None
 
-    def _moved(self) -> bool:
+    def test(self) -> bool:
+        """Return whether it is done."""
         if self._error is not None:  # it was met while another sum was waited for
             raise self._error
+        return super().test()
+
+    def _moved(self) -> bool:
         self._communicator.move_sums()
         return self._done
 
@@ -146,7 +158,7 @@ class Sum(Transfer):
             self._done = True
         except BaseException as error:
             self._error = error
-            self._communicator.forget_sum(self)
+            self._communicator.report_failure(error)  # all ranks wait for this sum
             raise
         self._communicator.forget_sum(self)
         return True

@@ -18,7 +18,6 @@ import numpy as np
 
 from dnn.distributed.communicator import (
     DEFAULT_TIMEOUT_S,
-    Communicator,
     MessageCommunicator,
     failure_message,
 )
@@ -120,7 +119,7 @@ class TupleCommunicator(MessageCommunicator):
         memory[:] = data
         return True
 
-    def _part(self, ranks: Sequence[int], color: int) -> Communicator:
+    def _part(self, ranks: Sequence[int], color: int) -> TupleCommunicator:
         self._splits += 1
         name = (*self._name, "split", self._splits, color)
         part = TupleCommunicator(
@@ -132,22 +131,17 @@ class TupleCommunicator(MessageCommunicator):
     def _allocate(self, size_bytes: int, common: bool = False) -> None:
         return None  # each rank is taken to be on a host of its own
 
-    def report_failure(self, error: BaseException) -> None:
-        """Tell all other ranks that this one has failed.
-
-        Parameters
-        ----------
-        error : exception
-        """
+    def _tell_failure(self, error: BaseException) -> None:
         message = failure_message(self._first_rank, error)
         if message is not None:
             self._tuples.put_if_absent(self._failure_tag, json.dumps(message).encode())
 
-    def raise_failure(self) -> None:
-        """Raise `PeerError` if another rank has reported that it failed."""
+    def heard_failure(self) -> PeerError | None:
+        """Return what another rank has reported, if one has failed."""
         try:
             failure = json.loads(self._tuples.tread_nowait(self._failure_tag))
         except TimeoutError:
-            return
-        if failure["rank"] != self._first_rank:
-            raise PeerError(failure["rank"], failure["error"])
+            return None
+        if failure["rank"] == self._first_rank:
+            return None
+        return PeerError(failure["rank"], failure["error"])

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import time
+
 import numpy as np
 import pytest
 from communicator_cases import CASES, check_disagreement, check_messages, check_routines
 
 from dnn.distributed import communicator_of, mpi
+from dnn.errors import PeerError
 
 pytestmark = pytest.mark.mpi
 
@@ -34,6 +37,28 @@ def test_arrays_that_take_several_messages(comm, monkeypatch):
     monkeypatch.setattr(mpi, "LARGEST_MESSAGE", 3000)
     check_messages(comm)
     check_routines(comm)
+
+
+@pytest.mark.mpi(min_size=2)
+def test_a_receive_that_was_given_up_writes_nothing(comm):
+    """A message that comes after a failure is not written to memory with other owners."""
+    world, mine = comm._comm, np.zeros(100)
+    if comm.rank == 1:
+        comm.report_failure(ValueError("no such thing"))
+    elif comm.rank == 0:
+        coming = comm.receive(mine, 1, 5)
+        with pytest.raises(PeerError, match="no such thing"):
+            coming.wait()
+    world.Barrier()
+    if comm.rank == 1:
+        world.Send(np.full(100, 7.0), 0, 5)
+    elif comm.rank == 0:
+        deadline_s = time.monotonic() + 5
+        while not world.Iprobe(1, 5) and time.monotonic() < deadline_s:
+            time.sleep(1e-3)
+        assert world.Iprobe(1, 5)  # which the given-up one would have taken
+        assert not mine.any()
+        world.Recv(np.empty(100), 1, 5)
 
 
 def test_ranks_speak_to_each_other(comm):

@@ -12,7 +12,7 @@ from dnn.distributed import choice, communicator_of, run_on_threads
 from dnn.distributed.allreduce import ROUTINES
 from dnn.distributed.choice import ALLREDUCE_VARIABLE, fixed_choice, size_class
 from dnn.distributed.scheme import share_gradients
-from dnn.errors import ConfigurationError, PeerError
+from dnn.errors import CommunicationError, ConfigurationError, DisagreementError, PeerError
 from dnn.parameters import FlatBuffer, Segment
 
 # On which host each rank is: one host, hosts of their own, and hosts with several ranks.
@@ -28,6 +28,19 @@ def test_threads(check, hosts):
 
 def test_ranks_that_sum_different_arrays():
     run_on_threads(2, check_disagreement, timeout_s=10)
+
+
+def test_ranks_of_another_host_hear_of_different_arrays():
+    """Ranks of host 0 find out by themselves; those of host 1 would wait for the time limit."""
+
+    def add(comm):
+        size = 20_000 + 1000 * (comm.rank == 1)
+        with pytest.raises(CommunicationError, match=r"rank 1 sums 84,000 bytes") as caught:
+            comm.sum(np.zeros(size, "f4"), routine="shared")
+        return type(caught.value)
+
+    kinds = run_on_threads(4, add, nodes=[0, 0, 1, 1], timeout_s=10)
+    assert kinds == [DisagreementError] * 2 + [PeerError] * 2
 
 
 @pytest.fixture
