@@ -14,8 +14,9 @@ import numpy as np
 
 from dnn.backend import Array
 from dnn.data.augmentation import Images
-from dnn.errors import DisagreementError, PeerError
+from dnn.errors import DisagreementError, PeerError, check_count
 from dnn.optimizers import Optimizer
+from dnn.training.checkpoint import layer_facts
 from dnn.training.network import Network
 
 if TYPE_CHECKING:
@@ -37,21 +38,27 @@ def facts_of(fit: Fit, same_rows: bool) -> dict[str, Any]:
         Whether ranks are given the same samples.
     """
     networks, network, samples = fit.networks, fit.networks._network, fit.training
-    size, progress = fit.batch_size, networks._progress
+    size, progress, held_out = fit.batch_size, networks._progress, fit.held_out
     facts: dict[str, Any] = {
         "layers": _layers(network),
         "dtype": network.precision.name,
         "loss": [type(network.loss).__name__, repr(dict(network.loss.hyperparameters))],
-        "optimizer": _described(networks.optimizer),
+        "optimizer": _text(networks.optimizer),
         "seed": [int(seed) for seed in networks._seeds],
         "epochs": [int(epochs) for epochs in fit.epochs],
-        "batch_size": size if isinstance(size, int) else size(len(networks._histories[0])),
+        "batch_size": check_count(
+            "batch_size", size(len(networks._histories[0])) if callable(size) else size
+        ),
+        "sizes of later batches": _text(size) if callable(size) else None,
         "accumulate": fit.accumulate,
         "steps from one call within epochs to the next": fit.pauses and fit.pauses.every,
         "samples visited of the first epoch": progress.visited if progress is not None else 0,
         "steps done": networks._update.steps_done,
         "weights of samples": samples.weights is not None,
+        "validation": None if held_out is None else held_out.count if same_rows else True,
     }
+    if held_out is not None and fit.validation_epochs is not None:
+        facts["epochs followed by a validation"] = sorted(map(int, fit.validation_epochs))
     if same_rows:
         facts["number of samples"] = samples.count
         facts["samples"] = [_sample(samples.x), _sample(samples.targets(network))]
@@ -59,7 +66,7 @@ def facts_of(fit: Fit, same_rows: bool) -> dict[str, Any]:
 
 
 def _layers(network: Network) -> list[list[Any]]:
-    """Return name, kind, shape of a sample and shapes of parameters of each layer."""
+    """Return name, kind, shape of a sample, shapes of parameters and options of each layer."""
     # Samples are cut too where units are: their shape differs.
     return [
         [
@@ -67,22 +74,27 @@ def _layers(network: Network) -> list[list[Any]]:
             type(layer).__name__,
             [int(length) for length in row.shape if not network.is_part],
             [list(layer.whole_shape(each)) for each in layer.parameters],
+            {k: v for k, v in layer_facts(layer).items() if k != "name" and " " not in k},
         ]
         for layer, row in zip(network.layers, network.summaries, strict=False)
     ]
 
 
-def _described(optimizer: Optimizer) -> str:
-    fields = {name: value for name, value in vars(optimizer).items() if name != "_bounds"}
+def _text(value: object, depth: int = 4) -> str:
+    """Describe an optimizer, or a schedule, by its fields: without addresses, as a repr has."""
+    if value is None or isinstance(value, int | float | str | np.generic):
+        return str(value)
+    if depth and isinstance(value, dict):
+        return f"{{{', '.join(f'{key}: {_text(x, depth - 1)}' for key, x in value.items())}}}"
+    if depth and isinstance(value, list | tuple):
+        return f"({', '.join(_text(each, depth - 1) for each in value)})"
+    fields = getattr(value, "__dict__", {})
+    if not depth or not fields or not (callable(value) or isinstance(value, Optimizer)):
+        return str(getattr(value, "__qualname__", type(value).__name__))
     texts = [
-        f"{name}={value if isinstance(value, int | float | str | dict | tuple) else _kind(value)}"
-        for name, value in sorted(fields.items())
+        f"{k}={_text(each, depth - 1)}" for k, each in sorted(fields.items()) if k != "_bounds"
     ]
-    return f"{type(optimizer).__name__}({', '.join(texts)})"
-
-
-def _kind(value: object) -> str:
-    return "None" if value is None else type(value).__name__
+    return f"{type(value).__name__}({', '.join(texts)})"
 
 
 def _sample(array: Array | Images) -> int:
@@ -108,8 +120,9 @@ def check_agreement(facts: Sequence[dict[str, Any]]) -> None:
         if "error" in each:
             raise PeerError(rank, each["error"])
     for rank, each in enumerate(facts):
-        for name, expected in facts[0].items():
-            given = each[name]
+        for name in {**facts[0], **each}:
+            given: Any = each.get(name)
+            expected: Any = facts[0].get(name)
             if given == expected:
                 continue
             if name == "layers":
@@ -128,7 +141,11 @@ def _raise_for_layers(rank: int, given: list[Any], expected: list[Any]) -> None:
         if mine != theirs:
             names = {mine[0], theirs[0]}
             message = f"ranks disagree on layer {' / '.join(sorted(names))}: rank {rank} has "
-            message += f"{_layer_shown(mine)}, rank 0 has {_layer_shown(theirs)}"
+            if mine[:-1] == theirs[:-1]:
+                message += _options_shown(mine[-1], theirs[-1])
+                message += f", rank 0 has {_options_shown(theirs[-1], mine[-1])}"
+            else:
+                message += f"{_layer_shown(mine)}, rank 0 has {_layer_shown(theirs)}"
             raise DisagreementError(message, rank, theirs[0])
     message = f"ranks disagree on the layers: rank {rank} has {len(given)}, rank 0 {len(expected)}"
     longer = max(given, expected, key=len)
@@ -136,9 +153,22 @@ def _raise_for_layers(rank: int, given: list[Any], expected: list[Any]) -> None:
 
 
 def _layer_shown(layer: Sequence[Any]) -> str:
-    _, kind, shape, parameters = layer
+    _, kind, shape, parameters, _ = layer
     held = f" with parameters {', '.join(str(tuple(x)) for x in parameters)}" if parameters else ""
     return f"{kind} of {tuple(shape)}{held}"
+
+
+def _options_shown(given: dict[str, Any], other: dict[str, Any]) -> str:
+    """Show the options that are others there; of layers inside a layer, those of the first."""
+    names = {**given, **other}
+    different = {name: given.get(name) for name in names if given.get(name) != other.get(name)}
+    for name, value in different.items():
+        there = other.get(name)
+        chains = (value, there) if isinstance(value, list) and isinstance(there, list) else ()
+        for mine, theirs in zip(*chains, strict=False):
+            if isinstance(mine, dict) and isinstance(theirs, dict) and mine != theirs:
+                return f"{name} with {mine['name']}: {_options_shown(mine, theirs)}"
+    return ", ".join(f"{name}={value!r}" for name, value in different.items())
 
 
 def _shown(value: object) -> str:

@@ -71,6 +71,8 @@ class DataParallel(RanksScheme):
     ------
     ConfigurationError
         If an option is unknown, or does not go with another one.
+    DisagreementError
+        On every rank, if they give other options.
 
     Notes
     -----
@@ -96,15 +98,21 @@ class DataParallel(RanksScheme):
         sharded: bool = False,
     ) -> None:
         super().__init__(comm)
-        for name, value, known in (
-            ("rows", rows, ("shared", "own")),
-            ("on_nan", on_nan, ("stop", "skip")),
-            ("batch_norm", batch_norm, ("own", "together")),
-            ("wire", wire, ("float16", None)),
-        ):
-            if value not in known:
-                allowed = " or ".join(repr(each) for each in known)
-                raise ConfigurationError(f"DataParallel: {name} must be {allowed}, not {value!r}")
+        with self.agreeing():
+            for name, value, known in (
+                ("rows", rows, ("shared", "own")),
+                ("on_nan", on_nan, ("stop", "skip")),
+                ("batch_norm", batch_norm, ("own", "together")),
+                ("wire", wire, ("float16", None)),
+            ):
+                if value not in known:
+                    allowed = " or ".join(repr(each) for each in known)
+                    message = f"DataParallel: {name} must be {allowed}, not {value!r}"
+                    raise ConfigurationError(message)
+            if sharded and wire is not None:
+                message = "sharded gradients are sent as they are: no wire"
+                raise ConfigurationError(f"DataParallel: {message}")
+            self._options = f"{rows=}, {on_nan=}, {batch_norm=}, {wire=}, sharded={bool(sharded)}"
         self.same_rows = rows == "shared"
         # Samples of each rank in the last fit of a network, where each has its own.
         self._counts: WeakKeyDictionary[Network, list[int]] = WeakKeyDictionary()
@@ -113,14 +121,10 @@ class DataParallel(RanksScheme):
         self.wire = wire
         self.sharded = sharded
         self.cuts_state = sharded and self.communicator.size > 1
-        if sharded and wire is not None:
-            raise ConfigurationError(
-                "DataParallel: sharded gradients are sent as they are: no wire"
-            )
         self._states: WeakKeyDictionary[Network, ShardedState] = WeakKeyDictionary()
 
     def __repr__(self) -> str:
-        return f"DataParallel({self.communicator.size} ranks)"
+        return f"DataParallel({self._options})"
 
     def network(
         self,

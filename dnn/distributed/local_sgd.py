@@ -42,6 +42,8 @@ class LocalSGD(RanksScheme):
     ------
     ConfigurationError
         If a number is out of its range.
+    DisagreementError
+        On every rank, if they give other options.
 
     Notes
     -----
@@ -66,16 +68,22 @@ class LocalSGD(RanksScheme):
         average_optimizer: bool = False,
     ) -> None:
         super().__init__(communicator)
-        self.steps = check_count("steps", steps)
-        if not 0 < outer_learning_rate < float("inf"):
-            message = f"outer_learning_rate must be above 0, not {outer_learning_rate!r}"
-            raise ConfigurationError(message)
-        if not 0 <= outer_momentum < 1:
-            message = f"outer_momentum must be at least 0 and below 1, not {outer_momentum!r}"
-            raise ConfigurationError(message)
-        self.outer_learning_rate = outer_learning_rate
-        self.outer_momentum = outer_momentum
-        self.average_optimizer = average_optimizer
+        with self.agreeing():
+            self.steps = check_count("steps", steps)
+            if not 0 < outer_learning_rate < float("inf"):
+                message = f"outer_learning_rate must be above 0, not {outer_learning_rate!r}"
+                raise ConfigurationError(message)
+            if not 0 <= outer_momentum < 1:
+                message = f"outer_momentum must be at least 0 and below 1, not {outer_momentum!r}"
+                raise ConfigurationError(message)
+            self.outer_learning_rate = float(outer_learning_rate)
+            self.outer_momentum = float(outer_momentum)
+            self.average_optimizer = bool(average_optimizer)
+
+    def __repr__(self) -> str:
+        outer = f"outer_learning_rate={self.outer_learning_rate}"
+        outer += f", outer_momentum={self.outer_momentum}"
+        return f"LocalSGD(steps={self.steps}, {outer}, average_optimizer={self.average_optimizer})"
 
     def bind(self, network: Network, optimizer: Optimizer) -> Update | LossScaling:
         """Return what moves the parameters of this rank, with the outer step's velocity if any."""

@@ -30,7 +30,7 @@ from dnn.distributed.pipeline import MOST_MICRO_BATCHES, MeshTrainer, replayed
 from dnn.distributed.schedules import SCHEDULES
 from dnn.distributed.scheme import RanksScheme
 from dnn.distributed.stage import StageNetwork
-from dnn.errors import ConfigurationError, DisagreementError, check_count, unknown_name
+from dnn.errors import ConfigurationError, check_count, unknown_name
 from dnn.layers import Activation, Input, Layer, Output
 from dnn.losses import Loss
 from dnn.optimizers import Optimizer, ParameterRule, Update
@@ -78,6 +78,8 @@ class Mesh(RanksScheme):
     ------
     ConfigurationError
         If a number is out of its range or the mesh is not of as many ranks as there are.
+    DisagreementError
+        On every rank, if they make different meshes.
 
     Notes
     -----
@@ -99,24 +101,24 @@ class Mesh(RanksScheme):
         split: str | Sequence[int] = "measured",
     ) -> None:
         super().__init__(comm)
-        problem = self.problem(
-            self.communicator.size, data=data, pipeline=pipeline, model=model, schedule=schedule
-        )
-        if problem is not None:
-            raise ConfigurationError(problem)
-        self.pipeline, self.model = pipeline, model
-        self.data = self.communicator.size // (pipeline * model)
-        default = MICRO_BATCHES_PER_STAGE * pipeline if pipeline > 1 else 1
-        given = default if micro_batches is None else micro_batches
-        self.micro_batches = check_count("micro_batches", given)
-        if self.micro_batches > MOST_MICRO_BATCHES:
-            message = f"micro_batches must be at most {MOST_MICRO_BATCHES}, not {micro_batches}"
-            raise ConfigurationError(f"mesh: {message}")
-        self.schedule = schedule
-        if isinstance(split, str) and split not in ("measured", "multiply_adds"):
-            raise unknown_name("split", split, ("measured", "multiply_adds"))
-        self.split = split if isinstance(split, str) else tuple(split)
-        self._check_agreement()
+        with self.agreeing():
+            problem = self.problem(
+                self.communicator.size, data=data, pipeline=pipeline, model=model, schedule=schedule
+            )
+            if problem is not None:
+                raise ConfigurationError(problem)
+            self.pipeline, self.model = pipeline, model
+            self.data = self.communicator.size // (pipeline * model)
+            default = MICRO_BATCHES_PER_STAGE * pipeline if pipeline > 1 else 1
+            given = default if micro_batches is None else micro_batches
+            self.micro_batches = check_count("micro_batches", given)
+            if self.micro_batches > MOST_MICRO_BATCHES:
+                message = f"micro_batches must be at most {MOST_MICRO_BATCHES}, not {micro_batches}"
+                raise ConfigurationError(f"mesh: {message}")
+            self.schedule = schedule
+            if isinstance(split, str) and split not in ("measured", "multiply_adds"):
+                raise unknown_name("split", split, ("measured", "multiply_adds"))
+            self.split = split if isinstance(split, str) else tuple(split)
         at, self.shard = divmod(self.communicator.rank, model)
         self.replica, self.stage = divmod(at, pipeline)
         # Those with the same layers and units and other rows; the stages of the same rows; ...
@@ -128,14 +130,6 @@ class Mesh(RanksScheme):
         sizes = f"data={self.data}, pipeline={self.pipeline}, model={self.model}"
         how = f"schedule={self.schedule!r}, split={self.split!r}"
         return f"Mesh({sizes}, micro_batches={self.micro_batches}, {how})"
-
-    def _check_agreement(self) -> None:
-        """Raise `DisagreementError`, on all ranks, if they make different meshes."""
-        every = self.communicator.gather_values(repr(self))
-        for rank, other in enumerate(every):
-            if other != every[0]:
-                message = f"ranks make different meshes: rank {rank} {other}, rank 0 {every[0]}"
-                raise DisagreementError(message, rank)
 
     @staticmethod
     def problem(

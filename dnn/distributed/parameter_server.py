@@ -59,6 +59,8 @@ class ParameterServer(RanksScheme):
     ------
     ConfigurationError
         If `staleness` is no such number, or nobody would train.
+    DisagreementError
+        On every rank, if they give other options.
 
     Notes
     -----
@@ -77,10 +79,17 @@ class ParameterServer(RanksScheme):
         divide_by_staleness: bool = False,
     ) -> None:
         super().__init__(communicator)
-        self.options = ServerOptions(staleness, divide_by_staleness)
-        self.dedicated = dedicated
-        if dedicated and self.communicator.size < 2:
-            raise ConfigurationError("dedicated: there is one rank, and nobody to train beside it")
+        with self.agreeing():
+            self.options = ServerOptions(staleness, bool(divide_by_staleness))
+            self.dedicated = bool(dedicated)
+            if dedicated and self.communicator.size < 2:
+                message = "dedicated: there is one rank, and nobody to train beside it"
+                raise ConfigurationError(message)
+
+    def __repr__(self) -> str:
+        options = f"staleness={self.options.staleness}, dedicated={self.dedicated}"
+        divides = self.options.divide_by_staleness
+        return f"{type(self).__name__}({options}, divide_by_staleness={divides})"
 
     @property
     def trainers(self) -> int:

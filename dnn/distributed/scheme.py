@@ -30,7 +30,7 @@ class RanksScheme(Scheme):
     Parameters
     ----------
     communicator : Communicator or mpi4py.MPI.Intracomm
-        Of the ranks that train together; all of them make the scheme.
+        Of the ranks that train together; all of them make the scheme, with the same options.
 
     Attributes
     ----------
@@ -47,12 +47,29 @@ class RanksScheme(Scheme):
 
     @contextmanager
     def preparing(self) -> Iterator[None]:
-        """Let other ranks know of an error, in the exchange that begins a fit."""
+        """Let other ranks know of an error, in the exchange that comes next."""
         try:
             yield
         except Exception as error:
             self.communicator.gather_values({"error": f"{type(error).__name__}: {error}"})
             raise
+
+    @contextmanager
+    def agreeing(self) -> Iterator[None]:
+        """Compare the schemes that ranks make, once this one has its options.
+
+        A scheme begins with it: what ranks exchange later depends on the options.
+
+        Raises
+        ------
+        DisagreementError
+            On every rank, if two make other schemes; ``repr(self)`` is what is compared.
+        PeerError
+            If the options of another rank are wrong.
+        """
+        with self.preparing():
+            yield
+        check_agreement(self.communicator.gather_values({"scheme": repr(self)}))
 
     def check(self, fit: Fit) -> None:
         """Compare what has to be the same on all ranks, once at the beginning of a fit.

@@ -177,11 +177,11 @@ def _architecture(model: NeuralNetwork) -> dict[str, Any]:
         "dtype": str(network.dtype),
         "precision": network.precision.name,
         "loss": type(network.loss).__name__,
-        "layers": [_layer(layer) for layer in network.layers],
+        "layers": [layer_facts(layer) for layer in network.layers],
     }
 
 
-def _layer(layer: Layer) -> dict[str, Any]:
+def layer_facts(layer: Layer) -> dict[str, Any]:
     """Describe a layer by its parameters and by whatever plain values it holds."""
     about: dict[str, Any] = {"name": layer.name}
     for name, value in sorted(vars(layer).items()):
@@ -198,7 +198,7 @@ def _plain(value: Any) -> Any:
     from dnn.layers import Layer
 
     if isinstance(value, Layer):
-        return _layer(value)
+        return layer_facts(value)
     if isinstance(value, list | tuple):
         parts = [_plain(part) for part in value]
         return None if None in parts else parts

@@ -214,7 +214,7 @@ class Fit:
 
     Attributes
     ----------
-    networks, training, epochs, batch_size, accumulate, pauses
+    networks, training, epochs, batch_size, held_out, validation_epochs, accumulate, pauses
         As they were given.
     class_counts : list of K lists of int
         Samples of each class, where a training counts them.
@@ -238,8 +238,8 @@ class Fit:
         self.training = training
         self.epochs = epochs
         self.batch_size = batch_size
-        self._held_out = held_out
-        self._validation_epochs = validation_epochs
+        self.held_out = held_out
+        self.validation_epochs = validation_epochs
         self._inspect = inspect
         self.accumulate = check_count("accumulate", accumulate)
         self.pauses = pauses
@@ -405,10 +405,10 @@ class Fit:
             self.networks._overflowed_in[k] = step.first_overflow(place)
 
     def _validate(self, active: Sequence[int]) -> None:
-        wanted, done = self._validation_epochs, len(self.histories[active[0]])
-        if self._held_out is None or not (wanted is None or done in wanted):
+        wanted, done = self.validation_epochs, len(self.histories[active[0]])
+        if self.held_out is None or not (wanted is None or done in wanted):
             return
-        held_out = self._held_out.of_networks(active)
+        held_out = self.held_out.of_networks(active)
         results = self._scheme.validate(self.networks._network, held_out)
         for k, result in zip(active, results, strict=True):
             for history in (self.histories[k], self.networks._histories[k]):

@@ -118,7 +118,7 @@ class Scheme:
         Raises
         ------
         DisagreementError
-            If ranks differ in layers, optimizer, seed, batches or epochs; on every rank.
+            On every rank, if they differ in layers, optimizer, seed, validation, batches, epochs.
         PeerError
             If another rank raised while it prepared.
         """

@@ -22,16 +22,21 @@ from dnn import (
     FullyConnected,
     Input,
     NeuralNetwork,
+    Residual,
     mlp,
 )
 from dnn.distributed import DataParallel, run_on_threads
 from dnn.errors import DisagreementError, PeerError
+from dnn.optimizers.schedules import GrowingBatch, StepDecay
 
 
 @pytest.mark.parametrize("ranks", [2, 3])
 @pytest.mark.parametrize("check", CASES, ids=lambda check: check.__name__)
 def test_ranks_train_together(check, ranks):
     run_on_threads(ranks, check, timeout_s=60)
+
+
+OF_FIT = ("epochs", "batch_size", "validation")
 
 
 def outcome(function):
@@ -58,6 +63,23 @@ def model_of(comm, *, layers=None, optimizer=None, seed=1, loss="softmax_cross_e
         ({"batch_size": 11}, "batch_size: rank 1 has 11"),
         ({"rows": 42}, "number of samples: rank 1 has 42"),
         ({"shift": 1}, "other samples: rank 1 than rank 0"),
+        (
+            {"layers": mlp(6, [8], 3, "tanh")},
+            "layer activation_1: rank 1 has function='tanh', rank 0 has function='sigmoid'",
+        ),
+        (
+            {"rate": 0.4},
+            r"residual_1: rank 1 has layers with residual_1.dropout_1: rate=0.5, rank 0 .*=0.1",
+        ),
+        (
+            {"optimizer": SGD(0.1, schedule=StepDecay(1, 0.5))},
+            r"rank 1 has .*StepDecay\(every=1, factor=0.5\).*rank 0 has .*factor=0.1\)",
+        ),
+        ({"validation": (X, Y)}, "the validation: rank 1 has 43, rank 0 has None"),
+        (
+            {"batch_size": GrowingBatch(10, 1)},
+            r"later batches: rank 1 has GrowingBatch\(.*rank 0 has None",
+        ),
     ],
 )
 def test_ranks_that_disagree_all_say_so(different, words):
@@ -65,16 +87,28 @@ def test_ranks_that_disagree_all_say_so(different, words):
         given = dict(different) if comm.rank == 1 else {}
         fit = {
             **FIT,
-            **{name: given.pop(name) for name in ("epochs", "batch_size") if name in given},
+            **{name: given.pop(name) for name in OF_FIT if name in given},
         }
         rows, shift = given.pop("rows", 43), given.pop("shift", 0)
-        model = model_of(comm, **given)
+        if "rate" in different:
+            rate = given.pop("rate", 0.0) + 0.1
+            given["layers"] = [Input(6), Residual([Dropout(rate)]), FullyConnected(3)]
+        model = model_of(comm, **{"optimizer": SGD(0.1, schedule=StepDecay(1)), **given})
         return outcome(lambda: model.fit(X[:rows] + shift, Y[:rows], **fit))
 
     for error in run_on_threads(3, train, timeout_s=20):
         assert isinstance(error, DisagreementError)
         assert error.rank == 1
         assert re.search(words, str(error)), str(error)
+
+
+def test_sizes_of_batches_may_be_of_numpy():
+    def train(comm):
+        options = {**FIT, "batch_size": lambda epoch: np.int64(16)}
+        return model_of(comm).fit(X, Y, **options).loss
+
+    first, second = run_on_threads(2, train, timeout_s=20)
+    assert first == second
 
 
 def test_wrong_data_of_one_rank_end_all():
