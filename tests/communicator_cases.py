@@ -198,7 +198,9 @@ def check_split(comm: Communicator) -> None:
     started.wait()
     assert (array == sum(members)).all()
     assert (both == comm.size).all()
+    memory = weakref.ref(half._host_memory) if half._host_memory is not None else None
     half.close()
+    assert memory is None or memory() is None
 
 
 def check_failure(comm: Communicator) -> None:

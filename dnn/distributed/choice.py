@@ -95,12 +95,13 @@ class Choices:
     Attributes
     ----------
     names : dict of int to str
-        From a class of sizes, in bytes, to the name of a routine.
+        From a class of sizes, in bytes, to the name of the routine last decided on.
     """
 
     def __init__(self, communicator: MessageCommunicator) -> None:
         self._communicator = communicator
         self.names: dict[int, str] = {}
+        self._decided: dict[tuple[int, tuple[str, ...]], str] = {}
 
     def name_for(self, size_bytes: int, offered: Mapping[str, Routine]) -> str:
         """Return the routine of a sum; the first one of its class of sizes is decided on together.
@@ -111,15 +112,18 @@ class Choices:
             If ``DNN_ALLREDUCE`` on rank 0 names none.
         """
         sizes = size_class(size_bytes)
-        name = self.names.get(sizes)
+        case = sizes, tuple(offered)  # which differ between types of elements
+        name = self._decided.get(case)
         if name is None:
-            name = self.names[sizes] = self._decide(sizes, offered)
+            name = self._decided[case] = self.names[sizes] = self._decide(sizes, offered)
         return name
 
     def _decide(self, sizes: int, offered: Mapping[str, Routine]) -> str:
         communicator = self._communicator
         kind = type(communicator).__name__.removesuffix("Communicator").lower()
         key = f"sum-{kind}-{communicator.size}ranks-{_layout(communicator.nodes)}-{sizes}bytes"
+        missing = sorted(set(communicator.routine_names) - set(offered))
+        key += "".join(f"-without_{each}" for each in missing)
         known = ""
         if communicator.rank == 0:
             said = os.environ.get(ALLREDUCE_VARIABLE, "")

@@ -107,7 +107,7 @@ class Communicator(Protocol):
         """Tell all other ranks that this one has failed; their waits raise `PeerError`."""
 
     def close(self) -> None:
-        """Give back what it holds of MPI; all ranks call it, when nothing is under way."""
+        """Give back what it holds; all ranks call it, when nothing is under way."""
 
 
 class _Ending:
@@ -181,12 +181,13 @@ class MessageCommunicator(ABC):
     def _cancel_receives(self) -> None:  # noqa: B027 - most kinds write when they are asked
         """See to it that nothing is written any more to what receives were to be written to."""
 
-    def close(self) -> None:  # noqa: B027 - there may be nothing to give back
-        """Give back what it holds of MPI; all ranks call it, when nothing is under way.
+    def close(self) -> None:
+        """Give back what it holds; all ranks call it, when nothing is under way.
 
-        A library has some thousand communicators at most. After a failure, messages may be left,
-        so that nothing is given back.
+        Memory that ranks share stays as long as arrays in it. An MPI library has some thousand
+        communicators at most; after a failure messages may be left, so that it keeps this one.
         """
+        self._host_memory = self._offered = None
 
     # Failures. Messages of what was under way may still arrive and be taken for others, so that
     # nothing is exchanged any more, by this communicator and all that are related by `split`.
@@ -396,6 +397,11 @@ class MessageCommunicator(ABC):
                 offered["shared"] = self._host_memory.sum
             self._offered = offered
         return self._offered
+
+    @property
+    def routine_names(self) -> list[str]:
+        """Names of the routines of sums here, as soon as there are any, for any type."""
+        return list(self._offered or ())
 
     def _hosts(self) -> list[list[int]]:
         """Return the ranks of each host."""

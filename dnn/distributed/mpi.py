@@ -298,7 +298,8 @@ class MpiCommunicator(MessageCommunicator):
         _Message.cancel(self._failures)
 
     def close(self) -> None:
-        """Free the communicator of MPI, unless a rank has failed."""
+        """Give back memory, and the communicator of MPI unless a rank has failed."""
+        super().close()
         if self._failures.first is None:
             self._comm.Free()
 

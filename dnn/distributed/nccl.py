@@ -143,5 +143,6 @@ class NcclCommunicator(MessageCommunicator):
 
     def close(self) -> None:
         """Give back what it holds of NCCL and of the communicator below."""
+        super().close()
         self._nccl.destroy()
         self._below.close()

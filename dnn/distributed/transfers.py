@@ -24,6 +24,9 @@ __all__ = ["Request", "Sum", "Transfer"]
 _SPIN_S: Final = 0.5e-3
 _SLEEP_SHARE: Final = 0.1
 _SLEEP_S: Final = (20e-6, 1e-3)
+# After a tenth of a second nobody counts milliseconds any more, and each sleep that ends costs.
+_LONG_WAIT_S: Final = 0.1
+_LONG_SLEEP_S: Final = 5e-3
 _LOOK_FOR_FAILURES_EVERY_S: Final = 5e-3
 
 
@@ -87,6 +90,8 @@ class Transfer:
             if waited_s < _SPIN_S:
                 os.sched_yield()  # whoever is waited for may be on the same core
             else:
+                if waited_s >= _LONG_WAIT_S:
+                    longest_s = _LONG_SLEEP_S
                 time.sleep(min(max(_SLEEP_SHARE * waited_s, shortest_s), longest_s))
             failure = None
             if began_s + waited_s >= next_look_s:
@@ -100,7 +105,7 @@ class Transfer:
                 communicator.give_up(failure)
                 raise failure
             if moved:  # what comes next may come soon
-                began_s = time.perf_counter()
+                began_s, longest_s = time.perf_counter(), _SLEEP_S[1]
                 continue
             if waited_s >= communicator.timeout_s:
                 late = CommunicationError(

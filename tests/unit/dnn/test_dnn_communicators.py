@@ -1,5 +1,6 @@
 """Communicators of threads, and sums made of messages."""
 
+import time
 from types import SimpleNamespace
 
 import numpy as np
@@ -8,10 +9,11 @@ from communicator_cases import CASES, check_disagreement
 
 import dnn
 from dnn.backend.routines import ROUTINES_VARIABLE, ConvolutionChoices
-from dnn.distributed import choice, communicator_of, run_on_threads
+from dnn.distributed import choice, communicator_of, run_on_threads, transfers
 from dnn.distributed.allreduce import ROUTINES
 from dnn.distributed.choice import ALLREDUCE_VARIABLE, fixed_choice, size_class
 from dnn.distributed.scheme import share_gradients
+from dnn.distributed.threads import ThreadCommunicator
 from dnn.errors import CommunicationError, ConfigurationError, DisagreementError, PeerError
 from dnn.parameters import FlatBuffer, Segment
 
@@ -79,6 +81,49 @@ def test_routines_are_measured_once(measured, monkeypatch):
     monkeypatch.setenv(ALLREDUCE_VARIABLE, "toruss")
     with pytest.raises(ConfigurationError, match="DNN_ALLREDUCE 'toruss'; did you mean 'torus'"):
         run_on_threads(3, sum_up)
+
+
+def test_routines_that_some_types_do_not_have(measured, monkeypatch):
+    """What was decided for one type of elements is not taken for another that lacks it."""
+    every = ThreadCommunicator._routines
+
+    def some(comm, dtype):
+        offered = every(comm, dtype)
+        return {name: offered[name] for name in offered if name != "tree" or dtype != "f2"}
+
+    monkeypatch.setattr(ThreadCommunicator, "_routines", some)
+    measured.names["sum-thread-2ranks-1hosts2-1024bytes"] = "tree"
+
+    def sum_up(comm):
+        arrays = [np.ones(100, dtype) for dtype in ("f4", "f2", "f4")]
+        for array in arrays:
+            comm.sum(array)
+        return [array[0] for array in arrays]
+
+    assert run_on_threads(2, sum_up) == [[2, 2, 2]] * 2
+    keys = [record["sum"] for record in measured.records()]
+    assert keys == ["sum-thread-2ranks-1hosts2-1024bytes-without_tree"]
+
+
+def test_long_waits_sleep_longer(monkeypatch):
+    """A millisecond at most while an answer may come soon, and five in a long wait."""
+    slept = []
+
+    def sleep(seconds):
+        slept.append((time.perf_counter() - began_s, seconds))
+        wait(seconds)
+
+    def wait_in_vain(comm):
+        if comm.rank == 0:
+            with pytest.raises(CommunicationError, match=r"has waited 0\.2 s"):
+                comm.receive(np.zeros(1), 1).wait()
+
+    wait = time.sleep
+    monkeypatch.setattr(transfers.time, "sleep", sleep)
+    began_s = time.perf_counter()
+    run_on_threads(2, wait_in_vain, timeout_s=0.2)
+    assert max(seconds for at_s, seconds in slept if at_s < 0.1) <= 1e-3
+    assert slept[-1][1] == 5e-3
 
 
 def test_the_fixed_choice():
