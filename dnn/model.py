@@ -262,15 +262,15 @@ class NeuralNetwork(Networks):
         on how many epochs came before, so two calls of 5 epochs equal one of 10.
         """
         params = self._params
-        epochs = check_count("epochs", params.epochs if epochs is None else epochs)
-        batch_size = params.batch_size if batch_size is None else batch_size
-        batch_size = checked_batch_size(batch_size)
-        given: object = metrics
-        if not isinstance(given, dict | None):
-            message = "fit fills it with loss, accuracy and training_time_s"
-            raise ConfigurationError(f"metrics must be a dict, not {metrics!r}: {message}")
         network = self._network
         with self._scheme.preparing():
+            epochs = check_count("epochs", params.epochs if epochs is None else epochs)
+            batch_size = params.batch_size if batch_size is None else batch_size
+            batch_size = checked_batch_size(batch_size)
+            given: object = metrics
+            if not isinstance(given, dict | None):
+                message = "fit fills it with loss, accuracy and training_time_s"
+                raise ConfigurationError(f"metrics must be a dict, not {metrics!r}: {message}")
             training, held_out = fit_data(
                 network, self.seed, x, y, validation, class_weight, sample_weight, resident
             )

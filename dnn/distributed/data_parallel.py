@@ -144,6 +144,19 @@ class DataParallel(RanksScheme):
             float32 are to be sent in fewer bits; if what is to be sharded are K networks, lie on a
             GPU, or are trained in float16.
         """
+        with self.preparing():
+            self._check(seeds, precision, ops)
+        network = super().network(layers, loss, seeds, precision, ops, passes)
+        share_gradients(self.communicator, network)
+        if self.cuts_state:
+            share_parameters(self.communicator, network)
+        if self.joins:
+            for layer in network.layers:
+                _join(layer, self.communicator)
+        return network
+
+    def _check(self, seeds: int | Sequence[int], precision: Precision, ops: Ops) -> None:
+        """Refuse what the options do not go with."""
         if self.wire is not None and precision.dtype != np.float32:
             raise ConfigurationError(f"wire={self.wire!r} is for gradients of float32")
         if self.skips and (isinstance(seeds, Sequence) or precision.scales_loss):
@@ -154,14 +167,6 @@ class DataParallel(RanksScheme):
             raise ConfigurationError(f"sharded=True is not for {what}")
         if self.sharded and ops.device != "cpu":
             raise ConfigurationError("sharded=True is for networks on the CPU")
-        network = super().network(layers, loss, seeds, precision, ops, passes)
-        share_gradients(self.communicator, network)
-        if self.cuts_state:
-            share_parameters(self.communicator, network)
-        if self.joins:
-            for layer in network.layers:
-                _join(layer, self.communicator)
-        return network
 
     def bind(self, network: Network, optimizer: Optimizer) -> Update | LossScaling:
         """Return what moves the parameters, or this rank's slice of them; errors likewise."""

@@ -15,7 +15,10 @@ from dnn.distributed.communicator import Communicator
 from dnn.distributed.mpi import communicator_of
 from dnn.distributed.shards import BatchRunner
 from dnn.errors import DisagreementError
+from dnn.layers import Layer
+from dnn.losses import Loss
 from dnn.optimizers import Update
+from dnn.precision import Precision
 from dnn.training.loss_scaling import LossScaling
 from dnn.training.network import Network
 from dnn.training.networks import Fit
@@ -45,6 +48,19 @@ class RanksScheme(Scheme):
         self.communicator: Communicator = communicator_of(communicator)
         self.replicas = self.communicator
 
+    def network(
+        self,
+        layers: Sequence[Layer],
+        loss: Loss,
+        seeds: int | Sequence[int],
+        precision: Precision,
+        ops: Ops,
+        passes: Sequence[str] | None,
+    ) -> Network:
+        """Build this rank's network, if all ranks can; parameters and errors as for `Network`."""
+        with self.agreeing():
+            return super().network(layers, loss, seeds, precision, ops, passes)
+
     @contextmanager
     def preparing(self) -> Iterator[None]:
         """Let other ranks know of an error, in the exchange that comes next."""
@@ -58,14 +74,15 @@ class RanksScheme(Scheme):
     def agreeing(self) -> Iterator[None]:
         """Compare the schemes that ranks make, once this one has its options.
 
-        A scheme begins with it: what ranks exchange later depends on the options.
+        A scheme begins with it: what ranks exchange later depends on the options. So does each
+        network, which may share memory with those of other ranks.
 
         Raises
         ------
         DisagreementError
             On every rank, if two make other schemes; ``repr(self)`` is what is compared.
         PeerError
-            If the options of another rank are wrong.
+            If another rank raises in here: its options are wrong, say.
         """
         with self.preparing():
             yield

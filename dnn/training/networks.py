@@ -63,8 +63,12 @@ class Networks:
         self.optimizer = optimizer
         self._scheme = Scheme() if parallel is None else parallel
         self._seeds = [*seeds] if isinstance(seeds, Sequence) else [seeds]
-        self._network = self._scheme.network(layers, loss_of(loss), seeds, precision, ops, passes)
-        self._use(self._scheme.bind(self._network, optimizer))
+        with self._scheme.preparing():
+            checked = loss_of(loss)
+        self._network = self._scheme.network(layers, checked, seeds, precision, ops, passes)
+        with self._scheme.preparing():
+            update = self._scheme.bind(self._network, optimizer)
+        self._use(update)
         self._histories = [History() for _ in self._seeds]
         self._overflowed_in: dict[int, str] = {}
         # Of an epoch that has not come to its end.

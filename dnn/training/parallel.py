@@ -109,7 +109,7 @@ class Scheme:
 
     @contextmanager
     def preparing(self) -> Iterator[None]:
-        """Let other ranks know of an error in what is done before `begin`, such as wrong data."""
+        """Let other ranks know of an error in what is done before an exchange: wrong data, say."""
         yield
 
     def begin(self, fit: Fit) -> None:

@@ -21,6 +21,7 @@ from dnn import (
     Ensemble,
     FullyConnected,
     Input,
+    Muon,
     NeuralNetwork,
     Residual,
     mlp,
@@ -121,6 +122,34 @@ def test_wrong_data_of_one_rank_end_all():
     assert isinstance(errors[1], DataError)
     assert isinstance(errors[0], PeerError)
     assert "rank 1: DataError: x contains nan in row 3" in str(errors[0])
+
+
+@pytest.mark.parametrize(
+    ("made", "given", "words"),
+    [
+        ({"loss": "squares"}, {}, "squares"),
+        ({"layers": [FullyConnected(3)]}, {}, "Input"),
+        ({"optimizer": SGD([0.1, 0.2])}, {}, "SGD"),
+        ({"optimizer": Muon(leave_out=["nowhere"])}, {}, "nowhere"),
+        ({}, {"epochs": 0}, "epochs must be"),
+        ({}, {"batch_size": 0}, "batch_size must be"),
+        ({}, {"metrics": []}, "metrics must be a dict"),
+    ],
+)
+def test_wrong_arguments_of_one_rank_end_all(made, given, words):
+    def train(comm):
+        own = comm.rank == 1
+
+        def run():
+            model = model_of(comm, **(made if own else {}))
+            model.fit(X, Y, **{**FIT, **(given if own else {})})
+
+        return outcome(run)
+
+    heard, raised = run_on_threads(2, train, timeout_s=5)
+    assert isinstance(heard, PeerError)
+    assert words in str(heard)
+    assert not isinstance(raised, PeerError)
 
 
 def test_a_callback_that_raises_on_one_rank_ends_all():
