@@ -57,7 +57,7 @@ class Parallel:
         else:
             options = {key: value for key, value in given.items() if key != _NAME}
             name = given.get(_NAME, "mesh")
-        if name not in SCHEMES:
+        if not isinstance(name, str) or name not in SCHEMES:
             raise problem(f"there is no scheme {name!r}", meant(str(name), SCHEMES))
         self = cls(name, options)
         _, *known = inspect.signature(self._kind).parameters
@@ -140,12 +140,21 @@ class TrainingOptions(BaseModel):
         "mesh: data, pipeline, model",
     )
 
-    @field_validator("parallel")
+    @field_validator("parallel", mode="before")
     @classmethod
     def _check_parallel(cls, given: Any, info: ValidationInfo) -> Any:
+        from diel import format_value
+
         if given is None:
             return None
+        if not isinstance(given, (str, Mapping)):
+            text = f"expected the name of a scheme or a table, got {format_value(given)}"
+            raise problem(text, 'for example parallel = "data"')
         parallel = Parallel.of(given)
+        if parallel.options.get("rows") == "own":
+            # Each rank loads the whole data set.
+            text = 'rows = "own" is for ranks that load rows of their own, and here all load all'
+            raise problem(text, "leave it out: each computes a part of every batch")
         module = (info.context or {}).get("module")
         if module is None:  # while it runs
             return given

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from numbers import Real
 from typing import Any
 
 from dnn.backend import Array
@@ -70,6 +71,13 @@ class LocalSGD(RanksScheme):
         super().__init__(communicator)
         with self.agreeing():
             self.steps = check_count("steps", steps)
+            numbers: dict[str, Any] = {
+                "outer_learning_rate": outer_learning_rate,
+                "outer_momentum": outer_momentum,
+            }
+            for name, value in numbers.items():
+                if isinstance(value, bool) or not isinstance(value, Real):
+                    raise ConfigurationError(f"{name} must be a number, not {value!r}")
             if not 0 < outer_learning_rate < float("inf"):
                 message = f"outer_learning_rate must be above 0, not {outer_learning_rate!r}"
                 raise ConfigurationError(message)

@@ -16,6 +16,7 @@ from __future__ import annotations
 import os
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from itertools import pairwise
+from numbers import Integral
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -48,6 +49,7 @@ __all__ = ["Mesh"]
 
 MICRO_BATCHES_PER_STAGE = 2
 """With more, stages idle less, and small products take longer."""
+_SPLITS = ("measured", "multiply_adds")
 
 
 class Mesh(RanksScheme):
@@ -103,7 +105,12 @@ class Mesh(RanksScheme):
         super().__init__(comm)
         with self.agreeing():
             problem = self.problem(
-                self.communicator.size, data=data, pipeline=pipeline, model=model, schedule=schedule
+                self.communicator.size,
+                data=data,
+                pipeline=pipeline,
+                model=model,
+                schedule=schedule,
+                split=split,
             )
             if problem is not None:
                 raise ConfigurationError(problem)
@@ -116,8 +123,6 @@ class Mesh(RanksScheme):
                 message = f"micro_batches must be at most {MOST_MICRO_BATCHES}, not {micro_batches}"
                 raise ConfigurationError(f"mesh: {message}")
             self.schedule = schedule
-            if isinstance(split, str) and split not in ("measured", "multiply_adds"):
-                raise unknown_name("split", split, ("measured", "multiply_adds"))
             self.split = split if isinstance(split, str) else tuple(split)
         at, self.shard = divmod(self.communicator.rank, model)
         self.replica, self.stage = divmod(at, pipeline)
@@ -139,6 +144,7 @@ class Mesh(RanksScheme):
         pipeline: int = 1,
         model: int = 1,
         schedule: str = "1f1b",
+        split: str | Sequence[int] = "measured",
         layers: Sequence[Layer] | None = None,
     ) -> str | None:
         """Say what is wrong with a mesh, without any communication.
@@ -147,7 +153,7 @@ class Mesh(RanksScheme):
         ----------
         ranks : int
             That there are.
-        data, pipeline, model, schedule
+        data, pipeline, model, schedule, split
             As of `Mesh`.
         layers : sequence of Layer, optional
             Of the network that is to be trained on it.
@@ -163,8 +169,15 @@ class Mesh(RanksScheme):
                 return f"mesh: {name} must be an integer of at least 1, not {size!r}"
             if size is not None and size < 1:
                 return f"mesh: {name} must be at least 1, not {size}"
-        if schedule not in SCHEDULES:
+        if not isinstance(schedule, str) or schedule not in SCHEDULES:
             return str(unknown_name("schedule", schedule, SCHEDULES))
+        if isinstance(split, str):
+            if split not in _SPLITS:
+                return str(unknown_name("split", split, _SPLITS))
+        elif not isinstance(split, Sequence) or any(
+            isinstance(first, bool) or not isinstance(first, Integral) for first in split
+        ):
+            return f"mesh: split must be {' or '.join(_SPLITS)} or numbers of layers, not {split!r}"
         line = pipeline * model
         if data is None and ranks % line:
             message = f"mesh: pipeline {pipeline} x model {model} = {line} ranks, and there are"
@@ -173,10 +186,17 @@ class Mesh(RanksScheme):
             message = f"mesh: data {data} x pipeline {pipeline} x model {model} = {data * line}"
             return f"{message} ranks, and there are {ranks}: take as many, or change the mesh"
         if layers is not None:
-            stages = len(_parts(layers, model))
+            parts = _parts(layers, model)
+            stages = len(parts)
             if pipeline > stages:
                 message = f"mesh: {pipeline} pipeline stages, and layers make {stages} at most"
                 return f"{message}: take fewer stages"
+            if not isinstance(split, str) and (
+                len(split) != pipeline - 1 or list(split) != sorted(set(split) & set(parts[1:]))
+            ):
+                firsts = ", ".join(map(str, parts[1:]))
+                message = f"{tuple(split)} for {pipeline} stages: {pipeline - 1} numbers"
+                return f"mesh: split is {message} of {firsts} are wanted"
             if model > 1 and not is_cut(layers, model):
                 message = f"mesh: model {model}, and no two layers can be cut over {model} ranks"
                 return f"{message} (see pairs_of in dnn.distributed.model_parallel): take model 1"
@@ -209,7 +229,11 @@ class Mesh(RanksScheme):
             message = "mesh: a penalty is of all parameters, and a rank has a part of them"
             raise ConfigurationError(f"{message}: take the optimizer's weight_decay")
         problem = self.problem(
-            self.communicator.size, pipeline=self.pipeline, model=self.model, layers=layers
+            self.communicator.size,
+            pipeline=self.pipeline,
+            model=self.model,
+            split=self.split,
+            layers=layers,
         )
         if problem is not None:
             raise ConfigurationError(problem)
@@ -224,12 +248,7 @@ class Mesh(RanksScheme):
     def _bounds(self, network: Network, parts: Sequence[int]) -> tuple[int, ...]:
         """Cut built layers into stages, on all ranks alike."""
         if not isinstance(self.split, str):
-            bounds = (0, *self.split, len(network.layers))
-            if len(bounds) != self.pipeline + 1 or not set(bounds[1:-1]) <= set(parts):
-                firsts = ", ".join(map(str, parts[1:]))
-                message = f"{self.split} for {self.pipeline} stages: {self.pipeline - 1} numbers"
-                raise ConfigurationError(f"mesh: split is {message} of {firsts} are wanted")
-            return bounds
+            return (0, *self.split, len(network.layers))
         if self.pipeline == 1:
             return (0, len(network.layers))
         costs = np.array(multiply_adds(network))

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 from pydantic import ValidationError
 
-from dnn import distributed
+from dnn import distributed, mlp
 from dnn.distributed import Communicator, run_on_threads
 from modules import trainer
 from modules.parallel import SCHEMES, Parallel
@@ -66,6 +66,23 @@ def parallel(given: Any, processes: int = 2) -> trainer.Options:
             "a trial of several ranks cannot run in a process beside them",
             "remove time_limit",
         ),
+        *(
+            (2, {"training": {"parallel": given}}, "parallel", words, remedy)
+            for given, words, remedy in [
+                (3, "the name of a scheme or a table, got 3", 'parallel = "data"'),
+                (True, "the name of a scheme or a table, got true", 'parallel = "data"'),
+                ({"scheme": ["data"]}, "there is no scheme ['data']", 'mean "data"'),
+                ({"pipeline": 2, "schedule": ["x"]}, "unknown schedule ['x']", ""),
+                ({"pipeline": 2, "split": 3}, "mesh: split must be measured or", ""),
+                ({"pipeline": 2, "split": ["a"]}, "mesh: split must be measured or", ""),
+                (
+                    {"scheme": "local_sgd", "outer_momentum": "a"},
+                    "outer_momentum must be a number, not 'a'",
+                    "",
+                ),
+                ({"scheme": "data", "rows": "own"}, "here all load all", "leave it out"),
+            ]
+        ),
         (2, {"training": {"paralel": "data"}}, "paralel", "Extra inputs", ""),
     ],
 )
@@ -84,6 +101,13 @@ def test_a_function_of_ones_own_has_its_communicator() -> None:
     assert checked(2, train="modules.sklearn_trainer:train").training.chosen is None
     with pytest.raises(ValidationError, match="training: of a dataset"):
         checked(2, train="modules.sklearn_trainer:train", training={"parallel": "data"})
+
+
+@pytest.mark.parametrize("split", [[5], [3, 1], [], [3, 3]], ids=str)
+def test_a_cut_that_a_network_does_not_have_is_said_before_a_run(split: list[int]) -> None:
+    parallel = Parallel.of({"pipeline": 2, "split": split})
+    assert "for 2 stages: 1 numbers of 3 are wanted" in parallel.problem_with(2, mlp(4, [3], 2))
+    assert Parallel.of({"pipeline": 2, "split": [3]}).problem_with(2, mlp(4, [3], 2)) == ""
 
 
 def test_every_scheme_has_a_name() -> None:
