@@ -394,6 +394,10 @@ def stage_problems(space: Space, trainer: Any) -> Iterator[InitErrorDetails]:
             shown = f"{of} = {getattr(wanted, of)}: {text}"
             yield at(("space", of) if of in space.dimensions else ("space",), point, shown)
             return
+        if text := parallel.problem_with_batches(trainer.processes, wanted.batch_size):
+            loc = ("space", "batch_size") if "batch_size" in space.dimensions else ("space",)
+            yield at(loc, wanted.batch_size, text, "take larger batches, or fewer processes")
+            return
 
 
 def _drawn_points(space: Space) -> Iterator[dict[str, Any]]:

@@ -34,6 +34,8 @@ SCHEMES: Final[Mapping[str, str]] = {
 }
 """The class in `dnn.distributed` of each name."""
 _NAME: Final = "scheme"
+_OF_BATCHES: Final = ("local_sgd", "parameter_server", "asynchronous_sgd")
+"""Schemes whose ranks each need a row of every batch, and none of which scales losses."""
 
 
 @dataclass(frozen=True)
@@ -113,6 +115,23 @@ class Parallel:
         known = inspect.signature(find).parameters
         options = {key: value for key, value in self.options.items() if key in known}
         return find(ranks, layers=layers, **options) or ""
+
+    def problem_with_precision(self, precision: str) -> str:
+        """Return what is wrong with it for networks of a precision; empty if nothing."""
+        if precision != "float16":
+            return ""
+        text = f'scheme "{self.name}" cannot train in float16, which scales losses'
+        if self.name in (*_OF_BATCHES, "mesh"):
+            return text
+        named = [key for key in ("sharded", "on_nan") if self.options.get(key) in (True, "skip")]
+        return f"{text}, with {named[0]}" if named else ""
+
+    def problem_with_batches(self, ranks: int, batch_size: int) -> str:
+        """Return what is wrong with it for batches of so many rows; empty if nothing."""
+        workers = ranks - bool(self.options.get("dedicated"))
+        if self.name not in _OF_BATCHES or batch_size >= workers:
+            return ""
+        return f"a batch of {batch_size} rows cannot be shared by {workers} ranks that train"
 
 
 class _Ranks:

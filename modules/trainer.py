@@ -222,6 +222,9 @@ class Options(BaseModel):
                 f"{ranks}, and nothing says how they train one network together",
                 'add training.parallel = "data", or remove processes and raise copies',
             )
+        chosen = self.training.chosen
+        if chosen is not None and (text := chosen.problem_with_precision(self.precision)):
+            raise _problem_at("precision", self.precision, text, "take bfloat16 or float32")
         for name in ("isolated", "time_limit", "memory_limit"):
             if getattr(self, name):
                 raise _problem_at(

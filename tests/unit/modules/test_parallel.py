@@ -9,10 +9,12 @@ from typing import Any
 import pytest
 from pydantic import ValidationError
 
-from dnn import distributed, mlp
+from dnn import ConfigurationError, NeuralNetwork, distributed, mlp
 from dnn.distributed import Communicator, run_on_threads
 from modules import trainer
+from modules.options import stage_problems
 from modules.parallel import SCHEMES, Parallel
+from modules.space import Space
 from modules.trial import Report
 
 
@@ -83,6 +85,21 @@ def parallel(given: Any, processes: int = 2) -> trainer.Options:
                 ({"scheme": "data", "rows": "own"}, "here all load all", "leave it out"),
             ]
         ),
+        *(
+            (
+                2,
+                {"training": {"parallel": given}, "precision": "float16"},
+                "precision",
+                "cannot train in float16",
+                "bfloat16",
+            )
+            for given in (
+                {"pipeline": 2},
+                "local_sgd",
+                "asynchronous_sgd",
+                {"scheme": "data", "sharded": True},
+            )
+        ),
         (2, {"training": {"paralel": "data"}}, "paralel", "Extra inputs", ""),
     ],
 )
@@ -108,6 +125,34 @@ def test_a_cut_that_a_network_does_not_have_is_said_before_a_run(split: list[int
     parallel = Parallel.of({"pipeline": 2, "split": split})
     assert "for 2 stages: 1 numbers of 3 are wanted" in parallel.problem_with(2, mlp(4, [3], 2))
     assert Parallel.of({"pipeline": 2, "split": [3]}).problem_with(2, mlp(4, [3], 2)) == ""
+
+
+def test_batches_with_a_row_for_each_rank_are_asked_for_before_a_run() -> None:
+    space = Space.parse({"batch_size": [8, 3], "hidden": [[4]]})
+
+    def problems(given: Any) -> list[Any]:
+        options = {"training": {"parallel": given}}
+        return list(stage_problems(space, SimpleNamespace(options=options, processes=4)))
+
+    (found,) = problems("local_sgd")
+    assert found["loc"] == ("space", "batch_size")
+    assert "a batch of 3 rows cannot be shared by 4 ranks" in str(found["type"])
+    assert problems({"scheme": "parameter_server", "dedicated": True}) == []
+    assert problems("data") == []
+
+
+@pytest.mark.parametrize("name", SCHEMES)
+def test_what_is_said_of_float16_is_what_a_network_says(name: str) -> None:
+    def refuses(communicator: Communicator) -> bool:
+        scheme = Parallel.of(name).scheme(communicator)
+        try:
+            NeuralNetwork(mlp(4, [3], 2), dtype="float16", parallel=scheme)
+        except ConfigurationError:
+            return True
+        return False
+
+    said = Parallel.of(name).problem_with_precision("float16")
+    assert run_on_threads(2, refuses) == [bool(said)] * 2
 
 
 def test_every_scheme_has_a_name() -> None:
