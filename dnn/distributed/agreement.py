@@ -1,4 +1,4 @@
-"""Whether ranks do the same: compared before the first step.
+"""Checks before the first step that all ranks have the same layers, options and data.
 
 A fit begins with one exchange of small values. A rank whose data are wrong takes part in it with
 its error, so that nobody waits for it; ranks that differ raise the same error on all of them.

@@ -1,4 +1,4 @@
-"""What ranks that train one network ask of each other: the protocol, and what is common to all.
+"""The protocol of communicators: arrays sent, received, summed and broadcast between ranks.
 
 A communicator is made of messages between two ranks, which may be MPI's (`dnn.distributed.mpi`) or
 those of threads of one process (`dnn.distributed.threads`). Everything else is built on them here:

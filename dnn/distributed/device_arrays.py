@@ -1,4 +1,4 @@
-"""Arrays of a GPU on their way between ranks: by MPI itself, or through memory of the host.
+"""Exchange of GPU arrays between ranks: by GPU-aware MPI, or through pinned memory of the host.
 
 That is pinned memory, which the GPU writes and reads directly. Which way arrays take is asked of
 the MPI library, by the extension that Open MPI and MPICH share; ``DNN_GPU_AWARE_MPI``, 0 or 1,

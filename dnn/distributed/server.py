@@ -1,4 +1,4 @@
-"""The parameter server: whose gradients are applied when, and who goes on with which parameters.
+"""Decisions of a parameter server, without MPI: which gradients are applied, which workers wait.
 
 A worker computes the gradients of one batch after the other, and sends each to the server, which
 moves the parameters by it and answers with the present ones::

@@ -1,4 +1,4 @@
-"""Which rows of each batch a rank computes, and what computes them."""
+"""The rows of each batch that a rank or worker computes, and a trainer on them."""
 
 from __future__ import annotations
 

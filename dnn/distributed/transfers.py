@@ -1,4 +1,4 @@
-"""What has been started and is waited for: messages, and sums made of them.
+"""Requests: messages and sums that have been started, and waiting for them with a time limit.
 
 A wait polls for half a millisecond, then sleeps between polls; it ends after a time limit, and when
 another rank has reported a failure. Sums move on whenever anything is waited for.

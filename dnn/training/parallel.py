@@ -1,4 +1,4 @@
-"""What the ranks that train one network together do otherwise than one process alone.
+"""The interface of schemes by which ranks train one network, with the defaults of one process.
 
 `Networks` and `Fit` ask a `Scheme` at a few places: how a network is built and bound to its
 optimizer, what trains it, how it is measured, and what all ranks agree on. The scheme of this file

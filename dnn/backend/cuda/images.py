@@ -1,4 +1,4 @@
-"""What kernels of convolution are told: lengths, the window, and where elements of images stand."""
+"""Arguments of the kernels of convolution: lengths, the window, and the strides of images."""
 
 from __future__ import annotations
 
