@@ -130,8 +130,9 @@ _whole.__name__ = "count"
 def _graph_arguments(parser: argparse.ArgumentParser) -> None:
     add_file(parser)
     parser.add_argument(
-        "--format", choices=("text", "dot", "mermaid"), default="text",
-        help="text for people (default), dot for Graphviz, mermaid for Markdown pages",
+        "--format", choices=("text", "dot", "mermaid", "svg"), default="text",
+        help="text for people (default), dot for Graphviz, mermaid for Markdown pages, svg for "
+        "any browser",
     )  # fmt: skip
 
 

@@ -30,6 +30,7 @@ from diel.loading.functions import check_options, missing_here
 from diel.workflow.drawing import ASCII, draw_dot, draw_mermaid, draw_text, drawing_of
 from diel.workflow.load import load_workflow, read_draft
 from diel.workflow.model import Module, Workflow
+from diel.workflow.svg import draw_svg
 
 
 def check(options: argparse.Namespace) -> int:
@@ -184,7 +185,7 @@ def _check_cores(preview: SchedulePreview, *, ranks: int, per_node: int, cores: 
             )
 
 
-_DRAWINGS = {"text": draw_text, "dot": draw_dot, "mermaid": draw_mermaid}
+_DRAWINGS = {"text": draw_text, "dot": draw_dot, "mermaid": draw_mermaid, "svg": draw_svg}
 
 
 def graph(options: argparse.Namespace) -> int:

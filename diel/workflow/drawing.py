@@ -3,21 +3,26 @@
 ::
 
     drawing_of(workflow)     Workflow -> Drawing: groups inside groups, neighbours in steps
+    drawing_of_draft(draft)  the same of a file with mistakes in it, as far as it can be drawn
     draw_text(drawing)       steps below each other with arrows between them
     draw_dot(drawing)        a cluster for each group of groups, a box for each group of modules
     draw_mermaid(drawing)    the same as a flowchart
 
-The three write what the drawing says and nothing else, so they agree.
+These write what the drawing says and nothing else, so they agree; `svg` draws it as a picture.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
+from typing import TYPE_CHECKING, Any
 
 from diel.frozen import Frozen
 from diel.text import show
-from diel.workflow.graph import dependency_order
+from diel.workflow.graph import dependency_order, find_cycle
 from diel.workflow.model import Group, Module, Workflow
+
+if TYPE_CHECKING:
+    from diel.workflow.load import Draft
 
 
 class GroupBox(Frozen):
@@ -41,29 +46,110 @@ class Drawing(Frozen):
 
     name: str
     steps: tuple[tuple[GroupBox, ...], ...]
+    in_no_group: tuple[tuple[str, str], ...] = ()  # modules, which only a draft has
+
+
+class _Node(Frozen):
+    """What is drawn of a group."""
+
+    name: str
+    again: str
+    depends: tuple[str, ...]
+    modules: tuple[str, ...]
+    groups: tuple[str, ...]
 
 
 def drawing_of(workflow: Workflow) -> Drawing:
     """Return what there is to draw."""
-    groups = {group.name: group for group in workflow.groups}
-    modules = {module.name: module for module in workflow.modules}
-    inner = {child for group in workflow.groups for child in group.groups}
-    outermost = [group for group in workflow.groups if group.name not in inner]
+    nodes = {
+        group.name: _Node(group.name, _again(group), group.depends, group.modules, group.groups)
+        for group in workflow.groups
+    }
+    modules = {module.name: _resources(module) for module in workflow.modules}
+    return _arranged(workflow.name, nodes, modules)
 
-    def box(group: Group) -> GroupBox:
+
+def drawing_of_draft(draft: Draft) -> Drawing:
+    """Return what can be drawn of a file that may have mistakes.
+
+    A module is drawn by its name where its other keys are wrong. A dependency that closes a circle
+    is left out, and so are a group inside of itself and names that nothing has.
+    """
+    entries = _named(draft.document, "group")
+    again = {group.name: _again(group) for _, group in draft.groups}
+    parents: dict[str, str] = {}
+    for name, entry in entries.items():
+        for child in _names(entry, "groups"):
+            if child in entries and child not in parents and not _is_inside(name, child, parents):
+                parents[child] = name
+    depends = {
+        name: [
+            other
+            for other in _names(entry, "depends")
+            if other in entries and other != name and parents.get(other) == parents.get(name)
+        ]
+        for name, entry in entries.items()
+    }
+    while cycle := find_cycle(depends):
+        depends[cycle[-2]].remove(cycle[-1])
+    nodes = {
+        name: _Node(
+            name,
+            again.get(name, ""),
+            tuple(depends[name]),
+            tuple(_names(entry, "modules")),
+            tuple(child for child, parent in parents.items() if parent == name),
+        )
+        for name, entry in entries.items()
+    }
+    valid = {module.name: _resources(module) for _, module in draft.modules}
+    modules = {name: valid.get(name, "") for name in _named(draft.document, "module")}
+    drawing = _arranged(draft.settings.name or draft.file.stem, nodes, modules)
+    used = {name for node in nodes.values() for name in node.modules}
+    rest = tuple(item for item in modules.items() if item[0] not in used)
+    return drawing.replace(in_no_group=rest)
+
+
+def _named(document: Mapping[str, Any], key: str) -> dict[str, dict[str, Any]]:
+    """Return the tables of a list that have a name, the first of each name."""
+    found: dict[str, dict[str, Any]] = {}
+    entries = document.get(key)
+    for entry in entries if isinstance(entries, list) else []:
+        if isinstance(entry, dict) and isinstance(entry.get("name"), str):
+            found.setdefault(entry["name"], entry)
+    return found
+
+
+def _names(entry: Mapping[str, Any], key: str) -> list[str]:
+    value = entry.get(key)
+    names = value if isinstance(value, list) else []
+    return list(dict.fromkeys(name for name in names if isinstance(name, str)))
+
+
+def _is_inside(name: str | None, other: str, parents: Mapping[str, str]) -> bool:
+    """Whether a group is another one, or inside of it."""
+    while name is not None and name != other:
+        name = parents.get(name)
+    return name is not None
+
+
+def _arranged(name: str, nodes: Mapping[str, _Node], modules: Mapping[str, str]) -> Drawing:
+    inner = {child for node in nodes.values() for child in node.groups}
+
+    def box(node: _Node) -> GroupBox:
         return GroupBox(
-            name=group.name,
-            again=_again(group),
-            depends=group.depends,
-            modules=tuple((name, _resources(modules[name])) for name in group.modules),
-            inside=steps([groups[name] for name in group.groups]),
+            name=node.name,
+            again=node.again,
+            depends=node.depends,
+            modules=tuple((name, modules.get(name, "")) for name in node.modules),
+            inside=steps([nodes[name] for name in node.groups]),
         )
 
-    def steps(neighbours: Sequence[Group]) -> tuple[tuple[GroupBox, ...], ...]:
-        levels = _levels({group.name: group.depends for group in neighbours})
-        return tuple(tuple(box(groups[name]) for name in level) for level in levels)
+    def steps(neighbours: Sequence[_Node]) -> tuple[tuple[GroupBox, ...], ...]:
+        levels = _levels({node.name: node.depends for node in neighbours})
+        return tuple(tuple(box(nodes[name]) for name in level) for level in levels)
 
-    return Drawing(workflow.name, steps(outermost))
+    return Drawing(name, steps([node for node in nodes.values() if node.name not in inner]))
 
 
 def _levels(depends: Mapping[str, Sequence[str]]) -> list[list[str]]:

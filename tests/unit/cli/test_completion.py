@@ -29,7 +29,7 @@ CASES: list[tuple[list[str], list[str]]] = [
     (["check", "w.toml", "--per"], ["--per-node"]),
     (["check", "-n", ""], []),
     (["graph", "-"], OF_GRAPH),
-    (["graph", "--format", ""], ["dot", "mermaid", "text"]),
+    (["graph", "--format", ""], ["dot", "mermaid", "svg", "text"]),
     (["graph", "--format", "dot", "w"], ["w.toml"]),
     (["run", "--resume", ""], FOLDERS),
     (["run", "--resume", "r"], ["runs"]),
@@ -74,7 +74,7 @@ def test_bash(folder: Path) -> None:
     printed = in_shell(["bash", "--norc", "-c", f"source ./.bash; {asked}"], folder)
     offered = [sorted(one.split("\n")[:-1]) for one in printed.split("---\n")[:-1]]
     expected = [sorted(one) for _, one in CASES]
-    assert offered == [*expected, ["dot", "mermaid", "text"], ["text"]]
+    assert offered == [*expected, ["dot", "mermaid", "svg", "text"], ["text"]]
 
 
 def test_fish(folder: Path) -> None:

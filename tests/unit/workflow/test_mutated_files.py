@@ -239,7 +239,7 @@ def test_what_is_accepted_is_planned_drawn_and_submitted(
         plans = plan_groups(workflow, need.minimum, "w.toml")
         assert [plan.name for plan in plans] == [group.name for group in workflow.groups], which
         file = write(folder, data)
-        for how in ("text", "dot", "mermaid"):
+        for how in ("text", "dot", "mermaid", "svg"):
             drawn = printed(capsys, which, "graph", "--format", how, file)
             for group in workflow.groups:
                 assert group.name in drawn, which
