@@ -299,17 +299,25 @@ class Writer:
         self.lines.append(self._spelled(self.language.assignment, name, value))
         return name
 
-    def update(self, formula: UpdateFormula, elements: Mapping[str, str], assignment: str) -> None:
+    def update(
+        self,
+        formula: UpdateFormula,
+        elements: Mapping[str, str],
+        assignment: str,
+        assigned: str = "{0}",
+    ) -> None:
         """Write the statements of an update.
 
         `elements` says what the element of each row is called, `assignment` is the template of the
-        statement that gives it a value.
+        statements that give it a value, and `assigned` of what it is called from then on.
         """
         texts = {**elements, **{name: name for name in formula.scalars}}
         for target, part in formula.parts:
             value = self.formula(part, [texts[name] for name in part.names])
             if target in formula.rows:
-                self.lines.append(assignment.format(texts[target], value))
+                element = elements[target]
+                self.lines += assignment.format(element, value, target).splitlines()
+                texts[target] = assigned.format(element, value, target)
             else:
                 self.lines.append(self._spelled(self.language.assignment, target, value))
                 texts[target] = target

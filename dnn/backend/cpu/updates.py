@@ -123,7 +123,8 @@ def _update_source(formula: UpdateFormula, code: str) -> str:
         name: f"{name}_i" for name in read
     }
     writer.lines += [f"{name}_i = {name}[i]" for name in read]
-    writer.update(whole, elements, "{0} = {1}")
+    # What is stored is not loaded again, as a compiler would where rows might overlap.
+    writer.update(whole, elements, "new_{2} = {1}\n{0} = new_{2}", "new_{2}")
     return (
         f"{HEADER}    n = r[1]\n    for k in range(r[0]):\n"
         + "".join(f"        {line}\n" for line in [*lines, "for i in range(n):"])
