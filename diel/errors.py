@@ -7,6 +7,7 @@
     ├── LaunchError                 mpiexec cannot be started as asked (RuntimeError)
     ├── PluginError                 an installed plugin is missing or cannot be used (ValueError)
     ├── NewModuleError              a new module cannot be written as asked (ValueError)
+    ├── PageError                   the page cannot be served, or show what was asked (RuntimeError)
     ├── RunDirectoryError           the run directory cannot be read or written (OSError)
     ├── ModuleFailed                an executable exited non-zero or did not start (RuntimeError)
     ├── RunStopped                  the run is ending: what a waiting module receives (RuntimeError)
@@ -133,6 +134,10 @@ class PluginError(DielError, ValueError):
 
 class NewModuleError(DielError, ValueError):
     """The files of a new module cannot be written as asked."""
+
+
+class PageError(DielError, RuntimeError):
+    """The page in a browser cannot be served, or cannot show what was asked for."""
 
 
 class RunDirectoryError(DielError, OSError):

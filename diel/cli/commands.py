@@ -209,6 +209,22 @@ def _watch_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--once", action="store_true", help="print how it stands, and leave")
 
 
+def _gui_arguments(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument(
+        "target", nargs="?", type=Path, default=Path(), metavar="FILE | RUN_DIR | FOLDER",
+        help="a workflow file to compose, a run to watch, or the folder that the page may show "
+        "(default: this one)",
+    )  # fmt: skip
+    parser.add_argument(
+        "--port", type=_whole, default=8470, metavar="N",
+        help="the port to listen on; 0 takes a free one (default: 8470)",
+    )  # fmt: skip
+    parser.add_argument(
+        "--host", default="127.0.0.1", metavar="H",
+        help="the address to listen on (default: 127.0.0.1, this machine alone)",
+    )  # fmt: skip
+
+
 def _tuple_arguments(parser: argparse.ArgumentParser) -> None:
     from diel.cli.tuple import add_tuple_arguments  # which needs sockets
 
@@ -305,6 +321,15 @@ COMMANDS = (
         "reads the run's directory, from whatever machine sees that, and ends with the run.",
         _watch_arguments,
         "diel.cli.watch:watch",
+    ),
+    Command(
+        "gui",
+        "compose, start and watch workflows in a browser",
+        "Serve a page for a browser: it composes workflow files, starts them and shows runs as "
+        "they go on. It needs pip install 'diel[gui]', and prints the address to open.",
+        _gui_arguments,
+        "diel.gui.server:serve",
+        is_for_its_output=False,
     ),
     Command(
         "trace",

@@ -28,6 +28,7 @@ PARTS = {
     "scikit-learn": ("bundled data and estimators", "pip install 'diel[data]'"),
     "safetensors": ("checkpoints of networks", "pip install 'diel[checkpoint]'"),
     "onnx": ("networks as ONNX models", "pip install 'diel[onnx]'"),
+    "nicegui": ("the page in a browser", "pip install 'diel[gui]'"),
     "optuna": ("its samplers for sweeps", "pip install 'diel[optuna]'"),
     "cupy-cuda13x": ("GPUs", "networks train on the CPU: pip install 'diel[gpu]'"),
 }

@@ -1,11 +1,18 @@
-"""A real browser without a window: Chromium, driven by Playwright."""
+"""A real browser without a window, Chromium driven by Playwright, and a server of the page."""
 
 from __future__ import annotations
 
+import contextlib
 import os
+import re
+import select
 import shutil
+import subprocess
+import sys
 from collections.abc import Iterator
+from pathlib import Path
 from typing import Any
+from urllib.parse import urlsplit
 
 import pytest
 
@@ -47,4 +54,59 @@ def page(browser: Any) -> Iterator[Any]:
     yield page
     context.close()
     assert complaints == []
-    assert [url for url in asked if not url.startswith("file://")] == []
+    hosts = {urlsplit(url).hostname for url in asked if urlsplit(url).scheme != "data"}
+    assert hosts <= {None, "127.0.0.1"}  # None: a file
+
+
+class Served:
+    """A ``diel gui`` of a folder: its address, and what it has logged.
+
+    `address` has the token in it; `url("/run?path=a")` has not, and needs the cookie.
+    """
+
+    def __init__(self, folder: Path, *options: str) -> None:
+        pytest.importorskip("nicegui", reason="the extra gui is not installed")
+        self.folder = folder
+        self.log = folder.parent / f"{folder.name}-server.log"
+        with self.log.open("wb") as log:
+            self.process = subprocess.Popen(
+                [sys.executable, "-m", "diel", "gui", str(folder), "--port", "0", *options],
+                stdout=subprocess.PIPE,
+                stderr=log,
+            )
+        self.address = self._address()
+        self.port = urlsplit(self.address).port
+        self.token = self.address.rpartition("token=")[2]
+
+    def _address(self) -> str:
+        assert self.process.stdout is not None
+        ready, _, _ = select.select([self.process.stdout], [], [], 60)
+        line = self.process.stdout.readline().decode() if ready else ""
+        found = re.search(r"http://\S+", line)
+        assert found, f"the server has said {line!r}, and {self.log.read_text()}"
+        return found[0]
+
+    def url(self, place: str) -> str:
+        """Return the address of a page."""
+        return f"http://127.0.0.1:{self.port}{place}"
+
+    def end(self) -> None:
+        """End the server as Ctrl-C does."""
+        if self.process.poll() is None:
+            self.process.send_signal(2)
+        with contextlib.suppress(subprocess.TimeoutExpired):
+            self.process.wait(20)
+        self.process.kill()
+        self.process.wait()
+        assert self.process.stdout is not None
+        self.process.stdout.close()
+
+
+@pytest.fixture(scope="module")
+def served(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Served]:
+    """Return a server of an empty folder, one for all tests of a file."""
+    server = Served(tmp_path_factory.mktemp("served"))
+    yield server
+    server.end()
+    log = server.log.read_text()
+    assert "Traceback" not in log, log

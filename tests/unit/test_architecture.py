@@ -35,6 +35,7 @@ LAYERS = {
         loading
         programs
         executive
+        gui
         cli testing
         embedding
         iel

@@ -1,0 +1,114 @@
+"""The first page: the runs of the folder, and its workflow files."""
+
+from __future__ import annotations
+
+import time
+from typing import Any, Final
+
+from nicegui import run, ui
+
+from diel.gui.site import Site, address, frame, page
+from diel.run.history import RunSummary
+from diel.text import format_duration
+
+_LOOK_EVERY_S: Final = 2.0
+_MARKS: Final = {
+    "running": "▶",
+    "finished": "✓",
+    "failed": "✗",
+    "stopped": "■",
+    "killed": "✗",
+    "never started": "·",
+    "damaged": "!",
+}
+_LINK: Final = '<q-td :props="props"><a :href="props.row.link">{{ props.value }}</a></q-td>'
+_STATE: Final = (
+    '<q-td :props="props"><span :class="\'diel-state diel-\' + props.row.kind">'
+    "{{ props.row.mark }} {{ props.value }}</span></q-td>"
+)
+
+
+def add_pages(site: Site) -> None:
+    """Add the first page."""
+
+    @page("/")
+    async def home() -> None:
+        with frame(site, "Runs"):
+            runs = _table(
+                "Runs",
+                [
+                    _column("workflow", "workflow"),
+                    _column("state", "state"),
+                    _column("started", "started"),
+                    _column("duration", "duration"),
+                    _column("ranks", "ranks"),
+                    _column("folder", "directory"),
+                    _column("reason", "why"),
+                ],
+                "No run yet: compose a workflow and start it, or say diel run FILE.",
+            )
+            runs.add_slot("body-cell-workflow", _LINK)
+            runs.add_slot("body-cell-state", _STATE)
+            ui.label("Workflow files").props('role="heading" aria-level="2"').classes(
+                "diel-heading"
+            )
+            files = _table(
+                "Workflow files",
+                [_column("file", "file"), _column("folder", "folder")],
+                "No workflow file in this folder.",
+            )
+            files.add_slot("body-cell-file", _LINK)
+
+            async def look() -> None:
+                found = await run.io_bound(lambda: (run_rows(site), file_rows(site)))
+                if found is None:  # the server ends
+                    return
+                for table, rows in zip((runs, files), found, strict=True):
+                    if table.rows != rows:
+                        table.rows = rows
+
+            await look()
+            ui.timer(_LOOK_EVERY_S, look)
+
+
+def run_rows(site: Site) -> list[dict[str, Any]]:
+    """Return a row for each run, newest first."""
+    return [_row(site, summary) for summary in site.runs()]
+
+
+def _row(site: Site, summary: RunSummary) -> dict[str, Any]:
+    name = site.name_of(summary.path)
+    lasted = "" if summary.duration_s is None else format_duration(summary.duration_s)
+    return {
+        "workflow": summary.workflow,
+        "state": summary.state,
+        "kind": summary.state.replace(" ", "-"),
+        "mark": _MARKS[summary.state],
+        "started": time.strftime("%Y-%m-%d %H:%M:%S", time.localtime(summary.started_s)),
+        "duration": lasted,
+        "ranks": summary.ranks,
+        "folder": name,
+        "reason": summary.reason[:200],
+        "link": address("/run", path=name),
+    }
+
+
+def file_rows(site: Site) -> list[dict[str, Any]]:
+    """Return a row for each workflow file."""
+    rows = []
+    for file in site.workflow_files():
+        name = site.name_of(file)
+        folder, _, own = name.rpartition("/")
+        rows.append({"file": own, "folder": folder, "link": address("/compose", file=name)})
+    return rows
+
+
+def _column(name: str, label: str) -> dict[str, Any]:
+    return {"name": name, "label": label, "field": name, "align": "left", "sortable": True}
+
+
+def _table(name: str, columns: list[dict[str, Any]], empty: str) -> ui.table:
+    table = ui.table(columns=columns, rows=[], row_key="link", pagination=20)
+    table.props["no-data-label"] = empty
+    table.props["aria-label"] = name
+    return table.classes("diel-table").props("flat dense")

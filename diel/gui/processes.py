@@ -1,0 +1,59 @@
+"""Commands of diel that the page starts: they go on when its server ends."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Final
+
+from diel.errors import PageError
+
+# Not ``python -m diel``: that would let a file in the current folder hide a module of ours.
+_MAIN: Final = (
+    "import sys; sys.path = [place for place in sys.path if place]; "
+    "from diel.__main__ import main; main()"
+)
+_started: list[subprocess.Popen[bytes]] = []
+"""Those that may still go on: whoever has ended is forgotten at the next start."""
+
+
+def start_command(arguments: Sequence[str], folder: Path, output: Path | None = None) -> int:
+    """Start ``diel ARGUMENTS`` in a session of its own; return the number of its process.
+
+    Nothing is given to a shell. The process is not waited for: the run directory tells how it goes.
+
+    Parameters
+    ----------
+    arguments : sequence of str
+        ``["run", "file.toml"]``.
+    folder : Path
+        The current folder of the command.
+    output : Path, optional
+        The file to which what it prints is appended.
+
+    Raises
+    ------
+    PageError
+        If it cannot be started.
+    """
+    _started[:] = [process for process in _started if process.poll() is None]
+    command = [sys.executable, "-c", _MAIN, *arguments]
+    try:
+        with open(output or os.devnull, "ab") as log:
+            process = subprocess.Popen(
+                command,
+                cwd=folder,
+                stdin=subprocess.DEVNULL,
+                stdout=log,
+                stderr=subprocess.STDOUT,
+                start_new_session=True,
+            )
+    except OSError as error:
+        raise PageError(
+            f"diel {' '.join(arguments)} cannot be started: {error.strerror or error}"
+        ) from error
+    _started.append(process)
+    return process.pid

@@ -1,0 +1,247 @@
+"""Who may use the page: a token, and requests of the page itself alone.
+
+A page on the loopback can be reached by every user of the machine, and by every web site that is
+open in the same browser. So each request needs:
+
+- the token that ``diel gui`` has printed: in the address once, from then on in a cookie;
+- a ``Host`` that the page is served under: a foreign name that was made to lead here is refused;
+- no ``Origin`` but the page's own: other sites cannot send requests or open websockets.
+
+Whatever is refused is logged, and nothing behind this class sees it.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import hmac
+import logging
+from collections.abc import Awaitable, Callable, Collection, MutableMapping
+from http.cookies import CookieError, SimpleCookie
+from typing import Any, Final, NamedTuple, TypeAlias
+from urllib.parse import parse_qsl, quote, urlencode, urlsplit
+
+Scope: TypeAlias = MutableMapping[str, Any]
+Message: TypeAlias = MutableMapping[str, Any]
+Receive: TypeAlias = Callable[[], Awaitable[Message]]
+Send: TypeAlias = Callable[[Message], Awaitable[None]]
+ASGIApp: TypeAlias = Callable[[Scope, Receive, Send], Awaitable[None]]
+
+LOG: Final = logging.getLogger("diel.gui")
+MAX_BODY_BYTES: Final = 8 * 2**20
+_MAX_TARGET_BYTES: Final = 16 * 1024
+_LONGEST_SHOWN: Final = 200
+_POLICY_VIOLATION: Final = 1008  # a websocket's code for what is refused
+# The page's framework compiles templates in the browser and styles elements in place, so scripts
+# and styles cannot be limited further than to what this server itself has sent.
+_CONTENT_POLICY: Final = "; ".join(
+    (
+        "default-src 'self'",
+        "script-src 'self' 'unsafe-inline' 'unsafe-eval'",
+        "style-src 'self' 'unsafe-inline'",
+        "img-src 'self' data: blob:",
+        "font-src 'self' data:",
+        "connect-src 'self'",
+        "worker-src 'self' blob:",
+        "object-src 'none'",
+        "base-uri 'none'",
+        "form-action 'self'",
+        "frame-ancestors 'none'",
+    )
+)
+_HEADERS: Final = tuple(
+    (name.encode(), value.encode())
+    for name, value in {
+        "content-security-policy": _CONTENT_POLICY,
+        "x-content-type-options": "nosniff",
+        "x-frame-options": "DENY",
+        "referrer-policy": "no-referrer",
+        "cross-origin-opener-policy": "same-origin",
+        "cross-origin-resource-policy": "same-origin",
+    }.items()
+)
+
+
+class Refusal(NamedTuple):
+    """Why a request is refused: the status of HTTP, and words for a person."""
+
+    status: int
+    why: str
+
+
+class Guard:
+    """ASGI middleware that lets requests pass that carry the token and are of the page itself.
+
+    Parameters
+    ----------
+    app : ASGI application
+        What is protected.
+    token : str
+    hosts : collection of str
+        Names and addresses, without ports, under which the page is served: an ``ssh -L`` may give
+        it any port.
+    max_body_bytes : int, optional
+        The largest body of a request.
+    """
+
+    def __init__(
+        self,
+        app: ASGIApp,
+        token: str,
+        hosts: Collection[str],
+        max_body_bytes: int = MAX_BODY_BYTES,
+    ) -> None:
+        self.app = app
+        self._token = token
+        self._hosts = frozenset(host.lower() for host in hosts)
+        self._max_body_bytes = max_body_bytes
+        # Browsers share cookies between the ports of a host, and there may be several pages.
+        self.cookie = f"diel-{hashlib.sha256(token.encode()).hexdigest()[:12]}"
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Pass a request on, or refuse it."""
+        if scope["type"] not in ("http", "websocket"):
+            await self.app(scope, receive, send)
+            return
+        refusal = self._refusal(scope)
+        if refusal is not None:
+            _log_refusal(scope, refusal)
+            await _refuse(scope, send, refusal)
+        elif scope["type"] == "websocket":
+            await self.app(scope, receive, send)
+        elif "token" in dict(_query(scope)):
+            await self._take_token_out_of_address(scope, send)
+        else:
+            await self._pass_on(scope, receive, send)
+
+    def _refusal(self, scope: Scope) -> Refusal | None:
+        if len(scope.get("raw_path") or b"") + len(scope["query_string"]) > _MAX_TARGET_BYTES:
+            return Refusal(414, "the address is too long")
+        host = _only(scope, b"host")
+        if host is None or _name_of(host) not in self._hosts:
+            known = ", ".join(sorted(self._hosts))
+            return Refusal(403, f"the page is not served as {host}: it is known as {known}")
+        origin = _only(scope, b"origin", missing="")
+        if origin is None or (origin and urlsplit(origin).netloc.lower() != host.lower()):
+            return Refusal(403, f"requests of another site, {origin}, are refused")
+        problem = self._token_problem(scope)
+        if problem:
+            return Refusal(403, f"{problem}: open the address that diel gui has printed")
+        length = _only(scope, b"content-length", missing="0")
+        if length is None or not length.isdecimal():
+            return Refusal(400, "content-length is no number")
+        if int(length[:20]) > self._max_body_bytes:
+            return Refusal(413, f"more than {self._max_body_bytes:,} bytes are refused")
+        return None
+
+    def _token_problem(self, scope: Scope) -> str:
+        given = [value for name, value in _query(scope) if name == "token"]
+        if not given and (cookie := self._cookie_of(scope)):
+            given = [cookie]
+        if not given:
+            return "the token is missing"
+        right = (hmac.compare_digest(each.encode(), self._token.encode()) for each in given)
+        return "" if all(right) else "the token is wrong"
+
+    def _cookie_of(self, scope: Scope) -> str:
+        for name, value in scope["headers"]:
+            if name == b"cookie":
+                try:
+                    found = SimpleCookie(value.decode("latin-1")).get(self.cookie)
+                except CookieError:
+                    continue
+                if found is not None:
+                    return found.value
+        return ""
+
+    async def _take_token_out_of_address(self, scope: Scope, send: Send) -> None:
+        """Put the token into a cookie, so that it stays out of histories and logs."""
+        rest = urlencode([(name, value) for name, value in _query(scope) if name != "token"])
+        # One slash at the beginning: with two a path would name another host.
+        place = "/" + quote(scope["path"].lstrip("/")) + (f"?{rest}" if rest else "")
+        cookie = f"{self.cookie}={self._token}; Path=/; HttpOnly; SameSite=Strict"
+        headers = [
+            (b"location", place.encode("latin-1", "replace")),
+            (b"set-cookie", cookie.encode()),
+            (b"cache-control", b"no-store"),
+            (b"content-length", b"0"),
+            *_HEADERS,
+        ]
+        await send({"type": "http.response.start", "status": 303, "headers": headers})
+        await send({"type": "http.response.body", "body": b""})
+
+    async def _pass_on(self, scope: Scope, receive: Receive, send: Send) -> None:
+        taken = 0
+
+        async def receive_bounded() -> Message:
+            nonlocal taken
+            message = await receive()
+            taken += len(message.get("body", b""))
+            if taken > self._max_body_bytes:  # of a body whose length nobody has said
+                _log_refusal(scope, Refusal(413, "the body is too large"))
+                return {"type": "http.disconnect"}
+            return message
+
+        async def send_with_headers(message: Message) -> None:
+            if message["type"] == "http.response.start":
+                own = {name for name, _ in _HEADERS}
+                others = [pair for pair in message.get("headers", ()) if pair[0].lower() not in own]
+                message = {**message, "headers": [*others, *_HEADERS]}
+            await send(message)
+
+        await self.app(scope, receive_bounded, send_with_headers)
+
+
+def _query(scope: Scope) -> list[tuple[str, str]]:
+    try:
+        return parse_qsl(
+            scope["query_string"].decode("latin-1"), keep_blank_values=True, max_num_fields=100
+        )
+    except ValueError:  # too many fields
+        return []
+
+
+def _only(scope: Scope, name: bytes, missing: str | None = None) -> str | None:
+    """Return the value of a header that may stand there once; None if it stands there twice."""
+    values = [value.decode("latin-1") for key, value in scope["headers"] if key == name]
+    if not values:
+        return missing
+    return values[0] if len(values) == 1 else None
+
+
+def _name_of(host: str) -> str:
+    """Return a host without its port."""
+    host = host.lower()
+    if host.startswith("["):  # an IPv6 address
+        return host[1:].partition("]")[0]
+    return host.partition(":")[0]
+
+
+def _log_refusal(scope: Scope, refusal: Refusal) -> None:
+    client = scope.get("client") or ("an unknown host",)
+    LOG.warning(
+        "refused: %s %s from %s: %s",
+        scope.get("method", "websocket"),
+        _shown(scope["path"]),
+        client[0],
+        _shown(refusal.why),
+    )
+
+
+def _shown(text: str) -> str:
+    """Return text that a client has sent as a log may show it."""
+    return ascii(text[:_LONGEST_SHOWN])
+
+
+async def _refuse(scope: Scope, send: Send, refusal: Refusal) -> None:
+    if scope["type"] == "websocket":
+        await send({"type": "websocket.close", "code": _POLICY_VIOLATION, "reason": ""})
+        return
+    body = f"diel: {refusal.why}\n".encode("utf-8", "replace")
+    headers = [
+        (b"content-type", b"text/plain; charset=utf-8"),
+        (b"content-length", str(len(body)).encode()),
+        (b"cache-control", b"no-store"),
+        *_HEADERS,
+    ]
+    await send({"type": "http.response.start", "status": refusal.status, "headers": headers})
+    await send({"type": "http.response.body", "body": body})
