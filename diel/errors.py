@@ -4,6 +4,7 @@
 
     DielError                       something diel noticed and can explain
     ├── WorkflowError               the workflow file is wrong (ValueError); every problem at once
+    ├── EditRefused                 an edit would break the workflow file (ValueError)
     ├── LaunchError                 mpiexec cannot be started as asked (RuntimeError)
     ├── PluginError                 an installed plugin is missing or cannot be used (ValueError)
     ├── NewModuleError              a new module cannot be written as asked (ValueError)
@@ -122,6 +123,26 @@ class WorkflowError(DielError, ValueError):
         if count > len(shown):
             shown.append(f"  and {count - len(shown):,} more")
         super().__init__("\n".join([head, *shown]))
+
+
+class EditRefused(DielError, ValueError):
+    """An edit of a workflow file cannot be made, or would break it.
+
+    Parameters
+    ----------
+    message : str
+        What is wrong.
+    remedy : str, optional
+        What to do instead.
+    """
+
+    def __init__(self, message: str, remedy: str = "") -> None:
+        self.message = message
+        self.remedy = remedy
+        super().__init__(message, remedy)
+
+    def __str__(self) -> str:
+        return f"{self.message} ({self.remedy})" if self.remedy else self.message
 
 
 class LaunchError(DielError, RuntimeError):

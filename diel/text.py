@@ -131,23 +131,24 @@ def _shortened(text: str, longest: int = 60) -> str:
 
 def show(value: Any) -> str:
     """Write a value as TOML does, cut to a length that fits a message."""
-    text = _toml(value)
+    text = as_toml(value)
     return text if len(text) <= LONGEST_SHOWN else f"{text[: LONGEST_SHOWN - 3]}..."
 
 
-def _toml(value: Any) -> str:
+def as_toml(value: Any) -> str:
+    """Write a value as TOML does, in one line."""
     if isinstance(value, bool):
         return "true" if value else "false"
     if isinstance(value, str):
-        return json.dumps(value, ensure_ascii=False)
+        return json.dumps(value, ensure_ascii=False).replace("\x7f", "\\u007f")
     if isinstance(value, int):
         # Python refuses to write a whole number of thousands of digits.
         return str(value) if value.bit_length() < 1000 else "a very long number"
     if isinstance(value, Mapping):
-        inside = ", ".join(f"{show_key(key)} = {_toml(item)}" for key, item in value.items())
+        inside = ", ".join(f"{show_key(key)} = {as_toml(item)}" for key, item in value.items())
         return f"{{ {inside} }}" if inside else "{}"
     if isinstance(value, (list, tuple)):
-        return f"[{', '.join(_toml(entry) for entry in value)}]"
+        return f"[{', '.join(as_toml(entry) for entry in value)}]"
     if value is None:
         return "nothing"
     return str(value)

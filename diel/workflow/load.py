@@ -89,6 +89,10 @@ class Draft:
     document: dict[str, Any] = field(default_factory=dict, repr=False)
     lines: dict[Place, int] = field(default_factory=dict, repr=False)
 
+    def in_order(self, extra_problems: Iterable[Problem] = ()) -> list[Problem]:
+        """Return the problems and others', each with its line, in the order of the file."""
+        return _in_order([*self.problems, *extra_problems], self.lines)
+
     def finish(self, extra_problems: Iterable[Problem] = ()) -> Workflow:
         """Return the workflow.
 
@@ -102,9 +106,9 @@ class Draft:
         WorkflowError
             With all problems, each with its line, in the order of the file.
         """
-        problems = [*self.problems, *extra_problems]
+        problems = self.in_order(extra_problems)
         if problems:
-            raise WorkflowError(self.shown_as, _in_order(problems, self.lines))
+            raise WorkflowError(self.shown_as, problems)
         return Workflow(
             name=self.settings.name or folder_name(self.file.stem),
             modules=tuple(module for _, module in self.modules),
@@ -140,10 +144,35 @@ def read_draft(
     """
     shown_as = os.fspath(file)
     path = Path(os.path.abspath(shown_as))  # keeps links, drops ".."
-    draft = Draft(file=path, shown_as=shown_as)
     try:
-        draft.source = read_source(path)
-        draft.document, draft.lines = parse_document(draft.source)
+        text = read_source(path)
+    except SourceProblem as error:
+        return Draft(file=path, shown_as=shown_as, problems=[error.problem])
+    return draft_of_text(text, path, shown_as=shown_as, provided=provided)
+
+
+def draft_of_text(
+    text: str,
+    file: Path,
+    *,
+    shown_as: str | None = None,
+    provided: Mapping[str, FunctionLocation] | None = None,
+) -> Draft:
+    """Find everything that is wrong in a text, as if it were that of a file.
+
+    Parameters
+    ----------
+    text : str
+    file : Path
+        Absolute. Nothing is read from it; what the text names is looked for in its folder.
+    shown_as : str, optional
+        The file as messages call it.
+    provided : mapping of str to FunctionLocation, optional
+        As for `read_draft`.
+    """
+    draft = Draft(file=file, shown_as=shown_as or os.fspath(file), source=text)
+    try:
+        draft.document, draft.lines = parse_document(text)
     except SourceProblem as error:
         draft.problems.append(error.problem)
     else:

@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any, Final, TypeAlias
 
 from diel.errors import Problem
+from diel.frozen import Frozen
 from diel.text import near_file_name
 
 if sys.version_info >= (3, 11):
@@ -171,6 +172,16 @@ class _Places:
         self._in_value = False
         self._brackets = 0  # of a header
 
+    @property
+    def table(self) -> Place:
+        """The table whose keys are being read."""
+        return self._table
+
+    @property
+    def is_in_header(self) -> bool:
+        """Whether a header has begun and its line has not ended."""
+        return self._brackets > 0
+
     def take(self, kind: str, token: str) -> Iterator[Place]:
         """Take the next token; yield the places that begin with it."""
         if self._item is not None and kind in ("text", "word", "sign"):
@@ -240,6 +251,37 @@ def _places(text: str) -> Iterator[tuple[Place, int]]:
         for place in follower.take(kind, token):
             yield place, line
         line += token.count("\n")
+
+
+class Header(Frozen):
+    """A line such as ``[[module]]`` or ``[module.options]``, and the keys below it."""
+
+    place: Place
+    line: int  # from 1
+    last_line: int  # of the keys and values below it; comments behind these are not counted
+
+
+def headers(text: str) -> list[Header]:
+    """Return the headers of a text that is TOML, in order; first the keys above all of them.
+
+    These have the place ``()`` and the line 0.
+    """
+    follower, line = _Places(), 1
+    found: list[Header] = []
+    place: Place = ()
+    start = last = 0
+    for token in _TOKEN.finditer(text + "\n"):
+        kind = str(token.lastgroup)
+        is_header = kind == "end" and follower.is_in_header
+        for _ in follower.take(kind, token[0]):
+            pass
+        if is_header:
+            found.append(Header(place, start, last))
+            place, start, last = follower.table, line, line
+        line += token[0].count("\n")
+        if kind in ("text", "sign", "word") and not follower.is_in_header:
+            last = line
+    return [*found, Header(place, start, last)]
 
 
 def _bare(quoted: str) -> str:

@@ -15,6 +15,7 @@ from diel.errors import (
     CouplingError,
     CouplingTimeout,
     DielError,
+    EditRefused,
     LaunchError,
     ModuleFailed,
     NewModuleError,
@@ -39,6 +40,11 @@ TABLE = [
     (
         WorkflowError("w.toml", PROBLEMS),
         {"file": "w.toml", "problems": tuple(PROBLEMS)},
+        ValueError,
+    ),
+    (
+        EditRefused("words", "remedy"),
+        {"message": "words", "remedy": "remedy"},
         ValueError,
     ),
     (LaunchError("words"), {}, RuntimeError),
