@@ -14,6 +14,8 @@ from .sweep.ledger import about_of
 if TYPE_CHECKING:
     from diel import ResultsTable
 
+    from .sweep.watched import WatchedSweep
+
 
 def write_report(table: ResultsTable) -> Path:
     """Write ``report.html`` on a table of results; return its file. An OSError if that fails."""
@@ -52,6 +54,13 @@ def conclude_report(report: Path, state: str, accounts: Sequence[Mapping[str, An
     from .report import conclude_report as conclude
 
     conclude(report, state, accounts)
+
+
+def watch_sweeps(run_dir: Path) -> list[WatchedSweep]:
+    """Return the sweeps of a run that have begun, each to be read as it grows."""
+    from .sweep.watched import watched_sweeps
+
+    return watched_sweeps(run_dir)
 
 
 def explain_lost_ranks(run_dir: Path, copies: Collection[str]) -> list[str]:

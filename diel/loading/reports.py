@@ -123,6 +123,9 @@ class Reporter(Protocol):
             The copies whose ranks have died, as ``trainer.0``; empty if that is not known.
         """
 
+    def watch_sweeps(self, run_dir: Path) -> Iterable[Any]:
+        """Return the sweeps of a run that have begun: `diel.loading.sweeps.WatchedSweep`."""
+
     def describe_machine(self) -> Iterable[tuple[str, str]]:
         """Return what its modules find on this machine, for `diel doctor`: a name and a text each.
 
@@ -188,7 +191,7 @@ def conclude_reports(directory: RunDirectory) -> str:
     try:
         accounts = _RunFacts.read(directory).accounts
         for report in reports:
-            for conclude in _reporting("conclude_report"):
+            for conclude in reporting("conclude_report"):
                 conclude(report, _state(directory), accounts)
     except (OSError, ValueError) as error:
         return f"the report cannot be concluded: {error}"
@@ -199,15 +202,15 @@ def explain_lost_ranks(directory: RunDirectory, copies: Collection[str]) -> list
     """Return what reporters know of a run that the death of ranks has ended, as lines of text."""
     lines: list[str] = []
     try:
-        for explain in _reporting("explain_lost_ranks"):
+        for explain in reporting("explain_lost_ranks"):
             lines += explain(directory.path, copies)
     except (OSError, ValueError) as error:
         lines.append(f"what was lost cannot be told: {error}")
     return lines
 
 
-def _reporting(function: str) -> Iterator[Callable[..., Any]]:
-    """Yield this function of every reporter that has it."""
+def reporting(function: str) -> Iterator[Callable[..., Any]]:
+    """Yield this function of every reporter that has it; a PluginError if one is broken."""
     for name in installed_plugins(REPORTERS):
         reporter = load_installed(REPORTERS, name)
         if hasattr(reporter, function):
@@ -216,7 +219,7 @@ def _reporting(function: str) -> Iterator[Callable[..., Any]]:
 
 def describe_machine() -> Iterator[tuple[str, str]]:
     """Yield what reporters say of this machine: a name and a text each."""
-    for describe in _reporting("describe_machine"):
+    for describe in reporting("describe_machine"):
         yield from describe()
 
 
@@ -236,7 +239,7 @@ def write_reports(
     for file, declared in run.tables.items():
         try:
             table = _table(directory, run, declared, directory.path / file)
-            for write_report in _reporting("write_report"):
+            for write_report in reporting("write_report"):
                 report = write_report(table)
                 written += [] if report is None else [report]
         except PluginError:

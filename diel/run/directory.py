@@ -9,6 +9,7 @@
         results-2.csv       those of a second table, if there is one
         sweeps/<group>.<module>/trials.jsonl    what a sweep has tried, a line for each trial
         sweeps/<group>.<trainer>.<copy>.<rank>.under-way    which trials that rank is at
+        sweeps/<group>.<trainer>.<copy>.curve   what a long trial there has reported so far
         logs/<module>.<copy>.<rank>.log
         logs/rank-<rank>.crash      where Python was when that rank crashed; empty while it lives
         logs/launcher.log   what mpiexec and the ranks wrote by themselves

@@ -91,8 +91,14 @@ class JsonLinesFile:
         self._file.close()
 
 
-def whole_lines(path: str | os.PathLike[str]) -> Iterator[bytes]:
+def whole_lines(path: str | os.PathLike[str], start: int = 0) -> Iterator[bytes]:
     """Yield the lines of a file, but for half a line at its end; it is never in memory as a whole.
+
+    Parameters
+    ----------
+    path : path
+    start : int, optional
+        How many bytes to pass over: whole lines.
 
     Raises
     ------
@@ -100,6 +106,7 @@ def whole_lines(path: str | os.PathLike[str]) -> Iterator[bytes]:
         If it cannot be opened, or is no regular file.
     """
     with open_regular(path) as file:
+        file.seek(start)
         for line in file:
             if not line.endswith(b"\n"):
                 return

@@ -22,7 +22,7 @@ References
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from itertools import combinations
 from typing import Any, Final, TypeAlias
 
@@ -63,6 +63,20 @@ class Effect:
 
 
 @dataclass(frozen=True)
+class Plane:
+    """What two parameters do together."""
+
+    first: str
+    second: str
+    labels: tuple[list[str], list[str]]
+    """Of the values of both, or of ranges of them, in order."""
+    mean: list[list[float]]
+    """The objective that the forest expects with each, (first, second), whatever the others are."""
+    trials: list[list[int]]
+    """How many trials had each."""
+
+
+@dataclass(frozen=True)
 class Importance:
     """How the variance of the forest's prediction is divided."""
 
@@ -74,6 +88,8 @@ class Importance:
     """R² of the forest on trials that a tree has not seen: at 0 or below it knows nothing."""
     trials: int
     """How many it has learned from."""
+    planes: list[Plane] = field(default_factory=list)
+    """What each pair of `pairs` does, in their order."""
 
 
 def importance(
@@ -180,8 +196,17 @@ def _analyse(
         for curve, share in zip(curves, shares, strict=True)
     ]
     in_pairs = np.zeros(len(names))
-    pairs = []
+    pairs, drawn = [], {}
     for (first, second), plane in planes.items():
+        trials = np.zeros(plane.shape, np.int64)
+        np.add.at(trials, (columns[first].bins, columns[second].bins), 1)
+        drawn[names[first], names[second]] = Plane(
+            names[first],
+            names[second],
+            (columns[first].labels, columns[second].labels),
+            (plane + y.mean()).tolist(),
+            trials.tolist(),
+        )
         beyond = plane - curves[first][:, None] - curves[second][None, :]
         beyond -= shares[first] @ beyond @ shares[second]
         share = float(shares[first] @ beyond**2 @ shares[second]) / whole
@@ -199,7 +224,8 @@ def _analyse(
     ]
     effects.sort(key=lambda effect: -(effect.alone + effect.in_pairs / 2))
     pairs.sort(key=lambda pair: -pair[2])
-    return Importance(effects, pairs, explained, len(y))
+    planes_shown = [drawn[first, second] for first, second, _ in pairs]
+    return Importance(effects, pairs, explained, len(y), planes_shown)
 
 
 class _Marginals:

@@ -95,6 +95,11 @@ def words(name: str) -> str:
     return (name[:-2] if name.endswith("_s") else name).replace("_", " ")
 
 
+def with_unit(name: str) -> str:
+    """Write a column's name for an axis, with its unit where the name tells it."""
+    return words(name) + (", seconds" if name.endswith("_s") else "")
+
+
 def section(
     name: str, title: str, *content: str | None, note: str | None = None, wide: bool = False
 ) -> Markup:

@@ -113,6 +113,17 @@ class Picture:
         return min(SHADES - 1, int(where * SHADES))
 
     @cached_property
+    def against_cost(self) -> dict[int, tuple[float, float]]:
+        """Cost and quality of the rows that have both."""
+        sweep = self.sweep
+        return {
+            place: (cost, quality)
+            for place, row in enumerate(self.rows)
+            if (cost := as_number(row.get(sweep.cost))) is not None
+            and (quality := as_number(row.get(sweep.quality))) is not None
+        }
+
+    @cached_property
     def constants(self) -> dict[str, str]:
         """The parameters that are the same in every row that is shown."""
         found = {}

@@ -9,7 +9,6 @@ from diel import format_duration, format_value
 from .importance import FEWEST_TRIALS, TREES, Effect, Importance
 from .markup import (
     Markup,
-    as_number,
     bar_row,
     between,
     figure,
@@ -19,6 +18,7 @@ from .markup import (
     section,
     show,
     tag,
+    with_unit,
     words,
 )
 from .picture import SHADES, Picture
@@ -197,12 +197,7 @@ def cost_section(picture: Picture) -> Markup:
 def _draw_against_cost(picture: Picture) -> Markup | None:
     """Draw quality against cost with the Pareto front; None if no trial has both."""
     sweep = picture.sweep
-    pairs = {
-        row: (cost, quality)
-        for row in range(len(picture.rows))
-        if (cost := as_number(picture.rows[row].get(sweep.cost))) is not None
-        and (quality := as_number(picture.rows[row].get(sweep.quality))) is not None
-    }
+    pairs = picture.against_cost
     if not pairs:
         return None
     costs = [cost for cost, _ in pairs.values()]
@@ -210,8 +205,7 @@ def _draw_against_cost(picture: Picture) -> Markup | None:
     if is_logarithmic(costs):
         x = LogScale(min(costs) * 0.9, max(costs) * 1.1)
     y = focus([quality for _, quality in pairs.values()], sweep.maximise_quality)
-    unit = ", seconds" if sweep.cost.endswith("_s") else ""
-    plot = Plot(_HALF, _HEIGHT, x, y, words(sweep.cost) + unit, words(sweep.quality))
+    plot = Plot(_HALF, _HEIGHT, x, y, with_unit(sweep.cost), with_unit(sweep.quality))
     placed = {row: at for row, pair in pairs.items() if (at := plot.at(*pair)) is not None}
     front = [(row, *placed[row]) for row in picture.front if row in placed]
     cloud = [(row, *at) for row, at in placed.items() if row not in set(picture.front)]

@@ -18,6 +18,10 @@ STATE: Final = "state"
 """How it ended: what is in neither `DONE` nor `STOPPED` nor `DIVERGED` is a failure."""
 REASON: Final = "reason"
 """Why it failed; without it, its state says why."""
+STARTED: Final = "started_s"
+"""When it began, in seconds since 1970."""
+TOOK: Final = "seconds"
+"""How long it took where it ran."""
 CURVE: Final = "learning curve"
 """A sequence of step and objective: drawn, and in no table."""
 
@@ -73,7 +77,7 @@ class Sweep:
 
     def metrics_of(self, row: Mapping[str, Any]) -> list[str]:
         """Return the columns of a row that came out of the trial."""
-        known = {TRIAL, TRAINER, STATE, REASON, CURVE, "seed"}
+        known = {TRIAL, TRAINER, STATE, REASON, CURVE, "seed", STARTED, TOOK}
         return [name for name in row if name not in known and name not in self.parameters]
 
     @property

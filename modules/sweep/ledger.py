@@ -118,12 +118,8 @@ def records_of(path: Path) -> Iterator[dict[str, Any]]:
     for number, line in enumerate(whole_lines(path), start=1):
         if number == 1:
             continue  # what was asked for
-        try:
-            record = json.loads(line)
-            is_sound = _is_sound(record)
-        except (ValueError, TypeError, KeyError, RecursionError):
-            is_sound = False
-        if not is_sound:
+        record = _record_in(line)
+        if record is None:
             raise LedgerError(
                 f"{path}, line {number}: no record of a trial. Remove the line: a run that is "
                 "resumed tries that trial again"
@@ -136,15 +132,79 @@ def trials_of(path: Path) -> Iterator[dict[str, Any]]:
 
     One that lacks any of these is of a trial that failed: nothing else can be said of it.
     """
-    for record in records_of(path):
-        missing = [name for name in _NEEDED if name not in record]
-        if missing:
-            record |= {"state": FAILED, "reason": f"its record has no {' and no '.join(missing)}"}
-            record.setdefault("parameters", {})
-            record.setdefault("metrics", {})
-        elif record["state"] == FAILED:
-            record.setdefault("reason", "its record does not say why")
-        yield record
+    yield from map(_completed, records_of(path))
+
+
+class LedgerReader:
+    """Reads a ledger that may still grow, and passes over what is damaged.
+
+    Attributes
+    ----------
+    complaint : str
+        What was wrong with it so far, in a line; empty if nothing was.
+    """
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+        self.complaint = ""
+        self._offset = self._line = 0
+
+    def new_records(self, most: int | None = None) -> list[tuple[int, dict[str, Any]]]:
+        """Return records that were added since the last call, at most so many, as `trials_of`.
+
+        Before each stands its place in the file, which `record_at` takes. An OSError if the file
+        cannot be read.
+        """
+        found: list[tuple[int, dict[str, Any]]] = []
+        if self.path.stat().st_size < self._offset:
+            self.complaint = f"{self.path} was cut short"
+            return found
+        for line in whole_lines(self.path, self._offset):
+            if most is not None and len(found) >= most:
+                break
+            place, self._offset = self._offset, self._offset + len(line)
+            self._line += 1
+            if self._line == 1:
+                continue  # what was asked for
+            record = _record_in(line)
+            if record is None:
+                text = f"{self.path}, line {self._line}: no record of a trial, left out"
+                self.complaint = self.complaint or text
+            else:
+                found.append((place, _completed(record)))
+        return found
+
+
+def record_at(path: Path, place: int) -> dict[str, Any]:
+    """Return the record at a place that a `LedgerReader` has told, as `trials_of`.
+
+    An OSError if the file cannot be read, a `LedgerError` if there is no record any more.
+    """
+    record = _record_in(next(whole_lines(path, place), b""))
+    if record is None:
+        raise LedgerError(f"{path} has changed: there is no record at byte {place} any more")
+    return _completed(record)
+
+
+def _record_in(line: bytes) -> dict[str, Any] | None:
+    """Return the record that a line holds; None if it is none."""
+    try:
+        record: dict[str, Any] = json.loads(line)
+        return record if _is_sound(record) else None
+    except (ValueError, TypeError, KeyError, RecursionError):
+        return None
+
+
+def _completed(record: dict[str, Any]) -> dict[str, Any]:
+    """Return a record with state, parameters and metrics, and with a reason if it failed."""
+    missing = [name for name in _NEEDED if name not in record]
+    if missing:
+        record |= {"state": FAILED, "reason": f"its record has no {' and no '.join(missing)}"}
+        record.setdefault("parameters", {})
+        record.setdefault("metrics", {})
+    elif record["state"] == FAILED:
+        record.setdefault("reason", "its record does not say why")
+    return record
 
 
 def _is_sound(record: dict[str, Any]) -> bool:

@@ -31,6 +31,7 @@ from .messages import (
 )
 from .output import SweepOutput
 from .results import COMPUTED_BY, SweepResults
+from .running_curves import forget_running_curves
 
 if TYPE_CHECKING:
     from diel import Context
@@ -124,6 +125,7 @@ class _MasterLoop:
         for tag in (self._tags.lease, self._tags.outcome):
             self._ctx.tuples.collect(tag)
         left_over = take_in_flight(self._ctx.run_dir, self._tags)
+        forget_running_curves(self._ctx.run_dir, self._tags)
         found = frozenset(trial for left in left_over for trial in left.trials)
         self._not_to_try = note_interrupted(self._path.parent, found)
         self._quarantined = found | self._not_to_try

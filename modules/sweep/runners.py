@@ -12,9 +12,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, Protocol
 
 from ..trial import (
+    LearningCurve,
     OnReport,
     Report,
-    ShowProgress,
     Train,
     Trial,
     TrialResult,
@@ -113,6 +113,18 @@ class TrialRunner(Protocol):
         ...
 
 
+class ShowsTrial(Protocol):
+    """Shows how far trials are."""
+
+    def begin(self, trial: int, curve: LearningCurve) -> None:
+        """Take the learning curve of the trial that begins, which grows as the trial reports."""
+        ...
+
+    def __call__(self, done: float, total: float | None, text: str) -> None:
+        """Show how far it is, of how much, and what is being done."""
+        ...
+
+
 class InProcessRunner:
     """Runs trials in this process.
 
@@ -126,7 +138,7 @@ class InProcessRunner:
         task: Task,
         comm: Any = None,
         note: Callable[[int, int], None] | None = None,
-        progress: ShowProgress | None = None,
+        progress: ShowsTrial | None = None,
     ) -> None:
         self._train = task.load()
         self._progress = progress
@@ -149,7 +161,10 @@ class InProcessRunner:
     def __call__(self, trial: Trial, on_report: OnReport | None) -> TrialResult:
         """Run a trial."""
         self._note(trial.number, trial.number + 1)
-        result = run_trial(self._train, trial.parameters, self._report(trial, on_report))
+        report = self._report(trial, on_report)
+        if self._progress is not None:
+            self._progress.begin(trial.number, report.curve)
+        result = run_trial(self._train, trial.parameters, report)
         self._note(0, 0)
         return result
 

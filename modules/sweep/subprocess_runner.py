@@ -27,14 +27,14 @@ from typing import TYPE_CHECKING, Any, Final
 
 from diel import describe_error
 
-from ..trial import LearningCurve, OnReport, ShowProgress, Trial, TrialResult, run_trial
+from ..trial import LearningCurve, OnReport, Trial, TrialResult, run_trial
 from .messages import Tags
 from .runners import facts_of
 
 if TYPE_CHECKING:
     from diel import Context
 
-    from .runners import Limits, Task
+    from .runners import Limits, ShowsTrial, Task
 
 _LOOK_EVERY_S: Final = 0.25
 """How often a rank that waits for a trial looks whether the run is stopping."""
@@ -59,7 +59,7 @@ importlib.import_module(name + ".sweep.subprocess_runner").work(int(descriptor))
 class SubprocessRunner:
     """Runs trials in a process of their own; `progress` shows how far each is."""
 
-    def __init__(self, ctx: Context, task: Task, limits: Limits, progress: ShowProgress) -> None:
+    def __init__(self, ctx: Context, task: Task, limits: Limits, progress: ShowsTrial) -> None:
         self._ctx = ctx
         self._task = task
         self._limits = limits
@@ -73,6 +73,7 @@ class SubprocessRunner:
         if self._process is None:
             self._start()
         curve = LearningCurve()
+        self._progress.begin(trial.number, curve)
         deadline_s = None
         if self._limits.time_s is not None:
             deadline_s = time.monotonic() + self._limits.time_s

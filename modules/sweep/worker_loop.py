@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from diel import describe_error
 
-from ..trial import OnReport, ShowProgress, Trial, TrialResult, trial_seed
+from ..trial import LearningCurve, OnReport, ShowProgress, Trial, TrialResult, trial_seed
 from .in_flight import InFlightTrials
 from .leases import TARGET_S
 from .messages import (
@@ -26,6 +26,7 @@ from .messages import (
 )
 from .rank_group import RankGroupRunner, follow_rank0
 from .runners import InProcessRunner, Limits, Task, TrialRunner
+from .running_curves import RunningCurve
 
 if TYPE_CHECKING:
     from diel import Context
@@ -41,7 +42,13 @@ _SHOW_EVERY_S: Final = 0.5
 def run_trainer(ctx: Context, task: Task, limits: Limits) -> int:
     """Run a trainer of the group until the sweep is over; return how many trials it ran."""
     tags = Tags(ctx.group, ctx.module)
-    progress = Progress(ctx.progress)
+    copies = ctx.copies_of.get(ctx.module, 1)
+    curve = RunningCurve(ctx.run_dir, tags, ctx.copy_index, copies)
+    with closing(Progress(ctx.progress, curve)) as progress:
+        return _run_trainer(ctx, tags, task, limits, progress)
+
+
+def _run_trainer(ctx: Context, tags: Tags, task: Task, limits: Limits, progress: Progress) -> int:
     if limits.needs_process:
         from .subprocess_runner import SubprocessRunner
 
@@ -204,7 +211,7 @@ def _quarantine(
     ctx: Context,
     task: Task,
     here: TrialRunner,
-    progress: ShowProgress,
+    progress: Progress,
     order: SweepOrder,
 ) -> Iterator[TrialRunner]:
     """Give a runner that runs some trials in another process first, since they may kill it.
@@ -240,9 +247,18 @@ def _pass_over(runner: TrialRunner, order: SweepOrder) -> AbstractContextManager
 class Progress:
     """Shows how far a trainer is, now and then, where trials take long enough to be looked at."""
 
-    def __init__(self, show: ShowProgress, clock: Callable[[], float] = time.monotonic) -> None:
-        self._show, self._clock = show, clock
+    def __init__(
+        self,
+        show: ShowProgress,
+        curve: RunningCurve,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        self._show, self._curve, self._clock = show, curve, clock
         self._due_s = clock() + _SHOW_EVERY_S
+
+    def begin(self, trial: int, curve: LearningCurve) -> None:
+        """Take the learning curve of the trial that begins, which grows as the trial reports."""
+        self._curve.begin(trial, curve)
 
     def __call__(self, done: float, total: float | None, text: str) -> None:
         """Show it, if it is time for that and there is more to come."""
@@ -250,6 +266,11 @@ class Progress:
         if now_s >= self._due_s and done != total:
             self._due_s = now_s + _SHOW_EVERY_S
             self._show(done, total, text)
+            self._curve.write_if_due()
+
+    def close(self) -> None:
+        """Remove what was shown of curves."""
+        self._curve.close()
 
 
 def comm_of(ctx: Context) -> Any:

@@ -1,0 +1,85 @@
+"""Sweeps of a run, for whoever looks at them: by reporters, which installed packages offer.
+
+What a sweep is, is known to its reporter alone: here it has plain values, and figures as Plotly has
+them.
+"""
+
+from __future__ import annotations
+
+import contextlib
+from typing import Any, Protocol
+
+from diel.loading.reports import reporting
+from diel.run.directory import RunDirectory
+
+
+class WatchedSweep(Protocol):
+    """A sweep, as far as its files tell it.
+
+    Attributes
+    ----------
+    name : str
+        Tells it from others of the run: group and module.
+    complaint : str
+        What was wrong with its files so far, in a line; empty if nothing was.
+    """
+
+    name: str
+    complaint: str
+
+    def refresh(self) -> bool:
+        """Read what is new; return whether there was anything: then there may be more.
+
+        Raises
+        ------
+        OSError, ValueError
+            If its files cannot be read.
+        """
+
+    def summary(self) -> dict[str, Any]:
+        """Return how it stands.
+
+        ``objective``, ``maximise``, ``parameters``; ``trials``, ``expected`` (or None), ``failed``,
+        ``diverged``, ``stopped``; ``best``: a row, or None; ``running``: numbers of trials under
+        way that have reported something.
+        """
+
+    def columns(self) -> list[str]:
+        """Return the columns of the table of trials; more may come with new rows."""
+
+    def rows(self, start: int = 0) -> list[dict[str, Any]]:
+        """Return rows of the table from one on: numbers, words, or None, by column."""
+
+    def figures(self, theme: str = "light") -> dict[str, dict[str, Any]]:
+        """Return Plotly figures by name, those that have something to show.
+
+        ``theme`` is ``light`` or ``dark``.
+        """
+
+    def trial(self, number: int, theme: str = "light") -> dict[str, Any] | None:
+        """Return what is known of a trial; None if it has not been heard of.
+
+        ``trial``, ``state``, ``reason``, ``parameters``, ``metrics``, ``seed``, ``trainer``,
+        ``started_s``, ``seconds``, ``attempt``; ``figure``: of its learning curve, or None;
+        ``command``: repeats it, empty as long as it runs.
+
+        Raises
+        ------
+        OSError, ValueError
+            If the files cannot be read.
+        """
+
+
+def watch_sweeps(directory: RunDirectory) -> list[WatchedSweep]:
+    """Return the sweeps of a run that have begun; none, if there are none.
+
+    Raises
+    ------
+    PluginError
+        If a reporter cannot be imported.
+    """
+    found: list[WatchedSweep] = []
+    for watch in reporting("watch_sweeps"):
+        with contextlib.suppress(OSError, ValueError):
+            found += watch(directory.path)
+    return found

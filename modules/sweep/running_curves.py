@@ -1,0 +1,115 @@
+"""The learning curves of trials that are under way, in a file that others read meanwhile.
+
+::
+
+    sweeps/<group>.<trainer>.<copy>.curve    {"trial": 17, "curve": [[1, {"loss": 0.9}], ...]}
+
+A trainer writes it now and then, and only where a trial takes that long; the curve of a trial that
+has ended is in the ledger. Whoever finds half of a text, since it is written in place, passes over
+it: the next one comes soon.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import time
+from collections.abc import Callable, Collection
+from pathlib import Path
+from typing import IO, Final
+
+from ..trial import LearningCurve, Reports
+from .ledger import encode
+from .messages import Tags
+
+_SUFFIX: Final = ".curve"
+_EVERY_S: Final = 1.0
+_WRITES_PER_S: Final = 100.0
+"""Of all trainers of a module together, at most so many."""
+_LONGEST_BYTES: Final = 2**20
+
+
+class RunningCurve:
+    """Writes the curve of the trial that a trainer is at; of several ranks the first one does.
+
+    Parameters
+    ----------
+    run_dir : Path
+    tags : Tags
+    copy_index : int
+        Which trainer it is.
+    copies : int, optional
+        How many trainers there are.
+    clock : callable, optional
+        Seconds from anywhere.
+    """
+
+    def __init__(
+        self,
+        run_dir: Path,
+        tags: Tags,
+        copy_index: int,
+        copies: int = 1,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        name = f"{tags.group}.{tags.trainer}.{copy_index}{_SUFFIX}"
+        self._path = run_dir / "sweeps" / name
+        self._every_s = max(_EVERY_S, copies / _WRITES_PER_S)
+        self._clock = clock
+        self._file: IO[bytes] | None = None
+        self._trial = -1
+        self._curve = LearningCurve()
+        self._due_s = 0.0
+
+    def begin(self, trial: int, curve: LearningCurve) -> None:
+        """Take the curve of the trial that begins."""
+        self._trial, self._curve = trial, curve
+        self._due_s = self._clock() + self._every_s
+
+    def write_if_due(self) -> None:
+        """Write it, if it is time for that; a disk that is full, say, ends no trial."""
+        if self._clock() < self._due_s or self._curve.last is None:
+            return
+        self._due_s = self._clock() + self._every_s
+        text = encode({"trial": self._trial, "curve": self._curve.points}).encode() + b"\n"
+        with contextlib.suppress(OSError):
+            if self._file is None:
+                self._path.parent.mkdir(parents=True, exist_ok=True)
+                self._file = self._path.open("wb", buffering=0)
+            self._file.seek(0)
+            self._file.write(text)
+            self._file.truncate()
+
+    def close(self) -> None:
+        """Remove the file."""
+        if self._file is not None:
+            self._file.close()
+            self._path.unlink(missing_ok=True)
+            self._file = None
+
+
+def read_running_curves(
+    run_dir: Path, group: str, trainer: str, recorded: Collection[int] = ()
+) -> dict[int, Reports]:
+    """Return the curves of trials that are under way, by their numbers.
+
+    A trainer that was killed leaves its file: trials that are `recorded` have ended.
+    """
+    found: dict[int, Reports] = {}
+    for path in sorted((run_dir / "sweeps").glob(f"{group}.{trainer}.*{_SUFFIX}")):
+        with contextlib.suppress(OSError, ValueError, TypeError, KeyError, RecursionError):
+            if not path.is_file() or path.stat().st_size > _LONGEST_BYTES:  # somebody's pipe, say
+                continue
+            told = json.loads(path.read_bytes())
+            trial = told["trial"]
+            if type(trial) is int and trial not in recorded:
+                points = [(step, metrics) for step, metrics in told["curve"]]
+                if all(type(at) is int and isinstance(of, dict) for at, of in points):
+                    found[trial] = points
+    return found
+
+
+def forget_running_curves(run_dir: Path, tags: Tags) -> None:
+    """Remove what trainers of an earlier session have left that were killed."""
+    for path in (run_dir / "sweeps").glob(f"{tags.group}.{tags.trainer}.*{_SUFFIX}"):
+        path.unlink(missing_ok=True)

@@ -1,0 +1,286 @@
+"""A sweep as its files have it so far, for whoever looks at it: no part of the sweep itself.
+
+::
+
+    trials.jsonl ──> LedgerReader ──> rows ──> Gatherer ──> Picture ──> figures
+                                        └────> the table
+
+Nothing of the workflow's own code is run: where the objective is a function of the user's, its
+values come from the table of results.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import csv
+import json
+import shlex
+from collections.abc import Mapping
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Final
+
+from ..objective import Objective, ObjectiveError
+from ..report.figures import Figure, curve_figure, figures_of
+from ..report.gather import Gatherer
+from ..report.page import analyse
+from ..report.picture import Picture
+from ..report.sweep import CURVE, DONE, REASON, STATE, STOPPED, TRIAL, Moment, Sweep
+from ..space import Space
+from ..trial import Reports, thinned
+from .ledger import LedgerError, LedgerReader, about_of, as_numbers, record_at
+from .output import cell
+from .running_curves import read_running_curves
+
+if TYPE_CHECKING:
+    from ..report.importance import Importance
+
+_AT_ONCE: Final = 20_000
+_TABLE_ROWS: Final = 20_000
+"""The table has so many trials; of more, the best that come later too."""
+_LEARN_AGAIN: Final = 1.5
+"""Importances are computed anew when there are so many times as many trials."""
+_BEHIND: Final = ("seconds", "trainer", "seed", REASON)
+"""Columns of the table behind the metrics."""
+
+
+class WatchedSweep:
+    """A sweep of a run, read from its ledger while that grows.
+
+    Parameters
+    ----------
+    run_dir : Path
+    ledger : Path
+        A ``trials.jsonl`` below it.
+
+    Attributes
+    ----------
+    name : str
+        Group and module of the master: ``search.master``.
+    complaint : str
+        What was wrong with its files so far, in a line; empty if nothing was.
+
+    Raises
+    ------
+    LedgerError
+        If the file is no ledger.
+    OSError
+        If it cannot be read.
+    """
+
+    def __init__(self, run_dir: Path, ledger: Path) -> None:
+        about = about_of(ledger)
+        self.run_dir, self.name, self.complaint = run_dir, ledger.parent.name, ""
+        self._ledger, self._reader = ledger, LedgerReader(ledger)
+        self._text, self._maximise, self._objective = _objective_of(about, ledger)
+        self._trainer = str(about.get("trainer", ""))
+        space = about.get("space")
+        sweep = Sweep(
+            name=run_dir.name,
+            objective=self._text,
+            maximise=self._maximise,
+            parameters=list(space) if isinstance(space, dict) else [],
+            expected=_expected(about),
+            about=f"sweep {self.name}",
+        )
+        self._table = run_dir / str(about.get("table", "results.csv"))
+        self._gathered = Gatherer(sweep)
+        self._places: dict[int, int] = {}
+        self._columns: dict[str, None] = {}
+        self._rows: list[dict[str, Any]] = []
+        self._found: Importance | None = None
+        self._learned_from = 0
+        self._running: dict[int, Reports] = {}
+
+    # -- what is new ------------------------------------------------------------------------------
+
+    def refresh(self) -> bool:
+        """Read what the sweep has written since the last call; return whether there was anything.
+
+        Of a very long ledger a part is read at each call: until it returns False there is more. An
+        OSError if a file cannot be read.
+        """
+        records = self._reader.new_records(_AT_ONCE)
+        self.complaint = self._reader.complaint
+        rows = self._flat([record for _, record in records])
+        for (place, record), row in zip(records, rows, strict=True):
+            self._places[record["trial"]] = place
+            self._gathered.add([row])
+            steps = self._gathered.steps
+            if len(self._rows) < _TABLE_ROWS or (steps and steps[-1].row is row):
+                row = {name: value for name, value in row.items() if name != CURVE}
+                self._columns.update(dict.fromkeys(row))
+                self._rows.append(row)
+        running = read_running_curves(self.run_dir, self._group, self._trainer, self._places)
+        is_new = bool(records) or running != self._running
+        self._running = running
+        return is_new
+
+    @property
+    def _group(self) -> str:
+        return self.name.partition(".")[0]
+
+    def _flat(self, records: list[dict[str, Any]]) -> list[dict[str, Any]]:
+        """Return records as rows: trial, parameters, metrics, the objective, and the rest."""
+        told = self._values_in_table() if self._objective is None and records else {}
+        rows = []
+        for record in records:
+            metrics = as_numbers(record["metrics"])
+            own = {TRIAL: record["trial"], **record["parameters"]}
+            row = {**own, **metrics, **own}
+            if self._objective is None:
+                row.setdefault(self._text, told.get(record["trial"]))
+            else:
+                with contextlib.suppress(ObjectiveError):
+                    row.setdefault(self._text, self._objective.value(metrics))
+            row |= {name: record[name] for name in ("trainer", "seed", STATE) if name in record}
+            row |= {name: record[name] for name in ("started_s", "seconds") if name in record}
+            if record.get(REASON):
+                row[REASON] = record[REASON]
+            if "reports" in record and record[STATE] in DONE | STOPPED:
+                row[CURVE] = self._curve_of(thinned(record["reports"]))
+            rows.append(row)
+        return rows
+
+    def _values_in_table(self) -> dict[int, float]:
+        """Return the objective of each trial as the table of results has it."""
+        found: dict[int, float] = {}
+        with (
+            contextlib.suppress(OSError, csv.Error),
+            self._table.open(encoding="utf-8", errors="replace", newline="") as file,
+        ):
+            for row in csv.DictReader(file):
+                with contextlib.suppress(KeyError, TypeError, ValueError):  # it is being written
+                    found[int(row[TRIAL])] = float(row[self._text])
+        return found
+
+    def _curve_of(self, reports: Reports) -> list[tuple[int, float]]:
+        """Return the objective at the steps where what was reported gives it."""
+        points: list[tuple[int, float]] = []
+        for step, metrics in reports:
+            with contextlib.suppress(ObjectiveError):
+                if self._objective is not None:
+                    points.append((step, self._objective.value(as_numbers(metrics))))
+        return points
+
+    # -- what there is ----------------------------------------------------------------------------
+
+    def summary(self) -> dict[str, Any]:
+        """Return how the sweep stands: plain values.
+
+        ``objective``, ``maximise``, ``parameters``; ``trials``, ``expected``, ``failed``,
+        ``diverged``, ``stopped``; ``best``: a row, or None; ``running``: trials whose curves are
+        there already.
+        """
+        gathered, sweep = self._gathered, self._gathered.sweep
+        top = gathered.top
+        best = {name: _plain(value) for name, value in top[0].row.items()} if top else None
+        if best is not None:
+            best.pop(CURVE, None)
+        return {
+            "objective": sweep.objective,
+            "maximise": sweep.maximise,
+            "parameters": list(sweep.parameters),
+            "trials": gathered.count,
+            "expected": sweep.expected,
+            "failed": gathered.failed,
+            "diverged": gathered.diverged,
+            "stopped": gathered.stopped,
+            "best": best,
+            "running": sorted(self._running),
+            "complaint": self.complaint,
+        }
+
+    def columns(self) -> list[str]:
+        """Return the columns of the table, in their order; more may come with new rows."""
+        sweep = self._gathered.sweep
+        first = [TRIAL, STATE, sweep.objective, *sweep.parameters]
+        metrics = [name for name in self._columns if name not in {*first, *_BEHIND, "started_s"}]
+        wanted = [*first, *metrics, *_BEHIND]
+        return [name for name in dict.fromkeys(wanted) if name in self._columns]
+
+    def rows(self, start: int = 0) -> list[dict[str, Any]]:
+        """Return the rows of the table from a place on, in the order in which trials ended."""
+        return [
+            {name: _plain(value) for name, value in row.items() if name != "started_s"}
+            for row in self._rows[start:]
+        ]
+
+    def figures(self, theme: str = "light") -> dict[str, Figure]:
+        """Return Plotly figures by name, those that have something to show; see `figures_of`."""
+        picture = Picture.of(self._gathered, Moment())
+        if self._gathered.good >= _LEARN_AGAIN * self._learned_from:
+            self._found, self._learned_from = analyse(picture), self._gathered.good
+        running = {trial: self._curve_of(curve) for trial, curve in self._running.items()}
+        return figures_of(picture, self._found, theme, running)
+
+    def trial(self, number: int, theme: str = "light") -> dict[str, Any] | None:
+        """Return what is known of a trial: plain values; None if it has not been heard of.
+
+        ``trial``, ``state``, ``reason``, ``parameters``, ``metrics``, ``seed``, ``trainer``,
+        ``started_s``, ``seconds``, ``attempt``, ``figure`` (of its learning curve, or None) and
+        ``command``, which repeats it. An OSError if the ledger cannot be read.
+        """
+        reports = self._running.get(number)
+        record: dict[str, Any] = {"trial": number, STATE: "running", "parameters": {}}
+        if number in self._places:
+            record = record_at(self._ledger, self._places[number])
+            reports = [(step, metrics) for step, metrics in record.get("reports", ())]
+        elif reports is None:
+            return None
+        names = ("seed", "trainer", "started_s", "seconds", "attempt", REASON)
+        plain = {name: _plain(record.get(name)) for name in ("trial", STATE, *names)}
+        curve = curve_figure(self._gathered.sweep, reports or [], theme)
+        command = ["diel", "sweep", str(self.run_dir), "--repeat", str(number)]
+        return {
+            **plain,
+            "parameters": {name: _plain(value) for name, value in record["parameters"].items()},
+            "metrics": {name: _plain(value) for name, value in record.get("metrics", {}).items()},
+            "figure": curve,
+            "command": shlex.join(command) if number in self._places else "",
+        }
+
+
+def watched_sweeps(run_dir: Path) -> list[WatchedSweep]:
+    """Return the sweeps of a run, those that have begun; damaged ledgers are left out."""
+    found = []
+    for ledger in sorted((run_dir / "sweeps").glob("*/trials.jsonl")):
+        with contextlib.suppress(OSError, LedgerError):
+            found.append(WatchedSweep(run_dir, ledger))
+    return found
+
+
+def _objective_of(about: Mapping[str, Any], ledger: Path) -> tuple[str, bool, Objective | None]:
+    """Return a sweep's first objective, its direction, and how it is computed if that is plain."""
+    texts, maximise = about.get("objective"), about.get("maximise")
+    if not isinstance(texts, list) or not texts or not isinstance(texts[0], str):
+        raise LedgerError(f"{ledger} does not say what its sweep was for")
+    larger = maximise[0] if isinstance(maximise, list) and maximise else maximise
+    if ":" in texts[0]:  # a function of the user's, which is not run here
+        return texts[0], bool(larger), None
+    try:
+        objective = Objective.parse(texts[0], larger if isinstance(larger, bool) else None)
+    except ValueError as error:
+        raise LedgerError(f"{ledger}: {error}") from error
+    return objective.text, objective.maximise, objective
+
+
+def _expected(about: Mapping[str, Any]) -> int | None:
+    """Return how many trials a sweep is to have, as far as its ledger says it."""
+    trials, strategy = about.get("trials"), about.get("strategy")
+    if isinstance(trials, int):
+        return trials
+    if isinstance(strategy, dict) and strategy.get("name") == "grid":
+        with contextlib.suppress(ValueError, TypeError, KeyError, AttributeError):
+            return Space.parse(about["space"]).size
+    return None
+
+
+def _plain(value: Any) -> Any:
+    """Return a value as JSON and a table know it: a number, a word, or None."""
+    if value is None or isinstance(value, (bool, str, int)):
+        return value
+    if isinstance(value, float):
+        return value if value - value == 0 else str(value)
+    if isinstance(value, (list, tuple)):
+        return str(cell(value))
+    return json.dumps(value, default=str)

@@ -1,0 +1,122 @@
+"""Figures of a sweep: plain, bounded, and what they show of its rows."""
+
+from __future__ import annotations
+
+import json
+import math
+from random import Random
+from typing import Any
+
+import pytest
+
+from modules.report import Moment, Sweep
+from modules.report.figures import THEMES, curve_figure, figures_of
+from modules.report.gather import SAMPLE, TOP, Gatherer
+from modules.report.page import analyse
+from modules.report.picture import Picture
+
+SWEEP = Sweep("study", "accuracy", True, ("rate", "hidden", "kind"), expected=60)
+ALL = {"history", "cost", "curves", "parallel", "importance", "contour", "timeline"}
+
+
+def rows(count: int) -> list[dict[str, Any]]:
+    random = Random(4)
+    made = []
+    for trial in range(count):
+        rate = 10 ** random.uniform(-4, 0)
+        hidden = random.choice([16, 32, 64])
+        accuracy = 0.9 - 0.05 * (math.log10(rate) + 2) ** 2 - hidden / 1000
+        made.append(
+            {
+                "trial": trial,
+                "rate": rate,
+                "hidden": hidden,
+                "kind": random.choice(["relu", "<b>tanh</b>"]),
+                "accuracy": accuracy,
+                "training_time_s": hidden * random.uniform(1, 2),
+                "trainer": trial % 3,
+                "state": "stopped" if trial % 10 == 9 else "finished",
+                "started_s": 1e9 + trial,
+                "seconds": 1.5,
+                "learning curve": [(step, accuracy - 1 / step) for step in range(1, 9)],
+            }
+        )
+    return made
+
+
+def picture_of(made: list[dict[str, Any]], sweep: Sweep = SWEEP) -> Picture:
+    gathered = Gatherer(sweep)
+    gathered.add(made)
+    return Picture.of(gathered, Moment())
+
+
+def test_figures_say_what_the_rows_say() -> None:
+    made = rows(60)
+    picture = picture_of(made)
+    running = {77: [(1, 0.2), (2, 0.4)]}
+    figures = figures_of(picture, analyse(picture), "light", running)
+    assert set(figures) == ALL
+    finished = [row["accuracy"] for row in made if row["state"] == "finished"]
+    cloud, line, steps = figures["history"]["data"]
+    assert line["y"][-1] == max(finished)
+    assert line["y"] == sorted(line["y"])
+    assert len(cloud["x"]) + len(steps["x"]) == 60
+    assert figures["cost"]["layout"]["xaxis"]["title"]["text"] == "training time, seconds"
+    front = figures["cost"]["data"][2]
+    assert list(front["x"]) == sorted(front["x"], reverse=front["x"][0] > front["x"][-1])
+    curves = {curve["name"]: curve for curve in figures["curves"]["data"]}
+    assert set(curves) == {"the best", "others among the best", "stopped early", "running"}
+    assert curves["running"]["y"] == [0.2, 0.4]
+    dimensions = figures["parallel"]["data"][0]["dimensions"]
+    assert [axis["label"] for axis in dimensions] == ["rate", "hidden", "kind", "accuracy"]
+    assert dimensions[1]["ticktext"] == ["16", "32", "64"]
+    assert figures["importance"]["data"][0]["y"][-1] == "rate"  # the last bar is drawn on top
+    surface, dots = figures["contour"]["data"][:2]
+    assert len(surface["z"]) == len(surface["y"])
+    assert sum(int(text.split()[0]) for text in dots["text"]) == 60
+    assert sum(len(bars["x"]) for bars in figures["timeline"]["data"]) == 60
+
+
+def test_they_are_plain_and_html_in_values_stays_text() -> None:
+    picture = picture_of(rows(60))
+    for theme in THEMES:
+        figures = figures_of(picture, analyse(picture), theme)
+        text = json.dumps(figures, allow_nan=False)
+        parallel = json.dumps(figures["parallel"])  # whose labels Plotly takes as they are
+        assert "&lt;b&gt;tanh" in text
+        assert "<b>" not in text.replace(parallel, "")
+        assert figures["history"]["layout"]["yaxis"]["gridcolor"] == THEMES[theme].rule
+    go = pytest.importorskip("plotly.graph_objects", reason="Plotly is not installed")
+    for figure in figures.values():
+        go.Figure(figure)  # raises a ValueError if a property is unknown
+
+
+def test_what_has_nothing_to_show_is_left_out() -> None:
+    assert figures_of(picture_of([]), None) == {}
+    failed = {"trial": 0, "rate": 1.0, "state": "out of memory"}
+    assert figures_of(picture_of([failed]), None) == {}
+    few = [{"trial": n, "rate": 0.1, "accuracy": 0.5 + n / 9, "state": "finished"} for n in (0, 1)]
+    picture = picture_of(few)
+    assert set(figures_of(picture, analyse(picture))) == {"history"}
+
+
+def test_their_size_is_bounded_and_many_dots_are_drawn_by_the_graphics_card() -> None:
+    some = rows(60)
+    many = [{**some[trial % 60], "trial": trial} for trial in range(4000)]
+    picture = picture_of(many)
+    figures = figures_of(picture, analyse(picture))
+    cloud = figures["history"]["data"][0]
+    assert cloud["type"] == "scattergl"
+    assert len(cloud["x"]) <= SAMPLE + TOP
+    assert len(json.dumps(figures)) < 3_000_000
+
+
+def test_all_that_a_trial_reported_is_in_its_curve() -> None:
+    reports = [(1, {"loss": 2.0, "accuracy": 0.5}), (5, {"loss": math.nan, "accuracy": 0.75})]
+    figure = curve_figure(SWEEP, reports)
+    assert figure is not None
+    assert {curve["name"]: curve["y"] for curve in figure["data"]} == {
+        "loss": [2.0],
+        "accuracy": [0.5, 0.75],
+    }
+    assert curve_figure(SWEEP, []) is None

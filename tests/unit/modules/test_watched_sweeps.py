@@ -1,0 +1,157 @@
+"""A sweep as its files have it while it goes on."""
+
+from __future__ import annotations
+
+import json
+import math
+from pathlib import Path
+
+import pytest
+from unit.modules.sweeping import GRID, Sweep
+
+from modules.reporter import watch_sweeps
+from modules.sweep.ledger import LedgerError, LedgerReader, record_at
+from modules.sweep.messages import Tags
+from modules.sweep.running_curves import (
+    RunningCurve,
+    forget_running_curves,
+    read_running_curves,
+)
+from modules.trial import LearningCurve
+
+
+@pytest.fixture(scope="module")
+def done(tmp_path_factory: pytest.TempPathFactory) -> Sweep:
+    sweep = Sweep(tmp_path_factory.mktemp("sweep"))
+    sweep.run({**GRID}, train="steps", trainers=1)
+    return sweep
+
+
+def test_a_growing_ledger_gives_each_trial_once(done: Sweep, tmp_path: Path) -> None:
+    lines = done.ledger.read_bytes().splitlines(keepends=True)
+    folder = tmp_path / "sweeps" / "group.master"
+    folder.mkdir(parents=True)
+    ledger = folder / "trials.jsonl"
+    ledger.write_bytes(lines[0] + lines[1] + lines[2][:20])
+    (watched,) = watch_sweeps(tmp_path)
+    assert watched.name == "group.master"
+    assert watched.refresh()
+    assert [row["trial"] for row in watched.rows()] == [0]
+    assert not watched.refresh()
+    with ledger.open("ab") as file:
+        file.write(lines[2][20:] + b"no record\n" + b"".join(lines[3:]))
+    assert watched.refresh()
+    assert watched.complaint.endswith("line 4: no record of a trial, left out")
+    summary = watched.summary()
+    assert (summary["trials"], summary["expected"], summary["failed"]) == (30, 30, 0)
+    assert (
+        summary["best"]["trial"] == max(done.records, key=lambda r: r["metrics"]["score"])["trial"]
+    )
+    assert watched.columns()[:4] == ["trial", "state", "score", "x"]
+    assert len(watched.rows(10)) == 20
+    assert set(watched.figures()) >= {"history", "curves", "parallel", "timeline"}
+    json.dumps([watched.rows(), summary, watched.figures("dark")], allow_nan=False)
+    ledger.write_bytes(lines[0])
+    assert not watched.refresh()
+    assert watched.complaint.endswith("was cut short")
+
+
+def test_what_is_known_of_a_trial(done: Sweep) -> None:
+    (watched,) = watch_sweeps(done.run_dir)
+    watched.refresh()
+    record = next(record for record in done.records if record["trial"] == 7)
+    told = watched.trial(7)
+    assert told is not None
+    assert told["parameters"] == {"x": 7, "kind": "k"}
+    assert (told["seed"], told["state"]) == (record["seed"], "finished")
+    assert told["command"] == f"diel sweep {done.run_dir} --repeat 7"
+    assert told["figure"]["data"][0]["y"] == [7 * step for step in range(1, 10)]
+    assert watched.trial(1000) is None
+
+
+def test_an_objective_of_the_users_is_read_from_the_table_and_not_called(done: Sweep) -> None:
+    (folder,) = (done.run_dir / "sweeps").iterdir()
+    about, *records = done.ledger.read_text().splitlines()
+    asked = json.loads(about)
+    text = "./mine.py:no_such_function"
+    asked["sweep"] |= {"objective": [text], "maximise": True}
+    other = done.folder / "other"
+    (other / "sweeps" / folder.name).mkdir(parents=True)
+    (other / "sweeps" / folder.name / "trials.jsonl").write_text(
+        "\n".join([json.dumps(asked), *records[:2], ""])
+    )
+    (other / "results.csv").write_text(f"trial,{text}\n0,2.5\n1,nothing\n")
+    (watched,) = watch_sweeps(other)
+    watched.refresh()
+    assert watched.summary()["best"][text] == 2.5
+    assert watched.summary()["diverged"] == 1
+
+
+def test_a_folder_without_sweeps_or_with_damaged_ones_has_none(tmp_path: Path) -> None:
+    assert watch_sweeps(tmp_path) == []
+    for number, text in enumerate(["", "x\n", '{"format": 1, "sweep": {"objective": 3}}\n']):
+        (tmp_path / "sweeps" / f"g.{number}").mkdir(parents=True)
+        (tmp_path / "sweeps" / f"g.{number}" / "trials.jsonl").write_text(text)
+    assert watch_sweeps(tmp_path) == []
+
+
+def test_a_place_in_a_ledger_gives_its_record(done: Sweep) -> None:
+    reader = LedgerReader(done.ledger)
+    first = reader.new_records(most=3)
+    assert len(first) == 3
+    assert [record["trial"] for _, record in first + reader.new_records()] == [
+        record["trial"] for record in done.records
+    ]
+    place, record = first[1]
+    assert record_at(done.ledger, place) == record
+    with pytest.raises(LedgerError, match="no record at byte 3"):
+        record_at(done.ledger, 3)
+
+
+def test_curves_of_running_trials_are_there_until_their_trainer_leaves(tmp_path: Path) -> None:
+    now = [0.0]
+    tags = Tags("g", "t")
+    shown = RunningCurve(tmp_path, tags, 3, copies=500, clock=lambda: now[0])
+    curve = LearningCurve()
+    shown.begin(9, curve)
+    curve.add(1, {"score": 0.5, "loss": math.nan})
+    shown.write_if_due()
+    assert read_running_curves(tmp_path, "g", "t") == {}  # a short trial writes nothing
+    now[0] = 4.9
+    shown.write_if_due()
+    assert read_running_curves(tmp_path, "g", "t") == {}  # nor do 500 trainers each second
+    now[0] = 5.0
+    shown.write_if_due()
+    assert read_running_curves(tmp_path, "g", "t") == {9: [(1, {"score": 0.5, "loss": "nan"})]}
+    assert read_running_curves(tmp_path, "g", "t", recorded={9}) == {}
+    curve.add(2, {"score": 0.75})
+    now[0] = 10.0
+    shown.write_if_due()
+    assert [step for step, _ in read_running_curves(tmp_path, "g", "t")[9]] == [1, 2]
+    (tmp_path / "sweeps" / "g.t.4.curve").write_text('{"trial": 8, "cur')
+    (tmp_path / "sweeps" / "g.t.5.curve").write_text('{"trial": 8, "curve": [["a", 1]]}')
+    assert set(read_running_curves(tmp_path, "g", "t")) == {9}
+    shown.close()
+    assert read_running_curves(tmp_path, "g", "t") == {}
+    forget_running_curves(tmp_path, tags)
+    assert list((tmp_path / "sweeps").iterdir()) == []
+
+
+def test_a_trainer_shows_the_curve_of_a_long_trial(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("modules.sweep.running_curves._EVERY_S", 0.0)
+    monkeypatch.setattr("modules.sweep.running_curves._WRITES_PER_S", math.inf)
+    monkeypatch.setattr("modules.sweep.worker_loop._SHOW_EVERY_S", 0.0)
+    sweep = Sweep(tmp_path)
+    (tmp_path / "mine.py").write_text(
+        "import pathlib\n"
+        "def train(parameters, report):\n"
+        "    for step in range(3):\n"
+        "        report(step, score=step)\n"
+        "    (there,) = pathlib.Path(report.folder, 'run', 'sweeps').glob('*.curve')\n"
+        "    return {'score': there.read_text().count('score')}\n"
+    )
+    sweep.run({"space": {"x": [1, 2]}}, trainers=1)
+    assert [record["metrics"] for record in sweep.records] == [{"score": 3}] * 2
+    assert list((sweep.run_dir / "sweeps").glob("*.curve")) == []
