@@ -29,6 +29,7 @@ if TYPE_CHECKING:
     from dnn.distributed import SimulatedWorkers as SimulatedWorkers
     from dnn.ensemble import *  # noqa: F403
     from dnn.errors import *  # noqa: F403
+    from dnn.layer_tables import *  # noqa: F403
     from dnn.layers import *  # noqa: F403
     from dnn.linalg import bmatmul as bmatmul
     from dnn.losses import *  # noqa: F403
@@ -38,7 +39,7 @@ if TYPE_CHECKING:
     from dnn.optimizers import *  # noqa: F403
     from dnn.optimizers.minimization import *  # noqa: F403
     from dnn.penalties import *  # noqa: F403
-    from dnn.summaries import summary as summary
+    from dnn.summaries import *  # noqa: F403
     from dnn.tensor import *  # noqa: F403
     from dnn.training.checkpoint import *  # noqa: F403
     from dnn.training.data import DeviceData as DeviceData
@@ -68,6 +69,7 @@ _PUBLIC = {
         FullyConnected GlobalAvgPool2D Input Layer LayerNorm MaxPool2D Output Reshape Residual
         SequenceInput SpatialDropout Upsample2D
     """,
+    "layer_tables": "layer_kinds layers_from_tables",
     "linalg": "bmatmul",
     "losses": "BinaryCrossEntropy Loss MeanSquaredError SoftmaxCrossEntropy",
     "memory": "MemoryManager",
@@ -79,7 +81,7 @@ _PUBLIC = {
     """,
     "optimizers.minimization": "minimize",
     "penalties": "L1 L2 Penalty",
-    "summaries": "summary",
+    "summaries": "LayerSummary layer_summaries summary",
     "tensor": "Tensor",
     "training.data": "DeviceData",
     "training.checkpoint": "load_checkpoint save_checkpoint",

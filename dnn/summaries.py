@@ -14,7 +14,7 @@ from dnn.graph.node import Node, Shape
 from dnn.layers import Input, Layer
 from dnn.layers.layer import build_all
 
-__all__ = ["LayerSummary", "summaries_of", "summary", "table_of"]
+__all__ = ["LayerSummary", "layer_summaries", "summary"]
 
 
 @dataclass(frozen=True)
@@ -70,11 +70,33 @@ def summary(layers: Sequence[Layer]) -> str:
     fully_connected_2       (2,)                      18              16
     total                                             42              32
     """
+    return table_of(layer_summaries(layers))
+
+
+def layer_summaries(layers: Sequence[Layer]) -> list[LayerSummary]:
+    """Return the rows of `summary`, one for each layer, without making room for any parameter.
+
+    Parameters
+    ----------
+    layers : sequence of Layer
+        The first is an `Input`. They are left as they are.
+
+    Returns
+    -------
+    list of LayerSummary
+
+    Raises
+    ------
+    ConfigurationError
+        If the layers do not begin with an `Input`.
+    ShapeError
+        If a layer does not take the output of the one before it.
+    """
     first = layers[0] if layers else None
     if not isinstance(first, Input):
         raise ConfigurationError("the first layer of a network must be an Input")
     built = copy.deepcopy(list(layers))  # a copy of a layer is not built
-    return table_of(summaries_of(built, build_all(built, first.shape, np.dtype(np.float32))))
+    return summaries_of(built, build_all(built, first.shape, np.dtype(np.float32)))
 
 
 def summaries_of(layers: Sequence[Layer], outputs: Sequence[Node]) -> list[LayerSummary]:

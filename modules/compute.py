@@ -146,10 +146,10 @@ class Compute:
         On a GPU as many as its free memory holds, at most what pays for networks of that size: as
         the table of the run says, if that was measured.
         """
-        if wanted.channels:
+        if wanted.is_convolutional or (wanted.layers is not None and self.is_gpu):
             return MOST_CONVOLUTIONAL if features <= SMALL_IMAGE and not self.is_gpu else 1
         if not self.is_gpu:
-            return 1 if max(wanted.hidden, default=0) >= WIDE else MOST_NETWORKS
+            return 1 if wanted.widest >= WIDE else MOST_NETWORKS
         units = [features, *wanted.hidden, classes]
         parameters = _parameters_of(units)
         most = next(pays for least, pays in reversed(_BY_PARAMETERS) if parameters >= least)

@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Annotated, Any, Final, Literal
 
 from pydantic import BaseModel, ConfigDict, Field, model_validator
+
+from .layer_list import built
 
 if TYPE_CHECKING:
     from dnn import Layer, Loss, Optimizer
@@ -46,6 +49,9 @@ _GOES_WITH: Final[Mapping[str, tuple[str, tuple[str, ...]]]] = {
     "decay_factor": ("schedule", ("step",)),
     "rise": ("schedule", ("one_cycle",)),
 }
+
+_OF_SHAPE: Final = ("channels", "depth", "kernel", "hidden", "activation", "dropout", "batch_norm")
+"""What says of which layers a network is, where no list of layers does."""
 
 _FLAGS: Final = ("nesterov", "decoupled")
 """Of optimizers, in which all networks of one plan agree."""
@@ -106,9 +112,17 @@ class Hyperparameters(BaseModel):
     batch_norm: bool = Field(
         False, description="in each convolution and hidden layer, before its activation"
     )
+    layers: list[dict[str, Any]] | None = Field(
+        None, description="in place of all these: the layers, from the trainer's option layers"
+    )
 
     @model_validator(mode="after")
     def _check_that_they_go_together(self) -> Hyperparameters:
+        if self.layers is not None:
+            for name in _OF_SHAPE:
+                if name in self.model_fields_set:
+                    raise ValueError(f"{name} is of no network whose trainer has layers: remove it")
+            built(self.layers)
         for name, (parent, kinds) in _GOES_WITH.items():
             if name in self.model_fields_set and getattr(self, parent) not in kinds:
                 wanted = " or ".join(repr(kind) for kind in kinds)
@@ -138,7 +152,21 @@ class Hyperparameters(BaseModel):
     @property
     def drops(self) -> bool:
         """Whether there are layers for dropout."""
-        return self.dropout > 0 and bool(self.hidden)
+        return self.layers is None and self.dropout > 0 and bool(self.hidden)
+
+    @property
+    def is_convolutional(self) -> bool:
+        """Whether there are convolutions."""
+        if self.layers is None:
+            return bool(self.channels)
+        return any(layer.kind().startswith("conv") for layer in built(self.layers))
+
+    @property
+    def widest(self) -> int:
+        """Units of the widest layer."""
+        if self.layers is None:
+            return max(self.hidden, default=0)
+        return max((getattr(layer, "units", 0) for layer in built(self.layers)), default=0)
 
     def plan_key(self) -> tuple[Any, ...]:
         """Return what networks have to agree in to be trained in one plan."""
@@ -154,6 +182,7 @@ class Hyperparameters(BaseModel):
         return (
             *(tuple(self.channels), self.depth, self.kernel, tuple(self.hidden)),
             *(self.activation, self.batch_norm, self.drops, self.batch_size),
+            json.dumps(self.layers, sort_keys=True),
             *(self.optimizer, *flags, *scheduled),
             *(self.label_smoothing > 0, self.l1 > 0, self.l2 > 0, self.average > 0),
             *(self.batch_growth, self.growth_every),
@@ -175,12 +204,17 @@ def parameters_with(name: str, value: Any) -> dict[str, Any]:
 def layers_of(
     wanted: Hyperparameters, features: int, classes: int, image_shape: ImageShape | None = None
 ) -> list[Layer]:
-    """Return the layers of a network: convolutions, if any, then hidden layers.
+    """Return the layers of a network: convolutions, if any, then hidden layers; or those listed.
 
-    A ValueError if there are convolutions and samples are no images, or too small for so many.
+    Behind listed layers stands one with a unit for each class; before them, where samples are
+    images, one that gives them the shape of images. A ValueError if there are convolutions and
+    samples are no images, or too small for so many.
     """
-    from dnn import Activation, BatchNorm, Dropout, Flatten, Input, mlp
+    from dnn import Activation, BatchNorm, Dropout, Flatten, FullyConnected, Input, Reshape, mlp
 
+    if wanted.layers is not None:
+        shape = [] if image_shape is None else [Reshape(*image_shape)]
+        return [Input(features), *shape, *built(wanted.layers), FullyConnected(classes)]
     layers: list[Layer] = []
     if wanted.channels:
         layers += [*_convolutions(wanted, features, image_shape), Flatten()]

@@ -33,12 +33,13 @@ from pydantic_core import InitErrorDetails, PydanticCustomError
 from diel.errors import PluginError
 
 from .hyperparameters import Hyperparameters, layers_of, parameters_with
+from .layer_list import LayerTables, layer_problems, references, rows_of, with_layers
 from .objective import ExpressionError, Objective, ObjectiveError
 from .parallel import Parallel
 from .problems import at, meant, problem, with_remedies
 from .space import Space, SpaceError, parse_dimension
 from .strategies import RULES, STRATEGIES, check_strategy, is_known
-from .tabular import TABLES
+from .tabular import TABLES, DataShape, known_shape
 from .trial import METRICS
 
 _OUR_TRAINER = Path(__file__).with_name("trainer.py")
@@ -268,7 +269,11 @@ class SweepOptions(BaseModel):
             return
         if self._has_our_trainer(info):
             space = Space.parse(self.space)
-            found = [*parameter_problems(space)]
+            layers = modules[self.trainer].options.get("layers")
+            if layers is not None and not _is_sound(layers):
+                return  # which is said there
+            shape = known_shape(modules[self.trainer].options.get("dataset"))
+            found = [*parameter_problems(space, layers, shape)]
             yield from found or stage_problems(space, modules[self.trainer])
             yield from self._data_problems(modules[self.trainer].options)
             yield from self._evaluation_problems(modules[self.trainer].options)
@@ -354,11 +359,31 @@ def space_problems(space: dict[str, Any], columns: Collection[str]) -> Iterator[
             yield at((error.parameter,) if error.parameter else (), space, error.reason)
 
 
-def parameter_problems(space: Space) -> Iterator[InitErrorDetails]:
-    """Try every value of every parameter on the model of our own trainer, and then points."""
-    known = Hyperparameters.model_fields
+def _is_sound(layers: Any) -> bool:
+    """Whether an option says layers as `layer_list` has them, as far as that needs no point."""
+    if not isinstance(layers, list) or not all(isinstance(table, dict) for table in layers):
+        return False
+    return not any(layer_problems(layers))
+
+
+def parameter_problems(
+    space: Space, layers: LayerTables | None = None, shape: DataShape | None = None
+) -> Iterator[InitErrorDetails]:
+    """Try every value of every parameter on the model of our own trainer, and then points.
+
+    `layers` are those of the trainer, if it has such, and `shape` that of its data, if known.
+    """
+    known = [name for name in Hyperparameters.model_fields if name != "layers"]
+    inside = [] if layers is None else references(layers)
     sound = True
+    for name in inside:
+        if name not in space.dimensions:
+            text = f'layers of the trainer use "${name}", and the space has no such parameter'
+            yield at(("space",), name, text, meant(name, list(space.dimensions), f"add {name}"))
+            sound = False
     for name, dimension in space.dimensions.items():
+        if name in inside:
+            continue
         if name not in known:
             text = f"the trainer has no such hyperparameter; it knows {', '.join(known)}"
             yield at(("space", name), name, text, meant(name, known, ""))
@@ -376,7 +401,7 @@ def parameter_problems(space: Space) -> Iterator[InitErrorDetails]:
                 sound = False
                 break
     if sound:
-        yield from _point_problems(space)
+        yield from _point_problems(space, layers, shape)
 
 
 def stage_problems(space: Space, trainer: Any) -> Iterator[InitErrorDetails]:
@@ -385,10 +410,16 @@ def stage_problems(space: Space, trainer: Any) -> Iterator[InitErrorDetails]:
     if parallel is None or parallel.problem_with(trainer.processes):
         return  # which is said there
     for point in _drawn_points(space):
-        wanted = Hyperparameters.model_validate(point)
+        wanted = Hyperparameters.model_validate(with_layers(point, trainer.options.get("layers")))
         # Of any image and number of classes: how many layers there are does not depend on them.
         pixels = 2 ** len(wanted.channels)
-        layers = layers_of(wanted, pixels * pixels, 2, (1, pixels, pixels))
+        shape = DataShape(pixels * pixels, 2, (1, pixels, pixels))
+        if wanted.layers is not None:
+            known = known_shape(trainer.options.get("dataset"))
+            if known is None:
+                return
+            shape = known
+        layers = layers_of(wanted, *shape)
         if text := parallel.problem_with(trainer.processes, layers):
             of = "channels" if wanted.channels and "channels" in space.dimensions else "hidden"
             shown = f"{of} = {getattr(wanted, of)}: {text}"
@@ -406,13 +437,30 @@ def _drawn_points(space: Space) -> Iterator[dict[str, Any]]:
         yield space.sample(lambda name: draw.random())
 
 
-def _point_problems(space: Space) -> Iterator[InitErrorDetails]:
+def _point_problems(
+    space: Space, layers: LayerTables | None, shape: DataShape | None
+) -> Iterator[InitErrorDetails]:
     """Yield once for each parameter that it does not go with others: drawn points show it."""
     texts: dict[str, None] = {}
+    tried: set[str] = set()
     for point in _drawn_points(space):
         try:
-            Hyperparameters.model_validate(point)
+            wanted = Hyperparameters.model_validate(with_layers(point, layers))
         except ValidationError as error:
             texts[error.errors()[0]["msg"].removeprefix("Value error, ")] = None
+            continue
+        except ValueError as error:  # a parameter that is absent in this point
+            texts[str(error)] = None
+            continue
+        if layers is not None and shape is not None:
+            shown = ", ".join(f"{name} = {point[name]}" for name in references(layers))
+            if shown not in tried:
+                tried.add(shown)
+                text = rows_of(layers_of(wanted, *shape))[-1].get("problem")
+                if text:
+                    texts[f"layers with {shown}: {text}" if shown else f"layers: {text}"] = None
     for text in texts:
-        yield at(("space", text.split(" ")[0]), text, text)
+        place = (
+            ("space", text.split(" ")[0]) if text.split(" ")[0] in space.dimensions else ("space",)
+        )
+        yield at(place, text, text)

@@ -33,7 +33,7 @@ def meant(name: str, known: Collection[str], otherwise: str | None = None) -> st
     return f"there are {', '.join(known)}" if otherwise is None else otherwise
 
 
-def at(place: tuple[str, ...], given: Any, text: str, remedy: str = "") -> InitErrorDetails:
+def at(place: tuple[str | int, ...], given: Any, text: str, remedy: str = "") -> InitErrorDetails:
     """Return a problem at a place below the field that is validated."""
     return InitErrorDetails(type=problem(text, remedy), loc=place, input=given)
 

@@ -7,7 +7,7 @@ import re
 from collections.abc import Mapping
 from functools import lru_cache
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Any, Final, Literal, NamedTuple
 
 from pydantic import BaseModel, ConfigDict, Field
 
@@ -36,6 +36,28 @@ TABLES = ("breast_cancer", "cleveland", "csv")
 
 DOWNLOADED = ("cifar10", "cifar100", "fashion_mnist", "mnist")
 """Those that `dnn.download` gets."""
+
+
+ImageShape = tuple[int, int, int]
+"""Channels, height and width."""
+
+
+class DataShape(NamedTuple):
+    """What a network has to know of a data set."""
+
+    features: int
+    classes: int
+    image_shape: ImageShape | None = None
+
+
+_SHAPES: Final = {
+    "breast_cancer": DataShape(30, 2),
+    "digits": DataShape(64, 10, (1, 8, 8)),
+    "mnist": DataShape(784, 10, (1, 28, 28)),
+    "fashion_mnist": DataShape(784, 10, (1, 28, 28)),
+    "cifar10": DataShape(3072, 10, (3, 32, 32)),
+}
+"""Of data sets that are the same everywhere: they need not be read to know it."""
 
 
 class ReadingOptions(BaseModel):
@@ -72,6 +94,23 @@ class ReadingOptions(BaseModel):
             return ""
         there = f"it takes {', '.join(known)}" if known else "it takes nothing"
         return f"reading: dataset {dataset!r} takes no {wrong[0]}: {there}"
+
+
+def known_shape(dataset: object) -> DataShape | None:
+    """Return the shape of a data set that is the same everywhere; None of others."""
+    return _SHAPES.get(str(dataset))
+
+
+def shape_of(options: Mapping[str, Any], folder: Path) -> DataShape:
+    """Return the shape of the data that the options of a trainer name, as `load_split` has them.
+
+    Reads them, once, where it is not known of all that go by the name.
+    """
+    known = known_shape(options.get("dataset"))
+    if known is not None:
+        return known
+    training, _ = load_split(options, folder)
+    return DataShape(training.x.shape[1], training.classes, training.image_shape)
 
 
 _OPTIONS = {"dataset": "digits", "path": None, "validation_fraction": 0.2, "split_seed": 0}

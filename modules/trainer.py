@@ -31,11 +31,28 @@ from pydantic import (
 
 from .compute import Compute, missing_gpu
 from .evaluation import EvaluationOptions, Rounds, TrainingJob, jobs_of
+from .hyperparameters import Hyperparameters, layers_of
+from .layer_list import (
+    LayerTables,
+    layer_problems,
+    references,
+    remedy_for_shapes,
+    rows_of,
+    with_layers,
+)
 from .parallel import TrainingOptions
 from .problems import at
 from .sweep.runners import TRAINERS, Limits, Task, parse_memory
 from .sweep.worker_loop import comm_of, run_trainer
-from .tabular import BUNDLED, DOWNLOADED, DatasetName, ReadingOptions, place_of_data
+from .tabular import (
+    BUNDLED,
+    DOWNLOADED,
+    DatasetName,
+    ReadingOptions,
+    known_shape,
+    place_of_data,
+    shape_of,
+)
 from .training import NetworkTrainer, train
 from .trial import Trial, run_trial, trial_seed
 
@@ -50,7 +67,8 @@ _OF_DATASET = (
     *("path", "reading", "validation_fraction"),
     *("split_seed", "evaluation", "standardise"),
 )
-_OF_NETWORKS = ("device", "precision", "training")
+_LAYERS = "layers"
+_OF_NETWORKS = ("device", "precision", "training", _LAYERS)
 _ROUTINES_FILE = "routines.json"
 _CONVOLUTIONS_FOLDER = "routines"
 
@@ -95,6 +113,11 @@ class Options(BaseModel):
         TrainingOptions(parallel=None),
         description="how one network is trained, such as by the ranks of a copy together",
     )
+    layers: list[dict[str, Any]] | None = Field(
+        None,
+        description="the network, a table for each layer: its type and its arguments; a text such "
+        'as "$units" stands for the parameter units of the space',
+    )
     train: str | None = Field(
         None,
         description="in place of dataset: a function of your own, package.module:function or "
@@ -130,6 +153,8 @@ class Options(BaseModel):
             return self
         if self.options:
             raise ValueError("options are for a function of your own: they go with train")
+        if self.layers is not None:
+            self._check_layers(self.layers)
         assert self.dataset is not None
         if self.reading.given and (text := self.reading.problem_with(self.dataset)):
             raise ValueError(text)
@@ -159,6 +184,17 @@ class Options(BaseModel):
                 remedy = f'get them: python -c "{call}"'
             raise _problem_at("path", self.path, text, remedy)
         return self
+
+    def _check_layers(self, layers: LayerTables) -> None:
+        problems = list(layer_problems(layers))
+        shape = known_shape(self.dataset)
+        if not problems and shape is not None and not references(layers):
+            wanted = Hyperparameters.model_validate({_LAYERS: layers})
+            last = rows_of(layers_of(wanted, *shape))[-1]
+            if text := last.get("problem"):
+                problems.append(at((_LAYERS,), layers, text, remedy_for_shapes(text)))
+        if problems:
+            raise ValidationError.from_exception_data(_LAYERS, problems)
 
     def _find_function(self, train: str, info: ValidationInfo) -> None:
         from diel import locate_function
@@ -258,6 +294,8 @@ class Options(BaseModel):
         given = {name: getattr(self, name) for name in names}
         given[_COMPUTE] = (compute or self.compute()).to_options()
         given[_TRAINING] = self.training.model_dump()
+        if self.layers is not None:
+            given[_LAYERS] = self.layers
         if table is not None:
             given[_TABLE] = table.to_json()
         return Task(prepare, given, folder)
@@ -382,7 +420,39 @@ def prepare(options: Mapping[str, Any], folder: Path) -> NetworkTrainer:
     # room even for this, each trial says so, and how much it wants.
     with suppress(OutOfDeviceMemory):
         train({"hidden": [1], "epochs": 1}, 0, rounds[0], table=table, compute=compute)
-    return NetworkTrainer(rounds, table, compute, given.training.chosen)
+    return NetworkTrainer(rounds, table, compute, given.training.chosen, given.layers)
+
+
+def describe_network(
+    options: Options, folder: Path, point: Mapping[str, Any]
+) -> list[dict[str, Any]]:
+    """Return the layers of the network of a point: of each its name, shape and parameters.
+
+    Parameters
+    ----------
+    options : Options
+    folder : Path
+        Of the workflow file.
+    point : mapping
+        Parameters of a trial, those that the layers refer to among them.
+
+    Returns
+    -------
+    list of dict
+        See `modules.layer_list.rows_of`: as `dnn.summary` has them, and where they do not fit
+        together, up to there. Nothing of a function of one's own.
+
+    Raises
+    ------
+    ValueError
+        If the point is none of this trainer, or the data cannot be read.
+    """
+    if options.train is not None:
+        return []
+    wanted = Hyperparameters.model_validate(with_layers(point, options.layers))
+    data = options.model_dump(include={"dataset", "path", "standardise"})
+    shape = shape_of({**data, "reading": options.reading.given}, folder)
+    return rows_of(layers_of(wanted, *shape))
 
 
 def _rounds(options: Options, folder: Path) -> Rounds:

@@ -13,6 +13,7 @@ from .compute import Compute
 from .evaluation import Rounds, SplitData, collect, means
 from .fused import FusedTrainings, curve_epochs, undisturbed_s
 from .hyperparameters import Hyperparameters, batch_size_of, layers_of, loss_of, optimizer_of
+from .layer_list import LayerTables, with_layers
 from .parallel import Parallel
 from .trial import DIVERGED, METRICS, SPLITS, Report, marked, trial_seed
 
@@ -26,7 +27,8 @@ class NetworkTrainer:
     """Trains multilayer perceptrons, one trial or several at once.
 
     `facts` say what computes. It has a `save_model` only if a trial has one network, and
-    safetensors can write it. Where a copy has several ranks, `parallel` says how they train each
+    safetensors can write it. `layers`, if given, say of what a network is, see
+    `modules.layer_list`. Where a copy has several ranks, `parallel` says how they train each
     network together; all of them call the same methods.
     """
 
@@ -36,7 +38,9 @@ class NetworkTrainer:
         table: RoutineTable | None = None,
         compute: Compute = _ON_CPU,
         parallel: Parallel | None = None,
+        layers: LayerTables | None = None,
     ) -> None:
+        self._layers = layers
         self._parallel = parallel
         self._scheme: tuple[Any, Any] = (None, None)
         self._rounds = rounds
@@ -61,7 +65,8 @@ class NetworkTrainer:
         report.total = None if len(rounds) == 1 else len(rounds)
         reporting = report if len(rounds) == 1 else None
         results: list[dict[str, Any]] = []
-        wanted = Hyperparameters.model_validate(dict(parameters))
+        parameters = with_layers(parameters, self._layers)
+        wanted = Hyperparameters.model_validate(parameters)
         seeds = self._seeds(report.seed)
         scheme = self._scheme_of(report)
 
@@ -117,7 +122,10 @@ class NetworkTrainer:
 
         Returns of each what a call alone returns; None where it is better trained alone.
         """
-        wanted = [Hyperparameters.model_validate(dict(parameters)) for parameters, _ in trials]
+        wanted = [
+            Hyperparameters.model_validate(with_layers(parameters, self._layers))
+            for parameters, _ in trials
+        ]
         narrow = [
             place
             for place, parameters in enumerate(wanted)
@@ -150,7 +158,7 @@ class NetworkTrainer:
         """Train a trial's network once more, the same to the last bit, and write it."""
         from dnn import save_checkpoint
 
-        wanted = Hyperparameters.model_validate(dict(parameters))
+        wanted = Hyperparameters.model_validate(with_layers(parameters, self._layers))
         (data,) = self._rounds
         scheme = self._scheme_of(report)
         model = _model(wanted, report.seed, data, self._table, self._compute, scheme)

@@ -49,7 +49,7 @@ LAYERS = {
         penalties
         losses
         layers tensor
-        linalg parameters summaries
+        layer_tables linalg parameters summaries
         optimizers
         nets
         training
@@ -59,6 +59,7 @@ LAYERS = {
     """,
     "modules": """
         problems
+        layer_list
         hyperparameters parallel pareto space tabular trial
         objective strategies
         evaluation
@@ -420,6 +421,7 @@ def test_the_public_names_of_dnn() -> None:
         "LabelError",
         "Layer",
         "LayerNorm",
+        "LayerSummary",
         "LocalSGD",
         "Loss",
         "MaxPool2D",
@@ -470,6 +472,9 @@ def test_the_public_names_of_dnn() -> None:
         "free_bytes",
         "free_memory",
         "impute",
+        "layer_kinds",
+        "layer_summaries",
+        "layers_from_tables",
         "lenet5",
         "limit_memory",
         "load_breast_cancer",

@@ -15,6 +15,7 @@ from support import ROOT
 from diel.workflow.problems import problems_from_validation
 from modules import trainer
 from modules.evaluation import jobs_of
+from modules.layer_list import references
 from modules.options import SweepOptions
 from modules.search import Search
 from modules.space import Space
@@ -117,6 +118,8 @@ def test_a_trainer_of_the_page_is_valid(source: str, words: str, tmp_path: Path)
         assert (options.device, options.precision) == ("auto", "float16")
     elif "parallel" in source:
         assert options.training.parallel == "data"
+    elif "layers" in source:
+        assert references(options.layers) == ["filters", "units", "depth"]
     else:
         assert options.standardise == "one scale"
 
