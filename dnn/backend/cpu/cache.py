@@ -38,6 +38,7 @@ __all__ = [
     "HEADER",
     "entry_of",
     "measured_with",
+    "source_of",
     "target_machine",
 ]
 
@@ -46,7 +47,7 @@ FLAGS = {"error_model": "numpy", "fastmath": {"contract", "nsz"}}
 """How Numba compiles: full fastmath would make a value depend on its place; Python's errors block
 vectorisation."""
 
-HEADER = """\
+_IMPORTS = """\
 import numpy as np
 from numba import boolean as b1, carray, cfunc, float32 as f4, float64 as f8, int64 as i8
 from numba import uint64 as u8
@@ -56,7 +57,9 @@ from dnn.backend.cpu.cache import FLAGS
 from dnn.backend.cpu.intrinsics import KERNEL_TYPE, pointer
 
 
-@cfunc(KERNEL_TYPE, **FLAGS)
+"""
+
+HEADER = f"""{_IMPORTS}@cfunc(KERNEL_TYPE, **FLAGS)
 def entry(r):
 """
 """What each source begins with; the body of ``entry`` follows."""
@@ -75,8 +78,19 @@ def measured_with(threads: int) -> tuple[str, str]:
     return f"routines-{hashlib.sha256(foundations).hexdigest()[:16]}", about
 
 
+def source_of(module: str, function: str) -> str:
+    """Return the source of a kernel that is a function of a module, or what one returns."""
+    return (
+        f"{_IMPORTS}from dnn.backend.cpu import {module}\n\n"
+        f"entry = cfunc(KERNEL_TYPE, **FLAGS)({module}.{function})\n"
+    )
+
+
 def entry_of(source: str) -> int:
-    """Return the address of the C function ``entry`` of a source: `HEADER` and a body."""
+    """Return the address of the C function ``entry`` of a source.
+
+    That is `HEADER` and a body, or what `source_of` returns.
+    """
     with _lock:
         return _entry_of(source)
 

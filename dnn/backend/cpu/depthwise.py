@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 
 from dnn.backend.convolution import Convolution, Routine
-from dnn.backend.cpu.cache import HEADER, entry_of
+from dnn.backend.cpu.cache import entry_of, source_of
 from dnn.backend.cpu.chains import copy
 from dnn.backend.cpu.direct_rows import Line, lines_of_x, lines_of_y
 from dnn.backend.cpu.kernels import SPLIT_OPERATIONS, cuts
@@ -153,6 +153,4 @@ def _entry(line: Line, out_step: int, in_step: int, tap_step: int) -> tuple[int,
 
 @cache
 def _source(kind: str, code: str) -> str:
-    made = f"depthwise_kernels.{kind}_kernel({code!r})"
-    module = "from dnn.backend.cpu import depthwise_kernels"
-    return f"{module}\n\nkernel = {made}\n{HEADER}    kernel(r)\n"
+    return source_of("depthwise_kernels", f"{kind}_kernel({code!r})")

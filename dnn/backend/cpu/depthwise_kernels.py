@@ -11,11 +11,10 @@ from __future__ import annotations
 
 import numpy as np
 from llvmlite import ir
-from numba import carray, njit, types
+from numba import carray, types
 from numba.core import cgutils
 from numba.extending import intrinsic
 
-from dnn.backend.cpu.cache import FLAGS
 from dnn.backend.cpu.depthwise import TAPS, VECTORS
 from dnn.backend.cpu.intrinsics import address_of_words, pointer, scratch
 from dnn.backend.cpu.registers import lanes_of
@@ -68,7 +67,6 @@ def taps_kernel(code):
     item = NUMBERS[code][2]
     some = VECTORS * lanes_of(code)
 
-    @njit(inline="always", **FLAGS)
     def kernel(r):
         x_start, x_model, w_start, w_model = r[2], r[3], r[4], r[5]
         bias_start, bias_model, out_start, out_model = r[6], r[7], r[8], r[9]
@@ -149,7 +147,6 @@ def weights_kernel(code):
     sums_bytes = some * item
     scratch_bytes = TAPS * sums_bytes
 
-    @njit(inline="always", **FLAGS)
     def kernel(r):
         x_start, x_model, dy_start, dy_model, out_start, out_model = (
             r[2], r[3], r[4], r[5], r[6], r[7],

@@ -23,7 +23,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from dnn.backend.convolution import Convolution, Routine
-from dnn.backend.cpu.cache import HEADER, entry_of
+from dnn.backend.cpu.cache import entry_of, source_of
 from dnn.backend.cpu.kernels import SPLIT_OPERATIONS, cuts
 from dnn.backend.cpu.program import Native, Record, address_of
 from dnn.backend.cpu.registers import vector_registers
@@ -144,8 +144,7 @@ class _Kernel(Native):
 @cache
 def _source(maker: str, code: str, *sizes: int) -> str:
     made = f"{maker}({', '.join(map(repr, (code, *sizes)))})"
-    module = "from dnn.backend.cpu import direct_rows_kernels"
-    return f"{module}\n\nkernel = direct_rows_kernels.{made}\n{HEADER}    kernel(r)\n"
+    return source_of("direct_rows_kernels", made)
 
 
 class Line(NamedTuple):

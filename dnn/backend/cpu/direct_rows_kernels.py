@@ -11,11 +11,10 @@ from __future__ import annotations
 
 import numpy as np
 from llvmlite import ir
-from numba import carray, njit, types
+from numba import carray, types
 from numba.core import cgutils
 from numba.extending import intrinsic
 
-from dnn.backend.cpu.cache import FLAGS
 from dnn.backend.cpu.direct_rows import ROWS_AT_ONCE
 from dnn.backend.cpu.intrinsics import address_of_words, pointer, scratch
 from dnn.backend.cpu.registers import lanes_of
@@ -88,7 +87,6 @@ def rows_kernel(code, filters, vectors):
     item = NUMBERS[code][2]
     width, tail_width = vectors * lanes_of(code), tail_vectors * lanes_of(code)
 
-    @njit(inline="always", **FLAGS)
     def kernel(r):
         first, last, groups, blocks, group_filters, images = r[0], r[1], r[2], r[3], r[4], r[5]
         rows, row_table, segments, segment_table = r[6], r[7], r[8], r[9]
@@ -252,7 +250,6 @@ def weights_kernel(code, filters, taps):
     sums_bytes = filters * taps * vector
     scratch_bytes, offsets_bytes = ROWS_AT_ONCE * sums_bytes, 8 * taps
 
-    @njit(inline="always", **FLAGS)
     def kernel(r):
         first, last, groups, filter_blocks, tap_blocks = r[0], r[1], r[2], r[3], r[4]
         group_filters, group_channels, window_rows, window_columns = r[5], r[6], r[7], r[8]

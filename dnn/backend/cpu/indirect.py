@@ -26,7 +26,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from dnn.backend.convolution import Convolution, Routine
-from dnn.backend.cpu.cache import HEADER, entry_of
+from dnn.backend.cpu.cache import entry_of, source_of
 from dnn.backend.cpu.convolution_work import FLOAT_BYTES, Kernels, Piece, round_up, row_bytes
 from dnn.backend.cpu.kernels import cuts
 from dnn.backend.cpu.program import Record, address_of
@@ -196,8 +196,7 @@ def _lists(
 
 @cache
 def _entry(kernel: str) -> int:
-    body = f"    indirect_kernels.{kernel}(r)\n"
-    return entry_of(f"from dnn.backend.cpu import indirect_kernels\n{HEADER}{body}")
+    return entry_of(source_of("indirect_kernels", kernel))
 
 
 def _maps_record(*arguments: Any) -> Record:

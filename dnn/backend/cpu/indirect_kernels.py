@@ -109,7 +109,6 @@ def _pack_panel(w, filter_bytes, channel_bytes, filters, panel, channels, taps, 
             transposed(start, filter_bytes, width, taps, packed + c * channel_step, tap_step)
 
 
-@njit(inline="always", **FLAGS)
 def pack(r):
     """Pack some panels of the weights."""
     w, target, filter_bytes, channel_bytes, filters, channels = r[0], r[1], r[2], r[3], r[4], r[5]
@@ -133,7 +132,6 @@ def _write_rows(sums, targets, count, offset, number, relu):
             y[j] = lowest if row[j] < lowest else row[j]
 
 
-@njit(inline="always", **FLAGS)
 def forward(r):
     """Compute some rows and panels."""
     x, w, out, space, table, pixels, starts = r[0], r[1], r[2], r[3], r[4], r[5], r[6]
@@ -191,7 +189,6 @@ def forward(r):
             _write_rows(sums, targets, count, panel * ROW_BYTES, number, relu)
 
 
-@njit(inline="always", **FLAGS)
 def gradient(r):
     """Compute the gradient of the weights of some channels and panels.
 

@@ -15,7 +15,7 @@ from typing import Any
 import numpy as np
 
 from dnn.backend.convolution import Routine
-from dnn.backend.cpu.cache import HEADER, entry_of
+from dnn.backend.cpu.cache import entry_of, source_of
 from dnn.backend.cpu.kernels import SPLIT_ELEMENTS, cuts
 from dnn.backend.cpu.program import Native, Record, address_of
 from dnn.backend.cpu.registers import lanes_of
@@ -102,6 +102,5 @@ class _Lines(Native):
 
 @cache
 def _source(kind: str, code: str, *shape: int) -> str:
-    made = f"pooling_kernels.pooling_kernel({kind!r}, {code!r}, {', '.join(map(str, shape))})"
-    module = "from dnn.backend.cpu import pooling_kernels"
-    return f"{module}\n\nkernel = {made}\n{HEADER}    kernel(r)\n"
+    made = f"pooling_kernel({kind!r}, {code!r}, {', '.join(map(str, shape))})"
+    return source_of("pooling_kernels", made)

@@ -13,11 +13,10 @@ from contextlib import contextmanager
 
 import numpy as np
 from llvmlite import ir
-from numba import njit, types
+from numba import types
 from numba.core import cgutils
 from numba.extending import intrinsic
 
-from dnn.backend.cpu.cache import FLAGS
 from dnn.backend.cpu.registers import lanes_of
 from dnn.backend.cpu.vectors import NUMBERS, WORD, Vectors
 
@@ -184,7 +183,6 @@ def pooling_kernel(kind, code, is_row, overlaps, vectors):
     some = vectors * lanes
     clears = overlaps and kind.endswith("gradient")
 
-    @njit(inline="always", **FLAGS)
     def kernel(r):
         first_map, last_map, height, width, inner = r[0], r[1], r[2], r[3], r[4]
         out_height, out_width, rows, columns = r[5], r[6], r[7], r[8]

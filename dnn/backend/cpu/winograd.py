@@ -28,7 +28,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from dnn.backend.convolution import Convolution, Routine
-from dnn.backend.cpu.cache import HEADER, entry_of
+from dnn.backend.cpu.cache import entry_of, source_of
 from dnn.backend.cpu.convolution_work import FLOAT_BYTES, Kernels, Piece, round_up, row_bytes
 from dnn.backend.cpu.kernels import cuts
 from dnn.backend.cpu.program import Record, address_of
@@ -197,8 +197,7 @@ def _gap() -> int:
 
 @cache
 def _entry(kernel: str, tile: int) -> int:
-    body = f"    winograd_kernels.{kernel}_{tile}(r)\n"
-    return entry_of(f"from dnn.backend.cpu import winograd_kernels\n{HEADER}{body}")
+    return entry_of(source_of("winograd_kernels", f"{kernel}_{tile}"))
 
 
 def _maps_record(*arguments: Any) -> Record:

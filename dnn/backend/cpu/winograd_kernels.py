@@ -298,7 +298,6 @@ def _kernels(tile):
         blocks = panel * ((padded + depth - 1) // depth) + channel // depth
         return ((panel * padded + channel) * ROW_BYTES + blocks * GAP) * points
 
-    @njit(inline="always", **FLAGS)
     def weights(r):
         """Transform the weights of some panels."""
         w, target, flipped, channels, filters = r[0], r[1], r[2], r[3], r[4]
@@ -343,7 +342,6 @@ def _kernels(tile):
                 for i in range(tile * tile):
                     copy_floats(partial_words[i], words[i], number)
 
-    @njit(inline="always", **FLAGS)
     def forward(r):
         """Compute the results of some tiles and panels of filters."""
         x, w, out, space = r[0], r[1], r[2], r[3]
@@ -408,7 +406,6 @@ def _kernels(tile):
             place = dw + (panel * PANEL * channels + channel + c) * TAPS * FLOAT_BYTES
             transposed(piece, ROW_BYTES, depth * TAPS, width, place, channels * TAPS * FLOAT_BYTES)
 
-    @njit(inline="always", **FLAGS)
     def gradient(r):
         """Compute the gradient of the weights of some channels and panels of filters."""
         x, dy, dw, space = r[0], r[1], r[2], r[3]
