@@ -225,6 +225,18 @@ def _gui_arguments(parser: argparse.ArgumentParser) -> None:
     )  # fmt: skip
 
 
+def _explain_arguments(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument(
+        "path", nargs="?", type=Path, metavar="RUN_DIR",
+        help="the run's directory, or a folder of runs, of which the newest is explained "
+        "(default: runs); or a workflow file",
+    )  # fmt: skip
+    parser.add_argument(
+        "-n", "--ranks", type=positive, metavar="N",
+        help="of a workflow file: on so many ranks (default: as many as it can use at once)",
+    )  # fmt: skip
+
+
 def _tuple_arguments(parser: argparse.ArgumentParser) -> None:
     from diel.cli.tuple import add_tuple_arguments  # which needs sockets
 
@@ -330,6 +342,15 @@ COMMANDS = (
         _gui_arguments,
         "diel.gui.server:serve",
         is_for_its_output=False,
+    ),
+    Command(
+        "explain",
+        "say why groups of a run do not start, and what ranks wait for",
+        "Say of each group of a run what it waits for: other groups, ranks and who has them, its "
+        "place in the queue; and of each rank that waits for what, since when, and who could end "
+        "that. Of a workflow file: what would start when.",
+        _explain_arguments,
+        "diel.cli.explain:explain",
     ),
     Command(
         "trace",

@@ -16,7 +16,7 @@ from diel.cli.display import PlainDisplay
 from diel.cli.output import console
 from diel.errors import RunDirectoryError
 from diel.run.directory import RunDirectory
-from diel.run.history import State, is_run, list_runs, summarize
+from diel.run.history import State, find_run, summarize
 from diel.run.journal import JournalReader
 from diel.run.status import StatusView, read_status
 from diel.run.view import RunView
@@ -39,7 +39,7 @@ def watch(options: argparse.Namespace) -> int:
     RunDirectoryError
         If there is no such run.
     """
-    watched = Watched(RunDirectory(_find(options.run_dir or _HERE)))
+    watched = Watched(RunDirectory(find_run(options.run_dir or _HERE)))
     if options.once:
         watched.look()
         _print(watched)
@@ -50,17 +50,6 @@ def watch(options: argparse.Namespace) -> int:
         else:
             _watch_plainly(watched)
     return 0
-
-
-def _find(folder: Path) -> Path:
-    if is_run(folder):
-        return folder
-    runs = list_runs(folder) if folder.is_dir() else []
-    if not runs:
-        raise RunDirectoryError(
-            f"{folder} is no run's directory, and holds none: diel runs DIR lists those in a folder"
-        )
-    return runs[0].path
 
 
 class Watched:

@@ -114,6 +114,21 @@ class GroupTree:
         """Return the iteration that a group is in, or that it would begin with."""
         return self._nodes[group].iteration
 
+    def unmet(self, group: str) -> list[str]:
+        """Return the groups beside it that a group depends on and that have not finished."""
+        return [
+            name for name in self._nodes[group].plan.depends if not self._nodes[name].is_finished
+        ]
+
+    def around(self, group: str) -> str | None:
+        """Return the group that a group is inside of, if there is one."""
+        parent = self._nodes[group].parent
+        return None if parent is None else parent.plan.name
+
+    def has_begun(self, group: str) -> bool:
+        """Whether a group of groups is in an iteration."""
+        return self._nodes[group].unfinished_inside > 0
+
     def to_come(self, running: Iterable[str]) -> list[str]:
         """Say in words which groups have iterations that have not begun."""
         busy = set(running)

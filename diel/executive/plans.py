@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from typing import Any, Literal, NamedTuple, TypeAlias
 
 from diel.frozen import Frozen
+from diel.run.records import RunStarted
+from diel.tuples.tags import format_tag
 
 Iteration: TypeAlias = "tuple[int, ...]"
 """Which iteration, from 0: a number for each group around, outermost first, and one for itself."""
@@ -63,6 +65,53 @@ class GroupPlan(Frozen):
     def ranks(self) -> int:
         """Ranks that an iteration of its own modules takes from the pool."""
         return sum(module.copies * module.processes for module in self.modules)
+
+
+def recorded(groups: Iterable[GroupPlan]) -> dict[str, Any]:
+    """Return the fields of `RunStarted` that say what groups there are; `planned` reads them."""
+    groups = list(groups)
+    return {
+        "groups": [group.name for group in groups],
+        "copies": {
+            group.name: {module.module: module.copies for module in group.modules}
+            for group in groups
+            if group.modules
+        },
+        "processes": {
+            module.module: module.processes
+            for group in groups
+            for module in group.modules
+            if module.processes > 1
+        },
+        "iterations": {group.name: group.iterations for group in groups},
+        "until": [group.name for group in groups if group.until is not None],
+        "tags": {
+            group.name: format_tag(group.until) for group in groups if group.until is not None
+        },
+        "inside": {name: group.name for group in groups for name in group.groups},
+        "depends": {group.name: list(group.depends) for group in groups if group.depends},
+    }
+
+
+def planned(started: RunStarted) -> list[GroupPlan]:
+    """Return the groups of a run as its journal has them; policies of failures are not there."""
+    inside: dict[str, list[str]] = {}
+    for name, around in started.inside.items():
+        inside.setdefault(around, []).append(name)
+    return [
+        GroupPlan(
+            name,
+            tuple(
+                ModulePlan(module, copies, started.processes.get(module, 1))
+                for module, copies in started.copies.get(name, {}).items()
+            ),
+            tuple(started.depends.get(name, ())),
+            tuple(inside.get(name, ())),
+            started.iterations.get(name, 1),
+            started.tags.get(name),
+        )
+        for name in started.groups
+    ]
 
 
 class CopyPlan(Frozen):

@@ -17,6 +17,7 @@ from diel.executive.driver import Driver
 from diel.executive.messages import Goodbye, Leave, Report, Welcome
 from diel.executive.placement.gpus import nodes_of
 from diel.executive.placement.planning import assign_ranks
+from diel.executive.plans import recorded
 from diel.executive.run_plan import RunPlan
 from diel.loading.environment import set_thread_environment
 from diel.run.directory import RunDirectory
@@ -214,20 +215,12 @@ def _run_started(
     return RunStarted(
         workflow=plan.name,
         ranks=parent.size,
-        groups=[group.name for group in groups],
         file=plan.file,
         host=parent.host,
         diel=__version__,
         python=platform.python_version(),
         mpi=" ".join(MPI.Get_library_version().strip("\0").split(",")[0].splitlines()[0].split()),
-        copies={
-            group.name: {module.module: module.copies for module in group.modules}
-            for group in groups
-            if group.modules
-        },
-        iterations={group.name: group.iterations for group in groups},
-        until=[group.name for group in groups if group.until is not None],
-        inside={name: group.name for group in groups for name in group.groups},
+        **recorded(groups),
         servers=plan.server_ranks,
         threads={name: spec.threads for name, spec in plan.specs.items()},
         nodes=[NodeRecord(node.host, node.ranks, node.gpus) for node in nodes],

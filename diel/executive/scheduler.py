@@ -18,7 +18,7 @@ ones. After each iteration the ranks return to the pool. A module runs in one gr
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from itertools import chain, count
 from typing import Any, TypeAlias
 
@@ -40,6 +40,7 @@ from diel.executive.events import (
 from diel.executive.group_tree import GroupTree
 from diel.executive.messages import ModuleCommAsked, RankFailed, RankFinished, RankLeft
 from diel.executive.plans import CopyPlan, GroupPlan, Iteration
+from diel.frozen import Frozen
 from diel.run import records
 from diel.run.records import Finished
 
@@ -58,6 +59,33 @@ def in_order(plan: GroupPlan, free: Sequence[int]) -> tuple[tuple[int, ...], ...
         for module in plan.modules
         for _ in range(module.copies)
     )
+
+
+class Obstacle(Frozen):
+    """Why the first of the groups that are ready cannot start now.
+
+    Attributes
+    ----------
+    busy_modules : tuple of str
+        Modules of it that run in another group.
+    wanted, free : int
+        Ranks. Where enough are free, they are not those that it needs: they lack its GPUs.
+    """
+
+    busy_modules: tuple[str, ...]
+    wanted: int
+    free: int
+
+
+def find_ranks(
+    plan: GroupPlan, free: Sequence[int], busy_modules: Collection[str], choose: Choose = in_order
+) -> tuple[int, ...] | Obstacle:
+    """Return the ranks of all copies of a group in order, or why it cannot start now."""
+    busy = tuple(module.module for module in plan.modules if module.module in busy_modules)
+    ranks = None if busy else choose(plan, free)
+    if ranks is None:
+        return Obstacle(busy, plan.ranks, len(free))
+    return tuple(chain.from_iterable(ranks))
 
 
 class Scheduler:
@@ -170,18 +198,15 @@ class Scheduler:
         """Start what can start now."""
         ready = self._tree.ready
         instructions: list[Instruction] = []
-        while ready and (ranks := self._ranks_for(self._plans[ready[0]])) is not None:
+        while ready:
+            plan = self._plans[ready[0]]
+            ranks = find_ranks(plan, self._free, self._busy_modules, self._choose)
+            if isinstance(ranks, Obstacle):
+                break
             instructions += self._start_group(ready.popleft(), ranks)
         if self._tree.is_finished:
             instructions.append(EndRun())
         return instructions
-
-    def _ranks_for(self, plan: GroupPlan) -> tuple[int, ...] | None:
-        """Return the ranks of all copies in order; None if the group cannot start now."""
-        if not self._busy_modules.isdisjoint(module.module for module in plan.modules):
-            return None
-        ranks = self._choose(plan, self._free)
-        return None if ranks is None else tuple(chain.from_iterable(ranks))
 
     def _start_group(self, name: str, taken: tuple[int, ...]) -> list[Instruction]:
         plan = self._plans[name]

@@ -119,6 +119,24 @@ def is_run(folder: Path) -> bool:
         raise RunDirectoryError(f"{folder} cannot be read: {error.strerror}") from error
 
 
+def find_run(path: Path) -> Path:
+    """Return a run directory: the path itself, or the newest in it.
+
+    Raises
+    ------
+    RunDirectoryError
+        If it is none, and holds none.
+    """
+    if is_run(path):
+        return path
+    runs = list_runs(path) if path.is_dir() else []
+    if not runs:
+        raise RunDirectoryError(
+            f"{path} is no run's directory, and holds none: diel runs DIR lists those in a folder"
+        )
+    return runs[0].path
+
+
 def _may_be_run(folder: Path) -> bool:
     try:
         return is_run(folder)

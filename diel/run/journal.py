@@ -49,7 +49,7 @@ class JournalWriter:
 
     def __init__(self, path: str | os.PathLike[str]) -> None:
         self._lines = JsonLinesFile(path, locked=True)
-        self._in_batch = False
+        self._in_batch, self._batch_s = False, 0.0
 
     def write(self, record: Record) -> Record:
         """Append a record; it is in the file when this returns, but within a `batch`.
@@ -64,14 +64,14 @@ class JournalWriter:
         Record
             The same, with the time at which it was written.
         """
-        time_s = round(time.time(), 6)
+        time_s = self._batch_s if self._in_batch else round(time.time(), 6)
         self._lines.append(_line_of(record, time_s), flush=not self._in_batch)
         return record.at(time_s)
 
     @contextlib.contextmanager
     def batch(self) -> Iterator[None]:
-        """Write several records at once: all are in the file at the end of the block."""
-        self._in_batch = True
+        """Write several records at once, of one time: they are in the file at the block's end."""
+        self._in_batch, self._batch_s = True, round(time.time(), 6)
         try:
             yield
         finally:
@@ -277,7 +277,8 @@ class _Consistency:
 
 def _checked_groups(record: RunStarted) -> frozenset[str]:
     groups, inside = frozenset(record.groups), record.inside
-    named = {*inside, *inside.values(), *record.iterations, *record.finished}
+    named = {*inside, *inside.values(), *record.iterations, *record.finished, *record.tags}
+    named.update(record.depends, *record.depends.values())
     if not named <= groups:
         raise DamagedRecord("RunStarted: it names groups that it does not list")
     for group in inside:

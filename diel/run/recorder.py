@@ -84,7 +84,7 @@ class Recorder:
         return f"{self.directory.journal if is_there else self.directory.path} {damage}"
 
     def batch(self) -> AbstractContextManager[None]:
-        """Return a block whose records are written at once, at its end."""
+        """Return a block whose records are written at once, at its end, and have one time."""
         return self._journal.batch()
 
     def sync(self) -> None:

@@ -31,6 +31,7 @@ from diel.run.fields import (
     ROW,
     SECONDS,
     TEXT,
+    TEXTS,
     TRUTH,
     Column,
     Count,
@@ -195,8 +196,14 @@ class RunStarted(Record):
         How many there are at most in a row, by group; None for any number.
     until : sequence of str
         Groups that a tuple may end sooner.
+    tags : mapping of str to str
+        The tag of that tuple, by group.
     inside : mapping of str to str
         From a group to the one around it.
+    depends : mapping of str to sequence of str
+        Groups that have to finish before it, by group.
+    processes : mapping of str to int
+        How many ranks each copy of a module has; 1 of a module that is not named.
     servers : sequence of int
         Ranks that are tuple servers.
     threads : mapping of str to int
@@ -214,13 +221,25 @@ class RunStarted(Record):
     diel: Annotated[str, ANY] = ""
     python: Annotated[str, ANY] = ""
     mpi: Text = "MPI"
-    copies: Annotated[Mapping[str, Mapping[str, int]], ANY] = field(default_factory=dict)
+    copies: Annotated[
+        Mapping[str, Mapping[str, int]],
+        table_of(table_of(COUNT, "a table of whole numbers"), "a table of tables of numbers"),
+    ] = field(default_factory=dict)
     iterations: Annotated[
         Mapping[str, int | None], table_of(or_none(COUNT), "a table of whole numbers")
     ] = field(default_factory=dict)
     until: Texts = ()
+    tags: Annotated[Mapping[str, str], table_of(TEXT, "a table of text")] = field(
+        default_factory=dict, is_sparse=True
+    )
     inside: Annotated[Mapping[str, str], table_of(TEXT, "a table of text")] = field(
         default_factory=dict
+    )
+    depends: Annotated[Mapping[str, Sequence[str]], table_of(TEXTS, "a table of lists of text")] = (
+        field(default_factory=dict, is_sparse=True)
+    )
+    processes: Annotated[Mapping[str, int], table_of(COUNT, "a table of whole numbers")] = field(
+        default_factory=dict, is_sparse=True
     )
     servers: Counts = ()
     threads: Annotated[Mapping[str, int], ANY] = field(default_factory=dict)

@@ -30,6 +30,8 @@ class GroupView:
         Whether a tuple may end it sooner.
     iteration : tuple of int
         Counted from 0: a number for each group around, outermost first, and one for itself.
+    ranks : tuple of int
+        Those that its present iteration holds, until all its copies have ended.
     """
 
     name: str
@@ -42,6 +44,7 @@ class GroupView:
     copies_finished: int = 0
     started_s: float = 0.0
     finished_s: float = 0.0
+    ranks: tuple[int, ...] = ()
 
     @property
     def repeats(self) -> bool:
@@ -130,12 +133,18 @@ class RunView:
     ----------
     file : str
         The workflow file that it was started with; empty if that is not known.
+    started : RunStarted or None
+        The record with which it began, or went on.
+    first_group_s : float
+        When the first groups were started after that.
     """
 
     name: str = ""
     file: str = ""
     ranks: int = 0
+    started: records.RunStarted | None = None
     started_s: float = 0.0
+    first_group_s: float = 0.0
     ended_s: float = 0.0
     groups: dict[str, GroupView] = field(default_factory=dict)
     results: dict[TableName, ResultsView] = field(default_factory=dict)
@@ -181,7 +190,7 @@ class RunView:
     def _run_started(self, record: records.RunStarted) -> None:
         self.name, self.ranks = record.workflow, record.ranks
         self.file = record.file or self.file
-        self.started_s = record.time_s
+        self.started, self.started_s, self.first_group_s = record, record.time_s, 0.0
         self.groups = {
             name: GroupView(
                 name,
@@ -225,7 +234,9 @@ class RunView:
     def _group_started(self, record: records.GroupStarted) -> None:
         group = self.groups[record.group]
         group.state, group.started_s = "running", record.time_s
+        self.first_group_s = self.first_group_s or record.time_s
         group.iteration = record.iteration
+        group.ranks = tuple(rank for ranks in record.placement.values() for rank in ranks)
         for name, ranks in record.placement.items():
             self.placement.update(dict.fromkeys(ranks, f"module {name}"))
             self.running[name] = CopyView(name, group.name, ranks, record.time_s)
@@ -247,7 +258,7 @@ class RunView:
 
     def _group_finished(self, record: records.GroupFinished) -> None:
         group = self.groups[record.group]
-        group.finished_s = record.time_s
+        group.finished_s, group.ranks = record.time_s, ()
         # Without a reason to end it goes on with its next iteration.
         group.state = "finished" if record.ended_by else "running"
 
@@ -310,6 +321,7 @@ class RunView:
         self.running.clear()
         self.exit_code, self.ended_s = record.exit_code, record.time_s
         for group in self.groups.values():
+            group.ranks = ()
             if group.state == "running":
                 group.state = "stopped"
 

@@ -284,6 +284,7 @@ def check_readers(path: Path, capsys: pytest.CaptureFixture[str]) -> None:
         ["runs", str(path.parent)],
         ["runs", "--json", str(path.parent)],
         ["watch", "--once", str(path)],
+        ["explain", str(path)],
         ["trace", str(path)],
         ["sweep", str(path), "--top", "20"],
         ["report", str(path)],

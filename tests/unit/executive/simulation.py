@@ -27,7 +27,7 @@ from diel.executive.events import (
     TimeLimitPassed,
 )
 from diel.executive.messages import ModuleCommAsked, RankFailed, RankFinished, RankLeft
-from diel.executive.plans import CopyPlan, GroupPlan, ModulePlan
+from diel.executive.plans import CopyPlan, GroupPlan, ModulePlan, recorded
 from diel.executive.scheduler import Scheduler
 from diel.run.fields import Record, encoded
 from diel.run.json_values import plain
@@ -144,6 +144,7 @@ class Simulation:
     history: list[object] = field(default_factory=list)
     serials: set[int] = field(default_factory=set)
     is_over: bool = False
+    time_s: float = 1.0  # of records that follow from one event
     stop: StopRun | None = None
 
     def __post_init__(self) -> None:
@@ -152,7 +153,11 @@ class Simulation:
         self.random = random.Random(self.case.seed)
         self.scheduler = Scheduler(self.case.groups, self.case.pool, self.finished_before)
         started = RunStarted(
-            workflow="w", ranks=1, groups=list(self.plans), finished=self.finished_before
+            workflow="w",
+            ranks=self.case.pool[-1] + 1,
+            servers=list(range(1, self.case.pool[0])),
+            finished=self.finished_before,
+            **recorded(self.case.groups),
         )
         self.note(started)
         for name, one in self.finished_before.items():
@@ -162,7 +167,7 @@ class Simulation:
                 self.complete.add(place)
 
     def note(self, record: Record) -> None:
-        self.records.append(decode(json.dumps(plain(encoded(record, 1.0))).encode()))
+        self.records.append(decode(json.dumps(plain(encoded(record, self.time_s))).encode()))
 
     def start(self) -> None:
         self.perform(self.scheduler.start())
@@ -211,6 +216,7 @@ class Simulation:
     # -- what the scheduler says ---------------------------------------------------------------
 
     def perform(self, instructions: Sequence[Instruction]) -> None:
+        self.time_s += 1.0
         starts = []
         for one in instructions:
             self.history.append(one)

@@ -1,0 +1,98 @@
+"""``diel explain``: why groups of a run do not start, and what its ranks wait for."""
+
+from __future__ import annotations
+
+import argparse
+import time
+from pathlib import Path
+from typing import Final
+
+from diel.cli.output import aligned, warn
+from diel.errors import LaunchError, RunDirectoryError
+from diel.executive.explaining import explain as explain_run
+from diel.executive.launch import available_cores
+from diel.executive.placement.planning import (
+    assign_ranks,
+    fewest_gpus_per_node,
+    needs,
+    simulated_nodes,
+)
+from diel.executive.placement.preview import moments
+from diel.executive.plans import recorded
+from diel.executive.run_plan import RunPlan
+from diel.loading.environment import set_thread_environment
+from diel.loading.functions import check_options
+from diel.run.directory import RunDirectory
+from diel.run.history import find_run, summarize
+from diel.run.journal import JournalReader
+from diel.run.records import RunStarted
+from diel.run.status import StatusView, read_status
+from diel.run.view import RunView
+from diel.workflow.load import read_draft
+
+_HERE: Final = Path("runs")
+
+
+def explain(options: argparse.Namespace) -> int:
+    """Print why things stand as they do; return the exit code.
+
+    Raises
+    ------
+    DielError
+        If there is no such run, or the workflow file cannot be run.
+    """
+    path = options.path or _HERE
+    if path.is_file():
+        return _explain_file(str(path), options.ranks)
+    if options.ranks is not None:
+        raise LaunchError("-n N goes with a workflow file: a run has its ranks")
+    directory = RunDirectory(find_run(path))
+    view, reader = RunView(), JournalReader(directory.journal)
+    for record in reader.new_records():
+        view.apply(record)
+    if reader.complaint:
+        warn(reader.complaint)
+    now_s = time.time()
+    summary = summarize(directory.path, now_s)
+    status = StatusView() if summary.state == "killed" else read_status(directory)
+    try:
+        lines = explain_run(view, status, now_s).lines()
+    except ValueError as error:
+        raise RunDirectoryError(f"{directory.journal} is damaged: {error}") from None
+    if summary.state == "killed":
+        print(f"the run was killed: diel run --resume {directory.path} goes on; when it ended:")
+    print("\n".join(lines) or f"{directory.path}: {summary.reason or summary.state}")
+    return 0
+
+
+def _explain_file(file: str, ranks: int | None) -> int:
+    """Print which groups of a workflow file would start when, and what the others wait for."""
+    set_thread_environment(1)
+    draft = read_draft(file)
+    workflow = check_options(draft)
+    ranks = ranks or needs(workflow, available_cores()).moment
+    plan = RunPlan.of(workflow, draft, ranks)
+    gpus = fewest_gpus_per_node(workflow, plan.groups, plan.pool, ranks)
+    nodes = simulated_nodes(plan.pool, ranks, gpus)
+    groups, assignment = assign_ranks(plan.groups, plan.needs, nodes, file)
+    view = RunView()
+    view.apply(
+        RunStarted(workflow=plan.name, ranks=ranks, servers=plan.server_ranks, **recorded(groups))
+    )
+    found = explain_run(view, StatusView(), 0.0)
+    first = {
+        copy.group: number
+        for number, copies in reversed(list(enumerate(moments(groups, assignment), start=1)))
+        for copy in copies
+    }
+    print(
+        f"{file} on {ranks} ranks, {len(plan.pool)} of them for modules; moments are as if all "
+        "groups of one ended together"
+    )
+    rows = [("moment", "group", "ranks", "at the start")]
+    rows += [
+        (str(first.get(each.group, "")), each.group, str(each.wanted or ""), each.text)
+        for each in found.groups
+    ]
+    print("\n".join(aligned(rows)))
+    return 0

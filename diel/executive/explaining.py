@@ -1,0 +1,369 @@
+"""Why each group of a run does not run yet, and who could end each wait.
+
+From its journal and status. Pure, and the scheduler's own reasons: `GroupTree` says which groups
+are ready, and `find_ranks` what the first of them lacks. The order of the others is that in which
+they became ready: what follows from one event has one time in the journal.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Final, Literal, TypeAlias
+
+from diel.executive.group_tree import GroupTree
+from diel.executive.plans import GroupPlan, planned
+from diel.executive.scheduler import Obstacle, find_ranks
+from diel.frozen import Frozen
+from diel.run.records import DeadlockFound, Finished, ModuleFailed
+from diel.run.status import StatusView, WaitView
+from diel.run.view import GroupView, RunView
+from diel.text import format_duration
+
+Situation: TypeAlias = Literal[
+    "running", "starting", "queued", "waiting", "finished", "stopped", "never started"
+]
+_NAMED: Final = 6
+
+
+class GroupExplanation(Frozen):
+    """Where a group stands, and why it does not run.
+
+    Attributes
+    ----------
+    group : str
+    situation : str
+        ``starting``: nothing is missing; ``queued``: it waits for ranks, or for a module that runs
+        elsewhere; ``waiting``: for other groups.
+    text : str
+        The same for people: a sentence.
+    waits_for : tuple of str
+        Groups that have to finish first.
+    position : int
+        Of a group that is ready: its place in the queue for ranks, from 1; 0 of any other.
+    wanted, free : int
+        Ranks that an iteration of its own modules takes, and those that nobody has.
+    held_by : dict of str to int
+        Of a queued group: who has the other ranks of the pool, and how many.
+    """
+
+    group: str
+    situation: Situation
+    text: str
+    waits_for: tuple[str, ...] = ()
+    position: int = 0
+    wanted: int = 0
+    free: int = 0
+    held_by: Mapping[str, int] = {}
+
+
+class WaitExplanation(Frozen):
+    """A rank that waits, for what, since when, and who could end that.
+
+    Attributes
+    ----------
+    rank : int
+    copy : str
+    what : str
+        The call, with its tag.
+    waited_s : float
+    could_end_it : tuple of str
+        Copies that do not wait, then groups that are to come; empty if there are none.
+    text : str
+        The same for people: a sentence.
+    """
+
+    rank: int
+    copy: str
+    what: str
+    waited_s: float
+    could_end_it: tuple[str, ...]
+    text: str
+
+
+class RunExplanation(Frozen):
+    """Why things stand as they do in a run, or in one that has not begun.
+
+    Attributes
+    ----------
+    groups : tuple of GroupExplanation
+        In the order of the file.
+    waits : tuple of WaitExplanation
+        By rank.
+    ended : str
+        Why the run has ended; empty if it goes on.
+    """
+
+    groups: tuple[GroupExplanation, ...]
+    waits: tuple[WaitExplanation, ...]
+    ended: str
+
+    def lines(self) -> list[str]:
+        """Return all of it as text, a line each."""
+        width = max((len(each.group) for each in self.groups), default=0)
+        found = [f"{each.group:{width}}  {each.text}" for each in self.groups]
+        found += [each.text for each in self.waits]
+        return [*self.ended.splitlines(), *found]
+
+
+def explain(view: RunView, status: StatusView, now_s: float) -> RunExplanation:
+    """Say why each group that does not run waits, and who could end each wait of a rank.
+
+    Parameters
+    ----------
+    view : RunView
+        Of a run that has begun; of another there is nothing to say.
+    status : StatusView
+    now_s : float, seconds since 1970
+
+    Raises
+    ------
+    ValueError
+        If the groups of a damaged journal could never start.
+    """
+    if view.started is None:
+        return RunExplanation((), (), view.refusal)
+    queue = RankQueue(view)
+    groups = tuple(queue.explain(name) for name in view.groups)
+    if view.exit_code is not None:
+        return RunExplanation(groups, (), _why_ended(view))
+    waits = tuple(_waits(view, status, queue, now_s))
+    return RunExplanation(groups, waits, "")
+
+
+class RankQueue:
+    """The groups of a run that are ready, in the order in which they get ranks, and the rest.
+
+    Attributes
+    ----------
+    ready : list of str
+        Groups whose next iteration waits for ranks.
+    free : list of int
+        Ranks of the pool that no group holds.
+    """
+
+    def __init__(self, view: RunView) -> None:
+        assert view.started is not None
+        self._view = view
+        plans = planned(view.started)
+        self._plans = {plan.name: plan for plan in plans}
+        self._tree = GroupTree(plans, _behind(view, self._plans))
+        self._tree.start()
+        held = {rank for group in view.groups.values() for rank in group.ranks}
+        pool = range(1 + len(view.started.servers), view.ranks)
+        self.free = [rank for rank in pool if rank not in held]
+        self._busy = {
+            module.module: group.name
+            for group in view.groups.values()
+            if group.ranks
+            for module in self._plans[group.name].modules
+        }
+        ready = [name for name in self._tree.ready if not view.groups[name].ranks]
+        self.ready = sorted(ready, key=self._ready_since)  # of equal times, as the tree is walked
+        self._taken: dict[str, tuple[int, ...]] = {}
+        self._obstacle = self._take_ranks()
+
+    def _take_ranks(self) -> tuple[str, Obstacle] | None:
+        """Give those that can start their ranks; return the first that cannot, and why."""
+        free, busy = self.free, set(self._busy)
+        for name in self.ready:
+            plan = self._plans[name]
+            found = find_ranks(plan, free, busy)
+            if isinstance(found, Obstacle):
+                return name, found
+            self._taken[name] = found
+            free = [rank for rank in free if rank not in found]
+            busy.update(module.module for module in plan.modules)
+        return None
+
+    def _ready_since(self, name: str) -> float:
+        groups = self._view.groups
+        around = self._tree.around(name)
+        times = [groups[other].finished_s for other in self._plans[name].depends]
+        times += [groups[name].finished_s, self._view.first_group_s]
+        if around is not None:
+            times.append(groups[around].started_s)
+        return max(times)
+
+    @property
+    def to_come(self) -> list[str]:
+        """Groups of modules that are to run, or to run again, and do not now."""
+        return [
+            plan.name
+            for plan in self._plans.values()
+            if plan.modules and self._situation(plan.name) in ("starting", "queued", "waiting")
+        ]
+
+    def explain(self, name: str) -> GroupExplanation:
+        """Say where a group stands, and why it does not run."""
+        plan, situation = self._plans[name], self._situation(name)
+        if situation == "waiting":
+            return self._waiting(plan)
+        if name in self.ready and situation in ("starting", "queued"):
+            return self._queued(plan, situation)
+        group = self._view.groups[name]
+        text = situation if situation != "running" else _running(group, plan)
+        return GroupExplanation(name, situation, text, wanted=plan.ranks, free=len(self.free))
+
+    def _situation(self, name: str) -> Situation:
+        group = self._view.groups[name]
+        if self._view.exit_code is not None:
+            if group.state == "waiting":
+                return "never started"
+            return "finished" if group.state == "finished" else "stopped"
+        if group.ranks or (self._plans[name].groups and self._tree.has_begun(name)):
+            return "running"
+        if name in self.ready:
+            return "starting" if name in self._taken else "queued"
+        return "waiting" if self._is_to_come(name) else "finished"
+
+    def _is_to_come(self, name: str) -> bool:
+        """Whether a group that is neither running nor ready has to wait for others."""
+        if self._tree.unmet(name):
+            return True
+        around = self._tree.around(name)
+        if around is None or self._tree.has_begun(around):
+            return False
+        return self._is_to_come(around)
+
+    def _queued(self, plan: GroupPlan, situation: Situation) -> GroupExplanation:
+        name = plan.name
+        held_by = {
+            group.name: len(group.ranks) for group in self._view.groups.values() if group.ranks
+        }
+        if name in self._taken:
+            text = f"starts now, on {_ranks(self._taken[name])}"
+        else:
+            assert self._obstacle is not None
+            first, obstacle = self._obstacle
+            text = f"is ready, behind {first} in the queue for ranks: none overtakes another"
+            if first == name:
+                text = self._why_first_waits(obstacle, held_by)
+        return GroupExplanation(
+            name,
+            situation,
+            text,
+            position=self.ready.index(name) + 1,
+            wanted=plan.ranks,
+            free=len(self.free),
+            held_by=held_by,
+        )
+
+    def _why_first_waits(self, obstacle: Obstacle, held_by: Mapping[str, int]) -> str:
+        if obstacle.busy_modules:
+            busy = " and ".join(
+                f"{module}, which runs in {self._busy.get(module, 'another group')}"
+                for module in obstacle.busy_modules
+            )
+            return f"is ready, and waits for {busy}: a module runs in one group at a time"
+        text = (
+            f"is ready, and waits for ranks: it wants {obstacle.wanted}, {obstacle.free} are free"
+        )
+        if held_by:
+            text += "; " + ", ".join(f"{who} has {count}" for who, count in held_by.items())
+        return text
+
+    def _waiting(self, plan: GroupPlan) -> GroupExplanation:
+        waits_for = tuple(self._tree.unmet(plan.name))
+        around = self._tree.around(plan.name)
+        if waits_for:
+            text = "waits for " + ", ".join(self._other(name) for name in waits_for)
+        else:
+            text = f"waits for {around} to begin, which it is inside of"
+            waits_for = (around,) if around is not None else ()
+        return GroupExplanation(
+            plan.name, "waiting", text, waits_for, 0, plan.ranks, len(self.free)
+        )
+
+    def _other(self, name: str) -> str:
+        """Say how far a group is that another waits for."""
+        situation = self._situation(name)
+        if situation != "running":
+            return f"{name} ({situation})"
+        group = self._view.groups[name]
+        how_far = _iteration(group, self._plans[name])
+        left = f"{group.copies_finished} of {group.copies} copies have ended" if group.ranks else ""
+        return f"{name} (running{''.join(f', {part}' for part in (how_far, left) if part)})"
+
+
+def _behind(view: RunView, plans: Mapping[str, GroupPlan]) -> dict[str, Finished]:
+    """Return what is behind a run at this moment, as a journal has it at its start."""
+    behind = dict(view.started.finished) if view.started is not None else {}
+    for name, group in view.groups.items():
+        if not group.iteration:
+            continue
+        *around, own = group.iteration
+        if group.state == "finished":
+            behind[name] = Finished(group.iteration, True)
+        elif group.started_s and not group.ranks and not plans[name].groups:
+            behind[name] = Finished(group.iteration, False)  # it waits for ranks again
+        elif group.started_s and own > 0:
+            behind[name] = Finished((*around, own - 1), False)
+    return behind
+
+
+def _running(group: GroupView, plan: GroupPlan) -> str:
+    if plan.groups:
+        parts = ["runs", f"the groups inside are {', '.join(plan.groups[:_NAMED])}"]
+    else:
+        left = group.copies - group.copies_finished
+        parts = [f"runs on {_ranks(group.ranks)}", f"{left} of {group.copies} copies go on"]
+    if iteration := _iteration(group, plan):
+        parts.insert(1, iteration)
+    return ", ".join(parts)
+
+
+def _iteration(group: GroupView, plan: GroupPlan) -> str:
+    if not group.iteration or (not group.repeats and plan.until is None):
+        return ""
+    text = group.describe_iteration(group.iteration[-1:])
+    return text if plan.until is None else f"{text}, until a tuple {plan.until} is there"
+
+
+def _ranks(ranks: Sequence[int]) -> str:
+    named = ", ".join(map(str, ranks[:_NAMED]))
+    more = "" if len(ranks) <= _NAMED else f" and {len(ranks) - _NAMED} more"
+    return f"rank{'s' if len(ranks) > 1 else ''} {named}{more}"
+
+
+def _waits(
+    view: RunView, status: StatusView, queue: RankQueue, now_s: float
+) -> list[WaitExplanation]:
+    ranks = {rank: copy for copy in view.running.values() for rank in copy.ranks}
+    waiting = {wait.rank: wait for wait in status.waiting if wait.rank in ranks}
+    working = [
+        name
+        for name, copy in view.running.items()
+        if any(rank not in waiting for rank in copy.ranks)
+    ]
+    to_come = [f"group {name}" for name in queue.to_come]
+    return [
+        _wait(wait, (*(name for name in working if name != wait.copy), *to_come), now_s)
+        for _, wait in sorted(waiting.items())
+    ]
+
+
+def _wait(wait: WaitView, could_end_it: tuple[str, ...], now_s: float) -> WaitExplanation:
+    waited_s = max(0.0, now_s - wait.since_s)
+    text = f"rank {wait.rank}: {wait.copy} has waited {format_duration(waited_s)} in {wait.what}; "
+    if could_end_it:
+        named = ", ".join(could_end_it[:_NAMED])
+        more = len(could_end_it) - _NAMED
+        text += f"those that go on: {named}{f' and {more} more' if more > 0 else ''}"
+    else:
+        text += (
+            "nobody else computes or is to come: if no wait has a timeout, this is a deadlock, and "
+            "rank 0 will end the run"
+        )
+    return WaitExplanation(wait.rank, wait.copy, wait.what, waited_s, could_end_it, text)
+
+
+def _why_ended(view: RunView) -> str:
+    failure = view.failure
+    if isinstance(failure, DeadlockFound):
+        head = "the run was ended, since everybody waited for what nobody would do:"
+        return f"{head}\n{failure.explanation}"
+    if isinstance(failure, ModuleFailed):
+        return f"the run was ended, since {failure.name} failed: {failure.error}"
+    if failure is not None:
+        return f"the run was ended: {failure.explanation}"
+    return "the run has finished" if view.exit_code == 0 else "the run was stopped"
