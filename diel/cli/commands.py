@@ -143,6 +143,14 @@ def _schema_arguments(parser: argparse.ArgumentParser) -> None:
     )  # fmt: skip
 
 
+def _examples_arguments(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("name", nargs="?", metavar="NAME", help="the example to copy")
+    parser.add_argument(
+        "--to", type=Path, default=Path(), metavar="DIR",
+        help="the folder to copy it to, made if need be (default: this one)",
+    )  # fmt: skip
+
+
 def _new_module_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("name", metavar="NAME", help="the module's name, a Python identifier")
     parser.add_argument(
@@ -292,6 +300,14 @@ COMMANDS = (
         "what they mean and underlines mistakes. docs/workflow-file.md says how.",
         _schema_arguments,
         "diel.cli.workflow_file:schema",
+    ),
+    Command(
+        "examples",
+        "list workflow files that come with diel, or copy one",
+        "List the workflow files that come with diel, and what each does; or copy one, with the "
+        "files that it needs. A file that is there already is never replaced.",
+        _examples_arguments,
+        "diel.cli.examples:examples",
     ),
     Command(
         "new-module",

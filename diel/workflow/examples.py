@@ -1,0 +1,141 @@
+"""The examples that come with diel: listed, and copied with the files that they need.
+
+They are the files in ``workflows/`` of a checkout, which an installed package carries in
+``diel/example_files``.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any, Final
+
+from diel.errors import LaunchError
+from diel.frozen import Frozen
+from diel.text import did_you_mean
+
+if sys.version_info >= (3, 11):
+    import tomllib
+else:
+    import tomli as tomllib
+
+_PACKAGE: Final = Path(__file__).parents[1]
+_FOLDERS: Final = (_PACKAGE / "example_files", _PACKAGE.parent / "workflows")
+_OURS: Final = "hello.toml"
+"""Without it a folder of that name is somebody else's."""
+_SENTENCE: Final = re.compile(r".*?[.?!](?=\s|$)", re.DOTALL)
+
+
+class Example(Frozen):
+    """A workflow file that comes with diel.
+
+    Attributes
+    ----------
+    name : str
+        That of its file, without ``.toml``.
+    file : Path
+    text : str
+        What it does: the first sentence of the comment at its beginning.
+    needs : tuple of Path
+        Files beside it that it names: its modules' code, programs to compile.
+    """
+
+    name: str
+    file: Path
+    text: str
+    needs: tuple[Path, ...]
+
+
+def list_examples() -> list[Example]:
+    """Return the examples, by name; none where diel was installed without them."""
+    folder = next((folder for folder in _FOLDERS if (folder / _OURS).is_file()), None)
+    if folder is None:
+        return []
+    return [_example(file) for file in sorted(folder.glob("*.toml"))]
+
+
+def find_example(name: str) -> Example:
+    """Return the example of a name, with or without ``.toml``.
+
+    Raises
+    ------
+    LaunchError
+        If there is none; it says which there are.
+    """
+    known = {example.name: example for example in list_examples()}
+    found = known.get(name.removesuffix(".toml"))
+    if found is None:
+        near = did_you_mean(name, known)
+        meant = f'did you mean "{near}"?' if near else f"there are {', '.join(known) or 'none'}"
+        raise LaunchError(f"there is no example {name!r}: {meant}")
+    return found
+
+
+def copy_example(example: Example, folder: Path) -> list[Path]:
+    """Copy an example with all that it needs; return the files that were written.
+
+    A file that is there already with the same content is left alone.
+
+    Raises
+    ------
+    LaunchError
+        If a file with another content is there, or the folder cannot be written; then nothing has
+        been replaced.
+    """
+    copies = {folder / file.name: _content(file) for file in (example.file, *example.needs)}
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        there = {path for path in copies if os.path.lexists(path)}
+        for path in there:
+            if not path.is_file() or path.read_bytes() != copies[path]:
+                raise LaunchError(f"{path} is there already, and differs: choose --to DIR")
+        for path in copies.keys() - there:
+            with path.open("xb") as file:
+                file.write(copies[path])
+    except OSError as error:
+        raise LaunchError(f"{folder} cannot be written: {error.strerror or error}") from error
+    return list(copies)
+
+
+def _content(file: Path) -> bytes:
+    if file.suffix != ".toml":
+        return file.read_bytes()
+    # Its comments name it as it lies in the checkout.
+    return file.read_bytes().replace(b"workflows/", b"")
+
+
+def _example(file: Path) -> Example:
+    text = file.read_text(encoding="utf-8")
+    words = {word for value in _strings(tomllib.loads(text)) for word in (value, *value.split(":"))}
+    beside = {Path(word).name for word in words if Path(word).parent == Path() and word}
+    needs = sorted(file.with_name(name) for name in beside if name != file.name)
+    return Example(
+        name=file.stem,
+        file=file,
+        text=_first_sentence(text),
+        needs=tuple(path for path in needs if path.is_file()),
+    )
+
+
+def _strings(value: Any) -> Iterator[str]:
+    if isinstance(value, str):
+        yield value
+    elif isinstance(value, dict):
+        for item in value.values():
+            yield from _strings(item)
+    elif isinstance(value, list):
+        for item in value:
+            yield from _strings(item)
+
+
+def _first_sentence(text: str) -> str:
+    comment = []
+    for line in text.splitlines():
+        if not line.startswith("#"):
+            break
+        comment.append(line.lstrip("#").strip())
+    found = _SENTENCE.match(" ".join(comment))
+    return found[0] if found is not None else ""
