@@ -82,8 +82,10 @@ class Communicator(Protocol):
     def common_memory(self, size_bytes: int) -> Array | None:
         """Return bytes that are the same for all ranks, if all are on one host that has such."""
 
-    def reduce_scatter(self, array: Array, parts: Sequence[slice]) -> list[tuple[int, int]]:
-        """Sum an array so that each rank has the sum of its part; return who is not finite."""
+    def start_reduce_scatter(
+        self, array: Array, parts: Sequence[slice], not_finite: list[tuple[int, int]]
+    ) -> Request:
+        """Begin to sum an array so that each rank has the sum of its part."""
 
     def allgather(self, array: Array, parts: Sequence[slice]) -> None:
         """Give to all ranks the part of an array that each of them has."""
@@ -463,8 +465,10 @@ class MessageCommunicator(ABC):
             return None
         return self._host_memory.memory(size_bytes, common=True)
 
-    def reduce_scatter(self, array: Array, parts: Sequence[slice]) -> list[tuple[int, int]]:
-        """Sum an array over all ranks, each of which gets one part of the sum.
+    def start_reduce_scatter(
+        self, array: Array, parts: Sequence[slice], not_finite: list[tuple[int, int]]
+    ) -> Request:
+        """Begin to sum an array over all ranks, each of which gets one part of the sum.
 
         Parameters
         ----------
@@ -473,24 +477,22 @@ class MessageCommunicator(ABC):
             written before all ranks have ended this, which the `allgather` that follows sees to.
         parts : sequence of slice
             One for each rank, the same on all ranks.
+        not_finite : list of (int, int)
+            It becomes longer by which ranks have given NaN or infinity within the part, and the
+            first such element.
 
         Returns
         -------
-        list of (int, int)
-            Which ranks have given NaN or infinity within the part, and the first such element.
+        Request
+            As of `start_sum`.
         """
-        found: list[tuple[int, int]] = []
-        if self.size == 1:
-            allreduce.note_not_finite(array, [array], 0, found)
-            return found
         memory, what = self._host_memory, f"the sum of parts of {array.nbytes:,} bytes"
         if memory is not None and len(self._hosts()) == 1 and memory.holds(array):
-            steps = memory.reduce_scatter(array, parts, found)
+            steps = memory.reduce_scatter(array, parts, not_finite)
         else:
             tag = self._next_tag()
-            steps = allreduce.direct_scatter(self, array, parts, tag, not_finite=found)
-        self._start(steps, what).wait()
-        return found
+            steps = allreduce.direct_scatter(self, array, parts, tag, not_finite=not_finite)
+        return self._start(steps, what)
 
     def allgather(self, array: Array, parts: Sequence[slice]) -> None:
         """Give to all ranks the part of an array that each of them has.

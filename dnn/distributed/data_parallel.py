@@ -14,6 +14,7 @@ in one flat buffer, which ranks of one host share where they can.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any, Literal
 from weakref import WeakKeyDictionary
 
@@ -21,6 +22,7 @@ import numpy as np
 
 from dnn.backend import Array, Ops
 from dnn.distributed.communicator import Communicator
+from dnn.distributed.gradient_exchange import FasterWay, GradientExchange
 from dnn.distributed.scheme import RanksScheme, share_gradients
 from dnn.distributed.sharded_state import ShardedState, share_parameters
 from dnn.errors import ConfigurationError
@@ -32,7 +34,7 @@ from dnn.metrics import of_sums
 from dnn.optimizers import Optimizer, Update
 from dnn.precision import Precision
 from dnn.training.data import Samples
-from dnn.training.epoch import Run, Trainer
+from dnn.training.epoch import Piece, Run, Stage, Trainer
 from dnn.training.evaluation import sums_of
 from dnn.training.loss_scaling import LossScaling
 from dnn.training.network import BatchPlan, Network
@@ -66,6 +68,10 @@ class DataParallel(RanksScheme):
         Each rank moves a slice of the parameters, and keeps the optimizer's state of that slice
         alone: one of N ranks an N-th. Averages of parameters are whole. For one network on the
         host, in float32 or float64. See also Notes.
+    overlap : bool, optional
+        Whether sums of gradients begin while those of earlier layers are computed, or all after
+        that; the results are the same. If left out, both are tried, and the faster one is taken.
+        Gradients of less than 1 MiB, of GPUs, in float16 or of `accumulate` are summed after it.
 
     Raises
     ------
@@ -96,6 +102,7 @@ class DataParallel(RanksScheme):
         batch_norm: Literal["own", "together"] = "own",
         wire: Literal["float16"] | None = None,
         sharded: bool = False,
+        overlap: bool | None = None,
     ) -> None:
         super().__init__(comm)
         with self.agreeing():
@@ -104,6 +111,7 @@ class DataParallel(RanksScheme):
                 ("on_nan", on_nan, ("stop", "skip")),
                 ("batch_norm", batch_norm, ("own", "together")),
                 ("wire", wire, ("float16", None)),
+                ("overlap", overlap, (True, False, None)),
             ):
                 if value not in known:
                     allowed = " or ".join(repr(each) for each in known)
@@ -112,13 +120,15 @@ class DataParallel(RanksScheme):
             if sharded and wire is not None:
                 message = "sharded gradients are sent as they are: no wire"
                 raise ConfigurationError(f"DataParallel: {message}")
-            self._options = f"{rows=}, {on_nan=}, {batch_norm=}, {wire=}, sharded={bool(sharded)}"
+            self._options = f"{rows=}, {on_nan=}, {batch_norm=}, {wire=}, {overlap=}"
+            self._options += f", sharded={bool(sharded)}"
         self.same_rows = rows == "shared"
         # Samples of each rank in the last fit of a network, where each has its own.
         self._counts: WeakKeyDictionary[Network, list[int]] = WeakKeyDictionary()
         self.skips = on_nan == "skip"
         self.joins = batch_norm == "together"
         self.wire = wire
+        self.overlap = overlap
         self.sharded = sharded
         self.cuts_state = sharded and self.communicator.size > 1
         self._states: WeakKeyDictionary[Network, ShardedState] = WeakKeyDictionary()
@@ -290,7 +300,10 @@ class _PartTrainer(Trainer):
         self._scheme = scheme
         self._communicator = scheme.communicator
         self._given = batch_size
-        self._exchange = _Exchange(scheme, network, scheme._states.get(network))
+        state = scheme._states.get(network)
+        parts = None if state is None else state.parts
+        self._exchange = GradientExchange(self._communicator, network, scheme.wire, parts)
+        self._is_early = False  # whether sums are begun in the steps that are linked now
         self._counts = scheme.counts(network, samples.count)
         super().__init__(network, update, samples, batch_size, inspect, accumulate)
         self._noise_seeds: dict[bytes, Array] = {}
@@ -362,6 +375,35 @@ class _PartTrainer(Trainer):
     def _assigns_late(self) -> bool:
         return self._scheme.skips or super()._assigns_late()
 
+    def _linked(self, run: Run, stage: Stage | None) -> list[Piece]:
+        """Return a whole step that sums gradients early or late, or tries which is faster."""
+        late = super()._linked(run, stage)
+        if not self._can_overlap(stage):
+            return late
+        self._is_early = True
+        early = super()._linked(run, stage)
+        self._is_early = False
+        if self._scheme.overlap:
+            return early
+        ways = {"behind the backward pass": early[0].calls, "after it": late[0].calls}
+        return [replace(late[0], calls=[(FasterWay(self._communicator, ways), ())])]
+
+    def _can_overlap(self, stage: Stage | None) -> bool:
+        """Whether gradients are final before the end of a step, on all ranks alike."""
+        return (
+            self._scheme.overlap is not False
+            and self._communicator.size > 1
+            and len(self._exchange.buckets) > 1
+            and self.accumulate == 1
+            and not isinstance(self._update, LossScaling)
+            and self._inspect is None
+            and stage is None
+            and self._ops.device == "cpu"
+        )
+
+    def _summed(self, compute: list[Step]) -> list[Step]:
+        return self._exchange.interleaved(compute) if self._is_early else compute
+
     def _moved(self, run: Run, late: Sequence[Step], end: Step) -> list[Step]:
         first: list[Step] = [] if run.rows else [(self._clear, ())]
         if not self._scheme.skips:
@@ -432,93 +474,3 @@ class _PartTrainer(Trainer):
     def exchange(self) -> dict[str, Any]:
         """Return what the last epoch cost, and which rank had NaN, as `History.exchange` has it."""
         return self._report
-
-
-class _Exchange:
-    """The gradients of one network, summed over ranks, and who has some that are not finite."""
-
-    def __init__(self, scheme: DataParallel, network: Network, state: ShardedState | None) -> None:
-        self._scheme = scheme
-        self._communicator = scheme.communicator
-        self._network = network
-        self._flat = network.gradients.flat
-        self._parts = None if state is None else state.parts
-        self._on_host = isinstance(self._flat, np.ndarray)
-        # Of K networks some may diverge, which their histories say.
-        self._looks = self._on_host and network.models is None
-        self.begin()
-
-    def begin(self) -> None:
-        """Count anew: an epoch begins."""
-        self.bytes_sent = self.skipped = self._step = 0
-        self.found: dict[str, Any] | None = None
-
-    def sum(self) -> None:
-        """Replace the gradients, or this rank's slice of them, by the sum over all ranks."""
-        if self._parts is not None:
-            self._sum_part(self._parts)
-            return
-        self._look()
-        self._sum()
-
-    def share(self) -> None:
-        """Take the slices of the parameters that other ranks have moved."""
-        if self._parts is not None:
-            self._communicator.allgather(self._network.parameters.flat, self._parts)
-
-    def sum_and_step(self, calls: Sequence[Step]) -> None:
-        """Do the same and move the parameters, unless the gradients of a rank are not finite."""
-        bad = np.zeros(1)
-        bad[0] = self._look() if self._parts is None else self._sum_part(self._parts)
-        self._communicator.sum(bad)
-        if bad[0] or (self._parts is None and self._sum()):
-            self.skipped += 1
-            return
-        for function, arguments in calls:
-            function(*arguments)
-        self.share()
-
-    def _sum(self) -> bool:
-        """Sum all of them; return whether they were too large for the wire, and note the first."""
-        communicator, flat, wire = self._communicator, self._flat, self._scheme.wire
-        size_bytes = flat.nbytes // 2 if wire else flat.nbytes
-        self.bytes_sent += size_bytes * (communicator.size > 1)
-        communicator.sum(flat, wire=wire)
-        name = None if wire is None else self._not_finite()
-        if name is not None:
-            self._note(name, wire=wire)
-        return name is not None
-
-    def _sum_part(self, parts: Sequence[slice]) -> bool:
-        """Sum this rank's slice; return whether some rank's was not finite, and note the first."""
-        self._step += 1
-        self.bytes_sent += self._flat.nbytes  # half of it as parameters
-        found = self._communicator.reduce_scatter(self._flat, parts)
-        for rank, element in sorted(found)[:1]:
-            segments = self._network.gradients.segments
-            name = next(each.name for each in reversed(segments) if each.start <= element)
-            self._note(name, rank=rank)
-        return bool(found)
-
-    def _note(self, parameter: str, **whose: Any) -> None:
-        """Keep what was found first in an epoch: whose gradients, and where."""
-        if self.found is None:
-            layer = parameter.rpartition(".")[0]
-            self.found = {**whose, "layer": layer, "step": self._step}
-
-    def _look(self) -> bool:
-        """Return whether gradients of this rank are not finite; note the first time."""
-        self._step += 1
-        name = self._not_finite()
-        if name is not None:
-            self._note(name, rank=self._communicator.rank)
-        return name is not None
-
-    def _not_finite(self) -> str | None:
-        """Return the first parameter whose gradient, as it stands, is not finite."""
-        if not self._looks or np.isfinite(np.dot(self._flat, self._flat)):
-            return None
-        gradients = self._network.gradients
-        # Their squares may be too large where they are not.
-        names = (segment.name for segment in gradients.segments)
-        return next((name for name in names if not np.isfinite(gradients[name]).all()), None)

@@ -266,7 +266,7 @@ class Trainer:
                 # The number of the step, which noise depends on, goes on in any case.
                 compute += [step for step in assign if step[1][-1].dtype != network.dtype]
             calls = [
-                *self._weighed((part.stop - part.start) / run.total, compute),
+                *self._summed(self._weighed((part.stop - part.start) / run.total, compute)),
                 *look,
                 *self._tally(plan),
                 *self._accumulated(len(pieces), len(parts)),
@@ -324,6 +324,10 @@ class Trainer:
             column = factor.reshape(factor.shape if flat.ndim == 1 else (-1, 1))
             return [*compute, ops.elementwise(Multiply.formula, (flat, column), flat)]
         return [(ops.copy, (factor, network.gradient_scale)), *compute]
+
+    def _summed(self, compute: list[Step]) -> list[Step]:
+        """Return a computation that also adds up, over ranks, gradients that are ready."""
+        return compute
 
     def _accumulated(self, piece: int, pieces: int) -> list[Step]:
         """Return what adds the gradients of a piece to those before; all are in the last one's."""

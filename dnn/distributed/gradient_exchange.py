@@ -1,0 +1,300 @@
+"""Gradients of one network, summed over ranks: at the end of a step, or while it is computed.
+
+The buffer of gradients is cut into buckets, between parameters, which are summed from the last one
+to the first, the order in which a backward pass has them ready::
+
+    compute     backward 5 | backward 4 | backward 3 | backward 2 | backward 1 |
+    exchange               start 5, 4   | poll       | start 3, 2 | poll       | start 1, wait
+    steps       program    Python         program      Python       program      Python
+
+Neither MPI nor memory that ranks share moves anything while a rank computes, so that the program of
+a step is cut where a layer is done, and sums under way are polled there. Buckets are the same
+whether they are summed early or late, and so are the bits.
+"""
+
+from __future__ import annotations
+
+import logging
+import time
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any, Final
+
+import numpy as np
+
+from dnn.backend import Array
+from dnn.distributed.communicator import Communicator
+from dnn.distributed.transfers import Request
+from dnn.graph.operation import Step
+from dnn.parameters import FlatBuffer
+from dnn.training.network import Network
+
+__all__ = ["FasterWay", "GradientExchange"]
+
+LEAST_BUCKET_BYTES: Final = 1 << 20
+MOST_BUCKETS: Final = 8
+
+# How often each way of a step is timed; the first time of each warms it up.
+_TRIES: Final = 5
+
+
+def buckets_of(buffer: FlatBuffer) -> list[slice]:
+    """Cut a buffer of one network between its segments.
+
+    Returns
+    -------
+    list of slice
+        From the last to the first: each of `LEAST_BUCKET_BYTES` at least, but the last one here.
+    """
+    flat = buffer.flat
+    if flat.ndim != 1:
+        return [slice(0, len(flat))]
+    least = max(LEAST_BUCKET_BYTES, flat.nbytes // MOST_BUCKETS) // flat.itemsize
+    buckets: list[slice] = []
+    stop = flat.size
+    for segment in reversed(buffer.segments):
+        if stop - segment.start >= least or segment.start == 0:
+            buckets.append(slice(segment.start, stop))
+            stop = segment.start
+    return buckets or [slice(0, flat.size)]
+
+
+class GradientExchange:
+    """The gradients of one network, summed over ranks, and who has some that are not finite.
+
+    Parameters
+    ----------
+    communicator : Communicator
+    network : Network
+    wire : str, optional
+        What gradients are sent in.
+    parts : sequence of slice, optional
+        Which slice of the sum each rank needs; all of it if left out.
+
+    Attributes
+    ----------
+    buckets : list of slice
+        In the order in which they are summed.
+    bytes_sent, skipped : int
+        By this rank, and how many steps were left out, since `begin`.
+    found : dict, optional
+        Whose gradients were first not finite since `begin`, and where.
+    """
+
+    def __init__(
+        self,
+        communicator: Communicator,
+        network: Network,
+        wire: str | None,
+        parts: Sequence[slice] | None,
+    ) -> None:
+        self._communicator = communicator
+        self._network = network
+        self._flat = network.gradients.flat
+        self._wire = wire
+        self._parts = parts
+        # Of K networks some may diverge, which their histories say.
+        self._looks = isinstance(self._flat, np.ndarray) and network.models is None
+        self.buckets = buckets_of(network.gradients)
+        self._under_way: list[Request] = []
+        self._not_finite: list[tuple[int, int]] = []  # in this step: whose, and which element
+        self.begin()
+
+    def begin(self) -> None:
+        """Count anew: an epoch begins."""
+        self.bytes_sent = self.skipped = self._step = 0
+        self.found: dict[str, Any] | None = None
+
+    def start(self) -> None:
+        """Begin to sum the next bucket, whose gradients are ready."""
+        communicator, bucket = self._communicator, self.buckets[len(self._under_way)]
+        if self._parts is None:
+            gradients = self._flat[bucket]
+            self._look(bucket)
+            size_bytes = gradients.nbytes // 2 if self._wire else gradients.nbytes
+            self.bytes_sent += size_bytes * (communicator.size > 1)
+            request = communicator.start_sum(gradients, wire=self._wire)
+        else:
+            self.bytes_sent += self._flat[bucket].nbytes  # half of it as parameters
+            parts = [_common(part, bucket) for part in self._parts]
+            request = communicator.start_reduce_scatter(self._flat, parts, self._not_finite)
+        self._under_way.append(request)
+
+    def poll(self) -> None:
+        """Let sums that were begun go on."""
+        if self._under_way:
+            self._under_way[-1].test()
+
+    def sum(self) -> bool:
+        """Replace the gradients, or this rank's slice of them, by the sum over all ranks.
+
+        Returns
+        -------
+        bool
+            Whether gradients of this rank, or those in its slice of any rank, were not finite, or
+            the sum was too large for the wire.
+        """
+        self._step += 1
+        while len(self._under_way) < len(self.buckets):
+            self.start()
+        for request in self._under_way:
+            request.wait()
+        self._under_way.clear()
+        segments = self._network.gradients.segments
+        found = sorted(self._not_finite)
+        self._not_finite.clear()
+        for rank, element in found[:1]:
+            name = next(each.name for each in reversed(segments) if each.start <= element)
+            self._note(name, rank=rank)
+        too_large = None
+        if self._wire is not None and self._looks:
+            too_large = self._first_not_finite(slice(0, self._flat.size))
+        if too_large is not None:
+            self._note(segments[too_large].name, wire=self._wire)
+        return bool(found) or too_large is not None
+
+    def share(self) -> None:
+        """Take the slices of the parameters that other ranks have moved."""
+        if self._parts is not None:
+            self._communicator.allgather(self._network.parameters.flat, self._parts)
+
+    def sum_and_step(self, calls: Sequence[Step]) -> None:
+        """Sum and move the parameters, unless the gradients of a rank are not finite."""
+        bad = np.zeros(1)
+        bad[0] = self.sum()
+        self._communicator.sum(bad)
+        if bad[0]:
+            self.skipped += 1
+            return
+        for function, arguments in calls:
+            function(*arguments)
+        self.share()
+
+    def interleaved(self, steps: Sequence[Step]) -> list[Step]:
+        """Return what computes gradients, with sums of buckets begun where these are ready.
+
+        Parameters
+        ----------
+        steps : sequence of (function, arguments)
+            That write the gradients.
+        """
+        buffer = self._network.gradients
+        last = last_uses(steps, buffer)
+        starts = [0] * len(steps)  # how many buckets are begun behind each step
+        after = 0
+        for bucket in self.buckets:
+            inside = (s.name for s in buffer.segments if bucket.start <= s.start < bucket.stop)
+            after = max([after, *(last[name] for name in inside)])
+            starts[after] += 1
+        layers_done = {last[segment.name] for segment in buffer.segments}
+        spread: list[Step] = []
+        begun = 0
+        for at, step in enumerate(steps):
+            spread.append(step)
+            if at == len(steps) - 1:
+                break  # the rest is begun by `sum`
+            spread += [(self.start, ())] * starts[at]
+            if begun and not starts[at] and at in layers_done:
+                spread.append((self.poll, ()))
+            begun += starts[at]
+        return spread
+
+    def _note(self, parameter: str, **whose: Any) -> None:
+        """Keep what was found first in an epoch: whose gradients, and where."""
+        if self.found is None:
+            layer = parameter.rpartition(".")[0]
+            self.found = {**whose, "layer": layer, "step": self._step}
+
+    def _look(self, bucket: slice) -> None:
+        """Note whether gradients of this rank, as they stand, are not finite."""
+        at = self._first_not_finite(bucket) if self._looks else None
+        if at is not None:
+            segment = self._network.gradients.segments[at]
+            self._not_finite.append((self._communicator.rank, segment.start))
+
+    def _first_not_finite(self, bucket: slice) -> int | None:
+        """Return the first segment of a bucket that has an element that is not finite."""
+        values = self._flat[bucket]
+        if np.isfinite(np.dot(values, values)):
+            return None
+        # Their squares may be too large where they are not.
+        gradients = self._network.gradients
+        for at, segment in enumerate(gradients.segments):
+            is_inside = bucket.start <= segment.start < bucket.stop
+            if is_inside and not np.isfinite(gradients[segment.name]).all():
+                return at
+        return None
+
+
+def _common(part: slice, bucket: slice) -> slice:
+    """Return what two slices have in common: nothing, perhaps, which lies in neither then."""
+    start = max(part.start, bucket.start)
+    return slice(start, max(start, min(part.stop, bucket.stop)))
+
+
+def last_uses(steps: Sequence[Step], buffer: FlatBuffer) -> dict[str, int]:
+    """Return, by name, the last step that reads or writes each segment of a buffer on the host.
+
+    0 for a segment that no step uses.
+    """
+    base, item = buffer.flat.ctypes.data, buffer.flat.itemsize
+    last = dict.fromkeys((segment.name for segment in buffer.segments), 0)
+    for at, (_, arguments) in enumerate(steps):
+        for array in _arrays_in(arguments):
+            start, stop = np.lib.array_utils.byte_bounds(array)
+            for segment in buffer.segments:
+                if start < base + segment.stop * item and base + segment.start * item < stop:
+                    last[segment.name] = at
+    return last
+
+
+def _arrays_in(value: Any) -> Iterator[Array]:
+    if isinstance(value, np.ndarray):
+        yield value
+    elif isinstance(value, (tuple, list)):
+        for each in value:
+            yield from _arrays_in(each)
+
+
+class FasterWay:
+    """A step that can be computed in two ways: both are timed, and all ranks take the faster one.
+
+    Parameters
+    ----------
+    communicator : Communicator
+    ways : mapping of str to sequence of (function, arguments)
+        They have the same results, and are the same on all ranks.
+    """
+
+    def __init__(self, communicator: Communicator, ways: Mapping[str, Sequence[Step]]) -> None:
+        self._communicator = communicator
+        self._ways = ways
+        self._times_s: dict[str, list[float]] = {name: [] for name in ways}
+        self._chosen: Sequence[Step] = ()
+
+    def __call__(self) -> None:
+        """Compute a step."""
+        if not self._chosen:
+            self._try()
+            return
+        for function, arguments in self._chosen:
+            function(*arguments)
+
+    def _try(self) -> None:
+        """Compute it in the way that was timed less often."""
+        name = min(self._times_s, key=lambda each: len(self._times_s[each]))
+        began_s = time.perf_counter()
+        for function, arguments in self._ways[name]:
+            function(*arguments)
+        self._times_s[name].append(time.perf_counter() - began_s)
+        if min(map(len, self._times_s.values())) == _TRIES:
+            self._choose()
+
+    def _choose(self) -> None:
+        own = [min(times[1:]) for times in self._times_s.values()]  # the least disturbed
+        slowest = np.max(self._communicator.gather_values(own), axis=0).tolist()
+        _, name = min(zip(slowest, self._ways, strict=True))
+        self._chosen = self._ways[name]
+        took = ", ".join(
+            f"{each} {1e3 * s:.3f} ms" for each, s in zip(self._ways, slowest, strict=True)
+        )
+        logging.getLogger("dnn").info("gradients are summed %s: a step took %s", name, took)
