@@ -378,11 +378,16 @@ class MessageCommunicator(ABC):
             return iter(())
         if narrow is not None:
             return allreduce.direct(self, array, self._next_tag(), narrow)
-        memory = self._host_memory
-        if routine is None and memory is not None and memory.holds(array):
-            routine = "shared"
-        name = routine or self.choices.name_for(array.nbytes, offered)
-        return offered[name](array, self._next_tag())
+        return offered[self._name_of(array, routine)](array, self._next_tag())
+
+    def _name_of(self, array: Array, routine: str | None) -> str:
+        """Return by which routine an array is summed, if one was not asked for."""
+        if routine is not None:
+            return routine
+        offered, memory = self._routines(array.dtype), self._host_memory
+        if memory is not None and memory.holds(array):
+            return "shared"
+        return self.choices.name_for(array.nbytes, offered)
 
     def _routines(self, dtype: np.dtype[Any]) -> Mapping[str, Routine]:
         """Return the routines that sum such elements here, by name."""

@@ -19,8 +19,10 @@ if TYPE_CHECKING:
 
 __all__ = ["Request", "Sum", "Transfer"]
 
-# A wait polls for so long, giving its core to others, and sleeps afterwards: a tenth of the time
-# that it has lasted, within bounds. Failures of others are looked for while it sleeps.
+# A wait polls for so long, and sleeps afterwards: a tenth of the time that it has lasted, within
+# bounds. Failures of others are looked for while it sleeps. Small messages are there before it
+# gives its core to others, which on a busy machine keep it for a hundred times as long.
+_SPIN_ALONE_S: Final = 20e-6
 _SPIN_S: Final = 0.5e-3
 _SLEEP_SHARE: Final = 0.1
 _SLEEP_S: Final = (20e-6, 1e-3)
@@ -88,7 +90,8 @@ class Transfer:
         while True:
             waited_s = time.perf_counter() - began_s
             if waited_s < _SPIN_S:
-                os.sched_yield()  # whoever is waited for may be on the same core
+                if waited_s > _SPIN_ALONE_S:
+                    os.sched_yield()  # whoever is waited for may be on the same core
             else:
                 if waited_s >= _LONG_WAIT_S:
                     longest_s = _LONG_SLEEP_S
