@@ -15,6 +15,8 @@ if TYPE_CHECKING:
     from diel.loading.functions import import_function as import_function
     from diel.loading.functions import load_plugin as load_plugin
     from diel.loading.reports import ResultsTable as ResultsTable
+    from diel.opened_run import Run as Run
+    from diel.opened_run import open_run as open_run
     from diel.plugins import installed_plugins as installed_plugins
     from diel.processes import end_with_parent as end_with_parent
     from diel.processes import start_helper as start_helper
@@ -39,6 +41,7 @@ _HOME = {
     "Executive": "diel.embedding",
     "JsonLinesFile": "diel.run.json_lines",
     "ResultsTable": "diel.loading.reports",
+    "Run": "diel.opened_run",
     "child_environment": "diel.workflow.programs",
     "describe_error": "diel.text",
     "duration_s": "diel.text",
@@ -50,6 +53,7 @@ _HOME = {
     "load_plugin": "diel.loading.functions",
     "load_workflow": "diel.workflow.load",
     "locate_function": "diel.workflow.functions",
+    "open_run": "diel.opened_run",
     "start_helper": "diel.processes",
     "whole_lines": "diel.run.json_lines",
 }
@@ -60,6 +64,7 @@ __all__ = [
     "Executive",
     "JsonLinesFile",
     "ResultsTable",
+    "Run",
     "__version__",
     "child_environment",
     "describe_error",
@@ -72,6 +77,7 @@ __all__ = [
     "load_plugin",
     "load_workflow",
     "locate_function",
+    "open_run",
     "start_helper",
     "whole_lines",
 ]

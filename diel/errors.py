@@ -7,6 +7,8 @@
     ├── EditRefused                 an edit would break the workflow file (ValueError)
     ├── LaunchError                 mpiexec cannot be started as asked (RuntimeError)
     ├── PluginError                 an installed plugin is missing or cannot be used (ValueError)
+    ├── MissingPackage              an optional package is not installed (ImportError)
+    ├── SweepCallError              diel.sweep cannot start a sweep as asked (ValueError)
     ├── NewModuleError              a new module cannot be written as asked (ValueError)
     ├── PageError                   the page cannot be served, or show what was asked (RuntimeError)
     ├── RunDirectoryError           the run directory cannot be read or written (OSError)
@@ -151,6 +153,14 @@ class LaunchError(DielError, RuntimeError):
 
 class PluginError(DielError, ValueError):
     """What an installed package declares for diel is not there, or cannot be used."""
+
+
+class MissingPackage(DielError, ImportError):
+    """An optional package is not installed; the message names the extra that has it."""
+
+
+class SweepCallError(DielError, ValueError):
+    """`diel.sweep` cannot start a sweep as asked: of a function that others could not import."""
 
 
 class NewModuleError(DielError, ValueError):

@@ -7,6 +7,7 @@ them.
 from __future__ import annotations
 
 import contextlib
+from collections.abc import Iterator
 from typing import Any, Protocol
 
 from diel.loading.reports import reporting
@@ -49,6 +50,17 @@ class WatchedSweep(Protocol):
 
     def rows(self, start: int = 0) -> list[dict[str, Any]]:
         """Return rows of the table from one on: numbers, words, or None, by column."""
+
+    def trials(self) -> Iterator[dict[str, Any]]:
+        """Yield a row for each trial that has ended: all of them, as many as there are.
+
+        ``curve``: its learning curve, a list of ``[step, objective]``, perhaps empty.
+
+        Raises
+        ------
+        OSError, ValueError
+            If its files cannot be read.
+        """
 
     def figures(self, theme: str = "light") -> dict[str, dict[str, Any]]:
         """Return Plotly figures by name, those that have something to show.

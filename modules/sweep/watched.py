@@ -15,7 +15,8 @@ import contextlib
 import csv
 import json
 import shlex
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from itertools import islice
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
@@ -27,7 +28,7 @@ from ..report.picture import Picture
 from ..report.sweep import CURVE, DONE, REASON, STATE, STOPPED, TRIAL, Moment, Sweep
 from ..space import Space
 from ..trial import Reports, thinned
-from .ledger import LedgerError, LedgerReader, about_of, as_numbers, record_at
+from .ledger import LedgerError, LedgerReader, about_of, as_numbers, record_at, trials_of
 from .output import cell
 from .running_curves import read_running_curves
 
@@ -204,6 +205,17 @@ class WatchedSweep:
             {name: _plain(value) for name, value in row.items() if name != "started_s"}
             for row in self._rows[start:]
         ]
+
+    def trials(self) -> Iterator[dict[str, Any]]:
+        """Yield a row for each trial that has ended, with ``curve``: steps and objectives.
+
+        A `LedgerError` if the ledger is damaged, an OSError if it cannot be read.
+        """
+        records = trials_of(self._ledger)
+        while part := list(islice(records, _AT_ONCE)):
+            for row in self._flat(part):
+                curve = [list(point) for point in row.pop(CURVE, ())]
+                yield {**{name: _plain(value) for name, value in row.items()}, "curve": curve}
 
     def figures(self, theme: str = "light") -> dict[str, Figure]:
         """Return Plotly figures by name, those that have something to show; see `figures_of`."""

@@ -37,7 +37,7 @@ LAYERS = {
         executive
         gui
         cli testing
-        embedding
+        embedding opened_run
         iel
     """,
     "dnn": """
@@ -349,6 +349,7 @@ def test_the_public_names_of_diel() -> None:
         "Executive",
         "JsonLinesFile",
         "ResultsTable",
+        "Run",
         "__version__",
         "child_environment",
         "describe_error",
@@ -361,6 +362,7 @@ def test_the_public_names_of_diel() -> None:
         "load_plugin",
         "load_workflow",
         "locate_function",
+        "open_run",
         "start_helper",
         "whole_lines",
     ]

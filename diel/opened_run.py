@@ -1,0 +1,402 @@
+"""A run as an object of Python: of a script, or of a notebook, while it goes on or afterwards.
+
+::
+
+    import diel
+
+    run = diel.open_run("runs/study-20260101-120000")
+    run.state                           # "running", "finished", ...
+    run.results()                       # its table of results as a pandas frame
+    run.figure("history")               # of its sweep, by Plotly
+
+It reads the run's directory and nothing else, so it may lie on another machine. What it says is as
+of the moment in which it is asked.
+"""
+
+from __future__ import annotations
+
+import html
+import os
+import time
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Final, Literal, TypeAlias
+
+from diel.errors import MissingPackage, RunDirectoryError
+from diel.loading.sweeps import WatchedSweep, watch_sweeps
+from diel.run.directory import RunDirectory, open_regular
+from diel.run.fields import Record
+from diel.run.history import State, is_run, summarize
+from diel.run.journal import JournalReader
+from diel.run.results import best_row, rank_rows, read_rows
+from diel.run.view import GroupView, ResultsView, RunView
+from diel.text import format_duration, format_value
+
+if TYPE_CHECKING:
+    import plotly.graph_objects
+
+Form: TypeAlias = Literal["pandas", "polars", "rows"]
+
+_TABLE_ROWS: Final = 5
+_LOOK_EVERY_S: Final = 0.2
+_LONGEST_LOG_BYTES: Final = 2**26
+
+
+def open_run(path: str | os.PathLike[str]) -> Run:
+    """Open the directory of a run: one that goes on, that has ended, or that was killed.
+
+    Parameters
+    ----------
+    path : path
+        The run's directory, such as ``runs/study-20260101-120000``.
+
+    Returns
+    -------
+    Run
+
+    Raises
+    ------
+    RunDirectoryError
+        If it is none, or cannot be read.
+    """
+    folder = Path(path)
+    if not is_run(folder):
+        raise RunDirectoryError(
+            f"{folder} is no run's directory: it holds no journal. diel runs DIR lists the runs "
+            "of a folder"
+        )
+    return Run(folder)
+
+
+class Run:
+    """A run, from its directory; `open_run` makes it.
+
+    Attributes
+    ----------
+    path : Path
+        Its directory.
+    """
+
+    def __init__(self, path: str | os.PathLike[str]) -> None:
+        self._directory = RunDirectory(path)
+        self.path = self._directory.path
+        self._reader = JournalReader(self._directory.journal)
+        self._view = RunView()
+        self._sweeps: dict[str, WatchedSweep] = {}
+
+    # -- how it stands ----------------------------------------------------------------------------
+
+    @property
+    def view(self) -> RunView:
+        """What the journal says so far: groups, results, failures, times."""
+        for record in self._reader.new_records():
+            self._view.apply(record)
+        return self._view
+
+    @property
+    def state(self) -> State:
+        """One of running, finished, failed, stopped, killed, never started and damaged."""
+        return summarize(self.path, time.time()).state
+
+    @property
+    def name(self) -> str:
+        """The name of the workflow."""
+        return self.view.name or self.path.name
+
+    @property
+    def groups(self) -> dict[str, GroupView]:
+        """Its groups by name: the state and the iteration of each."""
+        return self.view.groups
+
+    @property
+    def complaint(self) -> str:
+        """What was damaged in the journal, in a line; empty if nothing was."""
+        return self._reader.complaint
+
+    def journal(self) -> Iterator[Record]:
+        """Yield all records of the journal, each of its own class of `diel.run.records`."""
+        yield from JournalReader(self._directory.journal).new_records()
+
+    def wait(self, timeout_s: float | None = None) -> State:
+        """Wait until the run has ended; return its state, or "running" after the timeout."""
+        deadline_s = None if timeout_s is None else time.monotonic() + timeout_s
+        while (state := self.state) == "running":
+            if deadline_s is not None and time.monotonic() >= deadline_s:
+                break
+            time.sleep(_LOOK_EVERY_S)
+        return state
+
+    def stop(self) -> None:
+        """Ask the run to stop, as Ctrl-C does; it can be resumed."""
+        self._directory.request_stop()
+
+    # -- logs -------------------------------------------------------------------------------------
+
+    @property
+    def logs(self) -> list[str]:
+        """The names of its log files, such as ``trainer.0.0.log``."""
+        return sorted(file.name for file in self._directory.logs.glob("*") if file.is_file())
+
+    def log(self, name: str) -> str:
+        """Return what a log file says, the last 64 MiB of it.
+
+        Raises
+        ------
+        RunDirectoryError
+            If there is none of that name.
+        """
+        there = self.logs
+        known = [one for one in there if one in (name, f"{name}.log")]
+        if not known:
+            raise RunDirectoryError(
+                f"{self.path} has no log {name!r}; there are {', '.join(there) or 'none'}"
+            )
+        with open_regular(self._directory.logs / known[0]) as file:
+            file.seek(max(0, file.seek(0, os.SEEK_END) - _LONGEST_LOG_BYTES))
+            return file.read().decode(errors="replace")
+
+    # -- results ----------------------------------------------------------------------------------
+
+    @property
+    def tables(self) -> list[str]:
+        """The names of its tables of results, such as ``results.csv``."""
+        found = (file.name for file in self.path.glob("results*.csv") if file.is_file())
+        return sorted(found, key=lambda name: (len(name), name))
+
+    def results(self, table: str | None = None, as_: Form = "pandas") -> Any:
+        """Return a table of results.
+
+        Parameters
+        ----------
+        table : str, optional
+            One of `tables`; need not be said where there is one.
+        as_ : {"pandas", "polars", "rows"}
+            A pandas or polars frame, or a list of dictionaries by column.
+
+        Raises
+        ------
+        RunDirectoryError
+            If there is no such table, or it cannot be read.
+        MissingPackage
+            If pandas, or polars, is not installed.
+        """
+        return _as_frame(list(read_rows(self.path / self._table(table))), as_)
+
+    def _table(self, table: str | None) -> str:
+        there = self.tables
+        if table is None and len(there) == 1:
+            return there[0]
+        if table is not None and f"{table.removesuffix('.csv')}.csv" in there:
+            return f"{table.removesuffix('.csv')}.csv"
+        if not there:
+            raise RunDirectoryError(f"{self.path} holds no results (yet)")
+        what = "has several tables" if table is None else f"has no table {table!r}"
+        raise RunDirectoryError(f"{self.path} {what}: name one of {', '.join(there)}")
+
+    @property
+    def best(self) -> dict[str, Any] | None:
+        """The best row of the first table that ranks its rows; None if there is none yet."""
+        for table in self.view.results.values():
+            if table.rows and table.objective:
+                found = best_row(table.rows, table.objective, table.maximise)
+                return {**found, **table.constants}
+        return None
+
+    # -- sweeps -----------------------------------------------------------------------------------
+
+    @property
+    def sweeps(self) -> list[str]:
+        """The names of its sweeps that have begun: group and module of each master."""
+        return [sweep.name for sweep in self._read_sweeps()]
+
+    def trials(self, sweep: str | None = None, as_: Form = "pandas") -> Any:
+        """Return the trials of a sweep, in the order in which they ended.
+
+        Parameters
+        ----------
+        sweep : str, optional
+            One of `sweeps`; need not be said where there is one.
+        as_ : {"pandas", "polars", "rows"}
+
+        Returns
+        -------
+        frame or list of dict
+            A column, or key, for each parameter and metric, and ``curve``: the learning curve, a
+            list of ``[step, objective]``, empty where there is none.
+
+        Raises
+        ------
+        RunDirectoryError
+            If there is no such sweep.
+        MissingPackage
+            If pandas, or polars, is not installed.
+        """
+        return _as_frame(list(self._sweep(sweep).trials()), as_)
+
+    def trial(self, number: int, sweep: str | None = None) -> dict[str, Any]:
+        """Return what is known of a trial: parameters, metrics, seed, the command to repeat it.
+
+        Raises
+        ------
+        RunDirectoryError
+            If there is no such trial.
+        """
+        found = self._sweep(sweep).trial(number)
+        if found is None:
+            raise RunDirectoryError(f"{self.path} has no trial {number} (yet)")
+        return found
+
+    def figure(
+        self, name: str, *, sweep: str | None = None, theme: str = "light"
+    ) -> plotly.graph_objects.Figure:
+        """Return a figure of a sweep: history, parallel, importance, contour, curves, ...
+
+        Parameters
+        ----------
+        name : str
+            One of `figures`.
+        sweep : str, optional
+            One of `sweeps`; need not be said where there is one.
+        theme : {"light", "dark"}
+
+        Raises
+        ------
+        RunDirectoryError
+            If there is no such sweep, or nothing to show by that name.
+        MissingPackage
+            If Plotly is not installed.
+        """
+        try:
+            import plotly.graph_objects as graph
+        except ImportError:
+            raise MissingPackage('figures need Plotly: pip install "diel[gui]"') from None
+        figures = self._sweep(sweep).figures(theme)
+        if name not in figures:
+            raise RunDirectoryError(
+                f"{self.path}: no figure {name!r}; with these trials there are "
+                f"{', '.join(figures) or 'none'}"
+            )
+        return graph.Figure(figures[name])
+
+    def figures(self, sweep: str | None = None) -> list[str]:
+        """Return the names of the figures that have something to show."""
+        return list(self._sweep(sweep).figures())
+
+    def _read_sweeps(self) -> list[WatchedSweep]:
+        for found in watch_sweeps(self._directory):
+            self._sweeps.setdefault(found.name, found)
+        for sweep in self._sweeps.values():
+            while sweep.refresh() and self.state != "running":
+                pass  # a part of a long ledger at a time
+        return list(self._sweeps.values())
+
+    def _sweep(self, name: str | None) -> WatchedSweep:
+        there = {sweep.name: sweep for sweep in self._read_sweeps()}
+        if name is None and len(there) == 1:
+            return next(iter(there.values()))
+        if name is not None and name in there:
+            return there[name]
+        if not there:
+            raise RunDirectoryError(f"{self.path} has no sweep (that has begun)")
+        what = "has several sweeps" if name is None else f"has no sweep {name!r}"
+        raise RunDirectoryError(f"{self.path} {what}: name one of {', '.join(there)}")
+
+    # -- for people -------------------------------------------------------------------------------
+
+    def __repr__(self) -> str:
+        return f"<run {self.name}: {self.state}, {self.path}>"
+
+    def _repr_html_(self) -> str:
+        """Return how the run stands, for a notebook."""
+        view, summary = self.view, summarize(self.path, time.time())
+        lasted = "" if summary.duration_s is None else format_duration(summary.duration_s)
+        ranks = f"{view.ranks} ranks" if view.ranks else ""
+        facts = " · ".join(filter(None, (lasted, ranks, self.path.name)))
+        parts = [
+            f"<div><b>{html.escape(self.name)}</b> {_badge(summary.state)} "
+            f"<span style='opacity:.65'>{html.escape(facts)}</span></div>"
+        ]
+        if summary.reason:
+            parts.append(f"<div>{html.escape(summary.reason)}</div>")
+        parts += [_group_line(view, group) for group in view.groups.values()]
+        parts += [_table_of(table) for table in view.results.values() if table.count]
+        style = "font-family:system-ui,sans-serif;font-size:13px;line-height:1.6"
+        return f"<div style='{style}'>{''.join(parts)}</div>"
+
+
+_COLOURS: Final = {
+    "running": "#0072b2",
+    "finished": "#007a5a",
+    "failed": "#b3261e",
+    "killed": "#b3261e",
+    "damaged": "#b3261e",
+}
+
+
+def _badge(state: str) -> str:
+    colour = _COLOURS.get(state, "#5c6876")
+    style = f"background:{colour};color:#fff;border-radius:9px;padding:1px 8px;font-size:12px"
+    return f"<span style='{style}'>{html.escape(state)}</span>"
+
+
+def _group_line(view: RunView, group: GroupView) -> str:
+    text = group.state
+    if group.state == "running" and group.copies:
+        text = f"running, {group.copies_finished} of {group.copies} copies finished"
+    if group.iteration and view.is_repeated(group.name):
+        text += f", {group.describe_iteration(group.iteration)}"
+    said = [
+        f"{name}: {words or ''} {format_value(done)}"
+        + (f" of {format_value(total)}" if total else "")
+        for name, (done, total, words) in view.progress.items()
+        if name in view.running and view.running[name].group == group.name
+    ]
+    lines = "".join(f"<br>&emsp;{html.escape(line)}" for line in said[:_TABLE_ROWS])
+    return f"<div>group {html.escape(group.name)}: {html.escape(text)}{lines}</div>"
+
+
+def _table_of(table: ResultsView) -> str:
+    """Return the best rows of a table, or those that came first where nothing ranks them."""
+    rows: Sequence[Any] = table.rows
+    head = f"{table.count:,} results of {table.module}"
+    if table.objective and rows:
+        rows = rank_rows([row for row in rows if row.get(table.objective) is not None],
+                         table.objective, table.maximise)  # fmt: skip
+        head += f", best by {'highest' if table.maximise else 'lowest'} {table.objective}"
+    columns = [name for name in table.columns if name not in table.constants]
+    cell = "padding:2px 10px;text-align:right"
+    titles = "".join(f"<th style='{cell}'>{html.escape(name)}</th>" for name in columns)
+    body = "".join(
+        "<tr>" + "".join(
+            f"<td style='{cell}'>{html.escape(_shown(row.get(name)))}</td>" for name in columns
+        ) + "</tr>"
+        for row in rows[:_TABLE_ROWS]
+    )  # fmt: skip
+    return (
+        f"<div style='margin-top:6px'>{html.escape(head)}</div>"
+        f"<table style='border-collapse:collapse'><tr>{titles}</tr>{body}</table>"
+    )
+
+
+def _shown(value: Any) -> str:
+    return "" if value is None else format_value(value, digits=4)
+
+
+def _as_frame(rows: list[dict[str, Any]], as_: str) -> Any:
+    """Return rows as they are, or as a frame of an optional package."""
+    if as_ == "rows":
+        return rows
+    if as_ not in ("pandas", "polars"):
+        raise ValueError(f"as_ is pandas, polars or rows, not {as_!r}")
+    try:
+        if as_ == "pandas":
+            import pandas
+
+            return pandas.DataFrame(rows)
+        import polars
+
+        return polars.DataFrame(rows, infer_schema_length=None, strict=False)
+    except ImportError:
+        raise MissingPackage(
+            f'{as_} is not installed: pip install "diel[frames]"; as_="rows" gives dictionaries'
+        ) from None
