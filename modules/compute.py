@@ -146,6 +146,8 @@ class Compute:
         On a GPU as many as its free memory holds, at most what pays for networks of that size: as
         the table of the run says, if that was measured.
         """
+        if wanted.is_recurrent:
+            return 1  # several in one plan have not been measured
         if wanted.is_convolutional or (wanted.layers is not None and self.is_gpu):
             return MOST_CONVOLUTIONAL if features <= SMALL_IMAGE and not self.is_gpu else 1
         if not self.is_gpu:

@@ -242,6 +242,8 @@ class FusedTrainings:
         """Return how many networks of a kind to train in one plan; the same in every call."""
         if wanted.batch_growth > 1:
             return 1  # its epochs differ, and of a training in a plan a single one is timed
+        if self._rounds.augment or self._rounds[0].is_sequence:
+            return 1  # there is no array of rows, one version behind the other
         if not self._compute.is_gpu:
             return self._compute.most_networks(wanted, self._rounds[0].features)
         key = wanted.plan_key()
@@ -281,7 +283,7 @@ class FusedTrainings:
             # Of rates that a network diverges with nothing can be learned about time.
             wanted = training.wanted.model_copy(update={"learning_rate": None})
             model = NeuralNetwork(
-                layers_of(wanted, data.features, data.classes, data.image_shape),
+                layers_of(wanted, data.features, data.classes, data.shape),
                 loss_of(wanted),
                 optimizer=optimizer_of(wanted, alone.count),
                 routines=self._table,
@@ -309,7 +311,7 @@ class FusedTrainings:
         loss = loss_of(wanted)
         networks = self._kept.pop(key, None)
         if networks is None:
-            layers = layers_of(wanted[0], data.features, data.classes, data.image_shape)
+            layers = layers_of(wanted[0], data.features, data.classes, data.shape)
             networks = Ensemble(
                 layers,
                 loss,
@@ -347,7 +349,7 @@ class _Versions:
 
         self.jobs = rounds.jobs
         self.classes, self.features = rounds[0].classes, rounds[0].features
-        self.image_shape = rounds[0].image_shape
+        self.shape = rounds[0].shape
         rows = 1 + max(int(rows_of.max()) for job in self.jobs for rows_of in (job.train, job.test))
         self.count = rows
         dtype = np.float64 if compute.precision == "float64" else np.float32

@@ -11,7 +11,7 @@ from pydantic import BaseModel, ConfigDict, Field, model_validator
 from .layer_list import built
 
 if TYPE_CHECKING:
-    from dnn import Layer, Loss, Optimizer
+    from dnn import Layer, Loss, Optimizer, SequenceInput
 
 DEFAULTS: Final[Mapping[str, Mapping[str, Any]]] = {
     "sgd": {"learning_rate": 0.1, "momentum": 0.9, "nesterov": False, "decoupled": False},
@@ -50,8 +50,18 @@ _GOES_WITH: Final[Mapping[str, tuple[str, tuple[str, ...]]]] = {
     "rise": ("schedule", ("one_cycle",)),
 }
 
-_OF_SHAPE: Final = ("channels", "depth", "kernel", "hidden", "activation", "dropout", "batch_norm")
+_OF_SHAPE: Final = (
+    *("channels", "depth", "kernel", "recurrent", "cell", "bidirectional"),
+    *("hidden", "activation", "dropout", "batch_norm"),
+)
 """What says of which layers a network is, where no list of layers does."""
+_PARTS: Final[Mapping[str, tuple[str, str]]] = {
+    "depth": ("channels", "convolutions: give channels, the filters"),
+    "kernel": ("channels", "convolutions: give channels, the filters"),
+    "cell": ("recurrent", "recurrent layers: give recurrent, the units"),
+    "bidirectional": ("recurrent", "recurrent layers: give recurrent, the units"),
+}
+"""What says more of layers that are there if another parameter says so."""
 
 _FLAGS: Final = ("nesterov", "decoupled")
 """Of optimizers, in which all networks of one plan agree."""
@@ -104,6 +114,12 @@ class Hyperparameters(BaseModel):
     )
     depth: int = Field(1, ge=1, description="convolutions in each stage")
     kernel: int = Field(3, ge=1, description="rows and columns of their windows")
+    recurrent: list[Annotated[int, Field(ge=1)]] = Field(
+        [],
+        description="units of each recurrent layer, which reads sequences, or images row by row",
+    )
+    cell: Literal["lstm", "gru", "rnn"] = Field("lstm", description="of recurrent layers")
+    bidirectional: bool = Field(False, description="whether they read from both ends")
     hidden: list[Annotated[int, Field(ge=1)]] = Field(
         [64], description="units of each hidden layer"
     )
@@ -130,9 +146,11 @@ class Hyperparameters(BaseModel):
                     f"{name} goes with {parent} {wanted}, not {getattr(self, parent)!r}: "
                     f"give it an if = {{ {parent} = ... }}"
                 )
-        for name in ("depth", "kernel"):
-            if name in self.model_fields_set and not self.channels:
-                raise ValueError(f"{name} is of convolutions: give channels, the filters of each")
+        for name, (parent, whose) in _PARTS.items():
+            if name in self.model_fields_set and not getattr(self, parent):
+                raise ValueError(f"{name} is of {whose} of each")
+        if self.recurrent and self.channels:
+            raise ValueError("recurrent and channels: a network has either, not both")
         if self.batch_growth > 1 and self.schedule != "constant":
             raise ValueError(
                 f"batch_growth goes with schedule 'constant', not {self.schedule!r}: growing "
@@ -162,6 +180,13 @@ class Hyperparameters(BaseModel):
         return any(layer.kind().startswith("conv") for layer in built(self.layers))
 
     @property
+    def is_recurrent(self) -> bool:
+        """Whether there are recurrent layers."""
+        if self.layers is None:
+            return bool(self.recurrent)
+        return any(layer.kind() in ("lstm", "gru", "rnn") for layer in built(self.layers))
+
+    @property
     def widest(self) -> int:
         """Units of the widest layer."""
         if self.layers is None:
@@ -181,6 +206,7 @@ class Hyperparameters(BaseModel):
         flags = tuple(self.of_optimizer(name) for name in _FLAGS if name in taken)
         return (
             *(tuple(self.channels), self.depth, self.kernel, tuple(self.hidden)),
+            *(tuple(self.recurrent), self.cell, self.bidirectional),
             *(self.activation, self.batch_norm, self.drops, self.batch_size),
             json.dumps(self.layers, sort_keys=True),
             *(self.optimizer, *flags, *scheduled),
@@ -189,64 +215,135 @@ class Hyperparameters(BaseModel):
         )
 
 
-ImageShape = tuple[int, int, int]
-"""Channels, height and width."""
-
-
 def parameters_with(name: str, value: Any) -> dict[str, Any]:
     """Return parameters of which only this one was chosen."""
-    if name in ("depth", "kernel"):
-        return {name: value, "channels": [1]}
+    if name in _PARTS:
+        return {name: value, _PARTS[name][0]: [1]}
     parent, kinds = _GOES_WITH.get(name, ("", ()))
     return {name: value, **({parent: kinds[0]} if parent else {})}
 
 
 def layers_of(
-    wanted: Hyperparameters, features: int, classes: int, image_shape: ImageShape | None = None
+    wanted: Hyperparameters,
+    features: int,
+    classes: int,
+    shape: tuple[int, ...] | None = None,
+    *,
+    in_rows: bool = True,
 ) -> list[Layer]:
-    """Return the layers of a network: convolutions, if any, then hidden layers; or those listed.
+    """Return the layers of a network: convolutions or recurrent layers, if any, then hidden ones.
 
-    Behind listed layers stands one with a unit for each class; before them, where samples are
-    images, one that gives them the shape of images. A ValueError if there are convolutions and
-    samples are no images, or too small for so many.
+    Or those listed, and behind them one with a unit for each class.
+
+    Parameters
+    ----------
+    wanted : Hyperparameters
+    features, classes : int
+        Numbers of a sample, and classes.
+    shape : tuple of int, optional
+        Of an image or a sequence, if samples are such.
+    in_rows : bool
+        Whether an image arrives as one row of numbers.
+
+    Raises
+    ------
+    ValueError
+        If samples are not what the layers read, or images too small for so many stages.
     """
-    from dnn import Activation, BatchNorm, Dropout, Flatten, FullyConnected, Input, Reshape, mlp
+    from dnn import (
+        GRU,
+        LSTM,
+        RNN,
+        Activation,
+        BatchNorm,
+        Dropout,
+        Flatten,
+        FullyConnected,
+        Input,
+        Reshape,
+        SequenceInput,
+        mlp,
+    )
 
+    layers: list[Layer] = [Input(features) if in_rows or shape is None else Input(*shape)]
+    lengths: SequenceInput | None = None
+    if shape is not None and len(shape) == 2:
+        layers = [lengths := SequenceInput(*shape)]
+    as_image = [Reshape(*shape)] if shape is not None and lengths is None and in_rows else []
     if wanted.layers is not None:
-        shape = [] if image_shape is None else [Reshape(*image_shape)]
-        return [Input(features), *shape, *built(wanted.layers), FullyConnected(classes)]
-    layers: list[Layer] = []
+        listed = built(wanted.layers)
+        for layer in listed:
+            if isinstance(layer, (GRU, LSTM, RNN)):
+                layer.lengths = lengths
+        return [*layers, *as_image, *listed, FullyConnected(classes)]
+    if lengths is not None and not wanted.recurrent:
+        raise ValueError("these samples are sequences: give recurrent, the units of each layer")
     if wanted.channels:
-        layers += [*_convolutions(wanted, features, image_shape), Flatten()]
-    for layer in mlp(features, wanted.hidden, classes, wanted.activation):
+        _check_images(wanted, features, shape)
+        layers += [*as_image, *_convolutions(wanted), Flatten()]
+    elif wanted.recurrent:
+        if lengths is None:
+            layers.append(Reshape(*_rows_as_steps(wanted, features, shape)))
+        layers += _recurrent(wanted, lengths)
+    elif not in_rows:
+        layers.append(Flatten())
+    for layer in mlp(features, wanted.hidden, classes, wanted.activation)[1:]:
         if isinstance(layer, Activation):
             layers += [BatchNorm(), layer] if wanted.batch_norm else [layer]
             if wanted.drops:
                 layers.append(Dropout(wanted.dropout))
-        elif not (layers and isinstance(layer, Input)):
+        else:
             layers.append(layer)
     return layers
 
 
-def _convolutions(
-    wanted: Hyperparameters, features: int, image_shape: ImageShape | None
-) -> Iterator[Layer]:
-    """Yield a network's layers up to the last pooling."""
-    from dnn import Activation, BatchNorm, Conv2D, Input, MaxPool2D, Reshape
-
-    if image_shape is None:
+def _rows_as_steps(
+    wanted: Hyperparameters, features: int, shape: tuple[int, ...] | None
+) -> tuple[int, int]:
+    """Return time steps and features of an image that is read row by row."""
+    if shape is None or shape[0] != 1:
+        given = f"images of {shape[0]} channels" if shape else f"rows of {features} numbers"
         raise ValueError(
-            f"channels = {wanted.channels}: convolutions are of images, and these samples are rows "
-            f"of {features} numbers"
+            f"recurrent = {wanted.recurrent}: recurrent layers are of sequences, and of images "
+            f"of one channel; these samples are {given}"
         )
-    smallest = min(image_shape[1:])
-    if smallest >> len(wanted.channels) < 1:
+    return shape[1], shape[2]
+
+
+def _recurrent(wanted: Hyperparameters, lengths: SequenceInput | None) -> Iterator[Layer]:
+    """Yield recurrent layers, of which the last one puts out its last state."""
+    from dnn import GRU, LSTM, RNN
+
+    kind = {"lstm": LSTM, "gru": GRU, "rnn": RNN}[wanted.cell]
+    last = len(wanted.recurrent) - 1
+    for number, units in enumerate(wanted.recurrent):
+        yield kind(
+            units,
+            bidirectional=wanted.bidirectional,
+            return_sequences=number < last,
+            lengths=lengths,
+        )
+
+
+def _check_images(wanted: Hyperparameters, features: int, shape: tuple[int, ...] | None) -> None:
+    """Raise a ValueError if samples are no images, or too small for all stages."""
+    if shape is None or len(shape) != 3:
+        given = f"rows of {features} numbers" if shape is None else "sequences"
+        raise ValueError(
+            f"channels = {wanted.channels}: convolutions are of images, and these samples are "
+            f"{given}"
+        )
+    if min(shape[1:]) >> len(wanted.channels) < 1:
         raise ValueError(
             f"channels = {wanted.channels}: each stage halves images, and these are of "
-            f"{' x '.join(map(str, image_shape[1:]))} pixels"
+            f"{' x '.join(map(str, shape[1:]))} pixels"
         )
-    yield Input(features)
-    yield Reshape(*image_shape)
+
+
+def _convolutions(wanted: Hyperparameters) -> Iterator[Layer]:
+    """Yield a network's layers from the first convolution to the last pooling."""
+    from dnn import Activation, BatchNorm, Conv2D, MaxPool2D
+
     initializer = "he_uniform" if wanted.activation == "relu" else "glorot_uniform"
     for filters in wanted.channels:
         for _ in range(wanted.depth):

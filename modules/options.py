@@ -48,6 +48,11 @@ COLUMNS = ("trial", *METRICS, "trainer", "seed", "state", "splits")
 
 _OURS = ("trial", "trainer", "seed", "state")
 
+_READERS = {
+    "channels": ("convolutions", "images", "depth and kernel"),
+    "recurrent": ("recurrent layers", "sequences", "cell and bidirectional"),
+}
+"""Parameters of layers that read samples of one kind, which that is, and what goes with them."""
 _STATELESS = ("grid", "random")
 _VALUES_CHECKED = 1000
 _POINTS_CHECKED = 100
@@ -279,13 +284,23 @@ class SweepOptions(BaseModel):
             yield from self._evaluation_problems(modules[self.trainer].options)
 
     def _data_problems(self, trainer: Mapping[str, Any]) -> Iterator[InitErrorDetails]:
-        dataset = trainer.get("dataset")
-        if "channels" in self.space and dataset in TABLES:
+        dataset, reading = trainer.get("dataset"), trainer.get("reading")
+        is_sequence = isinstance(reading, Mapping) and reading.get("lengths") is not None
+        what = "a table" if dataset in TABLES else "sequences" if is_sequence else ""
+        for name, (readers, wanted, others) in _READERS.items():
+            if name in self.space and what and what != wanted:
+                yield at(
+                    ("space", name),
+                    self.space[name],
+                    f"{readers} are of {wanted}, and {self.trainer} trains on {dataset}: {what}",
+                    f"leave out {name}, {others}",
+                )
+        if is_sequence and "recurrent" not in self.space:
             yield at(
-                ("space", "channels"),
-                self.space["channels"],
-                f"convolutions are of images, and {self.trainer} trains on {dataset}: a table",
-                "leave out channels, depth and kernel",
+                ("space",),
+                self.space,
+                f"{self.trainer} trains on sequences, and no layer reads them",
+                "add recurrent = [[32]], the units of each recurrent layer",
             )
 
     def _evaluation_problems(self, trainer: Mapping[str, Any]) -> Iterator[InitErrorDetails]:
@@ -421,7 +436,8 @@ def stage_problems(space: Space, trainer: Any) -> Iterator[InitErrorDetails]:
             shape = known
         layers = layers_of(wanted, *shape)
         if text := parallel.problem_with(trainer.processes, layers):
-            of = "channels" if wanted.channels and "channels" in space.dimensions else "hidden"
+            named = (name for name in _READERS if name in space.dimensions)
+            of = next((name for name in named if getattr(wanted, name)), "hidden")
             shown = f"{of} = {getattr(wanted, of)}: {text}"
             yield at(("space", of) if of in space.dimensions else ("space",), point, shown)
             return

@@ -2,17 +2,20 @@
 
 from __future__ import annotations
 
+import inspect
 import os
 import re
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from functools import lru_cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, Literal, NamedTuple
 
 from pydantic import BaseModel, ConfigDict, Field
 
+from .problems import meant, problem
+
 if TYPE_CHECKING:
-    from dnn import Dataset
+    from dnn import Augmentation, Dataset
 
 DatasetName = Literal[
     "digits",
@@ -38,8 +41,8 @@ DOWNLOADED = ("cifar10", "cifar100", "fashion_mnist", "mnist")
 """Those that `dnn.download` gets."""
 
 
-ImageShape = tuple[int, int, int]
-"""Channels, height and width."""
+SampleShape = tuple[int, ...]
+"""Channels, height and width of an image, or time steps and features of a sequence."""
 
 
 class DataShape(NamedTuple):
@@ -47,7 +50,7 @@ class DataShape(NamedTuple):
 
     features: int
     classes: int
-    image_shape: ImageShape | None = None
+    shape: SampleShape | None = None
 
 
 _SHAPES: Final = {
@@ -78,6 +81,9 @@ class ReadingOptions(BaseModel):
     grey: bool = Field(default=False, description="image_folder: one channel of brightness")
     x: str = Field(default="x", description="npz: the array of samples")
     y: str = Field(default="y", description="npz: the array of labels")
+    lengths: str | None = Field(
+        default=None, description="npz: the array of lengths, of samples that are sequences"
+    )
 
     @property
     def given(self) -> dict[str, Any]:
@@ -110,7 +116,53 @@ def shape_of(options: Mapping[str, Any], folder: Path) -> DataShape:
     if known is not None:
         return known
     training, _ = load_split(options, folder)
-    return DataShape(training.x.shape[1], training.classes, training.image_shape)
+    shape = training.image_shape or training.sequence_shape
+    return DataShape(training.x.shape[1], training.classes, shape)
+
+
+AUGMENTATIONS: Final[Mapping[str, str]] = {
+    "crop": "Crop",
+    "cutout": "Cutout",
+    "flip": "Flip",
+    "shift": "Shift",
+}
+"""The class in `dnn` of each change of images."""
+
+
+def augmentations_of(given: Sequence[str | Mapping[str, Any]]) -> list[Augmentation]:
+    """Return what a list of changes of images means: names, or tables of a name and its options.
+
+    Raises
+    ------
+    PydanticCustomError
+        If there is no such change, or it has no such option, or not with that value.
+    """
+    import dnn
+
+    found: list[Augmentation] = []
+    for entry in given:
+        options = {} if isinstance(entry, str) else {**entry}
+        name = entry if isinstance(entry, str) else options.pop("name", None)
+        if not isinstance(name, str) or name not in AUGMENTATIONS:
+            text = "name is missing" if name is None else f"there is no change {name!r} of images"
+            raise problem(text, meant(str(name), AUGMENTATIONS))
+        kind = getattr(dnn, AUGMENTATIONS[name])
+        known = inspect.signature(kind).parameters
+        for key in options:
+            if key not in known:
+                remedy = meant(key, known) if known else "it has no options: remove it"
+                raise problem(f'{name}: unknown key "{key}"', remedy)
+        wanted = [key for key, parameter in known.items() if parameter.default is parameter.empty]
+        missing = [key for key in wanted if key not in options]
+        if missing:
+            raise problem(f"{name}: {missing[0]} is missing", f"add {missing[0]}")
+        if isinstance(options.get("size"), list):
+            options["size"] = tuple(options["size"])
+        try:
+            found.append(kind(**options))
+        except (dnn.DnnError, TypeError) as error:
+            raise problem(str(error)) from error
+    return found
 
 
 _OPTIONS = {"dataset": "digits", "path": None, "validation_fraction": 0.2, "split_seed": 0}

@@ -26,6 +26,7 @@ from pydantic import (
     Field,
     ValidationError,
     ValidationInfo,
+    field_validator,
     model_validator,
 )
 
@@ -41,14 +42,16 @@ from .layer_list import (
     with_layers,
 )
 from .parallel import TrainingOptions
-from .problems import at
+from .problems import at, problem
 from .sweep.runners import TRAINERS, Limits, Task, parse_memory
 from .sweep.worker_loop import comm_of, run_trainer
 from .tabular import (
     BUNDLED,
     DOWNLOADED,
+    TABLES,
     DatasetName,
     ReadingOptions,
+    augmentations_of,
     known_shape,
     place_of_data,
     shape_of,
@@ -65,7 +68,7 @@ _COMPUTE = "compute"
 _TRAINING = "training"
 _OF_DATASET = (
     *("path", "reading", "validation_fraction"),
-    *("split_seed", "evaluation", "standardise"),
+    *("split_seed", "evaluation", "standardise", "augment"),
 )
 _LAYERS = "layers"
 _OF_NETWORKS = ("device", "precision", "training", _LAYERS)
@@ -100,6 +103,11 @@ class Options(BaseModel):
         None,
         description="each column to mean 0 and deviation 1, or all values by one mean and one "
         "deviation, as fits images, or not at all; left out, what fits the data set",
+    )
+    augment: list[str | dict[str, Any]] = Field(
+        [],
+        description="how images are changed at random in each epoch, in this order: crop, cutout, "
+        "flip, shift, or a table of a name and its options",
     )
     device: Literal["auto", "cpu", "cuda"] = Field(
         "auto", description="what trains; auto: the GPU that the copy was given (gpus), if any"
@@ -139,6 +147,19 @@ class Options(BaseModel):
         description="which of several routines sums and multiplies: always the same one, or, of "
         "each size, what was fastest at the start of the run; they differ in rounding",
     )
+
+    @field_validator("augment")
+    @classmethod
+    def _check_augment(
+        cls, augment: list[str | dict[str, Any]], info: ValidationInfo
+    ) -> list[str | dict[str, Any]]:
+        augmentations_of(augment)
+        dataset, reading = info.data.get("dataset"), info.data.get("reading")
+        is_sequence = reading is not None and reading.lengths is not None
+        if augment and (dataset in TABLES or is_sequence):
+            what = "sequences" if is_sequence else "a table"
+            raise problem(f"these changes are of images, and {dataset} is {what}", "leave it out")
+        return augment
 
     @model_validator(mode="after")
     def _find_data(self, info: ValidationInfo) -> Options:
@@ -419,7 +440,10 @@ def prepare(options: Mapping[str, Any], folder: Path) -> NetworkTrainer:
     # What has to be imported and compiled is no part of the first trial's time. Where a GPU has no
     # room even for this, each trial says so, and how much it wants.
     with suppress(OutOfDeviceMemory):
-        train({"hidden": [1], "epochs": 1}, 0, rounds[0], table=table, compute=compute)
+        smallest = {"hidden": [1], "epochs": 1}
+        if rounds[0].is_sequence:
+            smallest["recurrent"] = [1]
+        train(smallest, 0, rounds[0], table=table, compute=compute)
     return NetworkTrainer(rounds, table, compute, given.training.chosen, given.layers)
 
 
@@ -467,7 +491,7 @@ def _rounds(options: Options, folder: Path) -> Rounds:
         jobs = [_own_split(data, options)]
     rows = f"{len(jobs[0].train)} rows to train on, {len(jobs[0].test)} to validate"
     print(f"{data.name}: {len(jobs)} trainings a trial, the first with {rows}")
-    return Rounds(data, jobs, options.standardise)
+    return Rounds(data, jobs, options.standardise, augmentations_of(options.augment))
 
 
 def _own_split(data: Dataset, options: Options) -> TrainingJob:

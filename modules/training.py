@@ -284,7 +284,7 @@ def _model(
     from dnn import NeuralNetwork
 
     return NeuralNetwork(
-        layers_of(wanted, data.features, data.classes, data.image_shape),
+        layers_of(wanted, data.features, data.classes, data.shape, in_rows=data.in_rows),
         loss_of(wanted),
         optimizer=optimizer_of(wanted, data.count),
         seed=seed,

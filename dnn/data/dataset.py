@@ -45,6 +45,9 @@ class Dataset:
         different things, those of an image the same one.
     image_shape : (int, int, int), optional
         Channels, rows and columns, if each sample is an image; their product is d.
+    sequence_shape : (int, int), optional
+        Time steps and features, if each sample is a sequence, as `dnn.pad_sequences` has it with
+        its length behind: d is ``(steps + 1) features``.
     class_names : tuple of str
         Empty where they are not known.
 
@@ -61,6 +64,7 @@ class Dataset:
     standardise_by: str = "columns"
     image_shape: tuple[int, int, int] | None = None
     class_names: tuple[str, ...] = ()
+    sequence_shape: tuple[int, int] | None = None
 
     def __post_init__(self) -> None:
         if self.x.ndim != 2 or self.y.shape != self.x.shape[:1]:
@@ -74,6 +78,11 @@ class Dataset:
         if self.image_shape is not None and math.prod(self.image_shape) != self.features:
             message = f"images {self.image_shape} have not {self.features} values"
             raise ShapeError(self.name, message, self.x.shape, self.image_shape)
+        if self.sequence_shape is not None:
+            steps, features = self.sequence_shape
+            if (steps + 1) * features != self.features:
+                message = f"sequences {self.sequence_shape} have not {self.features} values"
+                raise ShapeError(self.name, message, self.x.shape, self.sequence_shape)
         # The class is frozen; only here may its fields still be cast.
         if self.image_shape is None or self.x.dtype != np.uint8:
             object.__setattr__(self, "x", np.ascontiguousarray(self.x, np.float32))
@@ -103,6 +112,8 @@ class Dataset:
         samples = f"{len(self):,d} samples of {self.features} features"
         if self.image_shape is not None:
             samples = f"{len(self):,d} images of {' x '.join(map(str, self.image_shape))}"
+        elif self.sequence_shape is not None:
+            samples = f"{len(self):,d} sequences of {' x '.join(map(str, self.sequence_shape))}"
         return f"Dataset({self.name!r}: {samples}, {self.classes} classes)"
 
     def __len__(self) -> int:
@@ -298,7 +309,7 @@ def standardise(train: Dataset, *others: Dataset, by: str | None = None) -> tupl
     Raises
     ------
     ConfigurationError
-        If `by` is none of these.
+        If `by` is none of these, or anything but ``"none"`` for sequences: lengths are among them.
     DataError
         If a cell of `train` is missing: `impute` comes first.
     ShapeError
@@ -307,6 +318,9 @@ def standardise(train: Dataset, *others: Dataset, by: str | None = None) -> tupl
     by = train.standardise_by if by is None else by
     if by not in STANDARDISATIONS:
         raise unknown_name("standardisation", by, STANDARDISATIONS)
+    if by != "none" and train.sequence_shape is not None:
+        message = f"sequences are not scaled by {by!r}: their lengths are among the numbers"
+        raise ConfigurationError(f"{train.name}: {message}")
     if train.x.dtype == np.uint8:
         return _standardise_bytes(train, others, by)
     if by == "none":

@@ -29,6 +29,7 @@ import numpy as np
 from dnn.backend import Array
 from dnn.data.dataset import Dataset
 from dnn.data.labels import classes_of
+from dnn.data.sequences import pad_sequences
 from dnn.errors import (
     ConfigurationError,
     DataError,
@@ -358,7 +359,9 @@ def _room_for(shape: tuple[int, ...]) -> Array:
         return np.memmap(file, np.uint8, "w+", shape=shape)
 
 
-def load_npz(path: str | PathLike[str], x: str = "x", y: str = "y") -> Dataset:
+def load_npz(
+    path: str | PathLike[str], x: str = "x", y: str = "y", lengths: str | None = None
+) -> Dataset:
     """Read samples and labels from an ``.npz`` file of NumPy.
 
     Parameters
@@ -369,6 +372,9 @@ def load_npz(path: str | PathLike[str], x: str = "x", y: str = "y") -> Dataset:
         Samples are rows of numbers (n, d), or images (n, rows, columns), (n, channels, rows,
         columns) or (n, rows, columns, channels) with 1, 3 or 4 channels. Labels are integers, of
         shape (n,) or (n, 1).
+    lengths : str, optional
+        Name of the array of lengths (n,), where samples are sequences (n, steps, features), filled
+        up behind their lengths.
 
     Returns
     -------
@@ -390,6 +396,7 @@ def load_npz(path: str | PathLike[str], x: str = "x", y: str = "y") -> Dataset:
                 raise DataError(f"{path}: no .npz file, but a single array")
             samples = _array_of(file, path, x, "biuf", "numbers")
             labels = _array_of(file, path, y, "iu", "integers")
+            ends = lengths and _array_of(file, path, lengths, "iu", "integers")
     except _DAMAGED as error:
         if isinstance(error, DataError):
             raise
@@ -399,15 +406,25 @@ def load_npz(path: str | PathLike[str], x: str = "x", y: str = "y") -> Dataset:
     if not labels.size or len(labels) != len(samples):
         message = f"{x} {samples.shape} and {y} {labels.shape} do not fit"
         raise ShapeError(str(path), message, samples.shape, labels.shape)
-    samples, shape = _with_channels(samples, f"{path}: {x}")
     labels = labels.reshape(-1)
+    sequence_shape = None
+    if lengths is None:
+        samples, shape = _with_channels(samples, f"{path}: {x}")
+    else:
+        if samples.ndim != 3:
+            message = f"{samples.shape} are no sequences (n, steps, features)"
+            raise ShapeError(f"{path}: {x}", message, samples.shape)
+        shape, sequence_shape = None, (samples.shape[1], samples.shape[2])
+        samples = pad_sequences(samples.astype(np.float32), samples.shape[1], ends)
+    by = "none" if sequence_shape else "columns" if shape is None else "one scale"
     return Dataset(
         samples.reshape(len(samples), -1),
         labels,
         classes_of(labels, f"{path}: {y}: "),
         Path(path).stem,
-        standardise_by="columns" if shape is None else "one scale",
+        standardise_by=by,
         image_shape=shape,
+        sequence_shape=sequence_shape,
     )
 
 

@@ -406,7 +406,7 @@ def load_dataset(name: str, path: str | PathLike[str] | None = None, **options: 
     **options
         What the function takes that reads it: ``labels`` of ``"cifar100"``; ``label``,
         ``delimiter``, ``header`` and ``missing`` of ``"csv"``; ``size`` and ``grey`` of
-        ``"image_folder"``; ``x`` and ``y`` of ``"npz"``.
+        ``"image_folder"``; ``x``, ``y`` and ``lengths`` of ``"npz"``.
 
     Returns
     -------

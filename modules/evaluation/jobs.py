@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 from .splits import Fold, NestedFold, Rows
 
 if TYPE_CHECKING:
-    from dnn import Dataset
+    from dnn import Augmentation, Dataset
 
 Metrics = Mapping[str, float]
 
@@ -99,18 +99,37 @@ class SplitData:
         Rows to train on, rows to score.
     count, features, classes : int
         Rows to train on, columns, classes.
-    image_shape : (int, int, int), optional
-        Channels, height and width, if each row is an image.
+    shape : tuple of int, optional
+        Channels, height and width, if each row is an image; time steps and features of sequences.
+    in_rows : bool
+        Whether images are rows of numbers; those that are changed at random keep their shape.
     """
 
-    def __init__(self, training: Dataset, validation: Dataset) -> None:
-        from dnn import DeviceData
+    def __init__(
+        self, training: Dataset, validation: Dataset, augment: Sequence[Augmentation] = ()
+    ) -> None:
+        from dnn import DeviceData, Images
 
-        self.training = DeviceData(training.x, training.y)
-        self.validation = DeviceData(validation.x, validation.y)
-        self.count, self.features = training.x.shape
+        x: Any = training.x
+        held_out: Any = validation.x
+        self.shape: tuple[int, ...] | None = training.image_shape or training.sequence_shape
+        if augment:
+            x = Images(training.images, augment)
+            held_out = Images(validation.images, augment)[:]
+            self.shape = x.shape[1:]
+        elif training.sequence_shape is not None:
+            steps, features = training.sequence_shape
+            x, held_out = (rows.reshape(-1, steps + 1, features) for rows in (x, held_out))
+        self.training = DeviceData(x, training.y)
+        self.validation = DeviceData(held_out, validation.y)
+        self.count, self.features = len(x), math.prod(x.shape[1:])
         self.classes = training.classes
-        self.image_shape = training.image_shape
+        self.in_rows = not augment
+
+    @property
+    def is_sequence(self) -> bool:
+        """Whether samples are sequences, which recurrent layers alone read."""
+        return self.shape is not None and len(self.shape) == 2
 
 
 class Rounds:
@@ -120,6 +139,8 @@ class Rounds:
     ----------
     standardise_by : {"columns", "one scale", "none"}, optional
         By default what the data say of themselves, see `dnn.standardise`.
+    augment : sequence of dnn.Augmentation
+        How images are changed at random, once they are standardised.
 
     Notes
     -----
@@ -127,8 +148,13 @@ class Rounds:
     """
 
     def __init__(
-        self, data: Dataset, jobs: Sequence[TrainingJob], standardise_by: str | None = None
+        self,
+        data: Dataset,
+        jobs: Sequence[TrainingJob],
+        standardise_by: str | None = None,
+        augment: Sequence[Augmentation] = (),
     ) -> None:
+        self.augment = tuple(augment)
         self.jobs = tuple(jobs)
         self._data = data
         self._standardise_by = standardise_by
@@ -142,7 +168,7 @@ class Rounds:
         data = self._kept.get(number)
         if data is None:
             parts = prepared(self._data, self.jobs[number], self._standardise_by)
-            data = SplitData(*parts)
+            data = SplitData(*parts, self.augment)
             if self._keeps:
                 self._kept[number] = data
         return data

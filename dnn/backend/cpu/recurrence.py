@@ -33,7 +33,7 @@ _FORWARD = """\
     rows, units, step = r[2], r[3], r[5]
     bias = carray(pointer(r[11]), ({products} * units,), {code})
     hidden_bias = carray(pointer(r[12]), ({products} * units,), {code})
-    lengths = carray(pointer(r[14]), (rows,), {code})
+    lengths = carray(pointer(r[14]), ((rows - 1) * r[17] + 1,), {code})
     for s in range(r[1]):
         h, h_after = r[4] + s * step, r[4] + (s + 1) * step
         c, c_after = r[6] + s * step, r[6] + (s + 1) * step
@@ -46,14 +46,14 @@ _FORWARD = """\
             carray(pointer(c_after), (rows, units), {code}),
             carray(pointer(h), (rows, units), {code}),
             carray(pointer(h_after), (rows, units), {code}),
-            lengths, r[15] + s * r[16], intrinsics.part,
+            lengths, r[17], r[15] + s * r[16], intrinsics.part,
             vector_math.sigmoid_{code}, vector_math.tanh_{code},
         )
 """
 
 _GRADIENT = """\
     rows, units, step = r[2], r[3], r[5]
-    lengths = carray(pointer(r[18]), (rows,), {code})
+    lengths = carray(pointer(r[18]), ((rows - 1) * r[24] + 1,), {code})
     dh = carray(pointer(r[14]), (rows, units), {code})
     dc = carray(pointer(r[15]), (rows, units), {code})
     space = carray(pointer(r[16]), (rows, units), {code})
@@ -75,7 +75,7 @@ _GRADIENT = """\
             carray(pointer(h), (rows, units), {code}),
             carray(pointer(h_after), (rows, units), {code}),
             carray(pointer(dx), (rows, {products} * units), {code}),
-            dh, dc, space, hidden, lengths, r[19] - s * r[20],
+            dh, dc, space, hidden, lengths, r[24], r[19] - s * r[20],
             intrinsics.part, vector_math.tanh_{code},
         )
 {product}        loops.added_rows(space, dh)
@@ -178,18 +178,30 @@ def _rows_of(of: Recurrence) -> tuple[Array, Array, Array]:
     return cells, of.gates if of.cell.gates else states[:-1], states
 
 
-def _takes(*arrays: Array) -> str | None:
-    """Return the code of the type of all elements, None where rows are not contiguous."""
-    code = type_code(arrays[0].dtype)
+def _takes(*arrays: Array, lengths: Array | None = None) -> str | None:
+    """Return the code of the type of all elements, None where rows are not contiguous.
+
+    Lengths may be a column of other numbers, and rows any number of bytes apart.
+    """
+    code, dtype = type_code(arrays[0].dtype), arrays[0].dtype
     for x in arrays:
         inner = x.itemsize
-        for length, stride in zip(x.shape[:0:-1], x.strides[:0:-1], strict=True):
+        within = slice(None) if x.ndim == 1 else slice(1, None)
+        pairs = zip(x.shape[within], x.strides[within], strict=True)
+        for length, stride in reversed([*pairs]):
             if length != 1 and stride != inner:
                 return None
             inner *= length
-        if x.dtype != arrays[0].dtype or not x.size:
+        if x.dtype != dtype or not x.size:
             return None
+    if lengths is not None and (lengths.dtype != dtype or _gap(lengths) < 0 or not lengths.size):
+        return None
     return code if code in ("f4", "f8") else None
+
+
+def _gap(lengths: Array) -> int:
+    """Return by how many elements lengths are apart."""
+    return int(lengths.strides[0] // lengths.itemsize)
 
 
 def _batch_parts(
@@ -234,7 +246,7 @@ def _forward_kernel(cell: Cell, reverse: bool, tiles: bool) -> Native:
 
     def record(*arrays: Array) -> Record | None:
         inputs, bias, hidden_bias, transposed, lengths, cells, gates, states = arrays
-        code = _takes(*arrays)
+        code = _takes(inputs, bias, hidden_bias, transposed, *arrays[5:], lengths=lengths)
         found = None if code is None else find_gemm(code)
         if code is None or found is None:
             return None
@@ -245,7 +257,7 @@ def _forward_kernel(cell: Cell, reverse: bool, tiles: bool) -> Native:
             address_of(gates[first]), forwards * gates.strides[0],
             address_of(inputs[first]), forwards * inputs.strides[0],
             address_of(bias), address_of(hidden_bias), address_of(transposed), address_of(lengths),
-            first % count, forwards,
+            first % count, forwards, _gap(lengths),
         ]  # fmt: skip
         return entry_of(_forward_source(cell, code, tiles)), fields
 
@@ -279,7 +291,7 @@ def _gradient_kernel(
     def record(*arrays: Array) -> Record | None:
         weight, lengths, dy, dh, dc, space, hidden, cells, gates, states, dx = arrays
         # Of what arrives only the last axis has to be contiguous.
-        code = _takes(weight, lengths, dy[:1, :1], *arrays[3:])
+        code = _takes(weight, dy[:1, :1], *arrays[3:], lengths=lengths)
         found = None if code is None else find_gemm(code)
         if code is None or found is None:
             return None
@@ -294,6 +306,7 @@ def _gradient_kernel(
             *map(address_of, (weight, dh, dc, space, hidden, lengths)),
             last % count, forwards, address_of(dx[count]) if starts else 0,
             address_of(dc if of_cells else dh), dy.strides[1],
+            _gap(lengths),
         ]  # fmt: skip
         return entry_of(_gradient_source(cell, code, tiles)), fields
 

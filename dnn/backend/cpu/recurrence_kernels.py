@@ -32,6 +32,8 @@ __all__ = [
     "tanh_rows",
 ]
 
+# Lengths of sequences stand `gap` elements apart, as where they are a column of the samples.
+#
 # Each loop runs over one-dimensional parts of arrays from 0 on, since LLVM has to see that no index
 # is negative, and has one result and few operands: it compares the addresses of all of them before
 # it makes vector code, and gives up where there are too many.
@@ -90,14 +92,14 @@ def gate_gradient(d: Array, x: Array, y: Array, out: Array) -> None:
 @loop()
 def lstm_rows(
     gates: Array, x: Array, bias: Array, hidden_bias: Array, c: Array, c_after: Array, h: Array,
-    h_after: Array, lengths: Array, t: int, part: Any, sigmoid: Any, tanh: Any,
+    h_after: Array, lengths: Array, gap: int, t: int, part: Any, sigmoid: Any, tanh: Any,
 ) -> None:  # fmt: skip
     """All of a time step of an LSTM but the product, which stands in `gates`."""
     rows, n = h.shape
     for b in range(rows):
         before, after = part(c, b * n, n), part(c_after, b * n, n)
         state, state_after = part(h, b * n, n), part(h_after, b * n, n)
-        if lengths[b] <= t:
+        if lengths[b * gap] <= t:
             copied(before, after)
             copied(state, state_after)
             continue
@@ -125,14 +127,14 @@ def lstm_rows(
 @loop()
 def gru_rows(
     gates: Array, x: Array, bias: Array, hidden_bias: Array, c: Array, c_after: Array, h: Array,
-    h_after: Array, lengths: Array, t: int, part: Any, sigmoid: Any, tanh: Any,
+    h_after: Array, lengths: Array, gap: int, t: int, part: Any, sigmoid: Any, tanh: Any,
 ) -> None:  # fmt: skip
     """All of a time step of a GRU but the product, which stands in `gates`."""
     rows, n = h.shape
     one = h.dtype.type(1)
     for b in range(rows):
         state, state_after = part(h, b * n, n), part(h_after, b * n, n)
-        if lengths[b] <= t:
+        if lengths[b * gap] <= t:
             copied(state, state_after)
             continue
         at = 4 * b * n
@@ -157,13 +159,13 @@ def gru_rows(
 @loop()
 def tanh_rows(
     gates: Array, x: Array, bias: Array, hidden_bias: Array, c: Array, c_after: Array, h: Array,
-    h_after: Array, lengths: Array, t: int, part: Any, sigmoid: Any, tanh: Any,
+    h_after: Array, lengths: Array, gap: int, t: int, part: Any, sigmoid: Any, tanh: Any,
 ) -> None:  # fmt: skip
     """All of a time step but the product, which stands in `h_after`."""
     rows, n = h.shape
     for b in range(rows):
         after = part(h_after, b * n, n)
-        if lengths[b] > t:
+        if lengths[b * gap] > t:
             tanh_of_sum(after, part(x, b * n, n), bias, hidden_bias, tanh)
         else:
             copied(part(h, b * n, n), after)
@@ -172,14 +174,14 @@ def tanh_rows(
 @loop()
 def relu_rows(
     gates: Array, x: Array, bias: Array, hidden_bias: Array, c: Array, c_after: Array, h: Array,
-    h_after: Array, lengths: Array, t: int, part: Any, sigmoid: Any, tanh: Any,
+    h_after: Array, lengths: Array, gap: int, t: int, part: Any, sigmoid: Any, tanh: Any,
 ) -> None:  # fmt: skip
     """All of a time step but the product, which stands in `h_after`."""
     rows, n = h.shape
     zero = h.dtype.type(0)
     for b in range(rows):
         after, given = part(h_after, b * n, n), part(x, b * n, n)
-        if lengths[b] > t:
+        if lengths[b * gap] > t:
             for j in range(n):
                 y = (given[j] + bias[j]) + (after[j] + hidden_bias[j])
                 after[j] = zero if y < zero else y  # NaN stays
@@ -190,14 +192,14 @@ def relu_rows(
 @loop()
 def lstm_gradient_rows(
     gates: Array, c: Array, c_after: Array, h: Array, h_after: Array, dx: Array, dh: Array,
-    dc: Array, space: Array, hidden: Array, lengths: Array, t: int, part: Any, tanh: Any,
+    dc: Array, space: Array, hidden: Array, lengths: Array, gap: int, t: int, part: Any, tanh: Any,
 ) -> None:  # fmt: skip
     """Compute the gradient of a time step of an LSTM but the product that is added to `dh`."""
     rows, n = h.shape
     zero, one = h.dtype.type(0), h.dtype.type(1)
     for b in range(rows):
         at = 4 * b * n
-        if lengths[b] <= t:
+        if lengths[b * gap] <= t:
             filled(zero, part(dx, at, 4 * n))
             continue
         i, f = part(gates, at, n), part(gates, at + n, n)
@@ -221,13 +223,13 @@ def lstm_gradient_rows(
 @loop()
 def gru_gradient_rows(
     gates: Array, c: Array, c_after: Array, h: Array, h_after: Array, dx: Array, dh: Array,
-    dc: Array, space: Array, hidden: Array, lengths: Array, t: int, part: Any, tanh: Any,
+    dc: Array, space: Array, hidden: Array, lengths: Array, gap: int, t: int, part: Any, tanh: Any,
 ) -> None:  # fmt: skip
     """Compute the gradient of a time step of a GRU but the product that is added to `dh`."""
     rows, n = h.shape
     zero, one = h.dtype.type(0), h.dtype.type(1)
     for b in range(rows):
-        if lengths[b] <= t:
+        if lengths[b * gap] <= t:
             filled(zero, part(dx, 3 * b * n, 3 * n))
             filled(zero, part(hidden, 3 * b * n, 3 * n))
             continue
@@ -248,14 +250,14 @@ def gru_gradient_rows(
 @loop()
 def tanh_gradient_rows(
     gates: Array, c: Array, c_after: Array, h: Array, h_after: Array, dx: Array, dh: Array,
-    dc: Array, space: Array, hidden: Array, lengths: Array, t: int, part: Any, tanh: Any,
+    dc: Array, space: Array, hidden: Array, lengths: Array, gap: int, t: int, part: Any, tanh: Any,
 ) -> None:  # fmt: skip
     """Compute the gradient of a time step but the product that is added to `dh`."""
     rows, n = h.shape
     zero, one = h.dtype.type(0), h.dtype.type(1)
     for b in range(rows):
         y, d, out = part(h_after, b * n, n), part(dh, b * n, n), part(dx, b * n, n)
-        if lengths[b] > t:
+        if lengths[b * gap] > t:
             for j in range(n):
                 out[j] = d[j] * (one - y[j] * y[j])
             filled(zero, d)
@@ -266,14 +268,14 @@ def tanh_gradient_rows(
 @loop()
 def relu_gradient_rows(
     gates: Array, c: Array, c_after: Array, h: Array, h_after: Array, dx: Array, dh: Array,
-    dc: Array, space: Array, hidden: Array, lengths: Array, t: int, part: Any, tanh: Any,
+    dc: Array, space: Array, hidden: Array, lengths: Array, gap: int, t: int, part: Any, tanh: Any,
 ) -> None:  # fmt: skip
     """Compute the gradient of a time step but the product that is added to `dh`."""
     rows, n = h.shape
     zero = h.dtype.type(0)
     for b in range(rows):
         y, d, out = part(h_after, b * n, n), part(dh, b * n, n), part(dx, b * n, n)
-        if lengths[b] > t:
+        if lengths[b * gap] > t:
             for j in range(n):
                 out[j] = d[j] if y[j] > zero else zero
             filled(zero, d)

@@ -291,6 +291,29 @@ def test_npz(tmp_path):
         data.load_npz(path)
 
 
+def test_npz_of_sequences(tmp_path):
+    path, x = tmp_path / "made.npz", np.arange(24.0).reshape(2, 4, 3)
+    np.savez(path, x=x, y=[0, 1], ends=[4, 2])
+    loaded = data.load_npz(path, lengths="ends")
+    assert loaded.sequence_shape == (4, 3)
+    assert loaded.standardise_by == "none"
+    assert "2 sequences of 4 x 3" in repr(loaded)
+    samples = loaded.x.reshape(2, 5, 3)
+    assert np.array_equal(samples, data.pad_sequences(x, 4, [4, 2]))
+    assert samples[:, 4, 0].tolist() == [4, 2]
+    for wrong, message in (([4, 5], "room for 4"), ([0, 2], "at least 1"), ([4], "must be 2")):
+        np.savez(path, x=x, y=[0, 1], ends=wrong)
+        with pytest.raises((DataError, ShapeError), match=message):
+            data.load_npz(path, lengths="ends")
+    np.savez(path, x=x[0], y=[0, 1, 0, 1], ends=[1, 1, 1, 1])
+    with pytest.raises(ShapeError, match="no sequences"):
+        data.load_npz(path, lengths="ends")
+    with pytest.raises(DataError, match="no array 'steps'"):
+        data.load_npz(path, lengths="steps")
+    with pytest.raises(ShapeError, match="have not 6 values"):
+        data.Dataset(np.zeros((1, 6)), np.zeros(1, int), 1, "made", sequence_shape=(4, 3))
+
+
 def test_npz_files_that_are_wrong(tmp_path):
     path = tmp_path / "made.npz"
     np.savez(path, x=np.array([{}, {}], object), y=np.arange(2))

@@ -37,6 +37,25 @@ def test_a_lstm_learns_to_find_a_word_in_sequences_of_different_lengths():
     assert model.evaluate(x[400:], y[400:])["accuracy"] > 0.95
 
 
+@pytest.mark.parametrize("reverse", [False, True])
+def test_vectors_past_the_end_of_a_sequence_do_not_count(reverse):
+    # Lengths of samples of floats are a column of the samples themselves.
+    draw = np.random.default_rng(3)
+    vectors, lengths = draw.normal(size=(40, 5, 4)), draw.integers(1, 6, 40)
+    y = (vectors[np.arange(40), 0 if reverse else lengths - 1, 0] > 0).astype(int)
+    losses = []
+    for device in ("numpy", "cpu"):
+        first = dnn.SequenceInput(5, 4)
+        layers = [first, dnn.LSTM(6, lengths=first, bidirectional=reverse), dnn.FullyConnected(2)]
+        model = dnn.NeuralNetwork(layers, optimizer=dnn.Adam(0.05), seed=1, device=device)
+        x = dnn.pad_sequences(vectors, 5, lengths)
+        losses.append(model.fit(x, y, epochs=2, batch_size=20, progress=False).loss)
+        other = np.where(np.arange(6)[:, None] < lengths[:, None, None], x, 9.0)
+        other[:, 5] = x[:, 5]
+        np.testing.assert_allclose(model(other), model(x), rtol=1e-5, atol=1e-6)
+    np.testing.assert_allclose(*losses, rtol=1e-4)
+
+
 @pytest.mark.parametrize("kind", ["RNN", "LSTM", "GRU"])
 def test_layers_on_each_other_in_both_directions_are_those_of_torch(kind):
     torch = pytest.importorskip("torch", reason="torch, the oracle, is not installed")

@@ -104,11 +104,29 @@ def test_convolutions_stand_before_hidden_layers() -> None:
         layers_of(Hyperparameters(channels=[1, 1, 1, 1]), 64, 3, (1, 8, 8))
 
 
+def test_recurrent_layers_read_sequences_and_rows_of_images() -> None:
+    wanted = Hyperparameters(recurrent=[4, 3], cell="gru", bidirectional=True, hidden=[8])
+    given = [(wanted, 18, 2, (5, 3)), (wanted, 15, 2, (1, 5, 3))]
+    kinds = [[type(layer).__name__ for layer in layers_of(*each)] for each in given]
+    read = ["GRU", "GRU", "FullyConnected", "Activation", "FullyConnected"]
+    assert kinds == [["SequenceInput", *read], ["Input", "Reshape", *read]]
+    for each in given:
+        shapes = {name: x.shape for name, x in NeuralNetwork(layers_of(*each)).parameters.items()}
+        assert shapes["gru_1.weight_ih_l0_reverse"] == (12, 3)
+        assert shapes["fully_connected_1.weight"] == (6, 8)
+    with pytest.raises(ValueError, match=r"recurrent layers are .* samples are rows of 13 numbers"):
+        layers_of(wanted, 13, 2)
+    with pytest.raises(ValueError, match=r"these samples are images of 3 channels"):
+        layers_of(wanted, 48, 2, (3, 4, 4))
+
+
 @pytest.mark.parametrize(
     ("given", "words"),
     [
         ({"kernel": 3}, "kernel is of convolutions: give channels"),
         ({"depth": 2, "channels": []}, "depth is of convolutions: give channels"),
+        ({"cell": "gru"}, "cell is of recurrent layers: give recurrent, the units of each"),
+        ({"recurrent": [4], "channels": [4]}, "a network has either, not both"),
         ({"channels": [0]}, "greater than or equal to 1"),
         ({"optimizer": "adam", "momentum": 0.5}, "momentum goes with optimizer 'sgd' or 'rmsprop'"),
         ({"beta1": 0.5}, "beta1 goes with optimizer 'adam' or 'adamw' or 'nadam', not 'sgd'"),

@@ -275,6 +275,21 @@ def test_convolutions_are_of_images() -> None:
             SweepOptions.model_validate(table, context=where)
 
 
+def test_layers_fit_what_the_trainer_reads() -> None:
+    sequences = SimpleNamespace(
+        processes=1, options={"dataset": "npz", "reading": {"lengths": "ends"}}
+    )
+    where = {**OURS, "modules": {"trainer": sequences}}
+    found = problems({"space": {"channels": [[4]]}}, where)
+    assert "convolutions are of images, and trainer trains on npz: sequences" in str(found)
+    assert "no layer reads them" in found["space"]
+    assert SweepOptions.model_validate({"space": {"recurrent": [[4]]}}, context=where)
+    table = SimpleNamespace(processes=1, options={"dataset": "csv"})
+    where = {**OURS, "modules": {"trainer": table}}
+    found = problems({"space": {"recurrent": [[4]]}}, where)
+    assert "recurrent layers are of sequences" in found["space.recurrent"]
+
+
 @pytest.mark.parametrize(
     "table", [{"early_stopping": "median"}, {"strategy": "cross_entropy", "trials": 9}]
 )

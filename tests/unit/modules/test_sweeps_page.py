@@ -8,6 +8,7 @@ from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
+import numpy as np
 import pytest
 from pydantic import ValidationError
 from support import ROOT
@@ -20,6 +21,7 @@ from modules.options import SweepOptions
 from modules.search import Search
 from modules.space import Space
 from modules.strategies import STRATEGIES
+from modules.tabular import augmentations_of
 from modules.trainer import Options as TrainerOptions
 from modules.trial import Report
 
@@ -105,11 +107,12 @@ def test_what_the_page_calls_wrong_is_refused_so(source: str, words: str) -> Non
 def test_a_trainer_of_the_page_is_valid(source: str, words: str, tmp_path: Path) -> None:
     pytest.importorskip("sklearn", reason="these rows come with scikit-learn")
     (tmp_path / "table.csv").write_text("size,kind\n1,0\n?,1\n3,0\n4,1\n5,0\n")
+    ends = np.arange(10) % 4 + 1
+    np.savez(tmp_path / "sentences.npz", x=np.ones((10, 4, 2)), y=np.arange(10) % 2, lengths=ends)
     options = TrainerOptions.model_validate(options_of(source), context={"folder": tmp_path})
     if "reading" in source:
-        rows = options.task(tmp_path).load()(
-            {"epochs": 1}, Report(0, 0, options={}, folder=tmp_path)
-        )
+        point = {"epochs": 1, **({"recurrent": [2]} if "lengths" in source else {})}
+        rows = options.task(tmp_path).load()(point, Report(0, 0, options={}, folder=tmp_path))
         assert rows["accuracy"] >= 0
     elif "evaluation" in source:
         assert options.evaluation is not None
@@ -118,6 +121,8 @@ def test_a_trainer_of_the_page_is_valid(source: str, words: str, tmp_path: Path)
         assert (options.device, options.precision) == ("auto", "float16")
     elif "parallel" in source:
         assert options.training.parallel == "data"
+    elif "augment" in source:
+        assert [*map(repr, augmentations_of(options.augment))][1] == "Cutout(side=2)"
     elif "layers" in source:
         assert references(options.layers) == ["filters", "units", "depth"]
     else:

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 from pydantic import ValidationError
 
-from dnn import Dataset, standardise
+from dnn import ConfigurationError, Dataset, standardise
 from dnn.data import DATASETS, reading_options
 from dnn.data.downloads import SOURCES
 from modules import tabular, trainer
@@ -68,6 +68,16 @@ def test_data_by_path_is_found_beside_the_workflow_file(
         ({"dataset": "digits", "options": {"a": 1}}, "they go with train"),
         ({"dataset": "digits", "time_limit": 0.0}, "greater than 0"),
         ({"dataset": "digits", "memory_limit": "much"}, 'write "512 MiB"'),
+        ({"dataset": "digits", "augment": ["filp"]}, "there is no change 'filp' of images"),
+        ({"dataset": "digits", "augment": [{"side": 2}]}, "name is missing"),
+        ({"dataset": "digits", "augment": ["shift"]}, "shift: pixels is missing"),
+        (
+            {"dataset": "digits", "augment": [{"name": "shift", "side": 2}]},
+            'shift: unknown key "side"',
+        ),
+        ({"dataset": "digits", "augment": [{"name": "cutout", "side": 0}]}, "Cutout: side"),
+        ({"dataset": "breast_cancer", "augment": ["flip"]}, "and breast_cancer is a table"),
+        ({"train": "./mine.py:train", "augment": ["flip"]}, "augment: of a dataset"),
     ],
 )
 def test_bad_options_of_a_trainer(
@@ -148,6 +158,51 @@ def test_images_as_data(tmp_path: Path) -> None:
     training, _ = load_split({**given, "standardise": "none"}, tmp_path)
     assert training.x.dtype == np.float32
     assert 0.9 < training.x.max() <= 1
+
+
+def test_sequences_as_data(tmp_path: Path) -> None:
+    draw = np.random.default_rng(0)
+    kinds = np.arange(160) % 2
+    x = 0.3 * draw.normal(size=(160, 5, 4))
+    x[:, 0, 0] += 2 * kinds - 1  # the first of up to five steps tells
+    ends = draw.integers(2, 6, 160)
+    np.savez(tmp_path / "made.npz", x=x, y=kinds, ends=ends)
+    given: dict[str, Any] = {"dataset": "npz", "path": "made.npz", "reading": {"lengths": "ends"}}
+    task = trainer_options(tmp_path, **given).task(tmp_path)
+    train, report = task.load(), task.report(Trial(0, {}, 1))
+    point = {"recurrent": [6], "hidden": [], "epochs": 8, "learning_rate": 1.0, "batch_size": 16}
+    assert train(point, report)["accuracy"] > 0.85  # one of two, untrained
+    assert train.train_together([(point, report)] * 2) == [None, None]
+    with pytest.raises(ValueError, match="these samples are sequences: give recurrent"):
+        train({"hidden": [4]}, report)
+    with pytest.raises(ConfigurationError, match="sequences are not scaled by 'columns'"):
+        trainer_options(tmp_path, **given, standardise="columns").task(tmp_path).load()
+
+
+def test_images_row_by_row() -> None:
+    pytest.importorskip("sklearn", reason="the digits come with scikit-learn")
+    train = trainer.prepare({"dataset": "digits"}, Path())
+    report = Report(0, 0, options={}, folder=Path())
+    found = train({"recurrent": [16], "hidden": [], "epochs": 4, "learning_rate": 0.3}, report)
+    assert found["accuracy"] > 0.7  # one of ten, untrained
+
+
+def test_images_that_are_changed_at_random(tmp_path: Path) -> None:
+    pytest.importorskip("sklearn", reason="the digits come with scikit-learn")
+    changes: list[Any] = [{"name": "shift", "pixels": 1}, {"name": "cutout", "side": 2}]
+    task = trainer_options(tmp_path, dataset="digits", augment=changes).task(tmp_path)
+    point = {"hidden": [32], "epochs": 4, "batch_size": 32, "learning_rate": 0.05}
+    found = []
+    for options in (task.options, {**task.options, "augment": []}):
+        train = trainer.prepare(options, tmp_path)
+        first, again = (train(point, Report(0, 3, options={}, folder=Path())) for _ in range(2))
+        assert {**first, "training_time_s": 0} == {**again, "training_time_s": 0}
+        found.append((first["loss"], first["accuracy"]))
+    assert min(accuracy for _, accuracy in found) > 0.7
+    assert found[0] != found[1]
+    cropped = {**task.options, "augment": [{"name": "crop", "size": [6, 4]}]}
+    (data,) = trainer.prepare(cropped, tmp_path)._rounds
+    assert (data.shape, data.features) == ((1, 6, 4), 24)
 
 
 def test_a_trainer_standardises_by_all_that_dnn_knows(tmp_path: Path) -> None:
