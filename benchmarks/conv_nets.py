@@ -242,7 +242,7 @@ def dnn_layers(net: Net) -> list[Any]:
 
 
 def dnn_model(net: Net, given: Any, name: str, **options: Any) -> Any:
-    """Return the network as dnn's, with its first parameters."""
+    """Return the network as dnn's, with its first parameters, or those that dnn draws."""
     import dnn
 
     model = dnn.NeuralNetwork(
@@ -251,6 +251,6 @@ def dnn_model(net: Net, given: Any, name: str, **options: Any) -> Any:
         seed=SEED,
         **options,
     )
-    for i, parameter in enumerate(model.parameters.values()):
+    for i, parameter in enumerate(model.parameters.values() if given is not None else ()):
         parameter[...] = given[f"{name}.{i}"]
     return model

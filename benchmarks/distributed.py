@@ -8,10 +8,14 @@ checked; a step takes as long as that of the slower rank.
 ``ddp_mlp_2ranks``, ``ddp_lenet_2ranks``
     A step of 784-528x4-10 with sigmoid units, and of LeNet-5.
 ``overlap_percent``
-    Of the time of the exchange alone, the share that a step of the first does not take longer than
-    the same step without an exchange, on both ranks at once: what goes on behind the computation.
+    The share of the exchange that the first of them hides behind its backward pass, without sharded
+    state: what a step takes less than one that exchanges all gradients at its end, over what that
+    one takes more than a step without any exchange, on both ranks at once.
 ``weak_scaling_2ranks``, ``weak_scaling_lenet_2ranks``
     A step of one rank alone with 100 rows over the step of two with 100 each.
+``pipeline_mlp_2ranks``, ``model_mlp_2ranks``
+    A step of 200 rows of the first network, its layers or its units cut over both ranks, against
+    one rank that has all of it.
 ``allreduce_<size>``
     The sum of an array over both ranks, in place, against MPI's; ``_vs_gloo`` against gloo's.
 ``local_sgd_traffic``
@@ -27,7 +31,7 @@ import math
 import statistics
 import sys
 import tempfile
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -47,13 +51,14 @@ SIZES = {
 }
 TRAINING = {"ddp_mlp_2ranks": "mlp", "ddp_lenet_2ranks": "lenet"}
 SCALING = {"weak_scaling_2ranks": "mlp", "weak_scaling_lenet_2ranks": "lenet"}
+MESHES = {"pipeline_mlp_2ranks": "pipeline", "model_mlp_2ranks": "model"}
 OVERLAP, TRAFFIC = "overlap_percent", "local_sgd_traffic"
 LOCAL_STEPS = 128
 """More than an epoch has."""
 
 
 class Contenders:
-    """Started when they are first asked, and ended together."""
+    """Started together, ended together, and asked in turn."""
 
     def __init__(self, setup: str, peer_python: str, version: str | None) -> None:
         self.version = version
@@ -66,15 +71,22 @@ class Contenders:
         return self
 
     def __exit__(self, *exception: Any) -> None:
+        for worker in self._workers.values():
+            worker.end()  # all at once: each takes a second
         self._stack.close()
 
-    def ask(self, name: str, ranks: int, task: str, **given: Any) -> dict[str, Any]:
-        """Let the ranks of a contender do a task; return the answer of the slowest."""
-        if (name, ranks) not in self._workers:
+    def start(self, contenders: Iterable[tuple[str, int]]) -> None:
+        """Start contenders with so many ranks, and wait until all are there."""
+        for name, ranks in contenders:
             worker = harness.Worker(
                 __file__, f"relay {name} {ranks}", self._pythons[name], 1, self._setup
             )
             self._workers[name, ranks] = self._stack.enter_context(worker)
+        for worker in self._workers.values():
+            worker.ask(task="begin")
+
+    def ask(self, name: str, ranks: int, task: str, **given: Any) -> dict[str, Any]:
+        """Let the ranks of a contender do a task; return the answer of the slowest."""
         answer = self._workers[name, ranks].ask(task=task, **given)
         answers = answer.get("ranks", [answer])
         slowest: dict[str, Any] = max(answers, key=lambda one: one["seconds"])
@@ -86,38 +98,30 @@ class Contenders:
         return ["dnn", "torch"] if self.version else ["dnn"]
 
 
-def training_times(
-    contenders: Contenders, net: str, blocks: int, alone: bool, overlap: bool
-) -> Times:
+def check_losses(what: str, losses: Iterable[float], tolerance: float) -> None:
+    """Refuse to compare what learns differently."""
+    found = list(losses)
+    if not math.isclose(max(found), min(found), rel_tol=tolerance):
+        raise RuntimeError(f"{what}: the losses differ: {found}")
+
+
+def training_times(contenders: Contenders, net: str, blocks: int, alone: bool) -> Times:
     """Let the contenders train in turn; return the seconds of a step of each block.
 
-    Of each contender ``"together"``; ``"alone"``, one rank; ``"apart"``, two without an exchange,
-    and ``"exchange"`` of as many bytes.
+    Of each contender ``"together"``, and ``"alone"``, one rank.
     """
     times: Times = {}
-    losses: dict[str, float] = {}
-    size = conv_nets.bytes_of(distributed_ranks.NETS[net])
     for block in range(1 + blocks):  # the first warms up
+        losses = []
         for name in contenders.names():
             found = {"together": contenders.ask(name, 2, "train", net=net)}
-            losses[name] = found["together"]["loss"]
+            losses.append(found["together"]["loss"])
             if alone:
                 found["alone"] = contenders.ask(name, 1, "train", net=net)
-            if overlap:
-                found["exchange"] = contenders.ask(name, 2, "exchange", size=size, times=20)
             for kind, answer in found.items():
                 if block:
                     times.setdefault((name, kind), []).append(answer["seconds"])
-        # Roundings grow from epoch to epoch.
-        near = 1e-2 if block else 1e-3
-        if not math.isclose(max(losses.values()), min(losses.values()), rel_tol=near):
-            raise RuntimeError(f"{net}: the losses differ: {losses}")
-    # At the end, since the parameters of the ranks then differ.
-    for block in range(1 + blocks if overlap else 0):
-        for name in contenders.names():
-            answer = contenders.ask(name, 2, "train", net=net, together=False)
-            if block:
-                times.setdefault((name, "apart"), []).append(answer["seconds"])
+        check_losses(net, losses, 1e-2 if block else 1e-3)  # roundings grow from epoch to epoch
     return times
 
 
@@ -127,10 +131,10 @@ def training_rows(
     """Measure what trains two networks on two ranks."""
     for row, net in TRAINING.items():
         scaling = next(name for name, one in SCALING.items() if one == net)
-        alone, overlap = wanted(scaling), net == "mlp" and wanted(OVERLAP)
-        if not (wanted(row) or alone or overlap):
+        alone = wanted(scaling)
+        if not (wanted(row) or alone):
             continue
-        times = training_times(contenders, net, blocks, alone, overlap)
+        times = training_times(contenders, net, blocks, alone)
         steps = {
             name: [1e3 * seconds for seconds in times.get((name, "together"), [])]
             for name in ("dnn", "torch")
@@ -142,10 +146,6 @@ def training_rows(
             yield harness.compare(
                 scaling, shares["dnn"], shares["torch"] or None, title, "of 1", more_is_better=True
             )
-        if overlap:
-            hidden = {name: hidden_percent(times, name) for name in contenders.names()}
-            # No ratio: either may be nothing, or less.
-            yield harness.Result(OVERLAP, hidden["dnn"], hidden.get("torch"), title, "%", None)
 
 
 def _ratios(times: Times, name: str, kind: str) -> list[float]:
@@ -154,12 +154,35 @@ def _ratios(times: Times, name: str, kind: str) -> list[float]:
     return [part / whole for part, whole in pairs]
 
 
-def hidden_percent(times: Times, name: str) -> float:
-    """Return how much of an exchange a step does not wait for, by the medians of a contender."""
-    together, apart, exchange = (
-        statistics.median(times[name, kind]) for kind in ("together", "apart", "exchange")
-    )
-    return 100 * (1 - (together - apart) / exchange)
+def overlap_row(contenders: Contenders, blocks: int, title: str) -> harness.Result:
+    """Measure how much of the exchange of gradients is hidden behind the backward pass."""
+    hidden: dict[str, float | None] = {}
+    for name in contenders.names():
+        took: dict[str, list[float]] = {"early": [], "late": [], "alone": []}
+        for block in range(1 + blocks):
+            for scheme, times in took.items():
+                answer = contenders.ask(name, 2, "train", net="mlp", scheme=scheme)
+                if block:
+                    times.append(answer["seconds"])
+        early, late, alone = map(statistics.median, took.values())
+        hidden[name] = 100 * (late - early) / (late - alone) if late > alone else None
+    # No ratio: either may be nothing, or less.
+    return harness.Result(OVERLAP, hidden["dnn"], hidden.get("torch"), title, "%", None)
+
+
+def mesh_row(contenders: Contenders, blocks: int, row: str, scheme: str) -> harness.Result:
+    """Measure a network cut over two ranks against one rank."""
+    steps: dict[int, list[float]] = {2: [], 1: []}
+    for block in range(1 + blocks):
+        losses = []
+        for ranks, times in steps.items():
+            rows = 2 * distributed_ranks.BATCH
+            answer = contenders.ask("dnn", ranks, "train", net="mlp", scheme=scheme, rows=rows)
+            losses.append(answer["loss"])
+            if block:
+                times.append(1e3 * answer["seconds"])
+        check_losses(row, losses, 1e-2)
+    return harness.compare(row, steps[2], steps[1], "one rank, the same rows", "ms per step")
 
 
 def allreduce_rows(
@@ -198,6 +221,20 @@ def traffic_row(contenders: Contenders) -> harness.Result:
     return harness.compare(TRAFFIC, *sizes, "data parallelism", "MiB")
 
 
+def needed(wanted: Callable[[str], bool], names: Sequence[str]) -> list[tuple[str, int]]:
+    """Return which contenders the wanted rows need, with how many ranks."""
+    both = [(name, 2) for name in names]
+    ranks_of = dict.fromkeys((*TRAINING, OVERLAP), both)
+    ranks_of |= {row: [*both, *((name, 1) for name in names)] for row in SCALING}
+    ranks_of |= {row: [("dnn", 2), ("dnn", 1)] for row in MESHES}
+    ranks_of |= {f"allreduce_{size}": [("dnn", 2), ("mpi", 2)] for size in SIZES}
+    if len(names) > 1:
+        ranks_of |= {f"allreduce_{size}_vs_gloo": both for size in SIZES}
+    ranks_of[TRAFFIC] = [("dnn", 2)]
+    every = (one for row, ones in ranks_of.items() if wanted(row) for one in ones)
+    return list(dict.fromkeys(every))
+
+
 def main() -> None:
     parser = harness.parser(__doc__)
     parser.add_argument("--only", metavar="NAME", help="rows whose names begin like this")
@@ -226,9 +263,16 @@ def main() -> None:
         )
         conv_nets.write_setup(setup, rows, distributed_ranks.NETS)
         contenders = stack.enter_context(Contenders(setup, options.peer_python, version))
-        blocks = 3 if options.quick else 9
+        contenders.start(needed(wanted, contenders.names()))
+        blocks = 2 if options.quick else 9
         results: list[harness.Result] = [
             *training_rows(contenders, blocks, wanted, title),
+            *([overlap_row(contenders, blocks, title)] if wanted(OVERLAP) else []),
+            *(
+                mesh_row(contenders, blocks, row, scheme)
+                for row, scheme in MESHES.items()
+                if wanted(row)
+            ),
             *allreduce_rows(contenders, 1 + blocks, 0.1 if options.quick else 0.5, wanted, title),
             *([traffic_row(contenders)] if wanted(TRAFFIC) else []),
         ]

@@ -16,7 +16,7 @@ from __future__ import annotations
 
 import sys
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -30,8 +30,8 @@ BATCH = 100
 """Rows of a rank in a step."""
 _MLP: list[conv_nets.Item] = [*(("dense", 528), ("sigmoid",)) * 4, ("dense", 10)]
 NETS: Mapping[str, conv_nets.Net] = {
-    "mlp": conv_nets.Net((784,), BATCH, _MLP, 0.005, 30),
-    "lenet": replace(conv_nets.NETS["lenet5_step"], steps=30),
+    "mlp": conv_nets.Net((784,), BATCH, _MLP, 0.005, 20),
+    "lenet": replace(conv_nets.NETS["lenet5_step"], steps=20),
 }
 
 
@@ -51,7 +51,11 @@ def command(name: str, ranks: int, setup: str, folder: Path) -> list[str | Path]
 def be_rank(name: str, ranks: int, setup: str, socket: str) -> None:
     """Be a rank of a contender until there are no more tasks."""
     rank = {"dnn": DnnRank, "torch": TorchRank, "mpi": MpiRank}[name](ranks, setup)
-    relay.answer(socket, lambda task, **given: getattr(rank, task)(**given))
+
+    def work(task: str, **given: Any) -> dict[str, Any]:
+        return {"seconds": 0.0} if task == "begin" else getattr(rank, task)(**given)
+
+    relay.answer(socket, work)
     rank.close()
 
 
@@ -78,7 +82,7 @@ class DnnRank:
     def __init__(self, ranks: int, setup: str) -> None:
         self.ranks = ranks
         self.given = np.load(setup)
-        self.models: dict[tuple[str, bool], Any] = {}
+        self.models: dict[tuple[str, str, int], Any] = {}
         self.communicator = None
         if ranks > 1:
             from mpi4py import MPI
@@ -87,22 +91,35 @@ class DnnRank:
 
             self.communicator = communicator_of(MPI.COMM_WORLD)
 
-    def train(self, net: str, together: bool = True) -> dict[str, Any]:
-        """Train an epoch; alone, on rows of its own, unless all ranks train together."""
-        known, together = NETS[net], together and self.ranks > 1
-        if (net, together) not in self.models:
-            options = {}
-            if together:
-                from dnn.distributed import DataParallel
+    def schemes(self) -> Mapping[str, Callable[[], Any]]:
+        """Return what makes each scheme by name; None is one rank by itself."""
+        from dnn.distributed import DataParallel, Mesh
 
-                options["parallel"] = DataParallel(self.communicator, sharded=True)
-            self.models[net, together] = conv_nets.dnn_model(known, self.given, net, **options)
-        ranks = self.ranks if together else 1
-        rows = slice(None, ranks * BATCH * known.steps)
-        x, y = self.given[f"{net}.x"][rows], self.given[f"{net}.y"][rows]
-        history = self.models[net, together].fit(
-            x, y, epochs=1, batch_size=ranks * BATCH, progress=False
-        )
+        comm = self.communicator
+        return {
+            "data": lambda: DataParallel(comm, sharded=True),
+            "early": lambda: DataParallel(comm, overlap=True),
+            "late": lambda: DataParallel(comm, overlap=False),
+            "pipeline": lambda: Mesh(comm, pipeline=2),
+            "model": lambda: Mesh(comm, model=2),
+            "alone": lambda: None,
+        }
+
+    def train(self, net: str, scheme: str = "data", rows: int = 0) -> dict[str, Any]:
+        """Train an epoch, in batches of so many rows: 100 of each rank that takes part by default.
+
+        On a mesh, and alone with other rows, parameters begin as dnn draws them.
+        """
+        known = NETS[net]
+        key = net, scheme, rows
+        scheme = scheme if self.ranks > 1 else "alone"
+        if key not in self.models:
+            given = None if rows else self.given
+            parallel = self.schemes()[scheme]()
+            self.models[key] = conv_nets.dnn_model(known, given, net, parallel=parallel)
+        size = rows or BATCH * (1 if scheme == "alone" else self.ranks)
+        x, y = (self.given[f"{net}.{name}"][: size * known.steps] for name in "xy")
+        history = self.models[key].fit(x, y, epochs=1, batch_size=size, progress=False)
         seconds = history.training_time_s / history.steps
         return {"seconds": seconds, "loss": history.loss[-1]}
 
@@ -152,8 +169,8 @@ class TorchRank:
             torch.distributed.init_process_group("gloo")
             self.rank = torch.distributed.get_rank()
 
-    def train(self, net: str, together: bool = True) -> dict[str, Any]:
-        """Train an epoch; without an exchange of gradients unless all ranks train together."""
+    def train(self, net: str, scheme: str = "data") -> dict[str, Any]:
+        """Train an epoch, with the exchange of gradients beside it, at its end, or without any."""
         import contextlib
 
         import torch
@@ -180,7 +197,7 @@ class TorchRank:
         criterion = torch.nn.CrossEntropyLoss()
         total = torch.zeros(())
         exchanging = contextlib.nullcontext
-        if self.ranks > 1 and not together:
+        if self.ranks > 1 and scheme in ("late", "alone"):
             exchanging = module.no_sync
         began = time.perf_counter()
         for rows in orders:
@@ -188,10 +205,23 @@ class TorchRank:
             with exchanging():
                 loss = criterion(module(x[rows]), y[rows])
                 loss.backward()
+            if scheme == "late" and self.ranks > 1:
+                self.average([each.grad for each in module.parameters()])
             optimizer.step()
             total += loss.detach()
         seconds = time.perf_counter() - began
         return {"seconds": seconds / len(orders), "loss": total.item() / len(orders)}
+
+    def average(self, gradients: Sequence[Any]) -> None:
+        """Let gradients be the mean of all ranks', exchanged in one piece."""
+        import torch
+
+        flat = torch.cat([each.reshape(-1) for each in gradients])
+        torch.distributed.all_reduce(flat)
+        flat /= self.ranks
+        parts = flat.split([each.numel() for each in gradients])
+        for each, part in zip(gradients, parts, strict=True):
+            each.copy_(part.reshape(each.shape))
 
     def exchange(self, size: int, times: int) -> dict[str, Any]:
         import torch

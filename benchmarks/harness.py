@@ -269,6 +269,12 @@ class Worker:
         answer: dict[str, Any] = json.loads(line)
         return answer
 
+    def end(self) -> None:
+        """Let it end, as it does when there are no more tasks."""
+        assert self._process.stdin is not None
+        self._process.send_signal(signal.SIGCONT)
+        self._process.stdin.close()
+
     def __enter__(self) -> Worker:
         return self
 
@@ -278,9 +284,7 @@ class Worker:
         error: BaseException | None,
         traceback: TracebackType | None,
     ) -> None:
-        assert self._process.stdin is not None
-        self._process.send_signal(signal.SIGCONT)
-        self._process.stdin.close()
+        self.end()
         try:
             self._process.wait(timeout=10)
         except subprocess.TimeoutExpired:
