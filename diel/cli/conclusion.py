@@ -21,10 +21,9 @@ from diel.run.records import (
     JournalLost,
     LeaveIgnored,
     ModuleFailed,
-    ModuleTimes,
-    RankTimes,
 )
 from diel.run.results import best_of_table, best_row, rank_rows
+from diel.run.time_table import time_table
 from diel.run.view import ResultsView, RunView
 from diel.text import format_value
 
@@ -34,9 +33,6 @@ _RETURNED_SHOWN: Final = 10
 _RETURNED_CHARACTERS: Final = 200
 _BYTES: Final = re.compile(r"(bytearray\()?b['\"]")
 _GIVEN_UP_SHOWN: Final = 10
-_RANKS_SHOWN: Final = 16
-_COPIES_NAMED: Final = 2
-_PARTS: Final = ("working", "waiting", "communicating")
 
 
 def print_conclusion(
@@ -101,15 +97,6 @@ def print_rankings(
     for results in without:
         print(f"\n{results.module}: no result among {results.count:,}: {results.unranked_text}")
     return bool(tables or without)
-
-
-def describe_best(results: ResultsView) -> str:
-    """Say in a few words how good the best row is, and how many rows are no results."""
-    unranked = f" ({results.unranked_text})" if results.unranked else ""
-    if not results.rows:
-        return f"none yet{unranked}"
-    best = best_row(results.rows, results.objective, results.maximise)
-    return f"best {results.objective} {format_value(best[results.objective])}{unranked}"
 
 
 def _print_returned(view: RunView, *, after_table: bool) -> None:
@@ -223,52 +210,8 @@ def _constants(results: ResultsView) -> dict[str, str]:
 
 def rank_times_lines(view: RunView) -> list[str]:
     """Return what ranks spent their time on: a line for each, or for each module of many ranks."""
-    if view.accounts is None or not view.accounts.ranks:
-        return []
-    ranks, modules = view.accounts.ranks, view.accounts.modules
-    table = _by_rank(ranks) if len(ranks) <= _RANKS_SHOWN else _by_module(ranks, modules)
-    return ["", *(f"  {line}" for line in aligned(table)), ""]
-
-
-def _by_rank(ranks: Sequence[RankTimes]) -> list[tuple[str, ...]]:
-    head = ("rank", "host", "what ran there", *_PARTS, "CPU")
-    return [
-        head,
-        *(
-            (str(rank.rank), rank.host, _copies(rank.copies), *_percentages([rank]))
-            for rank in ranks
-        ),
-    ]
-
-
-def _by_module(ranks: Sequence[RankTimes], modules: Sequence[ModuleTimes]) -> list[tuple[str, ...]]:
-    rows: list[tuple[str, ...]] = [("what ran", "ranks", *_PARTS, "CPU")]
-    servers = [rank for rank in ranks if list(rank.copies) == ["tuple server"]]
-    pool = [rank for rank in ranks if rank not in servers]
-    if servers:
-        rows.append(("tuple server", str(len(servers)), *_percentages(servers)))
-    rows += [(each.module, str(each.ranks), *_percentages([each])) for each in modules]
-    rows.append(("all, and between modules", str(len(pool)), *_percentages(pool)))
-    return rows
-
-
-def _copies(names: Sequence[str]) -> str:
-    """Say which copies ran on a rank: the first of them where there were many."""
-    if not names:
-        return "nothing"
-    shown = ", ".join(names[:_COPIES_NAMED])
-    more = len(names) - _COPIES_NAMED
-    return f"{shown} and {more} more" if more > 0 else shown
-
-
-def _percentages(times: Sequence[RankTimes | ModuleTimes]) -> list[str]:
-    spent_s = [sum(getattr(each, f"{part}_s") for each in times) for part in _PARTS]
-    total_s = sum(spent_s)
-    if not total_s:
-        return ["-"] * (len(_PARTS) + 1)
-    # Of the same wall time: what is well below "working" has slept, or waited for a core.
-    spent_s.append(sum(each.cpu_s for each in times))
-    return [f"{seconds / total_s:.0%}".rjust(len("100%")) for seconds in spent_s]
+    table = time_table(view)
+    return ["", *(f"  {line}" for line in aligned(table)), ""] if table else []
 
 
 # -- a failure, or no end at all ------------------------------------------------------------

@@ -11,7 +11,7 @@ from threading import Lock
 from typing import TYPE_CHECKING, Any, Final
 
 from diel.cli import panels
-from diel.cli.conclusion import TABLE_ROWS, describe_best, print_conclusion, print_failure
+from diel.cli.conclusion import TABLE_ROWS, print_conclusion, print_failure
 from diel.cli.output import console, warn
 from diel.run.directory import RunDirectory
 from diel.run.fields import Record
@@ -140,9 +140,7 @@ class PlainDisplay(Display):
                 self._progress_shown_s = now_s
                 self._rows_shown[table] = results.count
                 of = f" of {results.expected}" if results.expected is not None else ""
-                self._print(
-                    f"{results.module}: {results.count}{of} results, {describe_best(results)}"
-                )
+                self._print(f"{results.module}: {results.count}{of} results, {results.best_text}")
         self._show_copies(now_s)
 
     def _show_copies(self, now_s: float) -> None:

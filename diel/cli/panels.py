@@ -6,10 +6,10 @@ import time
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Final
 
-from diel.cli.conclusion import describe_best
 from diel.run.records import ModuleFailed
 from diel.run.status import StatusView
 from diel.run.view import CopyView, GroupView, RunView
+from diel.run.watched import latest_progress
 from diel.text import format_bytes, format_duration
 
 if TYPE_CHECKING:
@@ -82,12 +82,9 @@ def bars(view: RunView, status: StatusView) -> list[RenderableType]:
             f"{results.module}: results",
             ProgressBar(total=total, completed=done, width=40),
             f"{done}/{total}" if total is not None else str(done),
-            Text(describe_best(results)),
+            Text(results.best_text),
         )
-    # What the status file says is of a moment ago, the journal may be behind.
-    latest = {copy.copy: (copy.done, copy.total, copy.text) for copy in status.progress}
-    running = {who: said for who, said in latest.items() if who in view.running}
-    for who, (reached, whole, text) in {**view.progress, **running}.items():
+    for who, (reached, whole, text) in latest_progress(view, status).items():
         bar = ProgressBar(total=whole, completed=reached, width=40)
         table.add_row(who, bar, f"{reached:g}/{whole:g}" if whole else f"{reached:g}", text)
     return [table] if table.row_count else []

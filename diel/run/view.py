@@ -14,6 +14,8 @@ from diel.frozen import Frozen
 from diel.run import records
 from diel.run.fields import Record
 from diel.run.records import Failure, TableName
+from diel.run.results import best_row
+from diel.text import format_value
 
 
 @dataclass
@@ -99,6 +101,15 @@ class ResultsView:
     def ranked(self) -> int:
         """How many of them are results."""
         return max(0, self.count - sum(self.unranked.values()))
+
+    @property
+    def best_text(self) -> str:
+        """How good the best row is, in a few words, and how many rows are no results."""
+        unranked = f" ({self.unranked_text})" if self.unranked else ""
+        if not self.rows:
+            return f"none yet{unranked}"
+        best = best_row(self.rows, self.objective, self.maximise)
+        return f"best {self.objective} {format_value(best[self.objective])}{unranked}"
 
     @property
     def unranked_text(self) -> str:

@@ -14,10 +14,10 @@ import pytest
 from rich.console import Console
 from support import status_of
 
-from diel.cli import watch as watching
-from diel.cli.watch import Watched
+from diel.run import watched
 from diel.run.directory import RunDirectory
 from diel.run.status import write_status
+from diel.run.watched import WatchedRun
 from diel.text import format_bytes
 
 RUDE = "[red]x[/] :smile:"
@@ -201,7 +201,7 @@ def test_a_run_that_never_started(
 ) -> None:
     assert diel("watch", "--once") == 0
     assert capsys.readouterr().out == "starting the MPI ranks ...\n"
-    monkeypatch.setattr(watching, "_STARTING_S", 0.0)
+    monkeypatch.setattr(watched, "_STARTING_S", 0.0)
     assert diel("watch") == 0
     assert capsys.readouterr().out == "never started\n"
 
@@ -276,11 +276,11 @@ def test_it_ends_with_the_run_on_a_terminal(
 
 
 def test_ctrl_c_leaves(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
-    def interrupt(_: Watched) -> None:
+    def interrupt(_: WatchedRun) -> None:
         raise KeyboardInterrupt
 
     run.start()
-    monkeypatch.setattr(Watched, "look", interrupt)
+    monkeypatch.setattr(WatchedRun, "look", interrupt)
     assert diel("watch") == 0
 
 
