@@ -1,4 +1,401 @@
 "use strict";
 
-// What the pages do in the browser. Text from a run is always set as textContent, never as HTML.
+// What the pages do in the browser. Text of a run is always set as textContent, never as HTML.
 globalThis.diel = {};
+
+diel.part = (name) => document.querySelector(`[data-part="${name}"]`);
+
+diel.make = (kind, className, text) => {
+  const element = document.createElement(kind);
+  if (className) element.className = className;
+  if (text !== undefined) element.textContent = text;
+  return element;
+};
+
+// "2 h 5 min", "3.2 s": as diel/text.py writes durations.
+diel.duration = (seconds) => {
+  if (seconds < 59.95) return `${Math.max(0, seconds).toFixed(1)} s`;
+  const whole = Math.round(seconds);
+  const units = [["d", 86400], ["h", 3600], ["min", 60], ["s", 1]];
+  const at = units.findIndex(([, size]) => whole >= size);
+  const rest = at < 3 ? Math.floor((whole % units[at][1]) / units[at + 1][1]) : 0;
+  const text = `${Math.floor(whole / units[at][1])} ${units[at][0]}`;
+  return rest ? `${text} ${rest} ${units[at + 1][0]}` : text;
+};
+
+// A table of any length: only the rows that can be seen are in the page.
+diel.Table = class {
+  static ROW = 26;
+
+  // columns: {title, width, cell(key, row) -> text, order(key, row) -> number or text, state}
+  constructor(container, columns, name) {
+    this.columns = columns;
+    this.rows = new Map();
+    this.sorting = { column: 0, down: false };
+    this.words = "";
+    this.isDue = false;
+    const bar = diel.make("div", "diel-table-bar");
+    this.filter = diel.make("input", "diel-filter");
+    this.filter.type = "search";
+    this.filter.placeholder = "filter";
+    this.filter.setAttribute("aria-label", `filter ${name}`);
+    this.filter.addEventListener("input", () => this.show(this.filter.value));
+    this.count = diel.make("span", "diel-count");
+    bar.append(this.filter, this.count);
+    this.scroller = diel.make("div", "diel-scroller");
+    this.scroller.tabIndex = 0;
+    this.scroller.setAttribute("role", "table");
+    this.scroller.setAttribute("aria-label", name);
+    this.scroller.addEventListener("scroll", () => this.redraw(), { passive: true });
+    const head = diel.make("div", "diel-row diel-row-head");
+    head.setAttribute("role", "row");
+    this.template = columns.map((column) => column.width).join(" ");
+    head.style.gridTemplateColumns = this.template;
+    columns.forEach((column, index) => {
+      const button = diel.make("button", "diel-sort", column.title);
+      button.setAttribute("role", "columnheader");
+      button.addEventListener("click", () => this.sortBy(index));
+      head.append(button);
+    });
+    this.head = head;
+    this.space = diel.make("div", "diel-space");
+    this.scroller.append(head, this.space);
+    container.replaceChildren(bar, this.scroller);
+    this.changed();
+  }
+
+  show(words) {
+    this.words = words.toLowerCase();
+    if (this.filter.value.toLowerCase() !== this.words) this.filter.value = words;
+    this.scroller.scrollTop = 0;
+    this.changed();
+  }
+
+  sortBy(index) {
+    const down = this.sorting.column === index && !this.sorting.down;
+    this.sorting = { column: index, down };
+    this.changed();
+  }
+
+  apply(change) {
+    for (const key of change.gone) this.rows.delete(String(key));
+    for (const [key, row] of Object.entries(change.set)) this.rows.set(key, row);
+    this.changed();
+  }
+
+  changed() {
+    this.isStale = true;
+    this.redraw();
+  }
+
+  redraw() {
+    if (this.isDue) return;
+    this.isDue = true;
+    requestAnimationFrame(() => {
+      this.isDue = false;
+      this.draw();
+    });
+  }
+
+  arrange() {
+    const { column, down } = this.sorting;
+    const { order } = this.columns[column];
+    let entries = [...this.rows];
+    if (this.words) {
+      entries = entries.filter(([key, row]) =>
+        this.columns.some((each) => each.cell(key, row).toLowerCase().includes(this.words)));
+    }
+    const keyed = entries.map((entry) => [order(...entry), entry]);
+    keyed.sort(([a], [b]) => (a < b ? -1 : a > b ? 1 : 0) * (down ? -1 : 1));
+    this.shown = keyed.map(([, entry]) => entry);
+    this.isStale = false;
+    this.space.style.height = `${this.shown.length * diel.Table.ROW}px`;
+    this.scroller.setAttribute("aria-rowcount", String(this.shown.length + 1));
+    const all = this.rows.size;
+    this.count.textContent = this.shown.length === all ? `${all}` : `${this.shown.length} of ${all}`;
+    [...this.head.children].forEach((button, index) => {
+      const says = index !== column ? "none" : down ? "descending" : "ascending";
+      button.setAttribute("aria-sort", says);
+    });
+  }
+
+  draw() {
+    if (this.isStale) this.arrange();
+    const height = diel.Table.ROW;
+    const first = Math.max(0, Math.floor(this.scroller.scrollTop / height) - 3);
+    const count = Math.ceil(this.scroller.clientHeight / height) + 6;
+    const rows = this.shown.slice(first, first + count).map(([key, row], index) => {
+      const line = diel.make("div", "diel-row");
+      line.setAttribute("role", "row");
+      line.setAttribute("aria-rowindex", String(first + index + 2));
+      line.style.gridTemplateColumns = this.template;
+      line.style.transform = `translateY(${(first + index) * height}px)`;
+      for (const column of this.columns) {
+        const text = column.cell(key, row);
+        const cell = diel.make("span", column.state ? `diel-state diel-${text}` : "", text);
+        cell.setAttribute("role", "cell");
+        cell.title = text;
+        line.append(cell);
+      }
+      return line;
+    });
+    this.space.replaceChildren(...rows);
+  }
+};
+
+// -- the page of a run ---------------------------------------------------------------------------
+
+diel.watch = (() => {
+  const LOG_LENGTH = 400_000;
+  const COLOURS = { module: "--diel-blue", wait: "--diel-orange", transfer: "--diel-purple",
+                    tuples: "--diel-sky" };
+  let head = null;
+  let ahead_s = 0; // the server's clock before the browser's
+  let tables = null;
+  let groups = {};
+  let lanes = null;
+
+  const now_s = () => Date.now() / 1000 + ahead_s;
+  const since = (moment_s) => (moment_s ? diel.duration((head?.ended_s ?? now_s()) - moment_s) : "");
+
+  const begin = () => {
+    const since_column = (place) => ({ title: "since", width: "90px",
+      cell: (key, row) => since(row[place]), order: (key, row) => row[place] || Infinity });
+    const text_column = (title, width, place) => ({ title, width,
+      cell: (key, row) => String(row[place]), order: (key, row) => row[place] });
+    tables = {
+      copies: new diel.Table(diel.part("copies"), [
+        { title: "copy", width: "minmax(110px, 1fr)", cell: (key) => key, order: (key) => key },
+        text_column("group", "minmax(80px, 1fr)", 0),
+        text_column("ranks", "110px", 1),
+        { title: "runs for", width: "90px", cell: (key, row) => since(row[2]),
+          order: (key, row) => -row[2] },
+        { title: "attempt", width: "70px", cell: (key, row) => String(row[3]),
+          order: (key, row) => row[3] },
+        text_column("waits for", "minmax(140px, 2fr)", 4),
+        since_column(5),
+      ], "copies"),
+      ranks: new diel.Table(diel.part("ranks"), [
+        { title: "rank", width: "64px", cell: (key) => key, order: (key) => Number(key) },
+        text_column("host", "minmax(70px, 1fr)", 0),
+        text_column("what", "minmax(110px, 1fr)", 1),
+        { ...text_column("state", "84px", 2), state: true },
+        text_column("waits for", "minmax(140px, 2fr)", 3),
+        since_column(4),
+      ], "ranks"),
+    };
+    setInterval(tick, 1000);
+    new ResizeObserver(() => drawTimeline()).observe(diel.part("timeline"));
+    document.addEventListener("click", choose);
+    document.addEventListener("keydown", (event) => {
+      if (event.key === "Enter" || event.key === " ") choose(event);
+    });
+  };
+
+  // A group that is chosen in the graph filters the tables.
+  const choose = (event) => {
+    const group = event.target.closest?.(".diel-graph [data-group]");
+    if (!group) return;
+    const { group: name, module } = group.dataset;
+    const isChosen = group.classList.contains("selected");
+    document.querySelectorAll(".diel-graph .selected").forEach((each) => {
+      each.classList.remove("selected");
+    });
+    if (!isChosen) group.classList.add("selected");
+    tables.copies.show(isChosen ? "" : module ? `${module}.` : name);
+    event.preventDefault();
+  };
+
+  const tick = () => {
+    if (!head || document.hidden) return;
+    showClock();
+    if (head.ended_s === null) Object.values(tables).forEach((table) => table.redraw());
+  };
+
+  const showClock = () => {
+    const lasted = head.started_s ? since(head.started_s) : "";
+    const ranks = head.ranks ? `${head.ranks.toLocaleString("en")} ranks` : "";
+    const resumed = head.resumed ? `resumed ${head.resumed} times` : "";
+    const texts = [ranks, lasted, resumed.replace("1 times", "once")];
+    diel.part("facts").textContent = texts.filter(Boolean).join(" · ");
+  };
+
+  const showHead = () => {
+    diel.part("copies").closest(".diel-panel").hidden = head.ended_s !== null;
+    const state = diel.part("state");
+    const words = head.is_starting ? "starting the MPI ranks" : head.is_stopping ? "stopping" : head.state;
+    state.textContent = words;
+    state.className = `diel-badge diel-state diel-${head.state.replace(" ", "-")}`;
+    showClock();
+  };
+
+  const showAlerts = (alerts) => {
+    diel.part("alerts").replaceChildren(...alerts.map((text) => diel.make("p", "diel-alert", text)));
+  };
+
+  const showGroups = () => {
+    for (const element of document.querySelectorAll(".diel-graph g.group")) {
+      const [state, words] = groups[element.dataset.group] ?? ["", ""];
+      element.classList.remove("running", "finished", "failed", "waiting", "stopped");
+      if (state) element.classList.add(state);
+      const label = element.querySelector(":scope > .state");
+      if (label && label.textContent !== words) label.textContent = words;
+    }
+    const rows = Object.entries(groups).map(([name, [state, words]]) => {
+      const row = diel.make("li");
+      row.append(diel.make("span", "", name), " ",
+        diel.make("span", `diel-state diel-${state}`, words));
+      return row;
+    });
+    diel.part("groups").replaceChildren(...rows);
+  };
+
+  const showBars = (bars) => {
+    diel.part("bars").replaceChildren(...bars.map(([who, done, total, text]) => {
+      const row = diel.make("div", "diel-bar");
+      row.append(diel.make("span", "diel-bar-name", who));
+      if (total) {
+        const bar = diel.make("progress");
+        bar.max = total;
+        bar.value = done;
+        bar.setAttribute("aria-label", who);
+        row.append(bar);
+      }
+      const short = (number) => Number(number.toPrecision(6)).toLocaleString("en");
+      const reached = total ? `${short(done)} of ${short(total)}` : done ? short(done) : "";
+      row.append(diel.make("span", "diel-bar-text", [reached, text].filter(Boolean).join(", ")));
+      return row;
+    }));
+  };
+
+  const showServers = (servers) => {
+    diel.part("servers").replaceChildren(...servers.map(([rank, text, share]) => {
+      const row = diel.make("div", "diel-bar");
+      const bar = diel.make("progress");
+      bar.max = 1;
+      bar.value = share;
+      bar.setAttribute("aria-label", `memory of the tuple server on rank ${rank}`);
+      row.append(diel.make("span", "diel-bar-name", `tuple server on rank ${rank}`), bar,
+        diel.make("span", "diel-bar-text", text));
+      return row;
+    }));
+  };
+
+  const showMessages = (messages) => {
+    diel.part("messages").replaceChildren(...messages.map(([level, who, text]) =>
+      diel.make("p", "diel-message", `${level.toLowerCase()} from ${who}: ${text}`)));
+  };
+
+  const showReasons = (reasons) => {
+    diel.part("reasons").replaceChildren(...reasons.map(([who, text]) => {
+      const row = diel.make("p", "diel-message");
+      row.append(diel.make("strong", "", who), ` ${text}`);
+      return row;
+    }));
+    diel.part("reasons").closest(".diel-panel").hidden = !reasons.length;
+  };
+
+  const showTimes = (rows) => {
+    const table = diel.make("table", "diel-times");
+    rows.forEach((cells, index) => {
+      const row = diel.make("tr");
+      row.append(...cells.map((text) => diel.make(index ? "td" : "th", "", text)));
+      table.append(row);
+    });
+    diel.part("times").replaceChildren(...(rows.length ? [table] : []));
+    diel.part("times").closest(".diel-panel").hidden = !rows.length;
+  };
+
+  // What has changed since the last call: see diel/gui/snapshot.py.
+  const apply = (moment_s, changed) => {
+    if (!tables) begin();
+    ahead_s = moment_s - Date.now() / 1000;
+    if (changed.head) {
+      head = changed.head;
+      showHead();
+    }
+    if (changed.alerts) showAlerts(changed.alerts);
+    if (changed.groups) {
+      for (const name of changed.groups.gone) delete groups[name];
+      Object.assign(groups, changed.groups.set);
+      showGroups();
+    }
+    if (changed.copies) tables.copies.apply(changed.copies);
+    if (changed.ranks) tables.ranks.apply(changed.ranks);
+    if (changed.reasons) showReasons(changed.reasons);
+    if (changed.servers) showServers(changed.servers);
+    if (changed.bars) showBars(changed.bars);
+    if (changed.messages) showMessages(changed.messages);
+    if (changed.times) showTimes(changed.times);
+  };
+
+  const log = (text, follows) => {
+    const place = diel.part("log");
+    const isAtEnd = place.scrollHeight - place.scrollTop - place.clientHeight < 30;
+    if (!follows) place.textContent = "";
+    place.append(text);
+    if (place.textContent.length > LOG_LENGTH) {
+      place.textContent = place.textContent.slice(-LOG_LENGTH / 2);
+    }
+    if (isAtEnd || !follows) place.scrollTop = place.scrollHeight;
+  };
+
+  // -- the timeline: a canvas, with what lies under the mouse in words ---------------------------
+
+  const LANE = 18;
+  const LEFT = 64;
+  const BOTTOM = 22;
+
+  const timeline = (picture) => {
+    lanes = picture;
+    drawTimeline();
+  };
+
+  const drawTimeline = () => {
+    const canvas = diel.part("timeline").querySelector("canvas");
+    if (!lanes || !canvas) return;
+    const style = getComputedStyle(document.body);
+    const width = Math.max(200, canvas.parentElement.clientWidth);
+    const height = lanes.ranks.length * LANE + BOTTOM;
+    const scale = globalThis.devicePixelRatio || 1;
+    canvas.style.width = `${width}px`;
+    canvas.style.height = `${height}px`;
+    canvas.width = width * scale;
+    canvas.height = height * scale;
+    const pen = canvas.getContext("2d");
+    pen.scale(scale, scale);
+    pen.font = "11px sans-serif";
+    pen.textBaseline = "middle";
+    const step = (width - LEFT) / lanes.steps;
+    const ink = style.getPropertyValue("--diel-text");
+    lanes.ranks.forEach(([rank, boxes], index) => {
+      const top = index * LANE;
+      pen.fillStyle = style.getPropertyValue(index % 2 ? "--diel-ground" : "--diel-panel");
+      pen.fillRect(0, top, width, LANE);
+      pen.fillStyle = ink;
+      pen.fillText(`rank ${rank}`, 4, top + LANE / 2);
+      for (const [first, count, kind] of boxes) {
+        const inset = kind === "module" ? 3 : 6;
+        pen.fillStyle = style.getPropertyValue(COLOURS[kind]);
+        pen.fillRect(LEFT + first * step, top + inset, Math.max(1, count * step - 0.5), LANE - 2 * inset);
+      }
+    });
+    pen.fillStyle = ink;
+    const marks = Math.max(2, Math.floor((width - LEFT) / 110));
+    for (let mark = 0; mark <= marks; mark += 1) {
+      const share = mark / marks;
+      const moment_s = lanes.start_s + share * (lanes.end_s - lanes.start_s) - lanes.origin_s;
+      pen.textAlign = mark === 0 ? "left" : mark === marks ? "right" : "center";
+      pen.fillText(`${moment_s.toFixed(lanes.end_s - lanes.start_s < 20 ? 1 : 0)} s`,
+        LEFT + share * (width - LEFT), height - BOTTOM / 2);
+    }
+    canvas.onmousemove = (event) => {
+      const [, boxes] = lanes.ranks[Math.floor(event.offsetY / LANE)] ?? [0, []];
+      const at = (event.offsetX - LEFT) / step;
+      const under = boxes.filter(([first, count]) => at >= first && at < first + count);
+      canvas.title = under.map(([, , , name]) => name).join(" / ");
+    };
+  };
+
+  return { apply, log, timeline };
+})();

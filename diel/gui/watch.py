@@ -1,17 +1,313 @@
-"""The page of a run: how it goes on, from its directory alone."""
+"""The page of a run: how it goes on, and how it has ended, from its directory alone."""
 
 from __future__ import annotations
 
-from nicegui import ui
+import json
+import time
+from pathlib import Path
+from typing import Any, Final
+from weakref import WeakValueDictionary
 
-from diel.gui.site import Site, frame, page
+from nicegui import run, ui
+
+from diel.errors import DielError
+from diel.gui.processes import start_command
+from diel.gui.security import LOG
+from diel.gui.site import Site, address, frame, page
+from diel.gui.snapshot import Snapshot, difference, snapshot
+from diel.run.directory import RunDirectory
+from diel.run.log_tail import LogTail, log_names
+from diel.run.timeline import Timeline, TimelineSpan, draw_spans
+from diel.run.watched import WatchedRun
+from diel.workflow.drawing import drawing_of_draft
+from diel.workflow.load import read_draft
+from diel.workflow.svg import STYLE, draw_svg
+
+_LOOK_EVERY_S: Final = 0.25
+_LOOK_AFTER_END_S: Final = 2.0
+"""Of a run that has ended, which may be resumed."""
+_NAMES_EVERY_S: Final = 3.0
+_TIMELINE_EVERY_S: Final = 1.0
+_LANES: Final = 32
+_STEPS: Final = 800
+_LARGEST_FILE_BYTES: Final = 2**20
+_STRETCHES: Final = {0: "the whole run", 600: "10 minutes", 60: "a minute", 10: "10 seconds"}
+
+# Pages of the same run share what has been read of it.
+_watched: WeakValueDictionary[Path, WatchedRun] = WeakValueDictionary()
 
 
 def add_pages(site: Site) -> None:
     """Add the page that watches a run."""
 
     @page("/run")
-    def watch(path: str = "") -> None:
-        directory = site.resolve_run(path)
-        with frame(site, site.name_of(directory)):
-            ui.label("")
+    async def watch(path: str = "") -> None:
+        directory = RunDirectory(site.resolve_run(path))
+        name = site.name_of(directory.path)
+        picture = await run.io_bound(_graph, directory)
+        with frame(site, name):
+            ui.add_head_html(f"<style>{STYLE}</style>")
+            _WatchPage(site, directory, picture or "")
+
+
+def watched_run(directory: RunDirectory) -> WatchedRun:
+    """Return what is known of a run: one for all pages that show it."""
+    found = _watched.get(directory.path)
+    if found is None:
+        found = _watched[directory.path] = WatchedRun(directory)
+    return found
+
+
+def _graph(directory: RunDirectory) -> str:
+    """Return the picture of the groups; nothing if the file cannot be read."""
+    try:
+        if directory.workflow.stat().st_size > _LARGEST_FILE_BYTES:
+            return ""
+        return draw_svg(drawing_of_draft(read_draft(directory.workflow)), on_page=True)
+    except (DielError, OSError) as error:
+        LOG.info("no graph of %s: %s", directory.path, error)
+        return ""
+
+
+class _WatchPage:
+    """One page in one browser."""
+
+    def __init__(self, site: Site, directory: RunDirectory, picture: str) -> None:
+        self._site = site
+        self._directory = directory
+        self._watched = watched_run(directory)
+        self._timeline = Timeline(directory)
+        self._shown: Snapshot = {}
+        self._words = ""
+        self._log: LogTail | None = None
+        self._first_lane = 0
+        self._next_look_s = 0.0
+        self._next_names_s = 0.0
+        self._next_timeline_s = 0.0
+        self._build(picture)
+        ui.timer(_LOOK_EVERY_S, self._tick)
+
+    # -- what stands on the page --------------------------------------------------------------
+
+    def _build(self, picture: str) -> None:
+        with ui.element("div").classes("diel-summary"):
+            _part("state", "span").classes("diel-badge")
+            _part("facts", "span").classes("diel-facts")
+            file = self._site.name_of(self._directory.workflow)
+            ui.link("workflow file", address("/compose", file=file))
+            self._stop = ui.button("Stop", icon="stop", on_click=self._ask_to_stop)
+            self._resume = ui.button("Resume", icon="play_arrow", on_click=self._start_again)
+            for button in (self._stop, self._resume):
+                button.props("flat dense no-caps").set_visibility(False)
+        _part("alerts").props('role="alert"')
+        with ui.element("div").classes("diel-columns"):
+            with _panel("Groups"):
+                if picture:
+                    # Names in it are escaped by what draws it.
+                    ui.html(picture, sanitize=False).classes("diel-picture")
+                _part("groups", "ul").classes("diel-groups").set_visibility(not picture)
+            with ui.element("div"):
+                with _panel("Progress"):
+                    _part("bars")
+                    _part("servers")
+                    _part("messages").classes("diel-messages").props('aria-label="messages"')
+                with _panel("What waits, and why"):
+                    _part("reasons").classes("diel-messages")
+        with _panel("Copies that run"):
+            _part("copies")
+        with _panel("Ranks"):
+            _part("ranks")
+        with _panel("Timeline"):
+            self._build_timeline()
+        with _panel("Logs"):
+            self._names = ui.select([], label="log file", on_change=self._choose_log)
+            self._names.props("dense outlined use-input input-debounce=0 options-dense").classes(
+                "diel-log-choice"
+            )
+            _part("log", "pre").classes("diel-log").props('tabindex="0" aria-label="log"')
+        with _panel("Where the time went"):
+            _part("times")
+
+    def _build_timeline(self) -> None:
+        with ui.element("div").classes("diel-table-bar"):
+            self._stretch = ui.select(_STRETCHES, value=0, on_change=self._draw_now)
+            self._stretch.props('dense outlined options-dense aria-label="how much of it"')
+            self._pager = ui.element("span").classes("diel-pager")
+            with self._pager:
+                ui.button("Earlier ranks", on_click=lambda: self._turn(-_LANES))
+                ui.button("Later ranks", on_click=lambda: self._turn(_LANES))
+            for button in self._pager:
+                button.props("flat dense no-caps")
+            self._pager.set_visibility(False)
+            for kind, words in (
+                ("module", "a copy runs"),
+                ("wait", "waits"),
+                ("transfer", "transfers"),
+                ("tuples", "calls of the tuple space"),
+            ):
+                ui.label(words).classes(f"diel-key diel-key-{kind}")
+        with _part("timeline").classes("diel-timeline"):
+            ui.element("canvas").props('role="img" aria-label="what each rank did and when"')
+
+    # -- as time goes by ----------------------------------------------------------------------
+
+    async def _tick(self) -> None:
+        now_s = time.monotonic()
+        if now_s >= self._next_look_s:
+            has_ended = self._watched.has_ended and bool(self._shown)
+            self._next_look_s = now_s + (_LOOK_AFTER_END_S if has_ended else _LOOK_EVERY_S)
+            changed = await run.io_bound(self._look)
+            if changed:
+                self._show(changed)
+        if now_s >= self._next_names_s:
+            self._next_names_s = now_s + _NAMES_EVERY_S
+            names = await run.io_bound(log_names, self._directory.logs)
+            if names and names != self._names.options:
+                first = next((name for name in names if name != "launcher.log"), "launcher.log")
+                self._names.set_options(names, value=self._names.value or first)
+        if self._log is not None:
+            await self._follow_log()
+        is_due = now_s >= self._next_timeline_s
+        if is_due and not (self._watched.has_ended and self._words):  # else it stays as it is
+            self._next_timeline_s = now_s + _TIMELINE_EVERY_S
+            await self._draw_timeline()
+
+    def _look(self) -> Snapshot:
+        """Read the run's directory; return what has changed for this page."""
+        try:
+            self._watched.look()
+            found = snapshot(self._watched)
+        except DielError as error:
+            found = {**self._shown, "alerts": [str(error)]}
+        changed = difference(self._shown, found)
+        self._shown = found
+        return changed
+
+    def _show(self, changed: Snapshot) -> None:
+        _call("diel.watch.apply", time.time(), changed)
+        state = self._watched.state
+        self._pager.set_visibility(self._watched.view.ranks > _LANES)
+        self._stop.set_visibility(state == "running")
+        self._resume.set_visibility(state in ("failed", "stopped", "killed"))
+
+    # -- logs ---------------------------------------------------------------------------------
+
+    async def _choose_log(self) -> None:
+        name = self._names.value
+        if name not in self._names.options:
+            return
+        self._log = LogTail(self._directory.logs / name)
+        _call("diel.watch.log", "", False)
+        await self._follow_log()
+
+    async def _follow_log(self) -> None:
+        log = self._log
+        if log is None:
+            return
+        try:
+            found = await run.io_bound(log.new_text)
+        except OSError as error:
+            self._log = None
+            found = f"{log.path.name} cannot be read: {error.strerror or error}", False
+        if found is not None and (found[0] or not found[1]) and found != ("", False):
+            _call("diel.watch.log", *found)
+
+    # -- the timeline -------------------------------------------------------------------------
+
+    async def _turn(self, by: int) -> None:
+        last = max(0, (self._watched.view.ranks - 1) // _LANES * _LANES)
+        self._first_lane = min(last, max(0, self._first_lane + by))
+        await self._draw_now()
+
+    async def _draw_now(self) -> None:
+        self._words = ""
+        await self._draw_timeline()
+
+    async def _draw_timeline(self) -> None:
+        picture = await run.io_bound(self._timeline_picture)
+        words = json.dumps(picture)
+        if picture and words != self._words:
+            self._words = words
+            _call("diel.watch.timeline", picture)
+
+    def _timeline_picture(self) -> dict[str, Any] | None:
+        end_s = self._watched.latest_s()
+        with self._watched.unchanged() as view:
+            origin_s, ranks = view.started_s, view.ranks
+            now = [
+                (rank, TimelineSpan("module", copy.name, copy.started_s, end_s))
+                for copy in view.running.values()
+                for rank in copy.ranks
+            ]
+            now += [
+                (wait.rank, TimelineSpan("wait", f"wait: {wait.what}", wait.since_s, end_s))
+                for wait in self._watched.status.waiting
+            ]
+        if not origin_s:
+            return None
+        stretch_s = self._stretch.value
+        start_s = max(origin_s, end_s - stretch_s) if stretch_s else origin_s
+        shown = range(self._first_lane, min(ranks, self._first_lane + _LANES))
+        self._timeline.look(shown)
+        lanes = []
+        for rank in shown:
+            spans = [*self._timeline.spans(rank), *(span for on, span in now if on == rank)]
+            lanes.append([rank, draw_spans(spans, start_s, end_s, _STEPS)])
+        return {
+            "ranks": lanes,
+            "start_s": start_s,
+            "end_s": end_s,
+            "origin_s": origin_s,
+            "steps": _STEPS,
+        }
+
+    # -- what one can do ----------------------------------------------------------------------
+
+    async def _ask_to_stop(self) -> None:
+        with ui.dialog() as dialog, ui.card():
+            ui.label("Stop this run? It ends within seconds, and can be resumed later.")
+            with ui.row():
+                ui.button("Stop the run", on_click=lambda: dialog.submit(True)).props("no-caps")
+                ui.button("Let it go on", on_click=lambda: dialog.submit(False)).props(
+                    "flat no-caps"
+                )
+        if not await dialog:
+            return
+        try:
+            self._directory.request_stop("stopped from the page")
+        except OSError as error:
+            ui.notify(
+                f"the run cannot be asked to stop: {error.strerror or error}", type="negative"
+            )
+        self._next_look_s = 0.0
+
+    async def _start_again(self) -> None:
+        try:
+            await run.io_bound(self._resume_run)
+        except DielError as error:
+            ui.notify(str(error), type="negative")
+            return
+        ui.notify("resuming: the log resume.log says what its command prints")
+        self._next_look_s = 0.0
+
+    def _resume_run(self) -> None:
+        place = str(self._directory.path)
+        log = self._directory.logs / "resume.log"
+        start_command(["run", "--resume", place], self._site.folder, log)
+
+
+def _part(name: str, kind: str = "div") -> ui.element:
+    """Return an element that `page.js` fills."""
+    return ui.element(kind).props(f'data-part="{name}"')
+
+
+def _panel(title: str) -> ui.element:
+    panel = ui.element("section").classes("diel-panel")
+    with panel:
+        ui.label(title).classes("diel-heading").props('role="heading" aria-level="2"')
+    return panel
+
+
+def _call(function: str, *arguments: Any) -> None:
+    """Call a function of `page.js` in the browser; arguments travel as JSON."""
+    ui.run_javascript(f"{function}({', '.join(map(json.dumps, arguments))})")

@@ -375,16 +375,23 @@ def _events_of(part: Path) -> Iterator[Event]:
     try:
         with open_regular(part) as file:
             while line := file.readline(_LONGEST_EVENT_BYTES):
-                try:
-                    event = parsed(line)
-                except DamagedRecord:
-                    continue
-                if isinstance(event, dict) and all(
-                    name in event and kind.fits(event[name]) for name, kind in _FIELDS.items()
-                ):
+                event = parse_event(line)
+                if event is not None:
                     yield event
     except RunDirectoryError:  # no file: nothing of ours
         return
+
+
+def parse_event(line: bytes) -> Event | None:
+    """Return the event that a line of a part holds; None if it is damaged."""
+    try:
+        event = parsed(line)
+    except DamagedRecord:
+        return None
+    is_whole = isinstance(event, dict) and all(
+        name in event and kind.fits(event[name]) for name, kind in _FIELDS.items()
+    )
+    return event if is_whole else None
 
 
 def save_trace(directory: RunDirectory) -> str:

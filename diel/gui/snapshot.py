@@ -1,0 +1,238 @@
+"""What the page of a run shows, as plain values, and what of it has changed.
+
+A browser is sent a snapshot once, and from then on differences: a run of 1,000 ranks costs what has
+happened in it. Moments are sent, never durations, which would change all the time.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Mapping, Sequence
+from typing import Any, Final, TypeAlias
+
+from diel.executive.explaining import WaitExplanation, explain
+from diel.run.records import Failure, ModuleFailed, RunStarted
+from diel.run.status import StatusView, WaitView
+from diel.run.time_table import time_table
+from diel.run.view import GroupView, RunView
+from diel.run.watched import WatchedRun, latest_progress
+from diel.text import format_bytes
+
+Snapshot: TypeAlias = dict[str, Any]
+
+_BARS: Final = 40
+_MESSAGES: Final = 50
+_GIVEN_UP: Final = 10
+_REASONS: Final = 50
+_WAITS: Final = 20
+_NOT_YET: Final = ("starting", "queued", "waiting")
+_RANKS_NAMED: Final = 4
+_BY_KEY: Final = ("groups", "copies", "ranks")
+"""Parts that are tables, of which rows are sent by their keys."""
+
+
+def snapshot(watched: WatchedRun) -> Snapshot:
+    """Return what there is to show of a run.
+
+    Returns
+    -------
+    dict
+        ``groups``, ``copies`` and ``ranks`` are rows by name or number; all else is shown whole.
+    """
+    with watched.unchanged() as view:
+        is_over = watched.has_ended
+        status = StatusView() if is_over else watched.status
+        waits = {wait.rank: wait for wait in status.waiting}
+        return {
+            "head": _head(watched, view),
+            "alerts": _alerts(watched, view),
+            "groups": {
+                name: _group(group, view, is_over=is_over) for name, group in view.groups.items()
+            },
+            "reasons": _reasons(view, status) if not is_over else [],
+            "copies": {} if is_over else _copies(view, waits),
+            "ranks": _ranks(view, waits, is_over=is_over),
+            "servers": [
+                [
+                    server.rank,
+                    f"{server.tuples:,} tuples, {format_bytes(server.size_bytes)} of "
+                    f"{format_bytes(server.capacity_bytes)}",
+                    server.size_bytes / max(1, server.capacity_bytes),
+                ]
+                for server in status.servers
+            ],
+            "bars": _bars(view, status),
+            "messages": [list(message) for message in view.messages[-_MESSAGES:]],
+            "times": [list(row) for row in time_table(view)] if is_over else [],
+        }
+
+
+def difference(before: Snapshot, after: Snapshot) -> Snapshot:
+    """Return the parts that differ; of tables, ``{"set": rows, "gone": keys}``.
+
+    `apply_difference` makes `after` of `before` and this.
+    """
+    changed: Snapshot = {}
+    for part, value in after.items():
+        old = before.get(part)
+        if old == value:
+            continue
+        if part not in _BY_KEY:
+            changed[part] = value
+            continue
+        old = old or {}
+        changed[part] = {
+            "set": {key: row for key, row in value.items() if old.get(key) != row},
+            "gone": [key for key in old if key not in value],
+        }
+    return changed
+
+
+def apply_difference(before: Snapshot, changed: Snapshot) -> Snapshot:
+    """Return what the browser has after a difference; `page.js` does the same."""
+    after = dict(before)
+    for part, value in changed.items():
+        if part in _BY_KEY:
+            rows = {k: row for k, row in before.get(part, {}).items() if k not in value["gone"]}
+            after[part] = {**rows, **value["set"]}
+        else:
+            after[part] = value
+    return after
+
+
+def _head(watched: WatchedRun, view: RunView) -> dict[str, Any]:
+    ended_s = watched.latest_s() if watched.has_ended and view.started_s else None
+    return {
+        "name": view.name,
+        "state": watched.state,
+        "is_starting": not view.started_s and not watched.has_ended,
+        "is_stopping": not watched.has_ended and watched.directory.stop_requested(),
+        "ranks": view.ranks,
+        "started_s": view.started_s,
+        "ended_s": ended_s,
+        "resumed": view.resumed,
+    }
+
+
+def _alerts(watched: WatchedRun, view: RunView) -> list[str]:
+    alerts = []
+    if view.failure is not None:
+        alerts.append(_failure(view.failure))
+    if view.refusal:
+        alerts.append(view.refusal)
+    shown = view.given_up[-_GIVEN_UP:]
+    alerts += [f"{copy.name} was given up" for copy in shown]
+    if len(view.given_up) > len(shown):
+        alerts.append(f"... and {len(view.given_up) - len(shown)} more copies")
+    if watched.complaint:
+        alerts.append(watched.complaint)
+    return alerts
+
+
+def _failure(failure: Failure) -> str:
+    if isinstance(failure, ModuleFailed):
+        return f"{failure.name} failed on rank {failure.rank} ({failure.host}): {failure.error}"
+    return failure.explanation
+
+
+def _group(group: GroupView, view: RunView, *, is_over: bool) -> list[str]:
+    state, words = group.state, ""
+    if is_over and state == "running":  # of a run that was killed
+        state = "stopped"
+    elif is_over and state == "waiting":
+        words = "never started"
+    failure = view.failure
+    if isinstance(failure, ModuleFailed) and failure.group == group.name and state == "stopped":
+        state = "failed"
+    if state == "running" and group.repeats and group.iteration:
+        words = group.describe_iteration(group.iteration[-1:])
+    elif state == "running" and group.copies:
+        words = f"{group.copies_finished}/{group.copies} copies"
+    return [state, words or state]
+
+
+def _reasons(view: RunView, status: StatusView) -> list[list[str]]:
+    """Say why each group that does not run waits, and who could end the waits of ranks."""
+    try:
+        found = explain(view, status, time.time())
+    except ValueError:  # the groups of a damaged journal
+        return []
+    reasons = [[each.group, each.text] for each in found.groups if each.situation in _NOT_YET]
+    could = [
+        [f"rank {each.rank}", f"{each.what}: {_could_end(each)}"] for each in found.waits[:_WAITS]
+    ]
+    return reasons[:_REASONS] + could
+
+
+def _could_end(wait: WaitExplanation) -> str:
+    """Say who could end a wait, without the time that it has taken, which grows."""
+    return (
+        f"could be ended by {', '.join(wait.could_end_it)}"
+        if wait.could_end_it
+        else ("nobody can end it")
+    )
+
+
+def _copies(view: RunView, waits: Mapping[int, WaitView]) -> dict[str, list[Any]]:
+    return {
+        copy.name: [
+            copy.group,
+            _named(copy.ranks),
+            copy.started_s,
+            copy.attempt,
+            *_waiting([waits[rank] for rank in copy.ranks if rank in waits], len(copy.ranks)),
+        ]
+        for copy in view.running.values()
+    }
+
+
+def _waiting(waits: Sequence[WaitView], ranks: int) -> tuple[str, float]:
+    """Say what a copy waits for, and since when; of several ranks, how many do."""
+    if not waits:
+        return "", 0.0
+    first = min(waits, key=lambda wait: wait.since_s)
+    who = "" if ranks == 1 else f"{len(waits)} of {ranks} ranks: "
+    return f"{who}{first.what}", first.since_s
+
+
+def _ranks(view: RunView, waits: Mapping[int, WaitView], *, is_over: bool) -> dict[int, list[Any]]:
+    """Return for each rank its host, what runs there, its state, what it waits for, since when."""
+    started = view.started or RunStarted(workflow="", ranks=1, groups=())
+    hosts = {rank: node.host for node in started.nodes for rank in node.ranks}
+    copies = {rank: copy for copy in view.running.values() for rank in copy.ranks}
+    servers = set(started.servers)
+    rows: dict[int, list[Any]] = {}
+    for rank in range(view.ranks):
+        what, state, waits_for, since_s = "", "idle", "", 0.0
+        if rank == 0:
+            what, state = "executive", "serving"
+        elif rank in servers:
+            what, state = "tuple server", "serving"
+        elif (copy := copies.get(rank)) is not None:
+            what, state, since_s = copy.name, "working", copy.started_s
+        if (wait := waits.get(rank)) is not None and rank in copies:
+            state, waits_for, since_s = "waiting", wait.what, wait.since_s
+        if is_over:
+            state, since_s = "ended", 0.0
+            what = what or view.placement.get(rank, "").removeprefix("module ")
+        rows[rank] = [hosts.get(rank, ""), what, state, waits_for, since_s]
+    return rows
+
+
+def _named(ranks: Sequence[int]) -> str:
+    named = ", ".join(map(str, ranks[:_RANKS_NAMED]))
+    return named + (f", ... ({len(ranks)})" if len(ranks) > _RANKS_NAMED else "")
+
+
+def _bars(view: RunView, status: StatusView) -> list[list[Any]]:
+    """Return bars: who, how much is done, of how much where that is known, and words."""
+    bars: list[list[Any]] = [
+        [f"{results.module}: results", results.count, results.expected, results.best_text]
+        for results in view.results.values()
+    ]
+    progress = latest_progress(view, status)
+    room = max(0, _BARS - len(bars))
+    bars += [[who, *said] for who, said in list(progress.items())[:room]]
+    if len(progress) > room:
+        bars.append([f"... and {len(progress) - room} more copies", 0, None, ""])
+    return bars

@@ -1,0 +1,123 @@
+"""What the page of a run is sent, without a browser."""
+
+from __future__ import annotations
+
+import json
+import time
+from pathlib import Path
+from typing import Any
+
+import pytest
+from support import record
+
+from diel.gui.snapshot import apply_difference, difference, snapshot
+from diel.run.directory import RunDirectory
+from diel.run.status import ServerView, StatusView, WaitView
+from diel.run.watched import WatchedRun
+
+
+@pytest.fixture
+def watched(tmp_path: Path) -> WatchedRun:
+    run = WatchedRun(RunDirectory(tmp_path))
+    add(
+        run,
+        "RunStarted",
+        workflow="study",
+        ranks=5,
+        groups=["g", "h"],
+        servers=[1],
+        nodes=[{"host": "node1", "ranks": [2, 3, 4]}],
+        iterations={"g": 3},
+        file="study.toml",
+    )
+    add(
+        run,
+        "GroupStarted",
+        group="g",
+        iteration=[1],
+        copies={"master": 1, "trainer": 1},
+        placement={"master.0": [2], "trainer.0": [3, 4]},
+    )
+    return run
+
+
+def add(run: WatchedRun, event: str, **fields: Any) -> None:
+    run.view.apply(record(event, time_s=100.0, **fields))
+
+
+def test_a_running_run_says_who_works_and_who_waits_for_what(watched: WatchedRun) -> None:
+    watched.status = StatusView(
+        waiting=(WaitView(3, "trainer.0", "tget(('work',))", 90.0),),
+        servers=(ServerView(1, 2000, 2**20, 2**30),),
+    )
+    shown = snapshot(watched)
+    assert shown["head"]["state"] == "running"
+    assert shown["head"]["ended_s"] is None
+    assert shown["groups"] == {"g": ["running", "iteration 2 of 3"], "h": ["waiting", "waiting"]}
+    assert shown["copies"] == {
+        "master.0": ["g", "2", 100.0, 1, "", 0.0],
+        "trainer.0": ["g", "3, 4", 100.0, 1, "1 of 2 ranks: tget(('work',))", 90.0],
+    }
+    assert shown["ranks"] == {
+        0: ["", "executive", "serving", "", 0.0],
+        1: ["", "tuple server", "serving", "", 0.0],
+        2: ["node1", "master.0", "working", "", 100.0],
+        3: ["node1", "trainer.0", "waiting", "tget(('work',))", 90.0],
+        4: ["node1", "trainer.0", "working", "", 100.0],
+    }
+    assert shown["servers"] == [[1, "2,000 tuples, 1.0 MiB of 1.0 GiB", 2**-10]]
+    json.dumps(shown, allow_nan=False)
+
+
+def test_nothing_is_sent_while_nothing_happens(
+    watched: WatchedRun, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    watched.status = StatusView(waiting=(WaitView(3, "trainer.0", "tget(('work',))", 90.0),))
+    shown = snapshot(watched)
+    monkeypatch.setattr(time, "time", lambda: 10_000.0)
+    assert difference(shown, snapshot(watched)) == {}
+
+
+def test_of_a_change_only_the_rows_that_differ_are_sent(watched: WatchedRun) -> None:
+    before = snapshot(watched)
+    add(watched, "CopyFinished", group="g", iteration=[1], module="master", copy=0)
+    add(watched, "ProgressMade", module="trainer", copy=0, done=2, total=4, text="epoch 2")
+    after = snapshot(watched)
+    changed = difference(before, after)
+    assert set(changed) == {"copies", "ranks", "bars"}
+    assert changed["copies"] == {"set": {}, "gone": ["master.0"]}
+    assert changed["ranks"] == {"set": {2: ["node1", "", "idle", "", 0.0]}, "gone": []}
+    assert changed["bars"] == [["trainer.0", 2, 4, "epoch 2"]]
+    assert apply_difference(before, changed) == after
+    assert apply_difference({}, difference({}, after)) == after
+
+
+def test_what_failed_and_what_never_started_is_said(watched: WatchedRun) -> None:
+    add(
+        watched,
+        "ModuleFailed",
+        group="g",
+        iteration=[1],
+        module="trainer",
+        copy=0,
+        rank=3,
+        copy_rank=0,
+        host="node1",
+        error="ValueError: <b>no</b>",
+        detail="",
+    )
+    add(watched, "RunEnded", exit_code=1)
+    watched.state = "failed"
+    shown = snapshot(watched)
+    assert shown["alerts"] == ["trainer.0 failed on rank 3 (node1): ValueError: <b>no</b>"]
+    assert shown["groups"] == {"g": ["failed", "failed"], "h": ["waiting", "never started"]}
+    assert shown["copies"] == {}
+    assert shown["ranks"][3] == ["node1", "trainer.0", "ended", "", 0.0]
+
+
+def test_many_copies_are_named_and_the_rest_counted(watched: WatchedRun) -> None:
+    for copy in range(100):
+        watched.view.progress[f"trainer.{copy}"] = (1.0, None, "")
+    bars = snapshot(watched)["bars"]
+    assert len(bars) == 41
+    assert bars[-1][0] == "... and 60 more copies"
