@@ -34,7 +34,7 @@ if TYPE_CHECKING:
     from dnn.distributed.allreduce import Steps
     from dnn.distributed.communicator import MessageCommunicator
 
-__all__ = ["ALLREDUCE_VARIABLE", "Choices", "fixed_choice", "size_class"]
+__all__ = ["ALLREDUCE_VARIABLE", "Choices", "fixed_choice", "named_routine", "size_class"]
 
 ALLREDUCE_VARIABLE = "DNN_ALLREDUCE"
 """Names the routine of all sums."""
@@ -49,6 +49,11 @@ _HOPELESS_AFTER: Final = 2  # times
 _FEW_BYTES: Final = 1 << 14
 
 Routine = Callable[[Array, int], "Steps"]
+
+
+def named_routine() -> str:
+    """Return what `ALLREDUCE_VARIABLE` says; empty if nothing."""
+    return os.environ.get(ALLREDUCE_VARIABLE, "")
 
 
 def size_class(size_bytes: int) -> int:
@@ -128,7 +133,7 @@ class Choices:
         key += "".join(f"-without_{each}" for each in missing)
         known = ""
         if communicator.rank == 0:
-            said = os.environ.get(ALLREDUCE_VARIABLE, "")
+            said = named_routine()
             if said or os.environ.get(ROUTINES_VARIABLE) == "fixed":
                 known = said or fixed_choice(sizes, communicator.size, list(offered))
             else:

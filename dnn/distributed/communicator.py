@@ -26,7 +26,7 @@ import numpy as np
 from dnn.backend import Array
 from dnn.backend.rounding import BFLOAT16, HALF, SINGLE
 from dnn.distributed import allreduce, device_arrays
-from dnn.distributed.choice import Choices, Routine
+from dnn.distributed.choice import Choices, Routine, named_routine
 from dnn.distributed.shared_memory import HostMemory
 from dnn.distributed.transfers import Request, Sum, Transfer
 from dnn.errors import (
@@ -144,6 +144,7 @@ class MessageCommunicator(ABC):
         self._sums: list[Sum] = []
         self._offered: Mapping[str, Routine] | None = None  # made by the first sum, as is
         self._host_memory: HostMemory | None = None
+        self._sums_in_place = True  # what lies in it
         self._ending = _Ending()
         self.choices = Choices(self)
         self.device_way = device_arrays.PINNED
@@ -385,7 +386,7 @@ class MessageCommunicator(ABC):
         if routine is not None:
             return routine
         offered, memory = self._routines(array.dtype), self._host_memory
-        if memory is not None and memory.holds(array):
+        if memory is not None and self._sums_in_place and memory.holds(array):
             return "shared"
         return self.choices.name_for(array.nbytes, offered)
 
@@ -400,6 +401,7 @@ class MessageCommunicator(ABC):
                 offered["two_level"] = partial(allreduce.two_level, self, hosts=hosts)
             if len(hosts) < self.size:
                 self._host_memory = HostMemory.of(self, hosts, self._allocate)
+                self._sums_in_place = not self.gather_values(named_routine())[0]
             if self._host_memory is not None:
                 offered["shared"] = self._host_memory.sum
             self._offered = offered
