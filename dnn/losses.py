@@ -66,7 +66,7 @@ class Loss:
         both.hyperparameters = {**self.hyperparameters, name: strength}
         return both
 
-    def penalised(self, value: Node, parameters: Sequence[Node]) -> Node:
+    def penalised(self, value: Node, parameters: Sequence[Node], part: bool = False) -> Node:
         """Return a loss plus the penalties on parameters.
 
         Parameters
@@ -74,6 +74,8 @@ class Loss:
         value : Node, shape ()
         parameters : sequence of Node
             All of the network.
+        part : bool
+            Whether they are a part of it, which some penalties may not be on.
 
         Returns
         -------
@@ -85,6 +87,8 @@ class Loss:
             As for `Penalty.value`.
         """
         for number, penalty in enumerate(self.penalties, 1):
+            if part and not any(map(penalty.means, parameters)):
+                continue
             strength = self.scalar(f"penalty_{number}", value.dtype)
             value = value + strength * penalty.value(parameters)
         return value

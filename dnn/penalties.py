@@ -68,7 +68,7 @@ class Penalty:
         ConfigurationError
             If the function returns no scalar, or none of the parameters is meant.
         """
-        meant = [w for w in parameters if self._means(w)]
+        meant = [w for w in parameters if self.means(w)]
         if not meant:
             known = ", ".join(w.name for w in parameters)
             what = "two or more axes" if self.of is None else f"the names {', '.join(self.of)}"
@@ -83,7 +83,13 @@ class Penalty:
         assert total is not None
         return total
 
-    def _means(self, w: Node) -> bool:
+    @property
+    def adds_up(self) -> bool:
+        """Whether the penalty of a parameter is known to be the sum of those of its slices."""
+        return self.function in (_sum_of_sizes, _sum_of_squares)
+
+    def means(self, w: Node) -> bool:
+        """Whether it is a penalty on a parameter."""
         return w.ndim >= 2 if self.of is None else w.name.rsplit(".", 1)[-1] in self.of
 
 

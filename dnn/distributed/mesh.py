@@ -219,15 +219,17 @@ class Mesh(RanksScheme):
         ------
         ConfigurationError
             If there are more stages than layers, or a mesh cannot train it: an `Ensemble`,
-            float16, a loss with penalties.
+            float16; with shards, a penalty by a function of one's own.
         """
         if isinstance(seeds, Sequence):
             raise ConfigurationError("mesh: an Ensemble has no stages: take DataParallel, or none")
         if precision.scales_loss:
             raise ConfigurationError("mesh: float16 scales the loss: take bfloat16 or float32")
-        if loss.penalties:
-            message = "mesh: a penalty is of all parameters, and a rank has a part of them"
-            raise ConfigurationError(f"{message}: take the optimizer's weight_decay")
+        if self.model > 1 and not all(penalty.adds_up for penalty in loss.penalties):
+            message = (
+                "mesh: a penalty's own function wants whole parameters, and a shard has slices"
+            )
+            raise ConfigurationError(f"{message}: take L1, L2 or model=1")
         problem = self.problem(
             self.communicator.size,
             pipeline=self.pipeline,

@@ -6,6 +6,7 @@ A step of training, on each rank::
         receive, forward, send              activations go to the next stage
         receive gradient, backward, send    gradients go back
     sum of gradients                        over the ranks that have other rows
+    penalties                               on this rank's parameters, if the loss has some
     update                                  of this rank's parameters
 
 Gradients of micro-batches are added up in the order of the schedule, each weighted by its share of
@@ -26,6 +27,7 @@ from dnn.distributed.partition import shard_bounds
 from dnn.distributed.schedules import SCHEDULES, Action, most_kept
 from dnn.distributed.stage import StageNetwork, StagePlan
 from dnn.distributed.transfers import Request
+from dnn.graph.operation import Step
 from dnn.optimizers import Update
 from dnn.training.data import Rows, Samples
 from dnn.training.epoch import is_view_of_same
@@ -95,6 +97,10 @@ class MeshTrainer:
         self._losses = empty(ops, (self.steps * mesh.micro_batches,), network.dtype)
         self._shares: list[float] = []
         self._scale: float | None = None
+        self._penalty: tuple[list[Step], Array] | None = None
+        if network.loss.penalties:
+            self._penalty = network.penalty_plan(counts_whole=mesh.shard == 0)
+        self._penalties: list[tuple[float, Array]] = []  # of each batch: its share, and the value
         self._images: Array | None = None
         self._all_tallies: list[list[int]] | None = None
         self._begin_batch(self.batch_size)
@@ -144,7 +150,7 @@ class MeshTrainer:
         network, ops, rows = self._network, self._ops, order.reshape(-1)
         if self._tallies is not None:
             ops.fill(0, self._tallies)
-        self._shares = []
+        self._shares, self._penalties = [], []
         images: Iterator[Array] | None = None
         if isinstance(self.samples.x, Images) and network.is_first:
             images = self.samples.x.batches(rows, self.batch_size, seeds, number)
@@ -159,13 +165,15 @@ class MeshTrainer:
     def _together(self) -> float:
         """Return the mean loss of the epoch, and keep the tallies, of all ranks together."""
         network, mesh = self._network, self._mesh
-        part: list[object] = [0.0, None]
+        loss, tally = 0.0, None
+        if mesh.replica == 0:
+            loss = sum(share * float(value) for share, value in self._penalties)
         if network.is_last and mesh.shard == 0:
             losses = self._ops.to_host(self._losses)[: len(self._shares)].astype(np.float64)
-            part[0] = float(np.add.reduce(losses * np.array(self._shares)))
+            loss += float(np.add.reduce(losses * np.array(self._shares)))
             if self._tallies is not None:
-                part[1] = self._ops.to_host(self._tallies).tolist()
-        parts = mesh.communicator.gather_values(part)
+                tally = self._ops.to_host(self._tallies).tolist()
+        parts = mesh.communicator.gather_values([loss, tally])
         counted = [tally for _, tally in parts if tally is not None]
         self._all_tallies = [np.sum(counted, axis=0).tolist()] if counted else None
         return float(np.add.reduce([loss for loss, _ in parts]))
@@ -208,6 +216,11 @@ class MeshTrainer:
             ops.load(self._number + np.uint64(1), step)
         if self._mesh.data > 1:
             self._mesh.replicas.sum(network.gradients.flat)
+        if self._penalty is not None:
+            calls, value = self._penalty
+            for function, arguments in calls:
+                function(*arguments)
+            self._penalties.append((len(batch) / self.count, ops.to_host(value).copy()))
         self._update.run()
 
     def _open_micro_batches(self) -> None:

@@ -17,10 +17,12 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
+import numpy as np
+
 from dnn.backend import Array, Ops, empty
 from dnn.distributed.model_parallel import slices_of
 from dnn.graph.gradients import gradients, topological_order
-from dnn.graph.node import Node, placeholder, variable
+from dnn.graph.node import Node, constant, placeholder, variable
 from dnn.graph.operation import Step, apply
 from dnn.graph.plan import Arena, Plan
 from dnn.layers import Layer
@@ -128,6 +130,9 @@ class StageNetwork(Network):
         self.received_dtype = self.input_dtype if self.is_first else self.dtype
         self.slices = slices_of(self.own_layers)
         self.is_part = len(self.bounds) > 2 or bool(self.slices)
+        declared = [each.node for layer in self.layers for each in layer.parameters]
+        for penalty in self.loss.penalties:
+            penalty.value(declared)  # an error if it is on no parameter of the network
         return summaries
 
     @property
@@ -200,10 +205,7 @@ class StageNetwork(Network):
             found = gradients(end, sought, seed)
             of_variables = found[: len(self._variables)]
             if adds:
-                before = [variable(w.shape, w.dtype, w.name) for w in self._variables]
-                more = {total: self.gradients[total.name] for total in before}
-                pairs = zip(before, of_variables, strict=True)
-                of_variables = [apply("add_to", total, dw) for total, dw in pairs]
+                of_variables, more = self._added(of_variables)
             into = self._gradients_into(of_variables)
             if not self.is_first:
                 # Not part of the arena, where it would be the next thing to be overwritten.
@@ -233,6 +235,37 @@ class StageNetwork(Network):
             dx_array,
             self._noise.step in topological_order([outputs]),
         )
+
+    def _added(self, by_variable: Sequence[Node]) -> tuple[list[Node], dict[Node, Array]]:
+        """Return gradients added to those that are there, and the arrays of these."""
+        before = [variable(w.shape, w.dtype, w.name) for w in self._variables]
+        pairs = zip(before, by_variable, strict=True)
+        sums = [apply("add_to", total, dw) for total, dw in pairs]
+        return sums, {total: self.gradients[total.name] for total in before}
+
+    def _penalised(self, loss: Node) -> Node:
+        return loss  # once for a batch, and not for each micro-batch: see `penalty_plan`
+
+    def penalty_plan(self, counts_whole: bool) -> tuple[list[Step], Array]:
+        """Return what adds the gradients of penalties on this stage's parameters.
+
+        Parameters
+        ----------
+        counts_whole : bool
+            Whether parameters that other shards have too are in the value.
+
+        Returns
+        -------
+        tuple of list of (function, arguments), and array, shape ()
+            Where the value of the penalties is afterwards.
+        """
+        zero = constant(np.zeros((), self.dtype), self.dtype)
+        value = self.loss.penalised(zero, self._variables, part=True)
+        counted = [w for w in self._variables if counts_whole or w.name in self.slices]
+        shown = self.loss.penalised(zero, counted, part=True)
+        sums, more = self._added(gradients(value, self._variables))
+        plan, now = self._planned([shown], self._gradients_into(sums), Arena(self.ops), more=more)
+        return self.ops.link(plan.steps), plan[now[shown]]
 
     @staticmethod
     def _halves(

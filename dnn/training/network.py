@@ -385,7 +385,10 @@ class Network:
             loss = self.loss.weighted_value(outputs, target, weight)
         else:
             loss = self.loss.value(outputs, target)
-        return target, weight, self.loss.penalised(loss, self._variables)
+        return target, weight, self._penalised(loss)
+
+    def _penalised(self, loss: Node) -> Node:
+        return self.loss.penalised(loss, self._variables)
 
     def _gradients_into(self, by_variable: Sequence[Node]) -> list[tuple[Node, Array]]:
         """Return the gradient of each variable with its segment.

@@ -103,7 +103,7 @@ def test_ranks_train_one_network_together(tmp_path: Path) -> None:
     parts = []
     files = [*ON_RANKS, *OF_SEVERAL]
     for file in files:
-        batch_size = "250" if file == "mnist_large_batch" else "50"
+        batch_size = {"mnist_large_batch": "250", "mnist_mesh": "100"}.get(file, "50")
         text = shortened(f"{file}.toml", tmp_path, images="1500", epochs="4").read_text()
         text = text[text.index("[[module]]") :]
         text = re.sub(r"^batch_size = .*", f"batch_size = {batch_size}", text, flags=re.MULTILINE)

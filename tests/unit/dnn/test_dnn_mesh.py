@@ -11,6 +11,7 @@ import numpy as np
 import pytest
 
 from dnn import (
+    L1,
     L2,
     LSTM,
     SGD,
@@ -30,10 +31,12 @@ from dnn import (
     Muon,
     NeuralNetwork,
     Output,
+    Penalty,
     Residual,
     Shift,
     SoftmaxCrossEntropy,
     SpatialDropout,
+    graph,
     mlp,
 )
 from dnn.distributed import Mesh, run_on_threads
@@ -430,6 +433,25 @@ def test_a_mesh_that_does_not_fit_is_explained_without_ranks(
     assert Mesh.problem(4, data=2, pipeline=2, layers=tanh_layers()) is None
 
 
+@pytest.mark.parametrize(
+    ("ranks", "mesh"),
+    [
+        (2, {"pipeline": 2, "micro_batches": 3}),
+        (2, {"data": 2}),
+        (2, {"model": 2}),
+        (4, {"pipeline": 2, "model": 2}),
+    ],
+)
+def test_penalties_count_once(ranks: int, mesh: dict[str, Any]) -> None:
+    """Of micro-batches, replicas and shards; on some stages there may be no such parameter."""
+    loss = SoftmaxCrossEntropy() + L2(0.05) + L1(0.01, of=["bias"])
+    one = outcome(of(tanh_layers, loss=loss))
+    assert one["loss"][0] > 1.2 * outcome(of(tanh_layers))["loss"][0]
+    for rank in on_mesh(ranks, tanh_layers, mesh, loss=loss):
+        for name in ("loss", "outputs"):  # which depend on every parameter
+            np.testing.assert_allclose(rank[name], one[name], 1e-4, 1e-5, err_msg=name)
+
+
 def refused(make: Callable[[Any], object], message: str) -> None:
     def run(comm: Any) -> None:
         with pytest.raises(ConfigurationError, match=message):
@@ -462,10 +484,15 @@ def test_what_a_mesh_cannot_do_is_refused_with_what_to_do_instead() -> None:
         lambda comm: of(tanh_layers, optimizer=Muon(), parallel=Mesh(comm, model=2)),
         "Muon needs whole parameters",
     )
+    norm = Penalty(lambda w: graph.sqrt(graph.sum(w * w)), 0.1)
     refused(
-        lambda comm: of(tanh_layers, loss=SoftmaxCrossEntropy() + L2(0.1), parallel=pipeline(comm)),
-        "weight_decay",
+        lambda comm: of(
+            tanh_layers, loss=SoftmaxCrossEntropy() + norm, parallel=Mesh(comm, model=2)
+        ),
+        "take L1, L2 or model=1",
     )
+    missing = SoftmaxCrossEntropy() + L1(0.1, of=["scale"])
+    refused(lambda comm: of(tanh_layers, loss=missing, parallel=pipeline(comm)), "no parameter")
     refused(lambda comm: Ensemble(tanh_layers(), seeds=[1], parallel=pipeline(comm)), "Ensemble")
     refused(
         lambda comm: of(tanh_layers, check_finite=True, parallel=pipeline(comm)).fit(X, Y),
