@@ -63,6 +63,20 @@ def watch_sweeps(run_dir: Path) -> list[WatchedSweep]:
     return watched_sweeps(run_dir)
 
 
+def compare_sweeps(sweeps: Mapping[str, WatchedSweep], theme: str = "light") -> dict[str, Any]:
+    """Compare sweeps by their names; a ValueError if their objectives differ."""
+    from .sweep.comparison import compare
+
+    return compare(sweeps, theme)
+
+
+def write_comparison(sweeps: Mapping[str, WatchedSweep], path: Path) -> Path:
+    """Write one report over several sweeps; errors as `compare_sweeps`, or an OSError."""
+    from .sweep import comparison
+
+    return comparison.write_comparison(sweeps, path)
+
+
 def explain_lost_ranks(run_dir: Path, copies: Collection[str]) -> list[str]:
     """Return which trials were under way when a run was ended by the death of a rank."""
     return in_flight.explain_lost_ranks(run_dir, copies)

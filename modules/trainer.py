@@ -390,9 +390,12 @@ def _logged(ctx: Context) -> Iterator[None]:
 
 
 def try_one(
-    options: Options, folder: Path, parameters: dict[str, Any], seed: int
+    options: Options, folder: Path, parameters: dict[str, Any], seed: int, trial: int = 0
 ) -> tuple[str, float, dict[str, Any]]:
-    """Try one point here, for `diel sweep --dry-run`: why it failed, its seconds, its metrics."""
+    """Try one point here, for `diel sweep`: why it failed, its seconds, its metrics.
+
+    `seed` is that of the sweep, `trial` the number of the trial.
+    """
     from diel import describe_error
 
     task = options.task(folder)
@@ -400,7 +403,7 @@ def try_one(
         function = task.load()
     except Exception as error:
         return describe_error(error) + _own_line(traceback.format_exc(), folder), 0.0, {}
-    report = task.report(Trial(0, parameters, trial_seed(seed, 0)))
+    report = task.report(Trial(trial, parameters, trial_seed(seed, trial)))
     started_s = time.perf_counter()
     result = run_trial(function, parameters, report)
     seconds = time.perf_counter() - started_s

@@ -205,6 +205,11 @@ def _sweep_arguments(parser: argparse.ArgumentParser) -> None:
         "--export", nargs="+", default=[], metavar="FORMAT",
         help="write what was recorded as csv, json, parquet, or optuna (for optuna-dashboard)",
     )  # fmt: skip
+    parser.add_argument(
+        "--repeat", metavar="TRIAL",
+        help="of a run's directory: try this trial here once more, and show what it gave then and "
+        "gives now (NAME:TRIAL where the run had several sweeps)",
+    )  # fmt: skip
     add_launch_arguments(parser)
 
 
@@ -253,6 +258,16 @@ def _tuple_arguments(parser: argparse.ArgumentParser) -> None:
 
 def _completion_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("shell", choices=("bash", "zsh", "fish"), help="which shell")
+
+
+def _compare_arguments(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument(
+        "run_dirs", nargs="+", type=Path, metavar="RUN_DIR", help="the runs' directories"
+    )
+    parser.add_argument(
+        "--report", type=Path, default=Path("comparison.html"), metavar="FILE",
+        help="where the report is written (default: comparison.html)",
+    )  # fmt: skip
 
 
 def _add_run_dir(parser: argparse.ArgumentParser) -> None:
@@ -384,6 +399,15 @@ COMMANDS = (
         "a run that was killed, are given a report by this.",
         _add_run_dir,
         "diel.cli.run_directory:report",
+    ),
+    Command(
+        "compare",
+        "compare the sweeps of several runs",
+        "Print the best of each sweep of several runs, and write one report over them: histories "
+        "and fronts on common axes, and parameters side by side. Their objectives must be the "
+        "same.",
+        _compare_arguments,
+        "diel.cli.run_directory:compare",
     ),
     Command(
         "tuple",

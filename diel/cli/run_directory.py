@@ -11,9 +11,9 @@ from typing import Final
 from diel.cli.output import aligned, warn
 from diel.errors import RunDirectoryError
 from diel.run.directory import RunDirectory
-from diel.run.history import RunSummary, list_runs
+from diel.run.history import RunSummary, is_run, list_runs
 from diel.run.trace import merge_trace
-from diel.text import format_duration
+from diel.text import format_duration, format_value
 
 _HERE: Final = Path("runs")
 _LONGEST_REASON: Final = 100
@@ -66,6 +66,32 @@ def trace(options: argparse.Namespace) -> int:
     except OSError as error:
         raise RunDirectoryError(f"the trace cannot be written: {error}") from error
     print(f"{path}: open it at https://ui.perfetto.dev")
+    return 0
+
+
+def compare(options: argparse.Namespace) -> int:
+    """Print a table of the sweeps of several runs, and write a report; return the exit code.
+
+    Raises
+    ------
+    RunDirectoryError
+        If one is no run or has no sweep, objectives differ, or the report cannot be written.
+    """
+    from diel.loading.sweeps import compare_sweeps, named_sweeps, write_comparison
+
+    for path in options.run_dirs:
+        if not is_run(path):
+            raise RunDirectoryError(f"{path} is no run's directory")
+    sweeps = named_sweeps([RunDirectory(path) for path in options.run_dirs])
+    if len(sweeps) < 2:
+        raise RunDirectoryError(f"{next(iter(sweeps))} is one sweep: name the runs to compare")
+    rows = compare_sweeps(sweeps)["rows"]
+    columns = dict.fromkeys(column for row in rows for column in row)
+    shown = [tuple(columns)]
+    shown += [tuple(format_value(row.get(column, "")) for column in columns) for row in rows]
+    print("\n".join(aligned(shown)))
+    for path in write_comparison(sweeps, options.report):
+        print(path)
     return 0
 
 

@@ -6,7 +6,7 @@ defines ``Options`` these names are looked for, and called if they are there::
     preview_sweep(options, folder)               strategy, size, points, trainer, what_is_wrong
     export_sweep(run_dir, formats, folder)       files
     check_export(formats)                        nothing, or raises ValueError
-    try_one(options, folder, point, seed)        why it failed, seconds, metrics; of the
+    try_one(options, folder, point, seed, trial)     why it failed, seconds, metrics; of the
                                                  trainer's file
 """
 
@@ -23,6 +23,7 @@ from diel.cli.output import aligned, warn
 from diel.errors import LaunchError
 from diel.loading.environment import set_thread_environment
 from diel.loading.functions import OPTIONS_CLASS, check_options, import_code, parse_options
+from diel.loading.sweeps import watch_sweeps
 from diel.run.directory import RunDirectory
 from diel.run.history import is_run
 from diel.run.journal import JournalReader
@@ -56,13 +57,19 @@ def sweep(options: argparse.Namespace) -> int:
         raise LaunchError(f"{options.file} has been run: --dry-run goes with a workflow file")
     if options.dry_run and options.export:
         raise LaunchError("--dry-run records nothing that --export could write")
+    if options.repeat is not None and not is_run(options.file):
+        raise LaunchError(f"{options.file} is no run's directory, which --repeat goes with")
     if is_run(options.file):
         directory = RunDirectory(options.file)
         view = _view(directory)
-        if not print_rankings(view, directory, options.top or TABLE_ROWS):
+        if options.repeat is None and not print_rankings(
+            view, directory, options.top or TABLE_ROWS
+        ):
             print(f"{options.file}: no results yet")
         there = [directory.workflow] if not view.file else [Path(view.file), directory.workflow]
         file = next((file for file in there if file.is_file()), directory.workflow)
+        if options.repeat is not None:
+            return _repeat(directory, options.repeat, file)
         return _export(directory, options.export, file)
     if options.dry_run:
         return _preview(options)
@@ -148,6 +155,43 @@ def _view(directory: RunDirectory) -> RunView:
     if reader.complaint:
         warn(reader.complaint)
     return view
+
+
+def _repeat(directory: RunDirectory, wanted: str, file: Path) -> int:
+    """Try a recorded trial here once more, and print what it gives beside what it gave."""
+    name, _, text = wanted.rpartition(":")
+    watched = [one for one in watch_sweeps(directory) if name in ("", one.name)]
+    if len(watched) != 1:
+        there = ", ".join(one.name for one in watched) or "none of that name"
+        raise LaunchError(f"{directory.path} has several sweeps or none ({there}): --repeat NAME:N")
+    (one,) = watched
+    while one.refresh():
+        pass
+    told = one.trial(int(text)) if text.isdecimal() else None
+    if told is None or not told["command"]:
+        raise LaunchError(f"{directory.path} has no record of a trial {text} of {one.name}")
+    set_thread_environment(1)
+    draft = read_draft(str(file))
+    parts = {part.module.name: part for part in _parts(draft, check_options(draft))}
+    own = one.name.partition(".")[2]  # an iteration's number may follow: master-2
+    master = parts.get(own) or parts.get(own.rpartition("-")[0])
+    trainer = parts.get(getattr(master.options, "trainer", "")) if master is not None else None
+    if master is None or trainer is None or not hasattr(trainer.code, "try_one"):
+        raise LaunchError(f"{file} does not say who tries the trials of {one.name}")
+    seed = getattr(master.options, "seed", 0)
+    reason, seconds, metrics = trainer.code.try_one(
+        trainer.options, draft.file.parent, told["parameters"], seed, told["trial"]
+    )
+    if reason:
+        print(f"trial {text} failed: {reason}")
+        return FAILED
+    recorded = told["metrics"]
+    rows = [("", "recorded", "now")]
+    for key in recorded:
+        rows.append((key, *(format_value(given.get(key, "")) for given in (recorded, metrics))))
+    rows.append(("seconds", format_value(told["seconds"]), format_value(seconds)))
+    print("\n".join(aligned(rows)))
+    return 0
 
 
 def _export(directory: RunDirectory, formats: list[str], file: Path) -> int:

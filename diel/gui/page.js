@@ -399,3 +399,14 @@ diel.watch = (() => {
 
   return { apply, log, timeline };
 })();
+// Tells the server whether the page is light or dark, now and at each change.
+diel.followTheme = () => {
+  let last = null;
+  const tell = () => {
+    const dark = document.body.classList.contains("body--dark");
+    if (dark !== last) emitEvent("diel_theme", dark);
+    last = dark;
+  };
+  new MutationObserver(tell).observe(document.body, { attributes: true, attributeFilter: ["class"] });
+  tell();
+};

@@ -21,8 +21,16 @@ from diel.run.history import is_run
 
 _NEEDED: Final = ("nicegui", "plotly", "tomlkit")
 # Each has `add_pages(site)`.
-_PAGES: Final = ("diel.gui.home", "diel.gui.watch")
+_PAGES: Final = (
+    "diel.gui.home",
+    "diel.gui.watch",
+    "diel.gui.sweep",
+    "diel.gui.trial",
+    "diel.gui.compare",
+)
 _BACKLOG: Final = 128
+_RECONNECT_S: Final = 30.0
+"""So long a browser may be away, or take to show a page, until the page is built anew."""
 _END_S: Final = 2
 """How long open connections may take to end; runs go on anyway."""
 
@@ -125,7 +133,14 @@ def _application(folder: Path) -> Any:
     for name in _PAGES:
         importlib.import_module(name).add_pages(site)
     app = FastAPI(docs_url=None, redoc_url=None, openapi_url=None)
-    ui.run_with(app, title="diel", dark=None, show_welcome_message=False, tailwind=False)
+    ui.run_with(
+        app,
+        title="diel",
+        dark=None,
+        show_welcome_message=False,
+        tailwind=False,
+        reconnect_timeout=_RECONNECT_S,
+    )
     return app
 
 

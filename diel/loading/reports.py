@@ -126,6 +126,24 @@ class Reporter(Protocol):
     def watch_sweeps(self, run_dir: Path) -> Iterable[Any]:
         """Return the sweeps of a run that have begun: `diel.loading.sweeps.WatchedSweep`."""
 
+    def compare_sweeps(self, sweeps: Mapping[str, Any], theme: str) -> dict[str, Any]:
+        """Compare sweeps that `watch_sweeps` gave, as `diel.loading.sweeps.compare_sweeps` says.
+
+        Raises
+        ------
+        ValueError
+            If their objectives differ.
+        """
+
+    def write_comparison(self, sweeps: Mapping[str, Any], path: Path) -> Path:
+        """Write one report over such sweeps; return its file.
+
+        Raises
+        ------
+        OSError, ValueError
+            If it cannot be written, or objectives differ.
+        """
+
     def describe_machine(self) -> Iterable[tuple[str, str]]:
         """Return what its modules find on this machine, for `diel doctor`: a name and a text each.
 

@@ -7,9 +7,15 @@ them.
 from __future__ import annotations
 
 import contextlib
+<<<<<<< HEAD
 from collections.abc import Iterator
+=======
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+>>>>>>> b5ba5bd (The page of a sweep, of a trial and of several runs; diel compare; a recorded trial can be repeated)
 from typing import Any, Protocol
 
+from diel.errors import RunDirectoryError
 from diel.loading.reports import reporting
 from diel.run.directory import RunDirectory
 
@@ -80,6 +86,62 @@ class WatchedSweep(Protocol):
         OSError, ValueError
             If the files cannot be read.
         """
+
+
+def compare_sweeps(sweeps: Mapping[str, WatchedSweep], theme: str = "light") -> dict[str, Any]:
+    """Compare sweeps, by names that tell them apart, as far as they have been read.
+
+    Returns
+    -------
+    dict
+        ``objective``, ``maximise``; ``rows``: of each sweep ``run``, its name; ``trials``; the
+        objective of its best trial; ``trial``, its number; and its parameters; ``figures``: Plotly
+        figures by name.
+
+    Raises
+    ------
+    RunDirectoryError
+        If objectives or their directions differ.
+    """
+    try:
+        for compare in reporting("compare_sweeps"):
+            compared: dict[str, Any] = compare(sweeps, theme)
+            return compared
+    except ValueError as error:
+        raise RunDirectoryError(str(error)) from error
+    raise RunDirectoryError("no installed package can compare sweeps")
+
+
+def write_comparison(sweeps: Mapping[str, WatchedSweep], path: Path) -> list[Path]:
+    """Write a report over several sweeps; return its files. A RunDirectoryError if that fails."""
+    try:
+        return [write(sweeps, path) for write in reporting("write_comparison")]
+    except (OSError, ValueError) as error:
+        raise RunDirectoryError(f"{path} cannot be written: {error}") from error
+
+
+def named_sweeps(directories: Sequence[RunDirectory]) -> dict[str, WatchedSweep]:
+    """Return the sweeps of runs, read as far as they go, each by a name of its own.
+
+    Raises
+    ------
+    RunDirectoryError
+        If a run has none.
+    """
+    found: dict[str, WatchedSweep] = {}
+    for directory in directories:
+        watched = watch_sweeps(directory)
+        if not watched:
+            raise RunDirectoryError(f"{directory.path} holds no sweep: there is nothing to compare")
+        for one in watched:
+            with contextlib.suppress(OSError, ValueError):
+                while one.refresh():
+                    pass
+            name = directory.path.name
+            if name in found:  # of another folder
+                name = str(directory.path)
+            found[name if len(watched) == 1 else f"{name} {one.name}"] = one
+    return found
 
 
 def watch_sweeps(directory: RunDirectory) -> list[WatchedSweep]:

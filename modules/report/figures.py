@@ -63,6 +63,14 @@ THEMES: Final[Mapping[str, Theme]] = {
 }  # fmt: skip
 
 
+RUNS: Final[Mapping[str, Sequence[str]]] = {
+    "light": ("#0072b2", "#d55e00", "#009e73", "#cc79a7", "#8a6d00", "#1b2430", "#56b4e9"),
+    "dark": ("#56b4e9", "#ff9a4d", "#2cc295", "#e39bc4", "#f0e442", "#e4e9ef", "#9cc9e4"),
+}
+"""Of several runs, one after the other; further ones differ in their dashes."""
+DASHES: Final = ("solid", "dash", "dot", "dashdot")
+
+
 def figures_of(
     picture: Picture,
     found: Importance | None,
@@ -355,8 +363,8 @@ def contour_figure(sweep: Sweep, found: Importance | None, colours: Theme) -> Fi
     figure = _figure(
         data,
         colours,
-        x={"title": words(first.first), "type": "category"},
-        y={"title": words(first.second), "type": "category"},
+        x={"title": words(first.first), "type": "category", "nticks": 8, "automargin": True},
+        y={"title": words(first.second), "type": "category", "nticks": 8, "automargin": True},
     )
     if len(buttons) > 1:
         menu = {
@@ -449,6 +457,63 @@ def timeline_figure(picture: Picture, colours: Theme) -> Figure | None:
     )  # fmt: skip
     figure["layout"]["barmode"] = "overlay"
     return figure
+
+
+def comparison_figures(pictures: Mapping[str, Picture], theme: str = "light") -> dict[str, Figure]:
+    """Return figures over several sweeps, by their names: ``history`` and ``cost``.
+
+    The best so far against the number of trials, and the fronts of quality against cost.
+    """
+    colours = THEMES[theme]
+    history: list[dict[str, Any]] = []
+    cost: list[dict[str, Any]] = []
+    values: list[float] = []
+    first = next(iter(pictures.values())).sweep
+    for number, (name, picture) in enumerate(pictures.items()):
+        line = {"shape": "hv", "width": 2.2, "color": RUNS[theme][number % len(RUNS[theme])],
+                "dash": DASHES[number // len(RUNS[theme]) % len(DASHES)]}  # fmt: skip
+        trace = {"type": "scatter", "name": _text(name), "line": line, "mode": "lines+markers",
+                 "marker": {"size": 5}, "hoverinfo": "text"}  # fmt: skip
+        if picture.steps:
+            best = [picture.objective_of(row) for row in picture.steps]
+            values += best
+            history.append(
+                {
+                    **trace,
+                    "x": [*(picture.orders[row] + 1 for row in picture.steps),
+                          picture.gathered.count],
+                    "y": [*best, best[-1]],
+                    "text": [_hover(picture, row) for row in (*picture.steps, picture.steps[-1])],
+                }
+            )  # fmt: skip
+        front = [row for row in picture.front if row in picture.against_cost]
+        if front:
+            pairs = [picture.against_cost[row] for row in front]
+            cost.append(
+                {
+                    **trace,
+                    "x": [spent for spent, _ in pairs],
+                    "y": [quality for _, quality in pairs],
+                    "text": [_hover(picture, row) for row in front],
+                }
+            )
+    figures = {}
+    if history:
+        scale = focus(values, first.maximise)
+        figures["history"] = _figure(
+            history,
+            colours,
+            x={"title": "trials, in order of completion", "rangemode": "tozero"},
+            y={"title": with_unit(first.objective), "range": [scale.low, scale.high]},
+        )
+    if cost:
+        figures["cost"] = _figure(
+            cost,
+            colours,
+            x={"title": with_unit(first.cost), "rangemode": "tozero"},
+            y={"title": with_unit(first.quality)},
+        )
+    return figures
 
 
 # -- parts ----------------------------------------------------------------------------------------

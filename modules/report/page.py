@@ -53,15 +53,6 @@ def page(picture: Picture, found: Importance | None) -> str:
     policy to run any script but its own or to load anything.
     """
     sweep, moment = picture.sweep, picture.moment
-    script, style = _asset("report.js"), _asset("report.css")
-    head = join(
-        tag("meta", charset="utf-8"),
-        tag("meta", name="viewport", content="width=device-width, initial-scale=1"),
-        tag("meta", name="color-scheme", content="light dark"),
-        tag("meta", http_equiv="Content-Security-Policy", content=_policy(script)),
-        tag("title", f"{sweep.name}: report"),
-        tag("style", Markup(style)),
-    )
     header = tag(
         "header",
         tag(
@@ -89,14 +80,28 @@ def page(picture: Picture, found: Importance | None) -> str:
         again_section(picture),
         _footer(picture),
     ]  # fmt: skip
+    return document(f"{sweep.name}: report", content, _data(picture))
+
+
+def document(title: str, content: Sequence[str | None], data: str) -> str:
+    """Return a page of our own: its title, what stands in it, and JSON for its script."""
+    script, style = _asset("report.js"), _asset("report.css")
+    head = join(
+        tag("meta", charset="utf-8"),
+        tag("meta", name="viewport", content="width=device-width, initial-scale=1"),
+        tag("meta", name="color-scheme", content="light dark"),
+        tag("meta", http_equiv="Content-Security-Policy", content=_policy(script)),
+        tag("title", title),
+        tag("style", Markup(style)),
+    )
     body = join(
         tag("main", *content),
         tag("div", "", id="tip", role="status", hidden=True),
-        tag("script", Markup(_data(picture)), type="application/json", id="data"),
+        tag("script", Markup(data), type="application/json", id="data"),
         tag("script", Markup(script)),
     )
-    document = tag("html", tag("head", head), tag("body", body), lang="en")
-    return f"<!DOCTYPE html>\n{document}\n"
+    whole = tag("html", tag("head", head), tag("body", body), lang="en")
+    return f"<!DOCTYPE html>\n{whole}\n"
 
 
 def concluded(document: str, state: str, accounts: Sequence[RankAccount]) -> str:

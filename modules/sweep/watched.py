@@ -219,14 +219,23 @@ class WatchedSweep:
 
     def figures(self, theme: str = "light") -> dict[str, Figure]:
         """Return Plotly figures by name, those that have something to show; see `figures_of`."""
-        picture = Picture.of(self._gathered, Moment())
+        picture = self.picture()
         if self._gathered.good >= _LEARN_AGAIN * self._learned_from:
             self._found, self._learned_from = analyse(picture), self._gathered.good
         running = {trial: self._curve_of(curve) for trial, curve in self._running.items()}
         return figures_of(picture, self._found, theme, running)
 
+    def picture(self) -> Picture:
+        """Return what there is to draw."""
+        return Picture.of(self._gathered, Moment())
+
+    @property
+    def goal(self) -> str:
+        """What the sweep is for, in words: ``maximises accuracy``."""
+        return f"{'maximises' if self._maximise else 'minimises'} {self._text}"
+
     def trial(self, number: int, theme: str = "light") -> dict[str, Any] | None:
-        """Return what is known of a trial: plain values; None if it has not been heard of.
+        """Return what is known of a trial, as JSON has it; None if it has not been heard of.
 
         ``trial``, ``state``, ``reason``, ``parameters``, ``metrics``, ``seed``, ``trainer``,
         ``started_s``, ``seconds``, ``attempt``, ``figure`` (of its learning curve, or None) and
@@ -242,11 +251,13 @@ class WatchedSweep:
         names = ("seed", "trainer", "started_s", "seconds", "attempt", REASON)
         plain = {name: _plain(record.get(name)) for name in ("trial", STATE, *names)}
         curve = curve_figure(self._gathered.sweep, reports or [], theme)
-        command = ["diel", "sweep", str(self.run_dir), "--repeat", str(number)]
+        is_alone = len(list((self.run_dir / "sweeps").glob("*/trials.jsonl"))) == 1
+        which = str(number) if is_alone else f"{self.name}:{number}"
+        command = ["diel", "sweep", str(self.run_dir), "--repeat", which]
         return {
             **plain,
-            "parameters": {name: _plain(value) for name, value in record["parameters"].items()},
-            "metrics": {name: _plain(value) for name, value in record.get("metrics", {}).items()},
+            "parameters": record["parameters"],
+            "metrics": record.get("metrics", {}),
             "figure": curve,
             "command": shlex.join(command) if number in self._places else "",
         }

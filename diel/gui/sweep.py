@@ -1,0 +1,258 @@
+"""The page of a sweep: the best so far, figures and a table of trials, as it goes on."""
+
+from __future__ import annotations
+
+import json
+import time
+from collections.abc import Mapping, Sequence
+from typing import Any, Final
+
+from nicegui import run, ui
+
+from diel.gui.cards import CONFIG, TITLES, fact, figure_card, follow_theme, heading, links_of_run
+from diel.gui.site import Site, address, frame, page
+from diel.loading.sweeps import WatchedSweep, watch_sweeps
+from diel.run.directory import RunDirectory
+from diel.text import format_value
+
+_LOOK_EVERY_S: Final = 1.0
+_DRAW_EVERY_S: Final = 2.0
+"""Figures are drawn anew at most so often, and less often where that takes long."""
+_DRAW_SHARE: Final = 0.1
+_NOTES: Final = {
+    "history": "Each dot is a trial, the line the best so far. A click opens a trial.",
+    "cost": "The stairs are the front: none is both better and cheaper.",
+    "curves": "What the best, stopped and running trials have reported on their way.",
+    "parallel": "Each line is a trial. Drag along an axis to choose a range, click to let go.",
+    "importance": "Share of the objective's variance, as a forest of trees learns it.",
+    "contour": "What the forest expects, whatever the other parameters are; dots are trials.",
+    "timeline": "One bar for each trial, by trainer.",
+}
+_LINK_TO_TRIAL: Final = """params => {
+  const link = document.createElement("a");
+  link.href = BASE + encodeURIComponent(params.value);
+  link.textContent = params.value;
+  return link;
+}"""
+
+
+def add_pages(site: Site) -> None:
+    """Add the page of a sweep."""
+
+    @page("/sweep")
+    def sweep(path: str = "", name: str = "") -> None:
+        directory = RunDirectory(site.resolve_run(path))
+        with frame(site, f"Sweep of {site.name_of(directory.path)}"):
+            view = _SweepView(site, directory, name)
+            ui.timer(_LOOK_EVERY_S, view.look)
+
+
+class _SweepView:
+    """A sweep as one browser shows it."""
+
+    def __init__(self, site: Site, directory: RunDirectory, name: str) -> None:
+        self._site, self._directory, self._name = site, directory, name
+        self._path = site.name_of(directory.path)
+        self._watched: WatchedSweep | None = None
+        self._columns: list[str] = []
+        self._shown = 0
+        self._theme = self._drawn_theme = ""
+        follow_theme(self._take_theme)
+        self._due_s = 0.0
+        self._is_new = True
+        self._is_looking = False
+        links_of_run(site, directory, name)
+        self._others = ui.element("nav").classes("sweep-links").props('aria-label="Sweeps"')
+        self._summary = ui.element("div").classes("sweep-facts")
+        self._complaint = ui.label("").classes("sweep-warning").props('role="status"')
+        self._complaint.visible = False
+        self._cards = ui.element("div").classes("sweep-cards")
+        self._plots: dict[str, ui.plotly] = {}
+        self._table_place = ui.element("section").classes("sweep-card sweep-wide")
+        self._grid: ui.aggrid | None = None
+
+    async def look(self) -> None:
+        """Read what is new and show it; a second call meanwhile does nothing."""
+        if self._is_looking:
+            return
+        self._is_looking = True
+        try:
+            await self._look()
+        finally:
+            self._is_looking = False
+
+    async def _look(self) -> None:
+        if self._watched is None:
+            found = await run.io_bound(watch_sweeps, self._directory)
+            names = [one.name for one in found or ()]
+            chosen = [one for one in found or () if self._name in ("", one.name)]
+            if not chosen:
+                self._say("No sweep has begun in this run.")
+                return
+            self._watched = chosen[0]
+            self._show_others(names)
+        watched = self._watched
+        try:
+            self._is_new |= bool(await run.io_bound(watched.refresh))
+        except (OSError, ValueError) as error:
+            self._say(f"cannot be read: {error}")
+            return
+        self._say(watched.complaint)
+        summary = watched.summary()
+        if self._is_new:
+            self._show_summary(summary)
+            self._show_rows(watched)
+        await self._draw(watched)
+
+    def _take_theme(self, theme: str) -> None:
+        self._theme = theme
+
+    def _say(self, text: str) -> None:
+        self._complaint.text = text
+        self._complaint.visible = bool(text)
+
+    def _show_others(self, names: Sequence[str]) -> None:
+        if len(names) < 2:
+            return
+        assert self._watched is not None
+        with self._others:
+            for name in names:
+                link = ui.link(name, address("/sweep", path=self._path, name=name))
+                if name == self._watched.name:
+                    link.props('aria-current="page"')
+
+    def _show_summary(self, summary: Mapping[str, Any]) -> None:
+        self._summary.clear()
+        with self._summary:
+            objective, best = summary["objective"], summary["best"]
+            if best is not None:
+                which = "highest" if summary["maximise"] else "lowest"
+                with fact(f"{which} {objective}", format_value(best[objective]), "sweep-best"):
+                    ui.link(f"trial {best['trial']}", self._trial_address(best["trial"]))
+            expected = summary["expected"]
+            with fact("trials", f"{summary['trials']:,}"):
+                ui.label(f"of {expected:,}" if expected else "so far")
+            for name in ("failed", "diverged", "stopped"):
+                if summary[name]:
+                    with fact(name, f"{summary[name]:,}"):
+                        pass
+            if summary["running"]:
+                with fact("under way", f"{len(summary['running']):,}"):
+                    ui.label("that have reported")
+            if best is not None:
+                with ui.element("div").classes("sweep-chips"):
+                    for name in summary["parameters"]:
+                        if best.get(name) is not None:
+                            ui.label(f"{name}: {format_value(best[name])}").classes("sweep-chip")
+
+    def _trial_address(self, trial: object = "") -> str:
+        assert self._watched is not None
+        return address("/trial", path=self._path, name=self._watched.name, trial=str(trial))
+
+    # -- the table --------------------------------------------------------------------------------
+
+    def _show_rows(self, watched: WatchedSweep) -> None:
+        """Send the rows that the browser does not have; all of them where columns are new."""
+        columns = watched.columns()
+        if columns != self._columns or self._grid is None:
+            self._columns, self._shown = columns, 0
+            self._make_table(watched.rows(), len(watched.summary()["parameters"]))
+            self._shown = len(watched.rows())
+            return
+        new = watched.rows(self._shown)
+        if new:
+            self._shown += len(new)
+            self._grid.run_grid_method("applyTransactionAsync", {"add": self._cells(new)})
+
+    def _cells(self, rows: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
+        # Keys of our own: the page's framework gives a meaning to some that users may choose.
+        return [
+            {f"c{number}": row.get(name) for number, name in enumerate(self._columns)}
+            for row in rows
+        ]
+
+    def _make_table(self, rows: Sequence[Mapping[str, Any]], parameters: int) -> None:
+        base = address("/trial", path=self._path, name=self._watched.name)  # type: ignore[union-attr]
+        link = _LINK_TO_TRIAL.replace("BASE", _as_script(f"{base}&trial="))
+        definitions = []
+        for number, name in enumerate(self._columns):
+            values = [row.get(name) for row in rows]
+            is_number = all(isinstance(one, (int, float)) for one in values if one is not None)
+            definition = {
+                "headerName": name,
+                "field": f"c{number}",
+                "filter": "agNumberColumnFilter" if is_number else "agTextColumnFilter",
+                "type": "numericColumn" if is_number else None,
+                "pinned": "left" if number == 0 else None,
+                "minWidth": 90,
+            }
+            if number == 0:
+                definition[":cellRenderer"] = link
+            elif is_number:
+                definition[":valueFormatter"] = (
+                    "p => typeof p.value === 'number' && !Number.isInteger(p.value)"
+                    " ? String(Number(p.value.toPrecision(5))) : p.value"
+                )
+            definitions.append({key: value for key, value in definition.items() if value})
+        options = {
+            "columnDefs": definitions,
+            "rowData": self._cells(rows),
+            "defaultColDef": {"sortable": True, "resizable": True, "floatingFilter": True},
+            "animateRows": False,
+        }
+        self._table_place.clear()
+        with self._table_place:
+            heading("Trials")
+            ui.label(
+                "A click on a column's head sorts by it; below it values can be chosen: 0.9 and "
+                "“greater than”, say."
+            ).classes("sweep-note")
+            search = ui.input("search").props("dense outlined clearable").classes("sweep-search")
+            self._grid = ui.aggrid(options, auto_size_columns=False).classes("sweep-grid")
+            grid = self._grid
+            search.on_value_change(
+                lambda event: grid.run_grid_method(
+                    "setGridOption", "quickFilterText", event.value or ""
+                )
+            )
+
+    # -- the figures ------------------------------------------------------------------------------
+
+    async def _draw(self, watched: WatchedSweep) -> None:
+        theme = self._theme
+        now_s = time.monotonic()
+        if not theme or (
+            theme == self._drawn_theme and not (self._is_new and now_s >= self._due_s)
+        ):
+            return
+        self._drawn_theme, self._is_new = theme, False
+        figures = await run.io_bound(watched.figures, theme)
+        took_s = time.monotonic() - now_s
+        self._due_s = time.monotonic() + max(_DRAW_EVERY_S, took_s / _DRAW_SHARE)
+        for name, figure in (figures or {}).items():
+            if name in self._plots:
+                self._plots[name].update_figure({**figure, "config": CONFIG})
+            else:
+                self._plots[name] = self._make_card(name, figure)
+        order = [name for name in TITLES if name in self._plots]
+        for place, name in enumerate(order):
+            card = self._plots[name].parent_slot.parent  # type: ignore[union-attr]
+            card.move(target_index=place)
+
+    def _make_card(self, name: str, figure: dict[str, Any]) -> ui.plotly:
+        with self._cards:
+            plot = figure_card(name, figure, _NOTES.get(name, ""))
+            if name in ("history", "cost"):
+                plot.on("plotly_click", self._open_trial, args=["points"])
+        return plot
+
+    def _open_trial(self, event: Any) -> None:
+        points = event.args.get("points") or [{}]
+        trial = points[0].get("customdata")
+        if isinstance(trial, int):
+            ui.navigate.to(self._trial_address(trial))
+
+
+def _as_script(text: str) -> str:
+    """Return text as JavaScript has it."""
+    return json.dumps(text)

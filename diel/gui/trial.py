@@ -1,0 +1,108 @@
+"""The page of a trial: its parameters, what it gave, its curve, and the command that repeats it."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Mapping
+from typing import Any
+
+from nicegui import run, ui
+
+from diel.errors import PageError
+from diel.gui.cards import CONFIG, fact, follow_theme, heading, links_of_run
+from diel.gui.site import Site, frame, page
+from diel.loading.sweeps import WatchedSweep, watch_sweeps
+from diel.run.directory import RunDirectory
+from diel.text import format_duration, format_value
+
+
+def add_pages(site: Site) -> None:
+    """Add the page of a trial."""
+
+    @page("/trial")
+    async def trial(path: str = "", trial: str = "", name: str = "") -> None:
+        directory = RunDirectory(site.resolve_run(path))
+        if not trial.isdecimal() or len(trial) > 12:
+            raise PageError(f"{trial[:40]!a} is no number of a trial")
+        watched = await run.io_bound(_read, directory, name)
+        if watched is None:
+            raise PageError(f"{site.name_of(directory.path)} has no such sweep")
+        told = await run.io_bound(_trial_of, watched, int(trial))
+        if told is None:
+            raise PageError(f"{watched.name} has no trial {trial} so far")
+        with frame(site, f"Trial {trial} of {site.name_of(directory.path)}"):
+            links_of_run(site, directory, watched.name)
+            plot = _show_trial(told, watched.summary())
+
+            async def draw(theme: str) -> None:
+                again = await run.io_bound(_trial_of, watched, int(trial), theme)
+                if again and again["figure"] and plot is not None:
+                    plot.update_figure({**again["figure"], "config": CONFIG})
+
+            follow_theme(draw)
+
+
+def _read(directory: RunDirectory, name: str) -> WatchedSweep | None:
+    """Return the sweep of that name, or the first, with all that it has recorded."""
+    for watched in watch_sweeps(directory):
+        if name in ("", watched.name):
+            while watched.refresh():
+                pass
+            return watched
+    return None
+
+
+def _trial_of(watched: WatchedSweep, number: int, theme: str = "light") -> dict[str, Any] | None:
+    try:
+        return watched.trial(number, theme)
+    except (OSError, ValueError) as error:
+        raise PageError(str(error)) from error
+
+
+def _show_trial(told: Mapping[str, Any], summary: Mapping[str, Any]) -> ui.plotly | None:
+    """Show what is known of a trial; return its curve, if there is one."""
+    plot = None
+    metrics = told["metrics"]
+    with ui.element("div").classes("sweep-facts"):
+        with fact("state", str(told["state"]), f"diel-{told['state']}"):
+            if told["reason"]:
+                ui.label(str(told["reason"]))
+        if summary["objective"] in metrics:
+            with fact(summary["objective"], format_value(metrics[summary["objective"]])):
+                pass
+        if told["seconds"] is not None:
+            with fact("took", format_duration(told["seconds"])):
+                ui.label("" if told["trainer"] is None else f"on trainer {told['trainer']}")
+        if told["started_s"] is not None:
+            when = time.localtime(told["started_s"])
+            with fact("began", time.strftime("%H:%M:%S", when)):
+                ui.label(time.strftime("%Y-%m-%d", when))
+        if told["seed"] is not None:
+            with fact("seed", str(told["seed"])):
+                pass
+    with ui.element("div").classes("sweep-cards"):
+        _values("Parameters", told["parameters"])
+        _values("What it gave", metrics)
+        if told["figure"] is not None:
+            with ui.element("section").classes("sweep-card sweep-wide"):
+                heading("Learning curve")
+                plot = ui.plotly({**told["figure"], "config": CONFIG}).classes("sweep-plot")
+        if told["command"]:
+            with ui.element("section").classes("sweep-card sweep-wide"):
+                heading("How to repeat it")
+                ui.label("It is tried here once more, and compared with what it gave.").classes(
+                    "sweep-note"
+                )
+                ui.label(told["command"]).classes("sweep-command")
+    return plot
+
+
+def _values(title: str, values: Mapping[str, Any]) -> None:
+    with ui.element("section").classes("sweep-card"):
+        heading(title)
+        with ui.element("dl").classes("sweep-values"):
+            for name, value in values.items():
+                with ui.element("dt"):
+                    ui.label(name)
+                with ui.element("dd"):
+                    ui.label(format_value(value, digits=7))

@@ -1,0 +1,83 @@
+"""Several sweeps beside each other: the best of each, histories and fronts on common axes."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from ..report.figures import Figure, comparison_figures
+from ..report.live import now, replace_file
+from ..report.picture import Picture
+from ..report.several import comparison_page
+from .watched import WatchedSweep
+
+
+class NotComparable(ValueError):
+    """Sweeps differ in what they are for."""
+
+
+def compare(sweeps: Mapping[str, WatchedSweep], theme: str = "light") -> dict[str, Any]:
+    """Compare sweeps, as far as they have been read.
+
+    Parameters
+    ----------
+    sweeps : mapping of str to WatchedSweep
+        By the names that tell them apart: of runs, say.
+    theme : {"light", "dark"}
+
+    Returns
+    -------
+    dict
+        ``objective``, ``maximise``; ``rows``: of each sweep its name, ``trials``, the objective of
+        its best trial, that trial's number and its parameters; ``figures``: Plotly figures by name.
+
+    Raises
+    ------
+    NotComparable
+        If objectives or their directions differ.
+    """
+    check_comparable(sweeps)
+    pictures = _pictures(sweeps)
+    first = next(iter(pictures.values())).sweep
+    figures: dict[str, Figure] = comparison_figures(pictures, theme)
+    return {
+        "objective": first.objective,
+        "maximise": first.maximise,
+        "rows": [best_row(name, sweep) for name, sweep in sweeps.items()],
+        "figures": figures,
+    }
+
+
+def write_comparison(sweeps: Mapping[str, WatchedSweep], path: Path) -> Path:
+    """Write one report over several sweeps; return its file.
+
+    An OSError if that fails, `NotComparable` as `compare`.
+    """
+    check_comparable(sweeps)
+    replace_file(path, comparison_page(_pictures(sweeps), written=now()))
+    return path
+
+
+def check_comparable(sweeps: Mapping[str, WatchedSweep]) -> None:
+    """Find out whether sweeps have one objective, in one direction; `NotComparable` if not."""
+    (first, one), *others = sweeps.items()
+    for name, other in others:
+        if other.goal != one.goal:
+            raise NotComparable(
+                f"these sweeps have different goals: {first} {one.goal}, and {name} {other.goal}; "
+                "compare sweeps of one objective"
+            )
+
+
+def best_row(name: str, sweep: WatchedSweep) -> dict[str, Any]:
+    """Return a row on one sweep: how many trials, and its best one."""
+    summary = sweep.summary()
+    best = summary["best"] or {}
+    objective = summary["objective"]
+    row = {"run": name, "trials": summary["trials"], objective: best.get(objective)}
+    return {**row, "trial": best.get("trial"), **{p: best.get(p) for p in summary["parameters"]}}
+
+
+def _pictures(sweeps: Mapping[str, WatchedSweep]) -> dict[str, Picture]:
+    return {name: sweep.picture() for name, sweep in sweeps.items()}

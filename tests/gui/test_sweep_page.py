@@ -1,0 +1,143 @@
+"""The pages of sweeps in a real browser: a finished one, one that grows, trials and comparisons."""
+
+from __future__ import annotations
+
+import json
+import math
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from diel.run.directory import RunDirectory
+
+BAD = "<img src=x onerror=alert(1)>"
+
+
+def record(trial: int) -> str:
+    rate = 10 ** (-3 * ((trial * 7) % 40) / 40)
+    accuracy = 0.9 - 0.05 * (math.log10(rate) + 1) ** 2
+    made = {
+        "trial": trial,
+        "state": "finished",
+        "parameters": {"rate": rate, "kind": BAD if trial % 2 else "relu", "size": trial % 3},
+        "metrics": {"accuracy": accuracy, "training_time_s": 1.0 + trial % 5},
+        "seed": 100 + trial,
+        "trainer": trial % 2,
+        "started_s": 1.7e9 + trial,
+        "seconds": 0.5,
+        "reports": [[step, {"accuracy": accuracy - 1 / step}] for step in (1, 2, 4, 8)],
+    }
+    return json.dumps(made) + "\n"
+
+
+def make_run(folder: Path, name: str, trials: int, objective: str = "accuracy") -> Path:
+    """Make up the directory of a run with a sweep; return its ledger."""
+    workflow = folder / "study.toml"
+    workflow.write_text('[workflow]\nname = "study"\n')
+    directory = RunDirectory.create(folder, name, workflow)
+    ledger = directory.path / "sweeps" / "search.master" / "trials.jsonl"
+    ledger.parent.mkdir(parents=True)
+    about = {
+        "space": {"rate": {"from": 0.001, "to": 1.0}, "kind": ["relu", BAD], "size": [0, 1, 2]},
+        "objective": [objective],
+        "maximise": [objective != "training_time_s"],
+        "trials": 50,
+        "trainer": "trainer",
+        "table": "results.csv",
+        "seed": 1,
+    }
+    head = json.dumps({"format": 1, "sweep": about}) + "\n"
+    ledger.write_text(head + "".join(map(record, range(trials))))
+    return ledger
+
+
+def path_of(served: Any, ledger: Path) -> str:
+    return ledger.parents[2].relative_to(served.folder).as_posix()
+
+
+@pytest.fixture
+def window(browser: Any, served: Any) -> Iterator[Any]:
+    """Return a page that has the cookie; drivers of graphics may complain of their slowness."""
+    context = browser.new_context(viewport={"width": 1280, "height": 900})
+    page = context.new_page()
+    complaints: list[str] = []
+    page.on("console", lambda message: complaints.append(f"{message.type}: {message.text}"))
+    page.on("pageerror", lambda error: complaints.append(str(error)))
+    page.goto(served.address)
+    yield page
+    context.close()
+    assert [one for one in complaints if "GL Driver" not in one and "WebGL" not in one] == []
+
+
+def test_a_finished_sweep_is_sorted_filtered_and_opened(window: Any, served: Any) -> None:
+    path = path_of(served, make_run(served.folder, "done", 50))
+    window.goto(served.url(f"/sweep?path={path}"))
+    window.get_by_text("of 50").wait_for(timeout=20_000)
+    best = max(map(json.loads, map(record, range(50))), key=lambda one: one["metrics"]["accuracy"])
+    window.get_by_role("link", name=f"trial {best['trial']}").wait_for()
+    for title in ("History", "Quality against training time", "Learning curves", "Parameters",
+                  "What decides", "Two parameters together", "When trials ran"):  # fmt: skip
+        window.get_by_role("heading", name=title, exact=True).wait_for(timeout=20_000)
+    window.locator(".sweep-plot .main-svg").first.wait_for(timeout=20_000)
+    grid = window.locator(".sweep-grid")
+    first = grid.locator('[row-index="0"] [col-id="c0"] a')
+    grid.get_by_role("columnheader", name="accuracy").click()
+    grid.get_by_role("columnheader", name="accuracy").click()  # the largest first
+    window.wait_for_function(
+        f'() => document.querySelector(\'[row-index="0"] [col-id="c0"] a\').textContent'
+        f" === '{best['trial']}'"
+    )
+    kinds = grid.locator('[col-id="c4"]').all_inner_texts()
+    assert BAD in kinds
+    assert window.locator("img[src=x]").count() == 0
+    grid.get_by_label("trial Filter Input").first.fill("7")
+    window.wait_for_function("() => document.querySelectorAll('.sweep-grid a').length === 1")
+    assert first.inner_text() == "7"
+    first.click()
+    window.get_by_text("diel sweep").wait_for(timeout=20_000)
+    assert f"{path} --repeat 7" in window.locator(".sweep-command").inner_text()
+    assert window.get_by_text(BAD, exact=True).count() == 1
+    assert window.get_by_text("107", exact=True).count() == 1
+    assert window.locator("img[src=x]").count() == 0
+
+
+def test_a_growing_ledger_is_followed_and_a_damaged_one_shown_as_far_as_it_goes(
+    window: Any, served: Any
+) -> None:
+    ledger = make_run(served.folder, "growing", 3)
+    path = path_of(served, ledger)
+    window.goto(served.url(f"/sweep?path={path}"))
+    window.get_by_text("3", exact=True).first.wait_for(timeout=20_000)
+    with ledger.open("a") as file:
+        file.write("".join(map(record, range(3, 12))) + record(12)[:30])
+    fact = window.locator(".sweep-fact").filter(has_text="trials")
+    fact.get_by_text("12", exact=True).wait_for(timeout=20_000)
+    window.wait_for_function("() => document.querySelectorAll('.sweep-grid a').length >= 9")
+    with ledger.open("a") as file:
+        file.write("\n")
+    window.get_by_text("no record of a trial, left out").wait_for(timeout=20_000)
+    for page, status in (
+        (f"/trial?path={path}&trial=3", 200),
+        (f"/trial?path={path}&trial=99", 404),
+        (f"/trial?path={path}&trial=../../x", 404),
+        (f"/trial?path={path}&trial=3&name=none", 404),
+        ("/trial?path=..&trial=3", 404),
+        ("/sweep?path=../..", 404),
+    ):
+        assert window.request.get(served.url(page)).status == status, page
+
+
+def test_sweeps_are_compared_and_different_objectives_refused(window: Any, served: Any) -> None:
+    paths = [path_of(served, make_run(served.folder, f"side-{n}", n)) for n in (20, 40)]
+    window.goto(served.url("/compare?" + "&".join(f"path={path}" for path in paths)))
+    for path in paths:
+        window.get_by_role("cell", name=path, exact=True).wait_for(timeout=20_000)
+    window.get_by_role("heading", name="History", exact=True).wait_for(timeout=20_000)
+    window.locator(".sweep-plot .main-svg").first.wait_for(timeout=20_000)
+    assert window.locator(".sweep-plot .legendtext").count() == 4
+    assert window.locator("img[src=x]").count() == 0
+    other = path_of(served, make_run(served.folder, "other", 5, "training_time_s"))
+    window.goto(served.url(f"/compare?path={paths[0]}&path={other}"))
+    window.get_by_text("minimises training_time_s").wait_for(timeout=20_000)
