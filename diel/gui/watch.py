@@ -95,6 +95,7 @@ class _WatchPage:
             _part("facts", "span").classes("diel-facts")
             file = self._site.name_of(self._directory.workflow)
             ui.link("workflow file", address("/compose", file=file))
+            ui.link("sweep", address("/sweep", path=self._site.name_of(self._directory.path)))
             self._stop = ui.button("Stop", icon="stop", on_click=self._ask_to_stop)
             self._resume = ui.button("Resume", icon="play_arrow", on_click=self._start_again)
             for button in (self._stop, self._resume):

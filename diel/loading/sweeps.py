@@ -7,12 +7,8 @@ them.
 from __future__ import annotations
 
 import contextlib
-<<<<<<< HEAD
-from collections.abc import Iterator
-=======
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
->>>>>>> b5ba5bd (The page of a sweep, of a trial and of several runs; diel compare; a recorded trial can be repeated)
 from typing import Any, Protocol
 
 from diel.errors import RunDirectoryError
