@@ -23,7 +23,7 @@ import numpy as np
 from dnn.backend import Array, Ops
 from dnn.distributed.communicator import Communicator
 from dnn.distributed.gradient_exchange import FasterWay, GradientExchange
-from dnn.distributed.scheme import RanksScheme, share_gradients
+from dnn.distributed.scheme import RanksScheme, own_noise, share_gradients
 from dnn.distributed.sharded_state import ShardedState, share_parameters
 from dnn.errors import ConfigurationError
 from dnn.graph.operation import Step
@@ -306,7 +306,6 @@ class _PartTrainer(Trainer):
         self._is_early = False  # whether sums are begun in the steps that are linked now
         self._counts = scheme.counts(network, samples.count)
         super().__init__(network, update, samples, batch_size, inspect, accumulate)
-        self._noise_seeds: dict[bytes, Array] = {}
         self._report: dict[str, Any] = {}
 
     def suits(
@@ -420,24 +419,8 @@ class _PartTrainer(Trainer):
     def epoch(self, order: Array, seeds: Sequence[int] = (), number: int = 0) -> list[float]:
         """Visit every sample of all ranks once; arguments and result as for `Trainer.epoch`."""
         self._exchange.begin()
-        noise = self._network.states["noise.seed"]
-        before = self._ops.to_host(noise).copy()
-        self._ops.load(self._seeds_of_rank(before), noise)
-        try:
+        with own_noise(self._communicator, self._network, self.steps):
             return super().epoch(order, seeds, number)
-        finally:
-            self._ops.load(before, noise)
-
-    def _seeds_of_rank(self, seeds: Array) -> Array:
-        """Return seeds of noise that no other rank has; rank 0 keeps those of one process."""
-        key, rank = seeds.tobytes(), self._communicator.rank
-        if rank and key not in self._noise_seeds:
-            drawn = [
-                np.random.Generator(np.random.PCG64([int(seed), rank])).integers(2**64, dtype="u8")
-                for seed in seeds.reshape(-1)
-            ]
-            self._noise_seeds[key] = np.array(drawn, np.uint64).reshape(seeds.shape)
-        return self._noise_seeds[key] if rank else seeds
 
     def _means(self, losses: Array) -> list[float]:
         """Add up, over ranks, the shares in the loss and the counts of predictions."""

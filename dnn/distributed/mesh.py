@@ -29,7 +29,7 @@ from dnn.distributed.model_parallel import is_cut, joined, pairs_of, sharded
 from dnn.distributed.partition import shard_bounds, stage_bounds
 from dnn.distributed.pipeline import MOST_MICRO_BATCHES, MeshTrainer, replayed
 from dnn.distributed.schedules import SCHEDULES
-from dnn.distributed.scheme import RanksScheme
+from dnn.distributed.scheme import RanksScheme, share_gradients
 from dnn.distributed.stage import StageNetwork
 from dnn.errors import ConfigurationError, check_count, unknown_name
 from dnn.layers import Activation, Input, Layer, Output
@@ -245,7 +245,9 @@ class Mesh(RanksScheme):
         def cut(network: Network) -> tuple[int, ...]:
             return self._bounds(network, parts)
 
-        return StageNetwork(own, loss, seeds, precision, ops, passes, cut, self.stage, layers)
+        network = StageNetwork(own, loss, seeds, precision, ops, passes, cut, self.stage, layers)
+        share_gradients(self.replicas, network)
+        return network
 
     def _bounds(self, network: Network, parts: Sequence[int]) -> tuple[int, ...]:
         """Cut built layers into stages, on all ranks alike."""

@@ -211,7 +211,11 @@ def own_noise(communicator: Communicator, network: Network, batches: int) -> Ite
     first = int(ops.to_host(number))
     own = first + (communicator.rank << 40)  # no training has so many batches
     ops.load(np.array(own, np.uint64), number)
-    yield
+    try:
+        yield
+    except BaseException:
+        ops.load(np.array(first, np.uint64), number)
+        raise
     draws = np.array([int(ops.to_host(number)) != own], np.float64)
     communicator.sum(draws)  # a server alone, or a rank without a row, has drawn nothing
     ops.load(np.array(first + batches * bool(draws[0]), np.uint64), number)
