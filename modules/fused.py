@@ -202,7 +202,7 @@ class FusedTrainings:
                 for k, history in zip(active, histories, strict=True):
                     metrics = _metrics(history.validation[-1], done * alone_s)
                     curves[k].append((done, metrics))
-            return ()
+            return [k for k in active if trainings[k].report.find_out_whether_to_stop()]
 
         histories = networks.fit(
             data.rows,

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -75,6 +75,41 @@ def write_comparison(sweeps: Mapping[str, WatchedSweep], path: Path) -> Path:
     from .sweep import comparison
 
     return comparison.write_comparison(sweeps, path)
+
+
+def steer_sweep(
+    run_dir: Path, asked: Sequence[Mapping[str, Any]], name: str
+) -> tuple[str, Callable[[float], list[dict[str, Any]]]]:
+    """Check what is asked of a sweep of a run; return its name, and what asks it.
+
+    The function takes how many seconds to wait for the master, and returns of each request its
+    ``kind``, ``accepted``, ``answer`` and ``trial``. A ValueError if there is no such sweep, or
+    something asked for cannot be done; an OSError if a file cannot be read or written.
+    """
+    from .sweep.steering import SteeringError, answers_to, ask, requests_for
+
+    ledgers = {path.parent.name: path for path in (run_dir / "sweeps").glob("*/trials.jsonl")}
+    names = ", ".join(sorted(ledgers))
+    if name not in ledgers and (name or len(ledgers) != 1):
+        if not ledgers:
+            raise SteeringError(f"{run_dir} has no sweep that has begun")
+        raise SteeringError(f"say which sweep, with --sweep: there are {names}")
+    (name, ledger), *_ = [(one, at) for one, at in ledgers.items() if name in ("", one)]
+    requests = requests_for(ledger, asked)
+
+    def perform(wait_s: float) -> list[dict[str, Any]]:
+        ask(ledger, requests)
+        return [
+            {
+                "kind": answer.request.kind,
+                "accepted": answer.accepted,
+                "answer": answer.text,
+                "trial": answer.trial,
+            }
+            for answer in answers_to(ledger, requests, wait_s)
+        ]
+
+    return name, perform
 
 
 def explain_lost_ranks(run_dir: Path, copies: Collection[str]) -> list[str]:

@@ -14,6 +14,7 @@ A sweep is resumed by telling a new one what was recorded, then asking for the t
 from __future__ import annotations
 
 import math
+from bisect import bisect_left
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -27,6 +28,7 @@ from .options import SweepOptions
 from .pareto import ParetoFront
 from .space import Parameters, Space
 from .strategies import (
+    Lagged,
     Strategy,
     Wait,
     make_rule,
@@ -98,8 +100,8 @@ class Search:
 
     Attributes
     ----------
-    size : int or None
-        How many trials there will be, if nothing ends them before; None if that is unknown.
+    most : int or None
+        How many trials the strategy has, if that is known.
     is_stateless : bool
         Whether any trial may be asked for, at any time, on any rank.
     best : (int, dict, tuple) or None
@@ -119,16 +121,42 @@ class Search:
             lag,
         )
         self.is_stateless = bool(getattr(self.strategy, "is_stateless", False))
-        sizes = [getattr(self.strategy, "size", None), options.trials]
-        self.size = min((size for size in sizes if size is not None), default=None)
+        self.most: int | None = getattr(self.strategy, "size", None)
+        self._enqueued: list[int] = []
         wanted = options.until.objective
         first = self.objectives[0]
         score = None if wanted is None else first.score(wanted)
         self._until = Until(options.trials, score, options.until.time_s)
+        self._is_lagged = isinstance(self.strategy, Lagged)
         self._front: ParetoFront[tuple[int, Parameters, tuple[float, ...]]] = ParetoFront()
         self._best_score: tuple[float, int] | None = None
         self.best: tuple[int, Parameters, tuple[float, ...]] | None = None
         self.bias = SelectionBias(first)
+
+    @property
+    def size(self) -> int | None:
+        """How many trials of the strategy's there will be, if nothing ends them before.
+
+        None if that is unknown. Those that were enqueued come on top.
+        """
+        sizes = (self.most, self._until.trials)
+        return min((size for size in sizes if size is not None), default=None)
+
+    def limit(self, trials: int | None) -> None:
+        """Change how many trials of the strategy's there are at most."""
+        self._until.trials = trials
+
+    def enqueue(self, trial: int) -> None:
+        """Record a trial that the strategy is not asked for; its number is behind all others'."""
+        self._enqueued.append(trial)
+
+    def place(self, trial: int) -> int:
+        """Return which trial of the strategy's it is: those that were enqueued do not count."""
+        return trial - bisect_left(self._enqueued, trial)
+
+    def is_enqueued(self, trial: int) -> bool:
+        """Whether a trial was asked for by somebody, and not by the strategy."""
+        return bisect_left(self._enqueued, trial) != bisect_left(self._enqueued, trial + 1)
 
     def ask(self, trial: int) -> Parameters | Wait | None:
         """Return the parameters of a new trial; `WAIT` before another `tell`, None for no more.
@@ -136,9 +164,10 @@ class Search:
         A `StrategyError` if a user's strategy returns something else, or a parameter that the space
         has not.
         """
-        if not self._until.allows(trial):
+        place = self.place(trial)
+        if not self._until.allows(place):
             return None
-        asked = self.strategy.ask(trial)
+        asked = self.strategy.ask(place)
         if isinstance(asked, dict):
             if not asked.keys() <= self.space.dimensions.keys():
                 odd = ", ".join(str(name) for name in asked if name not in self.space.dimensions)
@@ -156,11 +185,11 @@ class Search:
         An `ObjectiveError` if the objective needs what is not reported.
         """
         report = getattr(self.strategy, "report", None)
-        if report is None:
+        if report is None or self.is_enqueued(trial):
             return False
         objective = self.objectives[0]
         score = objective.score(objective.value(metrics))
-        return bool(report(trial, step, math.nan if score is None else score))
+        return bool(report(self.place(trial), step, math.nan if score is None else score))
 
     def tell(
         self,
@@ -178,7 +207,7 @@ class Search:
         bias. An `ObjectiveError` if an objective needs what is not there.
         """
         if metrics is None:
-            self.strategy.tell(trial, parameters, None)
+            self._tell_strategy(trial, parameters, None)
             if is_stopped:
                 self.bias.add_stopped()
             return (math.nan,) * len(self.objectives)
@@ -187,7 +216,7 @@ class Search:
             objective.score(value) for objective, value in zip(self.objectives, values, strict=True)
         ]
         score = scores[0]
-        self.strategy.tell(trial, parameters, score)
+        self._tell_strategy(trial, parameters, score)
         self._until.told(score)
         if len(scores) > 1:
             known = [math.nan if score is None else score for score in scores]
@@ -197,6 +226,18 @@ class Search:
         if score is not None and (self._best_score is None or (score, -trial) > self._best_score):
             self._best_score, self.best = (score, -trial), (trial, parameters, values)
         return values
+
+    def _tell_strategy(self, trial: int, parameters: Parameters, score: float | None) -> None:
+        if not self.is_enqueued(trial):
+            self.strategy.tell(self.place(trial), parameters, score)
+        elif not self._is_lagged:  # which counts what it is told
+            self.learn(parameters, score)
+
+    def learn(self, parameters: Parameters, score: float | None) -> None:
+        """Tell a strategy that learns of a point that it has not been asked for."""
+        add = getattr(self.strategy, "add", None)
+        if add is not None and score is not None and score == score:
+            add(parameters, score)
 
     def judge(self, metrics: Mapping[str, Any]) -> Judgement:
         """Say whether the metrics at the end of a trial are a result that can be ranked.

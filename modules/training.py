@@ -308,7 +308,7 @@ def _epoch_reports(
             done = len(epoch.history)
             if done not in chosen:
                 report.show(done)
-                return None
+                return "stopped by the sweep" if report.is_stopped else None
             metrics: dict[str, Any] = epoch.model.evaluate(data.validation)
             metrics["training_time_s"] = undisturbed_s(
                 epoch.history, epoch_s, batch_size_of(wanted)

@@ -28,6 +28,8 @@ Metrics: TypeAlias = "dict[str, Any]"
 Train: TypeAlias = "Callable[[dict[str, Any], Report], Mapping[str, Any]]"
 OnReport: TypeAlias = "Callable[[int, int, Metrics], bool]"
 """Takes a trial, a step and metrics; returns whether the trial shall go on."""
+IsToStop: TypeAlias = "Callable[[int], bool]"
+"""Says of a trial whether somebody has asked that it ends; cheap enough to be called each step."""
 ShowProgress: TypeAlias = "Callable[[float, float | None, str], None]"
 """Takes how far something is, of how much, and what is being done; as `Context.progress` does."""
 Reports: TypeAlias = "list[tuple[int, Metrics]]"
@@ -162,8 +164,22 @@ class Report:
         How many steps there will be, where the function says so: for those who watch.
     """
 
-    __slots__ = ("_is_stopped", "_on_report", "attempt", "comm", "communicator", "curve", "folder",
-                 "metrics", "options", "progress", "seed", "total", "trial")  # fmt: skip
+    __slots__ = (
+        "_is_stopped",
+        "_is_to_stop",
+        "_on_report",
+        "attempt",
+        "comm",
+        "communicator",
+        "curve",
+        "folder",
+        "metrics",
+        "options",
+        "progress",
+        "seed",
+        "total",
+        "trial",
+    )
 
     def __init__(
         self,
@@ -177,6 +193,7 @@ class Report:
         communicator: Communicator | None = None,
         on_report: OnReport | None = None,
         progress: ShowProgress | None = None,
+        is_to_stop: IsToStop | None = None,
     ) -> None:
         self.trial = trial
         self.seed = seed
@@ -190,6 +207,7 @@ class Report:
         self.progress: ShowProgress = progress or _show_nothing
         self.total: int | None = None
         self._on_report = on_report
+        self._is_to_stop = is_to_stop
         self._is_stopped = False
 
     def __call__(self, step: int, **metrics: Any) -> bool:
@@ -222,13 +240,20 @@ class Report:
         return not self._is_stopped
 
     def show(self, step: int) -> None:
-        """Show how far the trial is, without a report."""
+        """Show how far the trial is, without a report, and find out whether it is to stop."""
+        self.find_out_whether_to_stop()
         of = "" if self.total is None else f" of {self.total}"
         self.progress(step, self.total, f"trial {self.trial}, step {step}{of}")
 
+    def find_out_whether_to_stop(self) -> bool:
+        """Whether the trial is to stop, also if a person has asked for it meanwhile."""
+        if not self._is_stopped and self._is_to_stop is not None:
+            self._is_stopped = self._is_to_stop(self.trial)
+        return self._is_stopped
+
     @property
     def may_be_stopped(self) -> bool:
-        """Whether the trial may be stopped early: if not, some reports will do for its curve."""
+        """Whether a rule may stop the trial early: if not, some reports will do for its curve."""
         return self._on_report is not None
 
     @property

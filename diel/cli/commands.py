@@ -210,6 +210,26 @@ def _sweep_arguments(parser: argparse.ArgumentParser) -> None:
         help="of a run's directory: try this trial here once more, and show what it gave then and "
         "gives now (NAME:TRIAL where the run had several sweeps)",
     )  # fmt: skip
+    steering = parser.add_argument_group("to change a sweep while it runs, with a run's directory")
+    steering.add_argument(
+        "--enqueue", action="append", default=[], metavar="JSON",
+        help='try a point next: \'{"learning_rate": 0.01}\'; may be repeated',
+    )  # fmt: skip
+    steering.add_argument("--pause", action="store_true", help="give out no further trials")
+    steering.add_argument("--resume", action="store_true", help="go on after --pause")
+    steering.add_argument(
+        "--stop-trial", action="append", type=_whole, default=[], metavar="N",
+        help="end a trial at its next report, or do not begin it; may be repeated",
+    )  # fmt: skip
+    steering.add_argument(
+        "--trials", type=count, metavar="N", help="how many points the strategy is to try in all"
+    )
+    steering.add_argument(
+        "--sweep", default="", metavar="GROUP.MODULE", help="which sweep, where there are several"
+    )
+    steering.add_argument(
+        "--no-wait", action="store_true", help="do not wait for the sweep's answer"
+    )
     add_launch_arguments(parser)
 
 

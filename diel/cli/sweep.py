@@ -13,10 +13,11 @@ defines ``Options`` these names are looked for, and called if they are there::
 from __future__ import annotations
 
 import argparse
+import json
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Final
 
 from diel.cli.conclusion import FAILED, TABLE_ROWS, print_rankings
 from diel.cli.output import aligned, warn
@@ -30,6 +31,9 @@ from diel.run.journal import JournalReader
 from diel.run.view import RunView
 from diel.text import format_duration, format_value
 from diel.workflow.load import read_draft
+
+_ANSWER_S: Final = 10.0
+"""How long to wait for what a sweep says: it looks twice a second, between two tuples."""
 
 if TYPE_CHECKING:
     from diel.workflow.load import Draft
@@ -59,6 +63,8 @@ def sweep(options: argparse.Namespace) -> int:
         raise LaunchError("--dry-run records nothing that --export could write")
     if options.repeat is not None and not is_run(options.file):
         raise LaunchError(f"{options.file} is no run's directory, which --repeat goes with")
+    if asked := _asked_for(options):
+        return _steer(options, asked)
     if is_run(options.file):
         directory = RunDirectory(options.file)
         view = _view(directory)
@@ -85,6 +91,45 @@ def sweep(options: argparse.Namespace) -> int:
     if options.directory is not None:
         _export(options.directory, options.export, file)
     return exit_code
+
+
+# -- while it runs ---------------------------------------------------------------------------------
+
+
+def _asked_for(options: argparse.Namespace) -> list[dict[str, Any]]:
+    """Return what is asked of a running sweep, in plain values."""
+    asked: list[dict[str, Any]] = []
+    for text in options.enqueue:
+        try:
+            parameters = json.loads(text)
+        except (ValueError, RecursionError) as error:
+            raise LaunchError(f"--enqueue {text}: no JSON: {error}") from None
+        if not isinstance(parameters, dict):
+            raise LaunchError(f'--enqueue {text}: write a point as {{"parameter": value, ...}}')
+        asked.append({"kind": "enqueue", "parameters": parameters})
+    asked += [{"kind": "stop", "number": trial} for trial in options.stop_trial]
+    if options.trials is not None:
+        asked.append({"kind": "trials", "number": options.trials})
+    if options.pause and options.resume:
+        raise LaunchError("--pause and --resume at once: choose one")
+    asked += [{"kind": kind} for kind in ("pause", "resume") if getattr(options, kind)]
+    return asked
+
+
+def _steer(options: argparse.Namespace, asked: list[dict[str, Any]]) -> int:
+    if not is_run(options.file):
+        raise LaunchError(
+            f"{options.file} is no run's directory: only a sweep that runs, or has run, can be "
+            "changed"
+        )
+    from diel.loading.sweeps import steer_sweep
+
+    wait_s = 0.0 if options.no_wait else _ANSWER_S
+    answers = steer_sweep(RunDirectory(options.file), asked, sweep=options.sweep, wait_s=wait_s)
+    for answer in answers:
+        refused = "refused: " if answer["accepted"] is False else ""
+        print(f"{answer['kind']}: {refused}{answer['answer']}")
+    return FAILED if any(answer["accepted"] is False for answer in answers) else 0
 
 
 # -- before ---------------------------------------------------------------------------------------

@@ -349,6 +349,8 @@ def _wait(wait: WaitView, could_end_it: tuple[str, ...], now_s: float) -> WaitEx
         named = ", ".join(could_end_it[:_NAMED])
         more = len(could_end_it) - _NAMED
         text += f"those that go on: {named}{f' and {more} more' if more > 0 else ''}"
+    elif wait.has_timeout:
+        text += "it ends by itself in time, though nobody else computes or is to come"
     else:
         text += (
             "nobody else computes or is to come: if no wait has a timeout, this is a deadlock, and "

@@ -267,6 +267,7 @@ class StatusWriter:
                     "copy": waits.plan.name,
                     "what": waits.report.what,
                     # To a tenth: the two clocks are never read at the same instant.
+                    "has_timeout": waits.report.has_timeout,
                     "since_s": round(waits.reported_s - waits.report.waited_s + offset_s, 1),
                 }
                 for rank, waits in sorted(self._waits.waits.items())

@@ -7,13 +7,19 @@ them.
 from __future__ import annotations
 
 import contextlib
+import time
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any, Final, Protocol
 
-from diel.errors import RunDirectoryError
+from diel.errors import LaunchError, RunDirectoryError
 from diel.loading.reports import reporting
 from diel.run.directory import RunDirectory
+from diel.run.history import summarize
+from diel.run.resuming import is_behind
+
+_LIVE: Final = ("pause", "resume", "stop")
+"""What can be asked only of a sweep that has not come to its end."""
 
 
 class WatchedSweep(Protocol):
@@ -153,3 +159,61 @@ def watch_sweeps(directory: RunDirectory) -> list[WatchedSweep]:
         with contextlib.suppress(OSError, ValueError):
             found += watch(directory.path)
     return found
+
+
+def steer_sweep(
+    directory: RunDirectory,
+    asked: Sequence[Mapping[str, Any]],
+    *,
+    sweep: str = "",
+    wait_s: float = 10.0,
+) -> list[dict[str, Any]]:
+    """Ask a sweep for something while it runs, or for what it is to do when it is resumed.
+
+    Parameters
+    ----------
+    directory : RunDirectory
+    asked : sequence of mapping
+        Each has ``kind``, one of ``enqueue`` (and ``parameters``), ``pause``, ``resume``, ``stop``
+        (and ``number``, of a trial) and ``trials`` (and ``number``, how many there are to be).
+    sweep : str, optional
+        Which of several, as ``group.module``.
+    wait_s : float, seconds, optional
+        How long to wait for answers; none where the run has ended.
+
+    Returns
+    -------
+    list of dict
+        For each: ``kind``, ``accepted`` (None: not answered yet, it is kept), ``answer``, and
+        ``trial``, the number of one that was enqueued, or None.
+
+    Raises
+    ------
+    LaunchError
+        If there is no such sweep, or something asked for makes no sense: nothing has been asked.
+    """
+    state = summarize(directory.path, time.time()).state
+    given = [dict(each) for each in asked]
+    if state == "finished" and (late := [each["kind"] for each in given if each["kind"] in _LIVE]):
+        raise LaunchError(f"{directory.path} has finished: there is nothing to {late[0]}")
+    for steer in reporting("steer_sweep"):
+        try:
+            name, requests = steer(directory.path, given, sweep)
+            if state != "running" and is_behind(directory, name.partition(".")[0]):
+                raise LaunchError(
+                    f"sweep {name} lies before the run's last checkpoint, where diel run --resume "
+                    "goes on: start the workflow again, with warm_start"
+                )
+            if state == "finished":
+                directory.request_more()
+            answers: list[dict[str, Any]] = requests(wait_s if state == "running" else 0.0)
+        except (OSError, ValueError) as error:
+            raise LaunchError(str(error)) from error
+        if state != "running":
+            later = f"kept: diel run --resume {directory.path} does it"
+            answers = [
+                {**each, "answer": later if each["accepted"] is None else each["answer"]}
+                for each in answers
+            ]
+        return answers
+    raise LaunchError("no installed package knows of sweeps")

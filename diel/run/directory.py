@@ -23,6 +23,7 @@
         returned/           what modules have returned, where it was too large for the journal
         plan.json           the workflow as the launcher has checked it, until rank 0 has read that
         stop                made by whoever wants the run to stop
+        more                made by whoever wants a run that has finished to go on
 """
 
 from __future__ import annotations
@@ -44,7 +45,7 @@ _LONGEST_REASON: Final = 1000
 _LAST_WORDS_BYTES: Final = 256 * 1024
 _FOLDERS: Final = frozenset({"logs", "sweeps", "trace", "checkpoints", "spill", "returned"})
 _OWN_FILE: Final = re.compile(
-    r"journal\.jsonl|workflow\.toml|plan\.json|stop|results(-\d+)?\.csv"
+    r"journal\.jsonl|workflow\.toml|plan\.json|stop|more|results(-\d+)?\.csv"
     r"|(report(-\d+)?\.html|status\.json|trace\.json)(\.part)?"
 )
 
@@ -66,6 +67,7 @@ class RunDirectory:
         self.trace = self.path / "trace.json"
         self.trace_parts = self.path / "trace"
         self.stop_request = self.path / "stop"
+        self.more_request = self.path / "more"
 
     @classmethod
     def create(
@@ -191,6 +193,19 @@ class RunDirectory:
     def stop_requested(self) -> bool:
         """Whether somebody asked the run to stop."""
         return self.stop_request.exists()
+
+    def request_more(self) -> None:
+        """Ask a run that has finished to go on from its last checkpoint when it is resumed."""
+        with contextlib.suppress(FileExistsError), self.more_request.open("x"):
+            pass
+
+    def more_requested(self) -> bool:
+        """Whether somebody has asked a run that has finished for more."""
+        return self.more_request.exists()
+
+    def withdraw_more(self) -> None:
+        """Forget that somebody has asked for more."""
+        self.more_request.unlink(missing_ok=True)
 
     def why_stop(self) -> str:
         """Return the reason that `request_stop` was given."""

@@ -62,7 +62,7 @@ def order_resumption(directory: RunDirectory) -> Resumption | None:
     Returns
     -------
     Resumption or None
-        None if the run has finished: there is nothing to go on with.
+        None if the run has finished and nobody has asked for more: there is nothing to go on with.
 
     Raises
     ------
@@ -71,13 +71,14 @@ def order_resumption(directory: RunDirectory) -> Resumption | None:
         journal is damaged where it matters, or it holds links that would be written through.
     """
     past = _Past.read(directory)
-    if past.has_finished:
+    if past.has_finished and not directory.more_requested():
         return None
     _check_unchanged(past.file, directory)
     directory.refuse_links()
     directory.logs.mkdir(exist_ok=True)
     with JournalWriter(directory.journal) as journal:
         directory.withdraw_stop()
+        directory.withdraw_more()
         journal.write(
             RunResumed(
                 checkpoint=past.number,
@@ -87,6 +88,18 @@ def order_resumption(directory: RunDirectory) -> Resumption | None:
             )
         )
     return resumption(directory)
+
+
+def is_behind(directory: RunDirectory, group: str) -> bool:
+    """Whether a group is finished at the last checkpoint: then a resumed run does not run it.
+
+    Raises
+    ------
+    RunDirectoryError
+        If the journal cannot be read.
+    """
+    finished = _Past.read(directory).finished.get(group)
+    return finished is not None and finished.is_last
 
 
 def resumption(directory: RunDirectory) -> Resumption:

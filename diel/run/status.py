@@ -2,7 +2,7 @@
 
 ::
 
-    {"waiting": [{"rank", "copy", "what", "since_s"}, ...],
+    {"waiting": [{"rank", "copy", "what", "since_s", "has_timeout"}, ...],
      "servers": [{"rank", "tuples", "size_bytes", "capacity_bytes"}, ...],
      "progress": [{"copy", "done", "total", "text"}, ...]}
 
@@ -17,7 +17,7 @@ from typing import Annotated, Any, Final
 
 from diel.frozen import Frozen
 from diel.run.directory import RunDirectory, open_anew, open_regular
-from diel.run.fields import NUMBER, SECONDS, Count, Text, or_none, table_like
+from diel.run.fields import NUMBER, SECONDS, TRUTH, Count, Text, or_none, table_like
 from diel.run.json_values import DamagedRecord, parsed
 
 _LONGEST_BYTES: Final = 2**26
@@ -30,6 +30,7 @@ class WaitView(Frozen):
     copy: Text
     what: Text
     since_s: Annotated[float, SECONDS]
+    has_timeout: Annotated[bool, TRUTH] = False
 
 
 class ServerView(Frozen):

@@ -17,7 +17,7 @@ import time
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
-from diel.errors import PayloadError
+from diel.errors import PayloadError, TupleTimeout
 from diel.tuples import codec
 from diel.tuples.handles import Claim, Subscription, Watch
 from diel.tuples.protocol import (
@@ -34,6 +34,7 @@ from diel.tuples.protocol import (
 from diel.tuples.requests import Requests, Wait, raise_for, seconds, whole_value
 from diel.tuples.striping import Striper
 from diel.tuples.tags import Pattern, Tag, decode_tag, format_tag
+from diel.tuples.transport import Interrupted
 
 if TYPE_CHECKING:
     from diel.tuples.transport import Transport
@@ -240,6 +241,38 @@ class TupleClient:
                 value = self._value_of(self._requests.await_take(request_id, tag))
             return (tag, value) if with_tag else value
         return self._get(Operation.TAKE, "tget", tag, timeout, out, with_tag)
+
+    def tget_unless(
+        self, tag: Pattern, interrupt: Callable[[], bool], *, timeout: float | None = None
+    ) -> Any:
+        """Take the oldest tuple that matches, or give up once `interrupt` returns true.
+
+        For who waits for tuples and for something outside of the tuple space, a file say. Unlike
+        short timeouts in a row it is one wait, which a deadlock is found by.
+
+        Parameters
+        ----------
+        tag : str or tuple of str, int and ANY
+        interrupt : callable
+            Asked several times a second during a wait; it must not use the tuple space.
+        timeout : float, seconds, optional
+
+        Raises
+        ------
+        TupleTimeout
+            If there was no tuple in time, or `interrupt` has ended the wait. After the latter the
+            client is as after `start_over`: its claims and subscriptions have ended.
+        """
+        transport = self._requests.transport
+        transport.interrupt = interrupt
+        try:
+            return self.tget(tag, timeout=timeout)
+        except Interrupted:
+            transport.interrupt = None
+            self.start_over()
+            raise TupleTimeout("tget", format_tag(tag), 0.0, "the wait was interrupted") from None
+        finally:
+            transport.interrupt = None
 
     def tread(
         self,

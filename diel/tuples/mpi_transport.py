@@ -261,6 +261,7 @@ class MpiTransport(Transport):
             while not test(status):
                 if backoff.pause():
                     self._safe_point()
+                    self._look_for_interrupt()
                     if deadline_s and time.monotonic() > deadline_s:
                         ranks = ", ".join(map(str, self._ranks))
                         raise TupleError(f"the tuple server (rank {ranks}) does not answer")

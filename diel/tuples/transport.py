@@ -21,9 +21,14 @@ if TYPE_CHECKING:
     from diel.tuples.store import TupleStore
 
 LARGEST_REQUEST_ID: Final = 2**32 - 1
+_INTERRUPTIBLE_S: Final = 0.1
 
 Targets: TypeAlias = "Mapping[int, memoryview] | None"
 """Where large payloads shall land, by request."""
+
+
+class Interrupted(Exception):
+    """A wait was ended by `Transport.interrupt`."""
 
 
 class Transport(ABC):
@@ -38,6 +43,7 @@ class Transport(ABC):
         # Requests whose replies nobody waits for any more since an exception ended the wait, and
         # their operations, 0 where that is not known here.
         self.cut_short: dict[int, int] = {}
+        self.interrupt: Callable[[], bool] | None = None
         self.latest_request_id = 0
         self._kept: set[int] = set()
         self._early: dict[int, tuple[int, Reply]] = {}
@@ -88,6 +94,11 @@ class Transport(ABC):
     @abstractmethod
     def poll(self, request_ids: Collection[int]) -> tuple[int, Reply] | None:
         """Return the reply to one of some requests, as `receive`, if it is here."""
+
+    def _look_for_interrupt(self) -> None:
+        """Raise `Interrupted` if the wait is to end; called several times a second."""
+        if self.interrupt is not None and self.interrupt():
+            raise Interrupted
 
     # -- requests and early replies -----------------------------------------------------------
 
@@ -229,11 +240,13 @@ class LocalTransport(Transport):
 
     def _wait_for_change(self) -> None:
         self._safe_point()
+        self._look_for_interrupt()
         now_s = time.monotonic()
         self._expire(now_s)
         if not self._mail[self._client]:
             next_s = min(store.next_deadline_s() for store in self._stores)
-            self._changed.wait(max(0.0, min(next_s - now_s, 1.0)))
+            longest_s = 1.0 if self.interrupt is None else _INTERRUPTIBLE_S
+            self._changed.wait(max(0.0, min(next_s - now_s, longest_s)))
 
     def _deliver(self, server: int, replies: Outs) -> None:
         for client, message, payload in replies:

@@ -57,7 +57,7 @@ class CrossEntropy:
         self._size = elite
         self._startup = 3 * elite if startup is None else startup
         self._explore = explore
-        self._told = 0
+        self._told = self._added = 0
         # A heap whose first entry is the worst; trials differ, so parameters are never compared.
         self._elite: list[tuple[float, int, Parameters]] = []
         self._fits: dict[str, Callable[[float], float]] = {}
@@ -90,6 +90,11 @@ class CrossEntropy:
         # Only once it is used: sorted, so that sums do not depend on the order of wait_reporter.
         if self._told >= self._startup or len(self._elite) == self._size:
             self._fit(sorted(self._elite, key=lambda entry: entry[:2]))
+
+    def add(self, parameters: Parameters, score: float) -> None:
+        """Take a score of a point that was not asked for."""
+        self._added += 1
+        self.tell(-self._added, parameters, score)
 
     def _fit(self, elite: list[tuple[float, int, Parameters]]) -> None:
         self._fits = {}

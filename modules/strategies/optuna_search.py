@@ -83,7 +83,7 @@ class OptunaSearch:
         self._best: list[tuple[float, int, Parameters]] = []
         self._last: deque[tuple[float, int, Parameters]] = deque(maxlen=last)
         self._under_way: dict[int, int] = {}
-        self.trials_in_study = 0
+        self.trials_in_study = self._added = 0
         self._study = self._new_study()
 
     def ask(self, trial: int) -> Parameters:
@@ -118,6 +118,11 @@ class OptunaSearch:
             self._study.tell(number, score)
         else:
             self._add(entry)
+
+    def add(self, parameters: Parameters, score: float) -> None:
+        """Take a score of a point that was not asked for."""
+        self._added += 1
+        self.tell(-self._added, parameters, score)
 
     def _rebuild(self) -> None:
         self._study = self._new_study()

@@ -247,6 +247,11 @@ class StrategyWithRule:
             self.rule.completed(history)
         self.strategy.tell(trial, parameters, score)
 
+    def add(self, parameters: Parameters, score: float) -> None:
+        """Take a score of a point that was not asked for."""
+        if (add := getattr(self.strategy, "add", None)) is not None:
+            add(parameters, score)
+
 
 def extended(history: list[tuple[int, float]], step: int, score: float) -> list[tuple[int, float]]:
     """Add a report in place; what a trial that starts again had reported from there on goes."""
@@ -308,6 +313,11 @@ class Lagged:
         """Keep a score until its turn comes."""
         self._early[trial] = (parameters, score)
         self._cutoffs.pop(trial, None)
+
+    def add(self, parameters: Parameters, score: float) -> None:
+        """Take a score of a point that was not asked for."""
+        if (add := getattr(self.strategy, "add", None)) is not None:
+            add(parameters, score)
 
     def _apply(self, trial: int, parameters: Parameters, score: float | None) -> None:
         history = self._histories.pop(trial, [])

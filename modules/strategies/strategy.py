@@ -46,7 +46,7 @@ class Strategy(Protocol):
 
     Notes
     -----
-    Three attributes are optional:
+    Four attributes are optional:
 
     ``is_stateless`` (bool, False without)
         `ask` follows from the trial's number alone and `tell` does nothing. So whoever has a copy
@@ -55,6 +55,8 @@ class Strategy(Protocol):
         How many trials there are in all, if that is known.
     ``report(trial, step, score) -> bool`` (method)
         Takes an intermediate score; True if the trial is to be stopped.
+    ``add(parameters, score)`` (method)
+        Takes a point that it was not asked for: of an earlier sweep, or one that somebody enqueued.
     """
 
     def ask(self, trial: int) -> Parameters | Wait | None:

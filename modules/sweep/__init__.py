@@ -5,9 +5,11 @@
     messages                between the master and its trainers, through the tuple space
     leases                  which trials are to be given out, are out, or are recorded: pure
     ledger                  trials.jsonl: a line for each trial
+    steering                what is asked of a sweep while it runs, and the answers
     in_flight               which trials each rank is running, for whoever finds it dead
 
     master_loop             the master: gives out leases, records outcomes
+    decisions               what becomes of what is asked: pure
     results                 from outcomes to ledger records to rows, the best rows
     output                  results.csv, the report, what is shown
     export                  what was recorded, for other programs

@@ -5,6 +5,7 @@ Pure: no clock, no tuple space. The master asks for a piece of work and says wha
 
 from __future__ import annotations
 
+from bisect import bisect_left
 from collections import deque
 from collections.abc import Collection
 from dataclasses import dataclass, field
@@ -44,6 +45,12 @@ class Bitmap:
         self._bytes[byte] |= bit
         self._count += 1
         return True
+
+    @property
+    def end(self) -> int:
+        """The largest number in the set and one; 0 of an empty set."""
+        last = len(self._bytes.rstrip(b"\0")) - 1
+        return 0 if last < 0 else (last << 3) + self._bytes[last].bit_length()
 
     def add_range(self, start: int, stop: int) -> bool:
         """Add ``start`` to ``stop - 1`` at once, if none of them is there; return whether so."""
@@ -115,6 +122,8 @@ class LeaseBook:
     """How many trials there are; None as long as that is not known."""
     recorded: Bitmap = field(default_factory=Bitmap)
     """Those that need not be done. The book adds to it."""
+    enqueued: list[int] = field(default_factory=list)
+    """Numbers of trials that somebody asked for beside these, in ascending order."""
 
     def __post_init__(self) -> None:
         self._next = 0
@@ -130,17 +139,80 @@ class LeaseBook:
     @property
     def to_give(self) -> int | None:
         """How many trials are neither recorded nor out; None if that is not known."""
+        if self.expected is None:
+            return None
+        return max(0, self.expected - len(self.recorded) - self._trials_out)
+
+    @property
+    def expected(self) -> int | None:
+        """How many trials there are with those that were enqueued; None if that is not known."""
+        return None if self.total is None else self.total + len(self.enqueued)
+
+    def next_enqueued(self) -> int:
+        """Return the number of the next trial to be enqueued: behind all others."""
+        behind = max(self._next, self.recorded.end, *(grant.stop for grant in self._out.values()))
+        return max(behind, self._end or 0, *(trial + 1 for trial in self.enqueued[-1:]))
+
+    def enqueue(self, trial: int) -> None:
+        """Add a trial under a number of its own: it is given out before new ones."""
+        self.enqueued.append(trial)
+        if trial not in self.recorded:
+            self._again.append((trial, trial + 1, 1))
+
+    def has(self, trial: int) -> bool:
+        """Whether there is a trial of this number; of an endless sweep, whether it has begun."""
+        if self._is_enqueued(trial):
+            return True
+        end = max(self._next, self.recorded.end) if self._end is None else self._end
+        return trial < end
+
+    def _is_enqueued(self, trial: int) -> bool:
+        place = bisect_left(self.enqueued, trial)
+        return self.enqueued[place : place + 1] == [trial]
+
+    def is_trial_out(self, trial: int) -> bool:
+        """Whether a trial is out."""
+        return any(grant.start <= trial < grant.stop for grant in self._out.values())
+
+    def was_out(self, trial: int) -> bool:
+        """Whether a trial came back untried: it is to be given out again."""
+        return any(start <= trial < stop for start, stop, _ in self._again)
+
+    def drop(self, trial: int) -> None:
+        """Count a trial that is not out as recorded: it is not given out."""
+        self.recorded.add(trial)
+        for place, (start, stop, attempt) in enumerate(self._again):
+            if start <= trial < stop:
+                parts = ((start, trial, attempt), (trial + 1, stop, attempt))
+                rest = list(self._again)
+                rest[place : place + 1] = [part for part in parts if part[0] < part[1]]
+                self._again = deque(rest)
+                return
+
+    @property
+    def _end(self) -> int | None:
+        """The number behind the last of the strategy's trials; those enqueued are passed over."""
         if self.total is None:
             return None
-        return self.total - len(self.recorded) - self._trials_out
+        end = self.total
+        for trial in self.enqueued:
+            end += trial < end
+        return end
 
     def upcoming(self, count: int) -> tuple[int, int]:
         """Return the trials that `take` would give out: from the first to before the second."""
+        # An enqueued trial is put there before it is known what an earlier session has recorded.
+        while self._again and self.recorded.next_missing(self._again[0][0]) >= self._again[0][1]:
+            self._again.popleft()
         if self._again:
             start, stop, _ = self._again[0]
             return start, min(stop, start + count)
         start = self.recorded.next_missing(self._next)
-        stop = start + count if self.total is None else min(start + count, self.total)
+        while self._is_enqueued(start):
+            start = self.recorded.next_missing(start + 1)
+        end = self._end
+        stop = start + count if end is None else min(start + count, end)
+        stop = min([stop, *self.enqueued[bisect_left(self.enqueued, start) :][:1]])
         return start, max(start, self.recorded.next_present(start, stop))
 
     def take(self, count: int) -> Grant | None:

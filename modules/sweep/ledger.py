@@ -4,6 +4,7 @@
 
     {"format": 1, "sweep": {...}}              what was asked for
     {"trial": 17, "state": "finished", "parameters": {...}, "metrics": {...}, "seed": ..., ...}
+    {"request": {...}, "accepted": true, "answer": "...", ...}     see `steering`
     ...
 
 Lines are written many at a time and are in the file when `Ledger.write` returns: whatever kills
@@ -13,6 +14,7 @@ bounds what is lost if the machine goes down.
 
 from __future__ import annotations
 
+import contextlib
 import json
 import math
 import time
@@ -36,6 +38,7 @@ DIVERGED: Final = "diverged"
 _SYNC_EVERY_S: Final = 1.0
 _SYNC_SHARE: Final = 0.05
 """Of the time of a sweep, at most so much is spent on bringing lines to the disk."""
+_OF_REQUEST: Final = b'{"request": '
 _NEEDED: Final = ("state", "parameters", "metrics")
 _MOST_TRIALS: Final = 2**32
 """More than any sweep has: a bit is kept for each up to the last one."""
@@ -116,7 +119,7 @@ def records_of(path: Path) -> Iterator[dict[str, Any]]:
     file is never in memory as a whole.
     """
     for number, line in enumerate(whole_lines(path), start=1):
-        if number == 1:
+        if number == 1 or line.startswith(_OF_REQUEST):
             continue  # what was asked for
         record = _record_in(line)
         if record is None:
@@ -125,6 +128,27 @@ def records_of(path: Path) -> Iterator[dict[str, Any]]:
                 "resumed tries that trial again"
             )
         yield record
+
+
+def decisions_of(path: Path) -> Iterator[dict[str, Any]]:
+    """Yield what a ledger says of requests to the sweep, in order; a damaged line is passed over.
+
+    Each has ``request``, a dictionary, ``accepted``, ``answer``, and ``trial`` where it is about
+    one. An OSError if the file cannot be read.
+    """
+    for line in whole_lines(path):
+        if not line.startswith(_OF_REQUEST):
+            continue
+        with contextlib.suppress(ValueError, RecursionError):
+            record = json.loads(line)
+            if (
+                isinstance(record["request"], dict)
+                and type(record.get("accepted")) is bool
+                and type(record.get("answer")) is str
+                and type(record.get("trial", 0)) is int
+                and 0 <= record.get("trial", 0) < _MOST_TRIALS
+            ):
+                yield record
 
 
 def trials_of(path: Path) -> Iterator[dict[str, Any]]:
@@ -164,7 +188,7 @@ class LedgerReader:
                 break
             place, self._offset = self._offset, self._offset + len(line)
             self._line += 1
-            if self._line == 1:
+            if self._line == 1 or line.startswith(_OF_REQUEST):
                 continue  # what was asked for
             record = _record_in(line)
             if record is None:

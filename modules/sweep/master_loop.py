@@ -16,9 +16,19 @@ from diel.errors import ModuleFailed
 
 from ..strategies import Wait
 from ..trial import Trial, trial_seed
+from .decisions import Steering
 from .in_flight import note_interrupted, take_in_flight
 from .leases import LeaseBook, Pace
-from .ledger import FAILED, Ledger, about_of, has_begun, ledger_path, trials_of
+from .ledger import (
+    FAILED,
+    STOPPED,
+    Ledger,
+    about_of,
+    decisions_of,
+    has_begun,
+    ledger_path,
+    trials_of,
+)
 from .messages import (
     End,
     IntermediateReport,
@@ -32,6 +42,7 @@ from .messages import (
 from .output import SweepOutput
 from .results import COMPUTED_BY, SweepResults
 from .running_curves import forget_running_curves
+from .steering import RequestReader
 
 if TYPE_CHECKING:
     from diel import Context
@@ -45,6 +56,10 @@ _MOST_ADAPTIVE: Final = 16
 _HOPELESS: Final = 20
 """If so many trials fail before one succeeds, the sweep ends: the points are not the cause."""
 _MATTERS_FOR_ROUNDING: Final = ("device", "device_name", "precision")
+_LOOK_FOR_REQUESTS_EVERY_S: Final = 0.5
+_LONGEST_PAUSE_S: Final = 1e6
+"""A wait with an end is no deadlock."""
+_PAUSED: Final = "paused: diel sweep RUN_DIR --resume goes on"
 _UNRANKED_SHOWN: Final = 3
 """Of so many trials the log says at once that their metrics do not give the objectives."""
 
@@ -108,6 +123,8 @@ class _MasterLoop:
         self._not_to_try: frozenset[int] = frozenset()
         self._failed_before = self._unranked = 0
         self._started_s = time.monotonic()
+        self._steering = Steering(plan.search, self._book)
+        self._look_s = 0.0
         self._path = ledger_path(ctx.run_dir, ctx.group, ctx.module, ctx.iteration)
         if has_begun(self._path):
             file = ctx.run_dir / str(about_of(self._path).get("table", "results.csv"))
@@ -116,13 +133,16 @@ class _MasterLoop:
         self._results = SweepResults(plan.search, plan.seed)
         self._output = SweepOutput(ctx, plan.search, self._book, self._results, plan.seed, file)
         self._ledger = Ledger(self._path, {**plan.about, "table": file.name})
+        self._requests = RequestReader(self._path)
 
     def resume(self) -> None:
         """Read what the ledger holds already, and what was under way."""
+        for decision in decisions_of(self._path):
+            self._steering.apply(decision)
         for rows in self._results.read(self._path, self._book.recorded):
             self._output.add(rows)
         self._failed_before = self._results.failed
-        for tag in (self._tags.lease, self._tags.outcome):
+        for tag in (self._tags.lease, self._tags.outcome, self._tags.stops):
             self._ctx.tuples.collect(tag)
         left_over = take_in_flight(self._ctx.run_dir, self._tags)
         forget_running_curves(self._ctx.run_dir, self._tags)
@@ -153,25 +173,133 @@ class _MasterLoop:
             not_to_try=self._not_to_try,
         )
         self._output.declare()
-        tuples, tag = self._ctx.tuples, self._tags.outcome
+        tuples = self._ctx.tuples
         tuples.tput(self._tags.sweep(self._session), order)
+        self._drop_stopped()
+        if self._steering.is_paused:
+            self._show_pause()
+            self._ctx.log.warning("the sweep is %s", _PAUSED)
+        self._steer(at_once=True)
         self._give_out()
-        while self._book.leases_out:
+        while self._goes_on():
             self._output.show()
-            message: Outcome | IntermediateReport = tuples.tget(tag)
-            if message.session != self._session:
+            message = self._next_message()
+            if self._steer() or message is None:
+                self._give_out()
+            if message is None or message.session != self._session:
                 continue
             if isinstance(message, IntermediateReport):
                 self._answer(message)
             else:
                 self._record(message)
                 self._give_out()
+        tuples.collect(self._tags.stops)
         # Of a sweep that was recorded already, it is not known yet whether trainers save models.
         if self._results.best_rows.best and self._saves_models is not False:
             self._save_best()
         tuples.tget(self._tags.sweep(self._session))
         for _ in range(self._trainers):
             tuples.tput(self._tags.lease, End(tuple(self._ctx.iteration)))
+
+    # -- what is asked of the sweep meanwhile -----------------------------------------------------
+
+    def _goes_on(self) -> bool:
+        """Whether trials are out, or are kept back by a pause; else look for requests once more."""
+        if self._book.leases_out:
+            return True
+        if self._steer(at_once=True):
+            self._give_out()
+        is_over = self._book.to_give == 0 or bool(self._why_over())
+        return bool(self._book.leases_out) or (self._steering.is_paused and not is_over)
+
+    def _next_message(self) -> Outcome | IntermediateReport | None:
+        """Wait for what a trainer says; None if a request to the sweep has come before."""
+        from diel.errors import TupleTimeout
+
+        # Where nothing is out nobody would say anything: only a wait without an end is a deadlock.
+        timeout_s = None if self._book.leases_out else _LONGEST_PAUSE_S
+        try:
+            message: Outcome | IntermediateReport = self._ctx.tuples.tget_unless(
+                self._tags.outcome, self._is_asked, timeout=timeout_s
+            )
+        except TupleTimeout:
+            return None
+        return message
+
+    def _is_asked(self) -> bool:
+        """Whether somebody has asked for something; the file is looked at twice a second."""
+        now_s = time.monotonic()
+        if now_s < self._look_s:
+            return False
+        self._look_s = now_s + _LOOK_FOR_REQUESTS_EVERY_S
+        if not self._requests.has_more():
+            return False
+        self._look_s = 0.0  # it is read as soon as the wait has ended
+        return True
+
+    def _steer(self, *, at_once: bool = False) -> bool:
+        """Decide on what was asked; return whether there was anything."""
+        if not at_once and not self._is_asked():
+            return False
+        was_paused, steering = self._steering.is_paused, self._steering
+        requests = [one for one in self._requests.new_requests() if not steering.is_known(one)]
+        for request in requests:
+            decision = steering.decide(request, self._why_over())
+            self._ledger.write([decision])
+            steering.apply(decision)
+            text = "asked: %s: %s" if decision["accepted"] else "asked: %s, which is refused: %s"
+            self._ctx.log.info(text, request.kind, decision["answer"])
+        if requests:
+            self._drop_stopped()
+            self._output.declare()
+        if steering.is_paused != was_paused:
+            self._show_pause()
+        return bool(requests)
+
+    def _show_pause(self) -> None:
+        paused = _PAUSED if self._steering.is_paused else ""
+        self._ctx.progress(len(self._book.recorded), self._book.expected, paused)
+
+    def _drop_stopped(self) -> None:
+        """Have trials end that are to stop: those that are out by their trainers."""
+        waiting = {trial for trial in self._steering.stopped if trial not in self._book.recorded}
+        if not waiting:
+            return
+        # Leases that nobody has claimed yet come back.
+        for _, lease in self._ctx.tuples.collect(self._tags.lease):
+            if isinstance(lease, Lease):
+                self._book.came_back(lease.number, 0)
+        for trial in sorted(waiting):
+            if not self._book.is_trial_out(trial):
+                self._record_untried(trial)
+        left = frozenset(trial for trial in waiting if trial not in self._book.recorded)
+        self._ctx.tuples.collect(self._tags.stops)
+        self._ctx.tuples.tput(self._tags.stops, (self._session, left))
+
+    def _record_untried(self, trial: int) -> None:
+        """Record a trial as stopped that has not begun."""
+        point = self._point_of(trial)
+        if point is None:
+            return
+        self._book.drop(trial)
+        record = {
+            "trial": trial,
+            "state": STOPPED,
+            "parameters": point,
+            "metrics": {},
+            "seed": trial_seed(self._plan.seed, trial),
+            "reason": "stopped before it began",
+        }
+        self._ledger.write([record])
+        self._output.add([self._results.add(record)])
+
+    def _point_of(self, trial: int) -> dict[str, Any] | None:
+        """Return the point of a trial, as far as it is known already."""
+        point = self._steering.points.get(trial) or self._points.get(trial)
+        if point is None and not self._asks_here:
+            asked = self._search.ask(trial)
+            point = asked if isinstance(asked, dict) else None
+        return point
 
     def _save_best(self) -> None:
         """Have a trainer write the model of the best trial.
@@ -197,11 +325,17 @@ class _MasterLoop:
 
     def _give_out(self) -> None:
         """Give out leases, as far as trainers are about to need them."""
-        while self._book.leases_out < _AHEAD * self._trainers and not self._has_ended():
+        if self._steering.is_paused:
+            return
+        while self._book.leases_out < _AHEAD * self._trainers and not self._why_over():
             count = self._pace.size(self._book.to_give, self._trainers)
             points = None
             if self._asks_here:
                 points = self._ask(min(count, _MOST_ADAPTIVE))
+                count = len(points)
+            elif self._book.enqueued:  # which trainers do not know of
+                known = map(self._point_of, range(*self._book.upcoming(count)))
+                points = [point for point in known if point is not None]
                 count = len(points)
             grant = self._book.take(count)
             if grant is None:
@@ -215,29 +349,33 @@ class _MasterLoop:
         """Ask the strategy for the parameters of the next trials, as far as it has some."""
         points: list[dict[str, Any]] = []
         for trial in range(*self._book.upcoming(count)):
-            point = self._points.get(trial)
+            point = self._steering.points.get(trial) or self._points.get(trial)
             if point is None:
                 while self._asked < trial:  # recorded in an earlier session; strategies count
-                    self._search.ask(self._asked)
+                    if self._asked not in self._steering.points:
+                        self._search.ask(self._asked)
                     self._asked += 1
                 asked = self._search.ask(trial)
                 if isinstance(asked, Wait):
                     break
                 if asked is None:
-                    self._book.total = trial
+                    self._book.total = self._search.place(trial)
                     break
                 self._asked = trial + 1
                 self._points[trial] = point = asked
             points.append(point)
         return points
 
-    def _has_ended(self) -> bool:
-        """Whether nothing more is to be given out, though there may be more."""
+    def _why_over(self) -> str:
+        """Say why nothing more is to be given out, though there may be more; nothing if it is."""
         self._search.clock(time.monotonic() - self._started_s)
         # In this session: what made all fail in an earlier one may have been mended since.
         failed = self._results.failed - self._failed_before
         hopeless = not self._results.succeeded and failed >= _HOPELESS
-        return hopeless or self._search.reason is not None
+        if hopeless:
+            return f"{failed} trials have failed, and none has succeeded"
+        words = {"objective": "the objective is reached", "time": "its time is over"}
+        return words.get(self._search.reason or "", "")
 
     def _answer(self, report: IntermediateReport) -> None:
         goes_on = self._results.add_report(report)
@@ -292,7 +430,7 @@ class _MasterLoop:
             self._ctx.log.warning("trial %d failed: %s", record["trial"], record["reason"])
 
     def _stop_if_enough(self) -> None:
-        if self._has_ended():
+        if self._why_over():
             for _, lease in self._ctx.tuples.collect(self._tags.lease):
                 self._book.came_back(lease.number, 0)
 

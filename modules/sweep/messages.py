@@ -6,6 +6,7 @@
             ── "lease" ──────────>                Lease, under a claim; SaveModel; End
             <── "outcome" ────────                Outcome of a lease; IntermediateReport; ModelSaved
             ── "verdict", copy ──>                whether the trial shall go on: a bool
+            ── "stops" ──────────>                trials that are to end: read, never taken
 
 All tags begin with the group and the trainer's module, so that they lie on one server, where what
 a trainer puts is seen in its order.
@@ -50,6 +51,11 @@ class Tags:
     def verdict(self, copy_index: int) -> Tag:
         """Return the tag of a verdict for one trainer."""
         return (self.group, self.trainer, "verdict", copy_index)
+
+    @property
+    def stops(self) -> Tag:
+        """The tag of the numbers of trials that somebody has asked to end, with their session."""
+        return (self.group, self.trainer, "stops")
 
     def point(self, copy_index: int, session: str, rank: int) -> Tag:
         """Return the tag of what one rank of a trainer with several is to do next.

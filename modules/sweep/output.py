@@ -55,11 +55,13 @@ class SweepOutput:
         self._report.add(rows)
         if self._table is None:
             self._untabled += rows
-            good = next((row for row in self._untabled if row["state"] in (FINISHED, STOPPED)), {})
-            if not good:
-                return
             known = {"trial", CURVE, *self._search.space.names, *AFTER_METRICS}
-            self._make_table([name for name in good if name not in known])
+            good = (row for row in self._untabled if row["state"] in (FINISHED, STOPPED))
+            # One that was stopped before it began has none.
+            metrics = next(filter(None, ([n for n in row if n not in known] for row in good)), None)
+            if metrics is None:
+                return
+            self._make_table(metrics)
             rows, self._untabled = self._untabled, []
         assert self._table is not None
         self._table.write(rows)
@@ -94,7 +96,7 @@ class SweepOutput:
             [*columns, "trainer", "seed"],
             objective=self._objective.text,
             maximise=self._objective.maximise,
-            expected=self._book.total,
+            expected=self._book.expected,
             file=self._file,
             parameters=self._search.space.names,
             facts=self._facts,
@@ -126,7 +128,7 @@ class SweepOutput:
 
     def close(self, state: str) -> None:
         """Bring everything to its files; `state` is how the sweep has ended."""
-        self._report.expect(self._book.total)
+        self._report.expect(self._book.expected)
         self._report.close(state)
         if self._report.problem:
             self._ctx.log.warning("%s", self._report.problem)

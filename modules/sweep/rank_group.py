@@ -79,6 +79,9 @@ class _RankOfGroup:
         ranks = range(1, ctx.comm.size)
         self._points = {rank: tags.point(ctx.copy_index, session, rank) for rank in ranks}
         self._ends = {rank: tags.ended(ctx.copy_index, session, rank) for rank in ranks}
+        # A function of somebody's own may report on some of its ranks alone.
+        if runner.trains_networks:
+            self._asked, runner.is_to_stop = runner.is_to_stop, self._agree_to_stop
         self._settling_s = _SETTLING_NETWORKS_S if runner.trains_networks else _SETTLING_S
 
     def _renew(self) -> None:
@@ -99,6 +102,14 @@ class _RankOfGroup:
             return bool(verdict[0])
 
         return self._runner(order.trial, report if order.may_be_stopped else None)
+
+    def _agree_to_stop(self, trial: int) -> bool:
+        """Whether rank 0 has heard that a trial is to stop: the same on all ranks."""
+        import numpy as np
+
+        verdict = np.array([self._asked is not None and self._asked(trial)], np.int8)
+        self._communicator.broadcast(verdict)
+        return bool(verdict[0])
 
     def _save(self, order: SaveModel) -> tuple[TrialResult, Path]:
         """Train a trial's network once more; return its file too, which rank 0 has written."""

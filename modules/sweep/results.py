@@ -119,8 +119,9 @@ class SweepResults:
                 reason, state = judgement.reason, FINISHED
                 if reason:
                     state = DIVERGED if judgement.is_diverged else FAILED
-            if state == FINISHED and trial in outcome.stopped:
-                state = STOPPED
+            if trial in outcome.stopped and state in (FINISHED, FAILED):
+                # Also without metrics: it was stopped before it could say anything.
+                reason, state = "", STOPPED
             record = {
                 "trial": trial,
                 "state": state,

@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, Protocol
 
 from ..trial import (
+    IsToStop,
     LearningCurve,
     OnReport,
     Report,
@@ -128,6 +129,7 @@ class ShowsTrial(Protocol):
 class InProcessRunner:
     """Runs trials in this process.
 
+    `is_to_stop` says of a trial whether somebody has asked that it ends.
     `note` is called as `InFlightTrials.note`, since a trial may be the last thing that this process
     does; `comm` and `communicator`, which may be replaced between trials, are what the function
     finds in its report.
@@ -149,6 +151,7 @@ class InProcessRunner:
         """What computes, as far as the task says it."""
         self._task, self._comm = task, comm
         self.communicator: Communicator | None = None
+        self.is_to_stop: IsToStop | None = None
         self.trains_networks = not isinstance(task.function, str)
         """Whether the task is ours, and its ranks wait in the communicator alone."""
 
@@ -175,6 +178,7 @@ class InProcessRunner:
             communicator=self.communicator,
             on_report=on_report,
             progress=self._progress,
+            is_to_stop=self.is_to_stop,
         )
 
     def save_model(self, trial: Trial, path: Path) -> Path:
@@ -206,6 +210,8 @@ class InProcessRunner:
         return [
             None
             if metrics is None
-            else TrialResult(check_metrics(metrics), reports=report.curve.points)
+            else TrialResult(
+                check_metrics(metrics), is_stopped=report.is_stopped, reports=report.curve.points
+            )
             for metrics, report in zip(found, reports, strict=True)
         ]

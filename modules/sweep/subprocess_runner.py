@@ -27,7 +27,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from diel import describe_error
 
-from ..trial import LearningCurve, OnReport, Trial, TrialResult, run_trial
+from ..trial import IsToStop, LearningCurve, OnReport, Trial, TrialResult, run_trial
 from .messages import Tags
 from .runners import facts_of
 
@@ -59,7 +59,15 @@ importlib.import_module(name + ".sweep.subprocess_runner").work(int(descriptor))
 class SubprocessRunner:
     """Runs trials in a process of their own; `progress` shows how far each is."""
 
-    def __init__(self, ctx: Context, task: Task, limits: Limits, progress: ShowsTrial) -> None:
+    def __init__(
+        self,
+        ctx: Context,
+        task: Task,
+        limits: Limits,
+        progress: ShowsTrial,
+        is_to_stop: IsToStop | None = None,
+    ) -> None:
+        self._is_to_stop = is_to_stop
         self._ctx = ctx
         self._task = task
         self._limits = limits
@@ -88,6 +96,8 @@ class SubprocessRunner:
                 curve.add(step, metrics)
                 self._progress(step, None, f"trial {trial.number}, step {step}")
                 goes_on = on_report is None or on_report(trial.number, step, metrics)
+                if goes_on and self._is_to_stop is not None:
+                    goes_on = not self._is_to_stop(trial.number)
                 self._send(goes_on)
         except _Died as death:
             _, last = curve.last or (0, {})

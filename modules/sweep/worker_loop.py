@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from diel import describe_error
 
-from ..trial import LearningCurve, OnReport, ShowProgress, Trial, TrialResult, trial_seed
+from ..trial import IsToStop, LearningCurve, OnReport, ShowProgress, Trial, TrialResult, trial_seed
 from .in_flight import InFlightTrials
 from .leases import TARGET_S
 from .messages import (
@@ -37,6 +37,7 @@ NOT_TRIED: Final = "was under way twice when the run was ended: not tried again"
 """Why a trial fails that may have killed one of several ranks."""
 _SHOWN_FAILURES: Final = 5
 _SHOW_EVERY_S: Final = 0.5
+_LOOK_FOR_STOPS_EVERY_S: Final = 0.25
 
 
 def run_trainer(ctx: Context, task: Task, limits: Limits) -> int:
@@ -49,21 +50,25 @@ def run_trainer(ctx: Context, task: Task, limits: Limits) -> int:
 
 
 def _run_trainer(ctx: Context, tags: Tags, task: Task, limits: Limits, progress: Progress) -> int:
+    stops = StopRequests(ctx, tags)
     if limits.needs_process:
         from .subprocess_runner import SubprocessRunner
 
-        with closing(SubprocessRunner(ctx, task, limits, progress)) as runner:
-            return run_leases(ctx, tags, runner)
+        with closing(SubprocessRunner(ctx, task, limits, progress, stops)) as runner:
+            return run_leases(ctx, tags, runner, stops=stops)
     comm = comm_of(ctx)
     rank = 0 if comm is None else comm.rank
     with InFlightTrials(ctx.run_dir, tags, ctx.copy_index, rank) as in_flight:
         here = InProcessRunner(task, comm, in_flight.note, progress if rank == 0 else None)
+        if rank == 0:
+            here.is_to_stop = stops
         if comm is None or comm.size == 1:
-            return run_leases(ctx, tags, here, partial(_quarantine, ctx, task, here, progress))
+            beside = partial(_quarantine, ctx, task, here, progress)
+            return run_leases(ctx, tags, here, beside, stops)
         if rank > 0:
             return follow_rank0(ctx, tags, here)
         group = RankGroupRunner(ctx, tags, here)
-        trials = run_leases(ctx, tags, group, partial(_pass_over, group))
+        trials = run_leases(ctx, tags, group, partial(_pass_over, group), stops)
         group.dismiss()
         return trials
 
@@ -73,10 +78,12 @@ def run_leases(
     tags: Tags,
     runner: TrialRunner,
     quarantine: Callable[[SweepOrder], AbstractContextManager[TrialRunner]] | None = None,
+    stops: StopRequests | None = None,
 ) -> int:
     """Run the trials that the master gives out until there are no more; return how many.
 
-    `quarantine` gives a runner that survives trials that may have killed a rank before.
+    `stops` knows which of them somebody has asked to end. `quarantine` gives a runner that survives
+    trials that may have killed a rank before.
     """
     trials = failures = 0
     orders: dict[str, SweepOrder] = {}
@@ -94,6 +101,8 @@ def run_leases(
             if order is None:
                 continue  # of a session that has ended
             orders = {order.session: order}
+            if stops is not None:
+                stops.session = order.session
             on_report = _asking_master(ctx, tags, order) if order.wants_reports else None
             several = (
                 getattr(runner, "at_once", 1) > 1 and lease.stop - lease.start > 1 and not on_report
@@ -103,7 +112,13 @@ def run_leases(
                 suited, several = quarantine(order), False
             with suited as suited_runner:
                 outcome, details = _run_lease(
-                    lease, order, ctx.copy_index, suited_runner, on_report, together=several
+                    lease,
+                    order,
+                    ctx.copy_index,
+                    suited_runner,
+                    on_report,
+                    together=several,
+                    is_to_stop=stops,
                 )
             outcome.at_once = getattr(runner, "at_once", 1)
             outcome.facts = getattr(runner, "facts", {})
@@ -127,6 +142,7 @@ def _run_lease(
     on_report: OnReport | None,
     *,
     together: bool,
+    is_to_stop: IsToStop | None = None,
 ) -> tuple[Outcome, list[tuple[int, str]]]:
     """Return what the trials of a lease gave, and of those that failed the details."""
     numbers = range(lease.start, lease.stop)
@@ -157,6 +173,8 @@ def _run_lease(
         result = done_together[place] if done_together else None
         if result is not None:
             ended_s += share_s
+        elif is_to_stop is not None and is_to_stop(trial.number):
+            result = TrialResult(is_stopped=True)
         else:
             began_s = clock()
             result = runner(trial, on_report)
@@ -175,6 +193,28 @@ def _run_lease(
             break
     del points[len(outcome.metrics) :]
     return outcome, details
+
+
+class StopRequests:
+    """Which trials somebody has asked to end, as the master has heard; looked up now and then."""
+
+    def __init__(self, ctx: Context, tags: Tags) -> None:
+        self._tuples, self._tag = ctx.tuples, tags.stops
+        self._due_s = 0.0
+        self._trials: frozenset[int] = frozenset()
+        self.session = ""
+
+    def __call__(self, trial: int) -> bool:
+        """Whether a trial is to end."""
+        from diel.errors import TupleTimeout
+
+        now_s = time.monotonic()
+        if now_s >= self._due_s:
+            self._due_s = now_s + _LOOK_FOR_STOPS_EVERY_S
+            with suppress(TupleTimeout):  # that is being replaced, or not there
+                session, trials = self._tuples.tread_nowait(self._tag)
+                self._trials = trials if session == self.session else frozenset()
+        return trial in self._trials
 
 
 def _save_model(wanted: SaveModel, runner: Any) -> ModelSaved:

@@ -7,11 +7,12 @@ import sys
 from pathlib import Path
 
 import pytest
-from support import diel, execute, workflow
+from support import diel, execute, status_of, workflow
 
 from diel.run.directory import RunDirectory
 from diel.run.journal import JournalWriter
-from diel.run.records import ResultsDeclared, ResultsShown, RunStarted
+from diel.run.records import ResultsDeclared, ResultsShown, RunEnded, RunStarted
+from diel.run.resuming import order_resumption
 from modules.sweep.ledger import Ledger
 
 SWEEP = """\
@@ -183,3 +184,37 @@ def test_help_loads_nothing(tmp_path: Path, arguments: list[str]) -> None:
     )
     finished = execute([sys.executable, "-c", script], cwd=tmp_path)
     assert finished.stdout.splitlines()[-1] == "[]"
+
+
+def test_what_is_asked_of_a_sweep_that_has_ended_is_kept(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    file = workflow(tmp_path, SWEEP, m=TRAIN)
+    path = RunDirectory.create(tmp_path / "runs", "w", file).path
+    with JournalWriter(path / "journal.jsonl") as journal:
+        journal.write(RunStarted(workflow="w", ranks=4, groups=["search"], file=str(file)))
+        journal.write(RunEnded(exit_code=0, tuples_left=0))
+    point = '{"x": 3, "kind": "a"}'
+    assert status_of("sweep", path, "--enqueue", point) == 2
+    assert "has no sweep that has begun" in capsys.readouterr().err
+    space = {"x": {"from": 0, "to": 99, "step": 1}, "kind": ["a", "b"]}
+    ledger = Ledger(path / "sweeps" / "search.master" / "trials.jsonl", {"space": space})
+    ledger.close()
+    for line, words in (
+        (["--enqueue", "{"], "no JSON"),
+        (["--enqueue", "[1]"], "write a point as"),
+        (["--enqueue", '{"x": 3}'], "kind: is missing"),
+        (["--pause", "--resume"], "choose one"),
+        (["--pause"], "has finished: there is nothing to pause"),
+        (["--trials", "3", "--sweep", "other"], "there are search.master"),
+    ):
+        assert status_of("sweep", path, *line) == 2
+        assert words in capsys.readouterr().err
+    assert status_of("sweep", file, "--pause") == 2
+    assert "is no run's directory" in capsys.readouterr().err
+    assert order_resumption(RunDirectory(path)) is None
+    assert status_of("sweep", path, "--enqueue", point, "--trials", "3") == 0
+    kept = f"kept: diel run --resume {path} does it"
+    assert capsys.readouterr().out == f"enqueue: {kept}\ntrials: {kept}\n"
+    assert order_resumption(RunDirectory(path)) is not None
+    assert not RunDirectory(path).more_requested()

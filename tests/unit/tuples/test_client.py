@@ -239,3 +239,22 @@ def test_out_of_a_dtype_that_does_not_fit_into_a_message() -> None:
     with pytest.raises(PayloadError, match="too many fields"):
         tuples.tget("wide", out=np.empty_like(wide), timeout=0)
     np.testing.assert_array_equal(tuples.tget("wide", timeout=0), wide)
+
+
+def test_a_wait_that_something_else_ends() -> None:
+    transport = LocalTransport()
+    tuples, other = TupleClient(transport), TupleClient(transport.another_client())
+    asked: list[int] = []
+
+    def interrupt() -> bool:
+        asked.append(1)
+        return len(asked) == 3
+
+    with pytest.raises(TupleTimeout, match="interrupted"):
+        tuples.tget_unless("a", interrupt)
+    assert len(asked) == 3
+    other.tput("a", 1)  # no request of the wait is left that could take it
+    assert tuples.count("a") == 1
+    assert tuples.tget_unless("a", interrupt) == 1
+    with pytest.raises(TupleTimeout, match="nothing matched"):
+        tuples.tget_unless("a", lambda: False, timeout=0.01)

@@ -1,0 +1,119 @@
+"""What a master does with what is asked of its sweep: pure, and the same after every restart.
+
+A decision is a record of the ledger. It is made by `Steering.decide`, written, and then takes
+effect by `Steering.apply`; a session that resumes the sweep applies those of the ledger again.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any
+
+from .leases import LeaseBook
+from .steering import Request, SteeringError, point_problem
+
+if TYPE_CHECKING:
+    from ..search import Search
+
+
+class Steering:
+    """Decides on requests, and holds what they have changed.
+
+    Attributes
+    ----------
+    is_paused : bool
+        Whether no trial is to be given out.
+    stopped : set of int
+        Trials that are to end; some have ended since.
+    points : dict of int to dict
+        The parameters of trials that were enqueued.
+    """
+
+    def __init__(self, search: Search, book: LeaseBook) -> None:
+        self._search, self._book = search, book
+        self.is_paused = False
+        self.stopped: set[int] = set()
+        self.points: dict[int, dict[str, Any]] = {}
+        self._known: set[str] = set()
+
+    def is_known(self, request: Request) -> bool:
+        """Whether it has been decided on."""
+        return request.id in self._known
+
+    def decide(self, request: Request, why_over: str = "") -> dict[str, Any]:
+        """Return the record of what is to be done; nothing has changed yet.
+
+        `why_over` says why no further trial begins, if that is so.
+        """
+        decision: dict[str, Any] = {"request": request.as_dict(), "accepted": True}
+        try:
+            decision |= getattr(self, f"_{request.kind}")(request, why_over)
+        except SteeringError as error:
+            decision |= {"accepted": False, "answer": str(error)}
+        return decision
+
+    def apply(self, decision: Mapping[str, Any]) -> None:
+        """Let a decision take effect."""
+        request = Request.parse(decision["request"])
+        self._known.add(request.id)
+        if not decision["accepted"]:
+            return
+        if request.kind == "enqueue":
+            trial = decision["trial"]
+            self.points[trial] = dict(request.parameters or {})
+            self._book.enqueue(trial)
+            self._search.enqueue(trial)
+        elif request.kind == "trials":
+            self._search.limit(request.number)
+            self._book.total = self._search.size
+        elif request.kind == "stop":
+            assert request.number is not None
+            self.stopped.add(request.number)
+        else:
+            self.is_paused = request.kind == "pause"
+
+    # -- one function for each kind of request: what stands in the record -------------------------
+
+    def _enqueue(self, request: Request, why_over: str) -> dict[str, Any]:
+        if why_over:
+            raise SteeringError(f"no further trial begins: {why_over}")
+        assert request.parameters is not None
+        if problem := point_problem(self._search.space, request.parameters):
+            raise SteeringError(problem)
+        trial = self._book.next_enqueued()
+        return {"answer": f"it is trial {trial}", "trial": trial}
+
+    def _pause(self, request: Request, why_over: str) -> dict[str, Any]:
+        was = "was paused already" if self.is_paused else "is paused: trials under way go on"
+        return {"answer": f"the sweep {was}"}
+
+    def _resume(self, request: Request, why_over: str) -> dict[str, Any]:
+        return {"answer": f"the sweep {'goes on' if self.is_paused else 'was not paused'}"}
+
+    def _stop(self, request: Request, why_over: str) -> dict[str, Any]:
+        trial = request.number
+        assert trial is not None
+        if trial in self._book.recorded:
+            raise SteeringError(f"trial {trial} has ended")
+        if trial in self.stopped:
+            raise SteeringError(f"trial {trial} is to stop already")
+        if self._book.is_trial_out(trial):
+            return {"answer": f"trial {trial} ends when it reports next"}
+        if not self._book.has(trial):
+            raise SteeringError(f"there is no trial {trial}")
+        if not (trial in self.points or self._search.is_stateless or self._book.was_out(trial)):
+            raise SteeringError(f"trial {trial} has not been chosen yet: the strategy learns first")
+        return {"answer": f"trial {trial} is not run"}
+
+    def _trials(self, request: Request, why_over: str) -> dict[str, Any]:
+        if why_over:
+            raise SteeringError(f"no further trial begins: {why_over}")
+        most, wanted = self._search.most, request.number
+        assert wanted is not None
+        if most is not None and wanted > most:
+            raise SteeringError(f"the strategy has {most} trials, and no more")
+        return {"answer": f"the strategy tries {wanted} points; there were {self._before} to be"}
+
+    @property
+    def _before(self) -> str:
+        return "any number" if self._search.size is None else str(self._search.size)

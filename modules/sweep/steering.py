@@ -1,0 +1,235 @@
+"""What is asked of a sweep while it runs: requests of any process, and the master's answers.
+
+::
+
+    asker  ── sweeps/<group>.<master>/requests.jsonl ──>  master      a line for each request
+           <── trials.jsonl, the ledger ────────────────              each request with its answer
+
+Any number of processes append to the file of requests, each line in one write. The master alone
+writes the ledger: a request counts when it stands there, so a sweep that is resumed knows what was
+asked, and what became of it. Requests that nobody has answered yet wait for the next session.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import time
+import uuid
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Final, Literal, TypeAlias, cast
+
+from diel import whole_lines
+
+from ..space import Space, SpaceError
+from .ledger import about_of, decisions_of, encode
+
+FORMAT: Final = 1
+Kind: TypeAlias = Literal["enqueue", "pause", "resume", "stop", "trials"]
+KINDS: Final = ("enqueue", "pause", "resume", "stop", "trials")
+_FILE: Final = "requests.jsonl"
+_LONGEST_LINE: Final = 2**20
+_MOST_TRIALS: Final = 2**31
+_LOOK_EVERY_S: Final = 0.1
+
+
+class SteeringError(ValueError):
+    """Something is asked of a sweep that makes no sense; nothing was asked."""
+
+
+@dataclass(frozen=True)
+class Request:
+    """What is asked of a sweep.
+
+    ``enqueue`` has `parameters`; ``stop`` has `number`: the trial; ``trials`` too: how many of the
+    strategy's there are to be; ``pause`` and ``resume`` have neither.
+    """
+
+    id: str
+    """Different for each request."""
+    kind: Kind
+    parameters: Mapping[str, Any] | None = None
+    number: int | None = None
+
+    def as_dict(self) -> dict[str, Any]:
+        """Return the request in JSON's types."""
+        said: dict[str, Any] = {"version": FORMAT, "id": self.id, "kind": self.kind}
+        if self.parameters is not None:
+            said["parameters"] = dict(self.parameters)
+        if self.number is not None:
+            said["number"] = self.number
+        return said
+
+    @classmethod
+    def parse(cls, said: Any) -> Request:
+        """Return the request that `as_dict` has written; a `SteeringError` if it is none."""
+        if not isinstance(said, dict) or said.get("version") != FORMAT:
+            raise SteeringError("it is no request of this version")
+        kind, id_ = said.get("kind"), said.get("id")
+        parameters, number = said.get("parameters"), said.get("number")
+        if kind not in KINDS or not isinstance(id_, str) or not 1 <= len(id_) <= 100:
+            raise SteeringError("it is no request")
+        if (kind == "enqueue") != isinstance(parameters, dict):
+            raise SteeringError("a trial to enqueue is a table of parameters")
+        if kind in ("stop", "trials"):
+            least = 1 if kind == "trials" else 0
+            if type(number) is not int or not least <= number < _MOST_TRIALS:
+                what = "a number of trials" if kind == "trials" else "the number of a trial"
+                raise SteeringError(f"{number!r} is not {what}")
+        elif number is not None:
+            raise SteeringError(f"{kind} has no number")
+        return cls(id_, cast("Kind", kind), parameters, number)
+
+
+@dataclass(frozen=True)
+class Answer:
+    """What the master has said to a request."""
+
+    request: Request
+    accepted: bool | None
+    """None as long as nobody has answered."""
+    text: str
+    trial: int | None = None
+    """Which number an enqueued trial has."""
+
+
+# -- who asks -------------------------------------------------------------------------------------
+
+
+def requests_for(ledger: Path, asked: Iterable[Mapping[str, Any]]) -> list[Request]:
+    """Return requests for what is asked, each a table of ``kind`` and its argument.
+
+    A `SteeringError` says which of them cannot be done whatever the sweep is at, such as a point
+    outside of its space.
+    """
+    space, requests = _space_of(ledger), []
+    for said in asked:
+        request = Request.parse({**said, "version": FORMAT, "id": uuid.uuid4().hex})
+        problem = ""
+        if request.parameters is not None and space is not None:
+            problem = point_problem(space, request.parameters)
+        if problem:
+            raise SteeringError(problem)
+        requests.append(request)
+    return requests
+
+
+def point_problem(space: Space, parameters: Mapping[str, Any]) -> str:
+    """Say why parameters are no point of a space; nothing if they are one."""
+    try:
+        space.check(parameters)
+    except SpaceError as error:
+        if error.parameter is not None and error.parameter not in space.dimensions:
+            return f"{error.parameter} is no parameter: there are {', '.join(space.names)}"
+        return f"this is no point of the space: {error}"
+    except (TypeError, ValueError) as error:
+        return f"this is no point of the space: {error}"
+    return ""
+
+
+def ask(ledger: Path, requests: Sequence[Request]) -> None:
+    """Append requests for the master; an OSError if that fails."""
+    lines = [encode(request.as_dict()).encode("utf-8", "replace") for request in requests]
+    if any(len(line) >= _LONGEST_LINE for line in lines):
+        raise SteeringError("a request is longer than a megabyte")
+    flags = os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_NOFOLLOW | os.O_NONBLOCK
+    descriptor = os.open(ledger.with_name(_FILE), flags, 0o666)
+    try:
+        for line in lines:
+            # A line break before it too: whoever was killed while writing leaves half a line.
+            os.write(descriptor, b"\n" + line + b"\n")
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)
+
+
+def answers_to(ledger: Path, requests: Sequence[Request], wait_s: float) -> list[Answer]:
+    """Return what the master has answered, after so many seconds at most; an OSError if it fails.
+
+    The ledger is read again when it has grown.
+    """
+    deadline_s = time.monotonic() + wait_s
+    found: dict[str, Answer] = {}
+    size = -1
+    while True:
+        now = ledger.stat().st_size
+        if now != size:
+            size = now
+            found = {answer.request.id: answer for answer in answers_in(ledger)}
+        if all(request.id in found for request in requests) or time.monotonic() >= deadline_s:
+            return [found.get(one.id) or Answer(one, None, "not answered yet") for one in requests]
+        time.sleep(_LOOK_EVERY_S)
+
+
+def answers_in(ledger: Path) -> Iterator[Answer]:
+    """Yield what the ledger of a sweep says of requests, in order; an OSError if it fails."""
+    for record in decisions_of(ledger):
+        try:
+            request = Request.parse(record["request"])
+        except SteeringError:
+            continue
+        yield Answer(request, record["accepted"], record["answer"], record.get("trial"))
+
+
+def is_paused(ledger: Path) -> bool:
+    """Whether the last that was asked of a sweep in this matter is to pause."""
+    paused = False
+    for answer in answers_in(ledger):
+        if answer.accepted and answer.request.kind in ("pause", "resume"):
+            paused = answer.request.kind == "pause"
+    return paused
+
+
+def _space_of(ledger: Path) -> Space | None:
+    """Return the space of a sweep, which its master knows better where JSON cannot say it."""
+    space = about_of(ledger).get("space")
+    try:
+        return Space.parse(space) if isinstance(space, dict) else None
+    except SpaceError:
+        return None
+
+
+# -- the master -----------------------------------------------------------------------------------
+
+
+class RequestReader:
+    """Reads the requests for a sweep, each once; what is damaged is passed over."""
+
+    def __init__(self, ledger: Path) -> None:
+        self._path = ledger.with_name(_FILE)
+        self._offset = self._size_read = 0
+
+    def has_more(self) -> bool:
+        """Whether the file has grown: a call of the system, and nothing else."""
+        return self._size() > self._size_read
+
+    def _size(self) -> int:
+        try:
+            return os.stat(self._path, follow_symlinks=False).st_size
+        except OSError:
+            return 0
+
+    def new_requests(self) -> list[Request]:
+        """Return requests that were added since the last call."""
+        found: list[Request] = []
+        size = self._size()
+        if size <= self._size_read or self._path.is_symlink():
+            return found
+        self._size_read = size  # half a line is read with what follows it
+        try:
+            for line in whole_lines(self._path, self._offset):
+                self._offset += len(line)
+                if 1 < len(line) <= _LONGEST_LINE:
+                    found += _request_in(line)
+        except OSError:  # it goes away
+            pass
+        return found
+
+
+def _request_in(line: bytes) -> list[Request]:
+    try:
+        return [Request.parse(json.loads(line))]
+    except (ValueError, RecursionError):
+        return []
