@@ -28,8 +28,10 @@ from diel.run.directory import RunDirectory, open_regular
 from diel.run.fields import Record
 from diel.run.history import State, is_run, summarize
 from diel.run.journal import JournalReader
+from diel.run.records import CheckpointSaved
 from diel.run.results import best_row, rank_rows, read_rows
 from diel.run.view import GroupView, ResultsView, RunView
+from diel.run_tuples import RunTuples, SavedTuples
 from diel.text import format_duration, format_value
 
 if TYPE_CHECKING:
@@ -129,6 +131,23 @@ class Run:
     def stop(self) -> None:
         """Ask the run to stop, as Ctrl-C does; it can be resumed."""
         self._directory.request_stop()
+
+    @property
+    def tuples(self) -> RunTuples | SavedTuples:
+        """Its tuples: of a run that goes on, to read, put and take; else the last checkpoint's.
+
+        Raises
+        ------
+        CheckpointError
+            If the checkpoint is damaged.
+        """
+        if self.state == "running":
+            return RunTuples(self._directory)
+        file = None
+        for record in self.journal():
+            if isinstance(record, CheckpointSaved):
+                file = record.file
+        return SavedTuples(None if file is None else self._directory.checkpoints / file)
 
     # -- logs -------------------------------------------------------------------------------------
 

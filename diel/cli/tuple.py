@@ -1,40 +1,33 @@
-"""``diel tuple``: the tuple space of a run, for the programs that run in it.
+"""``diel tuple``: the tuple space of a run, for its programs and for other terminals.
 
-It asks the rank that started the program, through a Unix socket; see `diel.programs.tuple_socket`.
+It asks the rank that started the program, or with ``--run`` the executive, through a Unix socket;
+see `diel.programs.tuple_socket`.
 """
 
 from __future__ import annotations
 
 import argparse
-import contextlib
 import json
 import os
 import shlex
-import socket
 import sys
 from pathlib import Path
 from typing import Any, Final, NoReturn
 
 from diel.errors import DielError, TupleSocketError
+from diel.programs.tuple_connection import TupleConnection
 from diel.programs.tuple_protocol import (
-    DONE,
     LATE,
     SPELLING,
-    TOKEN,
-    TUPLE_SOCKET,
     Fields,
-    NotUnderstood,
-    Parcel,
-    Unpacker,
-    pack,
     parse_tag,
     spell_tag,
 )
+from diel.run.directory import RunDirectory
 
 LATE_EXIT: Final = 1
 INTERRUPTED_EXIT: Final = 130
 REFUSED_EXIT: Final = 2
-_RECEIVE_BYTES: Final = 2**18
 _CLIENTS: Final = {
     "c": Path(__file__).parents[1] / "programs" / "clients" / "diel_tuple.h",
     "sh": Path(__file__).parents[1] / "programs" / "clients" / "diel_tuple.sh",
@@ -76,7 +69,7 @@ def use_tuples(options: argparse.Namespace) -> int:
             print(_CLIENTS[options.language])
             return 0
         if options.operation == "session":
-            return _serve_lines()
+            return _serve_lines(options)
         return _use(options)
     except KeyboardInterrupt:
         return INTERRUPTED_EXIT
@@ -84,7 +77,7 @@ def use_tuples(options: argparse.Namespace) -> int:
 
 def _use(options: argparse.Namespace) -> int:
     head, body = _request(options)
-    with _SocketConnection() as connection:
+    with _connection(options) as connection:
         answer = connection.ask(head, body)
         if answer.head.get("status") == LATE:
             print(f"diel: {_why_late(options)}", file=sys.stderr)
@@ -126,10 +119,16 @@ class _LineParser(argparse.ArgumentParser):
         raise ValueError(message)
 
 
-def _serve_lines() -> int:
+def _connection(options: argparse.Namespace) -> TupleConnection:
+    if options.run_dir is None:
+        return TupleConnection.of_program()
+    return TupleConnection.of_run(RunDirectory(options.run_dir))
+
+
+def _serve_lines(options: argparse.Namespace) -> int:
     parser = _LineParser(add_help=False)
     _add_operations(parser, add_help=False)
-    with _SocketConnection() as connection:
+    with _connection(options) as connection:
         for line in sys.stdin.buffer if sys.stdin is not None else ():
             if not line.strip():
                 continue
@@ -146,9 +145,7 @@ def _serve_lines() -> int:
     return 0
 
 
-def _answer_line(
-    options: argparse.Namespace, connection: _SocketConnection
-) -> tuple[int, str, bool]:
+def _answer_line(options: argparse.Namespace, connection: TupleConnection) -> tuple[int, str, bool]:
     """Return the exit code, what is printed, and whether a tuple is taken once it is printed."""
     if options.operation == "put" and options.value == "-":
         raise ValueError("standard input is the session's: diel tuple put TAG - reads its own")
@@ -171,81 +168,6 @@ def _answer_line(
 
 def _without_spaces(fields: Fields) -> str:
     return json.dumps(fields, separators=(",", ":")).replace(" ", "\\u0020")
-
-
-# -- the socket -----------------------------------------------------------------------------------
-
-
-class _SocketConnection:
-    """A connection to the rank that has started this program, or its ancestor.
-
-    Raises
-    ------
-    TupleSocketError
-        If there is no run around this process, or it is out of reach.
-    """
-
-    def __init__(self) -> None:
-        address = os.environ.get(TUPLE_SOCKET, "")
-        if not address:
-            raise TupleSocketError(
-                f"{TUPLE_SOCKET} is not set: diel tuple works in what a run's executable starts; "
-                "a function module has ctx.tuples"
-            )
-        self.has_ended = False
-        self._unpacker = Unpacker()
-        self._socket = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
-        try:
-            self._socket.connect(address)
-        except OSError as error:
-            self._socket.close()
-            raise TupleSocketError(
-                f"{address} cannot be reached ({error.strerror or error}): the run is over, or "
-                "goes on on another node"
-            ) from None
-
-    def ask(self, head: dict[str, Any], body: bytes) -> Parcel:
-        """Return the answer to a request: done, or late.
-
-        Raises
-        ------
-        TupleSocketError
-            If the rank refuses, or is gone.
-        """
-        self._send(pack({**head, "token": os.environ.get(TOKEN, "")}, body))
-        answer = self._receive()
-        if answer.head.get("status") not in (DONE, LATE):
-            raise TupleSocketError(str(answer.head.get("why")))
-        return answer
-
-    def confirm(self, *, received: bool = True) -> None:
-        """Say that what a get has brought is safe, or that it is not wanted."""
-        self._send(pack({"received": received}))
-
-    def _send(self, data: bytes) -> None:
-        with contextlib.suppress(OSError):  # what the rank has said, or its silence, tells why
-            self._socket.sendall(data)
-
-    def _receive(self) -> Parcel:
-        try:
-            while True:
-                parcel = self._unpacker.next()
-                if parcel is not None:
-                    return parcel
-                data = self._socket.recv(_RECEIVE_BYTES)
-                if not data:
-                    break
-                self._unpacker.feed(data)
-        except (OSError, NotUnderstood):
-            pass
-        self.has_ended = True
-        raise TupleSocketError("the run has ended, or is ending: it has not answered")
-
-    def __enter__(self) -> _SocketConnection:
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self._socket.close()
 
 
 def _given(value: str, form: str | None) -> tuple[str, bytes]:
@@ -278,6 +200,10 @@ def add_tuple_arguments(parser: argparse.ArgumentParser) -> None:
     """Add the operations, the session, and the clients for other languages."""
     parser.epilog = f"{SPELLING}\n{_EXIT_CODES}"
     parser.formatter_class = argparse.RawDescriptionHelpFormatter
+    parser.add_argument(
+        "--run", dest="run_dir", type=Path, metavar="RUN_DIR",
+        help="of this run, which goes on on this host; else of the run that started this process",
+    )  # fmt: skip
     operations = _add_operations(parser)
     session = operations.add_parser(
         "session",

@@ -32,6 +32,7 @@ from diel.executive.events import (
     TimeLimitPassed,
 )
 from diel.executive.listener import Listener, StatusWriter, TimeTable
+from diel.executive.outside import OutsideSocket
 from diel.executive.plans import CopyPlan, GroupPlan
 from diel.executive.scheduler import Scheduler
 from diel.run.fields import Record
@@ -160,6 +161,8 @@ class Driver:
         self._tuples: TupleClient | None = None
         number = 0 if resumption is None else resumption.number
         self._checkpoints = Checkpoints(recorder, self._tuple_client, number)
+        self._outside = OutsideSocket(recorder.directory, self._tuple_client, self._warn)
+        self._has_company = False  # whether somebody outside was connected when this wait began
         self._orders: dict[type, Callable[[Any], None]] = {
             StartGroup: self._start_group,
             RestartCopies: self._restart_copies,
@@ -232,8 +235,12 @@ class Driver:
             if self._noticed:
                 return self._noticed.popleft()
             # One wait for as long as nothing happens, so that its pauses grow.
+            self._has_company = self._outside.is_connected
             arrival = wait_for(
-                self._poll, safe_point=self._do_housekeeping, wakeup=self._parent.wakeup
+                self._poll,
+                safe_point=self._do_housekeeping,
+                wakeup=self._parent.wakeup,
+                wakes=(self._outside,) if self._has_company else (),
             )
             event = self._listener.hear(*arrival) if isinstance(arrival, tuple) else None
             if isinstance(
@@ -244,7 +251,10 @@ class Driver:
                 return event
 
     def _poll(self) -> tuple[int, Report] | bool | None:
-        return self._mailbox.poll() or bool(self._noticed) or None
+        if self._outside.is_connected:
+            self._outside.serve()
+        is_other = self._has_company != self._outside.is_connected  # then it waits otherwise
+        return self._mailbox.poll() or bool(self._noticed) or is_other or None
 
     def _look_for_deadlock(self) -> DeadlockFound | None:
         """Say so if every module waits and the servers confirm it."""
@@ -289,6 +299,8 @@ class Driver:
         if now_s < self._next_housekeeping_s:
             return
         self._next_housekeeping_s = now_s + _HOUSEKEEPING_EVERY_S
+        if self._server_ranks:
+            self._outside.serve()
         self._housekeeping()
         self._status.write_if_due(now_s)
         if self._exit_code is not None or self._noticed:
@@ -302,7 +314,10 @@ class Driver:
             self._noticed.append(StopAsked(self._recorder.directory.why_stop()))
             return
         self._noticed.extend(self._alarms.due(now_s))
-        if not self._noticed and (deadlock := self._look_for_deadlock()) is not None:
+        # Somebody outside of the run may put what all wait for.
+        if self._noticed or self._outside.is_connected:
+            return
+        if (deadlock := self._look_for_deadlock()) is not None:
             self._noticed.append(deadlock)
 
     # -- instructions -------------------------------------------------------------------------
@@ -398,10 +413,10 @@ class Driver:
         try:
             self._checkpoints.save()
         except OSError as error:
-            text = f"no checkpoint could be written, the last one stays: {error}"
-            self._recorder.record(
-                MessageLogged(module="executive", copy=0, level="WARNING", text=text)
-            )
+            self._warn(f"no checkpoint could be written, the last one stays: {error}")
+
+    def _warn(self, text: str) -> None:
+        self._recorder.record(MessageLogged(module="executive", copy=0, level="WARNING", text=text))
 
     def _stop_run(self, instruction: StopRun) -> None:
         self._exit_code = FAILED if instruction.is_failure else STOPPED_BY_USER
@@ -414,6 +429,7 @@ class Driver:
 
     def _conclude(self, exit_code: int) -> int:
         """Let every rank go and write the last records; return the exit code of the run."""
+        self._outside.close()
         self._farewell(stopping=exit_code != 0)
         if exit_code == 0 and (lost := self._look_for_loss()) is not None:
             self._write(lost)

@@ -102,7 +102,7 @@ class ProgramRunner:
             From `safe_point`.
         """
         if self._tuple_socket is None or self._supervisor is None:
-            self._tuple_socket = TupleSocket(self._tuples)
+            self._tuple_socket = TupleSocket(lambda: self._tuples)
             self._supervisor = Supervisor(child_environment(), self._tuple_socket.address)
         errors = log.with_suffix(".err")
         outcomes: dict[int, Ending | ModuleFailed] = {}

@@ -9,13 +9,15 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from diel.errors import PayloadError
+from diel.programs.tuple_protocol import FITTING
 
 
 class Shown(NamedTuple):
-    """A value as it travels to the command, and whether it is a line of text."""
+    """A value as it travels to the command, whether it is a line of text, and in which form."""
 
     body: bytes
     is_line: bool
+    form: str
 
 
 def value_of(form: str, body: bytes) -> Any:
@@ -37,31 +39,64 @@ def shown(value: Any, form: str | None) -> Shown:
     """Return what a command prints, in the form that it asked for.
 
     None is for what fits the value best: text for strings and numbers, bytes as they are, JSON for
-    other things.
+    other things. `FITTING` is for a program that wants the value itself: arrays as .npy, bytes as
+    they are, JSON for other things.
     """
+    if form == FITTING:
+        form = (
+            "npy"
+            if isinstance(value, np.ndarray)
+            else "bytes"
+            if isinstance(value, bytes)
+            else "json"
+        )
     if form == "npy":
-        return Shown(_npy(value), False)
+        return Shown(_npy(value), False, "npy")
     if form == "bytes":
         if isinstance(value, str):
-            return Shown(value.encode(), False)
+            return Shown(value.encode(), False, "bytes")
         if not isinstance(value, bytes):
             raise PayloadError(f"{_kind(value)} has no bytes to print: leave out --bytes")
-        return Shown(value, False)
+        return Shown(value, False, "bytes")
     if form is None:
         if isinstance(value, bytes):
-            return Shown(value, False)
+            return Shown(value, False, "bytes")
         if isinstance(value, str):
-            return Shown(value.encode(), True)
+            return Shown(value.encode(), True, "text")
         if isinstance(value, np.ndarray):
             raise PayloadError(
                 f"{_kind(value)} is not printed: say --npy for a .npy file, --json for lists"
             )
         if isinstance(value, (int, float, np.number)) and not isinstance(value, bool):
-            return Shown(repr(_plain(value)).encode(), True)
+            return Shown(repr(_plain(value)).encode(), True, "text")
     try:
-        return Shown(json.dumps(value, default=_plain, ensure_ascii=False).encode(), True)
+        text = json.dumps(value, default=_plain, ensure_ascii=False)
+        return Shown(text.encode(), True, "json")
     except (TypeError, ValueError, RecursionError) as error:
         raise PayloadError(f"{_kind(value)} cannot be printed as JSON: {error}") from None
+
+
+def given(value: Any) -> tuple[str, bytes]:
+    """Return the form and the bytes in which a program hands a value to be put.
+
+    Raises
+    ------
+    PayloadError
+        If it is no text, number, bytes, array, nor a list or table of such.
+    """
+    if isinstance(value, np.ndarray):
+        return "npy", _npy(value)
+    if isinstance(value, (bytes, bytearray, memoryview)):
+        return "bytes", bytes(value)
+    if isinstance(value, str):
+        return "text", value.encode()
+    try:
+        return "json", json.dumps(value, default=_plain).encode()
+    except (TypeError, ValueError, RecursionError) as error:
+        raise PayloadError(
+            f"{_kind(value)} cannot be put from outside of a run ({error}): put text, numbers, "
+            "bytes, arrays, or lists and tables of such"
+        ) from None
 
 
 def _npy(value: Any) -> bytes:

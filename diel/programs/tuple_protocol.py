@@ -4,7 +4,7 @@
 
     client                                                      rank
       {"token", "operation", "tag", "form", "timeout_s"}, body   ──>
-                                      <── {"status", "tag", "is_line", "why"}, body
+                                <── {"status", "tag", "is_line", "form", "why"}, body
       {"received": true}              ──>  after a get, when the value is safe; with false, the
                                            tuple lies in its old place again
       the next request                ──>
@@ -31,6 +31,9 @@ REFUSED: Final = "refused"
 
 FORMS: Final = ("text", "json", "bytes", "npy")
 """In which a value travels; the rank makes Python values of them, and these of Python values."""
+
+FITTING: Final = "fitting"
+"""In place of a form, of get and read: the one that keeps most of a value; the answer names it."""
 
 LONGEST_HEAD_BYTES: Final = 64 * 1024
 

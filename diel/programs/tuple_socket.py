@@ -24,6 +24,7 @@ import selectors
 import socket
 import tempfile
 import time
+from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
@@ -31,6 +32,7 @@ from diel.comm.waiting import wait_for
 from diel.errors import DielError, ModuleFailed, RunStopped, TagError, TupleError, TupleTimeout
 from diel.programs.tuple_protocol import (
     DONE,
+    FITTING,
     FORMS,
     LATE,
     REFUSED,
@@ -62,11 +64,12 @@ _FAREWELL_S: Final = 1.0
 class TupleSocket:
     """A socket at which a rank serves the commands of its program.
 
-    The client is used by the thread that calls `serve`. The address is in a folder that only this
-    user can enter. Serving and settling raise `RunStopped` where the run is stopping.
+    The client, which `tuples` returns, is used by the thread that calls `serve`, from the first
+    command on. The address is in a folder that only this user can enter. Serving and settling raise
+    `RunStopped` where the run is stopping.
     """
 
-    def __init__(self, tuples: TupleClient) -> None:
+    def __init__(self, tuples: Callable[[], TupleClient]) -> None:
         self._tuples = tuples
         self._token = secrets.token_hex(16)
         self._folder = _private_folder()
@@ -98,21 +101,21 @@ class TupleSocket:
                 if connection.is_over:
                     self._dismiss(connection)
 
-    def settle(self) -> None:
+    def settle(self, patience_s: float = _FAREWELL_S) -> None:
         """Serve what a program has left to be served; it is gone, with all that it had started."""
         try:
             # What they said last may still lie in the sockets: that a value was received, say.
-            wait_for(self._is_quiet, _FAREWELL_S)
+            wait_for(self._is_quiet, patience_s)
         finally:
             for connection in list(self._connections):
                 with contextlib.suppress(DielError):  # the run may be stopping
                     connection.abandon()
                 self._dismiss(connection)
 
-    def close(self) -> None:
+    def close(self, patience_s: float = _FAREWELL_S) -> None:
         """Settle, and remove the socket."""
         try:
-            self.settle()
+            self.settle(patience_s)
         finally:
             self._selector.close()
             self._listener.close()
@@ -129,6 +132,11 @@ class TupleSocket:
         """Whether a program waits for an answer."""
         return any(connection.is_asked for connection in self._connections)
 
+    @property
+    def is_connected(self) -> bool:
+        """Whether there is a connection."""
+        return bool(self._connections)
+
     def _is_quiet(self) -> bool | None:
         self.serve()
         return True if not self._connections else None
@@ -138,7 +146,7 @@ class TupleSocket:
             while True:
                 accepted, _ = self._listener.accept()
                 accepted.setblocking(False)
-                connection = _Connection(accepted, self._selector, self._token, self._tuples)
+                connection = _Connection(accepted, self._selector, self._token, self._tuples())
                 self._connections.append(connection)
 
     def _dismiss(self, connection: _Connection) -> None:
@@ -323,7 +331,8 @@ class _Connection:
                 raise TupleError(f"{error}; it was left there") from None
             self._claim = claim
         fields = list(tag) if isinstance(tag, tuple) else [tag]
-        self._answer({"status": DONE, "tag": fields, "is_line": line.is_line}, line.body)
+        head = {"status": DONE, "tag": fields, "is_line": line.is_line, "form": line.form}
+        self._answer(head, line.body)
 
     def _stop_watching(self) -> None:
         if self._watch is not None:
@@ -350,7 +359,7 @@ class _Request:
         if self.operation not in ("put", "get", "read"):
             raise TupleError("the operation is none of put, get and read")
         self.form: Any = head.get("form")
-        forms = FORMS if self.operation == "put" else tuple({*FORMS, None} - {"text"})
+        forms = FORMS if self.operation == "put" else tuple({*FORMS, FITTING, None} - {"text"})
         if not isinstance(self.form, str | None) or self.form not in forms:
             names = sorted("null" if form is None else form for form in forms)
             raise TupleError(f"the form is none of {', '.join(names)}")

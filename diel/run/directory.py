@@ -14,6 +14,7 @@
         logs/rank-<rank>.crash      where Python was when that rank crashed; empty while it lives
         logs/launcher.log   what mpiexec and the ranks wrote by themselves
         status.json         who waits and what the tuple servers hold, while the run goes on
+        tuples.json         by which socket others reach the tuples, while the run goes on
         report.html         the report of a sweep that filled results.csv, to open in a browser
         report-2.html       that of results-2.csv
         trace.json          what each rank did and when, for https://ui.perfetto.dev
@@ -45,7 +46,7 @@ _LONGEST_REASON: Final = 1000
 _LAST_WORDS_BYTES: Final = 256 * 1024
 _FOLDERS: Final = frozenset({"logs", "sweeps", "trace", "checkpoints", "spill", "returned"})
 _OWN_FILE: Final = re.compile(
-    r"journal\.jsonl|workflow\.toml|plan\.json|stop|more|results(-\d+)?\.csv"
+    r"journal\.jsonl|workflow\.toml|plan\.json|tuples\.json|stop|more|results(-\d+)?\.csv"
     r"|(report(-\d+)?\.html|status\.json|trace\.json)(\.part)?"
 )
 
@@ -64,6 +65,7 @@ class RunDirectory:
         self.checkpoints = self.path / "checkpoints"
         self.returned = self.path / "returned"
         self.status = self.path / "status.json"
+        self.tuple_access = self.path / "tuples.json"
         self.trace = self.path / "trace.json"
         self.trace_parts = self.path / "trace"
         self.stop_request = self.path / "stop"

@@ -23,8 +23,10 @@ while the checkpoint was written and counts as absent.
 from __future__ import annotations
 
 import hashlib
+import io
 import json
 import os
+import pickle
 import struct
 import time
 from collections.abc import Iterator
@@ -211,6 +213,73 @@ def restore(path: PathLike, requests: Requests) -> int:
                 tuples += 1
         requests.flush()
     return tuples
+
+
+def stored_tuples(path: PathLike) -> list[tuple[Any, Stored]]:
+    """Return the tags and values of a checkpoint, without a tuple space, the oldest first.
+
+    Raises
+    ------
+    CheckpointError
+        If it is none, or damaged.
+    OSError
+        If it cannot be read.
+    """
+    with Path(path).open("rb") as file:
+        census, items = _Census(), []
+        pieces: dict[bytes, Any] = {}
+        for item in _Reader(path, file).tuples():
+            census.add(item)
+            if is_piece(item.key):
+                pieces[item.key] = item.payload
+            else:
+                items.append(item)
+    found = []
+    for item in items:
+        if not _is_present(item, census):
+            continue
+        payload = item.payload
+        if item.kind & STRIPED:
+            layout = PieceLayout.unpack(payload)
+            payload = b"".join(pieces[key] for key in layout.piece_keys())
+        found.append((decode_tag(item.key), Stored(item.kind & ~STRIPED, item.meta, payload)))
+    return found
+
+
+@dataclass(frozen=True)
+class Stored:
+    """A value as it lies in a checkpoint."""
+
+    kind: int
+    meta: bytes
+    payload: Any
+
+    def value(self) -> Any:
+        """Return the value: bytes, a number, an array, text, or lists and tables of such.
+
+        Raises
+        ------
+        PayloadError
+            If it holds an object of any class: to rebuild it could run whatever the file says.
+        """
+        if self.kind != codec.PICKLE:
+            return codec.decode(self.kind, self.meta, self.payload)
+        try:
+            return _PlainUnpickler(io.BytesIO(self.payload)).load()
+        except PayloadError:
+            raise
+        except Exception as error:  # whatever bytes may raise that are no pickle
+            raise PayloadError(f"a value that cannot be read: {error}") from None
+
+
+class _PlainUnpickler(pickle.Unpickler):
+    """Rebuilds values without classes: text, numbers, lists, tables."""
+
+    def find_class(self, module: str, name: str) -> NoReturn:
+        raise PayloadError(
+            f"a value with an object of {module}.{name}: outside of a run only text, numbers, "
+            "bytes, arrays, and lists and tables of such are read"
+        )
 
 
 def _is_present(item: Reply, census: _Census) -> bool:

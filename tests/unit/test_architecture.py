@@ -36,7 +36,7 @@ LAYERS = {
         programs
         executive
         gui
-        cli testing
+        cli run_tuples testing
         embedding opened_run
         iel
     """,

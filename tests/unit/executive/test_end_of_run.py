@@ -11,6 +11,7 @@ import pytest
 
 from diel.executive.driver import Driver
 from diel.executive.listener import TimeTable
+from diel.executive.outside import OutsideSocket
 from diel.run.directory import RunDirectory
 from diel.run.journal import JournalReader
 from diel.run.recorder import Recorder
@@ -33,6 +34,7 @@ def driver(tmp_path: Path, announced: list[Any]) -> Any:
     driver._pool = driver._server_ranks = ()
     driver._listener = SimpleNamespace(present=set(), tuples_left=3)
     driver._time_table = TimeTable((), (), str)
+    driver._outside = OutsideSocket(directory, lambda: None, print)  # type: ignore[arg-type,return-value]
     return driver
 
 

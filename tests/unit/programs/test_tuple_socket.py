@@ -44,7 +44,7 @@ def other(space: TupleSpace) -> TupleClient:
 
 @pytest.fixture
 def server(space: TupleSpace) -> Iterator[TupleSocket]:
-    with TupleSocket(space.client()) as server:
+    with TupleSocket(space.client) as server:
         yield server
         Client.close_all()
 
@@ -209,7 +209,7 @@ def test_large_values_pass_both_ways(server: TupleSocket, other: TupleClient) ->
 
 
 def test_a_put_waits_for_room_without_blocking_who_makes_it() -> None:
-    with TupleSpace(memory="64 KiB") as space, TupleSocket(space.client()) as server:
+    with TupleSpace(memory="64 KiB") as space, TupleSocket(space.client) as server:
         space.client().tput("large", bytes(50_000), wait=True)
         putting, impatient = Client(server), Client(server)
         putting.ask("put", "a", form="bytes", body=bytes(50_000))
@@ -345,7 +345,7 @@ def test_half_a_request_disturbs_nobody(server: TupleSocket, other: TupleClient)
 def test_what_was_said_last_still_counts_when_the_server_closes(space: TupleSpace) -> None:
     other = space.client()
     other.tput("a", "taken")
-    with TupleSocket(space.client()) as server:
+    with TupleSocket(space.client) as server:
         client = Client(server)
         client.ask("get", "a")
         assert client.answer().body == b"taken"
@@ -367,7 +367,7 @@ def test_what_was_said_last_still_counts_when_the_server_closes(space: TupleSpac
 def test_a_server_closes_in_time_and_gives_back_what_was_not_confirmed(space: TupleSpace) -> None:
     other = space.client()
     other.tput("a", "not confirmed")
-    with TupleSocket(space.client()) as server:
+    with TupleSocket(space.client) as server:
         holding, waiting = Client(server), Client(server)
         holding.ask("get", "a")
         holding.answer()
@@ -389,7 +389,7 @@ def test_a_run_that_stops_ends_the_serving(
         raise RunStopped("the run is stopping")
 
     def serve_while_it_stops() -> None:
-        with TupleSocket(space.client()) as server:
+        with TupleSocket(space.client) as server:
             client = Client(server)
             for name in ("tput", "claim"):
                 monkeypatch.setattr(TupleClient, name, stop)
@@ -427,7 +427,7 @@ def test_a_long_name_of_the_temporary_folder_is_no_harm(
     deep = tmp_path / ("x" * 100)
     deep.mkdir()
     monkeypatch.setattr(tuple_socket_module.tempfile, "tempdir", str(deep))
-    with TupleSocket(space.client()) as server:
+    with TupleSocket(space.client) as server:
         assert server.address.startswith("/tmp/")
     assert list(deep.iterdir()) == []
 
@@ -450,7 +450,7 @@ def test_what_killed_ranks_have_left_is_removed_by_the_next(
                     sockets[-1].close()
             if name != "diel-young":
                 os.utime(folder, (1e9, 1e9))
-        with TupleSocket(space.client()):
+        with TupleSocket(space.client):
             assert not Path(place, "diel-dead").exists()
             assert len(os.listdir(place)) == 5
         assert len(os.listdir(place)) == 4
@@ -459,7 +459,7 @@ def test_what_killed_ranks_have_left_is_removed_by_the_next(
 def test_no_place_for_a_socket_is_said(space: TupleSpace, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(tuple_socket_module, "_LONGEST_ADDRESS_BYTES", 10)
     with pytest.raises(ModuleFailed, match="TMPDIR"):
-        TupleSocket(space.client())
+        TupleSocket(space.client)
 
 
 @pytest.mark.parametrize(
@@ -467,8 +467,8 @@ def test_no_place_for_a_socket_is_said(space: TupleSpace, monkeypatch: pytest.Mo
     [
         ({"operation": "take"}, "the operation is none of put, get and read"),
         ({"operation": ["get"]}, "the operation is none of put, get and read"),
-        ({"form": "pickle"}, "the form is none of bytes, json, n"),
-        ({"form": []}, "the form is none of bytes, json, n"),
+        ({"form": "pickle"}, "the form is none of bytes, fitting, json, n"),
+        ({"form": []}, "the form is none of bytes, fitting, json, n"),
         ({"tag": "a//b"}, "a field of a tag cannot be empty"),
         ({"tag": None}, "a tag is a list, or a string such as job/3"),
         ({"tag": []}, "at least one field"),

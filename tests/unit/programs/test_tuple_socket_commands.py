@@ -39,7 +39,7 @@ def other(space: TupleSpace) -> TupleClient:
 
 @pytest.fixture
 def server(space: TupleSpace) -> Iterator[TupleSocket]:
-    with TupleSocket(space.client()) as server:
+    with TupleSocket(space.client) as server:
         yield server
 
 
@@ -207,7 +207,7 @@ def test_a_value_that_cannot_be_written_is_left_there(
 
 
 def test_the_rank_dies_while_a_command_waits(space: TupleSpace) -> None:
-    server = TupleSocket(space.client())
+    server = TupleSocket(space.client)
     command = Command(server)
     process = command.start("get", "a")
     assert wait_for(lambda: (server.serve(), server._connections)[1] or None, PATIENCE_S)
@@ -273,7 +273,7 @@ def test_a_session_answers_each_line_as_the_command_would(
 
 
 def test_a_session_whose_run_ends_says_so(space: TupleSpace) -> None:
-    server = TupleSocket(space.client())
+    server = TupleSocket(space.client)
     session = Command(server).start("session", stdin=subprocess.PIPE)
     assert session.stdin is not None
     session.stdin.write(b"get a\n")
