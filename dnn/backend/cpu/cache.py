@@ -2,9 +2,9 @@
 
 ::
 
-    source --> hash --> file there? --yes------------------------------> loaded by llvmlite
-                          |                                                    ^
-                          no --> Numba compiles it --> machine code, stored ---+
+    source --> hash --> file there? --yes------------------------------------> loaded by llvmlite
+                          |                                                              ^
+                          no --> `lowering`, else Numba --> machine code, stored --------+
 
 A folder of the user's, or the one that ``DNN_KERNEL_CACHE`` names. A file is named by a hash of all
 that its code depends on, so files never change, and processes may write the same one at the same
@@ -100,12 +100,16 @@ def _entry_of(source: str) -> int:
     symbol = f"kernel_{hashlib.sha256(_foundations() + source.encode()).hexdigest()[:24]}"
     code = _stored(symbol)
     if code is None:
-        from dnn.backend.cpu.compiling import compiled
+        from dnn.backend.cpu.lowering import machine_code
 
-        entry, code = compiled(source, symbol, target_machine())
+        code = machine_code(source, symbol, target_machine(), FLAGS)
         if code is None:
-            _compiled_here.append(entry)
-            return int(entry.address)
+            from dnn.backend.cpu.compiling import compiled
+
+            entry, code = compiled(source, symbol, target_machine())
+            if code is None:
+                _compiled_here.append(entry)
+                return int(entry.address)
         _store(symbol, code)
     engine = _engine()
     engine.add_object_file(llvm.ObjectFileRef.from_data(code))

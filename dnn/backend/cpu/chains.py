@@ -45,7 +45,7 @@ class Access(enum.Enum):
 
 
 NUMBA = Language(
-    number="{type}({0})",  # or Numba would compute in float64
+    number="{type}({0})",  # or it would be computed in float64
     power="{type}({0} ** {1})",
     choice="{1} if {0} else {2}",
     either="{0} or {1}",

@@ -1,0 +1,117 @@
+"""Kernels that LLVM compiles without Numba: the same bits as with it, and what is left to Numba."""
+
+import ctypes
+
+import numpy as np
+import pytest
+
+pytest.importorskip("numba")
+
+import llvmlite.binding as llvm
+
+from dnn.backend.cpu import cache, chain_sums, chains, lowering, updates
+from dnn.backend.cpu.compiling import compiled
+from dnn.backend.formula import MULTIPLY, SIGMOID, Formula, UpdateFormula
+
+N = 1001
+ALONG = chains.Access.ALONG
+EVERYTHING = Formula(
+    "everything",
+    "x y",
+    "expm1(-abs(x)) * log(y) + tanh(x) ** 3 / sqrt(y) if x > y and not y <= 0.5 or x != x"
+    " else max(log1p(y), min(x, 0.1)) - exp(x)",
+)
+
+
+def run(code, symbol, words):
+    engine = cache._engine()
+    engine.add_object_file(llvm.ObjectFileRef.from_data(code))
+    engine.finalize_object()
+    ctypes.CFUNCTYPE(None, ctypes.c_int64)(engine.get_function_address(symbol))(words.ctypes.data)
+
+
+def rows(code, count):
+    return list(np.random.default_rng(1).uniform(0.1, 2, (count, N)).astype(code))
+
+
+def chain(formula, code):
+    x, y = rows(code, 2)
+    x -= 1
+    x[:3] = np.inf, -np.inf, np.nan
+    out = np.empty_like(x)
+    shape = [1, 1, N, out.ctypes.data, 0, 0, x.ctypes.data, 0, 0, y.ctypes.data, 0, 0]
+    inputs = range(len(formula.names))
+    source = chains.chain_source(((formula, *inputs),), (ALONG, ALONG), (code,) * 3)
+    return source, shape, out, (x, y)
+
+
+def column_sums(code):
+    x, y = (each[:900].reshape(150, 6) for each in rows(code, 2))
+    out = np.empty(6, code)
+    step = 6 * out.itemsize
+    shape = [1, 150, 6, out.ctypes.data, 0, x.ctypes.data, 0, step, y.ctypes.data, 0, step]
+    return chain_sums._source(((MULTIPLY, 0, 1),), (True, True), code, False), shape, out, (x, y)
+
+
+def update(code):
+    formula = UpdateFormula(
+        "adam",
+        ("w", "g", "m", "v"),
+        ("rate", "beta"),
+        (
+            ("m", "beta * m + (1 - beta) * g"),
+            ("v", "v + g * g"),
+            ("size", "sqrt(v) / rate"),
+            ("w", "w - m / (size + 1e-8)"),
+        ),
+    )
+    arrays = rows(code, len(formula.rows) + len(formula.scalars))
+    shape = [1, N]
+    for x in arrays:
+        shape += [x.ctypes.data, 0]
+    return updates._update_source(formula, code), shape, arrays[0], arrays
+
+
+@pytest.mark.parametrize(
+    "case",
+    [
+        lambda: chain(EVERYTHING, "f4"),
+        lambda: chain(EVERYTHING, "f8"),
+        lambda: chain(SIGMOID, "f4"),
+        lambda: column_sums("f4"),
+        lambda: update("f4"),
+    ],
+    ids=["everything f4", "everything f8", "sigmoid", "sums", "update"],
+)
+def test_the_bits_are_those_of_numba(case):
+    source, words, out, kept = case()
+    words, before = np.array(words, np.int64), [each.copy() for each in (out, *kept)]
+    symbol = f"lowered_{id(words)}"
+    code = lowering.machine_code(source, symbol, cache.target_machine(), cache.FLAGS)
+    assert code is not None, source
+    run(code, symbol, words)
+    found = out.copy()
+    for each, earlier in zip((out, *kept), before, strict=True):
+        each[...] = earlier
+    _, code = compiled(source, f"{symbol}_numba", cache.target_machine())
+    run(code, f"{symbol}_numba", words)
+    np.testing.assert_array_equal(found, out)
+    assert not np.array_equal(found, before[0])
+
+
+@pytest.mark.parametrize(
+    "body",
+    [
+        "    intrinsics.walk(r)\n",
+        "    carray(pointer(r[0]), (r[1], 2), f4)[0, 0] = f4(1)\n",
+        "    carray(pointer(r[0]), (1,), f4)[0] = f4(1) + r[1]\n",
+        "    for i in range(3, 0, -1):\n        r[0] = i\n",
+        "    while r[0] > 0:\n        r[0] = r[0] - 1\n",
+        "    x = r[0]\n    x = f4(x)\n",
+        "    r[0] = r[1] // 2\n",
+        "    r[0] = vector_math.of_nobody(r[1])\n",
+    ],
+)
+def test_what_it_does_not_know_is_left_to_numba(body):
+    source = f"{cache.HEADER}{body}"
+    assert lowering.machine_code(source, "none", cache.target_machine(), cache.FLAGS) is None
