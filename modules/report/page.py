@@ -11,6 +11,7 @@ from hashlib import sha256
 from pathlib import Path
 from typing import Final
 
+from .contour import contour_section
 from .importance import Importance, importance
 from .markup import Markup, as_number, between, join, marks, tag, words
 from .picture import Picture
@@ -73,6 +74,7 @@ def page(picture: Picture, found: Importance | None) -> str:
         curves_section(picture),
         parallel_section(picture),
         importance_section(picture, found),
+        contour_section(picture, found),
         between("bias", bias_section(moment.bias) if moment.bias is not None else Markup("")),
         trials_section(picture),
         failures_section(picture),

@@ -257,38 +257,47 @@ class Plot:
             - where * (self.height - self.top - self.bottom - _LIFT)
         )
 
-    def draw(self, *content: Markup, label: str, kind: str = "points", style: str = "") -> Markup:
+    def draw(
+        self, *content: Markup, label: str, kind: str = "points", style: str = "", **data: str
+    ) -> Markup:
         """Return the drawing, with `content` over the grid.
 
         `label` says what it shows, for those who cannot see it; `kind`, what the page's script
-        makes of it.
+        makes of it, `data` are attributes for that. What stands at the axes lies above all lines.
         """
+        lines, labels = self._grid()
         return tag(
             "svg",
-            self._grid(),
+            lines,
             *content,
             tag("g", class_="over"),
+            labels,
             viewBox=f"0 0 {place(self.width)} {place(self.height)}",
             role="img",
             aria_label=label,
             data_chart=kind,
             class_=style or None,
+            **data,
         )
 
-    def _grid(self) -> Markup:
-        lines, bottom, right = [], self.height - self.bottom, self.width - self.right
+    def _grid(self) -> tuple[Markup, Markup]:
+        """Return the lines of the grid, and what is written at the axes."""
+        lines, labels = [], []
+        bottom, right = self.height - self.bottom, self.width - self.right
         for where, label in self.y.ticks(self.y_ticks):
             y = self.down(where)
             lines.append(line(self.left, y, right, y, "grid"))
-            lines.append(text(self.left - 8, y + 4, label, "tick end"))
+            labels.append(text(self.left - 8, y + 4, label, "tick end halo"))
         for where, label in self.x.ticks(self.x_ticks):
             x = self.across(where)
             lines.append(line(x, bottom, x, bottom + 4, "axis"))
-            lines.append(text(x, bottom + 17, format_value(label, longest=14), "tick middle"))
+            shown = format_value(label, longest=14)
+            labels.append(text(x, bottom + 17, shown, "tick middle halo"))
         lines.append(line(self.left, bottom, right, bottom, "axis"))
-        lines.append(text((self.left + right) / 2, self.height - 5, self.x_title, "name middle"))
-        lines.append(text(4, 13, self.y_title, "name"))
-        return join(*lines)
+        middle = (self.left + right) / 2
+        labels.append(text(middle, self.height - 5, self.x_title, "name middle halo"))
+        labels.append(text(4, 13, self.y_title, "name halo"))
+        return join(*lines), join(*labels)
 
 
 def line(x1: float, y1: float, x2: float, y2: float, style: str) -> Markup:

@@ -46,6 +46,12 @@
   const tableRows = all("tr[data-i]"), rowOf = new Map(tableRows.map(row => [Number(row.dataset.i), row]));
 
   /* -- pointing at a trial: it is shown everywhere -- */
+  const placeTip = event => {
+    const { innerWidth, innerHeight } = window, { offsetWidth, offsetHeight } = tip;
+    const right = event.clientX + 16 + offsetWidth > innerWidth;
+    tip.style.left = `${Math.max(4, right ? event.clientX - offsetWidth - 16 : event.clientX + 16)}px`;
+    tip.style.top = `${Math.max(4, Math.min(event.clientY + 12, innerHeight - offsetHeight - 8))}px`;
+  };
   let lit = null, brushing = false;
   const light = (i, event) => {
     if (i !== lit) {
@@ -73,12 +79,7 @@
       }
     }
     tip.hidden = i === null || !event;
-    if (!tip.hidden) {
-      const { innerWidth, innerHeight } = window, { offsetWidth, offsetHeight } = tip;
-      const right = event.clientX + 16 + offsetWidth > innerWidth;
-      tip.style.left = `${Math.max(4, right ? event.clientX - offsetWidth - 16 : event.clientX + 16)}px`;
-      tip.style.top = `${Math.max(4, Math.min(event.clientY + 12, innerHeight - offsetHeight - 8))}px`;
-    }
+    if (!tip.hidden) placeTip(event);
   };
   const inside = (svg, event) => {
     const matrix = svg.getScreenCTM();
@@ -111,6 +112,17 @@
 
   /* -- choosing ranges on the axes -- */
   const chosen = new Map();
+  let inRange = null, wanted = () => true;
+  const showRows = () => {
+    let shown = 0;
+    for (const row of tableRows) {
+      const i = Number(row.dataset.i);
+      row.hidden = (inRange !== null && !inRange.has(i)) || !wanted(i);
+      shown += !row.hidden;
+    }
+    const count = document.querySelector(".filtered-count");
+    if (count) count.textContent = shown < tableRows.length ? `${shown} of ${tableRows.length}` : "";
+  };
   const apply = () => {
     const kept = new Set();
     for (const line of lines) {
@@ -120,7 +132,8 @@
       if (fits) kept.add(i);
     }
     const any = chosen.size > 0;
-    for (const row of tableRows) row.hidden = any && !kept.has(Number(row.dataset.i));
+    inRange = any ? kept : null;
+    showRows();
     for (const { svg, at, over } of plots) {
       svg.classList.toggle("filtered", any);
       over.querySelector(".kept")?.remove();
@@ -165,6 +178,55 @@
     });
   }
 
+  /* -- filtering the table: words, and columns compared with values -- */
+  const filter = document.getElementById("filter");
+  if (filter) {
+    filter.closest(".filter").hidden = false;
+    const compare = {
+      ">": (a, b) => a > b, ">=": (a, b) => a >= b, "<": (a, b) => a < b, "<=": (a, b) => a <= b,
+      "=": (a, b) => a === b,
+    };
+    const columnOf = name => data.keys.findIndex(key => key.toLowerCase() === name);
+    const test = word => {
+      const found = /^([^<>=]+)(>=|<=|>|<|=)(.+)$/.exec(word), column = found ? columnOf(found[1]) : -1;
+      if (column >= 0) {
+        const number = Number(found[3]), isNumber = found[3].trim() !== "" && !Number.isNaN(number);
+        return row => {
+          const value = row[column];
+          if (typeof value === "number") return isNumber && compare[found[2]](value, number);
+          return found[2] === "=" && String(value).toLowerCase() === found[3];
+        };
+      }
+      return row => row.some(value => show(value).toLowerCase().includes(word));
+    };
+    filter.addEventListener("input", () => {
+      const tests = filter.value.toLowerCase().split(/\s+/).filter(Boolean).map(test);
+      wanted = i => tests.every(fits => fits(data.rows[i]));
+      showRows();
+    });
+  }
+
+  /* -- pointing at a cell of two parameters -- */
+  for (const svg of all('svg[data-chart="plane"]')) {
+    const { x, y, z, trials } = JSON.parse(svg.dataset.plane), names = all("text.name", svg).map(name => name.textContent);
+    const [left, top, right, bottom] = svg.dataset.box.split(" ").map(Number);
+    svg.addEventListener("pointermove", event => {
+      const point = inside(svg, event);
+      const i = Math.round((point.x - left) / (right - left) * (x.length - 1)), j = Math.round((bottom - point.y) / (bottom - top) * (y.length - 1));
+      const at = x.length > 1 ? i : 0, up = y.length > 1 ? j : 0;
+      tip.hidden = z[at]?.[up] === undefined;
+      if (tip.hidden) return;
+      tip.replaceChildren(...[[names[0], x[at]], [names[1], y[up]], ["expected", show(z[at][up])], ["trials", trials[at][up]]].flatMap(([name, value]) => {
+        const label = document.createElement("span"), told = document.createElement("b");
+        label.textContent = name;
+        told.textContent = value;
+        return [label, told];
+      }));
+      placeTip(event);
+    });
+    svg.addEventListener("pointerleave", () => { tip.hidden = true; });
+  }
+
   /* -- sorting the table -- */
   for (const head of all(".sortable th")) {
     head.tabIndex = 0;
@@ -201,7 +263,7 @@
   if (reload) {
     reload.closest(".live").hidden = false;
     setInterval(() => {
-      if (reload.checked && !document.hidden && lit === null && chosen.size === 0) location.reload();
+      if (reload.checked && !document.hidden && lit === null && chosen.size === 0 && !filter?.value) location.reload();
     }, data.reload_s * 1000);
   }
 })();

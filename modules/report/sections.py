@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Final
 
 from diel import format_duration, format_value
 
-from .importance import FEWEST_TRIALS, TREES, Effect, Importance
+from .importance import TREES, Effect, Importance
 from .markup import (
     Markup,
     bar_row,
@@ -102,6 +102,7 @@ def headline(picture: Picture) -> Markup:
         ]  # fmt: skip
     return join(
         tag("div", *figures, class_="figures"),
+        nothing("No trial has a result yet.") if picture.best is None else None,
         between("caution", _caution(bias)),
         progress,
         tag("div", *chips, class_="chips") if chips else None,
@@ -117,10 +118,10 @@ def _caution(bias: BiasReport | None) -> Markup:
     return tag("p", text, link, class_="warning")
 
 
-def history_section(picture: Picture) -> Markup:
-    """Show the objective of the trials, and the best so far."""
+def history_section(picture: Picture) -> Markup | None:
+    """Show the objective of the trials, and the best so far; None if there is none."""
     if not picture.top:
-        return section("history", "History", nothing("No trial has a result yet."))
+        return None
     steps = len(picture.steps)
     note = f"Each dot is a trial; the line is the {picture.sweep.direction} so far"
     if steps > 1:
@@ -130,7 +131,8 @@ def history_section(picture: Picture) -> Markup:
     )
     tail = " Dots on the edge are worse than the axis reaches." if beyond else ""
     drawn = tag("figure", _draw_history(picture))
-    return section("history", "History", drawn, note=f"{note}.{tail}")
+    is_alone = not picture.against_cost
+    return section("history", "History", drawn, note=f"{note}.{tail}", wide=is_alone)
 
 
 def _draw_history(picture: Picture) -> Markup:
@@ -178,14 +180,13 @@ def _crowd(count: int) -> str:
     return "few" if count < _FEW else "some" if count < _MANY else "many"
 
 
-def cost_section(picture: Picture) -> Markup:
-    """Show quality against training time."""
+def cost_section(picture: Picture) -> Markup | None:
+    """Show quality against training time; None if no trial has both."""
     sweep = picture.sweep
     title = f"{words(sweep.quality).capitalize()} against {words(sweep.cost)}"
     drawn = _draw_against_cost(picture)
     if drawn is None:
-        none = f"The trials have no column {sweep.cost} with {sweep.quality}."
-        return section("cost", title, nothing(none))
+        return None
     thinned = " It is thinned out." if picture.gathered.front.thinned else ""
     note = (
         f"The stairs are the Pareto front, {len(picture.front)} "
@@ -277,12 +278,11 @@ def _draw_curves(picture: Picture) -> Markup | None:
     )
 
 
-def parallel_section(picture: Picture) -> Markup:
-    """Show the trials in parallel coordinates."""
+def parallel_section(picture: Picture) -> Markup | None:
+    """Show the trials in parallel coordinates; None if there are not two, or nothing varies."""
     drawn = _draw_parallel(picture)
     if drawn is None:
-        none = "It takes two trials and a parameter that differs."
-        return section("parallel", "Parameters", nothing(none), wide=True)
+        return None
     constants = ", ".join(f"{words(key)} {value}" for key, value in picture.constants.items())
     return section(
         "parallel",
@@ -386,14 +386,10 @@ def _draw_legend(picture: Picture) -> Markup:
     )
 
 
-def importance_section(picture: Picture, found: Importance | None) -> Markup:
-    """Show what decides the objective."""
-    title = "What decides"
+def importance_section(picture: Picture, found: Importance | None) -> Markup | None:
+    """Show what decides the objective; None if that is not known."""
     if found is None:
-        none = (
-            f"It takes {FEWEST_TRIALS} trials with results, and parameters and results that differ."
-        )
-        return section("importance", title, nothing(none), wide=True)
+        return None
     bars = [
         bar_row(
             words(effect.name),
@@ -426,11 +422,12 @@ def importance_section(picture: Picture, found: Importance | None) -> Markup:
     ]  # fmt: skip
     method = (
         f"Functional ANOVA of {TREES} regression trees (Hutter, Hoos and Leyton-Brown, 2014), over "
-        f"the values that the trials took. {weak}. Results far on the worse side count as less far."
+        f"the values that the trials took. {'' if warning else f'{weak}. '}Results far on the "
+        "worse side count as less far."
     )
     return section(
         "importance",
-        title,
+        "What decides",
         warning,
         tag("div", *bars, class_="bars"),
         tag("p", told, class_="note") if told else None,

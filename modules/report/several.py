@@ -137,6 +137,9 @@ def _parameters_section(pictures: Mapping[str, Picture]) -> Markup:
     for name in names:
         cells = []
         for picture in pictures.values():
+            if name not in picture.sweep.parameters:
+                cells.append("no such parameter")
+                continue
             best = show((picture.best or {}).get(name))
             cells.append(f"{best} of {_range_of(picture, name)}")
         rows.append([words(name), *cells])
@@ -151,8 +154,6 @@ def _parameters_section(pictures: Mapping[str, Picture]) -> Markup:
 
 def _range_of(picture: Picture, name: str) -> str:
     """Return what a sweep has tried of a parameter, in a few words."""
-    if name not in picture.sweep.parameters:
-        return "none: it has no such parameter"
     places = range(len(picture.rows))
     numbers = picture.numbers(name, places)
     if numbers and len(numbers) == len(picture.rows) and min(numbers) < max(numbers):

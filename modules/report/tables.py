@@ -11,7 +11,6 @@ from .markup import (
     copy_button,
     figure,
     highlight,
-    nothing,
     section,
     show,
     table,
@@ -39,7 +38,6 @@ def bias_section(report: BiasReport) -> Markup:
     return section(
         "bias",
         "Is the best as good as it looks?",
-        tag("p", report.warning, class_="warning") if report.warning else None,
         tag("div", *numbers, class_="figures"),
         note="The best of many trials is partly lucky: its score was used to choose it. "
         "An honest estimate is from rows that had no part in the choice.",
@@ -47,10 +45,10 @@ def bias_section(report: BiasReport) -> Markup:
     )
 
 
-def trials_section(picture: Picture) -> Markup:
-    """Show the table of the best trials."""
+def trials_section(picture: Picture) -> Markup | None:
+    """Show the table of the best trials; None if there are none."""
     if not picture.top:
-        return section("trials", "Best trials", nothing("None yet."), wide=True)
+        return None
     columns = picture.columns()
     heads = [tag("th", "#", data_kind="number", aria_sort="ascending")]
     for name in columns:
@@ -70,11 +68,21 @@ def trials_section(picture: Picture) -> Markup:
     good = picture.gathered.good
     which = f"The {len(picture.top)} best of {good:,}" if len(picture.top) < good else "All trials"
     return section(
-        "trials", "Best trials", tag("div", ranking, class_="scrolls tall"),
+        "trials", "Best trials", _filter(), tag("div", ranking, class_="scrolls tall"),
         note=f"{which} by {picture.sweep.direction} {words(picture.sweep.objective)}. "
-        "A click on a column's head sorts by it.",
+        "A click on a column's head sorts by it. The filter takes words, and a column with >, >=, "
+        "<, <= or = and a value.",
         wide=True,
     )  # fmt: skip
+
+
+def _filter() -> Markup:
+    """Return where one says which rows stay; the script shows it."""
+    box = tag(
+        "input", type="search", id="filter", placeholder="filter: relu  accuracy>0.9  rate<=0.1",
+        aria_label="filter of the table", spellcheck="false",
+    )  # fmt: skip
+    return tag("p", box, tag("span", "", class_="filtered-count"), class_="filter", hidden=True)
 
 
 def _sortable(value: Any) -> Any:
@@ -145,7 +153,8 @@ def ranks_section(accounts: Sequence[RankAccount], picture: Picture | None = Non
     """Show where the time of each rank went; while a run goes on, what each trainer has done."""
     title = "Where the time went"
     if not accounts:
-        return section("ranks", title, *_trainers(picture), wide=True)
+        trainers = _trainers(picture)
+        return section("ranks", title, *trainers, wide=True) if trainers else Markup("")
     keys = [tag("span", tag("i", class_=part), part) for part in _PARTS]
     if len(accounts) > _RANKS_LISTED:
         cells = [
@@ -177,7 +186,7 @@ def ranks_section(accounts: Sequence[RankAccount], picture: Picture | None = Non
 def _trainers(picture: Picture | None) -> list[Markup]:
     trainers = picture.gathered.trainers if picture is not None else {}
     if not trainers:
-        return [nothing("The account of the ranks comes with the end of the run.")]
+        return []
     ranked = sorted(trainers.items(), key=lambda entry: (str(type(entry[0])), entry[0]))
     most = max(trainers.values())
     rows = [
