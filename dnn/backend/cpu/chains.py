@@ -28,7 +28,7 @@ from dnn.backend.cpu.transposition import transposition_record
 from dnn.backend.formula import COPY, Formula, Language, Writer
 from dnn.backend.ops import Array, Chain, Ops
 
-__all__ = ["NUMBA", "chain_kernel", "chain_record", "copy", "elementwise_kernel"]
+__all__ = ["NUMBA", "chain_kernel", "chain_record", "copy", "elementwise_kernel", "fill"]
 
 VECTOR_MATH = ("exp", "expm1", "log", "sigmoid", "tanh")
 """Functions of `vector_math`."""
@@ -213,6 +213,25 @@ def _copy() -> Native:
     return Native(record, Ops.copy, _split_elements)
 
 
+@cache
+def _number(value: float, dtype: np.dtype[Any]) -> Array:
+    """Return a number as an array, which lasts as long as the process: records hold addresses."""
+    return np.full((), value, dtype)
+
+
+def _fill() -> Native:
+    """Return the kernel that sets every element."""
+
+    def record(value: float, out: Array) -> Record | None:
+        return chain_record(((COPY, 0),), (_number(value, out.dtype),), out)
+
+    def split(arguments: tuple[Any, ...], parts: int) -> list[tuple[Any, ...]]:
+        value, out = arguments
+        return [(value, *part) for part in _split_elements((out,), parts)]
+
+    return Native(record, Ops.fill, split)
+
+
 def chain_kernel(chain: Chain) -> Native:
     """Return the kernel of a chain for arrays that `chain_record` takes."""
 
@@ -223,3 +242,4 @@ def chain_kernel(chain: Chain) -> Native:
 
 
 copy = _copy()
+fill = _fill()

@@ -55,6 +55,7 @@ class CpuOps(Ops):
     in_blocks = False  # an update is one pass anyway
 
     copy: Any = chains.copy
+    fill: Any = chains.fill
     take_rows: Any = gathers.take_rows
     take_batch: Any = gathers.take_batch
     take_images: Any = images.take_images

@@ -78,6 +78,8 @@ _GRADIENT = """\
             dh, dc, space, hidden, lengths, r[24], r[19] - s * r[20],
             intrinsics.part, vector_math.tanh_{code},
         )
+        if s + 1 == r[1] and r[21] == 0:
+            break  # of what the first time step starts from no gradient is wanted
 {product}        loops.added_rows(space, dh)
     if r[21] != 0:
         first = carray(pointer(r[21]), (rows, {products} * units), {code})
@@ -96,7 +98,7 @@ _IN_REGISTERS = """\
             for row in range(0, rows, {block}):
                 # The last block begins so that it ends with the rows.
                 at = min(row, rows - {block})
-                register_tiles.product_of_rows(
+                register_tiles.{of_block}(
                     {a} + 4 * at * {depth}, 4 * {depth}, r[13] + 4 * {panel} * panel * {depth},
                     {depth}, {out} + 4 * (at * {leading} + panel * {panel}), 4 * {leading}, 0,
                 )
@@ -128,16 +130,23 @@ _TILES = "from dnn.backend.cpu import register_tiles\n"
 def _in_registers(of: Recurrence) -> bool:
     """Say whether products are of blocks of `register_tiles`: else they are BLAS'."""
     rows, units = of.packed.shape[1:]
-    fits = units % registers().panel == 0 and rows >= registers().rows
+    fits = units % registers().panel == 0 and rows >= registers().more_rows
     return bool(of.packed.dtype == np.float32) and fits
 
 
-def _product(tiles: bool, code: str, **names: str) -> str:
+def _block_of(tiles: bool, rows: int) -> int:
+    """Return the rows of the blocks that do least twice, 0 where products are BLAS'."""
+    choices = (registers().rows, registers().more_rows)
+    return min(choices, key=lambda block: -(-rows // block) * block) if tiles else 0
+
+
+def _product(block: int, code: str, **names: str) -> str:
     """Return the lines of a product: `a` and `out` are addresses, the other names are lengths."""
-    template = _IN_REGISTERS if tiles else _BY_BLAS
-    bits = 0 if tiles else _gemm(code).integer_bits
-    sizes = {"panel": registers().panel, "block": registers().rows}
-    return template.format(code=code, bits=bits, unchanged=UNCHANGED, **sizes, **names)
+    if not block:
+        bits = _gemm(code).integer_bits
+        return _BY_BLAS.format(code=code, bits=bits, unchanged=UNCHANGED, **names)
+    of_block = "product_of_rows" if block == registers().rows else "product_of_more_rows"
+    return _IN_REGISTERS.format(panel=registers().panel, block=block, of_block=of_block, **names)
 
 
 def _gemm(code: str) -> Gemm:
@@ -147,25 +156,25 @@ def _gemm(code: str) -> Gemm:
 
 
 @cache
-def _forward_source(cell: Cell, code: str, tiles: bool) -> str:
+def _forward_source(cell: Cell, code: str, block: int) -> str:
     leading = f"{cell.gates or 1} * units"
     product = _product(
-        tiles, code, columns=f"({cell.products} * units)", depth="units", a="h",
+        block, code, columns=f"({cell.products} * units)", depth="units", a="h",
         out="gates" if cell.gates else "h_after", leading=f"({leading})",
     )  # fmt: skip
-    return f"{_LOOPS}{_TILES if tiles else ''}{HEADER}" + _FORWARD.format(
+    return f"{_LOOPS}{_TILES if block else ''}{HEADER}" + _FORWARD.format(
         cell=cell.name, code=code, products=cell.products, leading=cell.gates or 1, product=product
     )
 
 
 @cache
-def _gradient_source(cell: Cell, code: str, tiles: bool) -> str:
+def _gradient_source(cell: Cell, code: str, block: int) -> str:
     of_first_cell = "        loops.copy_rows(dc, first, units)\n" if cell.has_cell else ""
     product = _product(
-        tiles, code, columns="units", depth=f"({cell.products} * units)",
+        block, code, columns="units", depth=f"({cell.products} * units)",
         a="r[17]" if cell.name == "gru" else "dx", out="r[16]", leading="units",
     )  # fmt: skip
-    return f"{_LOOPS}{_TILES if tiles else ''}{HEADER}" + _GRADIENT.format(
+    return f"{_LOOPS}{_TILES if block else ''}{HEADER}" + _GRADIENT.format(
         cell=cell.name, code=code, products=cell.products, leading=cell.gates or 1,
         product=product, of_first_cell=of_first_cell,
     )  # fmt: skip
@@ -209,11 +218,10 @@ def _batch_parts(
 ) -> list[tuple[Any, ...]]:
     """Cut the axis of the batch, which is None for what all rows share."""
     batch = arguments[-1].shape[1]
-    unit = registers().rows
-    if operations < SPLIT_OPERATIONS or batch < 2 * unit * parts:
+    if operations < SPLIT_OPERATIONS or batch < 2 * registers().rows * parts:
         return []
     pieces = []
-    for cut in cuts(batch, parts, unit):
+    for cut in cuts(batch, parts):
         pair = zip(arguments, axes, strict=True)
         pieces.append(
             tuple(x if axis is None else x[(slice(None),) * axis + (cut,)] for x, axis in pair)
@@ -259,7 +267,7 @@ def _forward_kernel(cell: Cell, reverse: bool, tiles: bool) -> Native:
             address_of(bias), address_of(hidden_bias), address_of(transposed), address_of(lengths),
             first % count, forwards, _gap(lengths),
         ]  # fmt: skip
-        return entry_of(_forward_source(cell, code, tiles)), fields
+        return entry_of(_forward_source(cell, code, _block_of(tiles, states.shape[1]))), fields
 
     def split(arguments: tuple[Any, ...], parts: int) -> list[tuple[Any, ...]]:
         operations = 2 * arguments[0].size * arguments[-1].shape[-1]
@@ -308,7 +316,7 @@ def _gradient_kernel(
             address_of(dc if of_cells else dh), dy.strides[1],
             _gap(lengths),
         ]  # fmt: skip
-        return entry_of(_gradient_source(cell, code, tiles)), fields
+        return entry_of(_gradient_source(cell, code, _block_of(tiles, states.shape[1]))), fields
 
     def split(arguments: tuple[Any, ...], parts: int) -> list[tuple[Any, ...]]:
         operations = 2 * arguments[-1].size * arguments[0].shape[-1]

@@ -44,13 +44,14 @@ __all__ = [
     "product_of_columns",
     "product_of_listed_columns",
     "product_of_listed_rows",
+    "product_of_more_rows",
     "product_of_rows",
     "splat",
     "store_vector",
     "transposed",
 ]
 
-LANES, PANEL, ROWS = registers()
+LANES, PANEL, ROWS, MORE_ROWS = registers()
 FLOAT, WORD = ir.FloatType(), ir.IntType(64)
 VECTOR = ir.VectorType(FLOAT, LANES)
 FAST = ("contract", "nsz")
@@ -151,31 +152,40 @@ def _product(builder, depth, start, targets, operands):
         store_vector(builder, node, place)
 
 
-def _steps(builder, base, step):
+def _steps(builder, base, step, rows=ROWS):
     """Return the addresses of a block's rows that are `step` bytes apart."""
-    return [builder.add(base, builder.mul(step, WORD(i))) for i in range(ROWS)]
+    return [builder.add(base, builder.mul(step, WORD(i))) for i in range(rows)]
 
 
 _SIX, _SEVEN = (types.void(*[types.int64] * n) for n in (6, 7))
 
 
-@intrinsic
-def product_of_rows(context, a, a_step, b, depth, c, c_step, start):
-    """``c[i] = sum(a[i, k] * b[k] for k)``; steps are bytes from row to row of a and of c."""
+def _product_of(count):
+    """Return `product_of_rows` for blocks of so many rows."""
 
-    def generate(context, builder, signature, arguments):
-        a, a_step, b, depth, c, c_step, start = arguments
-        rows = _steps(builder, a, a_step)
+    @intrinsic
+    def product(context, a, a_step, b, depth, c, c_step, start):
+        """``c[i] = sum(a[i, k] * b[k] for k)``; steps are bytes from row to row of a and of c."""
 
-        def operands(k):
-            along = builder.mul(k, WORD(FLOAT_BYTES))
-            panel_row = builder.add(b, builder.mul(k, WORD(ROW_BYTES)))
-            return [builder.add(row, along) for row in rows], panel_row
+        def generate(context, builder, signature, arguments):
+            a, a_step, b, depth, c, c_step, start = arguments
+            rows = _steps(builder, a, a_step, count)
 
-        _product(builder, depth, start, _steps(builder, c, c_step), operands)
-        return context.get_dummy_value()
+            def operands(k):
+                along = builder.mul(k, WORD(FLOAT_BYTES))
+                panel_row = builder.add(b, builder.mul(k, WORD(ROW_BYTES)))
+                return [builder.add(row, along) for row in rows], panel_row
 
-    return _SEVEN, generate
+            _product(builder, depth, start, _steps(builder, c, c_step, count), operands)
+            return context.get_dummy_value()
+
+        return _SEVEN, generate
+
+    return product
+
+
+product_of_rows = _product_of(ROWS)
+product_of_more_rows = _product_of(MORE_ROWS)
 
 
 @intrinsic

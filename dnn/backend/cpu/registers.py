@@ -22,11 +22,14 @@ class Registers(NamedTuple):
         Columns of the product's second operand that are stored together: two vectors.
     rows : int
         Rows of a block of a product that is summed up in registers; its columns are a panel.
+    more_rows : int
+        Rows of another block, for which there are registers too.
     """
 
     lanes: int
     panel: int
     rows: int
+    more_rows: int
 
 
 @cache
@@ -47,7 +50,8 @@ def registers() -> Registers:
     count, size_bytes = vector_registers()
     lanes = size_bytes // 4
     # Channels are padded to whole vectors, so no block may have more rows than that.
-    return Registers(lanes, 2 * lanes, min(count // 4, lanes))
+    rows = min(count // 4, lanes)
+    return Registers(lanes, 2 * lanes, rows, rows * 5 // 4)
 
 
 def lanes_of(code: str) -> int:

@@ -165,7 +165,7 @@ class _Task(NamedTuple):
 
     def piece_bytes(self, first: slice, panels: slice) -> int:
         """Return what a piece of the work takes."""
-        lanes, panel, rows = registers()
+        lanes, panel, rows, _ = registers()
         row = row_bytes()
         length: int = first.stop - first.start
         across: int = panels.stop - panels.start
