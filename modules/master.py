@@ -7,14 +7,17 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
-from pydantic import Field
+from pydantic import Field, ValidationError, ValidationInfo, model_validator
 
 from diel.errors import ModuleFailed
 
 from .options import SweepOptions
+from .problems import at
 from .search import Search
+from .space import Space
 from .sweep.master_loop import SweepPlan, run_master
 from .sweep.messages import Tags
+from .sweep.warm_start import check_fits, find_ledger
 
 if TYPE_CHECKING:
     from diel import Context
@@ -27,6 +30,31 @@ class Options(SweepOptions):
     """What the workflow file says of a sweep."""
 
     retries: int = Field(0, ge=0, description="how often a trial that failed is tried again")
+    warm_start: str | None = Field(
+        None,
+        description="an earlier run, or a ledger of it, whose results count: RUN_DIR, "
+        "RUN_DIR:GROUP.MODULE where it has several sweeps, or a trials.jsonl",
+    )
+
+    @model_validator(mode="after")
+    def _check_warm_start(self, info: ValidationInfo) -> Options:
+        if self.warm_start is None:
+            return self
+        try:
+            check_fits(self.earlier((info.context or {}).get("folder", Path())), self._space)
+        except (OSError, ValueError) as error:
+            found = at(("warm_start",), self.warm_start, str(error), "name a run with such a sweep")
+            raise ValidationError.from_exception_data("sweep", [found]) from None
+        return self
+
+    @property
+    def _space(self) -> Space:
+        return Space.parse(self.space)
+
+    def earlier(self, folder: Path) -> Path:
+        """Return the ledger of `warm_start`, seen from the folder of the workflow file."""
+        assert self.warm_start is not None
+        return find_ledger(self.warm_start, folder)
 
 
 def run(ctx: Context) -> dict[str, Any]:
@@ -42,6 +70,7 @@ def run(ctx: Context) -> dict[str, Any]:
         seed=options.seed,
         retries=options.retries,
         about=options.model_dump(mode="json"),
+        warm_start=None if options.warm_start is None else options.earlier(ctx.folder),
     )
     return run_master(ctx, Tags(ctx.group, options.trainer), plan, ctx.copies_of[options.trainer])
 

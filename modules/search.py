@@ -231,10 +231,15 @@ class Search:
         if not self.is_enqueued(trial):
             self.strategy.tell(self.place(trial), parameters, score)
         elif not self._is_lagged:  # which counts what it is told
-            self.learn(parameters, score)
+            self._add(parameters, score)
 
-    def learn(self, parameters: Parameters, score: float | None) -> None:
-        """Tell a strategy that learns of a point that it has not been asked for."""
+    def learn(self, parameters: Parameters, metrics: Mapping[str, Any]) -> None:
+        """Tell a strategy that learns of a result of an earlier sweep, if it is one here."""
+        if not self.judge(metrics).reason:
+            objective = self.objectives[0]
+            self._add(parameters, objective.score(objective.value(metrics)))
+
+    def _add(self, parameters: Parameters, score: float | None) -> None:
         add = getattr(self.strategy, "add", None)
         if add is not None and score is not None and score == score:
             add(parameters, score)

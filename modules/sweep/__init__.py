@@ -9,6 +9,7 @@
     in_flight               which trials each rank is running, for whoever finds it dead
 
     master_loop             the master: gives out leases, records outcomes
+    warm_start              what is taken over from an earlier sweep
     decisions               what becomes of what is asked: pure
     results                 from outcomes to ledger records to rows, the best rows
     output                  results.csv, the report, what is shown

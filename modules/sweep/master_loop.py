@@ -10,6 +10,7 @@ import time
 import uuid
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
 from diel.errors import ModuleFailed
@@ -43,6 +44,7 @@ from .output import SweepOutput
 from .results import COMPUTED_BY, SweepResults
 from .running_curves import forget_running_curves
 from .steering import RequestReader
+from .warm_start import EarlierResults
 
 if TYPE_CHECKING:
     from diel import Context
@@ -80,6 +82,8 @@ class SweepPlan:
     """How often a trial that failed is tried again."""
     about: dict[str, Any] = field(default_factory=dict)
     """What the file asks for, in plain values: the first line of the ledger."""
+    warm_start: Path | None = None
+    """The ledger of an earlier sweep whose results count."""
 
 
 def run_master(ctx: Context, tags: Tags, plan: SweepPlan, trainers: int) -> dict[str, Any]:
@@ -134,9 +138,16 @@ class _MasterLoop:
         self._output = SweepOutput(ctx, plan.search, self._book, self._results, plan.seed, file)
         self._ledger = Ledger(self._path, {**plan.about, "table": file.name})
         self._requests = RequestReader(self._path)
+        self._earlier: EarlierResults | None = None
+        if plan.warm_start is not None:
+            self._earlier = EarlierResults(plan.warm_start, self._path, plan.search.space)
 
     def resume(self) -> None:
         """Read what the ledger holds already, and what was under way."""
+        if self._earlier is not None:
+            for earlier in self._earlier.records:
+                self._search.learn(earlier["parameters"], earlier["metrics"])
+            self._ctx.log.info("%d results of an earlier sweep count", len(self._earlier.records))
         for decision in decisions_of(self._path):
             self._steering.apply(decision)
         for rows in self._results.read(self._path, self._book.recorded):
@@ -287,7 +298,7 @@ class _MasterLoop:
             "state": STOPPED,
             "parameters": point,
             "metrics": {},
-            "seed": trial_seed(self._plan.seed, trial),
+            "seed": self._seed_of(trial),
             "reason": "stopped before it began",
         }
         self._ledger.write([record])
@@ -309,9 +320,9 @@ class _MasterLoop:
         """
         best = self._results.best_rows.best[0]
         number = best["trial"]
-        trial = Trial(
-            number, self._results.parameters_of(best), trial_seed(self._plan.seed, number)
-        )
+        # Of a trial that was taken over, that with which it was trained.
+        seed = best["seed"] if type(best.get("seed")) is int else self._seed_of(number)
+        trial = Trial(number, self._results.parameters_of(best), seed)
         wanted = SaveModel(self._session, trial, self._path.with_name("best"))
         self._ctx.tuples.tput(self._tags.lease, wanted)
         while True:
@@ -323,6 +334,9 @@ class _MasterLoop:
         elif self._saves_models:
             self._ctx.log.warning("the best model was not kept: %s", saved.reason)
 
+    def _seed_of(self, trial: int) -> int:
+        return trial_seed(self._plan.seed, trial)
+
     def _give_out(self) -> None:
         """Give out leases, as far as trainers are about to need them."""
         if self._steering.is_paused:
@@ -333,9 +347,14 @@ class _MasterLoop:
             if self._asks_here:
                 points = self._ask(min(count, _MOST_ADAPTIVE))
                 count = len(points)
-            elif self._book.enqueued:  # which trainers do not know of
+            elif self._book.enqueued or self._earlier is not None:  # which trainers do not know of
                 known = map(self._point_of, range(*self._book.upcoming(count)))
                 points = [point for point in known if point is not None]
+                count = len(points)
+            if points and self._earlier is not None:
+                known_before = self._take_over(points)
+                if known_before:
+                    continue
                 count = len(points)
             grant = self._book.take(count)
             if grant is None:
@@ -344,6 +363,29 @@ class _MasterLoop:
                 self._session, grant.lease, grant.start, grant.stop, points, grant.attempt
             )
             self._ctx.tuples.tput(self._tags.lease, lease)
+
+    def _take_over(self, points: list[dict[str, Any]]) -> int:
+        """Record the first of the next trials from an earlier sweep, which has their points.
+
+        Returns how many they were. If none, `points` is cut before the first that it has.
+        """
+        assert self._earlier is not None
+        start, _ = self._book.upcoming(len(points))
+        found = [self._earlier.of(point) for point in points]
+        first = next((place for place, record in enumerate(found) if record is None), len(points))
+        for place, record in enumerate(found[:first]):
+            assert record is not None
+            trial = start + place
+            self._book.drop(trial)
+            own = {**record, "trial": trial, "warm_start": record["trial"]}
+            own.pop(COMPUTED_BY, None)
+            self._ledger.write([own])
+            self._points.pop(trial, None)
+            self._output.add([self._results.add(own)])
+        if not first:
+            wanted = (place for place, record in enumerate(found) if record is not None)
+            del points[next(wanted, len(points)) :]
+        return first
 
     def _ask(self, count: int) -> list[dict[str, Any]]:
         """Ask the strategy for the parameters of the next trials, as far as it has some."""

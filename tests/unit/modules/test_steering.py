@@ -12,6 +12,7 @@ from typing import Any
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from support import wait_until
 from unit.modules.sweeping import GRID, Sweep
 
 from modules.options import SweepOptions
@@ -341,6 +342,7 @@ def test_a_trial_that_runs_ends_at_its_next_report(sweep: Sweep, isolated: bool)
     with (sweep.folder / "mine.py").open("a") as file:
         file.write(
             "\n\ndef slow(parameters, report):\n"
+            "    (report.folder / 'begun').touch()\n"
             "    for step in range(1, 400):\n"
             "        time.sleep(0.02 if parameters['x'] == 0 else 0)\n"
             "        if not report(step, score=1.0):\n"
@@ -349,6 +351,7 @@ def test_a_trial_that_runs_ends_at_its_next_report(sweep: Sweep, isolated: bool)
         )
 
     def steps() -> None:
+        wait_until((sweep.folder / "begun").exists)
         (answer,) = asks(sweep, {"kind": "stop", "number": 0})
         assert answer["answer"] == "trial 0 ends when it reports next"
 

@@ -6,13 +6,17 @@ import threading
 import time
 from collections import Counter
 from datetime import date, datetime
+from pathlib import Path
 from typing import Any
 
 import pytest
+from pydantic import ValidationError
 from unit.modules.sweeping import GRID, Sweep
 
 from diel.testing import Module, TupleSpace, run_modules
 from modules import master, trainer
+from modules.options import SweepOptions
+from modules.search import Search
 from modules.sweep.ledger import LedgerError
 from modules.sweep.master_loop import SweepFailed
 from modules.sweep.messages import End, Lease, Tags
@@ -175,3 +179,73 @@ def test_what_an_earlier_life_has_left_is_dropped(sweep: Sweep) -> None:
     assert waiting.is_set()
     assert sum(one.returned for one in runs["trainer"]) == 30
     assert sweep.tried == Counter(range(30))
+
+
+def test_a_sweep_begins_with_the_results_of_an_earlier_one(tmp_path: Path) -> None:
+    folders = [tmp_path / name for name in ("earlier", "new", "half", "other")]
+    for folder in folders:
+        folder.mkdir()
+    earlier, new, half, _ = map(Sweep, folders)
+    grid = {"space": {"x": {"from": 0, "to": 9, "step": 1}}, "seed": 5}
+    earlier.run(grid, options={"fails": 4})
+    wider = {"space": {"x": {"from": 3, "to": 12, "step": 1}}, "seed": 6}
+    warm = {**wider, "warm_start": "../earlier/run"}
+    done = new.run(warm)
+    records = {one["trial"]: one for one in new.records}
+    assert {trial: one["parameters"]["x"] for trial, one in records.items()} == {
+        trial: trial + 3 for trial in range(10)
+    }
+    # x = 4 had failed, and 10 to 12 are new.
+    assert new.tried == Counter([1, 7, 8, 9])
+    before = {one["parameters"]["x"]: one for one in earlier.records}
+    for trial in set(range(7)) - {1}:
+        then = before[trial + 3]
+        assert records[trial]["metrics"] == then["metrics"]
+        assert (records[trial]["seed"], records[trial]["warm_start"]) == (then["seed"], trial + 3)
+    assert done.returned["x"] == 7
+    assert len(new.rows) == 10
+    # A session that goes on finds the same, though the earlier run has gone on since.
+    ledger = (half.run_dir / "sweeps" / "group.master" / "trials.jsonl").parent
+    ledger.mkdir(parents=True)
+    for name in ("trials.jsonl", "warm-start.jsonl"):
+        text = (new.ledger.parent / name).read_bytes().splitlines(keepends=True)
+        (ledger / name).write_bytes(b"".join(text[:4] if name == "trials.jsonl" else text))
+    (half.run_dir / "results.csv").touch()
+    earlier.cut_ledger(1)
+    half.run(warm)
+    plain = ("trial", "parameters", "metrics", "seed", "state")
+    found = [{name: one[name] for name in plain} for one in half.records]
+    wanted = [{name: one[name] for name in plain} for one in new.records]
+    assert sorted(found, key=lambda one: one["trial"]) == sorted(
+        wanted, key=lambda one: one["trial"]
+    )
+
+
+def test_a_warm_start_that_does_not_fit_is_refused_before_the_run(tmp_path: Path) -> None:
+    earlier = Sweep(tmp_path)
+    earlier.run({"space": {"x": [1, 2]}})
+    for start, space, words in (
+        ("gone", {"x": [1]}, "there is no .*gone"),
+        ("mine.py", {"x": [1]}, "is no ledger of a sweep"),
+        ("run/logs", {"x": [1]}, "there is no"),
+        ("run:search.master", {"x": [1]}, 'write one of "run:group.master"'),
+        ("run", {"y": [1]}, "is of another space: its parameters are x, those here y"),
+    ):
+        given = {"space": space, "objective": "score", "maximise": True, "warm_start": start}
+        with pytest.raises(ValidationError, match=words):
+            master.Options.model_validate(given, context={"folder": tmp_path})
+    for start in ("run", "run:group.master", str(earlier.ledger)):
+        given = {"space": {"x": [1]}, "objective": "score", "maximise": True, "warm_start": start}
+        assert master.Options.model_validate(given, context={"folder": tmp_path})
+
+
+def test_strategies_that_learn_are_told_earlier_results_first() -> None:
+    space = {"x": {"from": 0, "to": 29, "step": 1}}
+    strategy = {"name": "cross_entropy", "startup": 3, "elite": 3, "explore": 0.0}
+    search = Search(SweepOptions(space=space, strategy=strategy, trials=300))  # type: ignore[arg-type]
+    for x in (6, 7, 8):
+        search.learn({"x": x}, {"accuracy": 1.0 - abs(x - 7) / 100})
+    search.learn({"x": 25}, {"loss": 0.0})  # no result here
+    assert search.best is None
+    drawn = [search.ask(trial) for trial in range(50)]
+    assert all(isinstance(point, dict) and 3 <= point["x"] <= 11 for point in drawn)

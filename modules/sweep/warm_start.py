@@ -1,0 +1,108 @@
+"""What a sweep takes over from an earlier one: results to learn from, and trials not to run again.
+
+::
+
+    warm_start = "runs/study-20261121-120000"                 the sweep of that run
+    warm_start = "runs/study-20261121-120000:search.master"   one of several
+    warm_start = "kept/trials.jsonl"                          a ledger
+
+The ledger is copied beside that of the new sweep when it begins, so that a session which goes on
+finds the same results, whatever has become of the earlier run.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Any, Final
+
+from diel import whole_lines
+
+from ..space import Space, SpaceError
+from .ledger import FINISHED, LedgerReader, about_of, as_numbers, encode
+
+_COPY: Final = "warm-start.jsonl"
+
+
+class WarmStartError(ValueError):
+    """There is no such earlier sweep, or it is of another space."""
+
+
+def find_ledger(text: str, folder: Path) -> Path:
+    """Return the ledger that `warm_start` names, seen from the folder of the workflow file.
+
+    A `WarmStartError` if there is none, or several.
+    """
+    path = folder / Path(text).expanduser()
+    if path.is_file():
+        return path
+    run, _, name = text.rpartition(":")
+    if path.is_dir() or not run:
+        run, name = text, ""
+    run_dir = folder / Path(run).expanduser()
+    if not run_dir.is_dir():
+        raise WarmStartError(f"there is no {run_dir}")
+    ledgers = {found.parent.name: found for found in run_dir.glob("sweeps/*/trials.jsonl")}
+    if not ledgers:
+        raise WarmStartError(f"{run_dir} holds no sweep")
+    if not name and len(ledgers) == 1:
+        return next(iter(ledgers.values()))
+    if name not in ledgers:
+        there = ", ".join(f'"{run}:{one}"' for one in sorted(ledgers))
+        raise WarmStartError(f"{run_dir} has several sweeps; write one of {there}")
+    return ledgers[name]
+
+
+def check_fits(ledger: Path, space: Space) -> None:
+    """Find out whether a ledger is of a sweep with the same parameters.
+
+    A `WarmStartError` or a `LedgerError` says why not; an OSError if it cannot be read.
+    """
+    there = about_of(ledger).get("space")
+    names = set(there) if isinstance(there, dict) else set()
+    if names != set(space.names):
+        raise WarmStartError(
+            f"{ledger} is of another space: its parameters are {', '.join(sorted(names))}, "
+            f"those here {', '.join(sorted(space.names))}"
+        )
+
+
+class EarlierResults:
+    """The trials of an earlier sweep that came to their end, and whose points are in the space.
+
+    Parameters
+    ----------
+    ledger : Path
+        Of the earlier sweep.
+    beside : Path
+        The ledger of the new one: what was taken over by an earlier session counts.
+    """
+
+    def __init__(self, ledger: Path, beside: Path, space: Space) -> None:
+        copy = beside.with_name(_COPY)
+        if not copy.exists():
+            part = copy.with_suffix(".part")
+            with part.open("wb") as file:
+                file.writelines(whole_lines(ledger))
+            part.replace(copy)
+        self.records = list(_finished_in(copy, space))
+        self._by_point = {_key(one["parameters"]): one for one in reversed(self.records)}
+
+    def of(self, point: Mapping[str, Any]) -> dict[str, Any] | None:
+        """Return the record of a trial with these parameters, the first one; None without one."""
+        return self._by_point.get(_key(point))
+
+
+def _finished_in(ledger: Path, space: Space) -> Iterator[dict[str, Any]]:
+    for _, record in LedgerReader(ledger).new_records():
+        if record["state"] != FINISHED:
+            continue
+        try:
+            space.check(record["parameters"])
+        except (SpaceError, TypeError, ValueError):
+            continue
+        yield {**record, "metrics": as_numbers(record["metrics"])}
+
+
+def _key(point: Mapping[str, Any]) -> str:
+    return encode(dict(sorted(point.items())))
