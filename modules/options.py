@@ -88,22 +88,29 @@ class SweepOptions(BaseModel):
 
     model_config = ConfigDict(extra="forbid", strict=True, frozen=True)
 
-    space: dict[str, Any] = Field(description="what each hyperparameter may be")
+    space: dict[str, Any] = Field(
+        description="what each hyperparameter may be",
+        json_schema_extra={"form": "space", "suggestions": [*Hyperparameters.model_fields]},
+    )
     strategy: dict[str, Any] = Field(
         {"name": "grid"},
         description="a name, or a table of a name and its options: grid, random, cross_entropy, "
         "halving, optuna:<sampler>, one of an installed package, or a class of your own as "
         "package.module:Class",
         validate_default=True,
+        json_schema_extra={"suggestions": [*STRATEGIES]},
     )
     order: Literal["natural", "shuffled"] | None = Field(None, description="of a grid")
     early_stopping: dict[str, Any] | None = Field(
-        None, description="a rule, or a table of a rule and its options: median, halving"
+        None,
+        description="a rule, or a table of a rule and its options: median, halving",
+        json_schema_extra={"suggestions": [*RULES]},
     )
     objective: list[str] = Field(
         ["accuracy"],
         min_length=1,
         description="a metric, an expression of metrics, or a function of yours; or several",
+        json_schema_extra={"suggestions": [*METRICS]},
     )
     maximise: bool | list[bool] | None = Field(
         None, description="whether more is better; known of accuracy, mcc, loss, training_time_s"
@@ -115,7 +122,9 @@ class SweepOptions(BaseModel):
         False, description="whether an adaptive strategy learns in the order of trials, with a lag"
     )
     lag: int = Field(32, ge=1, description="how many trials later, if deterministic")
-    trainer: str = Field("trainer", description="the module that trains")
+    trainer: str = Field(
+        "trainer", description="the module that trains", json_schema_extra={"form": "module"}
+    )
 
     @field_validator("strategy", mode="before")
     @classmethod

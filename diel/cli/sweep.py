@@ -14,8 +14,6 @@ from __future__ import annotations
 
 import argparse
 import json
-from collections.abc import Iterator
-from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
@@ -23,7 +21,7 @@ from diel.cli.conclusion import FAILED, TABLE_ROWS, print_rankings
 from diel.cli.output import aligned, warn
 from diel.errors import LaunchError
 from diel.loading.environment import set_thread_environment
-from diel.loading.functions import OPTIONS_CLASS, check_options, import_code, parse_options
+from diel.loading.functions import ModulePart, check_options, parts_with_options
 from diel.loading.sweeps import watch_sweeps
 from diel.run.directory import RunDirectory
 from diel.run.history import is_run
@@ -37,16 +35,6 @@ _ANSWER_S: Final = 10.0
 
 if TYPE_CHECKING:
     from diel.workflow.load import Draft
-    from diel.workflow.model import Module, Workflow
-
-
-@dataclass(frozen=True)
-class _Part:
-    """A module of the file with its code and its options."""
-
-    module: Module
-    code: Any
-    options: Any
 
 
 def sweep(options: argparse.Namespace) -> int:
@@ -142,7 +130,7 @@ def _preview(options: argparse.Namespace) -> int:
     set_thread_environment(1)
     draft = read_draft(str(options.file))
     workflow = check_options(draft)
-    parts = {part.module.name: part for part in _parts(draft, workflow)}
+    parts = {part.module.name: part for part in parts_with_options(draft, workflow)}
     ranks = options.ranks or needs(workflow, available_cores()).moment
     plans = plan_groups(workflow, ranks, str(options.file))
     copies = {module.module: module.copies for plan in plans for module in plan.modules}
@@ -174,7 +162,9 @@ def _print_points(points: list[dict[str, Any]]) -> None:
     print("\n".join(aligned(rows)))
 
 
-def _print_estimate(trainer: _Part, folder: Path, found: Any, seed: int, trainers: int) -> bool:
+def _print_estimate(
+    trainer: ModulePart, folder: Path, found: Any, seed: int, trainers: int
+) -> bool:
     """Try the first point and say how long the sweep takes; return whether that went well."""
     reason, seconds, metrics = trainer.code.try_one(trainer.options, folder, found.points[0], seed)
     reason = reason or found.what_is_wrong(metrics)
@@ -217,7 +207,7 @@ def _repeat(directory: RunDirectory, wanted: str, file: Path) -> int:
         raise LaunchError(f"{directory.path} has no record of a trial {text} of {one.name}")
     set_thread_environment(1)
     draft = read_draft(str(file))
-    parts = {part.module.name: part for part in _parts(draft, check_options(draft))}
+    parts = {part.module.name: part for part in parts_with_options(draft, check_options(draft))}
     own = one.name.partition(".")[2]  # an iteration's number may follow: master-2
     master = parts.get(own) or parts.get(own.rpartition("-")[0])
     trainer = parts.get(getattr(master.options, "trainer", "")) if master is not None else None
@@ -267,20 +257,9 @@ def _exporters(file: Path) -> tuple[Draft, list[Any]]:
     workflow = check_options(draft)
     found = {
         part.code.__name__: part.code
-        for part in _parts(draft, workflow)
+        for part in parts_with_options(draft, workflow)
         if hasattr(part.code, "export_sweep")
     }
     if not found:
         raise LaunchError(f"{file} has no sweep to export")
     return draft, list(found.values())
-
-
-def _parts(draft: Draft, workflow: Workflow) -> Iterator[_Part]:
-    """Yield the function modules whose files define options: those are imported anyway."""
-    for module in workflow.modules:
-        location = draft.locations.get(module.name)
-        if location is None or OPTIONS_CLASS not in location.classes:
-            continue
-        folder = draft.file.parent
-        code = import_code(location, folder)
-        yield _Part(module, code, parse_options(code, location, module.options, folder))

@@ -4,27 +4,16 @@ from __future__ import annotations
 
 import argparse
 import json
-import os
 import sys
-from collections.abc import Iterable, Iterator, Sequence
-from pathlib import Path
+from collections.abc import Sequence
 
 from diel.cli.output import aligned
 from diel.errors import LaunchError
-from diel.executive.launch import available_cores, own_mpiexec
-from diel.executive.placement.planning import (
-    assign_ranks,
-    fewest_gpus_per_node,
-    needs,
-    needs_of,
-    plan_groups,
-    pool_ranks,
-    server_ranks,
-    simulated_nodes,
-)
-from diel.executive.placement.preview import SchedulePreview
+from diel.executive.launch import available_cores
+from diel.executive.placement.planning import needs, plan_groups
+from diel.executive.placement.preview import NODE_COLUMNS, SchedulePreview, place_on_nodes
 from diel.executive.plans import GroupPlan
-from diel.executive.sbatch import job_for, sbatch_script
+from diel.executive.sbatch import script_of_file
 from diel.loading.environment import set_thread_environment
 from diel.loading.functions import check_options, missing_here
 from diel.workflow.drawing import ASCII, draw_dot, draw_mermaid, draw_text, drawing_of
@@ -113,63 +102,25 @@ def _print_schedule(
     LaunchError
         If at some moment the ranks of a node have more threads than it has cores.
     """
-    pool = pool_ranks(workflow, ranks)
-    fewest = gpus_per_node is None
-    if gpus_per_node is None:
-        gpus_per_node = fewest_gpus_per_node(workflow, plans, pool, per_node)
-    nodes = simulated_nodes(pool, per_node, gpus_per_node)
-    plans, assignment = assign_ranks(plans, needs_of(workflow), nodes, shown_as)
-    preview = SchedulePreview(workflow, plans, assignment)
+    placed = place_on_nodes(
+        workflow,
+        plans,
+        ranks=ranks,
+        per_node=per_node,
+        gpus_per_node=gpus_per_node,
+        shown_as=shown_as,
+    )
     head = f"who sits where, with {per_node} ranks on each node"
     if any(module.gpus for module in workflow.modules):
-        head += f" and {gpus_per_node} GPUs{', as few as are needed' if fewest else ''}"
+        fewest = ", as few as are needed" if gpus_per_node is None else ""
+        head += f" and {placed.gpus_per_node} GPUs{fewest}"
     print(f"{head}:\n")
-    rows: list[tuple[str, ...]] = [("node", "moment", "who", "copies", "ranks", "GPUs", "threads")]
-    for node in range(-(-ranks // per_node)):
-        node_ranks = range(node * per_node, min(ranks, (node + 1) * per_node))
-        lines = list(_lines(workflow, node_ranks, preview))
+    rows: list[tuple[str, ...]] = [("node", *NODE_COLUMNS)]
+    for node, lines in enumerate(placed.nodes):
         rows += [(f"node {node}" if not index else "", *line) for index, line in enumerate(lines)]
     print("\n".join(aligned(rows)))
     if cores_per_node is not None:
-        _check_cores(preview, ranks=ranks, per_node=per_node, cores=cores_per_node)
-
-
-def _lines(
-    workflow: Workflow, node_ranks: range, preview: SchedulePreview
-) -> Iterator[tuple[str, ...]]:
-    """Yield the lines of one node: moment, who, copies, ranks, GPUs, threads."""
-    busy: set[int] = set()
-    if 0 in node_ranks:
-        yield "", "the executive", "", "0", "", ""
-    servers = [rank for rank in server_ranks(workflow) if rank in node_ranks]
-    if servers:
-        who = "tuple servers" if len(servers) > 1 else "tuple server"
-        yield "", who, "", spans(servers), "", ""
-    for row in preview.rows(node_ranks):
-        busy.update(row.ranks)
-        yield (
-            str(row.moment),
-            f"{row.group}: {row.module}",
-            spans(row.copies),
-            spans(row.ranks),
-            spans(map(int, row.gpus)),
-            f"{len(row.ranks)} x {workflow.module(row.module).threads}",
-        )
-    pool = pool_ranks(workflow, node_ranks.stop)
-    idle = [rank for rank in node_ranks if rank in pool and rank not in busy]
-    if idle:
-        yield "", "nobody", "", spans(idle), "", ""
-
-
-def spans(numbers: Iterable[int]) -> str:
-    """Write whole numbers shortly: ``0-3, 7``."""
-    runs: list[list[int]] = []
-    for number in sorted(set(numbers)):
-        if runs and runs[-1][-1] == number - 1:
-            runs[-1].append(number)
-        else:
-            runs.append([number])
-    return ", ".join(f"{run[0]}-{run[-1]}" if len(run) > 1 else f"{run[0]}" for run in runs)
+        _check_cores(placed.preview, ranks=ranks, per_node=per_node, cores=cores_per_node)
 
 
 def _check_cores(preview: SchedulePreview, *, ranks: int, per_node: int, cores: int) -> None:
@@ -235,31 +186,15 @@ def sbatch(options: argparse.Namespace) -> int:
     """
     set_thread_environment(1)
     workflow = check_options(read_draft(options.file))
-    job = job_for(
+    script = script_of_file(
         workflow,
         options.file,
         ranks=options.ranks,
         nodes=options.nodes,
         per_node=options.per_node,
-    )
-    script = sbatch_script(
-        job,
-        # Absolute: the script may be submitted from anywhere, without this environment.
-        [_diel(), "run", os.path.abspath(options.file)],
-        launcher=options.launcher or ("mpiexec" if own_mpiexec() else "srun"),
+        launcher=options.launcher,
         time_limit=options.time,
         partition=options.partition,
     )
-    try:
-        script.encode()
-    except UnicodeEncodeError:
-        raise LaunchError(
-            "the path of the workflow file is not UTF-8, so no script can name it: rename it"
-        ) from None
     print(script, end="")
     return 0
-
-
-def _diel() -> str:
-    beside_python = Path(sys.executable).parent / "diel"
-    return str(beside_python) if beside_python.exists() else "diel"

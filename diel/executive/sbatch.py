@@ -6,12 +6,16 @@ run ends in order, and waits for that: a shell's ``wait`` returns at once when a
 
 from __future__ import annotations
 
+import os
 import re
 import shlex
+import sys
 from collections.abc import Sequence
+from pathlib import Path
 from typing import Final, Literal
 
 from diel.errors import LaunchError
+from diel.executive.launch import own_mpiexec
 from diel.executive.placement.planning import fewest_gpus_per_node, needs, plan_groups, pool_ranks
 from diel.frozen import Frozen
 from diel.workflow.model import Workflow
@@ -197,3 +201,56 @@ def time_limit_s(limit: str) -> int:
     else:  # minutes, seconds
         hours, (minutes, seconds) = 0, [*numbers, 0][:2]
     return ((int(days or 0) * 24 + hours) * 60 + minutes) * 60 + seconds
+
+
+def script_of_file(
+    workflow: Workflow,
+    file: str,
+    *,
+    ranks: int | None = None,
+    nodes: int | None = None,
+    per_node: int | None = None,
+    launcher: Literal["srun", "mpiexec"] | None = None,
+    time_limit: str | None = None,
+    partition: str | None = None,
+) -> str:
+    """Return the script that runs a workflow file with the diel of this Python.
+
+    Parameters
+    ----------
+    workflow : Workflow
+        What the file says.
+    file : str
+        As the user named it.
+    ranks, nodes, per_node, time_limit, partition
+        As for `job_for` and `sbatch_script`.
+    launcher : str, optional
+        By default mpiexec where it lies beside diel, as with MPI from PyPI, which Slurm may not
+        know; else srun.
+
+    Raises
+    ------
+    DielError
+        If what is asked for cannot be.
+    """
+    job = job_for(workflow, file, ranks=ranks, nodes=nodes, per_node=per_node)
+    script = sbatch_script(
+        job,
+        # Absolute: the script may be submitted from anywhere, without this environment.
+        [_diel(), "run", os.path.abspath(file)],
+        launcher=launcher or ("mpiexec" if own_mpiexec() else "srun"),
+        time_limit=time_limit,
+        partition=partition,
+    )
+    try:
+        script.encode()
+    except UnicodeEncodeError:
+        raise LaunchError(
+            "the path of the workflow file is not UTF-8, so no script can name it: rename it"
+        ) from None
+    return script
+
+
+def _diel() -> str:
+    beside_python = Path(sys.executable).parent / "diel"
+    return str(beside_python) if beside_python.exists() else "diel"

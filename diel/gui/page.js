@@ -410,3 +410,59 @@ diel.followTheme = () => {
   new MutationObserver(tell).observe(document.body, { attributes: true, attributeFilter: ["class"] });
   tell();
 };
+
+// -- composing --------------------------------------------------------------------------------
+
+// Who is at an element with the keyboard stays there where it is built anew after an edit.
+const keepFocus = (box, selector, key) => {
+  let focused = null;
+  document.addEventListener("focusin", (event) => {
+    const found = box.contains(event.target) && event.target.closest(selector);
+    focused = found ? key(found) : null;
+  });
+  new MutationObserver(() => {
+    if (focused === null || document.activeElement !== document.body) return;
+    const same = [...box.querySelectorAll(selector)].find((found) => key(found) === focused);
+    same?.focus({ preventScroll: true });
+  }).observe(box, { childList: true, subtree: true });
+};
+
+// Choosing in the graph by mouse and keyboard, and keys for edits.
+globalThis.diel.hasEdits = false;
+globalThis.diel.compose = (id) => {
+  const box = document.getElementById(id);
+  const emit = (name, value) => window.emitEvent(name, value);
+  const node = (target) => target instanceof Element && target.closest("[tabindex][data-group]");
+  const key = (found) => [found.dataset.group, found.dataset.module ?? null];
+  const choose = (found) => {
+    emit("diel_choose", found ? { group: found.dataset.group, module: found.dataset.module ?? "" } : {});
+  };
+  box.addEventListener("click", (event) => choose(node(event.target)));
+  box.addEventListener("keydown", (event) => {
+    const found = node(event.target);
+    if (!found) return;
+    const all = [...box.querySelectorAll("[tabindex]")];
+    const step = { ArrowDown: 1, ArrowRight: 1, ArrowUp: -1, ArrowLeft: -1 }[event.key];
+    if (event.key === "Enter" || event.key === " ") choose(found);
+    else if (event.key === "Delete") emit("diel_key", "remove");
+    else if (event.key === "Escape") choose(null);
+    else if (step) all[(all.indexOf(found) + step + all.length) % all.length].focus();
+    else return;
+    event.preventDefault();
+  });
+  keepFocus(box, "[tabindex][data-group]", (found) => key(found).join("\n"));
+  keepFocus(document.getElementById("compose-form"), "[aria-label]", (found) => found.ariaLabel);
+  document.addEventListener("keydown", (event) => {
+    if (!(event.ctrlKey || event.metaKey) || event.altKey) return;
+    const letter = event.key.toLowerCase();
+    const typing = event.target.closest?.("input, textarea, [contenteditable='true']");
+    if (letter === "s") emit("diel_key", "save");
+    else if (letter === "z" && !typing) emit("diel_key", event.shiftKey ? "redo" : "undo");
+    else if (letter === "y" && !typing) emit("diel_key", "redo");
+    else return;
+    event.preventDefault();
+  });
+  window.addEventListener("beforeunload", (event) => {
+    if (globalThis.diel.hasEdits) event.preventDefault();
+  });
+};

@@ -57,3 +57,11 @@ def start_command(arguments: Sequence[str], folder: Path, output: Path | None = 
         ) from error
     _started.append(process)
     return process.pid
+
+
+def exit_code_of(pid: int) -> int | None:
+    """Return the exit code of a command that was started here; None while it goes on."""
+    for process in _started:
+        if process.pid == pid:
+            return process.poll()
+    return None

@@ -24,6 +24,7 @@ _NEEDED: Final = ("nicegui", "plotly", "tomlkit")
 _PAGES: Final = (
     "diel.gui.home",
     "diel.gui.watch",
+    "diel.gui.compose",
     "diel.gui.sweep",
     "diel.gui.trial",
     "diel.gui.compare",

@@ -25,7 +25,8 @@ import importlib.machinery
 import importlib.util
 import inspect
 import sys
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass
 from pathlib import Path
 from threading import RLock
 from types import ModuleType
@@ -40,7 +41,7 @@ if TYPE_CHECKING:
     from pydantic import BaseModel
 
     from diel.workflow.load import Draft
-    from diel.workflow.model import Workflow
+    from diel.workflow.model import Module, Workflow
 
 OPTIONS_CLASS = "Options"
 _MISSING_HERE = "missing_here"
@@ -241,13 +242,14 @@ def parse_options(
     code: ModuleType, location: FunctionLocation, options: dict[str, Any], folder: Path
 ) -> Any:
     """Return ``ctx.options``: an instance of the file's ``Options``, or the plain dictionary."""
-    model = _options_model(code, location)
+    model = options_model(code, location)
     if model is None:
         return options
     return model.model_validate(options, context={"folder": folder})
 
 
-def _options_model(code: ModuleType, location: FunctionLocation) -> type[BaseModel] | None:
+def options_model(code: ModuleType, location: FunctionLocation) -> type[BaseModel] | None:
+    """Return the ``Options`` that a module's file defines; None if it defines none."""
     if OPTIONS_CLASS not in location.classes:
         return None
     from pydantic import BaseModel
@@ -270,7 +272,7 @@ def _option_problems(
         message = f"{location.spec}: {type(error).__name__} at import: {error}"
         remedy = "a file that defines Options is imported to check them, also without MPI"
         return [Problem(f"{where}.function", message, remedy)]
-    model = _options_model(code, location)
+    model = options_model(code, location)
     if model is None:
         return []
     try:
@@ -281,6 +283,29 @@ def _option_problems(
         message = f"{type(error).__name__} in {OPTIONS_CLASS} of {location.spec}: {error}"
         return [Problem(f"{where}.options", message)]
     return []
+
+
+@dataclass(frozen=True)
+class ModulePart:
+    """A module of the file with the code that defines its options, and these."""
+
+    module: Module
+    code: Any
+    options: Any
+
+
+def parts_with_options(draft: Draft, workflow: Workflow) -> Iterator[ModulePart]:
+    """Yield the function modules whose files define ``Options``: those are imported anyway.
+
+    The draft is one that `check_options` has accepted, and has made the workflow of.
+    """
+    for module in workflow.modules:
+        location = draft.locations.get(module.name)
+        if location is None or OPTIONS_CLASS not in location.classes:
+            continue
+        folder = draft.file.parent
+        code = import_code(location, folder)
+        yield ModulePart(module, code, parse_options(code, location, module.options, folder))
 
 
 def missing_here(draft: Draft) -> list[Problem]:

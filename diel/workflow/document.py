@@ -104,10 +104,20 @@ class Document:
             self._before.append(self._text)
             self._text = self._undone.pop()
 
-    def replace_text(self, text: str) -> None:
-        """Take another text, right or wrong, as one edit."""
+    def replace_text(self, text: str, *, continues: bool = False) -> None:
+        """Take another text, right or wrong.
+
+        Parameters
+        ----------
+        text : str
+        continues : bool, optional
+            Whether it goes on with the last edit, so that both are one step of `undo`.
+        """
+        before = len(self._before)
         with self._one_edit():
             self._text = text
+        if continues and 0 < before < len(self._before):
+            self._before.pop()
 
     @contextmanager
     def _one_edit(self) -> Iterator[None]:

@@ -359,7 +359,7 @@ def _in_order(problems: Iterable[Problem], lines: Mapping[Place, int]) -> list[P
     numbers = {place: number for number, place in enumerate(lines)}
 
     def put(problem: Problem) -> tuple[tuple[int, int], Problem]:
-        place = _place(problem.path)
+        place = place_of(problem.path)
         # What is missing belongs to the table that it is missing in.
         known = next((n for n in range(len(place), 0, -1) if place[:n] in lines), 0)
         if not known:
@@ -370,7 +370,7 @@ def _in_order(problems: Iterable[Problem], lines: Mapping[Place, int]) -> list[P
     return [problem for _, problem in sorted(map(put, problems), key=lambda pair: pair[0])]
 
 
-def _place(path: str) -> Place:
+def place_of(path: str) -> Place:
     """Return the keys and indices of a path such as ``module[2].options``."""
     steps = re.findall(r'\[(\d+)\]|([A-Za-z0-9_-]+)|("(?:[^"\\]|\\.)*")', path)
     return tuple(

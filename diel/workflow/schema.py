@@ -241,9 +241,18 @@ def _entry(path: str, name: str, info: FieldInfo) -> Iterator[str]:
 def _default(info: FieldInfo) -> str:
     if info.is_required():
         return "none, the key is required"
+    default = default_of(info)
+    return f"`{default}`" if default else "not set"
+
+
+def default_of(info: FieldInfo) -> str:
+    """Return the default of a key as TOML writes it; empty if it has none."""
+    if info.is_required():
+        return ""
     default = info.get_default(call_default_factory=True, validated_data={})
     is_too_short = FieldType.of(info).limit("min_length") and not default
-    return "not set" if default is None or is_too_short else f"`{show(_as_toml(default))}`"
+    is_table = isinstance(default, BaseModel)
+    return "" if default is None or is_too_short or is_table else show(_as_toml(default))
 
 
 def _as_toml(value: Any) -> Any:

@@ -87,7 +87,11 @@ class _Shape:
 Edge = tuple[GroupBox, GroupBox, "list[_Shape]"]
 
 
-def draw_svg(drawing: Drawing, *, on_page: bool = False) -> str:
+Classes = Mapping["tuple[str, str]", str]
+"""Of a group's name and a module's, or an empty one: classes that are added to what they name."""
+
+
+def draw_svg(drawing: Drawing, *, on_page: bool = False, classes: Classes | None = None) -> str:
     """Return the picture as the text of one ``<svg>``.
 
     Parameters
@@ -96,7 +100,11 @@ def draw_svg(drawing: Drawing, *, on_page: bool = False) -> str:
     on_page : bool, optional
         Whether it becomes a part of a page, which has `STYLE` and its own light and dark; else it
         is a file by itself.
+    classes : mapping from (group, module) to str, optional
+        Further classes of a group, ``("search", "")``, of a module in it,
+        ``("search", "trainer")``, or of one that is in no group, ``("", "trainer")``.
     """
+    more = classes or {}
     edges: list[Edge] = []
     rows = [_row(step, drawing.steps, index, edges) for index, step in enumerate(drawing.steps)]
     _put_edges_between(rows, drawing.steps, edges)
@@ -104,14 +112,14 @@ def draw_svg(drawing: Drawing, *, on_page: bool = False) -> str:
     loose = [_loose_width(name, needs) for name, needs in drawing.in_no_group]
     width = max(width, *(loose or [0.0]), _SMALLEST)
     _place(rows, _GAP, _GAP, width)
-    parts = [part for row in rows for shape in row for part in _drawn(shape)]
+    parts = [part for row in rows for shape in row for part in _drawn(shape, more)]
     parts += _edges(edges, {shape.box.name: shape for shape in _all(rows) if shape.box})
     bottom = _GAP + height + (_GAP if rows else 0.0)
     x = _GAP
     for (name, needs), one in zip(drawing.in_no_group, loose, strict=True):
         if x > _GAP and x + one > _GAP + width:
             x, bottom = _GAP, bottom + _LINE + 10
-        parts += _module("", name, needs, x, bottom, one, is_loose=True)
+        parts += _module("", name, needs, x, bottom, one, f"loose {more.get(('', name), '')}")
         x += one + _GAP / 2
     if loose:
         bottom += _LINE + _GAP
@@ -235,7 +243,7 @@ def _text(text: str) -> str:
     return escape("".join(sign if sign >= " " or sign == "\t" else " " for sign in text))
 
 
-def _drawn(shape: _Shape) -> Iterator[str]:
+def _drawn(shape: _Shape, classes: Classes) -> Iterator[str]:
     box = shape.box
     if box is None:
         return
@@ -243,6 +251,7 @@ def _drawn(shape: _Shape) -> Iterator[str]:
     names = ", ".join(name for name, _ in box.modules)
     told = f"group {box.title}" + (f", modules {names}" if names else "")
     kind = "group outer" if box.inside else "group"
+    kind = f"{kind} {classes.get((box.name, ''), '')}".strip()
     yield (
         f'<g class="{kind}" data-group="{_text(box.name)}" tabindex="0" role="button" '
         f'aria-label="{_text(told)}">'
@@ -259,19 +268,20 @@ def _drawn(shape: _Shape) -> Iterator[str]:
         yield f'<text class="again" x="{x:g}" y="{top + 10:g}">↻ {_titled(box.again)}</text>'
         top += _LINE
     for name, needs in box.modules:
-        yield from _module(box.name, name, needs, shape.x + 4, top, shape.width - 8)
+        more = classes.get((box.name, name), "")
+        yield from _module(box.name, name, needs, shape.x + 4, top, shape.width - 8, more)
         top += _LINE
     for row in shape.rows:
         for inner in row:
-            yield from _drawn(inner)
+            yield from _drawn(inner, classes)
     yield "</g>"
 
 
 def _module(
-    group: str, name: str, needs: str, x: float, y: float, width: float, *, is_loose: bool = False
+    group: str, name: str, needs: str, x: float, y: float, width: float, classes: str = ""
 ) -> Iterator[str]:
-    kind = "module loose" if is_loose else "module"
-    told = f"module {name}" + (f", {needs}" if needs else "") + (", in no group" * is_loose)
+    kind = f"module {classes}".strip()
+    told = f"module {name}" + (f", {needs}" if needs else "") + ("" if group else ", in no group")
     inner = x + _PADDING - 4
     yield (
         f'<g class="{kind}" data-group="{_text(group)}" data-module="{_text(name)}" '

@@ -8,15 +8,25 @@ however often it is repeated.
 from __future__ import annotations
 
 import math
-from collections.abc import Collection, Iterator, Sequence
+from collections.abc import Collection, Iterable, Iterator, Sequence
 
 from diel.executive.events import EndRun, StartGroup
 from diel.executive.messages import RankFinished
 from diel.executive.placement.assignment import GroupRanks, RankAssignment
+from diel.executive.placement.planning import (
+    assign_ranks,
+    fewest_gpus_per_node,
+    needs_of,
+    pool_ranks,
+    server_ranks,
+    simulated_nodes,
+)
 from diel.executive.plans import CopyPlan, GroupPlan
 from diel.executive.scheduler import Scheduler
 from diel.frozen import Frozen
 from diel.workflow.model import Workflow
+
+NODE_COLUMNS = ("moment", "who", "copies", "ranks", "GPUs", "threads")
 
 
 class PreviewRow(Frozen):
@@ -116,3 +126,95 @@ def moments(plans: Sequence[GroupPlan], assignment: RankAssignment) -> list[list
             is_moment_over = end is ends[-1]
             instructions += scheduler.handle(end)
     return found
+
+
+class NodePreview(Frozen):
+    """What would run on each node.
+
+    Attributes
+    ----------
+    nodes : sequence of sequences of tuple of str
+        Of each node its lines, in words, under `NODE_COLUMNS`.
+    gpus_per_node : int
+    preview : SchedulePreview
+    """
+
+    nodes: Sequence[Sequence[tuple[str, ...]]]
+    gpus_per_node: int
+    preview: SchedulePreview
+
+
+def place_on_nodes(
+    workflow: Workflow,
+    plans: Sequence[GroupPlan],
+    *,
+    ranks: int,
+    per_node: int,
+    gpus_per_node: int | None = None,
+    shown_as: str,
+) -> NodePreview:
+    """Say which copies would run on which ranks of equal nodes.
+
+    Parameters
+    ----------
+    workflow : Workflow
+    plans : sequence of GroupPlan
+        For that many ranks, as `diel.executive.placement.planning.plan_groups` returns them.
+    ranks, per_node : int
+    gpus_per_node : int, optional
+        By default as few as are needed.
+    shown_as : str
+        The workflow file as the user named it.
+
+    Raises
+    ------
+    WorkflowError
+        If there are too few GPUs.
+    """
+    pool = pool_ranks(workflow, ranks)
+    if gpus_per_node is None:
+        gpus_per_node = fewest_gpus_per_node(workflow, plans, pool, per_node)
+    nodes = simulated_nodes(pool, per_node, gpus_per_node)
+    plans, assignment = assign_ranks(plans, needs_of(workflow), nodes, shown_as)
+    preview = SchedulePreview(workflow, plans, assignment)
+    spread = [range(first, min(ranks, first + per_node)) for first in range(0, ranks, per_node)]
+    lines = [list(_lines(workflow, node, preview)) for node in spread]
+    return NodePreview(lines, gpus_per_node, preview)
+
+
+def _lines(
+    workflow: Workflow, node_ranks: range, preview: SchedulePreview
+) -> Iterator[tuple[str, ...]]:
+    """Yield the lines of one node, under `NODE_COLUMNS`."""
+    busy: set[int] = set()
+    if 0 in node_ranks:
+        yield "", "the executive", "", "0", "", ""
+    servers = [rank for rank in server_ranks(workflow) if rank in node_ranks]
+    if servers:
+        who = "tuple servers" if len(servers) > 1 else "tuple server"
+        yield "", who, "", spans(servers), "", ""
+    for row in preview.rows(node_ranks):
+        busy.update(row.ranks)
+        yield (
+            str(row.moment),
+            f"{row.group}: {row.module}",
+            spans(row.copies),
+            spans(row.ranks),
+            spans(map(int, row.gpus)),
+            f"{len(row.ranks)} x {workflow.module(row.module).threads}",
+        )
+    pool = pool_ranks(workflow, node_ranks.stop)
+    idle = [rank for rank in node_ranks if rank in pool and rank not in busy]
+    if idle:
+        yield "", "nobody", "", spans(idle), "", ""
+
+
+def spans(numbers: Iterable[int]) -> str:
+    """Write whole numbers shortly: ``0-3, 7``."""
+    runs: list[list[int]] = []
+    for number in sorted(set(numbers)):
+        if runs and runs[-1][-1] == number - 1:
+            runs[-1].append(number)
+        else:
+            runs.append([number])
+    return ", ".join(f"{run[0]}-{run[-1]}" if len(run) > 1 else f"{run[0]}" for run in runs)

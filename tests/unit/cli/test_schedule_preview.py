@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 from support import ROOT, status_of
 
-from diel.cli.workflow_file import spans
+from diel.executive.placement.preview import spans
 from diel.loading.environment import THREAD_VARIABLES
 
 WORKFLOW = """

@@ -1,0 +1,625 @@
+"""The page that composes a workflow: its graph, forms and text, side by side and in step.
+
+::
+
+    Composer                 what one browser edits
+      document               the text, and every edit of it
+      inspection             what `diel check` finds, found in a thread behind the edits
+      graph, form, editor    three views of the document: an edit in one shows in the others
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import tempfile
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any, Final
+
+from nicegui import run, ui
+from nicegui.events import GenericEventArguments, ValueChangeEventArguments
+
+from diel.errors import DielError, EditRefused, PageError, Problem
+from diel.gui.compose_form import Form, Selected
+from diel.gui.compose_launch import Launcher
+from diel.gui.inspection import Inspection, inspect
+from diel.gui.site import Site, address, frame, page
+from diel.workflow.document import Document
+from diel.workflow.drawing import drawing_of_draft
+from diel.workflow.load import draft_of_text, place_of
+from diel.workflow.source import SourceProblem, read_source
+from diel.workflow.svg import STYLE, draw_svg
+
+_LOOK_EVERY_S: Final = 0.2
+_QUIET_S: Final = 0.3  # after the last edit, before options are checked
+_STILL_S: Final = 1.0  # after the last key, before lines of the editor are marked
+_ONE_STEP_S: Final = 2.0  # keys typed within it are one step back
+_NEW_FILE: Final = "untitled.toml"
+_EMPTY: Final = "# A new workflow: add a module, then a group that runs it.\n"
+
+
+def add_pages(site: Site) -> None:
+    """Add the page that composes a workflow."""
+
+    @page("/compose")
+    async def compose(file: str = "", example: str = "") -> None:
+        path = site.resolve(file) if file else None
+        if path is not None and path.suffix != ".toml":
+            raise PageError(f"{file} is no workflow file: those end in .toml")
+        text = await run.io_bound(_read, path) or ""
+        title = site.name_of(path) if path is not None else "A new workflow"
+        with frame(site, title):
+            Composer(site, path, text).build()
+
+
+def _read(path: Path | None) -> str:
+    if path is None:
+        return _EMPTY
+    try:
+        return read_source(path)
+    except SourceProblem as error:
+        raise PageError(f"{path.name}: {error.problem.message}") from None
+
+
+class Composer:
+    """What one browser edits.
+
+    Parameters
+    ----------
+    site : Site
+    path : Path or None
+        The file; None as long as it has no name.
+    text : str
+        What the file says.
+    """
+
+    def __init__(self, site: Site, path: Path | None, text: str) -> None:
+        self.site = site
+        self.path = path
+        self.document = Document(text, path or site.folder / _NEW_FILE)
+        self.inspection = Inspection("")
+        self.selected: Selected | None = None
+        self._on_disk = text if path is not None else ""
+        self._edited_s = 0.0
+        self._typed_s = -_ONE_STEP_S
+        self._is_inspecting = False
+        self._is_shown = False
+        self._marks: Any = ([], {})  # what the editor shows: decorations and tooltips
+        self._marked: list[Problem] | None = None  # problems whose lines are still to be marked
+
+    # -- building ---------------------------------------------------------------------------------
+
+    def build(self) -> None:
+        """Build the page."""
+        # What outlives the elements that it is done from: their forms are built anew by edits.
+        self.root = ui.element("div")
+        with self.root:
+            self._build()
+
+    def _build(self) -> None:
+        self._build_files()
+        with ui.element("div").classes("compose-panes"):
+            with ui.element("section").classes("compose-pane").props('aria-label="Graph"'):
+                self._build_edits()
+                self.graph = ui.html(sanitize=False).classes("compose-graph")
+                self.graph.props('id="compose-graph"')
+                self.legend = ui.label().classes("compose-hint")
+            with ui.element("section").classes("compose-pane").props('aria-label="Form"'):
+                self.form = Form(self)
+            with ui.element("section").classes("compose-pane").props('aria-label="Text"'):
+                self.editor = ui.codemirror(
+                    self.document.text,
+                    language="TOML",
+                    on_change=self._take_typed,
+                    theme="basicLight",
+                ).classes("compose-editor")
+                self.problems = ui.element("ul").classes("compose-problems")
+                self.problems.props('aria-live="polite" aria-label="Problems"')
+        self.launcher = Launcher(self)
+        ui.add_head_html(f"<style>{STYLE}</style>")
+        ui.on("diel_choose", self._choose)
+        ui.on("diel_key", self._take_key)
+        ui.on("diel_theme", lambda event: self._take_theme(event.args is True))
+        ui.timer(_LOOK_EVERY_S, self._look)
+        ui.run_javascript("diel.compose('compose-graph'); diel.followTheme()")
+        self.show()
+
+    def _build_files(self) -> None:
+        with ui.element("div").classes("compose-bar").props('role="toolbar" aria-label="File"'):
+            self.saved = ui.label().classes("compose-saved").props('role="status"')
+            _button("Save", "save", lambda: self.save())
+            _button("Save as", "save_as", self._ask_for_name)
+            _button("Download", "download", self._download)
+            with _button("Open", "folder_open"), ui.menu() as self._files:
+                pass
+            self._files.on("show", self._list_files)
+            _button("New", "note_add", lambda: self._leave(address("/compose")))
+
+    def _build_edits(self) -> None:
+        with ui.element("div").classes("compose-bar").props('role="toolbar" aria-label="Edit"'):
+            _button("Add module", "add_box", self.add_module)
+            _button("Add group", "library_add", self.add_group)
+            self._connect = _menu("Runs before", "arrow_downward")
+            self._inside = _menu("Put inside", "move_down")
+            self._out = _button("Take out", "move_up", self._take_out)
+            self._remove = _button("Remove", "delete", self.remove_selected)
+            self._undo = _button("Undo", "undo", self.undo)
+            self._redo = _button("Redo", "redo", self.redo)
+
+    # -- showing ----------------------------------------------------------------------------------
+
+    def show(self, *, keep_editor: bool = False) -> None:
+        """Show the document as it stands now, in all views."""
+        self._is_shown = True
+        draft = self.document.draft
+        is_known = self.inspection.source == self.document.text
+        problems = self.inspection.problems if is_known else self.document.problems()
+        if not keep_editor and self.editor.value != self.document.text:
+            self.editor.value = self.document.text
+        if self.selected is not None and not self.selected.is_in(self.document):
+            self.selected = None
+        if draft.document or not self.document.text.strip():
+            drawing = drawing_of_draft(draft)
+            picture = draw_svg(drawing, on_page=True, classes=self._classes(problems))
+            if picture != self.graph.content:
+                self.graph.content = picture
+        self._show_edits()
+        self.form.show(problems)
+        self._show_problems(problems, is_known=is_known)
+        self.launcher.show(is_known=is_known)
+        self._show_saved()
+
+    def _classes(self, problems: list[Problem]) -> dict[tuple[str, str], str]:
+        """Return the classes of groups and modules with problems, and of what is selected."""
+        document = self.document
+        wrong: dict[str, set[str]] = {"module": set(), "group": set()}
+        for problem in problems:
+            place = place_of(problem.path)
+            if len(place) > 1 and place[0] in wrong:
+                name = document.get((*place[:2], "name"))
+                wrong[str(place[0])].add(str(name))
+        found: dict[tuple[str, str], str] = {}
+        groups = document.draft.document.get("group")
+        entries = groups if isinstance(groups, list) else []
+        for entry in (entry for entry in entries if isinstance(entry, dict)):
+            name, inside = str(entry.get("name")), entry.get("modules")
+            found[name, ""] = self._class_of("group", name, wrong)
+            for module in inside if isinstance(inside, list) else []:
+                found[name, str(module)] = self._class_of("module", str(module), wrong)
+        for module in wrong["module"] | {self.selected.name if self.selected else ""}:
+            found["", module] = self._class_of("module", module, wrong)
+        return found
+
+    def _class_of(self, kind: str, name: str, wrong: dict[str, set[str]]) -> str:
+        words = ["problem"] if name in wrong[kind] else []
+        if self.selected is not None and (kind, name) == (self.selected.kind, self.selected.name):
+            words.append("selected")
+        return " ".join(words)
+
+    def _show_problems(self, problems: list[Problem], *, is_known: bool) -> None:
+        self._marked = problems
+        self._mark_lines()
+        self.problems.clear()
+        with self.problems:
+            for problem in problems:
+                with ui.element("li").classes("compose-problem"):
+                    place = f"line {problem.line}" if problem.line else "file"
+                    _button(place, None, lambda problem=problem: self._go_to(problem))
+                    ui.label(_words(problem))
+            for remark in self.inspection.remarks if is_known else []:
+                with ui.element("li"):
+                    ui.label(_words(remark))
+            if not problems:
+                with ui.element("li").classes("compose-fine"):
+                    ui.label("No problem found." if is_known else "Checking ...")
+
+    def _mark_lines(self) -> None:
+        """Mark the lines of problems in the editor, once nobody types."""
+        problems = self._marked
+        if problems is None or time.monotonic() - self._typed_s < _STILL_S:
+            return
+        self._marked = None
+        lines = self.document.text.count("\n") + 1
+        marks: list[dict[str, Any]] = [
+            {"kind": "line", "line": line, "class": "compose-wrong"}
+            for line in sorted({each.line for each in problems if each.line})
+            if line <= lines
+        ]
+        told: dict[int, str] = {}
+        for problem in problems:
+            if problem.line:
+                words = _words(problem)
+                before = told.get(problem.line)
+                told[problem.line] = f"{before}; {words}" if before else words
+        if (marks, told) != self._marks:
+            self._marks = marks, told
+            # Not by its properties: to set one brings the server's text too, over newer keys.
+            self.editor.run_method("setDecorations", marks)
+            self.editor.run_method("setLineTooltips", told)
+
+    def _show_edits(self) -> None:
+        selected = self.selected
+        groups = self.names("group")
+        is_group = selected is not None and selected.kind == "group"
+        name = selected.name if selected is not None else ""
+        others = [group for group in groups if group != name]
+        if is_group:
+            _fill(self._connect, others, lambda other: self.edit("connect", name, other))
+            _fill(self._inside, others, lambda other: self.edit("put_inside", name, other))
+            with self._inside.menu:
+                ui.menu_item("a new group", lambda: self._put_in_new(name))
+            self.legend.text = f'Group "{name}" is chosen.'
+        else:
+            _fill(self._connect, [], lambda other: None)
+            _fill(self._inside, groups if selected else [], self._put_module)
+            self.legend.text = (
+                f'Module "{name}" is chosen.'
+                if selected
+                else "Choose a group or a module with the mouse, or with Tab and Enter."
+            )
+        parents = {
+            child
+            for index in range(len(groups))
+            for child in self.document.get(("group", index, "groups")) or []
+        }
+        self._out.set_enabled(is_group and name in parents)
+        self._remove.set_enabled(selected is not None)
+        self._undo.set_enabled(self.document.can_undo)
+        self._redo.set_enabled(self.document.can_redo)
+
+    def _show_saved(self) -> None:
+        is_saved = self.is_saved
+        name = self.site.name_of(self.path) if self.path else "not saved yet"
+        self.saved.text = name if is_saved or not self.path else f"{name}, edited"
+        ui.run_javascript(f"diel.hasEdits = {'false' if is_saved else 'true'}")
+
+    # -- edits ------------------------------------------------------------------------------------
+
+    @contextlib.contextmanager
+    def refusals_told(self) -> Iterator[None]:
+        """Say what an edit was refused for; the views show what stands."""
+        try:
+            yield
+        except DielError as error:
+            _tell(error)
+
+    def edit(self, name: str, *arguments: Any) -> bool:
+        """Make an edit of the document by its name, and show it; return whether it was made."""
+        return self._edit(lambda: getattr(self.document, name)(*arguments))
+
+    def _edit(self, does: Callable[[], Any]) -> bool:
+        before = self.document.text
+        with self.root:
+            with self.refusals_told():
+                does()
+            self._edited_s, self._typed_s = time.monotonic(), -_ONE_STEP_S
+            self.show()
+        return self.document.text != before
+
+    def undo(self) -> None:
+        """Take the last edit back."""
+        self.edit("undo")
+
+    def redo(self) -> None:
+        """Make the edit again that was taken back last."""
+        self.edit("redo")
+
+    def names(self, kind: str) -> list[str]:
+        """Return the names of all modules, or of all groups."""
+        entries = self.document.draft.document.get(kind)
+        return [
+            entry["name"]
+            for entry in (entries if isinstance(entries, list) else [])
+            if isinstance(entry, dict) and isinstance(entry.get("name"), str)
+        ]
+
+    def add_module(self) -> None:
+        """Add a module, to the chosen group if it can have one."""
+        with self.refusals_told():
+            name = self.document.free_name("module", "module")
+            group = ""
+            if self.selected is not None and self.selected.kind == "group":
+                index = self.document.index_of("group", self.selected.name)
+                if not self.document.get(("group", index, "groups")):
+                    group = self.selected.name
+            if self.edit("add_module", name, {"function": f"./{name}.py:run"}, group):
+                self.choose(Selected("module", name))
+
+    def add_group(self) -> None:
+        """Add a group; with the chosen module in it if that is in none."""
+        with self.refusals_told():
+            name = self.document.free_name("group", "group")
+            used = {
+                module
+                for index in range(len(self.names("group")))
+                for module in self.document.get(("group", index, "modules")) or []
+            }
+            modules = [module for module in self.names("module") if module not in used]
+            if self.edit("add_group", name, modules):
+                self.choose(Selected("group", name))
+
+    def _put_module(self, group: str) -> None:
+        if self.selected is not None:
+            self.edit("add_to_group", self.selected.name, group)
+
+    def _put_in_new(self, name: str) -> None:
+        with self.refusals_told():
+            outer = self.document.free_name("group", "together")
+            if self.edit("put_in_new_group", [name], outer):
+                self.choose(Selected("group", outer))
+
+    def _take_out(self) -> None:
+        if self.selected is not None:
+            self.edit("take_out", self.selected.name)
+
+    def remove_selected(self) -> None:
+        """Remove the chosen group or module."""
+        if self.selected is not None:
+            self.edit(f"remove_{self.selected.kind}", self.selected.name)
+
+    def rename_selected(self, new: str) -> None:
+        """Give the chosen group or module another name, everywhere."""
+        selected = self.selected
+        if selected is None:
+            return
+
+        def rename() -> None:
+            if selected.kind == "module":
+                options = self._options_that_name(selected)
+                self.document.rename_module(selected.name, new, options)
+            else:
+                self.document.rename_group(selected.name, new)
+            self.selected = Selected(selected.kind, new)
+
+        self._edit(rename)
+
+    def _options_that_name(self, selected: Selected) -> list[tuple[str | int, ...]]:
+        """Return the options of modules that name a module, or mean it by their default."""
+        return [place for place, name in self.form.module_options() if name == selected.name]
+
+    def _take_typed(self, event: ValueChangeEventArguments[str]) -> None:
+        text = event.value or ""
+        if text == self.document.text:
+            return
+        now_s = time.monotonic()
+        self.document.replace_text(text, continues=now_s - self._typed_s < _ONE_STEP_S)
+        self._edited_s = self._typed_s = now_s
+        # Shown once nobody types: an update of the editor would bring back an older text.
+        self._is_shown = False
+
+    async def _take_key(self, event: GenericEventArguments) -> None:
+        does: dict[str, Callable[[], Any]] = {
+            "remove": self.remove_selected,
+            "undo": self.undo,
+            "redo": self.redo,
+            "save": self.save,
+        }
+        if isinstance(event.args, str) and event.args in does:
+            result = does[event.args]()
+            if result is not None:
+                await result
+
+    def _take_theme(self, is_dark: bool) -> None:
+        self.editor.theme = "basicDark" if is_dark else "basicLight"
+
+    # -- choosing ---------------------------------------------------------------------------------
+
+    def choose(self, selected: Selected | None) -> None:
+        """Choose a group or a module; None for the file as a whole."""
+        self.selected = selected
+        with self.root:
+            self.show()
+
+    def _choose(self, event: GenericEventArguments) -> None:
+        given = event.args if isinstance(event.args, dict) else {}
+        module, group = given.get("module"), given.get("group")
+        if isinstance(module, str) and module:
+            self.choose(Selected("module", module))
+        elif isinstance(group, str) and group:
+            self.choose(Selected("group", group))
+        else:
+            self.choose(None)
+
+    def _go_to(self, problem: Problem) -> None:
+        """Show where a problem is: its line, and the form of its table."""
+        if problem.line:
+            self.editor.reveal_line(problem.line)
+        place = place_of(problem.path)
+        name = self.document.get((*place[:2], "name")) if len(place) > 1 else None
+        if place[:1] in (("module",), ("group",)) and isinstance(name, str):
+            self.choose(Selected(str(place[0]), name))
+        elif place[:1] in (("workflow",), ("tuple_space",)):
+            self.choose(None)
+
+    # -- behind the edits -------------------------------------------------------------------------
+
+    async def _look(self) -> None:
+        """Show and inspect the text once nobody has edited it for a moment."""
+        text = self.document.text
+        if time.monotonic() - self._edited_s < _QUIET_S:
+            return
+        if not self._is_shown:
+            self.show(keep_editor=True)
+        self._mark_lines()
+        if self._is_inspecting or self.inspection.source == text:
+            return
+        self._is_inspecting = True
+        try:
+            file = self.document.file
+            found = await run.io_bound(lambda: inspect(draft_of_text(text, file)))
+        finally:
+            self._is_inspecting = False
+        if found is not None and self.document.text == text:
+            self.inspection = found
+            self._is_shown = False  # at the next look, if nobody types by then
+
+    # -- files ------------------------------------------------------------------------------------
+
+    @property
+    def is_saved(self) -> bool:
+        """Whether the file says what the page shows."""
+        return self.path is not None and self._on_disk == self.document.text
+
+    async def save(self) -> bool:
+        """Write the file; whether that was done. Asks before it overwrites what others wrote."""
+        if self.path is None:
+            return await self._ask_for_name()
+        return await self._write(self.path, self._on_disk)
+
+    async def _write(self, path: Path, known: str | None) -> bool:
+        """Write to a path that is known to hold a text, or, None, to be free."""
+        text = self.document.text
+        is_written = False
+        with self.refusals_told():
+            there = await run.io_bound(_text_at, path)
+            if there is not None and there not in (known, text):
+                name = self.site.name_of(path)
+                words = (
+                    f"{name} is there already."
+                    if known is None
+                    else f"{name} was changed by somebody else since it was opened."
+                )
+                if not await _confirmed(f"{words} Overwrite it?", "Overwrite"):
+                    return False
+            await run.io_bound(write_atomically, path, text)
+            self._on_disk = text
+            if path != self.path:
+                self.path = path
+                self.document.file = path
+                ui.navigate.history.replace(address("/compose", file=self.site.name_of(path)))
+            self._show_saved()
+            ui.notify(f"saved {self.site.name_of(path)}", type="positive")
+            is_written = True
+        return is_written
+
+    async def _ask_for_name(self) -> bool:
+        name = self.document.get(("workflow", "name"))
+        stem = name if isinstance(name, str) and name else "workflow"
+        with ui.dialog() as dialog, ui.card():
+            ui.label("Save as, in the folder of this page")
+            field = ui.input("File name", value=f"{stem}.toml").props("outlined dense autofocus")
+            field.on("keydown.enter", lambda: dialog.submit(field.value))
+            with ui.row():
+                ui.button("Save", on_click=lambda: dialog.submit(field.value))
+                ui.button("Cancel", on_click=lambda: dialog.submit(None)).props("flat")
+        given = await dialog
+        dialog.delete()
+        if not given:
+            return False
+        try:
+            path = self.site.resolve(given if given.endswith(".toml") else f"{given}.toml")
+        except PageError as error:
+            _tell(error)
+            return False
+        return await self._write(path, self._on_disk if path == self.path else None)
+
+    def _download(self) -> None:
+        name = self.path.name if self.path else _NEW_FILE
+        ui.download.content(self.document.text, name, "application/toml")
+
+    async def _list_files(self) -> None:
+        found = await run.io_bound(self.site.workflow_files)
+        self._files.clear()
+        with self._files:
+            for file in found or []:
+                name = self.site.name_of(file)
+                ui.menu_item(name, lambda name=name: self._leave(address("/compose", file=name)))
+            if not found:
+                ui.menu_item("no workflow file in this folder").props("disable")
+
+    def _leave(self, target: str) -> None:
+        """Open another page; the browser asks where there is something to lose."""
+        ui.navigate.to(target)
+
+
+def _tell(error: DielError) -> None:
+    ui.notify(str(error), type="warning", multi_line=True, close_button="Close")
+
+
+def _words(problem: Problem) -> str:
+    where = f"{problem.path}: " if problem.path else ""
+    remedy = f" ({problem.remedy})" if problem.remedy else ""
+    return f"{where}{problem.message}{remedy}"
+
+
+def _button(text: str, icon: str | None, on_click: Callable[..., Any] | None = None) -> ui.button:
+    return ui.button(text, icon=icon, on_click=on_click).props("flat dense no-caps")
+
+
+class _Menu:
+    """A button with a menu that is filled anew."""
+
+    def __init__(self, text: str, icon: str) -> None:
+        self.button = _button(text, icon)
+        with self.button:
+            self.menu = ui.menu()
+
+
+def _menu(text: str, icon: str) -> _Menu:
+    return _Menu(text, icon)
+
+
+def _fill(menu: _Menu, names: list[str], does: Callable[[str], Any]) -> None:
+    menu.menu.clear()
+    with menu.menu:
+        for name in names:
+            ui.menu_item(name, lambda name=name: does(name))
+    menu.button.set_enabled(bool(names))
+
+
+async def _confirmed(words: str, yes: str) -> bool:
+    with ui.dialog() as dialog, ui.card():
+        ui.label(words)
+        with ui.row():
+            ui.button(yes, on_click=lambda: dialog.submit(True))
+            ui.button("Cancel", on_click=lambda: dialog.submit(False)).props("flat")
+    answer = await dialog
+    dialog.delete()
+    return bool(answer)
+
+
+def _text_at(path: Path) -> str | None:
+    """Return what a file says; None if there is none."""
+    if not path.exists():
+        return None
+    try:
+        return read_source(path)
+    except SourceProblem as error:
+        raise PageError(f"{path.name}: {error.problem.message}") from None
+
+
+def write_atomically(path: Path, text: str) -> None:
+    """Write a file so that whoever reads it finds the old text or the new one.
+
+    Raises
+    ------
+    EditRefused
+        If it cannot be written.
+    """
+    try:
+        descriptor, name = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}-")
+        try:
+            with os.fdopen(descriptor, "w", encoding="utf-8", newline="") as file:
+                file.write(text)
+                file.flush()
+                os.fsync(file.fileno())
+            mode = path.stat().st_mode & 0o777 if path.exists() else 0o666 & ~_umask()
+            os.chmod(name, mode)
+            os.replace(name, path)
+        except BaseException:
+            with contextlib.suppress(OSError):
+                os.unlink(name)
+            raise
+    except (OSError, UnicodeEncodeError) as error:
+        raise EditRefused(
+            f"{path.name} cannot be written: {getattr(error, 'strerror', None) or error}",
+            "save it under another name",
+        ) from error
+
+
+def _umask() -> int:
+    mask = os.umask(0o077)
+    os.umask(mask)
+    return mask

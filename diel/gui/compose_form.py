@@ -1,0 +1,453 @@
+"""The form of what is chosen on the page that composes: a field for each key, with its problems."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from typing import TYPE_CHECKING, Any, Final
+
+from nicegui import ui
+
+from diel.errors import DielError, Problem
+from diel.frozen import Frozen
+from diel.gui.forms import (
+    PARAMETER_KINDS,
+    FormField,
+    Parameter,
+    fields_of,
+    parameter_of,
+    shown,
+    typed,
+    value_of,
+)
+from diel.gui.inspection import point_in_words
+from diel.workflow.load import place_of
+from diel.workflow.model import Group, Module, TupleSpace, WorkflowTable
+from diel.workflow.source import Place
+
+if TYPE_CHECKING:
+    from diel.gui.compose import Composer
+    from diel.workflow.document import Document
+
+_OPTIONS: Final = "options"
+# What stands above the fold: the others are below "more keys" unless the file has them.
+_COMMON: Final = {
+    "module": ("name", "function", "executable", "copies", "processes", "threads"),
+    "group": ("name", "modules", "groups", "depends", "iterations", "until"),
+    "workflow": ("name",),
+    "tuple_space": ("servers",),
+}
+_NAMED: Final = {"modules": "module", "groups": "group", "depends": "group"}
+_POINTS_SHOWN: Final = 3
+_FEW: Final = 6
+
+
+class Selected(Frozen):
+    """A group or a module that is chosen."""
+
+    kind: str
+    name: str
+
+    def place(self, document: Document) -> Place:
+        """Return its place in the file."""
+        return (self.kind, document.index_of(self.kind, self.name))
+
+    def is_in(self, document: Document) -> bool:
+        """Whether the file still has it."""
+        try:
+            document.index_of(self.kind, self.name)
+        except DielError:
+            return False
+        return True
+
+
+class _Entry(Frozen):
+    """A field of the form: where it stands in the file, and what shows it."""
+
+    place: Place
+    field: FormField
+    element: Any  # which has `error`
+    update: Callable[[], None]  # shows what the file says
+
+
+class Form:
+    """The form; rebuilt where other fields are to be shown, else changed in place."""
+
+    def __init__(self, composer: Composer) -> None:
+        self._composer = composer
+        self._shape: Any = None
+        self._entries: list[_Entry] = []
+        self._places: list[Place] = []
+        self._shown: dict[Place, Any] = {}  # what the file said when a field was last set
+        self._title: Any = None
+        self._head: Any = None
+        self._facts: Any = None
+        self._box = ui.element("div").classes("compose-form").props('id="compose-form"')
+
+    def show(self, problems: Sequence[Problem]) -> None:
+        """Show what is chosen, with the problems of its fields."""
+        tables = self._tables()
+        fields = [(place, field.label, field.kind) for place, some in tables for field in some]
+        shape = fields, self._space_names(tables)
+        if shape != self._shape:
+            self._shape = shape
+            self._places = [place for place, _ in tables]
+            self._entries = []
+            self._shown = {}
+            self._box.clear()
+            with self._box:
+                self._build(tables)
+        selected = self._composer.selected
+        self._title.text = f"{selected.kind} {selected.name}" if selected else "The file"
+        for entry in self._entries:
+            entry.update()
+        self._tell(problems)
+        self._show_facts()
+
+    # -- which fields -----------------------------------------------------------------------------
+
+    def _tables(self) -> list[tuple[Place, list[FormField]]]:
+        composer = self._composer
+        selected = composer.selected
+        if selected is None:
+            return [
+                (("workflow",), list(fields_of(WorkflowTable))),
+                (("tuple_space",), list(fields_of(TupleSpace))),
+            ]
+        place = selected.place(composer.document)
+        if selected.kind == "group":
+            return [(place, list(fields_of(Group)))]
+        fields = [(place, list(fields_of(Module, without=(_OPTIONS,))))]
+        model = composer.inspection.models.get(selected.name)
+        if model is not None:
+            fields.append(((*place, _OPTIONS), list(fields_of(model))))
+        elif composer.document.get((*place, "executable")) is None:
+            given = composer.document.get((*place, _OPTIONS))
+            names = list(given) if isinstance(given, dict) else []
+            fields.append(((*place, _OPTIONS), [_plain(name) for name in names]))
+        return fields
+
+    def _space_names(self, tables: list[tuple[Place, list[FormField]]]) -> list[Any]:
+        return [
+            (place, field.path, [*self._space((*place, *field.path))])
+            for place, fields in tables
+            for field in fields
+            if field.kind == "space"
+        ]
+
+    def _space(self, place: Place) -> dict[str, Any]:
+        space = self._composer.document.get(place)
+        return space if isinstance(space, dict) else {}
+
+    def module_options(self) -> Iterator[tuple[Place, str]]:
+        """Yield options that name a module: their places, and the names that they have."""
+        document = self._composer.document
+        for index, name in enumerate(self._composer.names("module")):
+            model = self._composer.inspection.models.get(name)
+            for field in fields_of(model) if model is not None else ():
+                if field.kind == "module":
+                    place: Place = ("module", index, _OPTIONS, *field.path)
+                    given = document.get(place)
+                    yield place, given if isinstance(given, str) else field.default.strip('"')
+
+    # -- building ---------------------------------------------------------------------------------
+
+    def _build(self, tables: list[tuple[Place, list[FormField]]]) -> None:
+        selected = self._composer.selected
+        self._title = ui.label().props('role="heading" aria-level="2"')
+        self._title.classes("compose-heading")
+        self._head = ui.label().classes("compose-error")
+        self._facts = ui.element("div").classes("compose-facts")
+        for place, fields in tables:
+            kind = str(place[0])
+            is_options = place[-1] == _OPTIONS
+            if is_options or len(tables) > 1:
+                heading = "Options" if is_options else f"[{kind}]" if len(place) == 1 else "Keys"
+                ui.label(heading).props('role="heading" aria-level="3"').classes("compose-subhead")
+            rest = []
+            for field in fields:
+                is_given = self._composer.document.get((*place, *field.path)) is not None
+                is_common = field.label in _COMMON[kind] and not is_options
+                is_common |= field.is_required or field.kind in ("space", "module")
+                if is_given or is_common or (is_options and len(fields) <= _FEW):
+                    self._build_field(place, field)
+                else:
+                    rest.append(field)
+            if rest:
+                words = f"{len(rest)} more {'options' if is_options else 'keys'}"
+                with ui.expansion(words).classes("compose-more").props("dense"):
+                    for field in rest:
+                        self._build_field(place, field)
+            is_free = (
+                is_options
+                and self._composer.inspection.models.get(selected.name if selected else "") is None
+            )
+            if is_free:
+                self._build_new(place, "Add an option", "1")
+
+    def _build_field(self, place: Place, field: FormField) -> None:
+        if field.kind == "table":
+            ui.label(field.label).classes("compose-subhead")
+            return
+        with ui.element("div").classes("compose-field"):
+            with ui.element("div").classes("compose-label"):
+                ui.label(field.label).classes("compose-key")
+                if field.unit:
+                    ui.label(field.unit).classes("compose-unit")
+            if field.help:
+                ui.label(field.help).classes("compose-help")
+            if field.kind == "space":
+                self._build_space((*place, *field.path), field)
+                return
+            element = self._input((*place, *field.path), field)
+            element.props(f'outlined dense aria-label="{_safe(field.label)}"')
+            element.classes("compose-input")
+
+        def update() -> None:
+            self._update(entry)
+
+        entry = _Entry((*place, *field.path), field, element, update)
+        self._entries.append(entry)
+
+    def _input(self, place: Place, field: FormField) -> Any:
+        def commit() -> None:
+            for entry in self._entries:
+                if entry.place == place and entry.element is element:
+                    self._commit(entry)
+
+        composer = self._composer
+        key = field.path[-1]
+        if key in _NAMED and field.kind == "names":
+            element: Any = ui.select(
+                composer.names(_NAMED[key]), multiple=True, value=[], on_change=commit
+            ).props("use-chips")
+        elif field.kind in ("choice", "module", "switch"):
+            names = {
+                "choice": list(field.choices),
+                "module": composer.names("module"),
+                "switch": ["true", "false"],
+            }[field.kind]
+            element = ui.select(names, clearable=True, value=None, on_change=commit)
+            element.props(f'placeholder="{_safe(field.default)}"')
+        else:
+            element = ui.input(autocomplete=list(field.choices) or None)
+            element.on("blur", commit).on("keydown.enter", commit)
+            hint = f"default {field.default}" if field.default else field.accepts
+            element.props["placeholder"] = hint
+        return element
+
+    # -- values -----------------------------------------------------------------------------------
+
+    def _value(self, entry: _Entry) -> Any:
+        """Return what the field has to show."""
+        value = self._composer.document.get(entry.place)
+        if entry.field.kind == "names" and isinstance(entry.element, ui.select):
+            return (
+                [name for name in value if isinstance(name, str)] if isinstance(value, list) else []
+            )
+        if entry.field.kind in ("choice", "module"):
+            return value if isinstance(value, str) else None
+        if entry.field.kind == "switch":
+            return None if value is None else "true" if value is True else "false"
+        return shown(entry.field, value)
+
+    def _update(self, entry: _Entry) -> None:
+        value, element = self._value(entry), entry.element
+        if isinstance(element, ui.select):
+            names = self._options_of(entry, value)
+            if element.options != names:
+                element.set_options(names)
+        if entry.place in self._shown and self._shown[entry.place] == value:
+            return  # somebody may be typing into it
+        self._shown[entry.place] = value
+        if element.value != value:
+            element.value = value
+
+    def _options_of(self, entry: _Entry, value: Any) -> list[str]:
+        """Return what can be chosen: what there is, and what the file has all the same."""
+        key = entry.field.path[-1]
+        known = list(entry.field.choices)
+        if entry.field.kind == "switch":
+            known = ["true", "false"]
+        elif entry.field.kind == "module":
+            known = self._composer.names("module")
+        elif key in _NAMED:
+            known = self._composer.names(_NAMED[key])
+        given = value if isinstance(value, list) else [value] if value is not None else []
+        return list(dict.fromkeys([*known, *given]))
+
+    def _commit(self, entry: _Entry) -> None:
+        """Write what the field says, if that is something else than the file says."""
+        composer = self._composer
+        raw = entry.element.value
+        if raw == self._value(entry):
+            return
+        if entry.place == (*entry.place[:2], "name") and entry.place[0] in ("module", "group"):
+            composer.rename_selected(str(raw or ""))
+            self._take_back(entry)
+            return
+        if isinstance(raw, list):
+            value: Any = raw or None
+        elif entry.field.kind == "switch":
+            value = None if raw is None else raw == "true"
+        else:
+            value = typed(entry.field, str(raw or ""))
+        if value is None:
+            composer.edit("remove", entry.place)
+        else:
+            composer.edit("set", entry.place, value)
+        self._take_back(entry)
+
+    def _take_back(self, entry: _Entry) -> None:
+        """Show what the file says where that is not what was typed."""
+        if entry in self._entries:
+            self._shown.pop(entry.place, None)
+            self._update(entry)
+
+    def _tell(self, problems: Iterable[Problem]) -> None:
+        """Show each problem at the field that it is about, or else above all fields."""
+        entries = {entry.place: entry for entry in self._entries}
+        told: dict[Place, list[str]] = {}
+        above: list[str] = []
+        for problem in problems:
+            place = place_of(problem.path)
+            words = f"{problem.message} ({problem.remedy})" if problem.remedy else problem.message
+            at = next((place[:n] for n in range(len(place), 0, -1) if place[:n] in entries), None)
+            if at is not None:
+                told.setdefault(at, []).append(words)
+            elif any(place[: len(table)] == table or place == table[:2] for table in self._places):
+                above.append(f"{problem.path}: {words}")
+        for place, entry in entries.items():
+            entry.element.error = "; ".join(told[place]) if place in told else None
+        if self._head is not None:
+            self._head.text = "\n".join(above)
+            self._head.set_visibility(bool(above))
+
+    def _show_facts(self) -> None:
+        """Show what the sweep of a module will do, or the layers of its network."""
+        self._facts.clear()
+        selected, inspection = self._composer.selected, self._composer.inspection
+        if selected is None or selected.kind != "module":
+            return
+        with self._facts:
+            if selected.name in inspection.sweeps:
+                ui.label(inspection.sweeps[selected.name]).classes("compose-size").props(
+                    'role="status" aria-label="Size of the sweep"'
+                )
+                for point in inspection.points.get(selected.name, [])[:_POINTS_SHOWN]:
+                    ui.label(point_in_words(point)).classes("compose-help")
+            rows = inspection.networks.get(selected.name)
+            if rows:
+                self._show_network(rows)
+
+    def _show_network(self, rows: list[dict[str, Any]]) -> None:
+        names = list(dict.fromkeys(key for row in rows for key in row))
+        with ui.element("table").classes("compose-layers").props('aria-label="Layers"'):
+            with ui.element("tr"):
+                for name in names:
+                    with ui.element("th"):
+                        ui.label(name)
+            for row in rows:
+                with ui.element("tr"):
+                    for name in names:
+                        with ui.element("td"):
+                            ui.label(str(row.get(name, "")))
+
+    # -- search spaces ----------------------------------------------------------------------------
+
+    def _build_space(self, place: Place, field: FormField) -> None:
+        for name in self._space(place):
+            self._build_parameter((*place, name))
+        self._build_new(place, "Add a parameter", "[]", field.choices)
+
+    def _build_new(
+        self, place: Place, words: str, value: str, suggestions: Sequence[str] = ()
+    ) -> None:
+        """Build what adds a key to a table."""
+
+        def add() -> None:
+            name = str(element.value or "").strip()
+            if name and self._composer.document.get((*place, name)) is None:
+                self._composer.edit("set", (*place, name), [] if value == "[]" else "")
+
+        with ui.element("div").classes("compose-new"):
+            element = ui.input(autocomplete=list(suggestions) or None)
+            element.props(f'outlined dense placeholder="name" aria-label="{words}"')
+            element.on("keydown.enter", add)
+            ui.button(words, icon="add", on_click=add).props("flat dense no-caps")
+
+    def _build_parameter(self, place: Place) -> None:
+        composer = self._composer
+        name = str(place[-1])
+        parameter = parameter_of(composer.document.get(place))
+        with ui.element("div").classes("compose-parameter"):
+            ui.label(name).classes("compose-key")
+            kind = ui.select(list(PARAMETER_KINDS), value=parameter.kind)
+            kind.props(f'outlined dense aria-label="kind of {_safe(name)}"')
+            box = ui.element("div").classes("compose-numbers")
+            remove = ui.button(icon="delete", on_click=lambda: composer.edit("remove", place))
+            remove.props(f'flat dense aria-label="remove {_safe(name)}"')
+        error = ui.label().classes("compose-error")
+        texts: dict[str, Any] = {}
+
+        def said() -> Parameter:
+            given = {key: str(element.value or "") for key, element in texts.items()}
+            return Parameter(str(kind.value), given, parameter.condition)
+
+        def fill(texts_of: Any) -> None:
+            box.clear()
+            texts.clear()
+            with box:
+                for key in PARAMETER_KINDS[str(kind.value)]:
+                    element = ui.input(key, value=texts_of.get(key, ""))
+                    element.props(f'outlined dense aria-label="{key} of {_safe(name)}"')
+                    element.on("blur", commit).on("keydown.enter", commit)
+                    texts[key] = element
+
+        def commit() -> None:
+            try:
+                value = value_of(said())
+            except DielError as problem:
+                error.text = str(problem)
+                return
+            error.text = ""
+            if value != composer.document.get(place):
+                composer.edit("set", place, value)
+
+        def update() -> None:
+            value = composer.document.get(place)
+            try:
+                is_shown = value_of(said()) == value
+            except DielError:  # which somebody is about to complete
+                return
+            if not is_shown:
+                kind.value = parameter_of(value).kind
+                fill(parameter_of(value).texts)
+
+        kind.on_value_change(lambda: fill({key: e.value for key, e in texts.items()}))
+        fill(parameter.texts)
+        self._entries.append(_Entry(place, _plain(name), _RowError(error), update))
+
+
+class _RowError:
+    """Shows what is wrong with a parameter below its row."""
+
+    def __init__(self, label: ui.label) -> None:
+        self._label = label
+
+    @property
+    def error(self) -> str | None:
+        """What is wrong."""
+        return self._label.text or None
+
+    @error.setter
+    def error(self, words: str | None) -> None:
+        self._label.text = words or ""
+
+
+def _plain(name: str) -> FormField:
+    return FormField((name,), "value", "", "anything that TOML can write", "", "", (), False)
+
+
+def _safe(text: str) -> str:
+    """Return a text as it may stand in quotes of an element's properties."""
+    return "".join(sign for sign in text if sign not in '"\\' and sign >= " ")

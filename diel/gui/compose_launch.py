@@ -1,0 +1,287 @@
+"""Starting a workflow from the page that composes it: here with mpiexec, or as a batch job."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import shutil
+import subprocess
+import tempfile
+import time
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Final
+
+from nicegui import run, ui
+
+from diel.errors import DielError, LaunchError, PageError
+from diel.executive.launch import available_cores
+from diel.executive.sbatch import script_of_file
+from diel.gui.inspection import places
+from diel.gui.processes import exit_code_of, start_command
+from diel.gui.site import address
+from diel.run.directory import RunDirectory
+from diel.run.journal import JournalReader
+from diel.run.records import RunCreated
+
+if TYPE_CHECKING:
+    from diel.gui.compose import Composer
+
+_RUNS: Final = "runs"
+_LOG: Final = "diel-run.log"
+_START_S: Final = 60.0
+_LOOK_EVERY_S: Final = 0.2
+_SUBMIT_S: Final = 60.0
+_LAST_BYTES: Final = 4000
+_found: set[Path] = set()
+"""Run directories that starts from this server were told of."""
+
+
+class Launcher:
+    """The pane that starts what is composed."""
+
+    def __init__(self, composer: Composer) -> None:
+        self._composer = composer
+        self._is_starting = False
+        self._shown: Any = None
+        with (
+            ui.element("section")
+            .classes("compose-pane compose-launch")
+            .props('aria-label="Launch"')
+        ):
+            ui.label("Launch").props('role="heading" aria-level="2"').classes("compose-heading")
+            with ui.element("div").classes("compose-bar"):
+                self._ranks = _number("MPI ranks")
+                self._per_node = _number("ranks on each node")
+                for field in (self._ranks, self._per_node):
+                    field.on_value_change(self._show_places)
+                self._start = ui.button("Start here", icon="play_arrow", on_click=self._run)
+                self._start.props("no-caps")
+            self._needs = ui.label().classes("compose-hint").props('role="status"')
+            with ui.expansion("Where ranks would be").classes("compose-more").props("dense"):
+                self._places = ui.element("div")
+            with ui.expansion("Batch script for Slurm").classes("compose-more").props("dense"):
+                self._build_script()
+
+    def show(self, *, is_known: bool) -> None:
+        """Show the ranks that the text needs, once it is known to be right."""
+        found = self._composer.inspection
+        shown = (found.source, is_known, self._is_starting)
+        if shown == self._shown:
+            return
+        self._shown = shown
+        needs = found.needs if is_known else None
+        self._start.set_enabled(needs is not None and not self._is_starting)
+        if needs is None:
+            count = len(found.problems)
+            self._needs.text = (
+                f"{count} problem{'' if count == 1 else 's'} to mend before it can run."
+                if is_known
+                else "Checking ..."
+            )
+            return
+        self._needs.text = (
+            f"Ranks, those of the executive and the tuple space included: {needs.minimum} at "
+            f"least, {needs.moment} at the largest moment, {needs.total} in sum. "
+            f"This machine has {available_cores()} cores."
+        )
+        if not self._ranks.value:
+            self._ranks.props["placeholder"] = str(needs.moment)
+        self._show_places()
+
+    # -- where ranks would be ---------------------------------------------------------------------
+
+    def _show_places(self) -> None:
+        found = self._composer.inspection
+        self._places.clear()
+        if found.workflow is None or found.needs is None:
+            return
+        ranks = _whole(self._ranks.value) or found.needs.moment
+        per_node = _whole(self._per_node.value) or ranks
+        with self._places:
+            try:
+                shown = places(
+                    found.workflow, ranks=ranks, per_node=per_node, shown_as=self._name()
+                )
+            except DielError as error:
+                ui.label(str(error)).classes("compose-error")
+                return
+            with ui.element("table").classes("compose-layers").props('aria-label="Places"'):
+                for tag, row in [("th", shown.columns), *(("td", row) for row in shown.rows)]:
+                    with ui.element("tr"):
+                        for text in row:
+                            with ui.element(tag):
+                                ui.label(text)
+            if shown.note:
+                ui.label(shown.note)
+
+    def _name(self) -> str:
+        path = self._composer.path
+        return path.name if path is not None else "the workflow"
+
+    # -- here -------------------------------------------------------------------------------------
+
+    async def _run(self) -> None:
+        composer = self._composer
+        if not composer.is_saved and not await composer.save():
+            return
+        if composer.path is None or self._is_starting:
+            return
+        folder = composer.site.folder
+        arguments = ["run", str(composer.path), "--runs", str(folder / _RUNS)]
+        if ranks := _whole(self._ranks.value):
+            arguments += ["--ranks", str(ranks)]
+        self._is_starting = True
+        self._start.set_enabled(False)
+        try:
+            with composer.refusals_told():
+                ui.notify("starting ...")
+                started = await run.io_bound(start_run, arguments, folder, composer.path)
+                if started is not None:
+                    ui.navigate.to(address("/run", path=composer.site.name_of(started)))
+        finally:
+            self._is_starting = False
+            self._start.set_enabled(True)
+
+    # -- as a batch job ---------------------------------------------------------------------------
+
+    def _build_script(self) -> None:
+        with ui.element("div").classes("compose-bar"):
+            self._nodes = _number("nodes")
+            self._time = ui.input("time limit, such as 2:00:00").props("outlined dense")
+            self._partition = ui.input("partition").props("outlined dense")
+            ui.button("Write script", on_click=self._write_script).props("flat no-caps")
+        self._script = ui.code("", language="bash").classes("compose-script")
+        self._script.set_visibility(False)
+        with ui.element("div").classes("compose-bar") as self._with_script:
+            ui.button("Download", icon="download", on_click=self._download).props("flat no-caps")
+            if shutil.which("sbatch"):
+                ui.button("Submit", icon="send", on_click=self._submit).props("flat no-caps")
+        self._with_script.set_visibility(False)
+
+    async def _write_script(self) -> None:
+        composer = self._composer
+        with composer.refusals_told():
+            workflow = composer.inspection.workflow
+            if workflow is None or composer.inspection.source != composer.document.text:
+                raise LaunchError("the workflow has problems, or is being checked: mend it first")
+            if not composer.is_saved and not await composer.save():
+                return
+            text = script_of_file(
+                workflow,
+                str(composer.path),
+                ranks=_whole(self._ranks.value),
+                nodes=_whole(self._nodes.value),
+                per_node=_whole(self._per_node.value),
+                time_limit=self._time.value or None,
+                partition=self._partition.value or None,
+            )
+            self._script.content = text
+            self._script.set_visibility(True)
+            self._with_script.set_visibility(True)
+
+    def _download(self) -> None:
+        ui.download.content(self._script.content, f"{Path(self._name()).stem}.sh", "text/plain")
+
+    async def _submit(self) -> None:
+        composer = self._composer
+        with ui.dialog() as dialog, ui.card():
+            ui.label("Submit this script to Slurm?")
+            with ui.row():
+                ui.button("Submit", on_click=lambda: dialog.submit(True))
+                ui.button("Cancel", on_click=lambda: dialog.submit(False)).props("flat")
+        if await dialog:
+            with composer.refusals_told():
+                said = await run.io_bound(submit, self._script.content, composer.site.folder)
+                ui.notify(said or "submitted", type="positive")
+        dialog.delete()
+
+
+def start_run(arguments: list[str], folder: Path, file: Path) -> Path:
+    """Start ``diel run`` and return the directory of its run, once that is there.
+
+    What it prints goes to ``logs/diel-run.log`` of the run's directory.
+
+    Raises
+    ------
+    PageError
+        If it ends, or takes too long, before it has one: with what it said.
+    """
+    runs = folder / _RUNS
+    try:
+        runs.mkdir(exist_ok=True)
+        descriptor, name = tempfile.mkstemp(dir=runs, prefix=".starting-", suffix=".log")
+        os.close(descriptor)
+    except OSError as error:
+        raise PageError(f"{runs} cannot be written: {error.strerror}") from error
+    log = Path(name)
+    known = set(runs.iterdir())
+    process = start_command(arguments, folder, log)
+    end_s = time.monotonic() + _START_S
+    try:
+        while time.monotonic() < end_s:
+            for place in set(runs.iterdir()) - known:
+                if _is_of(place, file):
+                    with contextlib.suppress(OSError):
+                        log.rename(place / "logs" / _LOG)
+                    return place
+            if exit_code_of(process) is not None:
+                words = _last_words(log)
+                raise PageError(words or f"diel run {file.name} has ended without a word")
+            time.sleep(_LOOK_EVERY_S)
+        raise PageError(
+            f"diel run {file.name} has made no run directory for {_START_S:g} s: {_last_words(log)}"
+        )
+    finally:
+        log.unlink(missing_ok=True)
+
+
+def _is_of(place: Path, file: Path) -> bool:
+    """Whether a run directory has been made for a file, and no start was told of it before."""
+    if not RunDirectory(place).journal.is_file() or place in _found:
+        return False
+    records = JournalReader(RunDirectory(place).journal).new_records()
+    is_ours = any(isinstance(record, RunCreated) and record.file == str(file) for record in records)
+    if is_ours:
+        _found.add(place)
+    return is_ours
+
+
+def _last_words(log: Path) -> str:
+    with contextlib.suppress(OSError):
+        return log.read_bytes()[-_LAST_BYTES:].decode("utf-8", "replace").strip()
+    return ""
+
+
+def submit(script: str, folder: Path) -> str:
+    """Hand a script to ``sbatch``; return what it said.
+
+    Raises
+    ------
+    PageError
+        If it refuses, or does not answer.
+    """
+    try:
+        done = subprocess.run(
+            ["sbatch"],
+            input=script,
+            cwd=folder,
+            capture_output=True,
+            text=True,
+            check=False,
+            timeout=_SUBMIT_S,
+        )
+    except (OSError, subprocess.TimeoutExpired) as error:
+        raise PageError(f"sbatch does not answer: {error}") from error
+    if done.returncode:
+        raise PageError(f"sbatch refuses: {done.stderr.strip()[-_LAST_BYTES:]}")
+    return done.stdout.strip()
+
+
+def _number(label: str) -> ui.input:
+    return ui.input(label).props('outlined dense inputmode="numeric"').classes("compose-number")
+
+
+def _whole(text: Any) -> int | None:
+    """Return a positive whole number; None if there is none."""
+    text = str(text or "").strip()
+    return int(text) if text.isascii() and text.isdigit() and 0 < int(text) < 10**7 else None

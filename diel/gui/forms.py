@@ -1,0 +1,272 @@
+"""Forms of tables of a workflow file: which fields a model has, and what is typed into them.
+
+::
+
+    fields_of(model)         a FormField for each key that the model knows
+    typed(field, text)       what somebody typed, as a value of the file
+    shown(field, value)      a value of the file, as it stands in the field
+
+    parameter_of(value)      an entry of a search space as a Parameter: its kind, and a text for
+    value_of(parameter)      each of its numbers; and back
+
+An author of ``Options`` may say more of a field in ``json_schema_extra``: ``{"form": "module"}``,
+the name of a module of the file; ``{"form": "space"}``, a table of parameters with what each may
+be; ``{"suggestions": [...]}``, what is commonly written; ``{"unit": "ranks"}``.
+"""
+
+from __future__ import annotations
+
+import re
+import shlex
+import sys
+from collections.abc import Iterator, Mapping
+from typing import Any, Final, Literal, get_args
+
+from pydantic import BaseModel
+from pydantic.fields import FieldInfo
+
+from diel.errors import EditRefused
+from diel.frozen import Frozen
+from diel.text import as_toml
+from diel.workflow.annotations import FieldType, describe, item_of
+from diel.workflow.problems import keys_of
+from diel.workflow.schema import default_of, unit_of
+
+if sys.version_info >= (3, 11):
+    import tomllib
+else:
+    import tomli as tomllib
+
+Kind = Literal["text", "value", "switch", "choice", "names", "table", "space", "module"]
+
+
+class FormField(Frozen):
+    """One key of a table, as a form shows it.
+
+    Attributes
+    ----------
+    path : tuple of str
+        The keys from the table to it.
+    kind : str
+        ``text``: a string; ``value``: anything that TOML can write; ``switch``; ``choice`` of
+        `choices`; ``names``: several words; ``table``: a heading of the fields that follow;
+        ``space`` and ``module``: see the file's docstring.
+    help : str
+        What its author says of it.
+    accepts : str
+        What may be written, in words.
+    unit : str
+        Empty if it has none.
+    default : str
+        As TOML writes it; empty if there is none.
+    choices : tuple of str
+        Of ``choice``: all there are; of others what is commonly written.
+    is_required : bool
+    """
+
+    path: tuple[str, ...]
+    kind: Kind
+    help: str
+    accepts: str
+    unit: str
+    default: str
+    choices: tuple[str, ...]
+    is_required: bool
+
+    @property
+    def label(self) -> str:
+        """The keys, joined by dots."""
+        return ".".join(self.path)
+
+
+def fields_of(
+    model: type[BaseModel], without: tuple[str, ...] = (), above: tuple[str, ...] = ()
+) -> Iterator[FormField]:
+    """Yield the fields of a model in its order, those of tables inside of it too."""
+    for name, info in keys_of(model).items():
+        if name in without:
+            continue
+        field_type = FieldType.of(info)
+        found = _field((*above, name), info, field_type)
+        yield found
+        if found.kind == "table" and field_type.model is not None:
+            yield from fields_of(field_type.model, above=(*above, name))
+
+
+def _field(path: tuple[str, ...], info: FieldInfo, field_type: FieldType) -> FormField:
+    extra = info.json_schema_extra if isinstance(info.json_schema_extra, dict) else {}
+    suggestions = extra.get("suggestions")
+    choices = tuple(str(word) for word in suggestions) if isinstance(suggestions, list) else ()
+    kind: Kind = "value"
+    if extra.get("form") in ("space", "module"):
+        kind = "space" if extra["form"] == "space" else "module"
+    elif field_type.model is not None:
+        kind = "table"
+    elif field_type.origin is Literal and all(
+        isinstance(word, str) for word in get_args(field_type.type)
+    ):
+        kind, choices = "choice", tuple(get_args(field_type.type))
+    elif field_type.type is bool:
+        kind = "switch"
+    elif field_type.type is str:
+        kind = "text"
+    elif field_type.is_list and item_of(field_type, 0).type is str:
+        kind = "names"
+    unit = unit_of(info)
+    default = default_of(info)
+    return FormField(
+        path,
+        kind,
+        info.description or "",
+        describe(field_type) or "",
+        "" if unit == "none" else unit,
+        default,
+        choices,
+        info.is_required(),
+    )
+
+
+def typed(field: FormField, text: str) -> Any:
+    """Return the value of the file that a text in a field means; None if it is to be left out.
+
+    What TOML cannot read is a string, or several words: ``fill`` and ``2 GiB`` need no quotes.
+    """
+    if not text.strip():
+        return None
+    if field.kind in ("text", "choice", "module"):
+        return text
+    value = typed_value(text)
+    if field.kind != "names" or not isinstance(value, str):
+        return value
+    try:
+        return shlex.split(value)
+    except ValueError:  # a quote that is not closed
+        return [value]
+
+
+def typed_value(text: str) -> Any:
+    """Return the value that TOML reads from a text, or else the text itself."""
+    text = text.strip()
+    try:
+        found = tomllib.loads(f"v = {text}") if "\n" not in text else {}
+    except ValueError:
+        found = {}
+    value = found.get("v") if len(found) == 1 else None
+    return value if isinstance(value, (bool, int, float, str, list, dict)) else text
+
+
+def shown(field: FormField, value: Any) -> str:
+    """Return how a value stands in a field: `typed` gives it back."""
+    if value is None:
+        return ""
+    if isinstance(value, str) and typed(field, value) == value:
+        return value
+    return as_toml(value)
+
+
+# -- parameters of a search space -----------------------------------------------------------------
+
+PARAMETER_KINDS: Final[Mapping[str, tuple[str, ...]]] = {
+    "choices": ("values",),
+    "one value": ("value",),
+    "range": ("from", "to"),
+    "log range": ("from", "to"),
+    "steps": ("from", "to", "step"),
+    "log steps": ("from", "to", "log_steps"),
+    "as written": ("text",),
+}
+"""The kinds of a parameter, each with what has to be said of it."""
+
+_LOG: Final = "log"
+_WORD: Final = re.compile(r"[A-Za-z_][\w.-]*", re.ASCII)
+
+
+class Parameter(Frozen):
+    """What a parameter of a search space may be, as a form shows it.
+
+    Attributes
+    ----------
+    kind : str
+        One of `PARAMETER_KINDS`.
+    texts : mapping of str to str
+        What stands in its fields.
+    condition : str
+        Its ``if``, as TOML writes it; empty if it has none.
+    """
+
+    kind: str
+    texts: Mapping[str, str]
+    condition: str = ""
+
+
+def parameter_of(value: Any) -> Parameter:
+    """Return what an entry of a search space says."""
+    if isinstance(value, list):
+        return Parameter("choices", {"values": _listed(value)})
+    if not isinstance(value, dict):
+        return Parameter("one value", {"value": _one(value)})
+    rest = {key: item for key, item in value.items() if key != "if"}
+    condition = as_toml(value["if"]) if "if" in value else ""
+    scale = rest.pop("scale", None)
+    for kind, keys in PARAMETER_KINDS.items():
+        if set(keys) == set(rest) and scale == (_LOG if kind == "log range" else None):
+            return Parameter(kind, {key: as_toml(rest[key]) for key in keys}, condition)
+    if set(rest) == {"choices"} and isinstance(rest["choices"], list) and scale is None:
+        texts = {"values": _listed(rest["choices"])}
+        return Parameter("choices", texts, condition)
+    return Parameter("as written", {"text": as_toml(value)})
+
+
+def _one(value: Any) -> str:
+    is_plain = isinstance(value, str) and value and typed_value(value) == value
+    return str(value) if is_plain else as_toml(value)
+
+
+def _listed(values: list[Any]) -> str:
+    """Write items with commas between them, words without quotes if all are plain words."""
+    if all(isinstance(value, str) and _WORD.fullmatch(value) for value in values) and all(
+        typed_value(value) == value for value in values
+    ):
+        return ", ".join(values)
+    return ", ".join(map(as_toml, values))
+
+
+def value_of(parameter: Parameter) -> Any:
+    """Return the entry of a search space that a form says.
+
+    Raises
+    ------
+    EditRefused
+        If something is missing, or a list cannot be read.
+    """
+    keys = PARAMETER_KINDS[parameter.kind]
+    missing = [key for key in keys if not parameter.texts.get(key, "").strip()]
+    if missing:
+        raise EditRefused(f"{' and '.join(missing)} missing", "say what the parameter may be")
+    texts = {key: parameter.texts[key] for key in keys}
+    if parameter.kind == "choices":
+        values = _items(texts["values"])
+        value: Any = {"choices": values} if parameter.condition else values
+    elif parameter.kind in ("one value", "as written"):
+        value = typed_value(next(iter(texts.values())))
+        if parameter.condition and parameter.kind == "one value":
+            value = {"value": value}
+    else:
+        value = {key: typed_value(text) for key, text in texts.items()}
+        if parameter.kind == "log range":
+            value["scale"] = _LOG
+    if parameter.condition and isinstance(value, dict):
+        value["if"] = typed_value(parameter.condition)
+    return value
+
+
+def _items(text: str) -> list[Any]:
+    """Read items with commas between them: TOML's, or words without quotes."""
+    try:
+        return list(tomllib.loads(f"v = [{text}]")["v"])
+    except ValueError:
+        if any(sign in text for sign in "[]{}\"'"):
+            raise EditRefused(
+                f"{text!r} is no list", 'write values with commas between them: 16, 32 or "a", "b"'
+            ) from None
+        return [typed_value(item) for item in text.split(",") if item.strip()]

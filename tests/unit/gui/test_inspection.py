@@ -1,0 +1,41 @@
+"""What is known of a workflow's text while it is edited."""
+
+from __future__ import annotations
+
+import pytest
+from support import ROOT
+
+from diel.errors import DielError
+from diel.gui.inspection import inspect, places, point_in_words
+from diel.workflow.load import draft_of_text, read_draft
+
+DIGITS = ROOT / "workflows" / "digits_grid.toml"
+
+
+def test_a_sweep_is_previewed_and_its_options_have_models() -> None:
+    pytest.importorskip("sklearn")
+    found = inspect(read_draft(DIGITS))
+    assert found.problems == []
+    assert found.workflow is not None
+    assert found.needs is not None
+    (sweep,) = found.sweeps
+    assert "trials, grid, tried by trainer" in found.sweeps[sweep]
+    assert len(found.points[sweep]) == 5
+    assert " = " in point_in_words(found.points[sweep][0])
+    assert found.models.keys() == {module.name for module in found.workflow.modules}
+    shown = places(found.workflow, ranks=8, per_node=3, shown_as="digits")
+    assert {row[0] for row in shown.rows} == {"node 0", "node 1", "node 2"}
+    assert ("node 0", "", "the executive", "", "0", "", "") in shown.rows
+    with pytest.raises(DielError, match="ranks"):
+        places(found.workflow, ranks=1, per_node=1, shown_as="digits")
+
+
+def test_problems_of_options_are_there_with_those_of_the_file() -> None:
+    text = DIGITS.read_text().replace("[module.options.space]", "sed = 1\n[module.options.space]")
+    found = inspect(draft_of_text(text.replace("[[group]]", "[[grup]]"), DIGITS))
+    assert [problem.message for problem in found.problems] == [
+        'unknown key sed', 'unknown table grup',
+    ]  # fmt: skip
+    assert all(problem.remedy and problem.line for problem in found.problems)
+    assert found.workflow is None
+    assert "trainer" in found.models
