@@ -71,14 +71,14 @@ def arrays_in_a_step() -> float:
     from dnn import SGD, NeuralNetwork, mlp
     from dnn.seeds import epoch_order
     from dnn.training.data import Samples
-    from dnn.training.epoch import Trainer
+    from dnn.training.epoch import Trainer, TrainingTask
 
     generator = np.random.default_rng(SEED)
     x = generator.normal(size=(32 * STEPS, 13)).astype("f4")
     y = generator.integers(0, 2, len(x))
     model = NeuralNetwork(mlp(13, [16] * 5, 2, "relu"), optimizer=SGD(0.05), seed=SEED)
     network = model._network
-    trainer = Trainer(network, model._update, Samples(x, y), 32)
+    trainer = Trainer(network, TrainingTask(model._update, Samples(x, y), 32))
     trainer.epoch(epoch_order(len(x), SEED, 0))
     order = epoch_order(len(x), SEED, 1)
     trainer._order[...] = order

@@ -294,7 +294,7 @@ class NeuralNetwork(Networks):
                 pauses=pauses,
             )
             (history,) = fit.histories
-            stack.callback(setattr, self, "_trainer", None)  # which would hold the data
+            stack.callback(setattr, self, "_last", None)  # which would hold the data
             watch = None
             if callbacks or progress is not False:
                 from dnn.callbacks import watching

@@ -13,7 +13,7 @@ in one flat buffer, which ranks of one host share where they can.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any, Literal
 from weakref import WeakKeyDictionary
@@ -34,10 +34,10 @@ from dnn.metrics import of_sums
 from dnn.optimizers import Optimizer, Update
 from dnn.precision import Precision
 from dnn.training.data import Samples
-from dnn.training.epoch import Piece, Run, Stage, Trainer
+from dnn.training.epoch import Piece, Run, Stage, Trainer, TrainingTask
 from dnn.training.evaluation import sums_of
 from dnn.training.loss_scaling import LossScaling
-from dnn.training.network import BatchPlan, Network
+from dnn.training.network import Network
 from dnn.training.parallel import TrainerLike
 
 if TYPE_CHECKING:
@@ -212,6 +212,7 @@ class DataParallel(RanksScheme):
         super().begin(fit)
         if self.same_rows:
             return
+        fit.networks._last = None  # another rank may have more samples than before, or fewer
         self._counts[fit.networks._network] = self.communicator.gather_values(fit.training.count)
         if fit.class_counts:
             counts = np.array(fit.class_counts)
@@ -227,17 +228,9 @@ class DataParallel(RanksScheme):
             raise ConfigurationError('DataParallel: rows="own" has no pauses within an epoch')
         return counts
 
-    def trainer(
-        self,
-        network: Network,
-        update: Update | LossScaling,
-        samples: Samples,
-        batch_size: int,
-        inspect: Callable[[BatchPlan], None] | None = None,
-        accumulate: int = 1,
-    ) -> TrainerLike:
+    def trainer(self, network: Network, task: TrainingTask) -> TrainerLike:
         """Return what trains on this rank's part of each batch."""
-        return _PartTrainer(self, network, update, samples, batch_size, inspect, accumulate)
+        return _PartTrainer(self, network, task)
 
     def end_epoch(self, network: Network, update: Update | LossScaling) -> None:
         """Let running statistics be the mean of all ranks', and averages whole."""
@@ -291,34 +284,18 @@ class _PartTrainer(Trainer):
         self,
         scheme: DataParallel,
         network: Network,
-        update: Update | LossScaling,
-        samples: Samples,
-        batch_size: int,
-        inspect: Callable[[BatchPlan], None] | None,
-        accumulate: int,
+        task: TrainingTask,
     ) -> None:
         self._scheme = scheme
         self._communicator = scheme.communicator
-        self._given = batch_size
+        self._given = task.batch_size
         state = scheme._states.get(network)
         parts = None if state is None else state.parts
         self._exchange = GradientExchange(self._communicator, network, scheme.wire, parts)
         self._is_early = False  # whether sums are begun in the steps that are linked now
-        self._counts = scheme.counts(network, samples.count)
-        super().__init__(network, update, samples, batch_size, inspect, accumulate)
+        self._counts = scheme.counts(network, task.samples.count)
+        super().__init__(network, task)
         self._report: dict[str, Any] = {}
-
-    def suits(
-        self,
-        update: Update | LossScaling,
-        samples: Samples,
-        batch_size: int,
-        accumulate: int = 1,
-    ) -> bool:
-        """Whether it moves the parameters by this update, on data that lie where its own do."""
-        counts = self._scheme.counts(self._network, samples.count)
-        same = self._given == batch_size and self._counts == counts
-        return same and super().suits(update, samples, batch_size, accumulate)
 
     def _cut(self) -> list[Run]:
         communicator = self._communicator

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from numbers import Real
 from typing import Any
 
@@ -12,9 +12,9 @@ from dnn.distributed.shards import ShardedTrainer
 from dnn.errors import ConfigurationError, check_count
 from dnn.optimizers import Optimizer, Update
 from dnn.parameters import FlatBuffer
-from dnn.training.data import Samples
+from dnn.training.epoch import TrainingTask
 from dnn.training.loss_scaling import LossScaling
-from dnn.training.network import BatchPlan, Network
+from dnn.training.network import Network
 from dnn.training.parallel import TrainerLike
 
 __all__ = ["LocalSGD"]
@@ -113,18 +113,9 @@ class LocalSGD(RanksScheme):
         every = super().common_arrays(network, update)
         return [array for array in every if not any(array is each for each in own)]
 
-    def trainer(
-        self,
-        network: Network,
-        update: Update | LossScaling,
-        samples: Samples,
-        batch_size: int,
-        inspect: Callable[[BatchPlan], None] | None = None,
-        accumulate: int = 1,
-    ) -> TrainerLike:
-        """Return what trains a network for an epoch; `batch_size` is that of all ranks together."""
-        assert isinstance(update, Update)
-        return _LocalTrainer(self, network, update, samples, batch_size, inspect)
+    def trainer(self, network: Network, task: TrainingTask) -> TrainerLike:
+        """Return what trains a network for an epoch."""
+        return _LocalTrainer(self, network, task)
 
 
 class _LocalTrainer(ShardedTrainer):
@@ -134,14 +125,11 @@ class _LocalTrainer(ShardedTrainer):
         self,
         scheme: LocalSGD,
         network: Network,
-        update: Update,
-        samples: Samples,
-        batch_size: int,
-        inspect: Callable[[BatchPlan], None] | None,
+        task: TrainingTask,
     ) -> None:
         self._communicator = communicator = scheme.communicator
-        ranks = communicator.size
-        super().__init__(network, update, samples, batch_size, inspect, ranks, update)
+        assert isinstance(task.update, Update)
+        super().__init__(network, task, communicator.size, task.update)
         self._scheme = scheme
         self._totals: EpochTotals | None = None
         self._start: Array = network.ops.to_host(network.parameters.flat).copy()

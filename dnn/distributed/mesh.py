@@ -14,7 +14,7 @@ Shards exchange most, twice for each pair of layers, so they are neighbours: ran
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from itertools import pairwise
 from numbers import Integral
 from typing import TYPE_CHECKING, Any
@@ -37,9 +37,10 @@ from dnn.losses import Loss
 from dnn.optimizers import Optimizer, ParameterRule, Update
 from dnn.precision import Precision
 from dnn.training.data import Samples
+from dnn.training.epoch import TrainingTask
 from dnn.training.evaluation import evaluate, outputs_of
 from dnn.training.loss_scaling import LossScaling
-from dnn.training.network import BatchPlan, Network, PlanKind
+from dnn.training.network import Network, PlanKind
 from dnn.training.parallel import TrainerLike
 
 if TYPE_CHECKING:
@@ -295,26 +296,18 @@ class Mesh(RanksScheme):
         sums[...] = 0
         sums[:1] = total
 
-    def trainer(
-        self,
-        network: Network,
-        update: Update | LossScaling,
-        samples: Samples,
-        batch_size: int,
-        inspect: Callable[[BatchPlan], None] | None = None,
-        accumulate: int = 1,
-    ) -> TrainerLike:
-        """Return what trains a network for an epoch; `batch_size` is that of all ranks together.
+    def trainer(self, network: Network, task: TrainingTask) -> TrainerLike:
+        """Return what trains a network for an epoch.
 
         Raises
         ------
         ConfigurationError
             With ``check_finite``, which looks at plans of one process.
         """
-        if inspect is not None:
+        if task.inspect is not None:
             raise ConfigurationError("mesh: check_finite is for one process: leave it out")
         assert isinstance(network, StageNetwork)
-        return MeshTrainer(self, network, update, samples, batch_size)
+        return MeshTrainer(self, network, task)
 
     def end_epoch(self, network: Network, update: Update | LossScaling) -> None:
         """Let running statistics be the mean of all replicas'."""

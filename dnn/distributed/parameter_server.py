@@ -12,7 +12,7 @@ applied; all ranks then have the same parameters, optimizer's state and history.
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from typing import Any, cast
 
 from dnn.backend import Array
@@ -22,9 +22,9 @@ from dnn.distributed.transfers import Request, Transfer
 from dnn.distributed.workers import EpochArguments, ServedTrainer, ServerOptions
 from dnn.errors import ConfigurationError
 from dnn.optimizers import Optimizer, Update
-from dnn.training.data import Samples
+from dnn.training.epoch import TrainingTask
 from dnn.training.loss_scaling import LossScaling
-from dnn.training.network import BatchPlan, Network
+from dnn.training.network import Network
 from dnn.training.parallel import TrainerLike
 
 __all__ = ["AsynchronousSGD", "ParameterServer"]
@@ -101,18 +101,9 @@ class ParameterServer(RanksScheme):
         self.options.check(network, optimizer)
         return super().bind(network, optimizer)
 
-    def trainer(
-        self,
-        network: Network,
-        update: Update | LossScaling,
-        samples: Samples,
-        batch_size: int,
-        inspect: Callable[[BatchPlan], None] | None = None,
-        accumulate: int = 1,
-    ) -> TrainerLike:
+    def trainer(self, network: Network, task: TrainingTask) -> TrainerLike:
         """Return what trains a network for an epoch; `batch_size` is that of all ranks together."""
-        assert isinstance(update, Update)
-        return _RankTrainer(self, network, update, samples, batch_size, inspect)
+        return _RankTrainer(self, network, task)
 
     def end_epoch(self, network: Network, update: Update | LossScaling) -> None:
         """Let all ranks have what the optimizer remembers, which the server alone has kept."""
@@ -153,16 +144,13 @@ class _RankTrainer(ServedTrainer):
         self,
         scheme: ParameterServer,
         network: Network,
-        update: Update,
-        samples: Samples,
-        batch_size: int,
-        inspect: Callable[[BatchPlan], None] | None,
+        task: TrainingTask,
     ) -> None:
         # Its waits are needed besides what the protocol says.
         self._communicator = communicator = cast(MessageCommunicator, scheme.communicator)
         self._first = int(scheme.dedicated)  # the rank of worker 0
         workers = scheme.trainers
-        super().__init__(scheme.options, workers, network, update, samples, batch_size, inspect)
+        super().__init__(scheme.options, workers, network, task)
         self._totals: EpochTotals | None = None
         # Of each worker that is another rank.
         others = [w for w in range(workers) if communicator.rank == 0 and w + self._first]

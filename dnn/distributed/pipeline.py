@@ -28,11 +28,9 @@ from dnn.distributed.schedules import SCHEDULES, Action, most_kept
 from dnn.distributed.stage import StageNetwork, StagePlan
 from dnn.distributed.transfers import Request
 from dnn.graph.operation import Step
-from dnn.optimizers import Update
-from dnn.training.data import Rows, Samples
-from dnn.training.epoch import is_view_of_same
+from dnn.training.data import Rows
+from dnn.training.epoch import TrainingTask
 from dnn.training.evaluation import ROWS, load_part
-from dnn.training.loss_scaling import LossScaling
 from dnn.training.network import PlanKind, load_rows
 
 if TYPE_CHECKING:
@@ -61,29 +59,23 @@ class MeshTrainer:
     mesh : Mesh
     network : StageNetwork
         This rank's part.
-    update : Update
-        Of its parameters.
-    samples : Samples
-        The same on all ranks.
-    batch_size : int
-        Of all ranks together.
+    task : TrainingTask
+        With an update of its parameters, and samples that are the same on all ranks.
     """
 
     def __init__(
         self,
         mesh: Mesh,
         network: StageNetwork,
-        update: Update | LossScaling,
-        samples: Samples,
-        batch_size: int,
+        task: TrainingTask,
     ) -> None:
-        self.samples = samples
+        self.samples = samples = task.samples
         self.count = samples.count
-        self.batch_size = min(batch_size, self.count)
+        self.batch_size = min(task.batch_size, self.count)
         self.steps = -(-self.count // self.batch_size)
         self._mesh = mesh
         self._network = network
-        self._update = update
+        self._update = task.update
         self._ops = ops = network.ops
         self._weighted = samples.weights is not None
         slots = most_kept(self._actions_of(mesh.micro_batches))
@@ -106,21 +98,6 @@ class MeshTrainer:
         self._begin_batch(self.batch_size)
         rows = max(1, self._size(0))  # a rank may have no row of a small batch
         self._draws = network.training_plan(rows, 0, self._weighted, False).draws
-
-    def suits(
-        self,
-        update: Update | LossScaling,
-        samples: Samples,
-        batch_size: int,
-        accumulate: int = 1,
-    ) -> bool:
-        """Whether it trains by this update, on data that lie where its own do."""
-        return (
-            update is self._update
-            and (self.count, self.batch_size) == (samples.count, min(batch_size, samples.count))
-            and is_view_of_same(self.samples.x, samples.x)
-            and is_view_of_same(self.samples.y, samples.y)
-        )
 
     def tallies(self) -> list[list[int]] | None:
         """Return what was predicted in the last epoch, of all ranks together."""

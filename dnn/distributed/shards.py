@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 import numpy as np
@@ -10,10 +10,8 @@ import numpy as np
 from dnn.backend import Array
 from dnn.errors import ConfigurationError
 from dnn.optimizers import Update
-from dnn.training.data import Samples
-from dnn.training.epoch import Trainer, is_view_of_same
-from dnn.training.loss_scaling import LossScaling
-from dnn.training.network import BatchPlan, Network
+from dnn.training.epoch import Trainer, TrainingTask
+from dnn.training.network import Network
 
 __all__ = ["BatchRunner", "ShardedTrainer", "Shards"]
 
@@ -77,11 +75,8 @@ class BatchRunner:
     Parameters
     ----------
     network : Network
-    update : Update
-        What each batch ends with.
-    samples : Samples
-    inspect : callable, optional
-        As for `Trainer`.
+    task : TrainingTask
+        Whose update is what each batch ends with; the size of batches is said later.
 
     Attributes
     ----------
@@ -94,14 +89,10 @@ class BatchRunner:
     def __init__(
         self,
         network: Network,
-        update: Update,
-        samples: Samples,
-        inspect: Callable[[BatchPlan], None] | None = None,
+        task: TrainingTask,
     ) -> None:
         self._network = network
-        self._update = update
-        self._samples = samples
-        self._inspect = inspect
+        self._task = task
         self._trainers: dict[tuple[int, int], Trainer] = {}
         self.begin()
 
@@ -132,10 +123,9 @@ class BatchRunner:
         key = rows.shape[1], batch_size
         if key not in self._trainers:
             chosen = np.broadcast_to(np.intp(0), rows.shape)  # only the number of them matters
-            samples = replace(self._samples, rows=chosen)
-            self._trainers[key] = Trainer(
-                self._network, self._update, samples, batch_size, self._inspect
-            )
+            samples = replace(self._task.samples, rows=chosen)
+            task = replace(self._task, samples=samples, batch_size=batch_size)
+            self._trainers[key] = Trainer(self._network, task)
         trainer = self._trainers[key]
         means = trainer.epoch(np.ascontiguousarray(rows), seeds, number)
         self.losses += np.multiply(means, rows.shape[1])
@@ -150,13 +140,8 @@ class ShardedTrainer:
     Parameters
     ----------
     network : Network
-    update : Update
-        What moves its parameters.
-    samples : Samples
-    batch_size : int
-        Of all workers together.
-    inspect : callable, optional
-        As for `Trainer`.
+    task : TrainingTask
+        Batches are of all workers together.
     workers : int
     ends_with : Update
         What a worker ends a batch with.
@@ -174,34 +159,17 @@ class ShardedTrainer:
     def __init__(
         self,
         network: Network,
-        update: Update,
-        samples: Samples,
-        batch_size: int,
-        inspect: Callable[[BatchPlan], None] | None,
+        task: TrainingTask,
         workers: int,
         ends_with: Update,
     ) -> None:
-        self.samples = samples
-        self.count = samples.count
-        self.batch_size = min(batch_size, self.count)
+        assert isinstance(task.update, Update)
+        self.samples = task.samples
+        self.count = self.samples.count
+        self.batch_size = min(task.batch_size, self.count)
         self._network = network
-        self._update = update
+        self._update = task.update
         # An epoch, or a part of one, may have fewer samples than a batch, or than workers.
-        self._shards = Shards(self.count, batch_size, workers)
+        self._shards = Shards(self.count, task.batch_size, workers)
         self.steps = self._shards.batches
-        self._runner = BatchRunner(network, ends_with, samples, inspect)
-
-    def suits(
-        self,
-        update: Update | LossScaling,
-        samples: Samples,
-        batch_size: int,
-        accumulate: int = 1,
-    ) -> bool:
-        """Whether it moves the parameters by this update, on data that lie where its own do."""
-        return (
-            update is self._update
-            and (self.count, self.batch_size) == (samples.count, min(batch_size, samples.count))
-            and is_view_of_same(self.samples.x, samples.x)
-            and is_view_of_same(self.samples.y, samples.y)
-        )
+        self._runner = BatchRunner(network, replace(task, update=ends_with))

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import heapq
 import math
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -20,9 +20,9 @@ from dnn.distributed.workers import ServedTrainer, ServerOptions
 from dnn.errors import ConfigurationError, check_count
 from dnn.optimizers import Optimizer, Update
 from dnn.seeds import stream
-from dnn.training.data import Samples
+from dnn.training.epoch import TrainingTask
 from dnn.training.loss_scaling import LossScaling
-from dnn.training.network import BatchPlan, Network
+from dnn.training.network import Network
 from dnn.training.parallel import Scheme, TrainerLike
 
 __all__ = ["SimulatedWorkers"]
@@ -115,18 +115,9 @@ class SimulatedWorkers(Scheme):
         self.options.check(network, optimizer)
         return super().bind(network, optimizer)
 
-    def trainer(
-        self,
-        network: Network,
-        update: Update | LossScaling,
-        samples: Samples,
-        batch_size: int,
-        inspect: Callable[[BatchPlan], None] | None = None,
-        accumulate: int = 1,
-    ) -> TrainerLike:
-        """Return what trains a network for an epoch, `batch_size` being of all workers."""
-        assert isinstance(update, Update)
-        return _SimulatedTrainer(self, network, update, samples, batch_size, inspect)
+    def trainer(self, network: Network, task: TrainingTask) -> TrainerLike:
+        """Return what trains a network for an epoch, batches being of all workers together."""
+        return _SimulatedTrainer(self, network, task)
 
 
 class _SimulatedTrainer(ServedTrainer):
@@ -136,13 +127,10 @@ class _SimulatedTrainer(ServedTrainer):
         self,
         scheme: SimulatedWorkers,
         network: Network,
-        update: Update,
-        samples: Samples,
-        batch_size: int,
-        inspect: Callable[[BatchPlan], None] | None,
+        task: TrainingTask,
     ) -> None:
         workers = scheme.workers
-        super().__init__(scheme.options, workers, network, update, samples, batch_size, inspect)
+        super().__init__(scheme.options, workers, network, task)
         self._scheme = scheme
         self._messages = [self._new_message() for _ in range(workers)]
         self._simulated_s = 0.0

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 from dnn.backend import Array
@@ -10,8 +10,8 @@ from dnn.distributed.server import Message, Piece, Server, ServerCore
 from dnn.distributed.shards import ShardedTrainer
 from dnn.errors import ConfigurationError
 from dnn.optimizers import Optimizer, Update
-from dnn.training.data import Samples
-from dnn.training.network import BatchPlan, Network
+from dnn.training.epoch import TrainingTask
+from dnn.training.network import Network
 
 __all__ = ["EpochArguments", "ServedTrainer", "ServerOptions"]
 
@@ -68,16 +68,13 @@ class ServedTrainer(ShardedTrainer):
         options: ServerOptions,
         workers: int,
         network: Network,
-        update: Update,
-        samples: Samples,
-        batch_size: int,
-        inspect: Callable[[BatchPlan], None] | None,
+        task: TrainingTask,
     ) -> None:
         gradients = network.gradients.flat
         self._computed: Array = gradients.copy()
         copying = [(network.ops.copy, (gradients, self._computed))]
         ends_with = Update(copying, {}, {}, network.ops, gradients)
-        super().__init__(network, update, samples, batch_size, inspect, workers, ends_with)
+        super().__init__(network, task, workers, ends_with)
         self._options = options
         shards = self._shards
         self._parts = [

@@ -25,7 +25,7 @@ from dnn.training.data import Samples, lies_on_host
 from dnn.training.loss_scaling import LossScaling
 from dnn.training.network import BatchPlan, Network, PlanKind
 
-__all__ = ["Piece", "Run", "Stage", "Trainer", "is_view_of_same"]
+__all__ = ["Piece", "Run", "Stage", "Trainer", "TrainingTask"]
 
 
 class Stage:
@@ -127,19 +127,48 @@ class Piece:
     calls: list[Step]
 
 
+@dataclass(frozen=True)
+class TrainingTask:
+    """What a network is trained on, and what moves its parameters by that.
+
+    Attributes
+    ----------
+    update : Update or LossScaling
+        Moves the parameters by the gradients.
+    samples : Samples
+    batch_size : int
+        Of all ranks together.
+    inspect : callable, optional
+        Called with the plan of each batch before the parameters move.
+    accumulate : int
+        Each batch, or a rank's part of it, is computed in so many pieces of nearly equal size,
+        whose gradients are added up before the parameters move: the memory is that of a piece.
+    """
+
+    update: Update | LossScaling
+    samples: Samples
+    batch_size: int
+    inspect: Callable[[BatchPlan], None] | None = None
+    accumulate: int = 1
+
+    def is_like(self, other: TrainingTask) -> bool:
+        """Whether one trainer does both: by one update, on data that lie at one place."""
+        mine, theirs = self.samples, other.samples
+        return (
+            self.update is other.update
+            and mine.count == theirs.count
+            and (self.batch_size, self.accumulate) == (other.batch_size, other.accumulate)
+            and _is_view_of_same(mine.x, theirs.x)
+            and _is_view_of_same(mine.y, theirs.y)
+        )
+
+
 class Trainer:
     """A training set, and plans for the batches that it is cut into.
 
-    `update` moves the network's parameters by its gradients. The last batch of an epoch holds what
-    remains, on a plan of its own. `inspect` is called with the plan of each batch before the
-    parameters move.
-
-    With `accumulate` each batch is computed in so many pieces of nearly equal size, whose gradients
-    are added up before the parameters move: the memory is that of a piece.
-
-    A training set that lies on the host is sent to a GPU batch by batch: the next one travels,
-    in a stream of its own, while this one is computed. Batches of `Images` are prepared in threads
-    beside it.
+    The last batch of an epoch holds what remains, on a plan of its own. A training set that lies on
+    the host is sent to a GPU batch by batch: the next one travels, in a stream of its own, while
+    this one is computed. Batches of `Images` are prepared in threads beside it.
 
     Raises
     ------
@@ -163,19 +192,14 @@ class Trainer:
     def __init__(
         self,
         network: Network,
-        update: Update | LossScaling,
-        samples: Samples,
-        batch_size: int,
-        inspect: Callable[[BatchPlan], None] | None = None,
-        accumulate: int = 1,
+        task: TrainingTask,
     ) -> None:
-        self.count = samples.count
-        self.batch_size = min(batch_size, self.count)
-        self.accumulate = accumulate
-        self.samples = samples
+        self.samples, self.accumulate = task.samples, task.accumulate
+        self.count = self.samples.count
+        self.batch_size = min(task.batch_size, self.count)
         self._network = network
-        self._update = update
-        self._inspect = inspect
+        self._update = task.update
+        self._inspect = task.inspect
         self._ops = ops = network.ops
         self._runs = [run for run in self._cut() if run.repeats]
         self.steps = sum(run.repeats for run in self._runs)
@@ -190,8 +214,8 @@ class Trainer:
         self._shape = shape = (*network.leading, sum(sizes))
         largest = max(sizes)
         self._stages: list[Stage] = []
-        if ops.device != "cpu" and lies_on_host(samples.x):
-            self._stages = [Stage(network, samples, largest) for _ in range(2)]
+        if ops.device != "cpu" and lies_on_host(self.samples.x):
+            self._stages = [Stage(network, self.samples, largest) for _ in range(2)]
         else:
             self._order = ops.memory(math.prod(shape) * 8).view(np.int64).reshape(shape)
         self._position = ops.asarray(np.zeros(3, np.int64))
@@ -201,7 +225,7 @@ class Trainer:
             self._tallies = ops.memory(math.prod(shape) * 8).view(np.int64).reshape(shape)
             self._no_tallies = np.zeros(shape, np.int64)
         self._sums: Array | None = None
-        if accumulate > 1 and largest > 1:
+        if self.accumulate > 1 and largest > 1:
             self._sums = empty(ops, network.gradients.flat.shape, network.dtype)
         # All are compiled before any is linked.
         for run in self._runs:
@@ -219,23 +243,6 @@ class Trainer:
     def _own(self, order: Array) -> Array:
         """Return which samples of an epoch are this process's: all."""
         return order
-
-    def suits(
-        self,
-        update: Update | LossScaling,
-        samples: Samples,
-        batch_size: int,
-        accumulate: int = 1,
-    ) -> bool:
-        """Whether it moves the parameters by this update, on data that lie where its own do."""
-        mine = self.samples
-        sizes = samples.count, min(batch_size, samples.count), accumulate
-        return (
-            update is self._update
-            and (self.count, self.batch_size, self.accumulate) == sizes
-            and is_view_of_same(mine.x, samples.x)
-            and is_view_of_same(mine.y, samples.y)
-        )
 
     def _parts(self, run: Run) -> list[slice]:
         """Return the pieces of a batch."""
@@ -491,7 +498,7 @@ class Trainer:
                     function(*arguments)
 
 
-def is_view_of_same(a: Array | Images, b: Array | Images) -> bool:
+def _is_view_of_same(a: Array | Images, b: Array | Images) -> bool:
     """Whether two arrays are the same memory in the same shape, or two sets of images one."""
     if not (isinstance(a, np.ndarray) and isinstance(b, np.ndarray)):
         return a is b

@@ -25,6 +25,7 @@ from dnn.optimizers import Optimizer, Update
 from dnn.precision import Precision
 from dnn.seeds import epoch_orders
 from dnn.training.data import Rows, Samples, checked_samples
+from dnn.training.epoch import TrainingTask
 from dnn.training.history import History
 from dnn.training.loss_scaling import LossScaling
 from dnn.training.network import BatchPlan
@@ -79,7 +80,7 @@ class Networks:
     def _use(self, update: Update | LossScaling) -> None:
         """Let this be what moves the parameters from now on."""
         self._update: Update | LossScaling = update
-        self._trainer: TrainerLike | None = None
+        self._last: tuple[TrainingTask, TrainerLike] | None = None
         self._network.average_by(update)
 
     def explain_divergence(self, k: int = 0) -> str:
@@ -103,14 +104,11 @@ class Networks:
         inspect: Callable[[BatchPlan], None] | None,
         accumulate: int,
     ) -> TrainerLike:
-        """Return what trains on samples: the one of the last call, if it suits."""
-        trainer = self._trainer
-        if trainer is None or not trainer.suits(self._update, samples, batch_size, accumulate):
-            trainer = self._scheme.trainer(
-                self._network, self._update, samples, batch_size, inspect, accumulate
-            )
-        self._trainer = trainer
-        return trainer
+        """Return what trains on samples: what did in the last call, if the task is like it."""
+        task = TrainingTask(self._update, samples, batch_size, inspect, accumulate)
+        if self._last is None or not self._last[0].is_like(task):
+            self._last = task, self._scheme.trainer(self._network, task)
+        return self._last[1]
 
     def _regroup(self, states: Sequence[State], indices: Sequence[int]) -> None:
         """Let the plans be of these networks alone.

@@ -7,7 +7,7 @@ is that of one process; those of `dnn.distributed` derive from it.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any, Protocol
 
@@ -18,10 +18,10 @@ from dnn.losses import Loss
 from dnn.optimizers import Optimizer, Update
 from dnn.precision import Precision
 from dnn.training.data import Samples
-from dnn.training.epoch import Trainer
+from dnn.training.epoch import Trainer, TrainingTask
 from dnn.training.evaluation import evaluate, outputs_of
 from dnn.training.loss_scaling import LossScaling
-from dnn.training.network import BatchPlan, Network, PlanKind
+from dnn.training.network import Network, PlanKind
 from dnn.training.state import states_of
 
 if TYPE_CHECKING:
@@ -37,16 +37,6 @@ class TrainerLike(Protocol):
     count: int
     batch_size: int
     steps: int
-
-    def suits(
-        self,
-        update: Update | LossScaling,
-        samples: Samples,
-        batch_size: int,
-        accumulate: int = 1,
-    ) -> bool:
-        """Whether it trains by this update, on data that lie where its own do."""
-        ...
 
     def epoch(self, order: Array, seeds: Sequence[int] = (), number: int = 0) -> list[float]:
         """Visit every sample once; return the mean loss of each of K networks."""
@@ -128,21 +118,9 @@ class Scheme:
         """Let other ranks end too if this one raises while epochs are trained."""
         yield
 
-    def trainer(
-        self,
-        network: Network,
-        update: Update | LossScaling,
-        samples: Samples,
-        batch_size: int,
-        inspect: Callable[[BatchPlan], None] | None = None,
-        accumulate: int = 1,
-    ) -> TrainerLike:
-        """Return what trains a network for an epoch.
-
-        `batch_size` is that of all ranks together, and each rank computes its part of a batch in
-        `accumulate` pieces.
-        """
-        return Trainer(network, update, samples, batch_size, inspect, accumulate)
+    def trainer(self, network: Network, task: TrainingTask) -> TrainerLike:
+        """Return what trains a network for an epoch; errors as for `Trainer`."""
+        return Trainer(network, task)
 
     def end_epoch(self, network: Network, update: Update | LossScaling) -> None:
         """Let all ranks predict alike after an epoch, with averages and running statistics too.

@@ -16,9 +16,7 @@ import numpy as np
 
 from dnn.backend import Array
 from dnn.errors import ConfigurationError
-from dnn.optimizers import Update
 from dnn.training.data import Samples
-from dnn.training.loss_scaling import LossScaling
 
 if TYPE_CHECKING:
     from dnn.training.parallel import TrainerLike
@@ -145,12 +143,6 @@ class EpochInParts:
         self._progress = progress
         self._networks = 1 if samples.rows is None else len(samples.rows)
         self._part(self._next())  # compiled before the epoch
-
-    def suits(
-        self, update: Update | LossScaling, samples: Samples, batch_size: int, accumulate: int = 1
-    ) -> bool:
-        """Say that the next epoch has another trainer."""
-        return False
 
     def _next(self) -> int:
         """Return how many samples the next part has."""

@@ -18,7 +18,7 @@ from dnn.backend.formula import UpdateFormula
 from dnn.backend.routines import CACHE_VARIABLE
 from dnn.seeds import epoch_order
 from dnn.training.data import Samples
-from dnn.training.epoch import Trainer
+from dnn.training.epoch import Trainer, TrainingTask
 
 pytest.importorskip("numba", reason="Numba is not installed: there are no compiled loops")
 
@@ -98,7 +98,9 @@ def test_a_linked_step_has_the_bits_of_its_parts(optimizer, threads):
             model = dnn.NeuralNetwork(dnn.mlp(150, [140, 140], 3), optimizer=optimizer, seed=1)
             network = model._network
             labels = y.astype(np.intp)
-            trainer = Trainer(network, model._update, Samples(x, labels), 100, inspect)
+            trainer = Trainer(
+                network, TrainingTask(model._update, Samples(x, labels), 100, inspect)
+            )
             for epoch in range(2):
                 trainer.epoch(epoch_order(len(x), 1, epoch))
             results.append(network.parameters.flat.copy())
@@ -133,7 +135,7 @@ def test_a_replayed_step_allocates_no_array():
     x, y = blobs(320, 13, 2)
     model = dnn.NeuralNetwork(dnn.mlp(13, [16] * 3, 2), optimizer=dnn.Adam(0.01), seed=1)
     network = model._network
-    trainer = Trainer(network, model._update, Samples(x, y.astype(np.intp)), 32)
+    trainer = Trainer(network, TrainingTask(model._update, Samples(x, y.astype(np.intp)), 32))
     trainer.epoch(epoch_order(len(x), 1, 0))
     ((piece,),) = trainer._pieces[0]
     ((call, arguments),) = piece.calls  # one call, all of it compiled

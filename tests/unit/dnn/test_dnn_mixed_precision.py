@@ -334,10 +334,10 @@ def test_an_ensemble_that_begins_again_has_the_first_scale():
     x *= 1e3
     found = dnn.Ensemble(dnn.mlp(8, [4], 2), seeds=[1, 2], dtype="float16")
     first = [history.loss for history in found.fit(x, y)]
-    trainer = found._trainer
+    trainer = found._last[1]
     found.restart([1, 2])
     assert [history.loss for history in found.fit(x, y)] == first
-    assert found._trainer is trainer  # with the steps that are compiled
+    assert found._last[1] is trainer  # with the steps that are compiled
 
 
 def test_looking_for_nan_and_looking_away_exclude_each_other():
