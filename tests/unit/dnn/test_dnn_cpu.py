@@ -360,3 +360,17 @@ def test_a_transposing_copy_is_compiled(ops, dtype, shape):
             out.fill(np.nan)
             Program(parts, turned).run()
             np.testing.assert_array_equal(out, turned)
+
+
+@pytest.mark.parametrize("dtype", TYPES)
+def test_every_element_is_set_in_parts_too(ops, dtype):
+    whole = np.empty((3, SPLIT_ELEMENTS), dtype)
+    for out in (whole[0, :5], whole[1:], whole[:, ::2], whole):
+        whole[...] = 7
+        ops.fill(2.0, out)
+        assert (out == 2).all()
+        assert np.count_nonzero(whole != 7) == out.size
+    parts = ops.fill.parts((np.nan, whole), 2)
+    assert len(parts) == 2
+    Program(parts, whole).run()
+    assert np.isnan(whole).all()

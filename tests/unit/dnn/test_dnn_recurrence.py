@@ -119,10 +119,22 @@ def test_several_networks_have_the_bits_of_each_alone(device, cell):
         np.testing.assert_array_equal(mine, np.stack(parts))
 
 
-def test_a_large_batch_on_several_threads_is_the_oracles_to_rounding():
+def test_blocks_of_products_compute_least_twice():
+    pytest.importorskip("numba", reason="kernels are compiled by Numba, which is not installed")
+    from dnn.backend.cpu.recurrence import _block_of
+    from dnn.backend.cpu.registers import registers
+
+    few, more = registers().rows, registers().more_rows
+    assert few < more
+    assert [_block_of(True, rows) for rows in (2 * few, 3 * more, 5 * more)] == [few, more, more]
+    assert _block_of(False, 3 * more) == 0
+
+
+@pytest.mark.parametrize("rows", [101, 100])  # blocks of one size or the other, on any threads
+def test_a_large_batch_on_several_threads_is_the_oracles_to_rounding(rows):
     pytest.importorskip("numba", reason="kernels are compiled by Numba, which is not installed")
     generator = np.random.default_rng(3)
-    shapes = [(3, 101, 17), (256, 17), (256, 64), (256,), (256,)]
+    shapes = [(3, rows, 17), (256, 17), (256, 64), (256,), (256,)]
     values = [(0.1 * generator.normal(size=shape)).astype("f4") for shape in shapes]
     nodes = [graph.placeholder(x.shape) for x in values]
     last = graph.recurrent(*nodes, cell="lstm", reverse=True).last
