@@ -165,7 +165,8 @@ diel.watch = (() => {
       cell: (key, row) => String(row[place]), order: (key, row) => row[place] });
     tables = {
       copies: new diel.Table(diel.part("copies"), [
-        { title: "copy", width: "minmax(110px, 1fr)", cell: (key) => key, order: (key) => key },
+        { title: "copy", width: "minmax(110px, 1fr)", cell: (key) => key,
+          order: (key) => key.replace(/\d+/g, (number) => number.padStart(9, "0")) },
         text_column("group", "minmax(80px, 1fr)", 0),
         text_column("ranks", "110px", 1),
         { title: "runs for", width: "90px", cell: (key, row) => since(row[2]),
@@ -247,6 +248,10 @@ diel.watch = (() => {
         diel.make("span", `diel-state diel-${state}`, words));
       return row;
     });
+    // The file may be another one meanwhile, or none that can be drawn.
+    const drawn = [...document.querySelectorAll(".diel-graph g.group")];
+    const names = new Set(drawn.map((element) => element.dataset.group));
+    diel.part("groups").hidden = Object.keys(groups).every((name) => names.has(name));
     diel.part("groups").replaceChildren(...rows);
   };
 

@@ -20,13 +20,13 @@ from diel.text import format_bytes
 
 Snapshot: TypeAlias = dict[str, Any]
 
-_BARS: Final = 40
+_BARS: Final = 12
 _MESSAGES: Final = 50
 _GIVEN_UP: Final = 10
 _REASONS: Final = 50
-_WAITS: Final = 20
+_WAITS: Final = 6
+_NAMED: Final = 4
 _NOT_YET: Final = ("starting", "queued", "waiting")
-_RANKS_NAMED: Final = 4
 _BY_KEY: Final = ("groups", "copies", "ranks")
 """Parts that are tables, of which rows are sent by their keys."""
 
@@ -158,19 +158,18 @@ def _reasons(view: RunView, status: StatusView) -> list[list[str]]:
     except ValueError:  # the groups of a damaged journal
         return []
     reasons = [[each.group, each.text] for each in found.groups if each.situation in _NOT_YET]
-    could = [
-        [f"rank {each.rank}", f"{each.what}: {_could_end(each)}"] for each in found.waits[:_WAITS]
-    ]
-    return reasons[:_REASONS] + could
+    reasons = reasons[:_REASONS]
+    reasons += [[f"rank {each.rank}", _could_end(each)] for each in found.waits[:_WAITS]]
+    if len(found.waits) > _WAITS:
+        reasons.append([f"... and {len(found.waits) - _WAITS} more ranks", "wait"])
+    return reasons
 
 
 def _could_end(wait: WaitExplanation) -> str:
     """Say who could end a wait, without the time that it has taken, which grows."""
-    return (
-        f"could be ended by {', '.join(wait.could_end_it)}"
-        if wait.could_end_it
-        else ("nobody can end it")
-    )
+    who = wait.could_end_it
+    named = ", ".join(who[:_NAMED]) + (f" and {len(who) - _NAMED} more" * (len(who) > _NAMED))
+    return f"{wait.what}: {f'could be ended by {named}' if who else 'nobody can end it'}"
 
 
 def _copies(view: RunView, waits: Mapping[int, WaitView]) -> dict[str, list[Any]]:
@@ -220,8 +219,8 @@ def _ranks(view: RunView, waits: Mapping[int, WaitView], *, is_over: bool) -> di
 
 
 def _named(ranks: Sequence[int]) -> str:
-    named = ", ".join(map(str, ranks[:_RANKS_NAMED]))
-    return named + (f", ... ({len(ranks)})" if len(ranks) > _RANKS_NAMED else "")
+    named = ", ".join(map(str, ranks[:_NAMED]))
+    return named + (f", ... ({len(ranks)})" if len(ranks) > _NAMED else "")
 
 
 def _bars(view: RunView, status: StatusView) -> list[list[Any]]:

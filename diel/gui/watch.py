@@ -80,6 +80,7 @@ class _WatchPage:
         self._shown: Snapshot = {}
         self._words = ""
         self._log: LogTail | None = None
+        self._first_log: str | None = None
         self._first_lane = 0
         self._next_look_s = 0.0
         self._next_names_s = 0.0
@@ -106,7 +107,7 @@ class _WatchPage:
                 if picture:
                     # Names in it are escaped by what draws it.
                     ui.html(picture, sanitize=False).classes("diel-picture")
-                _part("groups", "ul").classes("diel-groups").set_visibility(not picture)
+                _part("groups", "ul").classes("diel-groups")
             with ui.element("div"):
                 with _panel("Progress"):
                     _part("bars")
@@ -164,8 +165,12 @@ class _WatchPage:
             self._next_names_s = now_s + _NAMES_EVERY_S
             names = await run.io_bound(log_names, self._directory.logs)
             if names and names != self._names.options:
-                first = next((name for name in names if name != "launcher.log"), "launcher.log")
-                self._names.set_options(names, value=self._names.value or first)
+                # The launcher's stands there first, and mostly is empty: others are shown sooner.
+                value = self._names.value
+                if value in (None, "launcher.log") and value == self._first_log:
+                    value = next((name for name in names if name != "launcher.log"), names[0])
+                    self._first_log = value
+                self._names.set_options(names, value=value)
         if self._log is not None:
             await self._follow_log()
         is_due = now_s >= self._next_timeline_s

@@ -9,7 +9,7 @@ import select
 import shutil
 import subprocess
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 from urllib.parse import urlsplit
@@ -110,3 +110,9 @@ def served(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Served]:
     server.end()
     log = server.log.read_text()
     assert "Traceback" not in log, log
+
+
+@pytest.fixture(scope="module")
+def serve() -> Callable[..., Served]:
+    """Return what starts a server of a folder, to be ended by whoever starts it."""
+    return Served
