@@ -159,10 +159,14 @@ def _launch(options: argparse.Namespace, directory: RunDirectory | None) -> int:
     # While the ranks start:
     from diel.cli.display import display_for
     from diel.executive.leftovers import remove_leftovers
+    from diel.gui.addresses import watch_words
     from diel.loading.reports import conclude_reports
     from diel.run.trace import save_trace
 
     remove_leftovers()
+    words = watch_words(directory.path, is_private=sys.stdout.isatty())
+    if words:
+        print(f"watch it: {words}", flush=True)
     with display_for(directory, getattr(options, "top", None)) as display:
         status = launched.wait(display.refresh)
         for _ in range(launch.ATTEMPTS - 1):

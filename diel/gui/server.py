@@ -16,6 +16,7 @@ from typing import Any, Final
 from urllib.parse import urlencode
 
 from diel.errors import PageError
+from diel.gui.addresses import noted_server
 from diel.gui.security import LOG, MAX_BODY_BYTES, Guard
 from diel.run.history import is_run
 
@@ -51,8 +52,10 @@ def serve(options: argparse.Namespace) -> int:
     with listener:
         port = listener.getsockname()[1]
         app = Guard(_application(folder), token, _known_as(options.host))
-        _print_address(options.host, port, start, token)
-        _serve(app, listener)
+        base = _base(options.host, port)
+        _print_address(options.host, port, base, start, token)
+        with noted_server(folder, base, token):
+            _serve(app, listener)
     print("diel gui: ended; runs go on", flush=True)
     return 0
 
@@ -145,12 +148,14 @@ def _application(folder: Path) -> Any:
     return app
 
 
-def _print_address(host: str, port: int, start: str, token: str) -> None:
-    between = "&" if "?" in start else "?"
-    place = f"{start}{between}token={token}"
+def _base(host: str, port: int) -> str:
     reached = host if host not in ("0.0.0.0", "::", "") else socket.gethostname()
-    shown = f"[{reached}]" if ":" in reached else reached
-    print(f"diel gui: http://{shown}:{port}{place}")
+    return f"http://[{reached}]:{port}" if ":" in reached else f"http://{reached}:{port}"
+
+
+def _print_address(host: str, port: int, base: str, start: str, token: str) -> None:
+    between = "&" if "?" in start else "?"
+    print(f"diel gui: {base}{start}{between}token={token}")
     if _is_loopback(host):
         inside = f"[{host}]" if ":" in host else host
         print(
