@@ -28,6 +28,7 @@ from diel.gui.inspection import Inspection, inspect
 from diel.gui.site import Site, address, frame, page
 from diel.workflow.document import Document
 from diel.workflow.drawing import drawing_of_draft
+from diel.workflow.examples import Example, copy_example, list_examples
 from diel.workflow.load import draft_of_text, place_of
 from diel.workflow.source import SourceProblem, read_source
 from diel.workflow.svg import STYLE, draw_svg
@@ -44,7 +45,7 @@ def add_pages(site: Site) -> None:
     """Add the page that composes a workflow."""
 
     @page("/compose")
-    async def compose(file: str = "", example: str = "") -> None:
+    async def compose(file: str = "") -> None:
         path = site.resolve(file) if file else None
         if path is not None and path.suffix != ".toml":
             raise PageError(f"{file} is no workflow file: those end in .toml")
@@ -135,7 +136,13 @@ class Composer:
             with _button("Open", "folder_open"), ui.menu() as self._files:
                 pass
             self._files.on("show", self._list_files)
-            _button("New", "note_add", lambda: self._leave(address("/compose")))
+            with _button("New", "note_add"), ui.menu():
+                ui.menu_item("an empty workflow", lambda: ui.navigate.to(address("/compose")))
+                for example in list_examples():
+                    with ui.menu_item(
+                        example.name, lambda example=example: self._copy_example(example)
+                    ):
+                        ui.tooltip(example.text)
 
     def _build_edits(self) -> None:
         with ui.element("div").classes("compose-bar").props('role="toolbar" aria-label="Edit"'):
@@ -525,13 +532,16 @@ class Composer:
         with self._files:
             for file in found or []:
                 name = self.site.name_of(file)
-                ui.menu_item(name, lambda name=name: self._leave(address("/compose", file=name)))
+                ui.menu_item(name, lambda name=name: ui.navigate.to(address("/compose", file=name)))
             if not found:
                 ui.menu_item("no workflow file in this folder").props("disable")
 
-    def _leave(self, target: str) -> None:
-        """Open another page; the browser asks where there is something to lose."""
-        ui.navigate.to(target)
+    async def _copy_example(self, example: Example) -> None:
+        """Copy an example into the folder, with all that it needs, and open the copy."""
+        with self.refusals_told():
+            files = await run.io_bound(copy_example, example, self.site.folder)
+            if files:  # None: the server ends
+                ui.navigate.to(address("/compose", file=self.site.name_of(files[0])))
 
 
 def _tell(error: DielError) -> None:

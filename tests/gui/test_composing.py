@@ -123,5 +123,11 @@ def test_a_file_that_somebody_else_changed_is_not_overwritten_unasked(
     page.get_by_role("button", name="Overwrite").click()
     page.get_by_text("saved shared.toml").wait_for()
     assert file.read_text().startswith("# Kept.\n[[module]]\n")
+    page.get_by_role("button", name="New").click()
+    page.get_by_text("hello", exact=True).click()
+    page.wait_for_url("**/compose?file=hello.toml")
+    wait_for_text(page, 'name = "greeter"')
+    assert (served.folder / "hello.py").is_file()
+    page.get_by_text("No problem found.").wait_for()
     page.set_viewport_size({"width": 400, "height": 800})
     assert page.evaluate("document.documentElement.scrollWidth") <= 400
