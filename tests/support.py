@@ -61,9 +61,9 @@ def mpi_implementation() -> str:
 
 
 def once_is_enough() -> None:
-    """Skip a long training under another MPI: it depends on none."""
+    """Skip what depends on no MPI under another one than Open MPI."""
     if mpi_implementation() != "Open MPI":
-        pytest.skip("its networks are trained without MPI: once is enough, under Open MPI")
+        pytest.skip("what it shows depends on no MPI: once is enough, under Open MPI")
 
 
 def mpiexec(ranks: int) -> list[str]:

@@ -33,7 +33,8 @@ EXACT = ("synchronous", "average", "dedicated")
 
 def trained(scheme: Any) -> NeuralNetwork:
     # With plain SGD, averages after each step are data parallelism.
-    model = NeuralNetwork(mlp(4, [6], 2, "tanh"), optimizer=SGD(0.2), seed=2, parallel=scheme)
+    layers = mlp(4, [6], 2, "tanh")
+    model = NeuralNetwork(layers, optimizer=SGD(0.2), seed=2, parallel=scheme, device="numpy")
     model.fit(X, Y, epochs=8, batch_size=16, validation=(X[:20], Y[:20]), progress=False)
     return model
 
@@ -78,7 +79,10 @@ def test_a_failing_rank_is_named_on_all() -> None:
 
     x = X if COMM.Get_rank() != last else np.full_like(X, np.nan)
     model = NeuralNetwork(
-        mlp(4, [6], 2), optimizer=SGD(0.2), parallel=AsynchronousSGD(communicator)
+        mlp(4, [6], 2),
+        optimizer=SGD(0.2),
+        device="numpy",
+        parallel=AsynchronousSGD(communicator),
     )
     try:
         model.fit(x, Y, epochs=2, batch_size=16, progress=False)

@@ -29,7 +29,8 @@ def samples():
 def network(comm=None):
     scheme = DataParallel(comm) if comm is not None and comm.size > 1 else None
     layers = mlp(5, [8], 3, "tanh")
-    return NeuralNetwork(layers, optimizer=SGD(0.1, 0.9), seed=3, parallel=scheme)
+    optimizer = SGD(0.1, 0.9)
+    return NeuralNetwork(layers, optimizer=optimizer, seed=3, device="numpy", parallel=scheme)
 
 class Killed(Callback):
     every_steps = 4

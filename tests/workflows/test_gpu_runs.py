@@ -23,7 +23,7 @@ from support import (
     check_end,
     diel,
     execute,
-    mpi_implementation,
+    once_is_enough,
     results,
     run_dir,
     workflow,
@@ -45,9 +45,8 @@ def standin() -> dict[str, str]:
 
 @pytest.fixture
 def once() -> None:
-    """Skip a run under another MPI: what it is about depends on none."""
-    if mpi_implementation() != "Open MPI":
-        pytest.skip("it depends on no MPI: once is enough, under Open MPI")
+    """Skip what depends on no MPI under another one than Open MPI."""
+    once_is_enough()
 
 
 SWEEP = """\
@@ -155,6 +154,7 @@ def test_networks_that_do_not_fit_on_the_gpu_are_trained_in_halves(
     assert all(int(now) == int(before) // 2 for before, now in said)
 
 
+@pytest.mark.slow
 def test_the_tests_for_a_gpu_pass_on_the_stand_in(standin: dict[str, str], once: None) -> None:
     """So that a GPU is the only thing that is new to them.
 

@@ -51,6 +51,7 @@ def contains(output: str, line: str) -> bool:
 
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: page.stem)
 def test_the_page_step_by_step(page: Path, tmp_path: Path) -> None:
+    once_is_enough()
     kinds = follow(blocks(page), tmp_path)
     assert kinds.count("sh") > 5
     assert len(kinds) == page.read_text().count("```") // 2

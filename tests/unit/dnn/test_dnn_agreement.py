@@ -87,7 +87,10 @@ def convolution(torch, draw):
             tuple((pad, pad) for pad in padding),
             groups,
         )
-        routine = draw.choice(OPS.convolutions(problem))
+        offered = OPS.convolutions(problem)
+        if most > 6:  # each number of channels would take one of these its own kernel
+            offered = [each for each in offered if each.name != "direct_rows"]
+        routine = draw.choice(offered)
         USED[routine.name, kind] += 1
         out = empty(OPS, problem.shapes[2], "f4")
         out.fill(np.nan)
@@ -201,7 +204,13 @@ def one_thread():
     torch.set_num_threads(before)
 
 
-@pytest.mark.parametrize("case", CASES, ids=lambda case: case.__name__)
+@pytest.mark.parametrize(
+    "case",
+    [
+        pytest.param(case, id=case.__name__, marks=[pytest.mark.slow] * (case is convolution))
+        for case in CASES
+    ],
+)
 def test_random_shapes_agree_with_torch(case, one_thread):
     for seed in range(CASES[case]):
         try:
