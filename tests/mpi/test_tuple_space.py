@@ -164,6 +164,24 @@ def test_a_timeout_is_honoured_and_the_client_stays_usable(parent):
         assert tuples.tget(("mine", parent.rank), timeout=_PATIENCE_S) == 1
 
 
+def test_a_wait_that_something_else_ends_leaves_the_client_usable(parent):
+    with tuple_space(parent) as tuples:
+        if tuples is None:
+            return
+        asked = []
+
+        def interrupt():
+            asked.append(time.monotonic())
+            return len(asked) == 3
+
+        with pytest.raises(TupleTimeout, match="interrupted"):
+            tuples.tget_unless(("never", parent.rank), interrupt)
+        assert len(asked) == 3
+        assert asked[-1] - asked[0] < 2
+        tuples.tput(("now", parent.rank), 1)
+        assert tuples.tget_unless(("now", parent.rank), lambda: False) == 1
+
+
 def test_a_wait_that_was_cut_short_does_not_disturb_the_next_one(parent):
     stopping = False
 

@@ -300,10 +300,19 @@ def asks(sweep: Sweep, *asked: dict[str, Any], wait_s: float = 10.0) -> list[dic
 
 
 def test_a_running_sweep_is_paused_enqueued_stopped_and_made_longer(sweep: Sweep) -> None:
+    (sweep.folder / "mine.py").write_text(
+        (sweep.folder / "mine.py").read_text() + "\n\ndef held(parameters, report):\n"
+        "    for _ in range(2000):\n"
+        "        if (report.folder / 'go').exists():\n"
+        "            return train(parameters, report)\n"
+        "        time.sleep(0.01)\n"
+    )
+
     def steps() -> None:
         (pause,) = asks(sweep, {"kind": "pause"})
         assert pause["accepted"] is True
         assert is_paused(sweep.ledger)
+        (sweep.folder / "go").touch()
         answers = asks(
             sweep,
             {"kind": "enqueue", "parameters": {"x": 7.5}},
@@ -318,7 +327,7 @@ def test_a_running_sweep_is_paused_enqueued_stopped_and_made_longer(sweep: Sweep
 
     wanted = {"space": {"x": {"from": 0.0, "to": 9.0}}, "strategy": "random", "trials": 12,
               "seed": 3}  # fmt: skip
-    done = steered_sweep(sweep, wanted, steps, options={"seconds": 0.05})
+    done = steered_sweep(sweep, wanted, steps, train="held")
     records = {one["trial"]: one for one in sweep.records}
     assert records.keys() == set(range(15))
     assert (records[12]["parameters"], records[12]["seed"]) == ({"x": 7.5}, trial_seed(3, 12))
