@@ -113,7 +113,7 @@ def test_ranks_train_one_network_together(tmp_path: Path) -> None:
         parts.append(text + before)
     (tmp_path / "all.toml").write_text("\n".join(parts))
     environment = {"DIEL_DATA": str(DATA), "DNN_ALLREDUCE": "ring"}
-    finished = diel("run", "all.toml", cwd=tmp_path, environment=environment)
+    finished = diel("run", "all.toml", cwd=tmp_path, environment=environment, timeout_s=180)
     assert finished.status == 0, finished.output
     ended = [r for r in journal(tmp_path) if r["event"] == "CopyFinished"]
     found = {record["module"]: record["returned"]["accuracy"] for record in ended}

@@ -126,6 +126,21 @@ def test_long_waits_sleep_longer(monkeypatch):
     assert slept[-1][1] == 5e-3
 
 
+@pytest.mark.parametrize("named", ["", "ring"])
+def test_a_routine_that_is_named_sums_what_lies_in_shared_memory_too(monkeypatch, named):
+    monkeypatch.setenv(ALLREDUCE_VARIABLE, named)
+
+    def sum_up(comm):
+        array = comm.shared_memory(4 * 1000).view("f4")
+        array[...] = comm.rank + 1
+        comm.sum(array)
+        assert (array == 3).all()
+        return comm.choices.names
+
+    names, _ = run_on_threads(2, sum_up)
+    assert names == ({4096: "ring"} if named else {})
+
+
 def test_the_fixed_choice():
     offered = ["doubling", "ring", "two_level", "shared"]
     assert fixed_choice(1 << 20, 4, offered) == "shared"
