@@ -32,7 +32,7 @@ from dnn.errors import unknown_name
 
 if TYPE_CHECKING:
     from dnn.distributed.allreduce import Steps
-    from dnn.distributed.communicator import MessageCommunicator
+    from dnn.distributed.messages import MessageCommunicator
 
 __all__ = ["ALLREDUCE_VARIABLE", "Choices", "fixed_choice", "named_routine", "size_class"]
 

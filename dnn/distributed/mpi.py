@@ -16,14 +16,9 @@ import numpy as np
 from dnn.backend import Array
 from dnn.distributed.allreduce import Steps
 from dnn.distributed.choice import Routine
-from dnn.distributed.communicator import (
-    DEFAULT_TIMEOUT_S,
-    FAILURE_TAG,
-    Communicator,
-    MessageCommunicator,
-    failure_message,
-)
+from dnn.distributed.communicator import DEFAULT_TIMEOUT_S, Communicator
 from dnn.distributed.device_arrays import GPU_AWARE, finish_work, is_gpu_aware
+from dnn.distributed.messages import FAILURE_TAG, MessageCommunicator, failure_message
 from dnn.distributed.shared_memory import (
     map_file,
     memory_is_ordered,

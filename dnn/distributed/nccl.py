@@ -13,8 +13,9 @@ from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any
 
 from dnn.backend import Array
-from dnn.distributed.communicator import Communicator, MessageCommunicator
+from dnn.distributed.communicator import Communicator
 from dnn.distributed.device_arrays import finish_work, on_device
+from dnn.distributed.messages import MessageCommunicator
 from dnn.distributed.mpi import communicator_of
 from dnn.distributed.transfers import Transfer
 from dnn.errors import ConfigurationError, DtypeError, MissingDependencyError, PeerError

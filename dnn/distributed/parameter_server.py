@@ -16,7 +16,7 @@ from collections.abc import Sequence
 from typing import Any, cast
 
 from dnn.backend import Array
-from dnn.distributed.communicator import MessageCommunicator
+from dnn.distributed.messages import MessageCommunicator
 from dnn.distributed.scheme import EpochTotals, RanksScheme, average, on_host, own_noise
 from dnn.distributed.transfers import Request, Transfer
 from dnn.distributed.workers import EpochArguments, ServedTrainer, ServerOptions

@@ -42,7 +42,7 @@ from dnn.distributed import allreduce
 from dnn.errors import DisagreementError
 
 if TYPE_CHECKING:
-    from dnn.distributed.communicator import MessageCommunicator
+    from dnn.distributed.messages import MessageCommunicator
 
 __all__ = ["HostMemory", "map_file", "memory_is_ordered"]
 

@@ -10,12 +10,8 @@ from typing import Any, TypeVar
 import numpy as np
 
 from dnn.backend import Array
-from dnn.distributed.communicator import (
-    DEFAULT_TIMEOUT_S,
-    Communicator,
-    MessageCommunicator,
-    failure_message,
-)
+from dnn.distributed.communicator import DEFAULT_TIMEOUT_S, Communicator
+from dnn.distributed.messages import MessageCommunicator, failure_message
 from dnn.errors import CommunicationError, PeerError
 
 __all__ = ["ThreadCommunicator", "run_on_threads"]

@@ -15,7 +15,7 @@ from dnn.distributed import allreduce
 from dnn.errors import CommunicationError
 
 if TYPE_CHECKING:
-    from dnn.distributed.communicator import MessageCommunicator
+    from dnn.distributed.messages import MessageCommunicator
 
 __all__ = ["Request", "Sum", "Transfer"]
 

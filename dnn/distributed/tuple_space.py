@@ -16,11 +16,8 @@ from typing import Any, Protocol
 
 import numpy as np
 
-from dnn.distributed.communicator import (
-    DEFAULT_TIMEOUT_S,
-    MessageCommunicator,
-    failure_message,
-)
+from dnn.distributed.communicator import DEFAULT_TIMEOUT_S
+from dnn.distributed.messages import MessageCommunicator, failure_message
 from dnn.errors import CommunicationError, PeerError
 
 __all__ = ["TupleCommunicator", "TupleSpace"]

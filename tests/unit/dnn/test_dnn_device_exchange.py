@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 
 from dnn.distributed import device_arrays, nccl_communicator_of, run_on_threads
-from dnn.distributed.communicator import MessageCommunicator
+from dnn.distributed.messages import MessageCommunicator
 from dnn.errors import ConfigurationError, DtypeError, MissingDependencyError
 
 

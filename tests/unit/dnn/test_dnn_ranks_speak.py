@@ -20,7 +20,7 @@ from dnn.distributed import (
     ParameterServer,
     run_on_threads,
 )
-from dnn.distributed.communicator import MessageCommunicator
+from dnn.distributed.messages import MessageCommunicator
 
 RANDOM = np.random.default_rng(5)
 X = RANDOM.standard_normal((24, 6)).astype("f4")
