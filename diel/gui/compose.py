@@ -11,8 +11,6 @@
 from __future__ import annotations
 
 import contextlib
-import os
-import tempfile
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -21,14 +19,14 @@ from typing import Any, Final
 from nicegui import run, ui
 from nicegui.events import GenericEventArguments, ValueChangeEventArguments
 
-from diel.errors import DielError, EditRefused, PageError, Problem
+from diel.errors import DielError, PageError, Problem
+from diel.gui.compose_files import NEW_FILE, Files, button, tell
 from diel.gui.compose_form import Form, Selected
 from diel.gui.compose_launch import Launcher
 from diel.gui.inspection import Inspection, inspect
-from diel.gui.site import Site, address, frame, page
+from diel.gui.site import Site, frame, page
 from diel.workflow.document import Document
 from diel.workflow.drawing import drawing_of_draft
-from diel.workflow.examples import Example, copy_example, list_examples
 from diel.workflow.load import draft_of_text, place_of
 from diel.workflow.source import SourceProblem, read_source
 from diel.workflow.svg import STYLE, draw_svg
@@ -37,7 +35,6 @@ _LOOK_EVERY_S: Final = 0.2
 _QUIET_S: Final = 0.3  # after the last edit, before options are checked
 _STILL_S: Final = 1.0  # after the last key, before lines of the editor are marked
 _ONE_STEP_S: Final = 2.0  # keys typed within it are one step back
-_NEW_FILE: Final = "untitled.toml"
 _EMPTY: Final = "# A new workflow: add a module, then a group that runs it.\n"
 
 
@@ -79,10 +76,9 @@ class Composer:
     def __init__(self, site: Site, path: Path | None, text: str) -> None:
         self.site = site
         self.path = path
-        self.document = Document(text, path or site.folder / _NEW_FILE)
+        self.document = Document(text, path or site.folder / NEW_FILE)
         self.inspection = Inspection("")
         self.selected: Selected | None = None
-        self._on_disk = text if path is not None else ""
         self._edited_s = 0.0
         self._typed_s = -_ONE_STEP_S
         self._is_inspecting = False
@@ -100,7 +96,7 @@ class Composer:
             self._build()
 
     def _build(self) -> None:
-        self._build_files()
+        self.files = Files(self)
         with ui.element("div").classes("compose-panes"):
             with ui.element("section").classes("compose-pane").props('aria-label="Graph"'):
                 self._build_edits()
@@ -127,33 +123,16 @@ class Composer:
         ui.run_javascript("diel.compose('compose-graph'); diel.followTheme()")
         self.show()
 
-    def _build_files(self) -> None:
-        with ui.element("div").classes("compose-bar").props('role="toolbar" aria-label="File"'):
-            self.saved = ui.label().classes("compose-saved").props('role="status"')
-            _button("Save", "save", lambda: self.save())
-            _button("Save as", "save_as", self._ask_for_name)
-            _button("Download", "download", self._download)
-            with _button("Open", "folder_open"), ui.menu() as self._files:
-                pass
-            self._files.on("show", self._list_files)
-            with _button("New", "note_add"), ui.menu():
-                ui.menu_item("an empty workflow", lambda: ui.navigate.to(address("/compose")))
-                for example in list_examples():
-                    with ui.menu_item(
-                        example.name, lambda example=example: self._copy_example(example)
-                    ):
-                        ui.tooltip(example.text)
-
     def _build_edits(self) -> None:
         with ui.element("div").classes("compose-bar").props('role="toolbar" aria-label="Edit"'):
-            _button("Add module", "add_box", self.add_module)
-            _button("Add group", "library_add", self.add_group)
+            button("Add module", "add_box", self.add_module)
+            button("Add group", "library_add", self.add_group)
             self._connect = _menu("Runs before", "arrow_downward")
             self._inside = _menu("Put inside", "move_down")
-            self._out = _button("Take out", "move_up", self._take_out)
-            self._remove = _button("Remove", "delete", self.remove_selected)
-            self._undo = _button("Undo", "undo", self.undo)
-            self._redo = _button("Redo", "redo", self.redo)
+            self._out = button("Take out", "move_up", self._take_out)
+            self._remove = button("Remove", "delete", self.remove_selected)
+            self._undo = button("Undo", "undo", self.undo)
+            self._redo = button("Redo", "redo", self.redo)
 
     # -- showing ----------------------------------------------------------------------------------
 
@@ -176,7 +155,7 @@ class Composer:
         self.form.show(problems)
         self._show_problems(problems, is_known=is_known)
         self.launcher.show(is_known=is_known)
-        self._show_saved()
+        self.files.show()
 
     def _classes(self, problems: list[Problem]) -> dict[tuple[str, str], str]:
         """Return the classes of groups and modules with problems, and of what is selected."""
@@ -213,7 +192,7 @@ class Composer:
             for problem in problems:
                 with ui.element("li").classes("compose-problem"):
                     place = f"line {problem.line}" if problem.line else "file"
-                    _button(place, None, lambda problem=problem: self._go_to(problem))
+                    button(place, None, lambda problem=problem: self._go_to(problem))
                     ui.label(_words(problem))
             for remark in self.inspection.remarks if is_known else []:
                 with ui.element("li"):
@@ -276,12 +255,6 @@ class Composer:
         self._undo.set_enabled(self.document.can_undo)
         self._redo.set_enabled(self.document.can_redo)
 
-    def _show_saved(self) -> None:
-        is_saved = self.is_saved
-        name = self.site.name_of(self.path) if self.path else "not saved yet"
-        self.saved.text = name if is_saved or not self.path else f"{name}, edited"
-        ui.run_javascript(f"diel.hasEdits = {'false' if is_saved else 'true'}")
-
     # -- edits ------------------------------------------------------------------------------------
 
     @contextlib.contextmanager
@@ -290,7 +263,7 @@ class Composer:
         try:
             yield
         except DielError as error:
-            _tell(error)
+            tell(error)
 
     def edit(self, name: str, *arguments: Any) -> bool:
         """Make an edit of the document by its name, and show it; return whether it was made."""
@@ -401,7 +374,7 @@ class Composer:
             "remove": self.remove_selected,
             "undo": self.undo,
             "redo": self.redo,
-            "save": self.save,
+            "save": self.files.save,
         }
         if isinstance(event.args, str) and event.args in does:
             result = does[event.args]()
@@ -462,91 +435,6 @@ class Composer:
             self.inspection = found
             self._is_shown = False  # at the next look, if nobody types by then
 
-    # -- files ------------------------------------------------------------------------------------
-
-    @property
-    def is_saved(self) -> bool:
-        """Whether the file says what the page shows."""
-        return self.path is not None and self._on_disk == self.document.text
-
-    async def save(self) -> bool:
-        """Write the file; whether that was done. Asks before it overwrites what others wrote."""
-        if self.path is None:
-            return await self._ask_for_name()
-        return await self._write(self.path, self._on_disk)
-
-    async def _write(self, path: Path, known: str | None) -> bool:
-        """Write to a path that is known to hold a text, or, None, to be free."""
-        text = self.document.text
-        is_written = False
-        with self.refusals_told():
-            there = await run.io_bound(_text_at, path)
-            if there is not None and there not in (known, text):
-                name = self.site.name_of(path)
-                words = (
-                    f"{name} is there already."
-                    if known is None
-                    else f"{name} was changed by somebody else since it was opened."
-                )
-                if not await _confirmed(f"{words} Overwrite it?", "Overwrite"):
-                    return False
-            await run.io_bound(write_atomically, path, text)
-            self._on_disk = text
-            if path != self.path:
-                self.path = path
-                self.document.file = path
-                ui.navigate.history.replace(address("/compose", file=self.site.name_of(path)))
-            self._show_saved()
-            ui.notify(f"saved {self.site.name_of(path)}", type="positive")
-            is_written = True
-        return is_written
-
-    async def _ask_for_name(self) -> bool:
-        name = self.document.get(("workflow", "name"))
-        stem = name if isinstance(name, str) and name else "workflow"
-        with ui.dialog() as dialog, ui.card():
-            ui.label("Save as, in the folder of this page")
-            field = ui.input("File name", value=f"{stem}.toml").props("outlined dense autofocus")
-            field.on("keydown.enter", lambda: dialog.submit(field.value))
-            with ui.row():
-                ui.button("Save", on_click=lambda: dialog.submit(field.value))
-                ui.button("Cancel", on_click=lambda: dialog.submit(None)).props("flat")
-        given = await dialog
-        dialog.delete()
-        if not given:
-            return False
-        try:
-            path = self.site.resolve(given if given.endswith(".toml") else f"{given}.toml")
-        except PageError as error:
-            _tell(error)
-            return False
-        return await self._write(path, self._on_disk if path == self.path else None)
-
-    def _download(self) -> None:
-        name = self.path.name if self.path else _NEW_FILE
-        ui.download.content(self.document.text, name, "application/toml")
-
-    async def _list_files(self) -> None:
-        found = await run.io_bound(self.site.workflow_files)
-        self._files.clear()
-        with self._files:
-            for file in found or []:
-                name = self.site.name_of(file)
-                ui.menu_item(name, lambda name=name: ui.navigate.to(address("/compose", file=name)))
-            if not found:
-                ui.menu_item("no workflow file in this folder").props("disable")
-
-    async def _copy_example(self, example: Example) -> None:
-        """Copy an example into the folder, with all that it needs, and open the copy."""
-        with self.refusals_told():
-            files = await run.io_bound(copy_example, example, self.site.folder)
-            if files:  # None: the server ends
-                ui.navigate.to(address("/compose", file=self.site.name_of(files[0])))
-
-
-def _tell(error: DielError) -> None:
-    ui.notify(str(error), type="warning", multi_line=True, close_button="Close")
-
 
 def _words(problem: Problem) -> str:
     where = f"{problem.path}: " if problem.path else ""
@@ -554,15 +442,11 @@ def _words(problem: Problem) -> str:
     return f"{where}{problem.message}{remedy}"
 
 
-def _button(text: str, icon: str | None, on_click: Callable[..., Any] | None = None) -> ui.button:
-    return ui.button(text, icon=icon, on_click=on_click).props("flat dense no-caps")
-
-
 class _Menu:
     """A button with a menu that is filled anew."""
 
     def __init__(self, text: str, icon: str) -> None:
-        self.button = _button(text, icon)
+        self.button = button(text, icon)
         with self.button:
             self.menu = ui.menu()
 
@@ -577,59 +461,3 @@ def _fill(menu: _Menu, names: list[str], does: Callable[[str], Any]) -> None:
         for name in names:
             ui.menu_item(name, lambda name=name: does(name))
     menu.button.set_enabled(bool(names))
-
-
-async def _confirmed(words: str, yes: str) -> bool:
-    with ui.dialog() as dialog, ui.card():
-        ui.label(words)
-        with ui.row():
-            ui.button(yes, on_click=lambda: dialog.submit(True))
-            ui.button("Cancel", on_click=lambda: dialog.submit(False)).props("flat")
-    answer = await dialog
-    dialog.delete()
-    return bool(answer)
-
-
-def _text_at(path: Path) -> str | None:
-    """Return what a file says; None if there is none."""
-    if not path.exists():
-        return None
-    try:
-        return read_source(path)
-    except SourceProblem as error:
-        raise PageError(f"{path.name}: {error.problem.message}") from None
-
-
-def write_atomically(path: Path, text: str) -> None:
-    """Write a file so that whoever reads it finds the old text or the new one.
-
-    Raises
-    ------
-    EditRefused
-        If it cannot be written.
-    """
-    try:
-        descriptor, name = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}-")
-        try:
-            with os.fdopen(descriptor, "w", encoding="utf-8", newline="") as file:
-                file.write(text)
-                file.flush()
-                os.fsync(file.fileno())
-            mode = path.stat().st_mode & 0o777 if path.exists() else 0o666 & ~_umask()
-            os.chmod(name, mode)
-            os.replace(name, path)
-        except BaseException:
-            with contextlib.suppress(OSError):
-                os.unlink(name)
-            raise
-    except (OSError, UnicodeEncodeError) as error:
-        raise EditRefused(
-            f"{path.name} cannot be written: {getattr(error, 'strerror', None) or error}",
-            "save it under another name",
-        ) from error
-
-
-def _umask() -> int:
-    mask = os.umask(0o077)
-    os.umask(mask)
-    return mask

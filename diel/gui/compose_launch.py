@@ -122,7 +122,7 @@ class Launcher:
 
     async def _run(self) -> None:
         composer = self._composer
-        if not composer.is_saved and not await composer.save():
+        if not composer.files.is_saved and not await composer.files.save():
             return
         if composer.path is None or self._is_starting:
             return
@@ -164,7 +164,7 @@ class Launcher:
             workflow = composer.inspection.workflow
             if workflow is None or composer.inspection.source != composer.document.text:
                 raise LaunchError("the workflow has problems, or is being checked: mend it first")
-            if not composer.is_saved and not await composer.save():
+            if not composer.files.is_saved and not await composer.files.save():
                 return
             text = script_of_file(
                 workflow,

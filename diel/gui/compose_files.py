@@ -1,0 +1,201 @@
+"""The file of the page that composes: opened, begun from an example, saved whole or not at all."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import tempfile
+from collections.abc import Callable
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Final
+
+from nicegui import run, ui
+
+from diel.errors import DielError, EditRefused, PageError
+from diel.gui.site import address
+from diel.workflow.examples import Example, copy_example, list_examples
+from diel.workflow.source import SourceProblem, read_source
+
+if TYPE_CHECKING:
+    from diel.gui.compose import Composer
+
+NEW_FILE: Final = "untitled.toml"
+
+
+class Files:
+    """The bar that opens and saves what is composed."""
+
+    def __init__(self, composer: Composer) -> None:
+        self._composer = composer
+        self._site = composer.site
+        self._on_disk = composer.document.text if composer.path is not None else ""
+        self._build()
+
+    def _build(self) -> None:
+        with ui.element("div").classes("compose-bar").props('role="toolbar" aria-label="File"'):
+            self._saved = ui.label().classes("compose-saved").props('role="status"')
+            button("Save", "save", lambda: self.save())
+            button("Save as", "save_as", self._ask_for_name)
+            button("Download", "download", self._download)
+            with button("Open", "folder_open"), ui.menu() as self._files:
+                pass
+            self._files.on("show", self._list_files)
+            with button("New", "note_add"), ui.menu():
+                ui.menu_item("an empty workflow", lambda: ui.navigate.to(address("/compose")))
+                for example in list_examples():
+                    with ui.menu_item(
+                        example.name, lambda example=example: self._copy_example(example)
+                    ):
+                        ui.tooltip(example.text)
+
+    def show(self) -> None:
+        """Show whether there is something to save."""
+        is_saved = self.is_saved
+        name = self._site.name_of(self._composer.path) if self._composer.path else "not saved yet"
+        self._saved.text = name if is_saved or not self._composer.path else f"{name}, edited"
+        ui.run_javascript(f"diel.hasEdits = {'false' if is_saved else 'true'}")
+
+    @property
+    def is_saved(self) -> bool:
+        """Whether the file says what the page shows."""
+        return self._composer.path is not None and self._on_disk == self._composer.document.text
+
+    async def save(self) -> bool:
+        """Write the file; whether that was done. Asks before it overwrites what others wrote."""
+        if self._composer.path is None:
+            return await self._ask_for_name()
+        return await self._write(self._composer.path, self._on_disk)
+
+    async def _write(self, path: Path, known: str | None) -> bool:
+        """Write to a path that is known to hold a text, or, None, to be free."""
+        text = self._composer.document.text
+        is_written = False
+        with self._composer.refusals_told():
+            there = await run.io_bound(_text_at, path)
+            if there is not None and there not in (known, text):
+                name = self._site.name_of(path)
+                words = (
+                    f"{name} is there already."
+                    if known is None
+                    else f"{name} was changed by somebody else since it was opened."
+                )
+                if not await _confirmed(f"{words} Overwrite it?", "Overwrite"):
+                    return False
+            await run.io_bound(write_atomically, path, text)
+            self._on_disk = text
+            if path != self._composer.path:
+                self._composer.path = path
+                self._composer.document.file = path
+                ui.navigate.history.replace(address("/compose", file=self._site.name_of(path)))
+            self.show()
+            ui.notify(f"saved {self._site.name_of(path)}", type="positive")
+            is_written = True
+        return is_written
+
+    async def _ask_for_name(self) -> bool:
+        name = self._composer.document.get(("workflow", "name"))
+        stem = name if isinstance(name, str) and name else "workflow"
+        with ui.dialog() as dialog, ui.card():
+            ui.label("Save as, in the folder of this page")
+            field = ui.input("File name", value=f"{stem}.toml").props("outlined dense autofocus")
+            field.on("keydown.enter", lambda: dialog.submit(field.value))
+            with ui.row():
+                ui.button("Save", on_click=lambda: dialog.submit(field.value))
+                ui.button("Cancel", on_click=lambda: dialog.submit(None)).props("flat")
+        given = await dialog
+        dialog.delete()
+        if not given:
+            return False
+        try:
+            path = self._site.resolve(given if given.endswith(".toml") else f"{given}.toml")
+        except PageError as error:
+            tell(error)
+            return False
+        return await self._write(path, self._on_disk if path == self._composer.path else None)
+
+    def _download(self) -> None:
+        name = self._composer.path.name if self._composer.path else NEW_FILE
+        ui.download.content(self._composer.document.text, name, "application/toml")
+
+    async def _list_files(self) -> None:
+        found = await run.io_bound(self._site.workflow_files)
+        self._files.clear()
+        with self._files:
+            for file in found or []:
+                name = self._site.name_of(file)
+                ui.menu_item(name, lambda name=name: ui.navigate.to(address("/compose", file=name)))
+            if not found:
+                ui.menu_item("no workflow file in this folder").props("disable")
+
+    async def _copy_example(self, example: Example) -> None:
+        """Copy an example into the folder, with all that it needs, and open the copy."""
+        with self._composer.refusals_told():
+            files = await run.io_bound(copy_example, example, self._site.folder)
+            if files:  # None: the server ends
+                ui.navigate.to(address("/compose", file=self._site.name_of(files[0])))
+
+
+def tell(error: DielError) -> None:
+    """Say why something was refused."""
+    ui.notify(str(error), type="warning", multi_line=True, close_button="Close")
+
+
+def button(text: str, icon: str | None, on_click: Callable[..., Any] | None = None) -> ui.button:
+    """Build a flat button, as toolbars have them."""
+    return ui.button(text, icon=icon, on_click=on_click).props("flat dense no-caps")
+
+
+async def _confirmed(words: str, yes: str) -> bool:
+    with ui.dialog() as dialog, ui.card():
+        ui.label(words)
+        with ui.row():
+            ui.button(yes, on_click=lambda: dialog.submit(True))
+            ui.button("Cancel", on_click=lambda: dialog.submit(False)).props("flat")
+    answer = await dialog
+    dialog.delete()
+    return bool(answer)
+
+
+def _text_at(path: Path) -> str | None:
+    """Return what a file says; None if there is none."""
+    if not path.exists():
+        return None
+    try:
+        return read_source(path)
+    except SourceProblem as error:
+        raise PageError(f"{path.name}: {error.problem.message}") from None
+
+
+def write_atomically(path: Path, text: str) -> None:
+    """Write a file so that whoever reads it finds the old text or the new one.
+
+    Raises
+    ------
+    EditRefused
+        If it cannot be written.
+    """
+    try:
+        descriptor, name = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}-")
+        try:
+            with os.fdopen(descriptor, "w", encoding="utf-8", newline="") as file:
+                file.write(text)
+                file.flush()
+                os.fsync(file.fileno())
+            mode = path.stat().st_mode & 0o777 if path.exists() else 0o666 & ~_umask()
+            os.chmod(name, mode)
+            os.replace(name, path)
+        except BaseException:
+            with contextlib.suppress(OSError):
+                os.unlink(name)
+            raise
+    except (OSError, UnicodeEncodeError) as error:
+        raise EditRefused(
+            f"{path.name} cannot be written: {getattr(error, 'strerror', None) or error}",
+            "save it under another name",
+        ) from error
+
+
+def _umask() -> int:
+    mask = os.umask(0o077)
+    os.umask(mask)
+    return mask
