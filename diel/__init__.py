@@ -22,6 +22,7 @@ if TYPE_CHECKING:
     from diel.processes import start_helper as start_helper
     from diel.run.json_lines import JsonLinesFile as JsonLinesFile
     from diel.run.json_lines import whole_lines as whole_lines
+    from diel.sweeping import sweep as sweep
     from diel.text import describe_error as describe_error
     from diel.text import duration_s as duration_s
     from diel.text import format_duration as format_duration
@@ -55,6 +56,7 @@ _HOME = {
     "locate_function": "diel.workflow.functions",
     "open_run": "diel.opened_run",
     "start_helper": "diel.processes",
+    "sweep": "diel.sweeping",
     "whole_lines": "diel.run.json_lines",
 }
 __all__ = [
@@ -79,6 +81,7 @@ __all__ = [
     "locate_function",
     "open_run",
     "start_helper",
+    "sweep",
     "whole_lines",
 ]
 

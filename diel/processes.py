@@ -5,11 +5,24 @@ from __future__ import annotations
 import ctypes
 import signal
 import subprocess
+import sys
 from collections.abc import Mapping, Sequence
 from typing import IO, Any, Final, TypeAlias
 
 _PR_SET_PDEATHSIG: Final = 1
 Output: TypeAlias = "int | IO[Any] | None"
+
+
+# Not ``python -m diel``: that would let a file in the current folder hide a module of ours.
+_MAIN: Final = (
+    "import sys; sys.path = [place for place in sys.path if place]; "
+    "from diel.__main__ import main; main()"
+)
+
+
+def diel_command(arguments: Sequence[str]) -> list[str]:
+    """Return the command line of ``diel ARGUMENTS``, by this Python."""
+    return [sys.executable, "-c", _MAIN, *arguments]
 
 
 def start_helper(

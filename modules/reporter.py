@@ -112,6 +112,24 @@ def steer_sweep(
     return name, perform
 
 
+def describe_sweep(
+    name: str, train: str, asked: Mapping[str, Any], options: Mapping[str, Any]
+) -> dict[str, Any]:
+    """Return the tables of a workflow file that sweeps a function, for `diel.sweep`.
+
+    `train` is the place of the function, `asked` are the options of the master, `options` what the
+    function finds in its report.
+    """
+    of_trainer = {"train": train, **({"options": dict(options)} if options else {})}
+    master = {"name": "master", "function": "modules.master:run", "options": dict(asked)}
+    trainer = {"name": "trainer", "function": "modules.trainer:run", "copies": "fill"}
+    return {
+        "workflow": {"name": name},
+        "module": [master, {**trainer, "options": of_trainer}],
+        "group": [{"name": "search", "modules": ["master", "trainer"]}],
+    }
+
+
 def explain_lost_ranks(run_dir: Path, copies: Collection[str]) -> list[str]:
     """Return which trials were under way when a run was ended by the death of a rank."""
     return in_flight.explain_lost_ranks(run_dir, copies)

@@ -4,18 +4,12 @@ from __future__ import annotations
 
 import os
 import subprocess
-import sys
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Final
 
 from diel.errors import PageError
+from diel.processes import diel_command
 
-# Not ``python -m diel``: that would let a file in the current folder hide a module of ours.
-_MAIN: Final = (
-    "import sys; sys.path = [place for place in sys.path if place]; "
-    "from diel.__main__ import main; main()"
-)
 _started: list[subprocess.Popen[bytes]] = []
 """Those that may still go on: whoever has ended is forgotten at the next start."""
 
@@ -40,7 +34,7 @@ def start_command(arguments: Sequence[str], folder: Path, output: Path | None = 
         If it cannot be started.
     """
     _started[:] = [process for process in _started if process.poll() is None]
-    command = [sys.executable, "-c", _MAIN, *arguments]
+    command = diel_command(arguments)
     try:
         with open(output or os.devnull, "ab") as log:
             process = subprocess.Popen(

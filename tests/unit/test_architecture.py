@@ -37,8 +37,8 @@ LAYERS = {
         executive
         gui
         cli run_tuples testing
-        embedding opened_run
-        iel
+        embedding function_source opened_run
+        iel sweeping
     """,
     "dnn": """
         names
@@ -69,7 +69,8 @@ LAYERS = {
         compute sklearn_trainer torch_trainer
         fused
         training
-        master reporter trainer
+        master trainer
+        reporter
     """,
 }
 LAYER_OF = {
@@ -364,6 +365,7 @@ def test_the_public_names_of_diel() -> None:
         "locate_function",
         "open_run",
         "start_helper",
+        "sweep",
         "whole_lines",
     ]
 

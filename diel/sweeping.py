@@ -1,0 +1,347 @@
+"""`diel.sweep`: a sweep of a function of a script or a notebook.
+
+::
+
+    def train(parameters, report):
+        ...
+        return {"score": score}
+
+    if __name__ == "__main__":                  # in a script: ranks import it too
+        run = diel.sweep(train, {"rate": [0.1, 0.2, 0.3]}, objective="score", maximise=True)
+        run.best
+
+It writes a workflow file, which ``diel run`` runs again at any time, and runs it as that does.
+"""
+
+from __future__ import annotations
+
+import ast
+import contextlib
+import inspect
+import json
+import os
+import shutil
+import signal
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Callable, Iterator, Mapping
+from pathlib import Path
+from types import FrameType
+from typing import IO, Any, Final
+
+from diel.errors import LaunchError, RunDirectoryError, SweepCallError
+from diel.function_source import source_of
+from diel.loading.reports import reporting
+from diel.opened_run import Run
+from diel.processes import diel_command
+from diel.run.history import summarize
+from diel.run.journal import JournalReader
+from diel.run.records import RunCreated
+
+_STARTED_BY: Final = "DIEL_SWEEP_OF"
+"""Set for a sweep's ranks: the file of the function. Whoever calls `sweep` there would do so for
+ever."""
+_MARK: Final = "# Written by diel.sweep"
+_LOOK_EVERY_S: Final = 0.1
+_SHOW_EVERY_S: Final = 0.5
+_STOP_PATIENCE_S: Final = 30.0
+_STOPPED: Final = 130
+_BAD_INPUT: Final = 2
+
+
+def sweep(
+    train: Callable[..., Any] | str,
+    space: Mapping[str, Any],
+    *,
+    strategy: str | Mapping[str, Any] = "grid",
+    trials: int | None = None,
+    objective: str | list[str] = "accuracy",
+    maximise: bool | list[bool] | None = None,
+    ranks: int | None = None,
+    seed: int = 0,
+    name: str | None = None,
+    options: Mapping[str, Any] | None = None,
+    folder: str | os.PathLike[str] = "sweeps",
+    runs: str | os.PathLike[str] = "runs",
+    allow_run_as_root: bool = False,
+    **more: Any,
+) -> Run:
+    """Try points of a space by a function, on many ranks, and return the run with its results.
+
+    Parameters
+    ----------
+    train : callable or str
+        Called as ``train(parameters, report)``; returns metrics by name. A function of a file that
+        can be imported, of the script that calls this, or of a notebook: then its source is
+        written down, with what it uses. Or a place, as in a workflow file.
+    space : mapping
+        What each parameter may be, as in a workflow file.
+    strategy, trials, objective, maximise, seed
+        As in a workflow file.
+    ranks : int, optional
+        MPI ranks to start; as many as there are cores for, if left out.
+    name : str, optional
+        Of the workflow; default: the function's.
+    options : mapping, optional
+        What the function finds in ``report.options``.
+    folder : path, optional
+        Where the workflow file is written, and the source of a notebook's function.
+    runs : path, optional
+        Where run directories are made.
+    allow_run_as_root : bool, optional
+        Passed on to Open MPI, which otherwise refuses that.
+    **more
+        Further options of the master, such as ``early_stopping`` and ``until``.
+
+    Returns
+    -------
+    Run
+        Finished, or stopped from elsewhere.
+
+    Raises
+    ------
+    SweepCallError
+        If the function cannot be given to ranks, or the sweep is not as it should be: every problem
+        of the workflow file.
+    LaunchError
+        If the run has failed; what has been tried is in its directory.
+    KeyboardInterrupt
+        When it is interrupted, after the run has stopped.
+    """
+    if _STARTED_BY in os.environ:
+        raise SweepCallError(
+            f"a rank that imports {os.environ[_STARTED_BY]} would start the sweep again: put the "
+            'call of diel.sweep below  if __name__ == "__main__":'
+        )
+    title = name or (train if isinstance(train, str) else train.__name__)
+    title = "".join(letter if letter.isalnum() or letter in "-_" else "-" for letter in title)
+    place = Path(folder).absolute()
+    spec = train if isinstance(train, str) else _place_of(train, place / f"{title}.py")
+    asked = {
+        "space": dict(space),
+        "strategy": strategy if isinstance(strategy, str) else dict(strategy),
+        "objective": objective,
+        "seed": seed,
+        **({} if trials is None else {"trials": trials}),
+        **({} if maximise is None else {"maximise": maximise}),
+        **more,
+    }
+    file = place / f"{title}.toml"
+    _write(file, _workflow(title, spec, asked, dict(options or {})))
+    arguments = ["run", str(file), "--runs", str(Path(runs).absolute())]
+    arguments += [] if ranks is None else ["--ranks", str(ranks)]
+    arguments += ["--allow-run-as-root"] if allow_run_as_root else []
+    return _run(arguments, file, Path(runs).absolute(), spec)
+
+
+# -- the function ---------------------------------------------------------------------------------
+
+
+def _place_of(train: Callable[..., Any], copy: Path) -> str:
+    """Return where ranks find a function; that of a notebook is written to `copy`."""
+    if not callable(train):
+        raise SweepCallError(f"train is a function or its place, not {train!r:.60}")
+    name = train.__name__
+    try:
+        inspect.signature(train).bind({}, None)
+    except TypeError as error:
+        raise SweepCallError(
+            f"{name} is called as {name}(parameters, report), which it does not take: {error}"
+        ) from None
+    module = sys.modules.get(train.__module__)
+    file = getattr(module, "__file__", None)
+    if file is None or not Path(file).is_file() or Path(file).suffix != ".py":
+        _write(copy, f"{_MARK} from a notebook: of the function {name}.\n{source_of(train)}")
+        return f"./{copy.name}:{name}"
+    if getattr(module, name, None) is not train:
+        raise SweepCallError(
+            f"{name} cannot be found in {file} by its name, so ranks cannot either: define it at "
+            "the top of the file"
+        )
+    if train.__module__ == "__main__":
+        _check_guard(Path(file))
+        return f"{Path(file).absolute()}:{name}"
+    top = train.__module__.partition(".")[0]
+    root = Path(getattr(sys.modules.get(top), "__file__", "") or "").parent
+    is_alone = "." not in train.__module__ and "site-packages" not in root.parts
+    return f"{Path(file).absolute()}:{name}" if is_alone else f"{train.__module__}:{name}"
+
+
+def _check_guard(file: Path) -> None:
+    """Find out whether the call that is being made stands behind a script's main guard."""
+    frame: FrameType | None = sys._getframe()
+    while frame is not None and frame.f_globals.get("__name__") != "__main__":
+        frame = frame.f_back
+    while frame is not None and frame.f_code.co_name != "<module>":
+        frame = frame.f_back
+    if frame is None:
+        return
+    tree = ast.parse(file.read_bytes())
+    for part in tree.body:
+        if part.lineno <= frame.f_lineno <= (part.end_lineno or part.lineno):
+            guarded = isinstance(part, ast.If) and "__name__" in ast.unparse(part.test)
+            if not guarded:
+                raise SweepCallError(
+                    f"{file}, line {frame.f_lineno}: ranks import this file for its function, and "
+                    "would start the sweep again: put the call of diel.sweep below  "
+                    'if __name__ == "__main__":'
+                )
+
+
+# -- the workflow file ----------------------------------------------------------------------------
+
+
+def _workflow(name: str, train: str, asked: dict[str, Any], options: dict[str, Any]) -> str:
+    """Return the text of a workflow file, from what a reporter says that a sweep consists of."""
+    for describe in reporting("describe_sweep"):
+        document = describe(name, train, asked, options)
+        return f"{_MARK}: diel run {name}.toml runs it again.\n{_tables(document)}"
+    raise SweepCallError("no installed package runs sweeps: reinstall diel, which comes with one")
+
+
+def _tables(document: Mapping[str, Any]) -> str:
+    lines = []
+    for title, value in document.items():
+        is_list = isinstance(value, list)
+        for table in value if is_list else [value]:
+            lines.append(f"\n[[{title}]]" if is_list else f"\n[{title}]")
+            lines += [f"{_key(key)} = {_value(one)}" for key, one in table.items()]
+    return "\n".join([*lines, ""])
+
+
+def _key(key: Any) -> str:
+    text = str(key)
+    plain = text.isascii() and text.replace("_", "").replace("-", "").isalnum()
+    return text if plain else json.dumps(text)
+
+
+def _value(value: Any) -> str:
+    """Return a value as TOML writes it."""
+    if hasattr(value, "item") and getattr(value, "shape", None) == ():
+        value = value.item()  # a number of NumPy's
+    if isinstance(value, (bool, str)):
+        return json.dumps(value)
+    if isinstance(value, (int, float)):
+        return repr(value)  # nan and inf too
+    if isinstance(value, Mapping):
+        inside = ", ".join(f"{_key(key)} = {_value(one)}" for key, one in value.items())
+        return f"{{ {inside} }}" if inside else "{}"
+    if isinstance(value, (list, tuple, range)) or hasattr(value, "tolist"):
+        values = value.tolist() if hasattr(value, "tolist") else value
+        return f"[{', '.join(map(_value, values))}]"
+    raise SweepCallError(
+        f"{value!r:.60} (a {type(value).__name__}) cannot stand in a workflow file: give numbers, "
+        "text, and lists and tables of such"
+    )
+
+
+def _write(file: Path, text: str) -> None:
+    """Write a file, in place of one that this has written before, and of no other."""
+    try:
+        file.parent.mkdir(parents=True, exist_ok=True)
+        if file.exists() and not file.read_text(encoding="utf-8").startswith(_MARK):
+            raise SweepCallError(
+                f"{file} is there, and was not written by diel.sweep: give another name= or folder="
+            )
+        file.write_text(text, encoding="utf-8")
+    except (OSError, UnicodeDecodeError) as error:
+        raise SweepCallError(f"{file} cannot be written: {error}") from error
+
+
+# -- the run --------------------------------------------------------------------------------------
+
+
+def _run(arguments: list[str], file: Path, runs: Path, spec: str) -> Run:
+    environment = {**os.environ, _STARTED_BY: spec.rpartition(":")[0]}
+    there = set(_folders(runs))
+    notebook = _notebook()
+    with tempfile.TemporaryFile() as output:
+        shown: IO[bytes] | None = output if notebook is not None or not _is_terminal() else None
+        process = subprocess.Popen(
+            diel_command(arguments),
+            env=environment,
+            stdin=subprocess.DEVNULL,
+            stdout=shown,
+            stderr=None if shown is None else subprocess.STDOUT,
+            start_new_session=True,  # an interrupt is this process's, which hands it on
+        )
+        run: Run | None = None
+        try:
+            next_s = 0.0
+            while process.poll() is None:
+                time.sleep(_LOOK_EVERY_S)
+                if run is None:
+                    run = _new_run(runs, there, file)
+                elif notebook is not None and time.monotonic() >= next_s:
+                    next_s = time.monotonic() + _SHOW_EVERY_S
+                    notebook(run)
+        except BaseException:
+            _stop(process)
+            raise
+        run = run or _new_run(runs, there, file)
+        if run is not None and notebook is not None:
+            notebook(run)
+        output.seek(0)
+        said = output.read().decode(errors="replace")
+    if run is not None and spec.startswith("./"):  # so that the run keeps what it has run
+        with contextlib.suppress(OSError):
+            shutil.copy(file.parent / spec.rpartition(":")[0], run.path)
+    if process.returncode in (0, _STOPPED) and run is not None:
+        return run
+    if process.returncode == _BAD_INPUT:
+        raise SweepCallError(said.strip().removeprefix("diel: ") or f"{file} cannot be run")
+    where = "" if run is None else f"; what was tried is in {run.path}: diel.open_run"
+    reason = said.strip()[-1000:] if run is None else summarize(run.path, time.time()).reason
+    raise LaunchError(f"the sweep has failed: {reason}{where}")
+
+
+def _stop(process: subprocess.Popen[bytes]) -> None:
+    """Let a run stop as Ctrl-C does; kill what has not ended by then."""
+    with contextlib.suppress(ProcessLookupError):
+        process.send_signal(signal.SIGINT)
+    try:
+        process.wait(_STOP_PATIENCE_S)
+    except BaseException:  # somebody interrupts again
+        with contextlib.suppress(ProcessLookupError):
+            process.send_signal(signal.SIGTERM)
+        process.wait()
+
+
+def _folders(runs: Path) -> Iterator[Path]:
+    with contextlib.suppress(OSError):
+        yield from runs.iterdir()
+
+
+def _new_run(runs: Path, there: set[Path], file: Path) -> Run | None:
+    """Return the run of a file that was not there before, as soon as it says of which it is."""
+    for folder in _folders(runs):
+        if folder in there:
+            continue
+        with contextlib.suppress(RunDirectoryError, OSError):
+            records = JournalReader(folder / "journal.jsonl").new_records()
+            if any(isinstance(one, RunCreated) and one.file == str(file) for one in records[:2]):
+                return Run(folder)
+    return None
+
+
+def _is_terminal() -> bool:
+    try:
+        return sys.stdout.isatty() and sys.stdout.fileno() == 1
+    except (AttributeError, OSError, ValueError):
+        return False
+
+
+def _notebook() -> Callable[[Run], object] | None:
+    """Return what shows a run in a notebook, again and again in one place; None elsewhere."""
+    ipython = sys.modules.get("IPython")
+    shell = None if ipython is None else ipython.get_ipython()
+    if shell is None or not hasattr(shell, "kernel"):
+        return None
+    from IPython.display import HTML, display
+
+    show: Any = display
+    html: Any = HTML
+    handle = show(html("starting the ranks ..."), display_id=True)
+    return lambda run: handle.update(html(run._repr_html_()))
