@@ -28,9 +28,13 @@ _ARGUMENTS = [
 ]
 
 
-@pytest.fixture(scope="session")
+@pytest.fixture(scope="module")
 def browser() -> Iterator[Any]:
-    """Return a browser; ``CHROMIUM`` may name it. The test is skipped where there is none."""
+    """Return a browser; ``CHROMIUM`` may name it. The test is skipped where there is none.
+
+    It is closed before tests of other files: as long as it is open, an event loop runs in this
+    thread, and no test can run one of its own.
+    """
     path = os.environ.get("CHROMIUM") or next(filter(None, map(shutil.which, _NAMES)), None)
     if path is None:
         pytest.skip(f"there is no browser: none of {', '.join(_NAMES)}")
