@@ -11,6 +11,7 @@ from nicegui import run, ui
 
 from diel.gui.cards import CONFIG, TITLES, fact, figure_card, follow_theme, heading, links_of_run
 from diel.gui.site import Site, address, frame, page
+from diel.gui.steering import SteeringPanel
 from diel.loading.sweeps import WatchedSweep, watch_sweeps
 from diel.run.directory import RunDirectory
 from diel.text import format_value
@@ -19,6 +20,8 @@ _LOOK_EVERY_S: Final = 1.0
 _DRAW_EVERY_S: Final = 2.0
 """Figures are drawn anew at most so often, and less often where that takes long."""
 _DRAW_SHARE: Final = 0.1
+_BETWEEN_S: Final = 0.1
+"""Between two figures, so that the browser answers its user meanwhile."""
 _NOTES: Final = {
     "history": "Each dot is a trial, the line the best so far. A click opens a trial.",
     "cost": "The stairs are the front: none is both better and cheaper.",
@@ -45,6 +48,7 @@ def add_pages(site: Site) -> None:
         with frame(site, f"Sweep of {site.name_of(directory.path)}"):
             view = _SweepView(site, directory, name)
             ui.timer(_LOOK_EVERY_S, view.look)
+            ui.timer(_BETWEEN_S, view.send_figure)
 
 
 class _SweepView:
@@ -66,8 +70,11 @@ class _SweepView:
         self._summary = ui.element("div").classes("sweep-facts")
         self._complaint = ui.label("").classes("sweep-warning").props('role="status"')
         self._complaint.visible = False
+        SteeringPanel(directory, lambda: self._watched)
         self._cards = ui.element("div").classes("sweep-cards")
         self._plots: dict[str, ui.plotly] = {}
+        self._figures: dict[str, dict[str, Any]] = {}
+        self._waiting: dict[str, dict[str, Any]] = {}
         self._table_place = ui.element("section").classes("sweep-card sweep-wide")
         self._grid: ui.aggrid | None = None
 
@@ -230,14 +237,23 @@ class _SweepView:
         took_s = time.monotonic() - now_s
         self._due_s = time.monotonic() + max(_DRAW_EVERY_S, took_s / _DRAW_SHARE)
         for name, figure in (figures or {}).items():
+            if figure == self._figures.get(name):
+                continue
+            self._figures[name] = figure
             if name in self._plots:
-                self._plots[name].update_figure({**figure, "config": CONFIG})
+                self._waiting[name] = figure
             else:
                 self._plots[name] = self._make_card(name, figure)
         order = [name for name in TITLES if name in self._plots]
         for place, name in enumerate(order):
             card = self._plots[name].parent_slot.parent  # type: ignore[union-attr]
             card.move(target_index=place)
+
+    def send_figure(self) -> None:
+        """Send one of the figures that have changed."""
+        if self._waiting:
+            name = next(iter(self._waiting))
+            self._plots[name].update_figure({**self._waiting.pop(name), "config": CONFIG})
 
     def _make_card(self, name: str, figure: dict[str, Any]) -> ui.plotly:
         with self._cards:

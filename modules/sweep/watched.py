@@ -21,10 +21,11 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
 from ..objective import Objective, ObjectiveError
-from ..report.figures import Figure, curve_figure, figures_of
+from ..report.figures import curve_figure, figures_of
 from ..report.gather import Gatherer
 from ..report.page import analyse
 from ..report.picture import Picture
+from ..report.plotly_parts import Figure
 from ..report.sweep import CURVE, DONE, REASON, STATE, STOPPED, TRIAL, Moment, Sweep
 from ..space import Space
 from ..trial import Reports, thinned

@@ -129,6 +129,33 @@ def test_a_growing_ledger_is_followed_and_a_damaged_one_shown_as_far_as_it_goes(
         assert window.request.get(served.url(page)).status == status, page
 
 
+def test_a_sweep_is_asked_for_a_point_and_what_is_refused_is_said(window: Any, served: Any) -> None:
+    ledger = make_run(served.folder, "asked", 10)
+    window.goto(served.url(f"/sweep?path={path_of(served, ledger)}"))
+    window.get_by_text("of 50").wait_for(timeout=20_000)
+    window.get_by_role("button", name="Try a point").click()
+    rate = window.get_by_label("rate", exact=True)
+    rate.wait_for(timeout=20_000)
+    rate.fill("5")
+    window.get_by_role("button", name="Try it").click()
+    window.get_by_role("alert").get_by_text("enqueue: refused").wait_for(timeout=20_000)
+    assert not ledger.with_name("requests.jsonl").exists()
+    rate.fill("0.5")
+    window.get_by_label("size", exact=True).fill("2")
+    window.get_by_role("button", name="Try it").click()
+    window.get_by_role("status").get_by_text("kept: diel run --resume").wait_for(timeout=20_000)
+    (asked,) = map(json.loads, ledger.with_name("requests.jsonl").read_text().split("\n")[1:-1])
+    assert asked["kind"] == "enqueue"
+    assert {name: asked["parameters"][name] for name in ("rate", "size")} == {
+        "rate": 0.5,
+        "size": 2,
+    }
+    window.get_by_role("button", name="Stop a trial").click()
+    window.get_by_label("its number").fill("x")
+    window.get_by_role("dialog").get_by_role("button", name="Stop a trial").click()
+    window.get_by_text("'x' is no number").wait_for(timeout=20_000)
+
+
 def test_sweeps_are_compared_and_different_objectives_refused(window: Any, served: Any) -> None:
     paths = [path_of(served, make_run(served.folder, f"side-{n}", n)) for n in (20, 40)]
     window.goto(served.url("/compare?" + "&".join(f"path={path}" for path in paths)))

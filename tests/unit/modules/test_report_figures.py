@@ -10,10 +10,11 @@ from typing import Any
 import pytest
 
 from modules.report import Moment, Sweep
-from modules.report.figures import THEMES, curve_figure, figures_of
+from modules.report.figures import curve_figure, figures_of
 from modules.report.gather import SAMPLE, TOP, Gatherer
 from modules.report.page import analyse
 from modules.report.picture import Picture
+from modules.report.plotly_parts import THEMES
 
 SWEEP = Sweep("study", "accuracy", True, ("rate", "hidden", "kind"), expected=60)
 ALL = {"history", "cost", "curves", "parallel", "importance", "contour", "timeline"}

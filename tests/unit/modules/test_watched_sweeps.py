@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 from unit.modules.sweeping import GRID, Sweep
 
+from diel.cli.main import main
 from modules.reporter import watch_sweeps
 from modules.sweep.ledger import LedgerError, LedgerReader, record_at
 from modules.sweep.messages import Tags
@@ -155,3 +156,48 @@ def test_a_trainer_shows_the_curve_of_a_long_trial(
     sweep.run({"space": {"x": [1, 2]}}, trainers=1)
     assert [record["metrics"] for record in sweep.records] == [{"score": 3}] * 2
     assert list((sweep.run_dir / "sweeps").glob("*.curve")) == []
+
+
+SWEEP_FILE = """
+[workflow]
+name = "s"
+[[module]]
+name = "master"
+function = "modules.master:run"
+options = { objective = "score", maximise = true, seed = 5, space = { x = [1, 2, 3], kind = "k" } }
+[[module]]
+name = "trainer"
+function = "modules.trainer:run"
+options = { train = "./mine.py:train" }
+[[group]]
+name = "group"
+modules = ["master", "trainer"]
+"""
+
+
+def test_a_recorded_trial_is_tried_once_more(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    sweep = Sweep(tmp_path)
+    sweep.run({"space": {"x": [1, 2, 3], "kind": "k"}, "seed": 5})
+    (sweep.run_dir / "logs").mkdir()
+    (sweep.run_dir / "workflow.toml").write_text(SWEEP_FILE)
+    (sweep.run_dir / "mine.py").write_text((tmp_path / "mine.py").read_text())
+    (watched,) = watch_sweeps(sweep.run_dir)
+    watched.refresh()
+    told = watched.trial(1)
+    assert told is not None
+    _, command, *arguments = told["command"].split()
+    for given, code, words in (
+        (arguments, 0, "score    -5        -5\n"),
+        ([arguments[0], "--repeat", "group.master:9"], 2, "no record of a trial 9"),
+        ([arguments[0], "--repeat", "other:1"], 2, "several sweeps or none"),
+        ([str(tmp_path / "mine.py"), "--repeat", "1"], 2, "no run's directory"),
+    ):
+        with pytest.raises(SystemExit) as ended:
+            main([command, *given])
+        assert ended.value.code == code, given
+        told_here = capsys.readouterr()
+        assert words in told_here.out + told_here.err
+    tried = (sweep.run_dir / "tried.txt").read_text()
+    assert tried == f"1 {told['seed']} 1\n"  # with the seed that it had
