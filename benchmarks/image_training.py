@@ -3,9 +3,9 @@
 ``mnist_99_s``: LeNet-5 until 99% of MNIST's test digits are right; seconds, the mean of five seeds.
 ``cifar10_90_s``: a small fast network of the kind that holds the published records [1]_, [2]_ until
 90% of CIFAR-10's test images are right; a first layer that whitens and is not trained, three blocks
-of two convolutions, a schedule of one cycle, label smoothing, images shifted and flipped, shifts of
-batch norms that learn 64 times as fast, and test images judged together with their mirror images.
-It runs if it is asked for by name.
+of two convolutions, a schedule of one cycle, label smoothing, images shifted and flipped, and test
+images judged together with their mirror images. It runs if it is asked for by name. It does not get
+there yet: of images that had been JPEGs 87.0% were right, each judged by itself.
 
 Both sides start from the same weights and take the same batches in the same order, with the same
 rates; images are prepared by `dnn.Images` for both. The test images are looked at after each epoch,
@@ -55,9 +55,6 @@ class Recipe:
     smoothing: float
     rise: float
     seeds: tuple[int, ...]
-    start: float = 1 / 25
-    end: float = 1 / 250_000
-    linear: bool = False
     mirrored: bool = False
     """Whether a test image and its mirror image are judged together."""
     first_look: int = 1
@@ -72,7 +69,7 @@ class Recipe:
         import dnn
 
         steps = self.epochs * -(-samples // self.batch)
-        return dnn.OneCycle(steps, self.rise, self.start, self.end, self.linear)
+        return dnn.OneCycle(steps, self.rise)
 
 
 DATA = {
@@ -84,17 +81,12 @@ SLOW = "cifar10_90_s"
 RECIPES = {
     "mnist_99_s": Recipe(0.99, 4, 100, 0.05, 0.9, 0.0, 0.0, 0.3, SEEDS),
     "cifar10_90_s": Recipe(
-        *(0.90, 11, 256, 0.5, 0.85, 1.3e-3, 0.2, 0.23, (1,)),
-        start=0.2, end=0.0, linear=True, mirrored=True, first_look=10,
+        *(0.90, 8, 256, 0.4, 0.85, 1e-3, 0.1, 0.2, (1,)), mirrored=True, first_look=8
     ),
-}  # fmt: skip
+}
 WHITENED = 24
 """Channels of the whitening: both signs of the 12 directions of patches of 2 x 2 pixels."""
 WIDTHS = (64, 128, 256)
-SCALE = 1 / 9
-"""Of what the last layer puts out: the loss, and not the weights, says how far it moves."""
-SHIFTS = 8.0
-"""What shifts of batch norms are multiplied by: their rate is the square of it times as high."""
 
 
 def data(net: str, folder: str, images: int | None) -> tuple[Any, ...]:
@@ -145,32 +137,14 @@ def layers(net: str, filters: Any) -> list[Any]:
         def forward(self, x: Any) -> Any:
             return graph.conv2d(x, self.weight)
 
-    class Scale(dnn.Layer):
-        """Scores times `SCALE`."""
-
-        def forward(self, x: Any) -> Any:
-            return x * SCALE
-
-    class Norm(dnn.BatchNorm):
-        """Batch norm whose shifts learn faster."""
-
-        def build(self, shape: Any) -> None:
-            super().build(shape)
-            self.shift = self.shift * SHIFTS
-
-    def start(generator: Any, shape: tuple[int, ...], dtype: Any) -> Any:
-        limit = 1 / np.sqrt(np.prod(shape[1:]))  # of small weights: their steps turn them further
-        return generator.uniform(-limit, limit, shape).astype(dtype)
-
     def convolution(width: int) -> Any:
-        return dnn.Conv2D(width, 3, padding="same", bias=False, initializer=start)
+        return dnn.Conv2D(width, 3, padding="same", bias=False, initializer="he_normal")
 
     found = [dnn.Input(3, 32, 32), Whiten(), dnn.Activation("relu")]
     for width in WIDTHS:
-        found += [convolution(width), dnn.MaxPool2D(2), Norm(), dnn.Activation("relu")]
-        found += [convolution(width), Norm(), dnn.Activation("relu")]
-    last = dnn.FullyConnected(10, bias=False)
-    return [*found, dnn.MaxPool2D(3), dnn.Flatten(), last, Scale()]
+        found += [convolution(width), dnn.MaxPool2D(2), dnn.BatchNorm(), dnn.Activation("relu")]
+        found += [convolution(width), dnn.BatchNorm(), dnn.Activation("relu")]
+    return [*found, dnn.MaxPool2D(3), dnn.Flatten(), dnn.FullyConnected(10)]
 
 
 def is_looked_at(recipe: Recipe, epoch: int) -> bool:
@@ -261,19 +235,6 @@ class TorchContender:
         """Return the same network with the same weights."""
         from torch import nn
 
-        class Scale(nn.Module):
-            def forward(self, x: Any) -> Any:
-                return x * SCALE
-
-        class Norm(nn.BatchNorm2d):
-            def forward(self, x: Any) -> Any:
-                if self.training:
-                    self.num_batches_tracked += 1
-                return nn.functional.batch_norm(
-                    x, self.running_mean, self.running_var, self.weight, self.bias * SHIFTS,
-                    self.training, self.momentum, self.eps,
-                )  # fmt: skip
-
         if self.net == "mnist_99_s":
             module = nn.Sequential(
                 *(nn.Conv2d(1, 6, 5, padding=2), nn.ReLU(), nn.MaxPool2d(2)),
@@ -286,12 +247,11 @@ class TorchContender:
             channels = WHITENED
             for width in WIDTHS:
                 first = nn.Conv2d(channels, width, 3, padding=1, bias=False)
-                steps += [first, nn.MaxPool2d(2), Norm(width), nn.ReLU()]
+                steps += [first, nn.MaxPool2d(2), nn.BatchNorm2d(width), nn.ReLU()]
                 second = nn.Conv2d(width, width, 3, padding=1, bias=False)
-                steps += [second, Norm(width), nn.ReLU()]
+                steps += [second, nn.BatchNorm2d(width), nn.ReLU()]
                 channels = width
-            last = nn.Linear(channels, 10, bias=False)
-            steps += [nn.MaxPool2d(3), nn.Flatten(), last, Scale()]
+            steps += [nn.MaxPool2d(3), nn.Flatten(), nn.Linear(channels, 10)]
             module = nn.Sequential(*steps)
         self._copy(mine, module)
         return module
