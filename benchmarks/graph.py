@@ -87,7 +87,7 @@ def arrays_in_a_step() -> float:
     numpys = tracemalloc.DomainFilter(True, np.lib.tracemalloc_domain)
     before = tracemalloc.take_snapshot().filter_traces([numpys])
     for _ in range(STEPS):
-        for function, arguments in trainer._whole_steps[0]:
+        for function, arguments in trainer._pieces[0][0][0].calls:
             function(*arguments)
     after = tracemalloc.take_snapshot().filter_traces([numpys])
     tracemalloc.stop()

@@ -286,3 +286,21 @@ def test_measuring_takes_the_fastest_and_does_not_repeat_what_is_hopeless():
     assert found["routine"] == "b"
     assert found["ms"] == {"a": 30.0, "b": 10.0, "c": 31.0, "d": 20.0}
     assert [calls.count(name) for name in "abcd"] == [4, 4, 1, 4]
+
+
+def test_a_moment_at_which_the_machine_was_busy_decides_nothing():
+    now, calls = [0.0], []
+
+    def spend(name, seconds, busy=0):
+        def call():
+            calls.append(name)
+            now[0] += seconds * (1.4 if calls.count(name) <= busy else 1.0)
+
+        return im2col.Routine(name, 0, lambda inputs, out, workspace: [(call, ())])
+
+    class Known(Ops):
+        def convolutions(self, problem):
+            return [spend("a", 0.012), spend("b", 0.01, busy=4)]
+
+    found = routines.measure_convolution(Known(), LARGE, clock=lambda: now[0])
+    assert found == {"routine": "b", "ms": {"a": 12.0, "b": 10.0}}

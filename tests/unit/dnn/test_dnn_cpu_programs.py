@@ -1,6 +1,7 @@
 """Compiled steps as one program: linked, in parts on threads, stored as machine code."""
 
 import ctypes
+import importlib
 import os
 import subprocess
 import sys
@@ -10,6 +11,7 @@ import tracemalloc
 import numpy as np
 import pytest
 from operation_cases import formula_step
+from support import ROOT
 from threadpoolctl import threadpool_limits
 
 import dnn
@@ -35,6 +37,14 @@ DESCENT = UpdateFormula("descent", ("w", "g"), ("rate",), (("w", "w - rate * g")
 @pytest.fixture
 def ops():
     return CpuOps()
+
+
+def test_the_benchmark_that_counts_arrays_of_a_step_counts_none(monkeypatch):
+    monkeypatch.syspath_prepend(ROOT / "benchmarks")
+    before = set(sys.modules)
+    assert importlib.import_module("graph").arrays_in_a_step() == 0
+    for name in {"graph", "harness"} - before:
+        del sys.modules[name]
 
 
 def test_a_step_with_dropout_choices_and_clipping_is_one_program():
