@@ -18,7 +18,7 @@ from diel.executive.launch import available_cores
 from diel.executive.sbatch import script_of_file
 from diel.gui.inspection import places
 from diel.gui.processes import exit_code_of, start_command
-from diel.gui.site import address
+from diel.gui.site import RUNS, address
 from diel.run.directory import RunDirectory
 from diel.run.journal import JournalReader
 from diel.run.records import RunCreated
@@ -26,7 +26,6 @@ from diel.run.records import RunCreated
 if TYPE_CHECKING:
     from diel.gui.compose import Composer
 
-_RUNS: Final = "runs"
 _LOG: Final = "diel-run.log"
 _START_S: Final = 60.0
 _LOOK_EVERY_S: Final = 0.2
@@ -127,13 +126,14 @@ class Launcher:
         if composer.path is None or self._is_starting:
             return
         folder = composer.site.folder
-        arguments = ["run", str(composer.path), "--runs", str(folder / _RUNS)]
+        arguments = ["run", str(composer.path), "--runs", str(folder / RUNS)]
         if ranks := _whole(self._ranks.value):
             arguments += ["--ranks", str(ranks)]
         self._is_starting = True
         self._start.set_enabled(False)
         try:
             with composer.refusals_told():
+                composer.site.folder_of_runs()
                 ui.notify("starting ...")
                 started = await run.io_bound(start_run, arguments, folder, composer.path)
                 if started is not None:
@@ -206,7 +206,7 @@ def start_run(arguments: list[str], folder: Path, file: Path) -> Path:
     PageError
         If it ends, or takes too long, before it has one: with what it said.
     """
-    runs = folder / _RUNS
+    runs = folder / RUNS
     try:
         runs.mkdir(exist_ok=True)
         descriptor, name = tempfile.mkstemp(dir=runs, prefix=".starting-", suffix=".log")

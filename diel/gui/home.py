@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import time
+from pathlib import Path
 from typing import Any, Final
 
 from nicegui import run, ui
 
-from diel.gui.site import Site, address, frame, page
+from diel.gui.site import Site, address, frame, page, printable
 from diel.run.history import RunSummary
 from diel.text import format_duration
 
@@ -21,7 +22,7 @@ _MARKS: Final = {
     "never started": "·",
     "damaged": "!",
 }
-_LINK: Final = '<q-td :props="props"><a :href="props.row.link">{{ props.value }}</a></q-td>'
+_LINK: Final = '<q-td :props="props"><a :href="props.row.link || null">{{ props.value }}</a></q-td>'
 _STATE: Final = (
     '<q-td :props="props"><span :class="\'diel-state diel-\' + props.row.kind">'
     "{{ props.row.mark }} {{ props.value }}</span></q-td>"
@@ -80,7 +81,7 @@ def _row(site: Site, summary: RunSummary) -> dict[str, Any]:
     name = site.name_of(summary.path)
     lasted = "" if summary.duration_s is None else format_duration(summary.duration_s)
     return {
-        "workflow": summary.workflow,
+        "workflow": printable(summary.workflow),
         "state": summary.state,
         "kind": summary.state.replace(" ", "-"),
         "mark": _MARKS[summary.state],
@@ -88,8 +89,8 @@ def _row(site: Site, summary: RunSummary) -> dict[str, Any]:
         "duration": lasted,
         "ranks": summary.ranks,
         "folder": name,
-        "reason": summary.reason[:200],
-        "link": address("/run", path=name),
+        "reason": printable(summary.reason[:200]),
+        **_leading_to("/run", summary.path, path=name),
     }
 
 
@@ -99,8 +100,14 @@ def file_rows(site: Site) -> list[dict[str, Any]]:
     for file in site.workflow_files():
         name = site.name_of(file)
         folder, _, own = name.rpartition("/")
-        rows.append({"file": own, "folder": folder, "link": address("/compose", file=name)})
+        rows.append({"file": own, "folder": folder, **_leading_to("/compose", file, file=name)})
     return rows
+
+
+def _leading_to(page: str, place: Path, **query: str) -> dict[str, str]:
+    """Return the key of a row and its link: none where no address can name the place."""
+    is_text = printable(str(place)) == str(place)
+    return {"key": ascii(str(place)), "link": address(page, **query) if is_text else ""}
 
 
 def _column(name: str, label: str) -> dict[str, Any]:
@@ -108,7 +115,7 @@ def _column(name: str, label: str) -> dict[str, Any]:
 
 
 def _table(name: str, columns: list[dict[str, Any]], empty: str) -> ui.table:
-    table = ui.table(columns=columns, rows=[], row_key="link", pagination=20)
+    table = ui.table(columns=columns, rows=[], row_key="key", pagination=20)
     table.props["no-data-label"] = empty
     table.props["aria-label"] = name
     return table.classes("diel-table").props("flat dense")

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import os
+import stat
 import subprocess
 from collections.abc import Sequence
 from pathlib import Path
+from typing import BinaryIO
 
 from diel.errors import PageError
 from diel.processes import diel_command
@@ -31,12 +33,12 @@ def start_command(arguments: Sequence[str], folder: Path, output: Path | None = 
     Raises
     ------
     PageError
-        If it cannot be started.
+        If it cannot be started, or the file for its output is a link or no regular file.
     """
     _started[:] = [process for process in _started if process.poll() is None]
     command = diel_command(arguments)
     try:
-        with open(output or os.devnull, "ab") as log:
+        with _open_output(output) as log:
             process = subprocess.Popen(
                 command,
                 cwd=folder,
@@ -51,6 +53,18 @@ def start_command(arguments: Sequence[str], folder: Path, output: Path | None = 
         ) from error
     _started.append(process)
     return process.pid
+
+
+def _open_output(path: Path | None) -> BinaryIO:
+    """Open a file to append to it: neither through a link, nor a pipe, which would wait."""
+    if path is None:
+        return open(os.devnull, "ab")
+    flags = os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_NOFOLLOW | os.O_NONBLOCK
+    descriptor = os.open(path, flags, 0o666)
+    if not stat.S_ISREG(os.fstat(descriptor).st_mode):
+        os.close(descriptor)
+        raise OSError(f"{path} is no regular file")
+    return os.fdopen(descriptor, "ab")
 
 
 def exit_code_of(pid: int) -> int | None:

@@ -16,7 +16,7 @@ import hashlib
 import hmac
 import logging
 from collections.abc import Awaitable, Callable, Collection, MutableMapping
-from http.cookies import CookieError, SimpleCookie
+from html import escape
 from typing import Any, Final, NamedTuple, TypeAlias
 from urllib.parse import parse_qsl, quote, urlencode, urlsplit
 
@@ -58,6 +58,12 @@ _HEADERS: Final = tuple(
         "cross-origin-opener-policy": "same-origin",
         "cross-origin-resource-policy": "same-origin",
     }.items()
+)
+
+_GO_ON: Final = (
+    '<!doctype html><html lang="en"><head><meta charset="utf-8"><title>diel</title>'
+    '<meta http-equiv="refresh" content="0; url={place}"></head>'
+    '<body><a href="{place}">Go on</a></body></html>'
 )
 
 
@@ -121,7 +127,7 @@ class Guard:
             known = ", ".join(sorted(self._hosts))
             return Refusal(403, f"the page is not served as {host}: it is known as {known}")
         origin = _only(scope, b"origin", missing="")
-        if origin is None or (origin and urlsplit(origin).netloc.lower() != host.lower()):
+        if origin is None or (origin and _host_of(origin) != host.lower()):
             return Refusal(403, f"requests of another site, {origin}, are refused")
         problem = self._token_problem(scope)
         if problem:
@@ -143,14 +149,12 @@ class Guard:
         return "" if all(right) else "the token is wrong"
 
     def _cookie_of(self, scope: Scope) -> str:
-        for name, value in scope["headers"]:
-            if name == b"cookie":
-                try:
-                    found = SimpleCookie(value.decode("latin-1")).get(self.cookie)
-                except CookieError:
-                    continue
-                if found is not None:
-                    return found.value
+        # Other programs of this host may have set anything: only the one name is looked for.
+        for key, value in scope["headers"]:
+            for part in value.decode("latin-1").split(";") if key == b"cookie" else ():
+                name, _, given = part.strip().partition("=")
+                if name == self.cookie:
+                    return str(given)
         return ""
 
     async def _take_token_out_of_address(self, scope: Scope, send: Send) -> None:
@@ -159,15 +163,18 @@ class Guard:
         # One slash at the beginning: with two a path would name another host.
         place = "/" + quote(scope["path"].lstrip("/")) + (f"?{rest}" if rest else "")
         cookie = f"{self.cookie}={self._token}; Path=/; HttpOnly; SameSite=Strict"
-        headers = [
-            (b"location", place.encode("latin-1", "replace")),
-            (b"set-cookie", cookie.encode()),
-            (b"cache-control", b"no-store"),
-            (b"content-length", b"0"),
-            *_HEADERS,
-        ]
-        await send({"type": "http.response.start", "status": 303, "headers": headers})
-        await send({"type": "http.response.body", "body": b""})
+        headers = [(b"set-cookie", cookie.encode()), (b"cache-control", b"no-store"), *_HEADERS]
+        if _only(scope, b"sec-fetch-site") == "none":  # typed, or opened from a terminal
+            status, body = 303, b""
+            headers.append((b"location", place.encode("latin-1", "replace")))
+        else:
+            # From another site's link a browser does not send the cookie along a redirection; it
+            # does so when a page of ours goes on by itself.
+            status, body = 200, _GO_ON.format(place=escape(place)).encode()
+            headers.append((b"content-type", b"text/html; charset=utf-8"))
+        headers.append((b"content-length", str(len(body)).encode()))
+        await send({"type": "http.response.start", "status": status, "headers": headers})
+        await send({"type": "http.response.body", "body": body})
 
     async def _pass_on(self, scope: Scope, receive: Receive, send: Send) -> None:
         taken = 0
@@ -206,6 +213,14 @@ def _only(scope: Scope, name: bytes, missing: str | None = None) -> str | None:
     if not values:
         return missing
     return values[0] if len(values) == 1 else None
+
+
+def _host_of(origin: str) -> str:
+    """Return the host and port of an origin; nothing if it has none."""
+    try:
+        return urlsplit(origin).netloc.lower()
+    except ValueError:  # "http://["
+        return ""
 
 
 def _name_of(host: str) -> str:

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
+import contextlib
 import functools
 import inspect
 import logging
 import os
 import re
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
 from html import escape
 from pathlib import Path
 from typing import Any, Final
@@ -27,6 +27,10 @@ _FILES: Final = {name: _HERE / name for name in ("style.css", "page.js")}
 _NAVIGATION: Final = (("Runs", "/"), ("Compose", "/compose"))
 _DARK_COOKIE: Final = "diel-dark"
 _DARK: Final = {"on": True, "off": False}
+RUNS: Final = "runs"
+"""The folder, within that of the page, into which it starts runs."""
+_READ_FOLDERS: Final = ("trace", "sweeps")
+"""Those of a run from which pages read whatever is there; of logs, links are never shown."""
 _MOST_FOLDERS: Final = 2000
 _DEEPEST: Final = 4
 _FIRST_BYTES: Final = 256 * 1024
@@ -39,11 +43,14 @@ class Site:
     Parameters
     ----------
     folder : path
-        No page shows or writes anything outside of it.
+        No page shows or writes anything outside of it, but for the folder of runs: on machines with
+        a file system for scratch, ``runs`` is often a link. One that this user has made, and that
+        is there from the beginning, is followed.
     """
 
     def __init__(self, folder: str | os.PathLike[str]) -> None:
         self.folder = Path(folder).resolve(strict=True)
+        self._linked_runs = _target_of_own_link(self.folder / RUNS)
         for name, file in _FILES.items():
             app.add_static_file(local_file=file, url_path=f"/diel/{name}", max_cache_age=0)
 
@@ -64,9 +71,15 @@ class Site:
             path = (self.folder / text).resolve()
         except (OSError, ValueError, RuntimeError) as error:
             raise PageError(f"{_shown(text)} is no path: {error}") from error
-        if path != self.folder and self.folder not in path.parents:
+        if not self._holds(path):
             raise PageError(f"{_shown(text)} is outside of the folder of this page, {self.folder}")
         return path
+
+    def _holds(self, path: Path) -> bool:
+        """Whether a path whose links were followed may be shown."""
+        return path.is_relative_to(self.folder) or (
+            self._linked_runs is not None and path.is_relative_to(self._linked_runs)
+        )
 
     def resolve_run(self, text: str) -> Path:
         """Return the run directory that a request names.
@@ -79,11 +92,62 @@ class Site:
         path = self.resolve(text)
         if not text or not is_run(path):
             raise RunDirectoryError(f"{_shown(text)} is no run's directory")
+        self.check_links(path)
         return path
 
+    def check_links(self, run: Path) -> None:
+        """Find out whether what pages read of a run lies within the folder.
+
+        Raises
+        ------
+        PageError
+            If a file or folder of the run is a link that leads outside.
+        """
+        waiting = [run, *(run / name for name in _READ_FOLDERS)]
+        while waiting:
+            folder = waiting.pop()
+            try:
+                entries = list(os.scandir(folder))
+            except OSError:  # there is none
+                continue
+            for entry in entries:
+                if entry.is_symlink() and not self._holds(Path(entry.path).resolve()):
+                    shown = printable(os.path.relpath(entry.path, run))
+                    raise PageError(
+                        f"{shown} in {self.name_of(run)} is a link that leads outside of the "
+                        "folder of this page: put what it stands for in its place"
+                    )
+                if folder.name == "sweeps" and entry.is_dir():
+                    waiting.append(Path(entry.path))
+
+    def folder_of_runs(self) -> Path:
+        """Return the folder into which the page starts runs.
+
+        Raises
+        ------
+        PageError
+            If it is a link that the page does not follow.
+        """
+        runs = self.folder / RUNS
+        if not self._holds(runs.resolve()):
+            raise PageError(
+                f"{RUNS} is a link that leads outside of the folder of this page, and was not "
+                "there when diel gui began, or is somebody else's: make your own, and start diel "
+                "gui again"
+            )
+        return runs
+
+    def is_record(self, path: Path) -> bool:
+        """Whether a path, its links followed, lies in a run's directory: to be read, not edited."""
+        return any(
+            (folder / "journal.jsonl").is_file() for folder in path.parents if self._holds(folder)
+        )
+
     def name_of(self, path: Path) -> str:
-        """Return a path as pages write it, relative to the folder."""
-        return Path(os.path.relpath(path, self.folder)).as_posix()
+        """Return a path as pages write it, relative to the folder, as text that can be sent."""
+        if self._linked_runs is not None and path.is_relative_to(self._linked_runs):
+            path = self.folder / RUNS / path.relative_to(self._linked_runs)
+        return printable(Path(os.path.relpath(path, self.folder)).as_posix())
 
     def runs(self) -> list[RunSummary]:
         """Return all runs in the folder and those below it, newest first. Reads many files."""
@@ -91,8 +155,14 @@ class Site:
             return list_runs(self.folder)
         found: list[RunSummary] = []
         for folder in self._folders():
-            found += list_runs(folder)
+            with contextlib.suppress(RunDirectoryError):  # it has just been removed
+                found += [run for run in list_runs(folder) if self._shows(run.path)]
         return sorted(found, key=lambda run: (-run.started_s, run.path.name))
+
+    def _shows(self, run: Path) -> bool:
+        """Whether what a summary is made of lies within the folder."""
+        read = (run, run / "journal.jsonl", run / "logs", run / "logs" / "launcher.log")
+        return all(not place.is_symlink() or self._holds(place.resolve()) for place in read)
 
     def workflow_files(self) -> list[Path]:
         """Return all workflow files in the folder and those below it. Reads many files."""
@@ -100,7 +170,7 @@ class Site:
             file
             for folder in self._folders()
             for file in folder.glob("*.toml")
-            if _is_workflow(file) and self.folder in file.resolve().parents
+            if _is_workflow(file) and self._holds(file.resolve())
         )
 
     def _folders(self) -> Iterator[Path]:
@@ -118,12 +188,29 @@ class Site:
                     for entry in os.scandir(folder)
                     if entry.is_dir(follow_symlinks=False) and not entry.name.startswith((".", "_"))
                 )
+                if depth == 0 and self._linked_runs is not None:
+                    inside.append(RUNS)
             except OSError:  # somebody else's
                 continue
             for name in inside:
                 below = folder / name
                 if not (below / "pyvenv.cfg").exists() and not _holds_run(below):
                     waiting.append((below, depth + 1))
+
+
+def _target_of_own_link(link: Path) -> Path | None:
+    """Return the folder that a link of this user leads to; None if it is anything else."""
+    try:
+        if link.is_symlink() and link.lstat().st_uid == os.getuid() and link.is_dir():
+            return link.resolve(strict=True)
+    except (OSError, RuntimeError):
+        pass
+    return None
+
+
+def printable(text: str) -> str:
+    """Return text that can be sent, whatever bytes a name or a damaged file has."""
+    return text.encode("utf-8", "replace").decode()
 
 
 def _holds_run(folder: Path) -> bool:
@@ -176,10 +263,12 @@ def _refusal(words: str) -> Response:
         f'<p role="alert">{escape(words)}</p><p><a href="/">All runs and files</a></p>'
         "</body></html>"
     )
-    return Response(body, status_code=404, media_type="text/html; charset=utf-8")
+    return Response(
+        body.encode("utf-8", "replace"), status_code=404, media_type="text/html; charset=utf-8"
+    )
 
 
-@contextmanager
+@contextlib.contextmanager
 def frame(site: Site, title: str) -> Iterator[None]:
     """Build a page within the frame that all share: navigation, light and dark, common style."""
     request: Request = context.client.request
@@ -195,7 +284,9 @@ def frame(site: Site, title: str) -> Iterator[None]:
                 link = ui.link(name, target)
                 if target == here:
                     link.props('aria-current="page"')
-        ui.label(str(site.folder)).classes("diel-folder").tooltip("the folder of this page")
+        ui.label(printable(str(site.folder))).classes("diel-folder").tooltip(
+            "the folder of this page"
+        )
         ui.button(icon="contrast", on_click=lambda: _switch(dark)).props(
             'flat round dense aria-label="Light or dark"'
         ).classes("diel-dark-switch")

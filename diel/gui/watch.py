@@ -297,6 +297,7 @@ class _WatchPage:
         self._next_look_s = 0.0
 
     def _resume_run(self) -> None:
+        self._directory.refuse_links()
         place = str(self._directory.path)
         log = self._directory.logs / "resume.log"
         start_command(["run", "--resume", place], self._site.folder, log)

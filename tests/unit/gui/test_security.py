@@ -81,7 +81,8 @@ def status_of(sent: list[Any]) -> int:
 
 
 def test_a_token_in_the_address_becomes_a_cookie() -> None:
-    sent, inner = ask("//evil.example/x", f"a=1&token={TOKEN}&b=%2F")
+    typed = ((b"sec-fetch-site", b"none"),)
+    sent, inner = ask("//evil.example/x", f"a=1&token={TOKEN}&b=%2F", headers=typed)
     assert status_of(sent) == 303
     assert inner.reached == []
     headers = dict(sent[0]["headers"])
@@ -91,6 +92,28 @@ def test_a_token_in_the_address_becomes_a_cookie() -> None:
     assert f"={TOKEN};" in cookie
     assert {"HttpOnly", "SameSite=Strict"} <= set(cookie.split("; "))
     assert TOKEN.encode() not in headers[b"location"]
+
+
+def test_an_address_that_another_site_links_to_goes_on_by_itself() -> None:
+    # The cookie is SameSite=Strict: along a redirection it would not be sent.
+    elsewhere = ((b"sec-fetch-site", b"cross-site"),)
+    for headers in (elsewhere, ()):
+        sent, inner = ask("/<b>", f'a="1&token={TOKEN}', headers=headers)
+        assert (status_of(sent), inner.reached) == (200, [])
+        body = sent[1]["body"].decode()
+        assert 'http-equiv="refresh" content="0; url=/%3Cb%3E?a=%221"' in body
+        assert TOKEN not in body
+        assert TOKEN.encode() in dict(sent[0]["headers"])[b"set-cookie"]
+
+
+@pytest.mark.parametrize(
+    "others", ['other={"a": 1}', "a b=1", "a@x=1", 'x="unclosed', "flag", "=;;", "\xff=1"]
+)
+def test_cookies_of_other_programs_lock_nobody_out(others: str) -> None:
+    guard = Guard(Inner(), TOKEN, ())
+    header = f"{others}; {guard.cookie}={TOKEN}".encode("latin-1")
+    sent, _ = ask(headers=((b"cookie", header),))
+    assert status_of(sent) == 200
 
 
 def test_the_cookie_lets_pass_and_answers_limit_what_a_page_may_load() -> None:
@@ -136,6 +159,7 @@ def test_the_cookie_lets_pass_and_answers_limit_what_a_page_may_load() -> None:
             {"cookie": TOKEN, "headers": ((b"origin", b"http://evil.example"),)},
         ),
         ("another site", 403, {"cookie": TOKEN, "headers": ((b"origin", b"null"),)}),
+        ("another site", 403, {"cookie": TOKEN, "headers": ((b"origin", b"http://["),)}),
         (
             "another site",
             403,

@@ -1,0 +1,111 @@
+"""What the pages may show and write: paths, links and names of any kind, without a browser."""
+
+from __future__ import annotations
+
+import json
+import os
+from pathlib import Path
+from typing import Any
+
+import pytest
+from support import wait_until
+
+pytest.importorskip("nicegui", reason="the extra gui is not installed")
+
+from diel.errors import PageError
+from diel.gui.home import file_rows, run_rows
+from diel.gui.processes import exit_code_of, start_command
+from diel.gui.site import Site
+from diel.run.directory import RunDirectory
+
+STARTED = {"time_s": 1.0, "event": "RunStarted", "workflow": "w", "ranks": 2, "groups": ["g"]}
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    folder = tmp_path / "project"
+    folder.mkdir()
+    (folder / "w.toml").write_text("[workflow]\n")
+    return folder
+
+
+def make_run(parent: Path, name: str = "w", **fields: Any) -> RunDirectory:
+    run = RunDirectory.create(parent, name, Path(__file__))
+    with run.journal.open("a") as journal:
+        journal.write(json.dumps({**STARTED, **fields}) + "\n")
+    return run
+
+
+def test_the_own_link_to_a_folder_of_runs_is_followed(folder: Path, tmp_path: Path) -> None:
+    (tmp_path / "scratch").mkdir()
+    (folder / "runs").symlink_to(tmp_path / "scratch")
+    site = Site(folder)
+    run = make_run(folder / "runs")
+    name = f"runs/{run.path.name}"
+    assert site.resolve_run(name) == tmp_path / "scratch" / run.path.name
+    assert site.name_of(site.resolve_run(name)) == name
+    assert [row["folder"] for row in run_rows(site)] == [name]
+    assert site.folder_of_runs() == folder / "runs"
+    assert site.is_record(site.resolve(f"{name}/workflow.toml"))
+    assert not site.is_record(folder / "w.toml")
+    with pytest.raises(PageError, match="outside of the folder"):
+        site.resolve("runs/../other")
+
+
+def test_other_links_to_a_folder_of_runs_are_refused_before_anything_starts(
+    folder: Path, tmp_path: Path
+) -> None:
+    site = Site(folder)
+    (folder / "runs").symlink_to(tmp_path)  # made later
+    with pytest.raises(PageError, match="make your own, and start diel gui again"):
+        site.folder_of_runs()
+
+
+@pytest.mark.parametrize(
+    "place", ["logs", "trace", "sweeps", "journal.jsonl", "status.json", "sweeps/a/trials.jsonl"]
+)
+def test_links_within_a_run_that_lead_outside_are_refused(
+    folder: Path, tmp_path: Path, place: str
+) -> None:
+    run, elsewhere = make_run(folder), make_run(tmp_path, "elsewhere")
+    link = run.path / place
+    link.parent.mkdir(parents=True, exist_ok=True)
+    if link.is_dir():
+        link.rmdir()
+    link.unlink(missing_ok=True)
+    link.symlink_to(elsewhere.journal if link.suffix else elsewhere.logs)
+    with pytest.raises(PageError, match="leads outside"):
+        Site(folder).resolve_run(run.path.name)
+    listed = [row["folder"] for row in run_rows(Site(folder))]
+    assert listed == ([] if place in ("logs", "journal.jsonl") else [run.path.name])
+
+
+def test_names_that_are_no_text_cost_no_other_row(folder: Path) -> None:
+    make_run(folder, workflow="\ud800")
+    make_run(folder, "fine")
+    with open(os.fsencode(folder) + b"/\xff.toml", "w") as file:
+        file.write("[workflow]\n")
+    os.mkdir(os.fsencode(folder) + b"/\xfe")
+    make_run(Path(os.fsdecode(os.fsencode(folder) + b"/\xfe")))
+    site = Site(folder)
+    runs, files = run_rows(site), file_rows(site)
+    json.dumps([runs, files], ensure_ascii=False).encode()
+    assert (len(runs), len({row["key"] for row in runs})) == (3, 3)
+    assert sorted(bool(row["link"]) for row in files) == [False, True]
+
+
+def test_output_goes_through_no_link_and_waits_for_no_pipe(tmp_path: Path) -> None:
+    log = tmp_path / "resume.log"
+    (tmp_path / "mine").write_text("mine")
+    log.symlink_to(tmp_path / "mine")
+    with pytest.raises(PageError, match="symbolic links"):
+        start_command(["--version"], tmp_path, log)
+    assert (tmp_path / "mine").read_text() == "mine"
+    log.unlink()
+    os.mkfifo(log)
+    with pytest.raises(PageError, match="cannot be started"):
+        start_command(["--version"], tmp_path, log)
+    log.unlink()
+    process = start_command(["--version"], tmp_path, log)
+    wait_until(lambda: exit_code_of(process) == 0)
+    assert "diel" in log.read_text()
