@@ -79,7 +79,7 @@ DATA = {
 """A file of each data set."""
 SLOW = "cifar10_90_s"
 RECIPES = {
-    "mnist_99_s": Recipe(0.99, 4, 100, 0.05, 0.9, 0.0, 0.0, 0.3, SEEDS),
+    "mnist_99_s": Recipe(0.99, 5, 100, 0.05, 0.9, 0.0, 0.0, 0.3, SEEDS),
     "cifar10_90_s": Recipe(
         *(0.90, 8, 256, 0.4, 0.85, 1e-3, 0.1, 0.2, (1,)), mirrored=True, first_look=8
     ),
