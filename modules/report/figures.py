@@ -16,14 +16,14 @@ from typing import Any, Final
 
 from ..trial import Reports
 from .importance import Importance
-from .markup import as_number, show, with_unit, words
+from .markup import as_number, show, with_unit
 from .parameter_figures import contour_figure, importance_figure, parallel_figure
 from .picture import Picture
 from .plot import focus, is_logarithmic
 from .plotly_parts import DASHES, RUNS, THEMES, Figure, Theme, figure_of, hover_text, marks, plain
 from .sweep import STARTED, STATE, STOPPED, TOOK, TRAINER, TRIAL, Sweep
 
-_TIMELINE: Final = 1000
+_TIMELINE: Final = 400
 _CURVES_RUNNING: Final = 32
 
 
@@ -101,7 +101,7 @@ def history_figure(picture: Picture, colours: Theme) -> Figure | None:
         data,
         colours,
         x={"title": "trials, in order of completion", "rangemode": "tozero"},
-        y={"title": with_unit(picture.sweep.objective),
+        y={"title": picture.sweep.objective,
            "range": [picture.axis.low, picture.axis.high]},
     )  # fmt: skip
 
@@ -137,9 +137,7 @@ def cost_figure(picture: Picture, colours: Theme) -> Figure | None:
         x["type"] = "log"
     else:
         x["rangemode"] = "tozero"
-    return figure_of(
-        data, colours, x=x, y={"title": with_unit(sweep.quality), "range": [y.low, y.high]}
-    )
+    return figure_of(data, colours, x=x, y={"title": sweep.quality, "range": [y.low, y.high]})
 
 
 def curves_figure(
@@ -187,7 +185,7 @@ def curves_figure(
         return None
     shown = sorted(values, reverse=not picture.sweep.maximise)[len(values) // 20 :]
     y = focus(shown, picture.sweep.maximise, far=8.0)
-    title = with_unit(picture.sweep.objective)
+    title = picture.sweep.objective
     return figure_of(
         data, colours, x={"title": "step"}, y={"title": title, "range": [y.low, y.high]}
     )
@@ -210,7 +208,7 @@ def curve_figure(sweep: Sweep, reports: Reports, theme: str = "light") -> Figure
                 {
                     "type": "scatter",
                     "mode": "lines+markers",
-                    "name": plain(words(name)),
+                    "name": plain(name),
                     "x": [step for step, _ in points],
                     "y": [value for _, value in points],
                     "line": {"color": shades[len(data) % len(shades)]},
@@ -310,13 +308,13 @@ def comparison_figures(pictures: Mapping[str, Picture], theme: str = "light") ->
             history,
             colours,
             x={"title": "trials, in order of completion", "rangemode": "tozero"},
-            y={"title": with_unit(first.objective), "range": [scale.low, scale.high]},
+            y={"title": first.objective, "range": [scale.low, scale.high]},
         )
     if cost:
         figures["cost"] = figure_of(
             cost,
             colours,
             x={"title": with_unit(first.cost), "rangemode": "tozero"},
-            y={"title": with_unit(first.quality)},
+            y={"title": first.quality},
         )
     return figures

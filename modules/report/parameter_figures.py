@@ -3,45 +3,62 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
 from typing import Any, Final
 
 from .importance import Importance, Plane
-from .markup import as_number, words
 from .picture import Picture
-from .plot import LogScale, NamedScale, OrNotSet, scale_for
-from .plotly_parts import Figure, Theme, figure_of, plain
+from .plot import Scale, scale_for
+from .plotly_parts import Figure, Theme, colour_scale, figure_of, plain
 from .sweep import Sweep
 
 _BARS: Final = 12
 _PLANES: Final = 6
 _TICKS: Final = 8
+_LINES: Final = 280
+_BEST_LINES: Final = 20
+"""Of very many trials so many are drawn, and so many of the best."""
+
+
+def parallel_axes(picture: Picture) -> dict[str, Scale]:
+    """Return the scale of each parameter that varies, and the objective's, as the last."""
+    scales: dict[str, Scale] = {
+        name: scale_for([picture.rows[row].get(name) for row in picture.lines])
+        for name in picture.varying
+    }
+    return {**scales, picture.sweep.objective: picture.axis}
 
 
 def parallel_figure(picture: Picture, colours: Theme) -> Figure | None:
-    """Draw trials in parallel coordinates, of which ranges can be chosen."""
-    names = picture.varying
-    if not names or len(picture.lines) < 2:
+    """Draw trials in parallel coordinates, of which ranges can be chosen.
+
+    The values of an axis are places on its scale, from 0 to 1; what they stand for is written
+    there. The last of the lines is the best trial's.
+    """
+    if not picture.varying or len(picture.lines) < 2:
         return None
     sweep, lines = picture.sweep, picture.lines
-    dimensions = [
-        _dimension(name, [picture.rows[row].get(name) for row in lines]) for name in names
-    ]
-    low, high = picture.axis.low, picture.axis.high
-    objective = [min(high, max(low, picture.objective_of(row))) for row in lines]
-    dimensions.append({"label": words(sweep.objective), "values": objective, "range": [low, high]})
-    scale = colours.scale if sweep.maximise else tuple(reversed(colours.scale))
-    last = len(scale) - 1
+    spared = {*lines[:: -(-len(lines) // _LINES)], *picture.top[:_BEST_LINES]}
+    lines = [row for row in lines if row in spared]
+    dimensions = []
+    for name, scale in parallel_axes(picture).items():
+        ticks = scale.ticks(_TICKS)
+        dimensions.append(
+            {
+                "label": name,
+                "values": [scale.place(picture.rows[row].get(name)) for row in lines],
+                "range": [0, 1],
+                "tickvals": [where for where, _ in ticks],
+                "ticktext": [label for _, label in ticks],
+            }
+        )
     data = {
         "type": "parcoords",
         "dimensions": dimensions,
         "line": {
-            "color": objective,
-            "colorscale": [[number / last, shade] for number, shade in enumerate(scale)],
-            "cmin": low,
-            "cmax": high,
-            "showscale": True,
-            "colorbar": {"title": {"text": plain(words(sweep.objective))}, "thickness": 12},
+            "color": dimensions[-1]["values"],
+            "colorscale": colour_scale(colours, maximise=sweep.maximise),
+            "cmin": 0,
+            "cmax": 1,
         },
         "unselected": {"line": {"color": colours.rule, "opacity": 0.25}},
         "labelfont": {"color": colours.ink},
@@ -54,29 +71,12 @@ def parallel_figure(picture: Picture, colours: Theme) -> Figure | None:
     return figure
 
 
-def _dimension(name: str, values: Sequence[Any]) -> dict[str, Any]:
-    """Return an axis: words and few values one by one, orders of magnitude logarithmic."""
-    scale = scale_for(values)
-    dimension: dict[str, Any] = {"label": words(name)}
-    if isinstance(scale, (NamedScale, OrNotSet, LogScale)):
-        ticks = scale.ticks(_TICKS)
-        dimension |= {
-            "values": [scale.place(value) for value in values],
-            "tickvals": [where for where, _ in ticks],
-            "ticktext": [label for _, label in ticks],
-            "range": [0, 1],
-        }
-    else:
-        dimension["values"] = [as_number(value) for value in values]
-    return dimension
-
-
 def importance_figure(sweep: Sweep, found: Importance | None, colours: Theme) -> Figure | None:
     """Draw the share of the variance that each parameter explains, alone and with another."""
     if found is None:
         return None
     effects = list(reversed(found.effects[:_BARS]))
-    names = [plain(words(effect.name)) for effect in effects]
+    names = [plain(effect.name) for effect in effects]
 
     def bars(name: str, shares: list[float], colour: str) -> dict[str, Any]:
         return {
@@ -93,7 +93,7 @@ def importance_figure(sweep: Sweep, found: Importance | None, colours: Theme) ->
         bars("alone", [effect.alone for effect in effects], colours.cloud),
         bars("with one other", [effect.in_pairs / 2 for effect in effects], colours.stopped),
     ]
-    share = f"share of the variance of {words(sweep.objective)}, {found.trials:,} trials"
+    share = f"share of the variance of {sweep.objective}, {found.trials:,} trials"
     figure = figure_of(
         data, colours, x={"title": share, "tickformat": ".0%"}, y={"automargin": True}
     )
@@ -112,17 +112,17 @@ def contour_figure(sweep: Sweep, found: Importance | None, colours: Theme) -> Fi
         data += _plane(plane, sweep, colours, visible=number == 0)
         shown = [place // 2 == number for place in range(2 * len(planes))]
         axes = {
-            "xaxis.title.text": plain(words(plane.first)),
-            "yaxis.title.text": plain(words(plane.second)),
+            "xaxis.title.text": plain(plane.first),
+            "yaxis.title.text": plain(plane.second),
         }
-        label = f"{plain(words(plane.first))} and {plain(words(plane.second))}"
+        label = f"{plain(plane.first)} and {plain(plane.second)}"
         buttons.append({"label": label, "method": "update", "args": [{"visible": shown}, axes]})
     first = planes[0]
     figure = figure_of(
         data,
         colours,
-        x={"title": words(first.first), "type": "category", "nticks": 8, "automargin": True},
-        y={"title": words(first.second), "type": "category", "nticks": 8, "automargin": True},
+        x={"title": first.first, "type": "category", "nticks": 8, "automargin": True},
+        y={"title": first.second, "type": "category", "nticks": 8, "automargin": True},
     )
     if len(buttons) > 1:
         menu = {
@@ -137,15 +137,13 @@ def contour_figure(sweep: Sweep, found: Importance | None, colours: Theme) -> Fi
 def _plane(plane: Plane, sweep: Sweep, colours: Theme, *, visible: bool) -> list[dict[str, Any]]:
     """Return the surface of a pair, and dots where trials have been."""
     xs, ys = ([plain(label) for label in labels] for labels in plane.labels)
-    scale = colours.scale if sweep.maximise else tuple(reversed(colours.scale))
-    last = len(scale) - 1
     surface = {
         "type": "contour" if min(len(xs), len(ys)) > 3 else "heatmap",
         "x": xs,
         "y": ys,
         "z": [[row[place] for row in plane.mean] for place in range(len(ys))],
-        "colorscale": [[number / last, shade] for number, shade in enumerate(scale)],
-        "colorbar": {"title": {"text": plain(words(sweep.objective))}, "thickness": 12},
+        "colorscale": colour_scale(colours, maximise=sweep.maximise),
+        "colorbar": {"title": {"text": plain(sweep.objective)}, "thickness": 12},
         "hovertemplate": "%{x}, %{y}: %{z:.4g}<extra></extra>",
         "visible": visible,
     }

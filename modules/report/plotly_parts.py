@@ -6,14 +6,15 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Final, TypeAlias
 
-from .markup import escape, show, words
+from .markup import escape, show
 from .picture import Picture
 from .sweep import TRIAL
 
 Figure: TypeAlias = "dict[str, Any]"
 """With ``data`` and ``layout``, as Plotly has them."""
-_FEW: Final = 1000
-"""Dots beyond this are drawn by the graphics card."""
+_DOTS: Final = 500
+"""Of more some are drawn: a browser must not be busy with a figure for long."""
+_MANY: Final = 200
 _HOVER: Final = 10
 
 
@@ -63,10 +64,12 @@ def marks(
     *,
     size: float | None = None,
 ) -> dict[str, Any]:
-    """Return trials as dots; very many are drawn by the graphics card."""
-    many = len(rows) > _FEW
+    """Return trials as dots; of very many some."""
+    every = -(-len(rows) // _DOTS) or 1
+    rows, x, y = rows[::every], x[::every], y[::every]
+    many = len(rows) > _MANY
     return {
-        "type": "scattergl" if many else "scatter",
+        "type": "scatter",
         "mode": "markers",
         "name": name,
         "x": list(x),
@@ -82,11 +85,17 @@ def marks(
     }
 
 
+def colour_scale(colours: Theme, *, maximise: bool) -> list[list[Any]]:
+    """Return Plotly's scale of colours for an objective, from its smallest to its largest."""
+    shades = colours.scale if maximise else tuple(reversed(colours.scale))
+    return [[number / (len(shades) - 1), shade] for number, shade in enumerate(shades)]
+
+
 def hover_text(picture: Picture, row: int) -> str:
     """Return what is said of a trial that is pointed at."""
     values = picture.rows[row]
     names = [picture.sweep.objective, *picture.varying[:_HOVER]]
-    told = [f"{words(name)} {show(values.get(name))}" for name in dict.fromkeys(names)]
+    told = [f"{name} {show(values.get(name))}" for name in dict.fromkeys(names)]
     return "<br>".join(plain(line) for line in (f"trial {show(values.get(TRIAL))}", *told))
 
 

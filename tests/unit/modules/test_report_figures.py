@@ -11,7 +11,7 @@ import pytest
 
 from modules.report import Moment, Sweep
 from modules.report.figures import curve_figure, figures_of
-from modules.report.gather import SAMPLE, TOP, Gatherer
+from modules.report.gather import Gatherer
 from modules.report.page import analyse
 from modules.report.picture import Picture
 from modules.report.plotly_parts import THEMES
@@ -101,15 +101,39 @@ def test_what_has_nothing_to_show_is_left_out() -> None:
     assert set(figures_of(picture, analyse(picture))) == {"history"}
 
 
-def test_their_size_is_bounded_and_many_dots_are_drawn_by_the_graphics_card() -> None:
+def test_their_size_is_bounded_and_nothing_needs_a_graphics_card() -> None:
     some = rows(60)
     many = [{**some[trial % 60], "trial": trial} for trial in range(4000)]
     picture = picture_of(many)
     figures = figures_of(picture, analyse(picture))
     cloud = figures["history"]["data"][0]
-    assert cloud["type"] == "scattergl"
-    assert len(cloud["x"]) <= SAMPLE + TOP
-    assert len(json.dumps(figures)) < 3_000_000
+    assert {trace["type"] for name in ("history", "cost") for trace in figures[name]["data"]} == {
+        "scatter"
+    }
+    assert len(cloud["x"]) == len(cloud["y"]) == len(cloud["customdata"]) <= 500
+    (lines,) = figures["parallel"]["data"]
+    best = max(row["accuracy"] for row in many if row["state"] == "finished")
+    last = lines["dimensions"][-1]["values"][-1]
+    assert last == picture.axis.place(best) == max(lines["line"]["color"])
+    assert {len(axis["values"]) for axis in lines["dimensions"]} <= set(range(100, 301))
+    assert sum(len(bars["x"]) for bars in figures["timeline"]["data"]) <= 400
+    assert len(json.dumps(figures)) < 500_000
+
+
+def test_names_stand_as_the_user_wrote_them() -> None:
+    sweep = Sweep("study", "val_loss", False, ("hidden_units", "warm_up_s"))
+    made = [
+        {"trial": n, "hidden_units": n % 7, "warm_up_s": n / 3, "val_loss": n % 5, "state": "done"}
+        for n in range(60)
+    ]
+    picture = picture_of(made, sweep)
+    figures = figures_of(picture, analyse(picture))
+    labels = [axis["label"] for axis in figures["parallel"]["data"][0]["dimensions"]]
+    assert labels == ["hidden_units", "warm_up_s", "val_loss"]
+    assert figures["history"]["layout"]["yaxis"]["title"]["text"] == "val_loss"
+    assert set(figures["importance"]["data"][0]["y"]) == {"hidden_units", "warm_up_s"}
+    axes = [figures["contour"]["layout"][axis]["title"]["text"] for axis in ("xaxis", "yaxis")]
+    assert set(axes) == {"hidden_units", "warm_up_s"}
 
 
 def test_all_that_a_trial_reported_is_in_its_curve() -> None:
