@@ -14,6 +14,7 @@ from diel.executive.group_tree import GroupTree
 from diel.executive.plans import GroupPlan, planned
 from diel.executive.scheduler import Obstacle, find_ranks
 from diel.frozen import Frozen
+from diel.run.history import ENDS
 from diel.run.records import DeadlockFound, Finished, ModuleFailed
 from diel.run.status import StatusView, WaitView
 from diel.run.view import GroupView, RunView
@@ -368,4 +369,10 @@ def _why_ended(view: RunView) -> str:
         return f"the run was ended, since {failure.name} failed: {failure.error}"
     if failure is not None:
         return f"the run was ended: {failure.explanation}"
-    return "the run has finished" if view.exit_code == 0 else "the run was stopped"
+    if view.refusal:
+        return f"the run was refused: {view.refusal}"
+    if view.exit_code == 0:
+        return "the run has finished"
+    if ENDS.get(view.exit_code or 0) == "stopped":
+        return "the run was stopped"
+    return f"the run has ended with exit code {view.exit_code}; its logs may say why"

@@ -28,12 +28,12 @@ def add_pages(site: Site) -> None:
     """Add the page of a comparison."""
 
     @page("/compare")
-    async def compare(request: Request) -> None:
+    def compare(request: Request) -> None:
         given = request.query_params.getlist("path")[:_MOST_COMPARED]
         directories = [RunDirectory(site.resolve_run(path)) for path in given]
         with frame(site, "Compare sweeps"):
             comparison = _Comparison(site, directories)
-            await comparison.offer()
+            ui.timer(0, comparison.offer, once=True)
             if directories:
                 ui.timer(_COMPARE_EVERY_S, comparison.look)
 

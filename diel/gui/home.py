@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import asyncio
 import time
 from pathlib import Path
-from typing import Any, Final
+from typing import Any, Final, TypeAlias
 
 from nicegui import run, ui
 
@@ -22,6 +23,7 @@ _MARKS: Final = {
     "never started": "·",
     "damaged": "!",
 }
+_Rows: TypeAlias = "tuple[list[dict[str, Any]], list[dict[str, Any]]]"
 _LINK: Final = '<q-td :props="props"><a :href="props.row.link || null">{{ props.value }}</a></q-td>'
 _STATE: Final = (
     '<q-td :props="props"><span :class="\'diel-state diel-\' + props.row.kind">'
@@ -31,6 +33,7 @@ _STATE: Final = (
 
 def add_pages(site: Site) -> None:
     """Add the first page."""
+    listing = _Listing(site)
 
     @page("/")
     async def home() -> None:
@@ -61,15 +64,36 @@ def add_pages(site: Site) -> None:
             files.add_slot("body-cell-file", _LINK)
 
             async def look() -> None:
-                found = await run.io_bound(lambda: (run_rows(site), file_rows(site)))
+                found = await listing.latest()
                 if found is None:  # the server ends
                     return
                 for table, rows in zip((runs, files), found, strict=True):
                     if table.rows != rows:
                         table.rows = rows
 
-            await look()
             ui.timer(_LOOK_EVERY_S, look)
+
+
+class _Listing:
+    """The rows of both tables, read once for all browsers that show them."""
+
+    def __init__(self, site: Site) -> None:
+        self._site = site
+        self._reading: asyncio.Future[_Rows | None] | None = None
+        self._ended_s = 0.0
+
+    async def latest(self) -> _Rows | None:
+        """Return the rows of a moment ago; None if the server ends."""
+        is_old = time.monotonic() - self._ended_s >= _LOOK_EVERY_S / 2
+        if self._reading is None or (self._reading.done() and is_old):
+            self._reading = asyncio.ensure_future(self._read())
+        return await asyncio.shield(self._reading)  # a browser that leaves ends it for no other
+
+    async def _read(self) -> _Rows | None:
+        try:
+            return await run.io_bound(lambda: (run_rows(self._site), file_rows(self._site)))
+        finally:
+            self._ended_s = time.monotonic()
 
 
 def run_rows(site: Site) -> list[dict[str, Any]]:

@@ -1,6 +1,6 @@
 "use strict";
 
-// What the pages do in the browser. Text of a run is always set as textContent, never as HTML.
+// What the pages do in the browser. Text of a run is set as textContent, never as HTML.
 globalThis.diel = {};
 
 diel.part = (name) => document.querySelector(`[data-part="${name}"]`);
@@ -334,6 +334,12 @@ diel.watch = (() => {
     if (changed.times) showTimes(changed.times);
   };
 
+  // What draws the groups has escaped their names: it is the one text that is taken as HTML.
+  const picture = (svg) => {
+    diel.part("picture").innerHTML = svg;
+    showGroups();
+  };
+
   const log = (text, follows) => {
     const place = diel.part("log");
     const isAtEnd = place.scrollHeight - place.scrollTop - place.clientHeight < 30;
@@ -402,7 +408,7 @@ diel.watch = (() => {
     };
   };
 
-  return { apply, log, timeline };
+  return { apply, log, picture, timeline };
 })();
 // Tells the server whether the page is light or dark, now and at each change.
 diel.followTheme = () => {

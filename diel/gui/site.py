@@ -31,6 +31,8 @@ RUNS: Final = "runs"
 """The folder, within that of the page, into which it starts runs."""
 _READ_FOLDERS: Final = ("trace", "sweeps")
 """Those of a run from which pages read whatever is there; of logs, links are never shown."""
+_ANSWER_S: Final = 60.0
+"""So long a page may take before it is built: file systems can be slow."""
 _MOST_FOLDERS: Final = 2000
 _DEEPEST: Final = 4
 _FIRST_BYTES: Final = 256 * 1024
@@ -143,6 +145,16 @@ class Site:
             (folder / "journal.jsonl").is_file() for folder in path.parents if self._holds(folder)
         )
 
+    def workflow_of(self, written: str) -> Path | None:
+        """Return the workflow file that a record names; None if the page cannot show it."""
+        try:
+            path = self.resolve(written)
+        except PageError:
+            return None
+        if not os.path.isabs(written) or self.is_record(path):
+            return None
+        return path if path.suffix == ".toml" and path.is_file() else None
+
     def name_of(self, path: Path) -> str:
         """Return a path as pages write it, relative to the folder, as text that can be sent."""
         if self._linked_runs is not None and path.is_relative_to(self._linked_runs):
@@ -250,7 +262,7 @@ def page(route: str) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
                 LOG.log(logging.WARNING, "refused: %s: %s", route, error)
                 return _refusal(str(error))
 
-        ui.page(route)(guarded)
+        ui.page(route, response_timeout=_ANSWER_S)(guarded)
         return guarded
 
     return decorate

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Mapping, Sequence
+from threading import Lock
 from typing import Any, Final, TypeAlias
 
 from diel.executive.explaining import WaitExplanation, explain
@@ -26,6 +27,9 @@ _GIVEN_UP: Final = 10
 _REASONS: Final = 50
 _WAITS: Final = 6
 _NAMED: Final = 4
+_MOST_RANKS: Final = 10_000
+"""Of more, the first are listed."""
+_SHARED_S: Final = 0.1
 _NOT_YET: Final = ("starting", "queued", "waiting")
 _BY_KEY: Final = ("groups", "copies", "ranks")
 """Parts that are tables, of which rows are sent by their keys."""
@@ -65,6 +69,42 @@ def snapshot(watched: WatchedRun) -> Snapshot:
             "messages": [list(message) for message in view.messages[-_MESSAGES:]],
             "times": [list(row) for row in time_table(view)] if is_over else [],
         }
+
+
+class SharedSnapshot:
+    """What there is to show of a run, for all pages that show it.
+
+    It is made anew only when something has changed.
+
+    Parameters
+    ----------
+    watched : WatchedRun
+    """
+
+    def __init__(self, watched: WatchedRun) -> None:
+        self.watched = watched
+        self._lock = Lock()
+        self._looked_s = -_SHARED_S
+        self._version = -1
+        self._made: Snapshot = {}
+
+    def look(self) -> Snapshot:
+        """Read what is new, unless another page has just done so; return what there is to show.
+
+        Raises
+        ------
+        RunDirectoryError
+            If the run's directory cannot be read.
+        """
+        with self._lock:
+            if time.monotonic() - self._looked_s >= _SHARED_S:
+                self.watched.look()
+                self._looked_s = time.monotonic()
+            version = self.watched.version
+            if version != self._version:
+                self._made = snapshot(self.watched)
+                self._version = version
+            return self._made
 
 
 def difference(before: Snapshot, after: Snapshot) -> Snapshot:
@@ -201,7 +241,7 @@ def _ranks(view: RunView, waits: Mapping[int, WaitView], *, is_over: bool) -> di
     copies = {rank: copy for copy in view.running.values() for rank in copy.ranks}
     servers = set(started.servers)
     rows: dict[int, list[Any]] = {}
-    for rank in range(view.ranks):
+    for rank in range(min(view.ranks, _MOST_RANKS)):
         what, state, waits_for, since_s = "", "idle", "", 0.0
         if rank == 0:
             what, state = "executive", "serving"
@@ -215,6 +255,8 @@ def _ranks(view: RunView, waits: Mapping[int, WaitView], *, is_over: bool) -> di
             state, since_s = "ended", 0.0
             what = what or view.placement.get(rank, "").removeprefix("module ")
         rows[rank] = [hosts.get(rank, ""), what, state, waits_for, since_s]
+    if view.ranks > _MOST_RANKS:
+        rows[_MOST_RANKS] = ["", f"... and {view.ranks - _MOST_RANKS:,} more", "", "", 0.0]
     return rows
 
 

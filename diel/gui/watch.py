@@ -10,11 +10,11 @@ from weakref import WeakValueDictionary
 
 from nicegui import run, ui
 
-from diel.errors import DielError
+from diel.errors import DielError, PageError
 from diel.gui.processes import start_command
 from diel.gui.security import LOG
-from diel.gui.site import Site, address, frame, page
-from diel.gui.snapshot import Snapshot, difference, snapshot
+from diel.gui.site import Site, address, frame, page, printable
+from diel.gui.snapshot import SharedSnapshot, Snapshot, difference
 from diel.run.directory import RunDirectory
 from diel.run.log_tail import LogTail, log_names
 from diel.run.timeline import Timeline, TimelineSpan, draw_spans
@@ -34,27 +34,25 @@ _LARGEST_FILE_BYTES: Final = 2**20
 _STRETCHES: Final = {0: "the whole run", 600: "10 minutes", 60: "a minute", 10: "10 seconds"}
 
 # Pages of the same run share what has been read of it.
-_watched: WeakValueDictionary[Path, WatchedRun] = WeakValueDictionary()
+_shared: WeakValueDictionary[Path, SharedSnapshot] = WeakValueDictionary()
 
 
 def add_pages(site: Site) -> None:
     """Add the page that watches a run."""
 
     @page("/run")
-    async def watch(path: str = "") -> None:
+    def watch(path: str = "") -> None:
         directory = RunDirectory(site.resolve_run(path))
-        name = site.name_of(directory.path)
-        picture = await run.io_bound(_graph, directory)
-        with frame(site, name):
+        with frame(site, site.name_of(directory.path)):
             ui.add_head_html(f"<style>{STYLE}</style>")
-            _WatchPage(site, directory, picture or "")
+            _WatchPage(site, directory)
 
 
-def watched_run(directory: RunDirectory) -> WatchedRun:
+def _shared_snapshot(directory: RunDirectory) -> SharedSnapshot:
     """Return what is known of a run: one for all pages that show it."""
-    found = _watched.get(directory.path)
+    found = _shared.get(directory.path)
     if found is None:
-        found = _watched[directory.path] = WatchedRun(directory)
+        found = _shared[directory.path] = SharedSnapshot(WatchedRun(directory))
     return found
 
 
@@ -72,30 +70,36 @@ def _graph(directory: RunDirectory) -> str:
 class _WatchPage:
     """One page in one browser."""
 
-    def __init__(self, site: Site, directory: RunDirectory, picture: str) -> None:
+    def __init__(self, site: Site, directory: RunDirectory) -> None:
         self._site = site
         self._directory = directory
-        self._watched = watched_run(directory)
+        self._snapshots = _shared_snapshot(directory)
+        self._watched = self._snapshots.watched
+        self._is_drawn = False
+        self._file: tuple[str, Path | None] = "", None
         self._timeline = Timeline(directory)
         self._shown: Snapshot = {}
         self._words = ""
+        self._problem = ""
         self._log: LogTail | None = None
         self._first_log: str | None = None
         self._first_lane = 0
         self._next_look_s = 0.0
         self._next_names_s = 0.0
         self._next_timeline_s = 0.0
-        self._build(picture)
+        self._build()
         ui.timer(_LOOK_EVERY_S, self._tick)
 
     # -- what stands on the page --------------------------------------------------------------
 
-    def _build(self, picture: str) -> None:
+    def _build(self) -> None:
         with ui.element("div").classes("diel-summary"):
             _part("state", "span").classes("diel-badge")
             _part("facts", "span").classes("diel-facts")
-            file = self._site.name_of(self._directory.workflow)
-            ui.link("workflow file", address("/compose", file=file))
+            self._file_link = ui.link("workflow file", "")
+            self._file_link.set_visibility(False)
+            record = self._site.name_of(self._directory.workflow)
+            ui.link("as it was run", address("/compose", file=record))
             ui.link("sweep", address("/sweep", path=self._site.name_of(self._directory.path)))
             self._stop = ui.button("Stop", icon="stop", on_click=self._ask_to_stop)
             self._resume = ui.button("Resume", icon="play_arrow", on_click=self._start_again)
@@ -104,9 +108,7 @@ class _WatchPage:
         _part("alerts").props('role="alert"')
         with ui.element("div").classes("diel-columns"):
             with _panel("Groups"):
-                if picture:
-                    # Names in it are escaped by what draws it.
-                    ui.html(picture, sanitize=False).classes("diel-picture")
+                _part("picture").classes("diel-picture")
                 _part("groups", "ul").classes("diel-groups")
             with ui.element("div"):
                 with _panel("Progress"):
@@ -154,6 +156,9 @@ class _WatchPage:
     # -- as time goes by ----------------------------------------------------------------------
 
     async def _tick(self) -> None:
+        if not self._is_drawn:
+            self._is_drawn = True
+            _call("diel.watch.picture", await run.io_bound(_graph, self._directory) or "")
         now_s = time.monotonic()
         if now_s >= self._next_look_s:
             has_ended = self._watched.has_ended and bool(self._shown)
@@ -163,12 +168,12 @@ class _WatchPage:
                 self._show(changed)
         if now_s >= self._next_names_s:
             self._next_names_s = now_s + _NAMES_EVERY_S
-            names = await run.io_bound(log_names, self._directory.logs)
-            if names and names != self._names.options:
+            names = await run.io_bound(self._log_names)
+            if names and list(names) != list(self._names.options):
                 # The launcher's stands there first, and mostly is empty: others are shown sooner.
                 value = self._names.value
                 if value in (None, "launcher.log") and value == self._first_log:
-                    value = next((name for name in names if name != "launcher.log"), names[0])
+                    value = next((name for name in names if name != "launcher.log"), "launcher.log")
                     self._first_log = value
                 self._names.set_options(names, value=value)
         if self._log is not None:
@@ -181,13 +186,29 @@ class _WatchPage:
     def _look(self) -> Snapshot:
         """Read the run's directory; return what has changed for this page."""
         try:
-            self._watched.look()
-            found = snapshot(self._watched)
+            if self._problem:
+                raise PageError(self._problem)
+            found = self._snapshots.look()
         except DielError as error:
             found = {**self._shown, "alerts": [str(error)]}
+        if found is self._shown:
+            return {}
         changed = difference(self._shown, found)
         self._shown = found
+        written = self._watched.view.file
+        if written != self._file[0]:
+            self._file = written, self._site.workflow_of(written)
         return changed
+
+    def _log_names(self) -> dict[str, str]:
+        """Return the names of log files, and how they are shown; look whether links lead away."""
+        try:
+            self._site.check_links(self._directory.path)
+        except PageError as error:
+            self._problem = str(error)
+            return {}
+        self._problem = ""
+        return {name: printable(name) for name in log_names(self._directory.logs)}
 
     def _show(self, changed: Snapshot) -> None:
         _call("diel.watch.apply", time.time(), changed)
@@ -195,6 +216,10 @@ class _WatchPage:
         self._pager.set_visibility(self._watched.view.ranks > _LANES)
         self._stop.set_visibility(state == "running")
         self._resume.set_visibility(state in ("failed", "stopped", "killed"))
+        file = self._file[1]
+        if file is not None:
+            self._file_link.props["href"] = address("/compose", file=self._site.name_of(file))
+        self._file_link.set_visibility(file is not None)
 
     # -- logs ---------------------------------------------------------------------------------
 
@@ -208,7 +233,7 @@ class _WatchPage:
 
     async def _follow_log(self) -> None:
         log = self._log
-        if log is None:
+        if log is None or self._problem:
             return
         try:
             found = await run.io_bound(log.new_text)

@@ -35,7 +35,8 @@ State: TypeAlias = Literal[
     "running", "finished", "failed", "stopped", "killed", "never started", "damaged"
 ]
 
-_ENDS: Final[dict[int, State]] = {0: "finished", 1: "failed", 130: "stopped"}
+ENDS: Final[dict[int, State]] = {0: "finished", 1: "failed", 130: "stopped"}
+"""What exit codes say."""
 _FIRST_LINES: Final = 100
 """Among so many lines stands the record of a run's start, or nowhere."""
 _BEFORE_START: Final = (RunCreated, RunResumed)
@@ -161,7 +162,7 @@ def summarize(folder: Path, now_s: float) -> RunSummary:
     end, started_s = last[-1], start.time_s
     ended_s = end.time_s
     if isinstance(end, (RunEnded, RunRefused)):
-        state = _ENDS.get(end.exit_code, "failed")
+        state = ENDS.get(end.exit_code, "failed")
     elif is_running:
         state, ended_s = "running", now_s
     else:

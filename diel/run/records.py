@@ -53,7 +53,7 @@ from diel.run.json_values import DamagedRecord, StoredValue, parsed
 
 FORMAT: Final = 1
 """The version of the journal that is written, and the latest that is read."""
-_MOST_RANKS: Final = 2**24
+_MOST_RANKS: Final = 2**20
 
 _RANKS: Final = Kind(
     "a number of ranks", lambda value: type(value) is int and 1 <= value <= _MOST_RANKS

@@ -31,6 +31,8 @@ class WatchedRun:
     status : StatusView
     state : str
         As of a second ago at most.
+    version : int
+        Another one whenever anything of this has changed.
     """
 
     def __init__(self, directory: RunDirectory) -> None:
@@ -38,6 +40,8 @@ class WatchedRun:
         self.view = RunView()
         self.status = StatusView()
         self.state: State = "running"
+        self.version = 0
+        self._is_stopping = False
         self._journal = JournalReader(directory.journal)
         self._looking = Lock()
         self._changing = Lock()
@@ -76,18 +80,26 @@ class WatchedRun:
             If the run's directory cannot be read.
         """
         with self._looking:
+            before = self._other_parts()
             # Before the journal is read: what a run writes last is then read, however it ends.
             self._check()
             records = self._journal.new_records()
             status = read_status(self.directory)
+            self._is_stopping = self.directory.stop_requested()
             with self._changing:
                 for record in records:
                     self.view.apply(record)
                 self.status = status
-            if self.state == "damaged" and not self.view.started_s:
-                raise RunDirectoryError(summarize(self.directory.path, time.time()).reason)
             if self.view.exit_code is not None:
                 self.state = summarize(self.directory.path, time.time()).state
+            if records or self._other_parts() != before:
+                self.version += 1
+            if self.state == "damaged" and not self.view.started_s:
+                raise RunDirectoryError(summarize(self.directory.path, time.time()).reason)
+
+    def _other_parts(self) -> tuple[object, ...]:
+        """Return what may change without a new record."""
+        return self.state, self.status, self.complaint, self._is_stopping
 
     def _check(self) -> None:
         """Find out now and then whether the run still goes on."""

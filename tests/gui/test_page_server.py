@@ -36,6 +36,7 @@ def cookie(served: Any) -> str:
 
 def test_paths_outside_of_the_folder_are_refused(served: Any, cookie: str, tmp_path: Path) -> None:
     outside = RunDirectory.create(tmp_path, "secret", Path(__file__))
+    inside = RunDirectory.create(served.folder, "inside", Path(__file__))
     (served.folder / "link").symlink_to(outside.path)
     before = sorted(tmp_path.rglob("*"))
     up = "/".join([".."] * 20)
@@ -51,9 +52,12 @@ def test_paths_outside_of_the_folder_are_refused(served: Any, cookie: str, tmp_p
         "%00",
         "a" * 5000,
     ):
-        for page in ("/run?path=",):
+        for page in (
+            "/run?path=", "/compose?file=", "/sweep?path=", "/trial?trial=1&path=",
+            "/compare?path=", f"/compare?path={inside.path.name}&path=",
+        ):  # fmt: skip
             status, body, _ = fetch(served, f"{page}{path}", Cookie=cookie)
-            assert status == 404, path
+            assert status == 404, (page, path)
             assert "secret" not in body.replace(str(outside.path), "")
     for target in ("/diel/../../security.py", "/diel/%2e%2e/security.py", f"/{up}/etc/passwd"):
         status, body, _ = fetch(served, target, Cookie=cookie)

@@ -116,6 +116,14 @@ def test_who_waits_for_what_and_who_could_end_it() -> None:
         ([record("RunEnded", 9.0, exit_code=0)], "the run has finished"),
         ([record("RunEnded", 9.0, exit_code=130)], "the run was stopped"),
         (
+            [record("RunEnded", 9.0, exit_code=1)],
+            "the run has ended with exit code 1; its logs may say why",
+        ),
+        (
+            [record("RunRefused", 9.0, error="2 ranks are too few", exit_code=2)],
+            "the run was refused: 2 ranks are too few",
+        ),
+        (
             [
                 record("ModuleFailed", module="a", copy=0, error="ouch"),
                 record("RunEnded", 9.0, exit_code=1),

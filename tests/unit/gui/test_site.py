@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 import os
 from pathlib import Path
@@ -13,6 +14,7 @@ from support import wait_until
 pytest.importorskip("nicegui", reason="the extra gui is not installed")
 
 from diel.errors import PageError
+from diel.gui import home
 from diel.gui.home import file_rows, run_rows
 from diel.gui.processes import exit_code_of, start_command
 from diel.gui.site import Site
@@ -50,6 +52,32 @@ def test_the_own_link_to_a_folder_of_runs_is_followed(folder: Path, tmp_path: Pa
     assert not site.is_record(folder / "w.toml")
     with pytest.raises(PageError, match="outside of the folder"):
         site.resolve("runs/../other")
+
+
+def test_a_run_names_the_file_that_it_was_started_from(folder: Path, tmp_path: Path) -> None:
+    run, site = make_run(folder / "runs"), Site(folder)
+    assert site.workflow_of(str(folder / "w.toml")) == folder / "w.toml"
+    for other in (run.workflow, tmp_path / "x.toml", folder / "gone.toml", "w.toml", "\0", ""):
+        assert site.workflow_of(str(other)) is None
+
+
+def test_browsers_share_a_listing(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    async def in_thread(read: Any) -> Any:
+        return await asyncio.to_thread(read)
+
+    monkeypatch.setattr("nicegui.run.io_bound", in_thread)
+
+    async def open_pages() -> list[Any]:
+        listing = home._Listing(Site(folder))
+        leaves = asyncio.ensure_future(listing.latest())
+        others = [asyncio.ensure_future(listing.latest()) for _ in range(5)]
+        await asyncio.sleep(0)
+        leaves.cancel()
+        return [*await asyncio.gather(*others), await listing.latest()]
+
+    shown = asyncio.run(open_pages())
+    assert shown[0] is not None
+    assert all(one is shown[0] for one in shown)
 
 
 def test_other_links_to_a_folder_of_runs_are_refused_before_anything_starts(

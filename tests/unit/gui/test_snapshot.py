@@ -10,9 +10,9 @@ from typing import Any
 import pytest
 from support import record
 
-from diel.gui.snapshot import apply_difference, difference, snapshot
+from diel.gui.snapshot import SharedSnapshot, apply_difference, difference, snapshot
 from diel.run.directory import RunDirectory
-from diel.run.status import ServerView, StatusView, WaitView
+from diel.run.status import ServerView, StatusView, WaitView, write_status
 from diel.run.watched import WatchedRun
 
 
@@ -76,6 +76,31 @@ def test_nothing_is_sent_while_nothing_happens(
     shown = snapshot(watched)
     monkeypatch.setattr(time, "time", lambda: 10_000.0)
     assert difference(shown, snapshot(watched)) == {}
+
+
+def test_pages_of_a_run_share_a_snapshot_that_is_made_when_something_changes(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("diel.gui.snapshot._SHARED_S", 0.0)
+    run = RunDirectory.create(tmp_path, "study", Path(__file__))
+    start = {"event": "RunStarted", "workflow": "study", "ranks": 30_000, "groups": ["g"]}
+    with run.journal.open("a") as journal:
+        journal.write(json.dumps({"time_s": 1.0, **start}) + "\n")
+    pages = SharedSnapshot(WatchedRun(run))
+    shown = pages.look()
+    assert pages.look() is shown
+    assert len(shown["ranks"]) == 10_001  # whatever a damaged journal says
+    assert shown["ranks"][10_000][1] == "... and 20,000 more"
+    run.request_stop()
+    assert pages.look()["head"]["is_stopping"] or pages.watched.has_ended
+    assert pages.look() is not shown
+    shown = pages.look()
+    write_status(run, {"waiting": [], "servers": [], "progress": []})
+    assert pages.look() is shown  # written again, and the same
+    with run.journal.open("a") as journal:
+        journal.write('{"time_s": 2.0, "event": "RunEnded", "exit_code": 1}\nno record\n')
+    assert pages.look()["head"]["state"] == "failed"
+    assert "left out" in pages.look()["alerts"][0]
 
 
 def test_of_a_change_only_the_rows_that_differ_are_sent(watched: WatchedRun) -> None:
