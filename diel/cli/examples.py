@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import shlex
 
 from diel.cli.output import aligned
 from diel.errors import LaunchError
@@ -21,7 +22,7 @@ def examples(options: argparse.Namespace) -> int:
         files = copy_example(find_example(options.name), options.to)
         for file in files:
             print(file)
-        print(f"diel run {files[0]}")
+        print(f"diel run {shlex.quote(str(files[0]))}")
         return 0
     found = list_examples()
     if not found:

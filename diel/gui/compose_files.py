@@ -22,6 +22,16 @@ if TYPE_CHECKING:
 NEW_FILE: Final = "untitled.toml"
 
 
+def _umask() -> int:
+    mask = os.umask(0o077)
+    os.umask(mask)
+    return mask
+
+
+_UMASK: Final = _umask()
+"""Read once, since to read it is to change it for all threads."""
+
+
 class Files:
     """The bar that opens and saves what is composed."""
 
@@ -130,7 +140,8 @@ class Files:
     async def _copy_example(self, example: Example) -> None:
         """Copy an example into the folder, with all that it needs, and open the copy."""
         with self._composer.refusals_told():
-            files = await run.io_bound(copy_example, example, self._site.folder)
+            remedy = "rename or remove it, or open it as it is"
+            files = await run.io_bound(copy_example, example, self._site.folder, remedy)
             if files:  # None: the server ends
                 ui.navigate.to(address("/compose", file=self._site.name_of(files[0])))
 
@@ -181,7 +192,7 @@ def write_atomically(path: Path, text: str) -> None:
                 file.write(text)
                 file.flush()
                 os.fsync(file.fileno())
-            mode = path.stat().st_mode & 0o777 if path.exists() else 0o666 & ~_umask()
+            mode = path.stat().st_mode & 0o777 if path.exists() else 0o666 & ~_UMASK
             os.chmod(name, mode)
             os.replace(name, path)
         except BaseException:
@@ -193,9 +204,3 @@ def write_atomically(path: Path, text: str) -> None:
             f"{path.name} cannot be written: {getattr(error, 'strerror', None) or error}",
             "save it under another name",
         ) from error
-
-
-def _umask() -> int:
-    mask = os.umask(0o077)
-    os.umask(mask)
-    return mask

@@ -6,9 +6,9 @@
       set, remove                          any key, by its place
       add_module, rename_module, remove_module
       add_group, rename_group, remove_group
-      connect, disconnect                  what a group depends on
+      connect                              what a group depends on
       put_inside, take_out                       groups inside groups
-      add_to_group, remove_from_group      modules of a group
+      add_to_group                         modules of a group
       undo, redo
       draft, problems                      what is wrong in it, as `diel check` finds it
 
@@ -33,6 +33,7 @@ from diel.workflow.source import Place, SourceProblem, headers, parse_document
 
 _ENTRIES: Final = ("module", "group", "boundary")
 _UNDO_STEPS: Final = 1000
+_UNDO_LETTERS: Final = 20_000_000  # in all texts that can be gone back to
 
 
 class Document:
@@ -66,9 +67,10 @@ class Document:
     @property
     def draft(self) -> Draft:
         """The text as far as it can be read, with what is wrong in it."""
-        if self._draft is None or self._draft.source != self._text:
-            self._draft = draft_of_text(self._text, self.file)
-        return self._draft
+        draft = self._draft
+        if draft is None or (draft.source, draft.file) != (self._text, self.file):
+            draft = self._draft = draft_of_text(self._text, self.file)
+        return draft
 
     def problems(self, extra: Iterable[Problem] = ()) -> list[Problem]:
         """Return everything that is wrong, each with its line and remedy, in order of the file.
@@ -113,11 +115,13 @@ class Document:
         continues : bool, optional
             Whether it goes on with the last edit, so that both are one step of `undo`.
         """
-        before = len(self._before)
+        if continues and self._before and not self._is_editing:
+            if text != self._text:
+                self._text = text
+                self._undone.clear()
+            return
         with self._one_edit():
             self._text = text
-        if continues and 0 < before < len(self._before):
-            self._before.pop()
 
     @contextmanager
     def _one_edit(self) -> Iterator[None]:
@@ -135,7 +139,7 @@ class Document:
         finally:
             self._is_editing = False
         if self._text != before:
-            self._before = [*self._before[1 - _UNDO_STEPS :], before]
+            self._before = _latest([*self._before, before])
             self._undone.clear()
 
     @contextmanager
@@ -347,11 +351,6 @@ class Document:
         with self._without_new_faults():
             self._add_name(self.index_of("group", group), "modules", module)
 
-    def remove_from_group(self, module: str, group: str) -> None:
-        """Remove a module from those of a group."""
-        with self._one_edit():
-            self._remove_name(self.index_of("group", group), "modules", module)
-
     # -- groups -----------------------------------------------------------------------------------
 
     def add_group(self, name: str, modules: Sequence[str] = (), inside: str = "") -> None:
@@ -371,16 +370,36 @@ class Document:
                         self.set(("group", index, key, position), new)
 
     def remove_group(self, name: str) -> None:
-        """Remove a group; what is inside of it goes to where it was."""
+        """Remove a group; what is inside of it goes to where it was, and the order stays.
+
+        What it depended on is handed on to the groups inside of it, or else to what depended on it.
+        """
         with self._without_new_faults():
             index = self.index_of("group", name)
             parent = self._parents().get(name)
-            for child in self.get(("group", index, "groups")) or []:
-                if parent is not None:
+            inside = dict.fromkeys(_names(self.get(("group", index)), "groups"))
+            depends = {
+                str(entry.get("name")): _names(entry, "depends")
+                for _, entry in reversed(self._entries("group"))  # of one name the first one counts
+            }
+            needed = [other for other in depends[name] if other != name]
+            children = [child for child in inside if child in depends and child != name]
+            first = [child for child in children if not set(depends[child]) & set(children)]
+            waited_for = {other for child in children for other in depends[child]}
+            last = [child for child in children if child not in waited_for]
+            if parent is not None:
+                for child in children:
                     self._add_name(self.index_of("group", parent), "groups", child)
-            for other, _ in self._entries("group"):
+            for child in first:
+                for other in needed:
+                    self._add_name(self.index_of("group", child), "depends", other)
+            for other, entry in self._entries("group"):
                 self._remove_name(other, "groups", name)
-                self._remove_name(other, "depends", name)
+                if name in _names(entry, "depends"):
+                    self._remove_name(other, "depends", name)
+                    for before in last or needed:
+                        if before != entry.get("name"):
+                            self._add_name(other, "depends", before)
             self._remove_entry("group", index)
 
     def connect(self, before: str, after: str) -> None:
@@ -388,11 +407,6 @@ class Document:
         with self._without_new_faults():
             self.index_of("group", before)
             self._add_name(self.index_of("group", after), "depends", before)
-
-    def disconnect(self, before: str, after: str) -> None:
-        """Let a group no longer depend on another one."""
-        with self._one_edit():
-            self._remove_name(self.index_of("group", after), "depends", before)
 
     def put_inside(self, child: str, parent: str) -> None:
         """Put a group inside of another one, which has no modules of its own.
@@ -481,6 +495,16 @@ class Document:
 
 
 # -- what the text says ---------------------------------------------------------------------------
+
+
+def _latest(texts: list[str]) -> list[str]:
+    """Return the last texts, as many as `undo` keeps; one at least."""
+    texts, room = texts[-_UNDO_STEPS:], _UNDO_LETTERS
+    for number, text in enumerate(reversed(texts)):
+        room -= len(text)
+        if room < 0 and number:
+            return texts[-number:]
+    return texts
 
 
 def _faults(document: dict[str, Any]) -> Iterator[tuple[str, str, str]]:

@@ -20,6 +20,7 @@ from diel.frozen import Frozen
 from diel.text import show
 from diel.workflow.graph import dependency_order, find_cycle
 from diel.workflow.model import Group, Module, Workflow
+from diel.workflow.references import DEEPEST
 
 if TYPE_CHECKING:
     from diel.workflow.load import Draft
@@ -73,7 +74,8 @@ def drawing_of_draft(draft: Draft) -> Drawing:
     """Return what can be drawn of a file that may have mistakes.
 
     A module is drawn by its name where its other keys are wrong. A dependency that closes a circle
-    is left out, and so are a group inside of itself and names that nothing has.
+    is left out, and so are a group inside of itself and names that nothing has. Groups that are
+    nested too deep to run are drawn beside the others.
     """
     entries = _named(draft.document, "group")
     again = {group.name: _again(group) for _, group in draft.groups}
@@ -82,6 +84,8 @@ def drawing_of_draft(draft: Draft) -> Drawing:
         for child in _names(entry, "groups"):
             if child in entries and child not in parents and not _is_inside(name, child, parents):
                 parents[child] = name
+    for name in _too_deep(parents):
+        del parents[name]
     depends = {
         name: [
             other
@@ -131,6 +135,18 @@ def _is_inside(name: str | None, other: str, parents: Mapping[str, str]) -> bool
     while name is not None and name != other:
         name = parents.get(name)
     return name is not None
+
+
+def _too_deep(parents: Mapping[str, str]) -> list[str]:
+    """Return groups of which none is nested too deep if all of them stand outside of others."""
+    depth: dict[str, int] = {}
+    for name in parents:
+        path = [name]
+        while path[-1] in parents and path[-1] not in depth:
+            path.append(parents[path[-1]])
+        for outer in reversed(path):
+            depth.setdefault(outer, depth[parents[outer]] + 1 if outer in parents else 0)
+    return [name for name in parents if depth[name] % DEEPEST == 0]
 
 
 def _arranged(name: str, nodes: Mapping[str, _Node], modules: Mapping[str, str]) -> Drawing:

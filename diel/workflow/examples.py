@@ -74,10 +74,17 @@ def find_example(name: str) -> Example:
     return found
 
 
-def copy_example(example: Example, folder: Path) -> list[Path]:
+def copy_example(example: Example, folder: Path, remedy: str = "choose --to DIR") -> list[Path]:
     """Copy an example with all that it needs; return the files that were written.
 
     A file that is there already with the same content is left alone.
+
+    Parameters
+    ----------
+    example : Example
+    folder : Path
+    remedy : str, optional
+        What to do where another file is in the way.
 
     Raises
     ------
@@ -91,7 +98,7 @@ def copy_example(example: Example, folder: Path) -> list[Path]:
         there = {path for path in copies if os.path.lexists(path)}
         for path in there:
             if not path.is_file() or path.read_bytes() != copies[path]:
-                raise LaunchError(f"{path} is there already, and differs: choose --to DIR")
+                raise LaunchError(f"{path} is there already, and differs: {remedy}")
         for path in copies.keys() - there:
             with path.open("xb") as file:
                 file.write(copies[path])
@@ -104,7 +111,10 @@ def _content(file: Path) -> bytes:
     if file.suffix != ".toml":
         return file.read_bytes()
     # Its comments name it as it lies in the checkout.
-    return file.read_bytes().replace(b"workflows/", b"")
+    return b"".join(
+        line.replace(b"workflows/", b"") if line.startswith(b"#") else line
+        for line in file.read_bytes().splitlines(keepends=True)
+    )
 
 
 def _example(file: Path) -> Example:

@@ -230,6 +230,67 @@ def test_groups_that_move_take_their_dependencies_along() -> None:
     assert not any(path.path.startswith("group") for path in document.problems())
 
 
+def ordered(names: str, *order: str, inside: str = "") -> Document:
+    """Groups of a module each; ``"a b"``: a before b; the first one has `inside`."""
+    document = Document("", FILE)
+    for name in names.split():
+        document.add_module(f"m{name}", {"executable": ["true"]})
+        document.add_group(name, [] if inside and name == names[0] else [f"m{name}"])
+    for child in inside.split():
+        document.put_inside(child, names[0])
+    for pair in order:
+        document.connect(*pair.split())
+    return document
+
+
+def order_of(document: Document) -> dict[str, list[str]]:
+    groups = tomllib.loads(document.text)["group"]
+    return {group["name"]: group["depends"] for group in groups if "depends" in group}
+
+
+def test_who_waits_for_whom_stays_when_a_group_between_them_is_removed() -> None:
+    line = ordered("a b c", "a b", "b c")
+    line.remove_group("b")
+    assert order_of(line) == {"c": ["a"]}
+    around = ordered("o p t u r", "p o", "o r", "t u", inside="t u")
+    assert order_of(around) == {"o": ["p"], "r": ["o"], "u": ["t"]}
+    around.remove_group("o")
+    assert order_of(around) == {"t": ["p"], "u": ["t"], "r": ["u"]}
+    around.undo()
+    around.remove_group("t")
+    assert order_of(around) == {"o": ["p"], "r": ["o"]}
+
+
+def test_another_folder_is_looked_into_at_once(tmp_path: Path) -> None:
+    (tmp_path / "a.py").write_text("def run(ctx): pass\n")
+    document = Document("", tmp_path / "a.toml")
+    document.add_module("a", {"function": "./a.py:run"})
+    document.add_group("g", ["a"])
+    assert not document.problems()
+    document.file = tmp_path / "sub" / "a.toml"
+    assert [problem.path for problem in document.problems()] == ["module[0].function"]
+
+
+def test_steps_back_are_as_many_as_there_is_room_for(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("diel.workflow.document._UNDO_STEPS", 3)
+    document = Document("# 0", FILE)
+    for number in range(1, 6):
+        document.replace_text(f"# {number}")
+    for keys in ("a", "ab", "abc"):  # one step, at the limit too
+        document.replace_text(f"# {keys}", continues=True)
+    document.undo()
+    assert document.text == "# 4"
+    document.redo()
+    assert document.text == "# abc"
+    monkeypatch.setattr("diel.workflow.document._UNDO_LETTERS", 24)
+    for letter in "xyz":
+        document.replace_text(letter * 10)
+    document.undo()
+    document.undo()
+    assert document.text == "x" * 10
+    assert not document.can_undo
+
+
 NAMES = st.sampled_from(["master", "trainer", "search", "end", "wall", "a", "b", "ü", "x y"])
 VALUES = st.sampled_from([0, 2.5, True, "text \x7f", [1, [2]], {"from": 1, "to": 2}, []])
 PLACES = st.tuples(
@@ -245,8 +306,7 @@ EDITS = st.one_of(
     st.tuples(st.just("remove"), PLACES),
     st.tuples(
         st.sampled_from(
-            ["rename_module", "rename_group", "connect", "disconnect", "put_inside", "add_to_group",
-             "remove_from_group"]
+            ["rename_module", "rename_group", "connect", "put_inside", "add_to_group"]
         ),
         NAMES, NAMES,
     ),

@@ -43,6 +43,8 @@ def test_nothing_is_replaced(tmp_path: Path, capsys: pytest.CaptureFixture[str])
     assert status_of("examples", "hello", "--to", tmp_path) == 0
     assert capsys.readouterr().out.splitlines()[-1] == f"diel run {tmp_path}/hello.toml"
     assert status_of("examples", "hello", "--to", tmp_path) == 0
+    assert status_of("examples", "hello", "--to", tmp_path / "a b") == 0
+    assert capsys.readouterr().out.splitlines()[-1] == f"diel run '{tmp_path}/a b/hello.toml'"
     (tmp_path / "hello.toml").unlink()
     (tmp_path / "hello.py").write_text("mine")
     assert status_of("examples", "hello", "--to", tmp_path) == 2

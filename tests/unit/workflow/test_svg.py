@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from unit.workflow.samples import GOOD
 
 from diel.workflow.drawing import Drawing, GroupBox, drawing_of_draft
-from diel.workflow.load import read_draft
+from diel.workflow.load import draft_of_text, read_draft
 from diel.workflow.svg import draw_svg
 
 SVG = "{http://www.w3.org/2000/svg}"
@@ -128,3 +128,12 @@ def test_a_file_with_mistakes_is_drawn_as_far_as_it_goes(folder: Path) -> None:
     assert groups == {"search": "", "report": "", "b": "report", "c": "b"}
     assert sum(len(one.depends) for one, _ in flat(drawing.steps)) == 1
     assert boxes(read(drawing)).keys() == groups.keys()
+
+
+def test_groups_nested_too_deep_are_drawn_and_said_to_be_wrong() -> None:
+    groups = "".join(f'[[group]]\nname = "g{n}"\ngroups = ["g{n + 1}"]\n' for n in range(400))
+    last = '[[group]]\nname = "g400"\nmodules = ["m"]\n'
+    text = f'{groups}{last}[[module]]\nname = "m"\nexecutable = ["true"]\n'
+    draft = draft_of_text(text, Path("/deep.toml"))
+    assert ["inside more than" in problem.message for problem in draft.problems] == [True]
+    assert len(boxes(read(drawing_of_draft(draft)))) == 401
