@@ -16,12 +16,13 @@ from nicegui import run, ui
 from diel.errors import DielError, LaunchError, PageError
 from diel.executive.launch import available_cores
 from diel.executive.sbatch import script_of_file
-from diel.gui.inspection import places
+from diel.gui.inspection import Places, places
 from diel.gui.processes import exit_code_of, start_command
 from diel.gui.site import RUNS, address
 from diel.run.directory import RunDirectory
 from diel.run.journal import JournalReader
 from diel.run.records import RunCreated
+from diel.workflow.model import Workflow
 
 if TYPE_CHECKING:
     from diel.gui.compose import Composer
@@ -29,6 +30,7 @@ if TYPE_CHECKING:
 _LOG: Final = "diel-run.log"
 _START_S: Final = 60.0
 _LOOK_EVERY_S: Final = 0.2
+_PLACES_EVERY_S: Final = 0.3
 _SUBMIT_S: Final = 60.0
 _LAST_BYTES: Final = 4000
 _found: set[Path] = set()
@@ -42,6 +44,9 @@ class Launcher:
         self._composer = composer
         self._is_starting = False
         self._shown: Any = None
+        self._is_placing = False
+        self._wanted: Any = None  # what places depended on at the last look
+        self._placed: Any = None  # what those that are shown depended on
         with (
             ui.element("section")
             .classes("compose-pane compose-launch")
@@ -51,13 +56,13 @@ class Launcher:
             with ui.element("div").classes("compose-bar"):
                 self._ranks = _number("MPI ranks")
                 self._per_node = _number("ranks on each node")
-                for field in (self._ranks, self._per_node):
-                    field.on_value_change(self._show_places)
                 self._start = ui.button("Start here", icon="play_arrow", on_click=self._run)
                 self._start.props("no-caps")
             self._needs = ui.label().classes("compose-hint").props('role="status"')
-            with ui.expansion("Where ranks would be").classes("compose-more").props("dense"):
+            with ui.expansion("Where ranks would be").classes("compose-more") as self._where:
+                self._where.props("dense")
                 self._places = ui.element("div")
+            ui.timer(_PLACES_EVERY_S, self._place)
             with ui.expansion("Batch script for Slurm").classes("compose-more").props("dense"):
                 self._build_script()
 
@@ -85,24 +90,40 @@ class Launcher:
         )
         if not self._ranks.value:
             self._ranks.props["placeholder"] = str(needs.moment)
-        self._show_places()
 
     # -- where ranks would be ---------------------------------------------------------------------
 
-    def _show_places(self) -> None:
+    async def _place(self) -> None:
+        """Show where ranks would be, once what it depends on has not changed since the last look.
+
+        Nothing is computed while nobody looks at it.
+        """
         found = self._composer.inspection
-        self._places.clear()
-        if found.workflow is None or found.needs is None:
+        wanted = found.source, self._ranks.value, self._per_node.value
+        is_new, self._wanted = wanted != self._wanted, wanted
+        if is_new or wanted == self._placed or self._is_placing or not self._where.value:
             return
-        ranks = _whole(self._ranks.value) or found.needs.moment
-        per_node = _whole(self._per_node.value) or ranks
-        with self._places:
-            try:
-                shown = places(
-                    found.workflow, ranks=ranks, per_node=per_node, shown_as=self._name()
+        self._is_placing = True
+        try:
+            shown: Places | DielError | None = None
+            if found.workflow is not None and found.needs is not None:
+                ranks = _whole(self._ranks.value) or found.needs.moment
+                per_node = _whole(self._per_node.value) or ranks
+                shown = await run.io_bound(
+                    _places_or_why_not, found.workflow, ranks, per_node, self._name()
                 )
-            except DielError as error:
-                ui.label(str(error)).classes("compose-error")
+        finally:
+            self._is_placing = False
+        self._placed = wanted
+        self._show_places(shown)
+
+    def _show_places(self, shown: Places | DielError | None) -> None:
+        self._places.clear()
+        if shown is None:
+            return
+        with self._places:
+            if isinstance(shown, DielError):
+                ui.label(str(shown)).classes("compose-error")
                 return
             with ui.element("table").classes("compose-layers").props('aria-label="Places"'):
                 for tag, row in [("th", shown.columns), *(("td", row) for row in shown.rows)]:
@@ -196,6 +217,15 @@ class Launcher:
         dialog.delete()
 
 
+def _places_or_why_not(
+    workflow: Workflow, ranks: int, per_node: int, shown_as: str
+) -> Places | DielError:
+    try:
+        return places(workflow, ranks=ranks, per_node=per_node, shown_as=shown_as)
+    except DielError as error:
+        return error
+
+
 def start_run(arguments: list[str], folder: Path, file: Path) -> Path:
     """Start ``diel run`` and return the directory of its run, once that is there.
 
@@ -204,7 +234,7 @@ def start_run(arguments: list[str], folder: Path, file: Path) -> Path:
     Raises
     ------
     PageError
-        If it ends, or takes too long, before it has one: with what it said.
+        If it ends before it has one, with what it said; or if it takes too long, and goes on.
     """
     runs = folder / RUNS
     try:
@@ -217,6 +247,7 @@ def start_run(arguments: list[str], folder: Path, file: Path) -> Path:
     known = set(runs.iterdir())
     process = start_command(arguments, folder, log)
     end_s = time.monotonic() + _START_S
+    goes_on = False
     try:
         while time.monotonic() < end_s:
             for place in set(runs.iterdir()) - known:
@@ -228,11 +259,15 @@ def start_run(arguments: list[str], folder: Path, file: Path) -> Path:
                 words = _last_words(log)
                 raise PageError(words or f"diel run {file.name} has ended without a word")
             time.sleep(_LOOK_EVERY_S)
+        goes_on = True
         raise PageError(
-            f"diel run {file.name} has made no run directory for {_START_S:g} s: {_last_words(log)}"
+            f"diel run {file.name} has made no run directory for {_START_S:g} s, but goes on, as "
+            f"process {process}: its run will be among those of this folder. What it says is "
+            f"written to {log}. {_last_words(log)}".rstrip()
         )
     finally:
-        log.unlink(missing_ok=True)
+        if not goes_on:
+            log.unlink(missing_ok=True)
 
 
 def _is_of(place: Path, file: Path) -> bool:

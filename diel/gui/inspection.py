@@ -8,7 +8,7 @@ Beside ``preview_sweep`` these names are looked for in such a file::
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any, Final
 
@@ -32,6 +32,7 @@ from diel.workflow.load import Draft
 from diel.workflow.model import Workflow
 
 _MOST_NODES: Final = 64
+_MOST_RANKS: Final = 100_000
 _LONGEST: Final = 200
 
 
@@ -170,9 +171,17 @@ def places(workflow: Workflow, *, ranks: int, per_node: int, shown_as: str) -> P
     """
     if ranks < 1 or per_node < 1:
         raise DielError("at least one rank, and one on each node")
+    if ranks > _MOST_RANKS:
+        raise DielError(f"places of more than {_MOST_RANKS:,} ranks are not shown here")
     plans = plan_groups(workflow, ranks, shown_as)
-    placed = place_on_nodes(workflow, plans, ranks=ranks, per_node=per_node, shown_as=shown_as)
-    shown: Sequence[Sequence[tuple[str, ...]]] = placed.nodes[:_MOST_NODES]
-    rows = [(f"node {node}", *line) for node, lines in enumerate(shown) for line in lines]
-    more = len(placed.nodes) - len(shown)
+    placed = place_on_nodes(
+        workflow,
+        plans,
+        ranks=ranks,
+        per_node=per_node,
+        shown_as=shown_as,
+        most_nodes=_MOST_NODES,
+    )
+    rows = [(f"node {node}", *line) for node, lines in enumerate(placed.nodes) for line in lines]
+    more = -(-ranks // per_node) - len(placed.nodes)
     return Places(("node", *NODE_COLUMNS), rows, f"and {more} nodes more" if more else "")

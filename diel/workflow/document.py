@@ -58,6 +58,7 @@ class Document:
         self._undone: list[str] = []
         self._is_editing = False
         self._draft: Draft | None = None
+        self._parsed: tuple[str, dict[str, Any]] | None = None  # a text, and what it says
 
     @property
     def text(self) -> str:
@@ -159,7 +160,7 @@ class Document:
     def get(self, place: Place) -> Any:
         """Return the value at a place, None if there is none or the text is not TOML."""
         try:
-            return _value_at(self._document(), place)
+            return copy.deepcopy(_value_at(self._document(), place))
         except (EditRefused, LookupError, TypeError):
             return None
 
@@ -196,8 +197,12 @@ class Document:
             self._expect(wanted, place)
 
     def _document(self) -> dict[str, Any]:
+        """Return what the text says, which nobody may change."""
+        if self._parsed is not None and self._parsed[0] == self._text:
+            return self._parsed[1]
         try:
-            return parse_document(self._text)[0]
+            self._parsed = self._text, parse_document(self._text)[0]
+            return self._parsed[1]
         except SourceProblem as error:
             problem = error.problem
             where = f"line {problem.line}: " if problem.line else ""
@@ -206,8 +211,8 @@ class Document:
     def _expect(self, wanted: Mapping[str, Any], place: Place) -> None:
         """Refuse an edit whose text does not say what was wanted."""
         try:
-            is_there = parse_document(self._text)[0] == wanted
-        except SourceProblem:
+            is_there = self._document() == wanted
+        except EditRefused:
             is_there = False
         if not is_there:
             raise EditRefused(f"{_named(place)} cannot be edited by itself", "edit the text")
@@ -393,13 +398,13 @@ class Document:
             for child in first:
                 for other in needed:
                     self._add_name(self.index_of("group", child), "depends", other)
-            for other, entry in self._entries("group"):
-                self._remove_name(other, "groups", name)
+            for place, entry in self._entries("group"):
+                self._remove_name(place, "groups", name)
                 if name in _names(entry, "depends"):
-                    self._remove_name(other, "depends", name)
+                    self._remove_name(place, "depends", name)
                     for before in last or needed:
                         if before != entry.get("name"):
-                            self._add_name(other, "depends", before)
+                            self._add_name(place, "depends", before)
             self._remove_entry("group", index)
 
     def connect(self, before: str, after: str) -> None:

@@ -311,6 +311,8 @@ def fewest_gpus_per_node(
         If no number is enough.
     """
     needs = needs_of(workflow)
+    if not any(need.gpus for need in needs.values()):
+        return 0
 
     def is_enough(gpus_per_node: int) -> bool:
         return _have_enough_gpus(plans, needs, simulated_nodes(pool, per_node, gpus_per_node))

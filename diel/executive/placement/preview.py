@@ -134,7 +134,7 @@ class NodePreview(Frozen):
     Attributes
     ----------
     nodes : sequence of sequences of tuple of str
-        Of each node its lines, in words, under `NODE_COLUMNS`.
+        Of each node that was asked for its lines, in words, under `NODE_COLUMNS`.
     gpus_per_node : int
     preview : SchedulePreview
     """
@@ -152,6 +152,7 @@ def place_on_nodes(
     per_node: int,
     gpus_per_node: int | None = None,
     shown_as: str,
+    most_nodes: int | None = None,
 ) -> NodePreview:
     """Say which copies would run on which ranks of equal nodes.
 
@@ -165,6 +166,8 @@ def place_on_nodes(
         By default as few as are needed.
     shown_as : str
         The workflow file as the user named it.
+    most_nodes : int, optional
+        How many nodes are wanted, the first ones; by default all.
 
     Raises
     ------
@@ -177,7 +180,8 @@ def place_on_nodes(
     nodes = simulated_nodes(pool, per_node, gpus_per_node)
     plans, assignment = assign_ranks(plans, needs_of(workflow), nodes, shown_as)
     preview = SchedulePreview(workflow, plans, assignment)
-    spread = [range(first, min(ranks, first + per_node)) for first in range(0, ranks, per_node)]
+    firsts = range(0, ranks, per_node)[:most_nodes]
+    spread = [range(first, min(ranks, first + per_node)) for first in firsts]
     lines = [list(_lines(workflow, node, preview)) for node in spread]
     return NodePreview(lines, gpus_per_node, preview)
 

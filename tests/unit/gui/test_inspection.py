@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 from support import ROOT
 
 from diel.errors import DielError
+from diel.executive.placement.preview import SchedulePreview
 from diel.gui.inspection import inspect, places, point_in_words
 from diel.workflow.load import draft_of_text, read_draft
 
@@ -28,6 +31,21 @@ def test_a_sweep_is_previewed_and_its_options_have_models() -> None:
     assert ("node 0", "", "the executive", "", "0", "", "") in shown.rows
     with pytest.raises(DielError, match="ranks"):
         places(found.workflow, ranks=1, per_node=1, shown_as="digits")
+    # As many as somebody may type: only the first nodes are looked at.
+    looked: list[Any] = []
+    rows = SchedulePreview.rows
+
+    def counted(preview: SchedulePreview, ranks: Any) -> Any:
+        looked.append(ranks)
+        return rows(preview, ranks)
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(SchedulePreview, "rows", counted)
+        many = places(found.workflow, ranks=500, per_node=1, shown_as="digits")
+    assert len(looked) == 64
+    assert many.note == "and 436 nodes more"
+    with pytest.raises(DielError, match="more than 100,000 ranks"):
+        places(found.workflow, ranks=9_999_999, per_node=1, shown_as="digits")
 
 
 def test_problems_of_options_are_there_with_those_of_the_file() -> None:
