@@ -71,12 +71,21 @@ def _what_to_show(target: Path) -> tuple[Path, str]:
     here = Path.cwd().resolve()
     around = here if here in place.parents else place.parent
     if place.is_file():
-        return around, "/compose?" + urlencode({"file": place.relative_to(around).as_posix()})
+        return around, _page_of("/compose", "file", place.relative_to(around))
     if not place.is_dir():
         raise PageError(f"{target} is neither a file nor a folder")
     if is_run(place):
-        return around, "/run?" + urlencode({"path": place.relative_to(around).as_posix()})
+        return around, _page_of("/run", "path", place.relative_to(around))
     return place, "/"
+
+
+def _page_of(page: str, key: str, place: Path) -> str:
+    try:
+        return f"{page}?{urlencode({key: place.as_posix()})}"
+    except UnicodeEncodeError as error:
+        raise PageError(
+            f"{str(place)!a} is no name in UTF-8, so no address can have it: rename it"
+        ) from error
 
 
 def _check_packages() -> None:
