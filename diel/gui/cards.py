@@ -22,7 +22,8 @@ TITLES: Final = {
     "contour": "Two parameters together",
     "timeline": "When trials ran",
 }
-_WIDE: Final = ("parallel", "timeline")
+WIDE: Final = ("parallel", "timeline")
+"""Cards of the whole width."""
 
 
 @contextmanager
@@ -35,17 +36,23 @@ def fact(name: str, value: str, style: str = "") -> Iterator[None]:
             yield
 
 
-def figure_card(name: str, figure: dict[str, Any], note: str) -> ui.plotly:
-    """Show a figure of a sweep, by its name, below its title and a line on what it shows."""
-    title = TITLES.get(name, name)
-    with ui.element("section").classes("sweep-card sweep-wide" if name in _WIDE else "sweep-card"):
-        heading(title)
+def card(name: str, note: str) -> ui.element:
+    """Show the card of a figure, by its name: its title and a line on what it shows."""
+    style = "sweep-card sweep-wide" if name in WIDE else "sweep-card"
+    section = ui.element("section").classes(style).props(f'data-figure="{name}"')
+    with section:
+        heading(TITLES.get(name, name))
         ui.label(note).classes("sweep-note")
-        return (
-            ui.plotly({**figure, "config": CONFIG})
-            .classes("sweep-plot")
-            .props(f'aria-label="{title}" role="img"')
-        )
+    return section
+
+
+def plot(name: str, figure: dict[str, Any]) -> ui.plotly:
+    """Show a figure of a sweep, by its name."""
+    return (
+        ui.plotly({**figure, "config": CONFIG})
+        .classes("sweep-plot")
+        .props(f'aria-label="{TITLES.get(name, name)}" role="img"')
+    )
 
 
 def heading(text: str) -> None:

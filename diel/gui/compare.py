@@ -10,7 +10,7 @@ from fastapi import Request
 from nicegui import run, ui
 
 from diel.errors import DielError
-from diel.gui.cards import CONFIG, figure_card, follow_theme, heading
+from diel.gui.cards import CONFIG, card, follow_theme, heading, plot
 from diel.gui.site import Site, address, frame, page
 from diel.loading.sweeps import WatchedSweep, compare_sweeps, named_sweeps
 from diel.run.directory import RunDirectory
@@ -104,8 +104,8 @@ class _Comparison:
             if name in self._plots:
                 self._plots[name].update_figure({**figure, "config": CONFIG})
             else:
-                with self._cards:
-                    self._plots[name] = figure_card(name, figure, _COMPARED_NOTES.get(name, ""))
+                with self._cards, card(name, _COMPARED_NOTES.get(name, "")):
+                    self._plots[name] = plot(name, figure)
 
     def _show_best(self, rows: Sequence[Mapping[str, Any]]) -> None:
         columns = list(dict.fromkeys(name for row in rows for name in row))

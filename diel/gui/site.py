@@ -23,7 +23,7 @@ from diel.run.directory import open_regular
 from diel.run.history import RunSummary, is_run, list_runs
 
 _HERE: Final = Path(__file__).parent
-_FILES: Final = {name: _HERE / name for name in ("style.css", "page.js")}
+_FILES: Final = {name: _HERE / name for name in ("style.css", "page.js", "sweep.js")}
 _NAVIGATION: Final = (("Runs", "/"), ("Compose", "/compose"))
 _DARK_COOKIE: Final = "diel-dark"
 _DARK: Final = {"on": True, "off": False}

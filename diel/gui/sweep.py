@@ -9,7 +9,17 @@ from typing import Any, Final
 
 from nicegui import run, ui
 
-from diel.gui.cards import CONFIG, TITLES, fact, figure_card, follow_theme, heading, links_of_run
+from diel.gui.cards import (
+    CONFIG,
+    TITLES,
+    WIDE,
+    card,
+    fact,
+    follow_theme,
+    heading,
+    links_of_run,
+    plot,
+)
 from diel.gui.site import Site, address, frame, page
 from diel.gui.steering import SteeringPanel
 from diel.loading.sweeps import WatchedSweep, watch_sweeps
@@ -17,16 +27,18 @@ from diel.run.directory import RunDirectory
 from diel.text import format_value
 
 _LOOK_EVERY_S: Final = 1.0
-_DRAW_EVERY_S: Final = 2.0
+_DRAW_EVERY_S: Final = 5.0
 """Figures are drawn anew at most so often, and less often where that takes long."""
 _DRAW_SHARE: Final = 0.1
-_BETWEEN_S: Final = 0.1
+_BETWEEN_S: Final = 0.25
 """Between two figures, so that the browser answers its user meanwhile."""
 _NOTES: Final = {
     "history": "Each dot is a trial, the line the best so far. A click opens a trial.",
     "cost": "The stairs are the front: none is both better and cheaper.",
     "curves": "What the best, stopped and running trials have reported on their way.",
-    "parallel": "Each line is a trial. Drag along an axis to choose a range, click to let go.",
+    "parallel": "Each line is a trial; of very many some are drawn, the best among them. Drag "
+    "along an axis to choose a range, or use the arrow keys, with Shift for one end of it; a click "
+    "or Esc lets go. The table follows.",
     "importance": "Share of the objective's variance, as a forest of trees learns it.",
     "contour": "What the forest expects, whatever the other parameters are; dots are trials.",
     "timeline": "One bar for each trial, by trainer.",
@@ -46,6 +58,7 @@ def add_pages(site: Site) -> None:
     def sweep(path: str = "", name: str = "") -> None:
         directory = RunDirectory(site.resolve_run(path))
         with frame(site, f"Sweep of {site.name_of(directory.path)}"):
+            ui.add_head_html('<script src="/diel/sweep.js" defer></script>')
             view = _SweepView(site, directory, name)
             ui.timer(_LOOK_EVERY_S, view.look)
             ui.timer(_BETWEEN_S, view.send_figure)
@@ -72,7 +85,12 @@ class _SweepView:
         self._complaint.visible = False
         SteeringPanel(directory, lambda: self._watched)
         self._cards = ui.element("div").classes("sweep-cards")
+        self._card_of: dict[str, ui.element] = {}
         self._plots: dict[str, ui.plotly] = {}
+        self._seen: set[str] = set()
+        self._ranges: dict[str, tuple[float, float]] = {}
+        ui.on("diel_seen", lambda event: self._take_seen(event.args))
+        ui.on("diel_ranges", lambda event: self._take_ranges(event.args))
         self._figures: dict[str, dict[str, Any]] = {}
         self._waiting: dict[str, dict[str, Any]] = {}
         self._table_place = ui.element("section").classes("sweep-card sweep-wide")
@@ -109,6 +127,8 @@ class _SweepView:
         if self._is_new:
             self._show_summary(summary)
             self._show_rows(watched)
+            if self._ranges:
+                await self._choose()
         await self._draw(watched)
 
     def _take_theme(self, theme: str) -> None:
@@ -206,6 +226,8 @@ class _SweepView:
             "rowData": self._cells(rows),
             "defaultColDef": {"sortable": True, "resizable": True, "floatingFilter": True},
             "animateRows": False,
+            ":isExternalFilterPresent": "() => diel.sweep.isChoosing()",
+            ":doesExternalFilterPass": "node => diel.sweep.isChosen(node.data.c0)",
         }
         self._table_place.clear()
         with self._table_place:
@@ -214,6 +236,7 @@ class _SweepView:
                 "A click on a column's head sorts by it; below it values can be chosen: 0.9 and "
                 "“greater than”, say."
             ).classes("sweep-note")
+            self._chosen = ui.label("").classes("sweep-note").props('role="status"')
             search = ui.input("search").props("dense outlined clearable").classes("sweep-search")
             self._grid = ui.aggrid(options, auto_size_columns=False).classes("sweep-grid")
             grid = self._grid
@@ -240,27 +263,67 @@ class _SweepView:
             if figure == self._figures.get(name):
                 continue
             self._figures[name] = figure
-            if name in self._plots:
-                self._waiting[name] = figure
-            else:
-                self._plots[name] = self._make_card(name, figure)
-        order = [name for name in TITLES if name in self._plots]
+            self._waiting[name] = figure
+        self._make_cards()
+
+    def _make_cards(self) -> None:
+        """Make the cards of figures that have none, in their order; their figures come later."""
+        new = [name for name in self._figures if name not in self._card_of]
+        if not new:
+            return
+        for name in new:
+            with self._cards:
+                self._card_of[name] = card(name, _NOTES.get(name, ""))
+            with self._card_of[name]:
+                if name == "parallel":
+                    ui.element("div").classes("sweep-parallel").props(f'data-part="{name}"')
+                else:
+                    ui.element("div").classes("sweep-plot")
+        order = [name for name in TITLES if name in self._card_of]
         for place, name in enumerate(order):
-            card = self._plots[name].parent_slot.parent  # type: ignore[union-attr]
-            card.move(target_index=place)
+            self._card_of[name].move(target_index=place)
+        narrow = [name for name in order if name not in WIDE]
+        for place, name in enumerate(narrow):  # no gap beside the last
+            is_alone = place == len(narrow) - 1 and place % 2 == 0
+            self._card_of[name].classes(
+                add="sweep-wide" if is_alone else "", remove="" if is_alone else "sweep-wide"
+            )
+        ui.run_javascript("diel.sweep.watchCards()")
 
     def send_figure(self) -> None:
-        """Send one of the figures that have changed."""
-        if self._waiting:
-            name = next(iter(self._waiting))
-            self._plots[name].update_figure({**self._waiting.pop(name), "config": CONFIG})
-
-    def _make_card(self, name: str, figure: dict[str, Any]) -> ui.plotly:
-        with self._cards:
-            plot = figure_card(name, figure, _NOTES.get(name, ""))
+        """Send one of the figures that have changed and can be seen."""
+        name = next((name for name in self._waiting if name in self._seen), None)
+        if name is None:
+            return
+        figure = self._waiting.pop(name)
+        if name == "parallel":  # which sweep.js draws: Plotly needs WebGL for it
+            drawn = _as_script(figure["data"][0])
+            ui.run_javascript(f"diel.sweep.show({_as_script(name)}, {drawn})")
+        elif name in self._plots:
+            self._plots[name].update_figure({**figure, "config": CONFIG})
+        else:
+            *_, empty = self._card_of[name]
+            empty.delete()
+            with self._card_of[name]:
+                self._plots[name] = plot(name, figure)
             if name in ("history", "cost"):
-                plot.on("plotly_click", self._open_trial, args=["points"])
-        return plot
+                self._plots[name].on("plotly_click", self._open_trial, args=["points"])
+
+    def _take_seen(self, names: Any) -> None:
+        self._seen = set(names) & set(TITLES) if isinstance(names, list) else set()
+
+    async def _take_ranges(self, ranges: Any) -> None:
+        self._ranges = _as_ranges(ranges)
+        await self._choose()
+
+    async def _choose(self) -> None:
+        """Have the table show the trials within the ranges chosen, or all of them."""
+        if self._watched is None or self._grid is None:
+            return
+        trials = await run.io_bound(self._watched.within, self._ranges) if self._ranges else None
+        ui.run_javascript(f"diel.sweep.choose({_as_script(trials)})")
+        self._grid.run_grid_method("onFilterChanged")
+        self._chosen.text = "" if trials is None else f"{len(trials):,} trials in the chosen ranges"
 
     def _open_trial(self, event: Any) -> None:
         points = event.args.get("points") or [{}]
@@ -269,6 +332,18 @@ class _SweepView:
             ui.navigate.to(self._trial_address(trial))
 
 
-def _as_script(text: str) -> str:
-    """Return text as JavaScript has it."""
-    return json.dumps(text)
+def _as_script(value: Any) -> str:
+    """Return a plain value as JavaScript has it."""
+    return json.dumps(value)
+
+
+def _as_ranges(told: Any) -> dict[str, tuple[float, float]]:
+    """Return what a browser says of chosen ranges, as far as it makes sense."""
+    entries = told.items() if isinstance(told, dict) else ()
+    return {
+        name: (float(ends[0]), float(ends[1]))
+        for name, ends in entries
+        if isinstance(ends, list)
+        and len(ends) == 2
+        and all(isinstance(end, (int, float)) for end in ends)
+    }

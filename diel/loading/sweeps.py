@@ -76,6 +76,13 @@ class WatchedSweep(Protocol):
         ``theme`` is ``light`` or ``dark``.
         """
 
+    def within(self, ranges: Mapping[str, tuple[float, float]]) -> list[int]:
+        """Return the trials of the table within ranges of the axes of the figure ``parallel``.
+
+        By an axis' label: its lowest and highest place, 0 to 1; axes that there are not are left
+        out.
+        """
+
     def trial(self, number: int, theme: str = "light") -> dict[str, Any] | None:
         """Return what is known of a trial; None if it has not been heard of.
 

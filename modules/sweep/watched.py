@@ -24,7 +24,9 @@ from ..objective import Objective, ObjectiveError
 from ..report.figures import curve_figure, figures_of
 from ..report.gather import Gatherer
 from ..report.page import analyse
+from ..report.parameter_figures import parallel_axes
 from ..report.picture import Picture
+from ..report.plot import Scale
 from ..report.plotly_parts import Figure
 from ..report.sweep import CURVE, DONE, REASON, STATE, STOPPED, TRIAL, Moment, Sweep
 from ..space import Space
@@ -92,6 +94,7 @@ class WatchedSweep:
         self._found: Importance | None = None
         self._learned_from = 0
         self._running: dict[int, Reports] = {}
+        self._axes: dict[str, Scale] = {}
 
     # -- what is new ------------------------------------------------------------------------------
 
@@ -221,10 +224,28 @@ class WatchedSweep:
     def figures(self, theme: str = "light") -> dict[str, Figure]:
         """Return Plotly figures by name, those that have something to show; see `figures_of`."""
         picture = self.picture()
+        self._axes = parallel_axes(picture) if picture.top else {}
         if self._gathered.good >= _LEARN_AGAIN * self._learned_from:
             self._found, self._learned_from = analyse(picture), self._gathered.good
         running = {trial: self._curve_of(curve) for trial, curve in self._running.items()}
         return figures_of(picture, self._found, theme, running)
+
+    def within(self, ranges: Mapping[str, tuple[float, float]]) -> list[int]:
+        """Return the trials of the table within ranges of the axes of the figure ``parallel``.
+
+        By an axis' label: its lowest and highest place, 0 to 1; axes that there are not are left
+        out.
+        """
+        axes = [(name, self._axes[name], *ends) for name, ends in ranges.items()
+                if name in self._axes]  # fmt: skip
+        return [
+            row[TRIAL]
+            for row in self._rows
+            if all(
+                (where := scale.place(row.get(name))) is not None and low <= where <= high
+                for name, scale, low, high in axes
+            )
+        ]
 
     def picture(self) -> Picture:
         """Return what there is to draw."""

@@ -92,6 +92,18 @@ def test_a_finished_sweep_is_sorted_filtered_and_opened(window: Any, served: Any
     kinds = grid.locator('[col-id="c4"]').all_inner_texts()
     assert BAD in kinds
     assert window.locator("img[src=x]").count() == 0
+    window.get_by_text("Each line is a trial").scroll_into_view_if_needed()
+    axis = window.get_by_role("slider", name="range of accuracy", exact=True)
+    axis.press("ArrowUp")  # the upper part of the axis: the table follows
+    window.get_by_text("trials in the chosen ranges").wait_for(timeout=20_000)
+    kept = int(window.get_by_text("trials in the chosen ranges").inner_text().split()[0])
+    assert 0 < kept < 50
+    grid.scroll_into_view_if_needed()
+    window.wait_for_function(
+        "kept => document.querySelectorAll('.sweep-grid a').length <= kept", arg=kept
+    )
+    axis.press("Escape")
+    window.get_by_text("trials in the chosen ranges").wait_for(state="detached", timeout=20_000)
     grid.get_by_label("trial Filter Input").first.fill("7")
     window.wait_for_function("() => document.querySelectorAll('.sweep-grid a').length === 1")
     assert first.inner_text() == "7"

@@ -52,6 +52,14 @@ def test_a_growing_ledger_gives_each_trial_once(done: Sweep, tmp_path: Path) -> 
     assert len(watched.rows(10)) == 20
     assert set(watched.figures()) >= {"history", "curves", "parallel", "timeline"}
     json.dumps([watched.rows(), summary, watched.figures("dark")], allow_nan=False)
+    scores = {row["trial"]: row["score"] for row in watched.rows()}
+    axis = watched.figures()["parallel"]["data"][0]["dimensions"][-1]
+    assert axis["label"] == "score"
+    middle = sorted(axis["values"])[len(axis["values"]) // 2]
+    upper = watched.within({"score": (middle, 1.0), "no axis": (0.0, 0.1)})
+    assert sorted(scores[one] for one in upper) == sorted(scores.values())[-len(upper) :]
+    assert 0 < len(upper) < 30
+    assert len(watched.within({"score": (0.0, 1.0)})) == 30
     ledger.write_bytes(lines[0])
     assert not watched.refresh()
     assert watched.complaint.endswith("was cut short")
