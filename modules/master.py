@@ -17,7 +17,7 @@ from .search import Search
 from .space import Space
 from .sweep.master_loop import SweepPlan, run_master
 from .sweep.messages import Tags
-from .sweep.warm_start import check_fits, find_ledger
+from .sweep.warm_start import check_fits, find_ledger, is_copied
 
 if TYPE_CHECKING:
     from diel import Context
@@ -40,21 +40,17 @@ class Options(SweepOptions):
     def _check_warm_start(self, info: ValidationInfo) -> Options:
         if self.warm_start is None:
             return self
+        context = info.context or {}
+        folder, run_dir = context.get("folder", Path()), context.get("run_dir")
         try:
-            check_fits(self.earlier((info.context or {}).get("folder", Path())), self._space)
+            earlier = find_ledger(self.warm_start, folder)
+            check_fits(earlier, Space.parse(self.space), self.objectives(folder))
         except (OSError, ValueError) as error:
+            if run_dir is not None and is_copied(run_dir):
+                return self  # this run has begun: the master goes on with its copy
             found = at(("warm_start",), self.warm_start, str(error), "name a run with such a sweep")
             raise ValidationError.from_exception_data("sweep", [found]) from None
         return self
-
-    @property
-    def _space(self) -> Space:
-        return Space.parse(self.space)
-
-    def earlier(self, folder: Path) -> Path:
-        """Return the ledger of `warm_start`, seen from the folder of the workflow file."""
-        assert self.warm_start is not None
-        return find_ledger(self.warm_start, folder)
 
 
 def run(ctx: Context) -> dict[str, Any]:
@@ -70,7 +66,7 @@ def run(ctx: Context) -> dict[str, Any]:
         seed=options.seed,
         retries=options.retries,
         about=options.model_dump(mode="json"),
-        warm_start=None if options.warm_start is None else options.earlier(ctx.folder),
+        warm_start=options.warm_start,
     )
     return run_master(ctx, Tags(ctx.group, options.trainer), plan, ctx.copies_of[options.trainer])
 

@@ -18,7 +18,7 @@ from typing import Any, TypeGuard
 
 from diel.errors import PluginError
 
-from .trial import METRICS
+from .trial import DIVERGED, METRICS
 
 Metrics = Mapping[str, Any]
 Evaluate = Callable[[Metrics], float]
@@ -289,6 +289,37 @@ class Objective:
         if metric is None:
             return True
         return metric.highest >= threshold if self.maximise else metric.lowest <= threshold
+
+
+@dataclass(frozen=True)
+class Judgement:
+    """Whether metrics are a result."""
+
+    reason: str = ""
+    """Why they are none; empty if they are."""
+    is_diverged: bool = False
+    """Whether numbers are lost, rather than missing: the trial diverged, and did not fail."""
+
+
+_SOUND = Judgement()
+
+
+def judge(metrics: Mapping[str, Any], objectives: Iterable[Objective]) -> Judgement:
+    """Say whether the metrics at the end of a trial are a result that objectives can rank.
+
+    They are none if they lack what an objective needs, if an objective is NaN or infinite, or
+    if ``diverged`` is true among them, which a trainer says of itself.
+    """
+    if metrics.get(DIVERGED) is True:
+        return Judgement("the training diverged", is_diverged=True)
+    try:
+        for objective in objectives:
+            value = objective.value(metrics)
+            if not math.isfinite(value):
+                return Judgement(f"{objective.text} is {value}", is_diverged=True)
+    except ObjectiveError as error:
+        return Judgement(str(error))
+    return _SOUND
 
 
 def _meant(name: str, known: Iterable[str]) -> str:

@@ -23,7 +23,7 @@ from typing import Any
 from diel import format_value
 
 from .evaluation import Evaluated, SelectionBias
-from .objective import ObjectiveError
+from .objective import Judgement, judge
 from .options import SweepOptions
 from .pareto import ParetoFront
 from .space import Parameters, Space
@@ -35,7 +35,6 @@ from .strategies import (
     make_strategy,
     with_rule,
 )
-from .trial import DIVERGED
 
 
 @dataclass
@@ -75,19 +74,6 @@ _FRONT_LINES = 20
 
 class StrategyError(ValueError):
     """A user's strategy does not do what a strategy does."""
-
-
-@dataclass(frozen=True)
-class Judgement:
-    """Whether metrics are a result."""
-
-    reason: str = ""
-    """Why they are none; empty if they are."""
-    is_diverged: bool = False
-    """Whether numbers are lost, rather than missing: the trial diverged, and did not fail."""
-
-
-_SOUND = Judgement()
 
 
 class Search:
@@ -250,16 +236,7 @@ class Search:
         They are none if they lack what an objective needs, if an objective is NaN or infinite, or
         if ``diverged`` is true among them, which a trainer says of itself.
         """
-        if metrics.get(DIVERGED) is True:
-            return Judgement("the training diverged", is_diverged=True)
-        try:
-            for objective in self.objectives:
-                value = objective.value(metrics)
-                if not math.isfinite(value):
-                    return Judgement(f"{objective.text} is {value}", is_diverged=True)
-        except ObjectiveError as error:
-            return Judgement(str(error))
-        return _SOUND
+        return judge(metrics, self.objectives)
 
     def clock(self, elapsed_s: float) -> None:
         """Take the time since the sweep began, in seconds."""

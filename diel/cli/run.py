@@ -109,6 +109,7 @@ def _launch(options: argparse.Namespace, directory: RunDirectory | None) -> int:
     from diel.workflow.load import read_draft
 
     draft = read_draft(options.file)
+    draft.run_dir = None if directory is None else directory.path
     workflow = check_options(draft)
     cores = launch.available_cores()
     ranks = options.ranks or planning.needs(workflow, cores).moment

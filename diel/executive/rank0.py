@@ -125,7 +125,8 @@ def run_rank0(
         if plan_file is not None:
             plan = RunPlan.take(plan_file, file, parent.size)
         if plan is None:
-            plan, draft = _checked(file, provided, parent.size)
+            going_on = Path(run_dir) if resumes and run_dir is not None else None
+            plan, draft = _checked(file, provided, parent.size, going_on)
         set_thread_environment(plan.max_threads)
         nodes = nodes_of((rank, *parent.hosts_and_gpus[rank]) for rank in plan.pool)
         groups, assignment = assign_ranks(
@@ -193,13 +194,17 @@ def run_rank0(
 
 
 def _checked(
-    file: str, provided: Mapping[str, FunctionLocation] | None, ranks: int
+    file: str, provided: Mapping[str, FunctionLocation] | None, ranks: int, run_dir: Path | None
 ) -> tuple[RunPlan, Draft]:
-    """Check a workflow file; return its plan, and what was read."""
+    """Check a workflow file; return its plan, and what was read.
+
+    `run_dir` is that of the run that goes on with it, if one does.
+    """
     from diel.loading.functions import check_options
     from diel.workflow.load import read_draft
 
     draft = read_draft(file, provided)
+    draft.run_dir = run_dir
     # Before any code of a module is imported, which may import NumPy.
     set_thread_environment(max((module.threads for _, module in draft.modules), default=1))
     return RunPlan.of(check_options(draft), draft, ranks), draft

@@ -354,7 +354,9 @@ class _Worker:
                 comm=comm,
                 make_comm=lambda: self._parent.create_communicator(plan.ranks, plan.serial),
                 make_module_comm=lambda: self._make_module_comm(plan),
-                options=parse_options(code, spec.function, spec.options, self._folder),
+                options=parse_options(
+                    code, spec.function, spec.options, self._folder, self._directory.path
+                ),
                 threads=spec.threads,
                 tuples=self._tuples,
                 record=self._recorder_for(order),

@@ -10,7 +10,8 @@ as the rest of the file, and ``ctx.options`` is an instance of it. Its validator
 file's folder in ``info.context["folder"]``. While the file is being checked they also find the
 module that the options belong to in ``info.context["module"]``, all modules by name in
 ``info.context["modules"]``, the places of their functions in ``info.context["locations"]``, and the
-names of all modules, those with problems of their own too, in ``info.context["names"]``.
+names of all modules, those with problems of their own too, in ``info.context["names"]``. Where a
+run is there already, ``info.context["run_dir"]`` is its directory: None before a new run.
 
 Such a file may also define ``missing_here(options, module) -> tuple[str, str] | None``: what this
 machine lacks for the module to run on it, and what to do about that. It is no problem of the file,
@@ -229,6 +230,7 @@ def check_options(draft: Draft) -> Workflow:
             where = f"module[{index}]"
             context = {
                 "folder": draft.file.parent,
+                "run_dir": draft.run_dir,
                 "module": module,
                 "modules": modules,
                 "names": names,
@@ -239,13 +241,20 @@ def check_options(draft: Draft) -> Workflow:
 
 
 def parse_options(
-    code: ModuleType, location: FunctionLocation, options: dict[str, Any], folder: Path
+    code: ModuleType,
+    location: FunctionLocation,
+    options: dict[str, Any],
+    folder: Path,
+    run_dir: Path | None = None,
 ) -> Any:
-    """Return ``ctx.options``: an instance of the file's ``Options``, or the plain dictionary."""
+    """Return ``ctx.options``: an instance of the file's ``Options``, or the plain dictionary.
+
+    `run_dir` is that of the run which needs them, if there is one already.
+    """
     model = options_model(code, location)
     if model is None:
         return options
-    return model.model_validate(options, context={"folder": folder})
+    return model.model_validate(options, context={"folder": folder, "run_dir": run_dir})
 
 
 def options_model(code: ModuleType, location: FunctionLocation) -> type[BaseModel] | None:
@@ -305,7 +314,8 @@ def parts_with_options(draft: Draft, workflow: Workflow) -> Iterator[ModulePart]
             continue
         folder = draft.file.parent
         code = import_code(location, folder)
-        yield ModulePart(module, code, parse_options(code, location, module.options, folder))
+        options = parse_options(code, location, module.options, folder, draft.run_dir)
+        yield ModulePart(module, code, options)
 
 
 def missing_here(draft: Draft) -> list[Problem]:
@@ -319,7 +329,8 @@ def missing_here(draft: Draft) -> list[Problem]:
         find_missing = getattr(code, _MISSING_HERE, None)
         if find_missing is None:
             continue
-        options = parse_options(code, location, dict(module.options), draft.file.parent)
+        folder = draft.file.parent
+        options = parse_options(code, location, dict(module.options), folder, draft.run_dir)
         try:
             missing = find_missing(options, module)
         except Exception as error:  # a user's code can raise anything

@@ -74,6 +74,8 @@ class Draft:
         The file as TOML reads it; empty if it cannot be read.
     lines : dict from Place to int
         The line of each of its keys.
+    run_dir : Path or None
+        Of the run that goes on with this file; None for a new one.
     """
 
     file: Path
@@ -88,6 +90,7 @@ class Draft:
     source: str = field(default="", repr=False)
     document: dict[str, Any] = field(default_factory=dict, repr=False)
     lines: dict[Place, int] = field(default_factory=dict, repr=False)
+    run_dir: Path | None = None
 
     def in_order(self, extra_problems: Iterable[Problem] = ()) -> list[Problem]:
         """Return the problems and others', each with its line, in the order of the file."""

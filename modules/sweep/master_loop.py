@@ -10,7 +10,6 @@ import time
 import uuid
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
 from diel.errors import ModuleFailed
@@ -82,8 +81,8 @@ class SweepPlan:
     """How often a trial that failed is tried again."""
     about: dict[str, Any] = field(default_factory=dict)
     """What the file asks for, in plain values: the first line of the ledger."""
-    warm_start: Path | None = None
-    """The ledger of an earlier sweep whose results count."""
+    warm_start: str | None = None
+    """An earlier sweep whose results count, as the file names it."""
 
 
 def run_master(ctx: Context, tags: Tags, plan: SweepPlan, trainers: int) -> dict[str, Any]:
@@ -140,7 +139,10 @@ class _MasterLoop:
         self._requests = RequestReader(self._path)
         self._earlier: EarlierResults | None = None
         if plan.warm_start is not None:
-            self._earlier = EarlierResults(plan.warm_start, self._path, plan.search.space)
+            search = plan.search
+            self._earlier = EarlierResults(
+                plan.warm_start, ctx.folder, self._path, search.space, search.objectives
+            )
 
     def resume(self) -> None:
         """Read what the ledger holds already, and what was under way."""

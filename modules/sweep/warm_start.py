@@ -12,19 +12,22 @@ finds the same results, whatever has become of the earlier run.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Final
 
 from diel import whole_lines
+from diel.errors import ModuleFailed
 
+from ..objective import Objective, judge
 from ..space import Space, SpaceError
 from .ledger import FINISHED, LedgerReader, about_of, as_numbers, encode
 
 _COPY: Final = "warm-start.jsonl"
+_AT_ONCE: Final = 1000
 
 
-class WarmStartError(ValueError):
+class WarmStartError(ModuleFailed, ValueError):
     """There is no such earlier sweep, or it is of another space."""
 
 
@@ -53,10 +56,11 @@ def find_ledger(text: str, folder: Path) -> Path:
     return ledgers[name]
 
 
-def check_fits(ledger: Path, space: Space) -> None:
-    """Find out whether a ledger is of a sweep with the same parameters.
+def check_fits(ledger: Path, space: Space, objectives: Sequence[Objective]) -> None:
+    """Find out whether a ledger has the same parameters, and a trial that is a result here.
 
-    A `WarmStartError` or a `LedgerError` says why not; an OSError if it cannot be read.
+    A `WarmStartError` or a `LedgerError` says why not; an OSError if it cannot be read. A sweep of
+    which no trial has come to its end yet fits.
     """
     there = about_of(ledger).get("space")
     names = set(there) if isinstance(there, dict) else set()
@@ -65,27 +69,54 @@ def check_fits(ledger: Path, space: Space) -> None:
             f"{ledger} is of another space: its parameters are {', '.join(sorted(names))}, "
             f"those here {', '.join(sorted(space.names))}"
         )
+    reader, reason = LedgerReader(ledger), ""
+    while records := reader.new_records(_AT_ONCE):
+        for _, record in records:
+            if record["state"] != FINISHED:
+                continue
+            why = judge(as_numbers(record["metrics"]), objectives).reason
+            if not why:
+                return
+            reason = reason or f"trial {record['trial']}: {why}"
+    if reason:
+        raise WarmStartError(f"{ledger} has no trial that is a result here; {reason}")
+
+
+def is_copied(run_dir: Path) -> bool:
+    """Whether a sweep of a run has begun that took over results: it needs the earlier no more."""
+    return next(run_dir.glob(f"sweeps/*/{_COPY}"), None) is not None
 
 
 class EarlierResults:
-    """The trials of an earlier sweep that came to their end, and whose points are in the space.
+    """The trials of an earlier sweep whose points are in the space, and that are results here.
 
     Parameters
     ----------
-    ledger : Path
-        Of the earlier sweep.
+    text : str
+        As `find_ledger` takes it.
+    folder : Path
+        Of the workflow file.
     beside : Path
-        The ledger of the new one: what was taken over by an earlier session counts.
+        The ledger of the new sweep: what was copied by an earlier session counts, whether or not
+        the earlier sweep is still there.
+
+    Raises
+    ------
+    WarmStartError
+        If neither is there.
     """
 
-    def __init__(self, ledger: Path, beside: Path, space: Space) -> None:
+    def __init__(
+        self, text: str, folder: Path, beside: Path, space: Space, objectives: Sequence[Objective]
+    ) -> None:
         copy = beside.with_name(_COPY)
         if not copy.exists():
+            ledger = find_ledger(text, folder)
             part = copy.with_suffix(".part")
             with part.open("wb") as file:
                 file.writelines(whole_lines(ledger))
             part.replace(copy)
-        self.records = list(_finished_in(copy, space))
+        self.records = list(_results_in(copy, space, objectives))
         self._by_point = {_key(one["parameters"]): one for one in reversed(self.records)}
 
     def of(self, point: Mapping[str, Any]) -> dict[str, Any] | None:
@@ -93,7 +124,9 @@ class EarlierResults:
         return self._by_point.get(_key(point))
 
 
-def _finished_in(ledger: Path, space: Space) -> Iterator[dict[str, Any]]:
+def _results_in(
+    ledger: Path, space: Space, objectives: Sequence[Objective]
+) -> Iterator[dict[str, Any]]:
     for _, record in LedgerReader(ledger).new_records():
         if record["state"] != FINISHED:
             continue
@@ -101,7 +134,9 @@ def _finished_in(ledger: Path, space: Space) -> Iterator[dict[str, Any]]:
             space.check(record["parameters"])
         except (SpaceError, TypeError, ValueError):
             continue
-        yield {**record, "metrics": as_numbers(record["metrics"])}
+        metrics = as_numbers(record["metrics"])
+        if not judge(metrics, objectives).reason:
+            yield {**record, "metrics": metrics}
 
 
 def _key(point: Mapping[str, Any]) -> str:

@@ -115,7 +115,9 @@ class Sweep:
             {
                 "master": Module(
                     master.run,
-                    master.Options.model_validate(given, context={"folder": self.folder}),
+                    master.Options.model_validate(
+                        given, context={"folder": self.folder, "run_dir": self.run_dir}
+                    ),
                 ),
                 "trainer": Module(trainer.run, mine, copies=trainers),
             },

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import json
+import shutil
 import threading
 import time
 from collections import Counter
@@ -221,6 +223,35 @@ def test_a_sweep_begins_with_the_results_of_an_earlier_one(tmp_path: Path) -> No
     )
 
 
+def test_only_what_is_a_result_here_is_taken_over_and_the_copy_is_enough(tmp_path: Path) -> None:
+    folders = [tmp_path / name for name in ("earlier", "new")]
+    for folder in folders:
+        folder.mkdir()
+    earlier, new = (Sweep(folder) for folder in folders)
+    earlier.run({"space": {"x": [0, 1, 2, 3]}})
+    lines = [json.loads(line) for line in earlier.ledger.read_text().splitlines()]
+    for line in lines[1:]:
+        metrics = {0: {"loss": 0.5}, 1: {"score": "nan"}, 2: {"score": 5.0, "diverged": True}}
+        line["metrics"] = metrics.get(line["parameters"]["x"], line["metrics"])
+    earlier.ledger.write_text("".join(json.dumps(line) + "\n" for line in lines))
+    wanted = {"space": {"x": [0, 1, 2, 3]}, "warm_start": "../earlier/run"}
+    done = new.run(wanted)
+    taken = {one["parameters"]["x"] for one in new.records if "warm_start" in one}
+    assert taken == {3}
+    assert sorted(one["state"] for one in new.records) == ["finished"] * 4
+    assert done.returned["x"] == 3
+    # The run goes on when the earlier one is gone; a new run does not begin.
+    new.cut_ledger(2)
+    shutil.rmtree(earlier.run_dir)
+    given = {**wanted, "objective": "score", "maximise": True}
+    with pytest.raises(ValidationError, match="there is no"):
+        master.Options.model_validate(given, context={"folder": new.folder})
+    context = {"folder": new.folder, "run_dir": new.run_dir}
+    assert master.Options.model_validate(given, context=context)
+    assert new.run(wanted).returned["x"] == 3
+    assert len(new.records) == 4
+
+
 def test_a_warm_start_that_does_not_fit_is_refused_before_the_run(tmp_path: Path) -> None:
     earlier = Sweep(tmp_path)
     earlier.run({"space": {"x": [1, 2]}})
@@ -234,6 +265,9 @@ def test_a_warm_start_that_does_not_fit_is_refused_before_the_run(tmp_path: Path
         given = {"space": space, "objective": "score", "maximise": True, "warm_start": start}
         with pytest.raises(ValidationError, match=words):
             master.Options.model_validate(given, context={"folder": tmp_path})
+    given = {"space": {"x": [1]}, "objective": "loss", "warm_start": "run"}
+    with pytest.raises(ValidationError, match=r"no trial that is a result here; .* no 'loss'"):
+        master.Options.model_validate(given, context={"folder": tmp_path})
     for start in ("run", "run:group.master", str(earlier.ledger)):
         given = {"space": {"x": [1]}, "objective": "score", "maximise": True, "warm_start": start}
         assert master.Options.model_validate(given, context={"folder": tmp_path})
