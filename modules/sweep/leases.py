@@ -145,8 +145,16 @@ class LeaseBook:
 
     @property
     def expected(self) -> int | None:
-        """How many trials there are with those that were enqueued; None if that is not known."""
-        return None if self.total is None else self.total + len(self.enqueued)
+        """How many trials there are with those that were enqueued; None if that is not known.
+
+        Those that are recorded, out or to be given out again count, though the strategy is to have
+        fewer by now.
+        """
+        if self.total is None:
+            return None
+        again = sum(stop - start for start, stop, _ in self._again if start not in self.recorded)
+        least = len(self.recorded) + self._trials_out + again
+        return max(self.total + len(self.enqueued), least)
 
     def next_enqueued(self) -> int:
         """Return the number of the next trial to be enqueued: behind all others."""

@@ -222,7 +222,8 @@ class _MasterLoop:
             return True
         if self._steer(at_once=True):
             self._give_out()
-        is_over = self._book.to_give == 0 or bool(self._why_over())
+        start, stop = self._book.upcoming(1)
+        is_over = start >= stop or bool(self._why_over())
         return bool(self._book.leases_out) or (self._steering.is_paused and not is_over)
 
     def _next_message(self) -> Outcome | IntermediateReport | None:

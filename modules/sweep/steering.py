@@ -14,6 +14,7 @@ from __future__ import annotations
 
 import json
 import os
+import stat
 import time
 import uuid
 from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -207,15 +208,16 @@ class RequestReader:
 
     def _size(self) -> int:
         try:
-            return os.stat(self._path, follow_symlinks=False).st_size
+            status = os.stat(self._path, follow_symlinks=False)
         except OSError:
             return 0
+        return status.st_size if stat.S_ISREG(status.st_mode) else 0  # links are not followed
 
     def new_requests(self) -> list[Request]:
         """Return requests that were added since the last call."""
         found: list[Request] = []
         size = self._size()
-        if size <= self._size_read or self._path.is_symlink():
+        if size <= self._size_read:
             return found
         self._size_read = size  # half a line is read with what follows it
         try:

@@ -114,6 +114,21 @@ def test_a_trial_that_is_tried_again_counts_its_attempts() -> None:
     assert len(book.recorded) == 2
 
 
+def test_an_enqueued_trial_is_still_to_be_given_where_more_is_recorded_than_wanted() -> None:
+    book = LeaseBook(10)
+    grant = book.take(8)
+    assert grant is not None
+    book.came_back(grant.lease, 8)
+    trial = book.next_enqueued()
+    book.enqueue(trial)
+    book.total = 5
+    assert (book.to_give, book.expected) == (1, 9)
+    again = book.take(3)
+    assert again is not None
+    assert (again.start, again.stop) == (trial, trial + 1)
+    assert (book.to_give, book.expected) == (0, 9)
+
+
 def test_a_book_without_end_goes_on() -> None:
     book = LeaseBook(None)
     assert book.to_give is None
