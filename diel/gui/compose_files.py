@@ -32,13 +32,46 @@ _UMASK: Final = _umask()
 """Read once, since to read it is to change it for all threads."""
 
 
+class Unsaved:
+    """Texts that pages have not saved, by file, as long as the server runs.
+
+    A page that has lost its connection begins anew, and can take them back.
+    """
+
+    def __init__(self, most: int = 50) -> None:
+        self._most = most
+        self._texts: dict[Path, str] = {}
+
+    def of(self, file: Path) -> str | None:
+        """Return the text of a file; None if all was saved."""
+        return self._texts.get(file)
+
+    def keep(self, file: Path, text: str) -> None:
+        """Keep a text; those that have not changed for longest go where there are too many."""
+        self._texts.pop(file, None)
+        self._texts[file] = text
+        while len(self._texts) > self._most:
+            del self._texts[next(iter(self._texts))]
+
+    def drop(self, file: Path) -> None:
+        """Forget a text, which was saved or given up."""
+        self._texts.pop(file, None)
+
+
+_unsaved: Final = Unsaved()
+
+
 class Files:
     """The bar that opens and saves what is composed."""
 
     def __init__(self, composer: Composer) -> None:
         self._composer = composer
         self._site = composer.site
+        self._began_as = composer.document.text
+        self._has_kept = False
         self._on_disk = composer.document.text if composer.path is not None else ""
+        found = _unsaved.of(composer.document.file)
+        self._offered = None if found == composer.document.text else found
         self._build()
 
     def _build(self) -> None:
@@ -57,12 +90,40 @@ class Files:
                         example.name, lambda example=example: self._copy_example(example)
                     ):
                         ui.tooltip(example.text)
+        with ui.element("div").classes("compose-bar").props('role="status"') as self._offer:
+            ui.label("This was edited on a page that has not saved it.")
+            button("Take the edits back", "restore", self._take_offered)
+            button("Forget them", None, self._forget_offered)
+        self._offer.set_visibility(self._offered is not None)
+
+    def _take_offered(self) -> None:
+        text, self._offered = self._offered, None
+        self._offer.set_visibility(False)
+        if text is not None:
+            self._composer.edit("replace_text", text)
+
+    def _forget_offered(self) -> None:
+        self._offered = None
+        self._offer.set_visibility(False)
+        _unsaved.drop(self._composer.document.file)
+
+    def _keep(self) -> None:
+        """Keep what is not saved for pages that come after this one."""
+        document = self._composer.document
+        is_new = self._composer.path is None and document.text == self._began_as
+        if not self.is_saved and not is_new:
+            _unsaved.keep(document.file, document.text)
+            self._has_kept = True
+        elif self._has_kept:  # else it is another page's
+            _unsaved.drop(document.file)
+            self._has_kept = False
 
     def show(self) -> None:
         """Show whether there is something to save."""
         is_saved = self.is_saved
         name = self._site.name_of(self._composer.path) if self._composer.path else "not saved yet"
         self._saved.text = name if is_saved or not self._composer.path else f"{name}, edited"
+        self._keep()
         ui.run_javascript(f"diel.hasEdits = {'false' if is_saved else 'true'}")
 
     @property
@@ -81,6 +142,10 @@ class Files:
         text = self._composer.document.text
         is_written = False
         with self._composer.refusals_told():
+            if self._site.is_record(path):
+                raise PageError(
+                    f"{self._site.name_of(path)} is the record of a run: save it under another name"
+                )
             there = await run.io_bound(_text_at, path)
             if there is not None and there not in (known, text):
                 name = self._site.name_of(path)
@@ -94,6 +159,8 @@ class Files:
             await run.io_bound(write_atomically, path, text)
             self._on_disk = text
             if path != self._composer.path:
+                if self._has_kept:
+                    _unsaved.drop(self._composer.document.file)
                 self._composer.path = path
                 self._composer.document.file = path
                 ui.navigate.history.replace(address("/compose", file=self._site.name_of(path)))

@@ -1,4 +1,4 @@
-"""Starting a run from the page: what is said of one that takes long."""
+"""Starting a run from the page, and texts that it has not saved: what is kept of them."""
 
 from __future__ import annotations
 
@@ -11,6 +11,7 @@ pytest.importorskip("nicegui", reason="the extra gui is not installed")
 
 from diel.errors import PageError
 from diel.gui import compose_launch
+from diel.gui.compose_files import Unsaved
 
 
 def test_a_start_that_takes_long_goes_on_and_keeps_what_it_says(
@@ -33,3 +34,12 @@ def test_a_start_that_takes_long_goes_on_and_keeps_what_it_says(
     with pytest.raises(PageError, match=r"^waiting for nodes$"):
         compose_launch.start_run(["run", "a.toml"], tmp_path, tmp_path / "a.toml")
     assert len(list((tmp_path / "runs").iterdir())) == 1
+
+
+def test_texts_that_were_not_saved_are_kept_as_far_as_there_is_room() -> None:
+    unsaved = Unsaved(most=2)
+    for name in ("a", "b", "a", "c"):
+        unsaved.keep(Path(name), f"text of {name}")
+    assert [unsaved.of(Path(name)) for name in "abc"] == ["text of a", None, "text of c"]
+    unsaved.drop(Path("a"))
+    assert unsaved.of(Path("a")) is None
