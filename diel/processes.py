@@ -14,15 +14,18 @@ Output: TypeAlias = "int | IO[Any] | None"
 
 
 # Not ``python -m diel``: that would let a file in the current folder hide a module of ours.
-_MAIN: Final = (
-    "import sys; sys.path = [place for place in sys.path if place]; "
-    "from diel.__main__ import main; main()"
-)
+_PATH: Final = "import sys; sys.path = [place for place in sys.path if place]; "
+_MAIN: Final = "from diel.__main__ import main; main()"
+
+
+def python_command(code: str) -> list[str]:
+    """Return the command line that runs code of ours by this Python."""
+    return [sys.executable, "-c", _PATH + code]
 
 
 def diel_command(arguments: Sequence[str]) -> list[str]:
     """Return the command line of ``diel ARGUMENTS``, by this Python."""
-    return [sys.executable, "-c", _MAIN, *arguments]
+    return [*python_command(_MAIN), *arguments]
 
 
 def start_helper(

@@ -4,7 +4,7 @@
 
     Composer                 what one browser edits
       document               the text, and every edit of it
-      inspection             what `diel check` finds, found in a thread behind the edits
+      inspection             what `diel check` finds, found by another process behind the edits
       graph, form, editor    three views of the document: an edit in one shows in the others
 """
 
@@ -16,14 +16,15 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any, Final
 
-from nicegui import run, ui
+from nicegui import background_tasks, run, ui
 from nicegui.events import GenericEventArguments, ValueChangeEventArguments
 
 from diel.errors import DielError, PageError, Problem
 from diel.gui.compose_files import NEW_FILE, Files, button, tell
 from diel.gui.compose_form import Form, Selected
 from diel.gui.compose_launch import Launcher
-from diel.gui.inspection import Inspection, inspect
+from diel.gui.inspection import Inspection
+from diel.gui.inspector import Inspector, code_state
 from diel.gui.site import Site, frame, page
 from diel.workflow.document import Document
 from diel.workflow.drawing import drawing_of_draft
@@ -32,6 +33,7 @@ from diel.workflow.source import SourceProblem, read_source
 from diel.workflow.svg import STYLE, draw_svg
 
 _LOOK_EVERY_S: Final = 0.2
+_CODE_EVERY_S: Final = 2.0
 _QUIET_S: Final = 0.3  # after the last edit, before options are checked
 _STILL_S: Final = 1.0  # after the last key, before lines of the editor are marked
 _ONE_STEP_S: Final = 2.0  # keys typed within it are one step back
@@ -77,11 +79,15 @@ class Composer:
         self.site = site
         self.path = path
         self.document = Document(text, path or site.folder / NEW_FILE)
-        self.inspection = Inspection("")
+        self.inspection = Inspection()
         self.selected: Selected | None = None
         self._edited_s = 0.0
         self._typed_s = -_ONE_STEP_S
-        self._is_inspecting = False
+        self._inspector = Inspector()
+        self._asked: Any = None  # what the last inspection was of
+        self._times_asked = 0
+        self._code: Any = None
+        self._code_s = -_CODE_EVERY_S
         self._is_shown = False
         self._marks: Any = ([], {})  # what the editor shows: decorations and tooltips
         self._marked: list[Problem] | None = None  # problems whose lines are still to be marked
@@ -120,6 +126,7 @@ class Composer:
         ui.on("diel_key", self._take_key)
         ui.on("diel_theme", lambda event: self._take_theme(event.args is True))
         ui.timer(_LOOK_EVERY_S, self._look)
+        ui.context.client.on_delete(self._inspector.stop)
         ui.run_javascript("diel.compose('compose-graph'); diel.followTheme()")
         self.show()
 
@@ -133,6 +140,7 @@ class Composer:
             self._remove = button("Remove", "delete", self.remove_selected)
             self._undo = button("Undo", "undo", self.undo)
             self._redo = button("Redo", "redo", self.redo)
+            button("Check again", "refresh", self.check_again)
 
     # -- showing ----------------------------------------------------------------------------------
 
@@ -417,23 +425,35 @@ class Composer:
 
     async def _look(self) -> None:
         """Show and inspect the text once nobody has edited it for a moment."""
-        text = self.document.text
         if time.monotonic() - self._edited_s < _QUIET_S:
             return
         if not self._is_shown:
             self.show(keep_editor=True)
         self._mark_lines()
-        if self._is_inspecting or self.inspection.source == text:
+        now_s = time.monotonic()
+        if now_s - self._code_s >= _CODE_EVERY_S:
+            self._code_s = now_s
+            self._code = await run.io_bound(code_state, self.document.draft)
+        asked = self.document.text, self.document.file, self._code, self._times_asked
+        if asked != self._asked:
+            self._asked = asked
+            self._inspector.stop()
+            background_tasks.create(self._inspect(asked))
+
+    async def _inspect(self, asked: tuple[Any, ...]) -> None:
+        draft = await run.io_bound(draft_of_text, *asked[:2])
+        if draft is None or self._asked != asked:
             return
-        self._is_inspecting = True
-        try:
-            file = self.document.file
-            found = await run.io_bound(lambda: inspect(draft_of_text(text, file)))
-        finally:
-            self._is_inspecting = False
-        if found is not None and self.document.text == text:
+        found = await self._inspector.inspect(draft)
+        if found is not None and self.document.text == found.source:
             self.inspection = found
             self._is_shown = False  # at the next look, if nobody types by then
+
+    def check_again(self) -> None:
+        """Inspect the text again, whether or not anything has changed."""
+        self._times_asked += 1
+        self.inspection.source = None
+        self.show()
 
 
 def _words(problem: Problem) -> str:

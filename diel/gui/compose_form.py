@@ -19,7 +19,6 @@ from diel.gui.forms import (
     typed,
     value_of,
 )
-from diel.gui.inspection import point_in_words
 from diel.workflow.load import place_of
 from diel.workflow.model import Group, Module, TupleSpace, WorkflowTable
 from diel.workflow.source import Place
@@ -117,9 +116,9 @@ class Form:
         if selected.kind == "group":
             return [(place, list(fields_of(Group)))]
         fields = [(place, list(fields_of(Module, without=(_OPTIONS,))))]
-        model = composer.inspection.models.get(selected.name)
-        if model is not None:
-            fields.append(((*place, _OPTIONS), list(fields_of(model))))
+        options = composer.inspection.fields.get(selected.name)
+        if options is not None:
+            fields.append(((*place, _OPTIONS), options))
         elif composer.document.get((*place, "executable")) is None:
             given = composer.document.get((*place, _OPTIONS))
             names = list(given) if isinstance(given, dict) else []
@@ -142,8 +141,7 @@ class Form:
         """Yield options that name a module: their places, and the names that they have."""
         document = self._composer.document
         for index, name in enumerate(self._composer.names("module")):
-            model = self._composer.inspection.models.get(name)
-            for field in fields_of(model) if model is not None else ():
+            for field in self._composer.inspection.fields.get(name, ()):
                 if field.kind == "module":
                     place: Place = ("module", index, _OPTIONS, *field.path)
                     given = document.get(place)
@@ -179,7 +177,7 @@ class Form:
                         self._build_field(place, field)
             is_free = (
                 is_options
-                and self._composer.inspection.models.get(selected.name if selected else "") is None
+                and (selected.name if selected else "") not in self._composer.inspection.fields
             )
             if is_free:
                 self._build_new(place, "Add an option", "1")
@@ -334,12 +332,12 @@ class Form:
                     'role="status" aria-label="Size of the sweep"'
                 )
                 for point in inspection.points.get(selected.name, [])[:_POINTS_SHOWN]:
-                    ui.label(point_in_words(point)).classes("compose-help")
+                    ui.label(point).classes("compose-help")
             rows = inspection.networks.get(selected.name)
             if rows:
                 self._show_network(rows)
 
-    def _show_network(self, rows: list[dict[str, Any]]) -> None:
+    def _show_network(self, rows: list[dict[str, str]]) -> None:
         names = list(dict.fromkeys(key for row in rows for key in row))
         with ui.element("table").classes("compose-layers").props('aria-label="Layers"'):
             with ui.element("tr"):
@@ -350,7 +348,7 @@ class Form:
                 with ui.element("tr"):
                     for name in names:
                         with ui.element("td"):
-                            ui.label(str(row.get(name, "")))
+                            ui.label(row.get(name, ""))
 
     # -- search spaces ----------------------------------------------------------------------------
 

@@ -17,7 +17,7 @@ from diel.errors import DielError, LaunchError, PageError
 from diel.executive.launch import available_cores
 from diel.executive.sbatch import script_of_file
 from diel.gui.inspection import Places, places
-from diel.gui.processes import exit_code_of, start_command
+from diel.gui.processes import exit_code_of, start_command, wait_for
 from diel.gui.site import RUNS, address
 from diel.run.directory import RunDirectory
 from diel.run.journal import JournalReader
@@ -156,9 +156,8 @@ class Launcher:
             with composer.refusals_told():
                 composer.site.folder_of_runs()
                 ui.notify("starting ...")
-                started = await run.io_bound(start_run, arguments, folder, composer.path)
-                if started is not None:
-                    ui.navigate.to(address("/run", path=composer.site.name_of(started)))
+                started = await wait_for(start_run, arguments, folder, composer.path)
+                ui.navigate.to(address("/run", path=composer.site.name_of(started)))
         finally:
             self._is_starting = False
             self._start.set_enabled(True)
@@ -212,7 +211,7 @@ class Launcher:
                 ui.button("Cancel", on_click=lambda: dialog.submit(False)).props("flat")
         if await dialog:
             with composer.refusals_told():
-                said = await run.io_bound(submit, self._script.content, composer.site.folder)
+                said = await wait_for(submit, self._script.content, composer.site.folder)
                 ui.notify(said or "submitted", type="positive")
         dialog.delete()
 

@@ -1,6 +1,13 @@
-"""What is known of a workflow file while it is edited, beyond its text: pure, but for imports.
+"""What is known of a workflow file while it is edited, beyond its text.
 
 Files that define ``Options`` are imported, as `diel check` does, and nothing else of a module is.
+That code may hang, exit or crash, so the page does it in a process of its own: `main` is what that
+does, and `diel.gui.inspector` is who asks it::
+
+    {"text": ..., "file": ...}                   the question, a line of JSON
+    {"begins": ..., "module": ...}               what it is about to do, before it does it
+    {"found": {...}}                             the answer
+
 Beside ``preview_sweep`` these names are looked for in such a file::
 
     describe_network(options, folder, point)     rows: name, shape, parameters
@@ -8,16 +15,19 @@ Beside ``preview_sweep`` these names are looked for in such a file::
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from dataclasses import dataclass, field
+import json
+import os
+import socket
+from collections.abc import Callable, Mapping
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
 from typing import Any, Final
-
-from pydantic import BaseModel
 
 from diel.errors import DielError, Problem, WorkflowError
 from diel.executive.launch import available_cores
 from diel.executive.placement.planning import RankNeeds, needs, plan_groups
 from diel.executive.placement.preview import NODE_COLUMNS, place_on_nodes
+from diel.gui.forms import FormField, fields_of
 from diel.loading.functions import (
     OPTIONS_CLASS,
     ModulePart,
@@ -28,7 +38,7 @@ from diel.loading.functions import (
     parts_with_options,
 )
 from diel.text import describe_error, format_value
-from diel.workflow.load import Draft
+from diel.workflow.load import Draft, draft_of_text
 from diel.workflow.model import Workflow
 
 _MOST_NODES: Final = 64
@@ -37,102 +47,208 @@ _LONGEST: Final = 200
 
 
 @dataclass
-class Inspection:
-    """What was found out about a text.
+class Findings:
+    """What the code of modules says of a text; all of it can be written as JSON.
 
     Attributes
     ----------
-    source : str
-        The text.
     problems : list of Problem
         Everything that `diel check` finds, in the order of the file.
     remarks : list of Problem
         What this machine lacks to run it.
-    workflow : Workflow or None
-        If there is no problem.
-    models : dict from module name to model
+    fields : dict from module name to list of FormField
         The ``Options`` of modules whose code defines them.
     sweeps : dict from module name to str
         What the sweep of a module will do, in a line.
-    points : dict from module name to list of dict
-        The first points of its sweep.
+    points : dict from module name to list of str
+        The first points of its sweep, each in a line.
     networks : dict from module name to list of dict
         The layers of the network of the first point that a module tries: name, shape, parameters.
+    """
+
+    problems: list[Problem] = field(default_factory=list)
+    remarks: list[Problem] = field(default_factory=list)
+    fields: dict[str, list[FormField]] = field(default_factory=dict)
+    sweeps: dict[str, str] = field(default_factory=dict)
+    points: dict[str, list[str]] = field(default_factory=dict)
+    networks: dict[str, list[dict[str, str]]] = field(default_factory=dict)
+
+    def as_plain(self) -> dict[str, Any]:
+        """Return it as JSON has it; `of_plain` gives it back."""
+        fields = {name: [each.as_dict() for each in some] for name, some in self.fields.items()}
+        return asdict(self) | {"fields": fields}
+
+    @classmethod
+    def of_plain(cls, plain: Mapping[str, Any]) -> Findings:
+        """Return what was written as JSON.
+
+        Raises
+        ------
+        TypeError, KeyError, ValueError, AttributeError
+            If it is something else.
+        """
+        rest = {name: plain[name] for name in ("sweeps", "points", "networks")}
+        return cls(
+            problems=[Problem(**each) for each in plain["problems"]],
+            remarks=[Problem(**each) for each in plain["remarks"]],
+            fields={
+                name: [
+                    FormField(
+                        **each | {"path": tuple(each["path"]), "choices": tuple(each["choices"])}
+                    )
+                    for each in some
+                ]
+                for name, some in plain["fields"].items()
+            },
+            **rest,
+        )
+
+
+@dataclass
+class Inspection(Findings):
+    """What was found out about a text.
+
+    Attributes
+    ----------
+    source : str or None
+        The text; None as long as it is being inspected again.
+    workflow : Workflow or None
+        If there is no problem.
     needs : RankNeeds or None
     """
 
-    source: str
-    problems: list[Problem] = field(default_factory=list)
-    remarks: list[Problem] = field(default_factory=list)
+    source: str | None = None
     workflow: Workflow | None = None
-    models: dict[str, type[BaseModel]] = field(default_factory=dict)
-    sweeps: dict[str, str] = field(default_factory=dict)
-    points: dict[str, list[dict[str, Any]]] = field(default_factory=dict)
-    networks: dict[str, list[dict[str, Any]]] = field(default_factory=dict)
     needs: RankNeeds | None = None
 
 
-def inspect(draft: Draft) -> Inspection:
-    """Find out all that can be known of a draft; imports the files that define ``Options``."""
-    found = Inspection(draft.source)
-    try:
-        found.workflow = check_options(draft)
-    except WorkflowError as error:
-        found.problems = list(error.problems)
-    found.models = _models(draft)
-    if found.workflow is not None:
-        found.needs = needs(found.workflow, available_cores())
-        found.remarks = missing_here(draft)
-        parts = {part.module.name: part for part in parts_with_options(draft, found.workflow)}
-        for part in parts.values():
-            if hasattr(part.code, "preview_sweep"):
-                _preview(found, part, parts, draft)
-        for name, part in parts.items():
-            if name not in found.networks:
-                _describe(found, part, {}, draft)
+def runs_code(draft: Draft) -> bool:
+    """Whether code of modules has to be run to know all of a draft."""
+    return any(OPTIONS_CLASS in location.classes for location in draft.locations.values())
+
+
+def inspection_of(draft: Draft, findings: Findings) -> Inspection:
+    """Put what the code of modules says together with what the text says."""
+    found = Inspection(**vars(findings), source=draft.source)
+    if not found.problems:
+        try:
+            found.workflow = draft.finish()
+        except WorkflowError as error:  # a file was removed since, say
+            found.problems = list(error.problems)
+        else:
+            found.needs = needs(found.workflow, available_cores())
     return found
 
 
-def _models(draft: Draft) -> dict[str, type[BaseModel]]:
-    models = {}
+def _nobody(module: str, begins: str) -> None:
+    """Tell nobody."""
+
+
+def inspect(draft: Draft, tell: Callable[[str, str], None] = _nobody) -> Findings:
+    """Find out what the code of modules says; imports the files that define ``Options``.
+
+    Parameters
+    ----------
+    draft : Draft
+    tell : callable, optional
+        Told before anybody's code is run: of which module, empty for the file, and to do what.
+    """
+    found = Findings()
+    _find_fields(found, draft, tell)
+    tell("", "checking the options")
+    try:
+        workflow = check_options(draft)
+    except WorkflowError as error:
+        found.problems = list(error.problems)
+        return found
+    tell("", "asking what this machine lacks")
+    found.remarks = missing_here(draft)
+    parts = {part.module.name: part for part in parts_with_options(draft, workflow)}
+    for name, part in parts.items():
+        if hasattr(part.code, "preview_sweep"):
+            tell(name, "its preview_sweep")
+            _preview(found, part, parts, draft, tell)
+    for name, part in parts.items():
+        if name not in found.networks:
+            _describe(found, part, {}, draft, tell)
+    return found
+
+
+def _find_fields(found: Findings, draft: Draft, tell: Callable[[str, str], None]) -> None:
     for name, location in draft.locations.items():
         if OPTIONS_CLASS not in location.classes:
             continue
+        tell(name, f"importing {location.spec.rpartition(':')[0]}")
         try:
             model = options_model(import_code(location, draft.file.parent), location)
+            if model is not None:
+                found.fields[name] = list(fields_of(model))
         except (Exception, SystemExit):  # which is a problem of the file already
             continue
-        if model is not None:
-            models[name] = model
-    return models
 
 
 def _preview(
-    found: Inspection, part: ModulePart, parts: Mapping[str, ModulePart], draft: Draft
+    found: Findings,
+    part: ModulePart,
+    parts: Mapping[str, ModulePart],
+    draft: Draft,
+    tell: Callable[[str, str], None],
 ) -> None:
     name = part.module.name
     try:
         preview = part.code.preview_sweep(part.options, draft.file.parent)
-    except Exception as error:  # a strategy of a user's can raise anything
+        size = "no last trial" if preview.size is None else f"{preview.size:,} trials"
+        found.sweeps[name] = f"{size}, {preview.strategy}, tried by {preview.trainer}"
+        found.points[name] = [point_in_words(point) for point in preview.points]
+    except (Exception, SystemExit) as error:  # a strategy of a user's can raise anything
         found.sweeps[name] = f"no preview: {describe_error(error)[:_LONGEST]}"
         return
-    size = "no last trial" if preview.size is None else f"{preview.size:,} trials"
-    found.sweeps[name] = f"{size}, {preview.strategy}, tried by {preview.trainer}"
-    found.points[name] = list(preview.points)
     if preview.points and preview.trainer in parts:
-        _describe(found, parts[preview.trainer], preview.points[0], draft)
+        _describe(found, parts[preview.trainer], preview.points[0], draft, tell)
 
 
-def _describe(found: Inspection, part: ModulePart, point: Mapping[str, Any], draft: Draft) -> None:
+def _describe(
+    found: Findings,
+    part: ModulePart,
+    point: Mapping[str, Any],
+    draft: Draft,
+    tell: Callable[[str, str], None],
+) -> None:
     describe = getattr(part.code, "describe_network", None)
     if describe is None:
         return
+    tell(part.module.name, "its describe_network")
     try:
-        rows = describe(part.options, draft.file.parent, point)
-    except Exception:  # of a point that lacks what the network needs, or data that are not here
+        rows = describe(part.options, draft.file.parent, point) or []
+        plain = [{str(key): str(value) for key, value in row.items()} for row in rows]
+    except (Exception, SystemExit):  # of a point that lacks what it needs, or data not here
         return
-    if rows:
-        found.networks[part.module.name] = list(rows)
+    if plain:
+        found.networks[part.module.name] = plain
+
+
+def main(descriptor: int) -> None:
+    """Answer the one question that comes through a socket, and end.
+
+    Parameters
+    ----------
+    descriptor : int
+        Of the socket.
+    """
+    os.set_inheritable(descriptor, False)  # processes that a user's code starts do not hold it
+    with (
+        socket.socket(fileno=descriptor) as connection,
+        connection.makefile("rw", encoding="ascii") as stream,
+    ):
+
+        def say(what: Mapping[str, Any]) -> None:
+            stream.write(json.dumps(what) + "\n")
+            stream.flush()
+
+        asked = json.loads(stream.readline())
+        draft = draft_of_text(asked["text"], Path(asked["file"]))
+        found = inspect(draft, lambda module, begins: say({"module": module, "begins": begins}))
+        say({"found": found.as_plain()})
 
 
 def point_in_words(point: Mapping[str, Any]) -> str:

@@ -1,19 +1,34 @@
-"""Commands of diel that the page starts: they go on when its server ends."""
+"""Commands of diel that the page starts: they go on when its server ends; and waiting for them."""
 
 from __future__ import annotations
 
+import asyncio
+import functools
 import os
 import stat
 import subprocess
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
-from typing import BinaryIO
+from typing import Any, BinaryIO, Final, TypeVar
 
 from diel.errors import PageError
 from diel.processes import diel_command
 
+_T = TypeVar("_T")
+_waits: Final = ThreadPoolExecutor(8, thread_name_prefix="diel-waits")
 _started: list[subprocess.Popen[bytes]] = []
 """Those that may still go on: whoever has ended is forgotten at the next start."""
+
+
+async def wait_for(does: Callable[..., _T], *arguments: Any, **named: Any) -> _T:
+    """Return what a function returns that waits for another process, for seconds perhaps.
+
+    It has threads of its own for that, so that pages, which read files in threads, are shown
+    meanwhile.
+    """
+    work = functools.partial(does, *arguments, **named)
+    return await asyncio.get_running_loop().run_in_executor(_waits, work)
 
 
 def start_command(arguments: Sequence[str], folder: Path, output: Path | None = None) -> int:

@@ -10,10 +10,11 @@ import json
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Final
 
-from nicegui import run, ui
+from nicegui import ui
 
 from diel.errors import DielError
 from diel.gui.cards import heading
+from diel.gui.processes import wait_for
 from diel.loading.sweeps import WatchedSweep, steer_sweep
 from diel.run.directory import RunDirectory
 
@@ -52,16 +53,16 @@ class SteeringPanel:
             return False
         self._answer.text = f"{asked['kind']}: asked"
         try:
-            answers = await run.io_bound(
+            answers = await wait_for(
                 steer_sweep, self._directory, [asked], sweep=watched.name, wait_s=_ANSWER_S
             )
         except DielError as error:
             self._answer.text = f"{asked['kind']}: refused: {error}"
             return False
-        refused = [answer for answer in answers or () if answer["accepted"] is False]
+        refused = [answer for answer in answers if answer["accepted"] is False]
         told = [
             f"{answer['kind']}: {'refused: ' if answer in refused else ''}{answer['answer']}"
-            for answer in answers or ()
+            for answer in answers
         ]
         self._answer.text = "; ".join(told)
         return not refused

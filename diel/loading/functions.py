@@ -288,7 +288,7 @@ def _option_problems(
         model.model_validate(options, context=context)
     except ValidationError as error:
         return problems_from_validation(error, model, f"{where}.options")
-    except Exception as error:  # so can a validator of theirs
+    except (Exception, SystemExit) as error:  # so can a validator of theirs
         message = f"{type(error).__name__} in {OPTIONS_CLASS} of {location.spec}: {error}"
         return [Problem(f"{where}.options", message)]
     return []
@@ -333,7 +333,7 @@ def missing_here(draft: Draft) -> list[Problem]:
         options = parse_options(code, location, dict(module.options), folder, draft.run_dir)
         try:
             missing = find_missing(options, module)
-        except Exception as error:  # a user's code can raise anything
+        except (Exception, SystemExit) as error:  # a user's code can raise anything
             what = f"{type(error).__name__} in {_MISSING_HERE} of {location.spec}: {error}"
             missing = what, "mend that function"
         if missing is not None:

@@ -2,30 +2,54 @@
 
 from __future__ import annotations
 
+import asyncio
+import json
+import os
+import sys
+import time
+from pathlib import Path
 from typing import Any
 
 import pytest
 from support import ROOT
 
-from diel.errors import DielError
+from diel.errors import DielError, Problem
 from diel.executive.placement.preview import SchedulePreview
-from diel.gui.inspection import inspect, places, point_in_words
-from diel.workflow.load import draft_of_text, read_draft
+from diel.gui.inspection import Findings, Inspection, inspect, inspection_of, places
+from diel.gui.inspector import Inspector, code_state
+from diel.workflow.load import Draft, draft_of_text, read_draft
 
 DIGITS = ROOT / "workflows" / "digits_grid.toml"
+FLOW = """\
+[[module]]
+name = "mod"
+function = "./train.py:run"
+[[group]]
+name = "group"
+modules = ["mod"]
+"""
+CODE = """\
+from pydantic import BaseModel
+class Options(BaseModel):
+    {field}: int = 1
+def run(ctx): pass
+"""
 
 
-def test_a_sweep_is_previewed_and_its_options_have_models() -> None:
+def test_a_sweep_is_previewed_and_its_options_have_fields() -> None:
     pytest.importorskip("sklearn")
-    found = inspect(read_draft(DIGITS))
+    draft = read_draft(DIGITS)
+    findings = inspect(draft)
+    assert Findings.of_plain(json.loads(json.dumps(findings.as_plain()))) == findings
+    found = inspection_of(draft, findings)
     assert found.problems == []
     assert found.workflow is not None
     assert found.needs is not None
     (sweep,) = found.sweeps
     assert "trials, grid, tried by trainer" in found.sweeps[sweep]
     assert len(found.points[sweep]) == 5
-    assert " = " in point_in_words(found.points[sweep][0])
-    assert found.models.keys() == {module.name for module in found.workflow.modules}
+    assert " = " in found.points[sweep][0]
+    assert found.fields.keys() == {module.name for module in found.workflow.modules}
     shown = places(found.workflow, ranks=8, per_node=3, shown_as="digits")
     assert {row[0] for row in shown.rows} == {"node 0", "node 1", "node 2"}
     assert ("node 0", "", "the executive", "", "0", "", "") in shown.rows
@@ -50,10 +74,131 @@ def test_a_sweep_is_previewed_and_its_options_have_models() -> None:
 
 def test_problems_of_options_are_there_with_those_of_the_file() -> None:
     text = DIGITS.read_text().replace("[module.options.space]", "sed = 1\n[module.options.space]")
-    found = inspect(draft_of_text(text.replace("[[group]]", "[[grup]]"), DIGITS))
+    draft = draft_of_text(text.replace("[[group]]", "[[grup]]"), DIGITS)
+    found = inspection_of(draft, inspect(draft))
     assert [problem.message for problem in found.problems] == [
         'unknown key sed', 'unknown table grup',
     ]  # fmt: skip
     assert all(problem.remedy and problem.line for problem in found.problems)
     assert found.workflow is None
-    assert "trainer" in found.models
+    assert "trainer" in found.fields
+
+
+# -- code that is run in a process of its own -----------------------------------------------------
+
+
+def draft_in(folder: Path, code: str) -> Draft:
+    folder.mkdir(exist_ok=True)
+    (folder / "train.py").write_text(code)
+    return draft_of_text(FLOW, folder / "flow.toml")
+
+
+def ask(draft: Draft, limit_s: float = 20.0) -> Inspection:
+    found = asyncio.run(Inspector(limit_s).inspect(draft))
+    assert found is not None
+    return found
+
+
+def fields_in(draft: Draft) -> list[str]:
+    found = ask(draft)
+    assert found.problems == []
+    return [field.label for field in found.fields["mod"]]
+
+
+def is_running(pid: int) -> bool:
+    try:
+        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] != "Z"
+    except OSError:
+        return False
+
+
+def test_code_that_hangs_is_killed_with_what_it_started(tmp_path: Path) -> None:
+    hangs = (
+        "import subprocess, time, os\n"
+        "child = subprocess.Popen(['sleep', '600'])\n"
+        f"open({str(tmp_path / 'pids')!r}, 'w').write(f'{{os.getpid()}} {{child.pid}}')\n"
+        "time.sleep(600)\n"
+    )
+    found = ask(draft_in(tmp_path, hangs + CODE.format(field="size")), limit_s=3)
+    assert found.problems == [
+        Problem(
+            "module[0].function", "importing ./train.py took more than 3 s",
+            "is data loaded outside of a function?",
+        )
+    ]  # fmt: skip
+    assert found.problems[0].line == 3
+    assert found.workflow is None
+    pids = [int(word) for word in (tmp_path / "pids").read_text().split()]
+    end_s = time.monotonic() + 5
+    while any(map(is_running, pids)) and time.monotonic() < end_s:
+        time.sleep(0.01)
+    assert not any(map(is_running, pids))
+
+
+def test_an_inspection_that_is_stopped_says_nothing(tmp_path: Path) -> None:
+    draft = draft_in(tmp_path, "import time; time.sleep(600)\n" + CODE.format(field="size"))
+
+    async def stop_it() -> tuple[Inspection | None, float]:
+        inspector, start_s = Inspector(), time.monotonic()
+        task = asyncio.ensure_future(inspector.inspect(draft))
+        await asyncio.sleep(0.1)
+        inspector.stop()
+        return await task, time.monotonic() - start_s
+
+    found, took_s = asyncio.run(stop_it())
+    assert found is None
+    assert took_s < 5
+
+
+@pytest.mark.parametrize(
+    ("ends", "message", "path"),
+    [
+        ("import os; os._exit(3)\n", "importing ./train.py ended Python with exit code 3", "at"),
+        ("import os; os.abort()\n", "importing ./train.py ended Python by SIGABRT", "at"),
+        ("import sys; sys.exit(4)\n", "./train.py:run: SystemExit at import: 4", "at"),
+        (
+            "def preview_sweep(options, folder):\n    import os; os._exit(5)\n",
+            "its preview_sweep ended Python with exit code 5",
+            "",
+        ),
+    ],
+)
+def test_code_that_ends_python_is_a_problem_at_its_module(
+    tmp_path: Path, ends: str, message: str, path: str
+) -> None:
+    (problem,) = ask(draft_in(tmp_path, ends + CODE.format(field="size"))).problems
+    assert problem.message == message
+    assert problem.path == ("module[0].function" if path else "module[0]")
+    assert problem.remedy
+
+
+def test_code_that_says_exit_leaves_the_rest(tmp_path: Path) -> None:
+    exits = "    import sys; sys.exit('enough')\n"
+    code = (
+        f"{CODE.format(field='size')}def preview_sweep(options, folder):\n{exits}"
+        f"def describe_network(options, folder, point):\n{exits}"
+        f"def missing_here(options, module):\n{exits}"
+    )
+    found = ask(draft_in(tmp_path, code))
+    assert found.problems == []
+    assert found.sweeps == {"mod": "no preview: SystemExit: enough"}
+    assert "SystemExit in missing_here" in found.remarks[0].message
+    assert found.needs is not None
+
+
+def test_changed_code_and_modules_of_one_name_in_two_folders_are_told_apart(
+    tmp_path: Path,
+) -> None:
+    path = list(sys.path)
+    one = draft_in(tmp_path / "one", CODE.format(field="aa"))
+    two = draft_in(tmp_path / "two", CODE.format(field="bb"))
+    one.file.with_name("train.py").touch()
+    before = code_state(one)
+    assert fields_in(one) == ["aa"]
+    assert fields_in(two) == ["bb"]
+    (tmp_path / "one" / "train.py").write_text(CODE.format(field="cc"))
+    os.utime(tmp_path / "one" / "train.py", ns=(0, 10**18))
+    assert code_state(one) != before
+    assert fields_in(one) == ["cc"]
+    assert sys.path == path
+    assert "train" not in sys.modules
