@@ -305,8 +305,7 @@ class Run:
         for found in watch_sweeps(self._directory):
             self._sweeps.setdefault(found.name, found)
         for sweep in self._sweeps.values():
-            while sweep.refresh() and self.state != "running":
-                pass  # a part of a long ledger at a time
+            sweep.catch_up()
         return list(self._sweeps.values())
 
     def _sweep(self, name: str | None) -> WatchedSweep:

@@ -96,6 +96,10 @@ def layer_problems(layers: LayerTables) -> Iterator[InitErrorDetails]:
 
     for number, table in enumerate(layers):
         kind = table.get("type")
+        if isinstance(kind, str) and kind.startswith(_REFERENCE):
+            problem = f'type = "{kind}": the kind of a layer cannot come from the space; name one'
+            yield at(("layers", number), dict(table), problem)
+            continue
         known = isinstance(kind, str) and kind in layer_kinds()
         # What refers to parameters is tried with points of the space; names are looked at here.
         parts = [table]
@@ -119,9 +123,12 @@ def rows_of(layers: Sequence[Layer]) -> list[dict[str, Any]]:
 
     A row has ``name``, ``shape`` (of a sample of its output), ``parameters`` and ``multiply_adds``,
     as `dnn.summary` shows them; the last one of a network that cannot be built has ``problem``.
+    A ValueError if there is no layer.
     """
     from dnn import DnnError, layer_summaries
 
+    if not layers:
+        raise ValueError("layers: there are none")
     try:
         return [_row(summary) for summary in layer_summaries(layers)]
     except DnnError as error:

@@ -390,20 +390,27 @@ def _logged(ctx: Context) -> Iterator[None]:
 
 
 def try_one(
-    options: Options, folder: Path, parameters: dict[str, Any], seed: int, trial: int = 0
+    options: Options,
+    folder: Path,
+    parameters: dict[str, Any],
+    seed: int,
+    trial: int = 0,
+    own_seed: int | None = None,
 ) -> tuple[str, float, dict[str, Any]]:
     """Try one point here, for `diel sweep`: why it failed, its seconds, its metrics.
 
-    `seed` is that of the sweep, `trial` the number of the trial.
+    `seed` is that of the sweep, `trial` the number of the trial; `own_seed` is the trial's, if left
+    out the one that follows from these.
     """
     from diel import describe_error
 
+    own_seed = trial_seed(seed, trial) if own_seed is None else own_seed
     task = options.task(folder)
     try:
         function = task.load()
     except Exception as error:
         return describe_error(error) + _own_line(traceback.format_exc(), folder), 0.0, {}
-    report = task.report(Trial(trial, parameters, trial_seed(seed, trial)))
+    report = task.report(Trial(trial, parameters, own_seed))
     started_s = time.perf_counter()
     result = run_trial(function, parameters, report)
     seconds = time.perf_counter() - started_s

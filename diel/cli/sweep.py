@@ -6,7 +6,8 @@ defines ``Options`` these names are looked for, and called if they are there::
     preview_sweep(options, folder)               strategy, size, points, trainer, what_is_wrong
     export_sweep(run_dir, formats, folder)       files
     check_export(formats)                        nothing, or raises ValueError
-    try_one(options, folder, point, seed, trial)     why it failed, seconds, metrics; of the
+    try_one(options, folder, point, seed, trial, own_seed)
+                                                 why it failed, seconds, metrics; of the
                                                  trainer's file
 """
 
@@ -200,8 +201,7 @@ def _repeat(directory: RunDirectory, wanted: str, file: Path) -> int:
         there = ", ".join(one.name for one in watched) or "none of that name"
         raise LaunchError(f"{directory.path} has several sweeps or none ({there}): --repeat NAME:N")
     (one,) = watched
-    while one.refresh():
-        pass
+    one.catch_up()
     told = one.trial(int(text)) if text.isdecimal() else None
     if told is None or not told["command"]:
         raise LaunchError(f"{directory.path} has no record of a trial {text} of {one.name}")
@@ -214,8 +214,9 @@ def _repeat(directory: RunDirectory, wanted: str, file: Path) -> int:
     if master is None or trainer is None or not hasattr(trainer.code, "try_one"):
         raise LaunchError(f"{file} does not say who tries the trials of {one.name}")
     seed = getattr(master.options, "seed", 0)
+    # A trial that was taken over from an earlier sweep has a seed of that one's.
     reason, seconds, metrics = trainer.code.try_one(
-        trainer.options, draft.file.parent, told["parameters"], seed, told["trial"]
+        trainer.options, draft.file.parent, told["parameters"], seed, told["trial"], told["seed"]
     )
     if reason:
         print(f"trial {text} failed: {reason}")

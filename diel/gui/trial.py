@@ -46,8 +46,7 @@ def _read(directory: RunDirectory, name: str) -> WatchedSweep | None:
     """Return the sweep of that name, or the first, with all that it has recorded."""
     for watched in watch_sweeps(directory):
         if name in ("", watched.name):
-            while watched.refresh():
-                pass
+            watched.catch_up()
             return watched
     return None
 

@@ -9,6 +9,7 @@ from __future__ import annotations
 import contextlib
 import time
 from collections.abc import Iterator, Mapping, Sequence
+from itertools import chain, count
 from pathlib import Path
 from typing import Any, Final, Protocol
 
@@ -38,6 +39,15 @@ class WatchedSweep(Protocol):
 
     def refresh(self) -> bool:
         """Read what is new; return whether there was anything: then there may be more.
+
+        Raises
+        ------
+        OSError, ValueError
+            If its files cannot be read.
+        """
+
+    def catch_up(self) -> None:
+        """Read everything that its files hold by now; what is written meanwhile may be left.
 
         Raises
         ------
@@ -144,12 +154,12 @@ def named_sweeps(directories: Sequence[RunDirectory]) -> dict[str, WatchedSweep]
             raise RunDirectoryError(f"{directory.path} holds no sweep: there is nothing to compare")
         for one in watched:
             with contextlib.suppress(OSError, ValueError):
-                while one.refresh():
-                    pass
-            name = directory.path.name
-            if name in found:  # of another folder
-                name = str(directory.path)
-            found[name if len(watched) == 1 else f"{name} {one.name}"] = one
+                one.catch_up()
+            which = "" if len(watched) == 1 else f" {one.name}"
+            # A run of that name in another folder, or the same one once more.
+            names = [f"{directory.path.name}{which}", f"{directory.path}{which}"]
+            again = (f"{names[1]} ({number})" for number in count(2))
+            found[next(name for name in chain(names, again) if name not in found)] = one
     return found
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Sequence
+from numbers import Integral
 
 from dnn.errors import (
     ConfigurationError,
@@ -31,6 +32,14 @@ __all__ = [
 ]
 
 
+def _check_shape(kind: str, shape: Sequence[object]) -> None:
+    """Find out whether what a layer was given are lengths of axes, one at least."""
+    if not shape or any(not isinstance(length, Integral) or length < 1 for length in shape):
+        given = ", ".join(map(repr, shape))
+        message = f"{kind}({given}): no shape of a sample; give its lengths, as in {kind}(3, 8, 8)"
+        raise ConfigurationError(message)
+
+
 class Input(Layer):
     """The first layer: it states the shape of one sample.
 
@@ -50,8 +59,7 @@ class Input(Layer):
 
     def __init__(self, *shape: int, dtype: type | None = None) -> None:
         super().__init__()
-        if not shape or any(length < 1 for length in shape):
-            raise ConfigurationError(f"{type(self).__name__}: {shape} is no shape of a sample")
+        _check_shape(type(self).__name__, shape)
         if dtype not in (None, int, float):
             message = f"{type(self).__name__}: dtype must be int or float, not {dtype!r}"
             raise ConfigurationError(message)
@@ -80,8 +88,7 @@ class Output(Layer):
 
     def __init__(self, *shape: int) -> None:
         super().__init__()
-        if not shape or any(length < 1 for length in shape):
-            raise ConfigurationError(f"Output: {shape} is no shape of a sample")
+        _check_shape("Output", shape)
         self.shape = shape
 
     def build(self, shape: Shape) -> None:
@@ -120,8 +127,7 @@ class Reshape(Layer):
 
     def __init__(self, *shape: int) -> None:
         super().__init__()
-        if not shape or any(length < 1 for length in shape):
-            raise ConfigurationError(f"Reshape: {shape} is no shape of a sample")
+        _check_shape("Reshape", shape)
         self.shape = shape
 
     def build(self, shape: Shape) -> None:

@@ -187,7 +187,7 @@ class LeaseBook:
         return any(start <= trial < stop for start, stop, _ in self._again)
 
     def drop(self, trial: int) -> None:
-        """Count a trial that is not out as recorded: it is not given out."""
+        """Count a trial as recorded, one that is not out: it will not be given out any more."""
         self.recorded.add(trial)
         for place, (start, stop, attempt) in enumerate(self._again):
             if start <= trial < stop:

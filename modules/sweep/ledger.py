@@ -137,18 +137,22 @@ def decisions_of(path: Path) -> Iterator[dict[str, Any]]:
     one. An OSError if the file cannot be read.
     """
     for line in whole_lines(path):
-        if not line.startswith(_OF_REQUEST):
-            continue
-        with contextlib.suppress(ValueError, RecursionError):
-            record = json.loads(line)
-            if (
-                isinstance(record["request"], dict)
-                and type(record.get("accepted")) is bool
-                and type(record.get("answer")) is str
-                and type(record.get("trial", 0)) is int
-                and 0 <= record.get("trial", 0) < _MOST_TRIALS
-            ):
-                yield record
+        if line.startswith(_OF_REQUEST) and (decision := _decision_in(line)) is not None:
+            yield decision
+
+
+def _decision_in(line: bytes) -> dict[str, Any] | None:
+    with contextlib.suppress(ValueError, RecursionError):
+        record: dict[str, Any] = json.loads(line)
+        if (
+            isinstance(record["request"], dict)
+            and type(record.get("accepted")) is bool
+            and type(record.get("answer")) is str
+            and type(record.get("trial", 0)) is int
+            and 0 <= record.get("trial", 0) < _MOST_TRIALS
+        ):
+            return record
+    return None
 
 
 def trials_of(path: Path) -> Iterator[dict[str, Any]]:
@@ -166,12 +170,17 @@ class LedgerReader:
     ----------
     complaint : str
         What was wrong with it so far, in a line; empty if nothing was.
+    offset : int, bytes
+        How much of the file has been read.
+    decisions : list of dict
+        On requests to the sweep, those that have been read: as `decisions_of`.
     """
 
     def __init__(self, path: Path) -> None:
         self.path = path
         self.complaint = ""
-        self._offset = self._line = 0
+        self.offset = self._line = 0
+        self.decisions: list[dict[str, Any]] = []
 
     def new_records(self, most: int | None = None) -> list[tuple[int, dict[str, Any]]]:
         """Return records that were added since the last call, at most so many, as `trials_of`.
@@ -180,16 +189,20 @@ class LedgerReader:
         cannot be read.
         """
         found: list[tuple[int, dict[str, Any]]] = []
-        if self.path.stat().st_size < self._offset:
+        if self.path.stat().st_size < self.offset:
             self.complaint = f"{self.path} was cut short"
             return found
-        for line in whole_lines(self.path, self._offset):
+        for line in whole_lines(self.path, self.offset):
             if most is not None and len(found) >= most:
                 break
-            place, self._offset = self._offset, self._offset + len(line)
+            place, self.offset = self.offset, self.offset + len(line)
             self._line += 1
-            if self._line == 1 or line.startswith(_OF_REQUEST):
+            if self._line == 1:
                 continue  # what was asked for
+            if line.startswith(_OF_REQUEST):
+                if (decision := _decision_in(line)) is not None:
+                    self.decisions.append(decision)
+                continue
             record = _record_in(line)
             if record is None:
                 text = f"{self.path}, line {self._line}: no record of a trial, left out"

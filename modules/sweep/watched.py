@@ -16,6 +16,7 @@ import csv
 import json
 import shlex
 from collections.abc import Iterator, Mapping
+from dataclasses import replace
 from itertools import islice
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
@@ -77,13 +78,14 @@ class WatchedSweep:
         self._ledger, self._reader = ledger, LedgerReader(ledger)
         self._text, self._maximise, self._objective = _objective_of(about, ledger)
         self._trainer = str(about.get("trainer", ""))
+        self._of_strategy, self._enqueued, self._decided = _expected(about), 0, 0
         space = about.get("space")
         sweep = Sweep(
             name=run_dir.name,
             objective=self._text,
             maximise=self._maximise,
             parameters=list(space) if isinstance(space, dict) else [],
-            expected=_expected(about),
+            expected=self._of_strategy,
             about=f"sweep {self.name}",
         )
         self._table = run_dir / str(about.get("table", "results.csv"))
@@ -118,7 +120,27 @@ class WatchedSweep:
         running = read_running_curves(self.run_dir, self._group, self._trainer, self._places)
         is_new = bool(records) or running != self._running
         self._running = running
-        return is_new
+        return self._apply_decisions() or is_new
+
+    def catch_up(self) -> None:
+        """Read everything that the ledger holds by now; an OSError if a file cannot be read."""
+        size = self._ledger.stat().st_size
+        while self.refresh() and self._reader.offset < size:
+            pass
+
+    def _apply_decisions(self) -> bool:
+        """Count the trials that were asked for since the sweep began; return whether any were."""
+        new = self._reader.decisions[self._decided :]
+        self._decided += len(new)
+        for decision in new:
+            kind, number = (decision["request"].get(key) for key in ("kind", "number"))
+            if decision["accepted"] and kind == "trials" and type(number) is int:
+                self._of_strategy = number
+            self._enqueued += decision["accepted"] and kind == "enqueue"
+        if self._of_strategy is not None:
+            expected = self._of_strategy + self._enqueued
+            self._gathered.sweep = replace(self._gathered.sweep, expected=expected)
+        return bool(new)
 
     @property
     def _group(self) -> str:

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import json
+import shutil
 from pathlib import Path
 
 import pytest
 
 from diel.cli.main import main
+from diel.loading.sweeps import named_sweeps
 from diel.run.directory import RunDirectory
 
 
@@ -56,6 +58,23 @@ def test_the_best_of_each_is_printed_and_written(
     assert text.count("run-line r") == 4  # of each a history and a front
     assert "1 of 0 to 2" in text
     assert len(text) < 60_000
+
+
+def test_runs_of_one_name_are_told_apart(tmp_path: Path) -> None:
+    runs = []
+    for folder in ("a", "b"):
+        (tmp_path / folder).mkdir()
+        run = RunDirectory(make_run(tmp_path / folder, "one", 0.75))
+        sweeps = run.path / "sweeps"
+        shutil.copytree(sweeps / "search.master", sweeps / "search.other")
+        runs.append(RunDirectory(run.path.rename(tmp_path / folder / "run")))
+    alone = RunDirectory(make_run(tmp_path, "alone", 0.5))
+    found = named_sweeps([*runs, alone, alone, alone])
+    again = tmp_path / "b" / "run"
+    assert list(found) == [
+        "run search.master", "run search.other", f"{again} search.master", f"{again} search.other",
+        alone.path.name, str(alone.path), f"{alone.path} (2)",
+    ]  # fmt: skip
 
 
 def test_what_cannot_be_compared_is_refused(

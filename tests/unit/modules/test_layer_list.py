@@ -63,6 +63,8 @@ def test_layers_that_do_not_fit_are_shown_up_to_there() -> None:
     rows = rows_of(layers_of(wanted, 64, 10, (1, 8, 8)))
     assert [row["name"] for row in rows] == ["input_1", "reshape_1", "fully_connected"]
     assert "must be a vector" in rows[-1]["problem"]
+    with pytest.raises(ValueError, match="layers: there are none"):
+        rows_of([])
 
 
 def test_networks_of_layers_are_the_same_alone_and_together(tmp_path: Path) -> None:
@@ -87,6 +89,7 @@ def test_networks_of_layers_are_the_same_alone_and_together(tmp_path: Path) -> N
         ({"layers": [{"type": "flatten"}, {"type": "dense"}]}, "here that is 'fully_connected'"),
         ({"layers": [{"type": "fully_connected", "units": 3}]}, "a sample must be a vector"),
         ({"layers": [{"type": "flatten", "units": "$units"}]}, "unknown argument 'units'"),
+        ({"layers": [{"type": "$kind", "units": 3}]}, "cannot come from the space"),
     ],
 )
 def test_options_are_checked(options: dict[str, Any], message: str) -> None:

@@ -65,6 +65,39 @@ def test_a_growing_ledger_gives_each_trial_once(done: Sweep, tmp_path: Path) -> 
     assert watched.complaint.endswith("was cut short")
 
 
+def test_what_was_asked_for_meanwhile_is_expected(
+    done: Sweep, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("modules.sweep.watched._AT_ONCE", 4)
+    folder = tmp_path / "sweeps" / "group.master"
+    folder.mkdir(parents=True)
+    ledger = folder / "trials.jsonl"
+    lines = done.ledger.read_bytes().splitlines(keepends=True)
+    ledger.write_bytes(b"".join(lines))
+    (watched,) = watch_sweeps(tmp_path)
+    refresh = watched.refresh
+
+    def growing() -> bool:  # while it is read
+        with ledger.open("ab") as file:
+            file.write(b"".join(lines[1:5]))
+        return bool(refresh())
+
+    monkeypatch.setattr(watched, "refresh", growing)
+    watched.catch_up()
+    assert watched.summary()["trials"] >= 30
+    monkeypatch.undo()
+    watched.catch_up()
+    asked = [("trials", 50, True), ("enqueue", None, True), ("trials", 99, False)]
+    with ledger.open("a") as file:
+        for kind, number, accepted in asked:
+            request = {"version": 1, "id": kind, "kind": kind, "number": number}
+            record = {"request": request, "accepted": accepted, "answer": "so"}
+            file.write(json.dumps(record) + "\n")
+    assert watched.refresh()
+    assert watched.summary()["expected"] == 51
+    assert not watched.refresh()
+
+
 def test_what_is_known_of_a_trial(done: Sweep) -> None:
     (watched,) = watch_sweeps(done.run_dir)
     watched.refresh()
@@ -209,3 +242,10 @@ def test_a_recorded_trial_is_tried_once_more(
         assert words in told_here.out + told_here.err
     tried = (sweep.run_dir / "tried.txt").read_text()
     assert tried == f"1 {told['seed']} 1\n"  # with the seed that it had
+    # One that was taken over has the seed of an earlier sweep.
+    sweep.ledger.write_text(
+        sweep.ledger.read_text().replace(f'"seed": {told["seed"]}', '"seed": 7')
+    )
+    with pytest.raises(SystemExit):
+        main([command, *arguments])
+    assert (sweep.run_dir / "tried.txt").read_text().splitlines()[-1] == "1 7 1"
