@@ -22,7 +22,7 @@ import numpy as np
 
 from dnn.backend import Array, Ops
 from dnn.distributed.communicator import Communicator
-from dnn.distributed.gradient_exchange import FasterWay, GradientExchange
+from dnn.distributed.gradient_exchange import FasterWay, GradientExchange, WayTimes
 from dnn.distributed.scheme import RanksScheme, own_noise, share_gradients
 from dnn.distributed.sharded_state import ShardedState, share_parameters
 from dnn.errors import ConfigurationError
@@ -132,6 +132,8 @@ class DataParallel(RanksScheme):
         self.sharded = sharded
         self.cuts_state = sharded and self.communicator.size > 1
         self._states: WeakKeyDictionary[Network, ShardedState] = WeakKeyDictionary()
+        # Of steps with so many rows on all ranks together.
+        self._way_times: WeakKeyDictionary[Network, dict[int, WayTimes]] = WeakKeyDictionary()
 
     def __repr__(self) -> str:
         return f"DataParallel({self._options})"
@@ -362,7 +364,11 @@ class _PartTrainer(Trainer):
         if self._scheme.overlap:
             return early
         ways = {"behind the backward pass": early[0].calls, "after it": late[0].calls}
-        return [replace(late[0], calls=[(FasterWay(self._communicator, ways), ())])]
+        # Ranks need not agree on when a trainer is made anew: of a network that trains on, times
+        # are kept, so that all of them choose at the same step, and once.
+        kept = self._scheme._way_times.setdefault(self._network, {})
+        way = FasterWay(self._communicator, ways, kept.setdefault(run.total, WayTimes()))
+        return [replace(late[0], calls=[(way, ())])]
 
     def _can_overlap(self, stage: Stage | None) -> bool:
         """Whether gradients are final before the end of a step, on all ranks alike."""

@@ -17,6 +17,7 @@ from __future__ import annotations
 import logging
 import time
 from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
 from typing import Any, Final
 
 import numpy as np
@@ -28,7 +29,7 @@ from dnn.graph.operation import Step
 from dnn.parameters import FlatBuffer
 from dnn.training.network import Network
 
-__all__ = ["FasterWay", "GradientExchange"]
+__all__ = ["FasterWay", "GradientExchange", "WayTimes"]
 
 LEAST_BUCKET_BYTES: Final = 1 << 20
 MOST_BUCKETS: Final = 8
@@ -255,6 +256,14 @@ def _arrays_in(value: Any) -> Iterator[Array]:
             yield from _arrays_in(each)
 
 
+@dataclass
+class WayTimes:
+    """How long the ways of a step took here, by name, and which one all ranks have chosen."""
+
+    seconds: dict[str, list[float]] = field(default_factory=dict)
+    chosen: str = ""
+
+
 class FasterWay:
     """A step that can be computed in two ways: both are timed, and all ranks take the faster one.
 
@@ -263,37 +272,43 @@ class FasterWay:
     communicator : Communicator
     ways : mapping of str to sequence of (function, arguments)
         They have the same results, and are the same on all ranks.
+    times : WayTimes
+        What is known of such steps already; kept here. All ranks have timed them equally often.
     """
 
-    def __init__(self, communicator: Communicator, ways: Mapping[str, Sequence[Step]]) -> None:
+    def __init__(
+        self, communicator: Communicator, ways: Mapping[str, Sequence[Step]], times: WayTimes
+    ) -> None:
         self._communicator = communicator
         self._ways = ways
-        self._times_s: dict[str, list[float]] = {name: [] for name in ways}
-        self._chosen: Sequence[Step] = ()
+        self._times = times
+        for name in ways:
+            times.seconds.setdefault(name, [])
 
     def __call__(self) -> None:
         """Compute a step."""
-        if not self._chosen:
+        if not self._times.chosen:
             self._try()
             return
-        for function, arguments in self._chosen:
+        for function, arguments in self._ways[self._times.chosen]:
             function(*arguments)
 
     def _try(self) -> None:
         """Compute it in the way that was timed less often."""
-        name = min(self._times_s, key=lambda each: len(self._times_s[each]))
+        seconds = self._times.seconds
+        name = min(seconds, key=lambda each: len(seconds[each]))
         began_s = time.perf_counter()
         for function, arguments in self._ways[name]:
             function(*arguments)
-        self._times_s[name].append(time.perf_counter() - began_s)
-        if min(map(len, self._times_s.values())) == _TRIES:
+        seconds[name].append(time.perf_counter() - began_s)
+        if min(map(len, seconds.values())) == _TRIES:
             self._choose()
 
     def _choose(self) -> None:
-        own = [min(times[1:]) for times in self._times_s.values()]  # the least disturbed
+        own = [min(times[1:]) for times in self._times.seconds.values()]  # the least disturbed
         slowest = np.max(self._communicator.gather_values(own), axis=0).tolist()
         _, name = min(zip(slowest, self._ways, strict=True))
-        self._chosen = self._ways[name]
+        self._times.chosen = name
         took = ", ".join(
             f"{each} {1e3 * s:.3f} ms" for each, s in zip(self._ways, slowest, strict=True)
         )

@@ -72,6 +72,11 @@ BITS = {"bits_of": {"f4": "i4", "f8": "i8"}, "float_of": {"i4": "f4", "i8": "f8"
 """What reads the same bits as another type."""
 
 
+_MOST_LIMITS = 3  # of a range: start, stop and step
+_ARRAY_ARGUMENTS = 3  # of carray: address, shape and type
+_WORDS_END = 1 << 63
+
+
 class _Unknown(Exception):
     """A source has something that Numba has to compile."""
 
@@ -191,6 +196,8 @@ class _Body:
         if isinstance(target, ast.Tuple):
             if not isinstance(found, tuple) or isinstance(found, _Value | _Elements):
                 raise _Unknown("a tuple of something else")
+            if len(target.elts) != len(found):
+                raise _Unknown("a tuple of another length")
             for each, one in zip(target.elts, found, strict=True):
                 self._assign(each, one)
         elif isinstance(target, ast.Subscript):
@@ -224,7 +231,7 @@ class _Body:
         over, target = loop.iter, loop.target
         if not isinstance(target, ast.Name) or not isinstance(over, ast.Call):
             raise _Unknown("a loop")
-        if ast.unparse(over.func) != "range":
+        if ast.unparse(over.func) != "range" or not 1 <= len(over.args) <= _MOST_LIMITS:
             raise _Unknown("a loop over something else")
         limits = [self._value(limit, "i8") for limit in over.args]
         start = limits[0] if len(limits) > 1 else _WORD(0)
@@ -239,9 +246,15 @@ class _Body:
         builder.position_at_end(inside)
         index = builder.phi(_WORD)
         index.add_incoming(start, before)
+        outside = {name: found for name, found in self.names.items() if name != target.id}
         self.places.pop(target.id, None)
         self.names[target.id] = _Value(index, "i8")
         self.statements(loop.body)
+        if any(self.names[name] is not found for name, found in outside.items()):
+            raise _Unknown("an array that changes from pass to pass")
+        # What was defined inside need not be, once the loop is left.
+        self.names = outside
+        self.places.pop(target.id, None)
         following = builder.add(index, step, flags=("nsw",))
         index.add_incoming(following, builder.block)
         builder.cbranch(builder.icmp_signed("<", following, stop), inside, after)
@@ -281,7 +294,7 @@ class _Body:
         raise _Unknown(node.id)
 
     def _number(self, node: Any) -> _Found:
-        if type(node.value) is not int:
+        if type(node.value) is not int or node.value >= _WORDS_END:
             raise _Unknown("a number without a type")
         return _Value(_WORD(node.value), "i8")
 
@@ -293,6 +306,8 @@ class _Body:
         elements = self.found(node.value)
         if not isinstance(elements, _Elements):
             raise _Unknown("an index of something else")
+        if isinstance(node.slice, ast.UnaryOp):
+            raise _Unknown("an index from the end")
         index = self._value(node.slice, "i8")
         return elements, self.builder.gep(elements.pointer, [index], inbounds=True)
 
@@ -378,6 +393,12 @@ class _Body:
         arguments = node.args
         if node.keywords:
             raise _Unknown("an argument by name")
+        module, _, function = name.rpartition(".")
+        own = self.constants.get(function) if not module and name not in BITS else None
+        if module == "vector_math" or isinstance(own, ast.FunctionDef):
+            return self._inlined(function, [self.found(each) for each in arguments])
+        if len(arguments) != (_ARRAY_ARGUMENTS if name == "carray" else 1):
+            raise _Unknown(f"{len(arguments)} arguments")
         if name in TYPES:
             return self._typed(name, arguments[0])
         if name == "pointer":
@@ -395,9 +416,6 @@ class _Body:
                 raise _Unknown(name)
             code = BITS[name][value.code]
             return _Value(self.builder.bitcast(value.of_llvm, TYPES[code]), code)
-        module, _, function = name.rpartition(".")
-        if module == "vector_math" or (not module and function in self.constants):
-            return self._inlined(function, [self.found(each) for each in arguments])
         value = self.value(arguments[0])
         if name not in FUNCTIONS or value.code not in ("f4", "f8"):
             raise _Unknown(name)
@@ -421,9 +439,13 @@ class _Body:
         number = node.operand if negative else node  # type: ignore[attr-defined]
         if not isinstance(number, ast.Constant):
             return self._cast(self.value(node), code)
-        assert isinstance(number.value, int | float)
+        if not isinstance(number.value, int | float):
+            raise _Unknown("a number of something else")
         given = -number.value if negative else number.value
-        return _constant(np.dtype(code if code != "b1" else "?").type(given))
+        try:
+            return _constant(np.dtype(code if code != "b1" else "?").type(given))
+        except (OverflowError, ValueError):
+            raise _Unknown("a number that its type cannot hold") from None
 
     def _cast(self, value: _Value, code: str) -> _Value:
         given, kind = value.of_llvm, TYPES[code]
@@ -460,6 +482,8 @@ class _Body:
             raise _Unknown(name)
         body = _Body(self.builder, self.inner_flags, self.inner_flags, names)
         parameters = [parameter.arg for parameter in definition.args.args]
+        if len(parameters) != len(arguments):
+            raise _Unknown(f"{len(arguments)} arguments")
         body.names.update(zip(parameters, arguments, strict=True))
         returned = body.statements(definition.body)
         if returned is None:

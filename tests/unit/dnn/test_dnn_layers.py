@@ -126,6 +126,8 @@ def test_units_must_be_a_count(units):
 
 
 def test_networks_that_cannot_be_built():
+    with pytest.raises(ConfigurationError, match=r"Input\(\(12,\)\): no shape of a sample"):
+        Input((12,))
     with pytest.raises(ConfigurationError, match="Input"):
         NeuralNetwork([FullyConnected(2)])
     with pytest.raises(ConfigurationError, match="Input"):

@@ -110,6 +110,21 @@ def test_the_bits_are_those_of_numba(case):
         "    x = r[0]\n    x = f4(x)\n",
         "    r[0] = r[1] // 2\n",
         "    r[0] = vector_math.of_nobody(r[1])\n",
+        "    carray(pointer(r[0]), (1,), u8)[0] = u8(-1)\n",
+        "    r[0] = i8(i4(3000000000))\n",
+        "    r[0] = 9223372036854775808\n",
+        "    x = f4('a')\n",
+        "    x = f4()\n",
+        "    x = f4(r[0], r[1])\n",
+        "    x = carray(pointer(r[0]), (1,))\n",
+        "    a, b = (r[0], r[1], r[2])\n",
+        "    x = vector_math.exp_f4(f4(1), f4(2))\n",
+        "    for i in range():\n        r[0] = i\n",
+        "    for i in range(3):\n        r[1] = i\n    r[0] = i\n",
+        "    for i in range(3):\n        x = carray(pointer(r[i]), (1,), i8)\n    r[0] = x[0]\n",
+        "    x = r\n    for i in range(3):\n        r[i] = x[0]\n"
+        "        x = carray(pointer(r[3]), (1,), i8)\n",
+        "    x = carray(pointer(r[0]), (4,), f4)\n    x[0] = x[-1]\n",
     ],
 )
 def test_what_it_does_not_know_is_left_to_numba(body):
