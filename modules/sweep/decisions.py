@@ -84,6 +84,8 @@ class Steering:
         return {"answer": f"it is trial {trial}", "trial": trial}
 
     def _pause(self, request: Request, why_over: str) -> dict[str, Any]:
+        if why_over:
+            raise SteeringError(f"no further trial begins: {why_over}")
         was = "was paused already" if self.is_paused else "is paused: trials under way go on"
         return {"answer": f"the sweep {was}"}
 

@@ -210,6 +210,7 @@ class _MasterLoop:
         # Of a sweep that was recorded already, it is not known yet whether trainers save models.
         if self._results.best_rows.best and self._saves_models is not False:
             self._save_best()
+        self._steer(at_once=True, why_over="the sweep is at its end")
         tuples.tget(self._tags.sweep(self._session))
         for _ in range(self._trainers):
             tuples.tput(self._tags.lease, End(tuple(self._ctx.iteration)))
@@ -251,14 +252,17 @@ class _MasterLoop:
         self._look_s = 0.0  # it is read as soon as the wait has ended
         return True
 
-    def _steer(self, *, at_once: bool = False) -> bool:
-        """Decide on what was asked; return whether there was anything."""
+    def _steer(self, *, at_once: bool = False, why_over: str = "") -> bool:
+        """Decide on what was asked; return whether there was anything.
+
+        `why_over` says why no further trial begins, if the strategy does not.
+        """
         if not at_once and not self._is_asked():
             return False
         was_paused, steering = self._steering.is_paused, self._steering
         requests = [one for one in self._requests.new_requests() if not steering.is_known(one)]
         for request in requests:
-            decision = steering.decide(request, self._why_over())
+            decision = steering.decide(request, self._why_over() or why_over)
             self._ledger.write([decision])
             steering.apply(decision)
             text = "asked: %s: %s" if decision["accepted"] else "asked: %s, which is refused: %s"
