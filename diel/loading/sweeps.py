@@ -17,7 +17,7 @@ from diel.errors import LaunchError, RunDirectoryError
 from diel.loading.reports import reporting
 from diel.run.directory import RunDirectory
 from diel.run.history import summarize
-from diel.run.resuming import is_behind
+from diel.run.resuming import has_ended, is_behind
 
 _LIVE: Final = ("pause", "resume", "stop")
 """What can be asked only of a sweep that has not come to its end."""
@@ -216,17 +216,32 @@ def steer_sweep(
     for steer in reporting("steer_sweep"):
         try:
             name, requests = steer(directory.path, given, sweep)
-            if state != "running" and is_behind(directory, name.partition(".")[0]):
-                raise LaunchError(
-                    f"sweep {name} lies before the run's last checkpoint, where diel run --resume "
-                    "goes on: start the workflow again, with warm_start"
-                )
+            if reason := _why_too_late(directory, state, name):
+                raise LaunchError(reason)
             if state == "finished":
                 directory.request_more()
             answers: list[dict[str, Any]] = requests(wait_s if state == "running" else 0.0)
         except (OSError, ValueError) as error:
             raise LaunchError(str(error)) from error
-        if state != "running":
+        too_late = ""
+        if state == "running" and any(each["accepted"] is None for each in answers):
+            # It may have ended since, with nobody left to answer.
+            state = summarize(directory.path, time.time()).state
+            too_late = _why_too_late(directory, state, name)
+            kept = [each for each in answers if each["accepted"] is None]
+            if not too_late and state == "finished":
+                if any(each["kind"] not in _LIVE for each in kept):
+                    directory.request_more()
+                else:
+                    too_late = f"{directory.path} has finished meanwhile"
+        if too_late:
+            answers = [
+                {**each, "accepted": False, "answer": too_late}
+                if each["accepted"] is None
+                else each
+                for each in answers
+            ]
+        elif state != "running":
             later = f"kept: diel run --resume {directory.path} does it"
             answers = [
                 {**each, "answer": later if each["accepted"] is None else each["answer"]}
@@ -234,3 +249,17 @@ def steer_sweep(
             ]
         return answers
     raise LaunchError("no installed package knows of sweeps")
+
+
+def _why_too_late(directory: RunDirectory, state: str, sweep: str) -> str:
+    """Say why a sweep answers no request any more; nothing if it does, now or when resumed."""
+    group = sweep.partition(".")[0]
+    if state == "running":
+        if has_ended(directory, group):
+            return f"sweep {sweep} has come to its end, and the run goes on without it"
+    elif is_behind(directory, group):
+        return (
+            f"sweep {sweep} lies before the run's last checkpoint, where diel run --resume goes "
+            "on: start the workflow again, with warm_start"
+        )
+    return ""

@@ -102,6 +102,12 @@ def is_behind(directory: RunDirectory, group: str) -> bool:
     return finished is not None and finished.is_last
 
 
+def has_ended(directory: RunDirectory, group: str) -> bool:
+    """Whether a group of a run has ended for the last time, as far as its journal says."""
+    finished = finished_in(JournalReader(directory.journal).new_records()).get(group)
+    return finished is not None and finished.is_last
+
+
 def resumption(directory: RunDirectory) -> Resumption:
     """Return where a run begins for which `order_resumption` was called.
 

@@ -137,11 +137,14 @@ def decisions_of(path: Path) -> Iterator[dict[str, Any]]:
     one. An OSError if the file cannot be read.
     """
     for line in whole_lines(path):
-        if line.startswith(_OF_REQUEST) and (decision := _decision_in(line)) is not None:
+        if (decision := decision_in(line)) is not None:
             yield decision
 
 
-def _decision_in(line: bytes) -> dict[str, Any] | None:
+def decision_in(line: bytes) -> dict[str, Any] | None:
+    """Return what a line of a ledger says of a request, as `decisions_of`; None if nothing."""
+    if not line.startswith(_OF_REQUEST):
+        return None
     with contextlib.suppress(ValueError, RecursionError):
         record: dict[str, Any] = json.loads(line)
         if (
@@ -200,7 +203,7 @@ class LedgerReader:
             if self._line == 1:
                 continue  # what was asked for
             if line.startswith(_OF_REQUEST):
-                if (decision := _decision_in(line)) is not None:
+                if (decision := decision_in(line)) is not None:
                     self.decisions.append(decision)
                 continue
             record = _record_in(line)

@@ -25,7 +25,7 @@ from typing import Any, Final, Literal, TypeAlias, cast
 from diel import whole_lines
 
 from ..space import Space, SpaceError
-from .ledger import about_of, decisions_of, encode
+from .ledger import about_of, decision_in, decisions_of, encode
 
 FORMAT: Final = 1
 Kind: TypeAlias = Literal["enqueue", "pause", "resume", "stop", "trials"]
@@ -149,16 +149,16 @@ def ask(ledger: Path, requests: Sequence[Request]) -> None:
 def answers_to(ledger: Path, requests: Sequence[Request], wait_s: float) -> list[Answer]:
     """Return what the master has answered, after so many seconds at most; an OSError if it fails.
 
-    The ledger is read again when it has grown.
+    Of a ledger that grows, what is new is read.
     """
     deadline_s = time.monotonic() + wait_s
     found: dict[str, Answer] = {}
-    size = -1
+    offset = 0
     while True:
-        now = ledger.stat().st_size
-        if now != size:
-            size = now
-            found = {answer.request.id: answer for answer in answers_in(ledger)}
+        for line in whole_lines(ledger, offset):
+            offset += len(line)
+            if (answer := _answer_in(decision_in(line))) is not None:
+                found[answer.request.id] = answer
         if all(request.id in found for request in requests) or time.monotonic() >= deadline_s:
             return [found.get(one.id) or Answer(one, None, "not answered yet") for one in requests]
         time.sleep(_LOOK_EVERY_S)
@@ -167,11 +167,18 @@ def answers_to(ledger: Path, requests: Sequence[Request], wait_s: float) -> list
 def answers_in(ledger: Path) -> Iterator[Answer]:
     """Yield what the ledger of a sweep says of requests, in order; an OSError if it fails."""
     for record in decisions_of(ledger):
-        try:
-            request = Request.parse(record["request"])
-        except SteeringError:
-            continue
-        yield Answer(request, record["accepted"], record["answer"], record.get("trial"))
+        if (answer := _answer_in(record)) is not None:
+            yield answer
+
+
+def _answer_in(record: dict[str, Any] | None) -> Answer | None:
+    if record is None:
+        return None
+    try:
+        request = Request.parse(record["request"])
+    except SteeringError:
+        return None
+    return Answer(request, record["accepted"], record["answer"], record.get("trial"))
 
 
 def is_paused(ledger: Path) -> bool:

@@ -7,6 +7,7 @@ import threading
 import time
 from collections import Counter
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -15,6 +16,10 @@ from hypothesis import strategies as st
 from support import wait_until
 from unit.modules.sweeping import GRID, Sweep
 
+from diel import whole_lines
+from diel.errors import LaunchError
+from diel.loading import sweeps
+from diel.run.directory import RunDirectory
 from modules.options import SweepOptions
 from modules.reporter import steer_sweep
 from modules.search import Search
@@ -110,6 +115,77 @@ def test_links_are_not_followed(tmp_path: Path) -> None:
     assert not reader.has_more()  # else a master would look again at once, and for ever
     assert reader.new_requests() == []
     assert (tmp_path / "secret").read_text() == "x"
+
+
+def test_who_waits_for_an_answer_reads_each_line_of_the_ledger_once(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    ledger = heading(tmp_path)
+    (request,) = requests_for(ledger, [{"kind": "pause"}])
+    read: list[bytes] = []
+
+    def counted(path: Path, start: int = 0) -> Any:
+        for line in whole_lines(path, start):
+            read.append(line)
+            yield line
+
+    def sleeps(seconds: float) -> None:
+        line = {"request": request.as_dict(), "accepted": True, "answer": "yes"}
+        with ledger.open("a") as file:
+            file.write(json.dumps(line) + "\n")
+
+    monkeypatch.setattr("modules.sweep.steering.whole_lines", counted)
+    monkeypatch.setattr("modules.sweep.steering.time.sleep", sleeps)
+    (answer,) = answers_to(ledger, [request], 10.0)
+    assert answer.accepted is True
+    assert len(read) == 2
+
+
+@pytest.mark.parametrize("kind", ["pause", "enqueue", "trials"])
+def test_a_sweep_at_its_end_refuses_what_it_would_not_do(kind: str) -> None:
+    search = search_for()
+    steering = Steering(search, LeaseBook(search.size))
+    point = {"x": 1, "kind": "k"} if kind == "enqueue" else None
+    request = Request("a", kind, point, 3 if kind == "trials" else None)  # type: ignore[arg-type]
+    decision = steering.decide(request, "the sweep is at its end")
+    assert decision["accepted"] is False
+    assert "at its end" in decision["answer"]
+
+
+@pytest.mark.parametrize(
+    ("states", "ended", "kind", "accepted", "words"),
+    [
+        (["running"], True, "pause", None, "come to its end"),
+        (["running", "finished"], False, "trials", None, "kept: diel run --resume"),
+        (["running", "finished"], False, "pause", False, "has finished meanwhile"),
+        (["running", "running"], False, "pause", None, "not answered yet"),
+    ],
+)
+def test_what_nobody_is_left_to_answer_is_kept_or_refused(
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    states: list[str],
+    ended: bool,
+    kind: str,
+    accepted: bool | None,
+    words: str,
+) -> None:
+    heading(tmp_path)
+    found = iter(states)
+    there = "diel.loading.sweeps"
+    monkeypatch.setattr(f"{there}.summarize", lambda *_: SimpleNamespace(state=next(found)))
+    monkeypatch.setattr(f"{there}.has_ended", lambda *_: ended)
+    monkeypatch.setattr(f"{there}.is_behind", lambda *_: False)
+    directory = RunDirectory(tmp_path)
+    asked = [{"kind": kind, **({"number": 3} if kind == "trials" else {})}]
+    if ended:
+        with pytest.raises(LaunchError, match=words):
+            sweeps.steer_sweep(directory, asked, wait_s=0.0)
+        return
+    (answer,) = sweeps.steer_sweep(directory, asked, wait_s=0.0)
+    assert answer["accepted"] is accepted
+    assert words in answer["answer"]
+    assert directory.more_requested() == (kind == "trials")
 
 
 # -- decisions ------------------------------------------------------------------------------------
