@@ -78,6 +78,7 @@ class Sweep:
     def metrics_of(self, row: Mapping[str, Any]) -> list[str]:
         """Return the columns of a row that came out of the trial."""
         known = {TRIAL, TRAINER, STATE, REASON, CURVE, "seed", STARTED, TOOK}
+        known -= {self.objective, self.cost}  # which may be called so
         return [name for name in row if name not in known and name not in self.parameters]
 
     @property

@@ -237,7 +237,7 @@ def test_slurm_starts_only_the_mpi_that_it_may_know(
         (None, [], "srun"),
         (None, ["--launcher", "mpiexec"], "diel run"),
     ):
-        monkeypatch.setattr("diel.cli.workflow_file.own_mpiexec", lambda own=own: own)
+        monkeypatch.setattr("diel.executive.sbatch.own_mpiexec", lambda own=own: own)
         assert sbatch("my study.toml", *words) == 0
         start = capsys.readouterr().out.partition("\n\n")[2].partition("\n")[0]
         assert start.startswith("srun ") == (expected == "srun")

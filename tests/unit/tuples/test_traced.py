@@ -62,8 +62,8 @@ def test_every_public_call_with_a_tag_is_traced() -> None:
         for name, function in inspect.getmembers(TupleClient, inspect.isfunction)
         if not name.startswith("_") and "tag" in inspect.signature(function).parameters
     }
-    # Those that return what waits later: their waits are kept like any other.
-    assert with_tag - set(TRACED) == {"subscribe", "watch"}
+    # Those that return what waits later, whose waits are kept like any other; and a tget by name.
+    assert with_tag - set(TRACED) == {"subscribe", "watch", "tget_unless"}
     for name in TRACED:
         assert getattr(TracedClient, name).__doc__ == getattr(TupleClient, name).__doc__
 
