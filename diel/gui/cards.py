@@ -11,7 +11,7 @@ from nicegui import ui
 from diel.gui.site import Site, address
 from diel.run.directory import RunDirectory
 
-CONFIG: Final = {"displaylogo": False, "responsive": True}
+CONFIG: Final = {"displayModeBar": False, "responsive": True}
 """Of every figure, for Plotly."""
 TITLES: Final = {
     "history": "History",

@@ -92,9 +92,10 @@ class SteeringPanel:
         self._dialog.clear()
         with self._dialog, ui.card().classes("sweep-dialog"):
             heading("Try a point")
+            values = "The values are those of the best trial; a" if start else "A"
             ui.label(
-                "It comes before the strategy's next ones. The values are those of the best trial; "
-                "a parameter without a value is left out."
+                f"It comes before the strategy's next ones. {values} parameter without a value is "
+                "left out, which only one that a condition switches off may be."
             ).classes("sweep-note")
             for name in summary["parameters"]:
                 shown = "" if name not in start else _written(start[name])

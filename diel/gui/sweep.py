@@ -37,7 +37,7 @@ _NOTES: Final = {
     "cost": "The stairs are the front: none is both better and cheaper.",
     "curves": "What the best, stopped and running trials have reported on their way.",
     "parallel": "Each line is a trial; of very many some are drawn, the best among them. Drag "
-    "along an axis to choose a range, or use the arrow keys, with Shift for one end of it; a click "
+    "along an axis to choose a range, or use the arrow keys, with Shift for its upper end; a click "
     "or Esc lets go. The table follows.",
     "importance": "Share of the objective's variance, as a forest of trees learns it.",
     "contour": "What the forest expects, whatever the other parameters are; dots are trials.",
