@@ -63,9 +63,12 @@ class Ledger:
 
     def __init__(self, path: Path, about: dict[str, Any]) -> None:
         path.parent.mkdir(parents=True, exist_ok=True)
-        if has_begun(path) and (there := about_of(path)) != json.loads(encode(about)):
-            odd = sorted(key for key in {*there, *about} if there.get(key) != about.get(key))
-            raise LedgerError(f"{path} is of another sweep: see {', '.join(odd)}")
+        if has_begun(path):
+            # An option that was not there yet when the sweep began is as one that is not used.
+            there, here = about_of(path), json.loads(encode(about))
+            odd = sorted(key for key in {*there, *here} if there.get(key) != here.get(key))
+            if odd:
+                raise LedgerError(f"{path} is of another sweep: see {', '.join(odd)}")
         self._lines = JsonLinesFile(path)
         self._next_sync_s = time.monotonic() + _SYNC_EVERY_S
         if not self._lines.size_bytes:

@@ -88,7 +88,7 @@ def test_pieces_end_where_the_whole_ends():
 @pytest.mark.parametrize("found", [(32, 64), (16, 32), (32, 16), (16, 16)])
 def test_no_block_has_more_rows_than_a_vector_has_lanes(found, monkeypatch):
     monkeypatch.setattr(registers, "vector_registers", lambda: found)
-    lanes, panel, rows = registers.registers.__wrapped__()
+    lanes, panel, rows, _ = registers.registers.__wrapped__()
     assert rows <= lanes == found[1] // 4 == panel // 2
 
 
