@@ -190,11 +190,11 @@ def check_defined(
         _check_arguments(function, names.takes[function], file, arguments)
     if kind == "value" and not names.is_open:
         raise FunctionNotFound(
-            f"{function} in {file} is a value, not a function", _listing(function, names)
+            f"{function} in {file} is a value, not a function", _listing(function, names, arguments)
         )
     if kind is None and not names.is_open:
         raise FunctionNotFound(
-            f"there is no function {function} in {file}", _listing(function, names)
+            f"there is no function {function} in {file}", _listing(function, names, arguments)
         )
 
 
@@ -216,14 +216,22 @@ def _count(arguments: int) -> str:
     return f"{number} argument{'s' if arguments > 1 else ''}"
 
 
-def _listing(function: str, names: Names) -> str:
-    callable_names = [name for name, kind in names.defined.items() if kind != "value"]
-    near = did_you_mean(function, callable_names)
-    if near:
-        return f'did you mean "{near}"?'
+def _listing(function: str, names: Names, arguments: Sequence[str] | None) -> str:
+    """Return which function may be meant: one that a run can call before one that is imported."""
+
+    def is_fit(name: str) -> bool:
+        fewest, most = names.takes.get(name, (0, math.inf))
+        return arguments is None or fewest <= len(arguments) <= most
+
     own = [
         name
         for name, kind in names.defined.items()
         if kind == "function" and not name.startswith("_") and not hasattr(builtins, name)
     ]
+    fit = [name for name in own if is_fit(name)]
+    others = [name for name, kind in names.defined.items() if kind != "value"]
+    near = did_you_mean(function, fit) or did_you_mean(function, [] if fit else others)
+    if near:
+        return f'did you mean "{near}"?'
+    own = fit or own
     return f"it defines {', '.join(own[:6])}" if own else "define it at the top level of the file"

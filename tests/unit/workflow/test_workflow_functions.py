@@ -114,6 +114,8 @@ def test_an_unknown_function_says_what_there_is(folder: Path) -> None:
     assert failure("tops:zzz", folder)[1] == (
         "it defines plain, Options, Callable_, in_if, in_else, in_except"
     )
+    write(folder / "more.py", "from tops import run_master\ndef run(ctx): pass\n")
+    assert failure("more:master", folder)[1] == "it defines run"
     write(folder / "empty.py", "")
     assert failure("empty:zzz", folder)[1] == "define it at the top level of the file"
 
