@@ -91,9 +91,11 @@ def test_a_workflow_is_composed_mended_started_and_watched(page: Any, served: An
     wait_for_text(page, "copies = 3  # a comment")
     page.get_by_text("No problem found.").wait_for()
     page.get_by_text("5 at the largest moment").wait_for()
-    page.get_by_role("button", name="Start here").click()
+    page.keyboard.press("Control+s")
     page.get_by_label("File name").fill("composed")
     page.get_by_label("File name").press("Enter")
+    page.get_by_text("saved composed.toml").wait_for()
+    page.get_by_role("button", name="Start here").click()
     page.wait_for_url("**/run?path=**", timeout=60_000)
     (run,) = (served.folder / "runs").glob("composed-*")
     file = served.folder / "composed.toml"
@@ -120,7 +122,7 @@ def test_a_file_that_somebody_else_changed_is_not_overwritten_unasked(
     page.get_by_role("button", name="Take the edits back").click()
     wait_for_text(page, 'name = "group"')
     file.write_text("# Another's.\n")
-    page.keyboard.press("Control+s")
+    page.get_by_role("button", name="Save", exact=True).click()
     page.get_by_text("changed by somebody else").wait_for()
     page.get_by_role("button", name="Cancel").click()
     assert file.read_text() == "# Another's.\n"
