@@ -214,8 +214,15 @@ def measure_once(setup: str, pythons: dict[str, str], restarts: int, warm: bool)
 def main() -> None:
     parser = harness.parser(__doc__)
     parser.add_argument("--only", metavar="TEXT", default="", help="rows whose names begin so")
+    parser.add_argument(
+        "--choices", action="store_true", help="print which routine is the fastest of which shape"
+    )
     options = parser.parse_args()
     sys.path.insert(0, str(harness.REPOSITORY))
+    if options.choices:
+        for line in conv_routines.choices(__file__, sys.executable):
+            print(line, flush=True)
+        return
     if options.worker:
         role, name = options.worker.split()
         workers = {"train": train_worker, "once": once_worker}

@@ -9,6 +9,7 @@ import contextlib
 import os
 import time
 from collections.abc import Callable, Iterator
+from datetime import date
 from typing import Any, NamedTuple
 
 import harness
@@ -17,6 +18,8 @@ import numpy as np
 THREADS = 2
 KINDS = ("forward", "data", "weights")
 BLOCK_S = 0.06
+ANEW = "anew"
+"""In place of a routine: measure all, whatever the table holds, and keep nothing."""
 
 
 class Shape(NamedTuple):
@@ -95,6 +98,7 @@ def problem_of(name: str, kind: str) -> Any:
 def _dnn() -> Callable[..., dict[str, Any]]:
     """Return what times routines, by name, and the choice of the table."""
     from dnn.backend import empty, ops_for
+    from dnn.backend.routines import measure_convolution
 
     ops = ops_for("cpu")
 
@@ -103,6 +107,8 @@ def _dnn() -> Callable[..., dict[str, Any]]:
         offered = {one.name: one for one in ops.convolutions(problem)}
         if routine is None:
             return {"routines": list(offered), "choice": ops.convolution(problem).name}
+        if routine == ANEW:
+            return measure_convolution(ops, problem)
         taken = offered[routine]
         generator = np.random.default_rng(1)
         inputs = []
@@ -159,6 +165,30 @@ def _torch() -> Callable[..., dict[str, Any]]:
         return {"ms": 1e3 * min(times)}
 
     return work
+
+
+def choices(script: str, python: str) -> Iterator[str]:
+    """Measure every shape anew; return the lines of the table in ``docs/convolution.md``.
+
+    Behind a choice stands the second best routine, where that takes up to a tenth more.
+    """
+    yield f"{date.today()}, {harness.machine()['cpu']}, {THREADS} threads:\n"
+    yield "| convolution | layout | forward | data | weights |"
+    yield "|---|---|---|---|---|"
+    with harness.Worker(script, "routines dnn", python, THREADS) as dnn:
+        for name, shape in SHAPES.items():
+            cells = dict.fromkeys(KINDS, "")
+            for kind in shape.kinds:
+                ms = dnn.ask(shape=name, kind=kind, routine=ANEW)["ms"]
+                first, *others = sorted(ms, key=lambda routine: float(ms[routine]))
+                close = [f"{ms[other] / ms[first]:.2f} `{other}`" for other in others[:1]
+                         if ms[other] <= 1.1 * ms[first]]  # fmt: skip
+                cells[kind] = " ".join([f"`{first}`", *(f"({text})" for text in close)])
+            window = f"{shape.window} x {shape.window}"
+            stride = f", stride {shape.stride}" if shape.stride > 1 else ""
+            what = f"{shape.channels} to {shape.filters}, {window}, {shape.size} x {shape.size}"
+            row = [f"{what}{stride}", shape.layout, *cells.values()]
+            yield f"| {' | '.join(row)} |"
 
 
 def worker(contender: str, setup: str) -> None:

@@ -3,9 +3,9 @@
 ``mnist_99_s``: LeNet-5 until 99% of MNIST's test digits are right; seconds, the mean of five seeds.
 ``cifar10_90_s``: a small fast network of the kind that holds the published records [1]_, [2]_ until
 90% of CIFAR-10's test images are right; a first layer that whitens and is not trained, three blocks
-of two convolutions, a schedule of one cycle, label smoothing, images shifted and flipped, and test
-images judged together with their mirror images. It runs if it is asked for by name. It does not get
-there yet: of images that had been JPEGs 87.0% were right, each judged by itself.
+of two convolutions that begin by passing channels on as they are, shifts that learn 64 times as
+fast as weights, a schedule of one cycle, label smoothing, images shifted and flipped, and test
+images judged in six views. It runs if it is asked for by name.
 
 Both sides start from the same weights and take the same batches in the same order, with the same
 rates; images are prepared by `dnn.Images` for both. The test images are looked at after each epoch,
@@ -55,8 +55,8 @@ class Recipe:
     smoothing: float
     rise: float
     seeds: tuple[int, ...]
-    mirrored: bool = False
-    """Whether a test image and its mirror image are judged together."""
+    views: bool = False
+    """Whether a test image is judged together with its mirror image, and both shifted."""
     first_look: int = 1
     """The epoch after which the test images are looked at for the first time."""
 
@@ -69,7 +69,9 @@ class Recipe:
         import dnn
 
         steps = self.epochs * -(-samples // self.batch)
-        return dnn.OneCycle(steps, self.rise)
+        if not self.views:
+            return dnn.OneCycle(steps, self.rise)
+        return dnn.OneCycle(steps, self.rise, start=0.2, end=0.07, linear=True)
 
 
 DATA = {
@@ -81,12 +83,18 @@ SLOW = "cifar10_90_s"
 RECIPES = {
     "mnist_99_s": Recipe(0.99, 5, 100, 0.05, 0.9, 0.0, 0.0, 0.3, SEEDS),
     "cifar10_90_s": Recipe(
-        *(0.90, 8, 256, 0.4, 0.85, 1e-3, 0.1, 0.2, (1,)), mirrored=True, first_look=8
+        *(0.90, 20, 256, 0.375, 0.85, 1.3e-3, 0.2, 0.23, (1,)), views=True, first_look=19
     ),
 }
 WHITENED = 24
 """Channels of the whitening: both signs of the 12 directions of patches of 2 x 2 pixels."""
 WIDTHS = (64, 128, 256)
+FASTER = 8.0
+"""What a shift of the normalised is a multiple of: it learns 64 times as fast."""
+MOMENTUM = 0.6
+"""Of the running statistics."""
+SOFTER = 1 / 9
+"""What the scores are multiplied by."""
 
 
 def data(net: str, folder: str, images: int | None) -> tuple[Any, ...]:
@@ -137,14 +145,40 @@ def layers(net: str, filters: Any) -> list[Any]:
         def forward(self, x: Any) -> Any:
             return graph.conv2d(x, self.weight)
 
+    class Shifted(dnn.BatchNorm):
+        """Normalised images with a shift that learns fast, and no scale."""
+
+        def build(self, shape: Any) -> None:
+            super().build(shape)
+            del self.parameters[:]
+            self.scale = self.state("scale", shape[:1], "ones")
+            self.trained = self.parameter("shift", shape[:1], "zeros")
+
+        def forward(self, x: Any) -> Any:
+            self.shift = self.trained * FASTER
+            return super().forward(x)
+
+    def passed_on(generator: Any, shape: Any, dtype: Any) -> Any:
+        """Return filters of which the first ones pass a channel on as it is."""
+        rows, columns, channels, filters = shape
+        bound = (channels * rows * columns) ** -0.5
+        weights = generator.uniform(-bound, bound, shape)
+        same = np.arange(min(filters, channels))
+        weights[..., same] = 0.0
+        weights[rows // 2, columns // 2, same, same] = 1.0
+        return weights.astype(dtype)
+
     def convolution(width: int) -> Any:
-        return dnn.Conv2D(width, 3, padding="same", bias=False, initializer="he_normal")
+        return dnn.Conv2D(width, 3, padding="same", bias=False, initializer=passed_on)
+
+    def norm() -> list[Any]:
+        return [Shifted(MOMENTUM), dnn.Activation("relu")]
 
     found = [dnn.Input(3, 32, 32), Whiten(), dnn.Activation("relu")]
     for width in WIDTHS:
-        found += [convolution(width), dnn.MaxPool2D(2), dnn.BatchNorm(), dnn.Activation("relu")]
-        found += [convolution(width), dnn.BatchNorm(), dnn.Activation("relu")]
-    return [*found, dnn.MaxPool2D(3), dnn.Flatten(), dnn.FullyConnected(10)]
+        found += [convolution(width), dnn.MaxPool2D(2), *norm(), convolution(width), *norm()]
+    head = dnn.FullyConnected(10, bias=False)
+    return [*found, dnn.MaxPool2D(3), dnn.Flatten(), head, dnn.Activation(lambda x: x * SOFTER)]
 
 
 def is_looked_at(recipe: Recipe, epoch: int) -> bool:
@@ -155,8 +189,13 @@ def is_looked_at(recipe: Recipe, epoch: int) -> bool:
 def share_right(recipe: Recipe, scores: Any, x: Any, y: Any) -> float:
     """Return the share of test images that are right, from what gives scores of images."""
     found = scores(x)
-    if recipe.mirrored:
-        found = found + scores(np.ascontiguousarray(x[..., ::-1]))
+    if recipe.views:
+        wider = np.pad(x, [(0, 0), (0, 0), (1, 1), (1, 1)], "reflect")
+        shifted = [wider[..., :-2, :-2], wider[..., 2:, 2:]]
+        found = 2 * (found + scores(np.ascontiguousarray(x[..., ::-1])))
+        for view in shifted:
+            found += scores(np.ascontiguousarray(view))
+            found += scores(np.ascontiguousarray(view[..., ::-1]))
     return float((found.argmax(1) == y).mean())
 
 
@@ -243,15 +282,31 @@ class TorchContender:
                 nn.Linear(84, 10),
             )
         else:
+
+            class Shifted(nn.BatchNorm2d):
+                def __init__(self, width: int) -> None:
+                    super().__init__(width, momentum=1 - MOMENTUM)
+                    self.weight.requires_grad_(False)
+
+                def forward(self, x: Any) -> Any:
+                    running = self.running_mean, self.running_var, self.weight
+                    shift, share = FASTER * self.bias, self.momentum
+                    return nn.functional.batch_norm(x, *running, shift, self.training, share)
+
+            class Softer(nn.Module):
+                def forward(self, x: Any) -> Any:
+                    return x * SOFTER
+
             steps: list[Any] = [nn.Conv2d(3, WHITENED, 2, bias=False), nn.ReLU()]
             channels = WHITENED
             for width in WIDTHS:
                 first = nn.Conv2d(channels, width, 3, padding=1, bias=False)
-                steps += [first, nn.MaxPool2d(2), nn.BatchNorm2d(width), nn.ReLU()]
+                steps += [first, nn.MaxPool2d(2), Shifted(width), nn.ReLU()]
                 second = nn.Conv2d(width, width, 3, padding=1, bias=False)
-                steps += [second, nn.BatchNorm2d(width), nn.ReLU()]
+                steps += [second, Shifted(width), nn.ReLU()]
                 channels = width
-            steps += [nn.MaxPool2d(3), nn.Flatten(), nn.Linear(channels, 10)]
+            head = nn.Linear(channels, 10, bias=False)
+            steps += [nn.MaxPool2d(3), nn.Flatten(), head, Softer()]
             module = nn.Sequential(*steps)
         self._copy(mine, module)
         return module

@@ -489,6 +489,18 @@ class Ops:
         """Return the calls of a recurrence's gradient."""
         return gradient_steps(self, of, arrays)
 
+    def weights_and_bias(
+        self, dy: Array, x: Array, weights: Array, bias: Array, space: Array, rows: slice
+    ) -> list[Step]:
+        """Return the calls of ``weights = dy^T x`` and of the sums of dy over its rows.
+
+        Shapes are (..., n, wide), (..., n, units), (..., wide, units) and (..., 1, wide). Of x only
+        some `rows` are not 0. `space` has as many elements as `weights`, and 128 times `wide` more.
+        """
+        some = (..., rows, slice(None))
+        product = (self.gemm, (dy[some].swapaxes(-1, -2), x[some], weights))
+        return [product, (self.sum, (dy, (dy.ndim - 2,), bias))]
+
     # Linear algebra.
 
     gemm = staticmethod(np.matmul)

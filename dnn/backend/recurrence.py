@@ -104,6 +104,8 @@ class Recurrence:
     lengths : array, shape (batch,), of floats
         Time steps of each sequence.
     packed : array, shape (rows, batch, units)
+    from_zeros : bool
+        The state that it starts from is 0, so that its product need not be computed.
     """
 
     cell: Cell
@@ -111,6 +113,7 @@ class Recurrence:
     weight: Array
     lengths: Array
     packed: Array
+    from_zeros: bool = False
 
     @property
     def units(self) -> int:
@@ -155,7 +158,7 @@ class Recurrence:
     def each(self) -> Iterator[Recurrence]:
         """Return the recurrence of each model alone."""
         for arrays in zip(self.weight, self.lengths, self.packed, strict=True):
-            yield Recurrence(self.cell, self.reverse, *arrays)
+            yield Recurrence(self.cell, self.reverse, *arrays, self.from_zeros)
 
 
 class GradientArrays(NamedTuple):
@@ -370,6 +373,22 @@ def workspace_shapes(cell: Cell, batch: int, units: int) -> list[tuple[int, ...]
     """
     wide = cell.products * units
     return [(batch, units), (batch, units), (batch, units), (batch, wide), (wide, units)]
+
+
+WEIGHT_ROWS = 128
+"""Rows whose part of the gradient of weights is added at once on a CPU."""
+
+
+def weight_workspace_shapes(
+    cell: Cell, steps: int, batch: int, units: int
+) -> list[tuple[int, ...]]:
+    """Return the shapes of what the gradient of the weights needs besides.
+
+    For what arrives in another order and the gradient in that order; of a GRU for a product too.
+    """
+    wide = cell.products * units
+    shapes: list[tuple[int, ...]] = [(wide * (WEIGHT_ROWS + units),)]
+    return [*shapes, (steps, batch, units)] if cell.name == "gru" else shapes
 
 
 def gradient_steps(ops: Ops, of: Recurrence, gradients: GradientArrays) -> list[Step]:

@@ -51,6 +51,7 @@ __all__ = [
     "choose_convolution",
     "convolution_key",
     "machine_choices",
+    "one_process",
 ]
 
 CACHE_VARIABLE = "DNN_KERNEL_CACHE"
@@ -168,27 +169,9 @@ class ConvolutionChoices:
                     found = self.find(key, offered)
         return self.names.setdefault(key, found or record["routine"])
 
-    @contextlib.contextmanager
-    def measuring(self) -> Iterator[None]:
-        """Keep other processes from measuring at the same time, for half a minute at most.
-
-        Where the folder, the file system or the operating system has no locks, nothing is kept.
-        """
-        with contextlib.ExitStack() as stack:
-            with contextlib.suppress(ImportError, OSError):
-                import fcntl
-
-                if self.folder is not None:
-                    self.folder.mkdir(parents=True, exist_ok=True)
-                    file = stack.enter_context((self.folder / ".measuring").open("a"))
-                    until = time.monotonic() + LONGEST_WAIT_S
-                    while time.monotonic() < until:
-                        try:
-                            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-                            break
-                        except BlockingIOError:
-                            time.sleep(0.01)
-            yield
+    def measuring(self) -> contextlib.AbstractContextManager[None]:
+        """Keep other processes from measuring at the same time, for half a minute at most."""
+        return one_process(self.folder and self.folder / ".measuring")
 
     def records(self) -> list[dict[str, Any]]:
         """Return what the folder holds, sorted: ``"convolution"``, ``"routine"``, and measurements.
@@ -251,6 +234,30 @@ def cache_folder() -> Path:
         return Path(given)
     base = os.environ.get("XDG_CACHE_HOME")
     return (Path(base) if base else Path.home() / ".cache") / "dnn" / "kernels"
+
+
+@contextlib.contextmanager
+def one_process(lock: Path | None) -> Iterator[None]:
+    """Wait until no other process is in such a block with this file, for half a minute at most.
+
+    The file is made, in a folder that is made too. Without one, or where the folder, the file
+    system or the operating system has no locks, nobody is waited for.
+    """
+    with contextlib.ExitStack() as stack:
+        with contextlib.suppress(ImportError, OSError):
+            import fcntl
+
+            if lock is not None:
+                lock.parent.mkdir(parents=True, exist_ok=True)
+                file = stack.enter_context(lock.open("a"))
+                until = time.monotonic() + LONGEST_WAIT_S
+                while time.monotonic() < until:
+                    try:
+                        fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                        break
+                    except BlockingIOError:
+                        time.sleep(0.005)
+        yield
 
 
 def machine_choices(name: str, about: str, of: str = _CONVOLUTION) -> ConvolutionChoices:

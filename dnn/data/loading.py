@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import gzip
 import importlib
+import importlib.util
 import inspect
 import math
 import struct
@@ -66,8 +67,8 @@ def load_digits() -> Dataset:
     MissingDependencyError
         If scikit-learn is not installed.
     """
-    bunch = _sklearn_datasets("digits").load_digits()
-    return Dataset(bunch.data / 16.0, bunch.target, 10, "digits", image_shape=(1, 8, 8))
+    x, y = _bundled("digits", "digits.csv.gz")
+    return Dataset(x / 16.0, y, 10, "digits", image_shape=(1, 8, 8))
 
 
 def load_breast_cancer() -> Dataset:
@@ -83,18 +84,30 @@ def load_breast_cancer() -> Dataset:
     MissingDependencyError
         If scikit-learn is not installed.
     """
-    bunch = _sklearn_datasets("breast_cancer").load_breast_cancer()
-    return Dataset(bunch.data, bunch.target, 2, "breast_cancer")
+    x, y = _bundled("breast_cancer", "breast_cancer.csv", heading=1)
+    return Dataset(x, y, 2, "breast_cancer")
 
 
-def _sklearn_datasets(name: str) -> Any:
+def _bundled(name: str, file: str, heading: int = 0) -> tuple[Array, Array]:
+    """Return attributes and classes of a set that scikit-learn bundles.
+
+    Its file is read, if it is where it is known to be: to import scikit-learn takes more than a
+    second, on each rank.
+    """
     try:
-        return importlib.import_module("sklearn.datasets")
+        found = importlib.util.find_spec("sklearn")
+        if found is not None and found.origin is not None:
+            path = Path(found.origin).parent / "datasets" / "data" / file
+            if path.is_file():
+                table = np.loadtxt(path, delimiter=",", skiprows=heading)
+                return table[:, :-1], table[:, -1].astype(int)
+        bunch = getattr(importlib.import_module("sklearn.datasets"), f"load_{name}")()
     except ImportError as error:
         raise MissingDependencyError(
             f"the data set {name!r} comes with scikit-learn, which is not installed: "
             'pip install "diel[data]"'
         ) from error
+    return bunch.data, bunch.target
 
 
 ATTRIBUTES = 13

@@ -102,7 +102,8 @@ class Conv2D(Windows):
         Each filter sees the channels of its group; as many as there are channels: each its own.
     bias : bool
     initializer : str or Initializer
-        What the weights start from, (filters, channels / groups, rows, columns); b starts from 0.
+        What the weights start from, of shape (filters, channels / groups, rows, columns); a
+        function is given (rows, columns, channels / groups, filters). b starts from 0.
 
     Raises
     ------

@@ -13,7 +13,7 @@ pytestmark = pytest.mark.mpi
 
 @pytest.mark.parametrize("check", CASES, ids=lambda check: check.__name__)
 def test_ranks_train_together(check, monkeypatch):
-    """Most on NumPy alone: every rank would compile its own kernels."""
+    """Most on NumPy alone: kernels would have to be compiled first."""
     from mpi4py import MPI
 
     if check not in (check_joined_batch, check_overlap):

@@ -7,8 +7,9 @@
                           no --> `lowering`, else Numba --> machine code, stored --------+
 
 A folder of the user's, or the one that ``DNN_KERNEL_CACHE`` names. A file is named by a hash of all
-that its code depends on, so files never change, and processes may write the same one at the same
-time. Where nothing can be written the kernels are compiled anew in each process.
+that its code depends on, so files never change. Processes that need the same one at the same time
+wait for the first of them; should they write it twice, no harm is done. Where nothing can be
+written the kernels are compiled anew in each process.
 
 Importing Numba takes longer than most trainings of small networks, so only `compiling` does.
 """
@@ -22,6 +23,7 @@ import os
 import platform
 import tempfile
 import threading
+from collections.abc import Iterator
 from functools import cache, lru_cache
 from pathlib import Path
 from typing import Any
@@ -31,7 +33,7 @@ import llvmlite.binding as llvm
 import numpy as np
 
 import dnn
-from dnn.backend.routines import cache_folder
+from dnn.backend.routines import cache_folder, one_process
 
 __all__ = [
     "FLAGS",
@@ -98,23 +100,51 @@ def entry_of(source: str) -> int:
 @cache
 def _entry_of(source: str) -> int:
     symbol = f"kernel_{hashlib.sha256(_foundations() + source.encode()).hexdigest()[:24]}"
-    code = _stored(symbol)
+    code: bytes | int | None = _stored(symbol)
     if code is None:
-        from dnn.backend.cpu.lowering import machine_code
-
-        code = machine_code(source, symbol, target_machine(), FLAGS)
-        if code is None:
-            from dnn.backend.cpu.compiling import compiled
-
-            entry, code = compiled(source, symbol, target_machine())
-            if code is None:
-                _compiled_here.append(entry)
-                return int(entry.address)
-        _store(symbol, code)
+        with _claimed(symbol):
+            code = _stored(symbol) or _compiled(source, symbol)
+    if isinstance(code, int):
+        return code
     engine = _engine()
     engine.add_object_file(llvm.ObjectFileRef.from_data(code))
     engine.finalize_object()
     return int(engine.get_function_address(symbol))
+
+
+def _compiled(source: str, symbol: str) -> bytes | int:
+    """Compile and store a kernel; return its address where no other process can use its code."""
+    from dnn.backend.cpu.lowering import machine_code
+
+    code = machine_code(source, symbol, target_machine(), FLAGS)
+    if code is None:
+        from dnn.backend.cpu.compiling import compiled
+
+        entry, code = compiled(source, symbol, target_machine())
+        if code is None:
+            _compiled_here.append(entry)
+            return int(entry.address)
+    _store(symbol, code)
+    return code
+
+
+@contextlib.contextmanager
+def _claimed(symbol: str) -> Iterator[None]:
+    """Let one process at a time compile a kernel: all ranks of a network ask for the same ones.
+
+    Who has waited finds it stored. A process that ends, in whatever way, holds no lock.
+    """
+    try:
+        lock = cache_folder() / f".{symbol}.lock"
+    except RuntimeError:  # no home
+        lock = None
+    with one_process(lock):
+        try:
+            yield
+        finally:
+            if lock is not None:
+                with contextlib.suppress(OSError):
+                    lock.unlink()
 
 
 @lru_cache(maxsize=1)

@@ -136,6 +136,16 @@ class CpuOps(Ops):
         found = recurrence.gradient_steps(of, arrays)
         return found or super().recurrence_gradient(of, arrays)
 
+    def weights_and_bias(
+        self, dy: Array, x: Array, weights: Array, bias: Array, space: Array, rows: slice
+    ) -> list[Step]:
+        """Return the gradient of weights and bias as one kernel, for each model."""
+        arrays = (dy, x, weights, bias, space)
+        if dy.ndim == 3:
+            each = zip(*arrays, strict=True)
+            return [step for one in each for step in self.weights_and_bias(*one, rows)]
+        return recurrence.weight_steps(*arrays, rows) or super().weights_and_bias(*arrays, rows)
+
     def pooling(self, problem: Pooling) -> Routine:
         """Return the compiled routine where there is one."""
         return pooling.routine(problem) or super().pooling(problem)

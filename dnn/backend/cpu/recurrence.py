@@ -18,9 +18,9 @@ from dnn.backend.cpu.kernels import SPLIT_OPERATIONS, cuts
 from dnn.backend.cpu.program import Native, Record, address_of, type_code
 from dnn.backend.cpu.registers import registers
 from dnn.backend.ops import Array, Step
-from dnn.backend.recurrence import Cell, GradientArrays, Recurrence
+from dnn.backend.recurrence import WEIGHT_ROWS, Cell, GradientArrays, Recurrence
 
-__all__ = ["gradient_steps", "steps"]
+__all__ = ["gradient_steps", "steps", "weight_steps"]
 
 _LOOPS = """\
 import dnn.backend.cpu.recurrence_kernels
@@ -38,6 +38,9 @@ _FORWARD = """\
         h, h_after = r[4] + s * step, r[4] + (s + 1) * step
         c, c_after = r[6] + s * step, r[6] + (s + 1) * step
         gates = r[7] + s * r[8]
+        if s == 0 and r[18] != 0:  # of zeros
+            loops.fill_rows({code}(0), carray(pointer({out}), (rows, {leading} * units), {code}))
+        else:
 {product}        loops.{cell}_rows(
             carray(pointer(gates), (rows, {leading} * units), {code}),
             carray(pointer(r[9] + s * r[10]), (rows, {products} * units), {code}),
@@ -78,9 +81,9 @@ _GRADIENT = """\
             dh, dc, space, hidden, lengths, r[24], r[19] - s * r[20],
             intrinsics.part, vector_math.tanh_{code},
         )
-        if s + 1 == r[1] and r[21] == 0:
-            break  # of what the first time step starts from no gradient is wanted
-{product}        loops.added_rows(space, dh)
+        # Of what the first time step starts from a gradient may not be wanted.
+        if s + 1 < r[1] or r[21] != 0:
+{product}            loops.added_rows(space, dh)
     if r[21] != 0:
         first = carray(pointer(r[21]), (rows, {products} * units), {code})
         loops.copy_rows(dh, first, 0)
@@ -88,20 +91,20 @@ _GRADIENT = """\
 """
 
 _BY_BLAS = """\
-        intrinsics.call_gemm_{bits}(
-            r[0], {unchanged}, {unchanged}, rows, {columns}, {depth}, {code}(1),
-            {a}, {depth}, r[13], {columns}, {code}(0), {out}, {leading},
-        )
+            intrinsics.call_gemm_{bits}(
+                r[0], {unchanged}, {unchanged}, rows, {columns}, {depth}, {code}(1),
+                {a}, {depth}, r[13], {columns}, {code}(0), {out}, {leading},
+            )
 """
 _IN_REGISTERS = """\
-        for panel in range({columns} // {panel}):
-            for row in range(0, rows, {block}):
-                # The last block begins so that it ends with the rows.
-                at = min(row, rows - {block})
-                register_tiles.{of_block}(
-                    {a} + 4 * at * {depth}, 4 * {depth}, r[13] + 4 * {panel} * panel * {depth},
-                    {depth}, {out} + 4 * (at * {leading} + panel * {panel}), 4 * {leading}, 0,
-                )
+            for panel in range({columns} // {panel}):
+                for row in range(0, rows, {block}):
+                    # The last block begins so that it ends with the rows.
+                    at = min(row, rows - {block})
+                    register_tiles.{of_block}(
+                        {a} + 4 * at * {depth}, 4 * {depth}, r[13] + 4 * {panel} * panel * {depth},
+                        {depth}, {out} + 4 * (at * {leading} + panel * {panel}), 4 * {leading}, 0,
+                    )
 """
 """Products with weights in panels of some columns each, as `register_tiles` takes them."""
 
@@ -125,6 +128,15 @@ _PANELS = """\
             )
 """
 _TILES = "from dnn.backend.cpu import register_tiles\n"
+
+
+_WEIGHTS = """\
+    register_tiles.weights_and_bias(
+        r[0], r[1], r[2], r[3], r[4], r[5], r[6], r[7], r[8], r[9], r[10], r[11], r[12],
+    )
+"""
+TALL_ROWS = 512
+"""From so many rows on a gradient of weights is one pass over them; BLAS' products are small."""
 
 
 def _in_registers(of: Recurrence) -> bool:
@@ -157,14 +169,15 @@ def _gemm(code: str) -> Gemm:
 
 @cache
 def _forward_source(cell: Cell, code: str, block: int) -> str:
-    leading = f"{cell.gates or 1} * units"
+    leading, out = f"{cell.gates or 1} * units", "gates" if cell.gates else "h_after"
     product = _product(
         block, code, columns=f"({cell.products} * units)", depth="units", a="h",
-        out="gates" if cell.gates else "h_after", leading=f"({leading})",
+        out=out, leading=f"({leading})",
     )  # fmt: skip
     return f"{_LOOPS}{_TILES if block else ''}{HEADER}" + _FORWARD.format(
-        cell=cell.name, code=code, products=cell.products, leading=cell.gates or 1, product=product
-    )
+        cell=cell.name, code=code, products=cell.products, leading=cell.gates or 1,
+        product=product, out=out,
+    )  # fmt: skip
 
 
 @cache
@@ -248,7 +261,7 @@ def _arranged(tiles: bool, transposed: bool) -> Native:
 
 
 @cache
-def _forward_kernel(cell: Cell, reverse: bool, tiles: bool) -> Native:
+def _forward_kernel(cell: Cell, reverse: bool, from_zeros: bool, tiles: bool) -> Native:
     """Return the kernel of inputs' products, biases, weights, lengths, cells, gates and states."""
     first, forwards = (-1, -1) if reverse else (0, 1)
 
@@ -265,7 +278,7 @@ def _forward_kernel(cell: Cell, reverse: bool, tiles: bool) -> Native:
             address_of(gates[first]), forwards * gates.strides[0],
             address_of(inputs[first]), forwards * inputs.strides[0],
             address_of(bias), address_of(hidden_bias), address_of(transposed), address_of(lengths),
-            first % count, forwards, _gap(lengths),
+            first % count, forwards, _gap(lengths), int(from_zeros),
         ]  # fmt: skip
         return entry_of(_forward_source(cell, code, _block_of(tiles, states.shape[1]))), fields
 
@@ -281,7 +294,8 @@ def steps(
 ) -> list[Step] | None:
     """Return the calls of a recurrence, None for arrays that the kernel does not take."""
     tiles = _in_registers(of)
-    kernel, arranged = _forward_kernel(of.cell, of.reverse, tiles), _arranged(tiles, True)
+    kernel = _forward_kernel(of.cell, of.reverse, of.from_zeros, tiles)
+    arranged = _arranged(tiles, True)
     arguments = (inputs, bias, hidden_bias, transposed, of.lengths, *_rows_of(of))
     if kernel.record(*arguments) is None or arranged.record(of.weight, transposed) is None:
         return None
@@ -341,3 +355,49 @@ def gradient_steps(of: Recurrence, gradients: GradientArrays) -> list[Step] | No
     if tiles and arranged.record(of.weight, panels) is None:
         return None
     return [*([(arranged, (of.weight, panels))] if tiles else []), (kernel, arguments)]
+
+
+@cache
+def _weights_kernel() -> Native:
+    """Return the kernel of a gradient of weights and bias, with what is read of x as two numbers.
+
+    Threads have columns of dy of their own, in whole panels.
+    """
+
+    def record(*arguments: Any) -> Record | None:
+        dy, x, weights, bias, space, begin, end = arguments
+        (rows, wide), units, panel = dy.shape, x.shape[1], registers().panel
+        arrays = (dy, x, weights, bias, space)
+        fits = not wide % panel and not units % registers().rows and rows >= TALL_ROWS
+        inner = all(each.strides[-1] == each.itemsize for each in arrays)
+        if not fits or not inner or any(each.dtype != np.float32 for each in arrays):
+            return None
+        if not weights.flags.c_contiguous or space.size < wide * (WEIGHT_ROWS + units):
+            return None
+        fields = [
+            address_of(dy), dy.strides[0], address_of(x), x.strides[0], rows, begin, end, wide,
+            units, *map(address_of, (space, weights, bias)), WEIGHT_ROWS,
+        ]  # fmt: skip
+        return entry_of(f"{_TILES}{HEADER}{_WEIGHTS}"), fields
+
+    def split(arguments: tuple[Any, ...], parts: int) -> list[tuple[Any, ...]]:
+        dy, x, weights, bias, space, *rows = arguments
+        if 2 * dy.size * x.shape[1] < SPLIT_OPERATIONS:
+            return []
+        each = WEIGHT_ROWS + x.shape[1]
+        return [
+            (dy[:, cut], x, weights[cut], bias[:, cut],
+             space[cut.start * each : cut.stop * each], *rows)
+            for cut in cuts(dy.shape[1], parts, registers().panel)
+        ]  # fmt: skip
+
+    return Native(record, None, split)
+
+
+def weight_steps(
+    dy: Array, x: Array, weights: Array, bias: Array, space: Array, rows: slice
+) -> list[Step] | None:
+    """Return the call of a gradient of weights and bias, None for what the kernel does not take."""
+    arguments = (dy, x, weights, bias, space, rows.start, rows.stop)
+    kernel = _weights_kernel()
+    return None if kernel.record(*arguments) is None else [(kernel, arguments)]

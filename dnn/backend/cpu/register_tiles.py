@@ -49,6 +49,7 @@ __all__ = [
     "splat",
     "store_vector",
     "transposed",
+    "weights_and_bias",
 ]
 
 LANES, PANEL, ROWS, MORE_ROWS = registers()
@@ -275,3 +276,40 @@ def transposed(source, source_step, rows, columns, target, target_step):
         for j in range(0 if i >= rows // 4 * 4 else columns // 4 * 4, columns):
             place = target + j * target_step + i * FLOAT_BYTES
             carray(pointer(place), (1,), float32)[0] = row[j]
+
+
+@njit(**FLAGS)
+def weights_and_bias(dy, dy_step, x, x_step, rows, begin, end, wide, units, space, weights, bias,
+                     depth):  # fmt: skip
+    """``weights = dy^T x`` of the rows from `begin` to `end`, and the sums of dy over all rows.
+
+    Matrices have many rows. `depth` of them are brought into panels at once; the gradient is summed
+    up behind each panel, as its transpose, and is turned in the end.
+    """
+    panels, panel_bytes = wide // PANEL, (depth + units) * ROW_BYTES
+    total = carray(pointer(bias), (wide,), float32)
+    for j in range(wide):
+        total[j] = 0
+    for first in range(0, rows, depth):
+        last = min(first + depth, rows)
+        for i in range(first, last):
+            row = dy + i * dy_step
+            given = carray(pointer(row), (wide,), float32)
+            for panel in range(panels):
+                place = space + panel * panel_bytes + (i - first) * ROW_BYTES
+                copy_floats(row + panel * ROW_BYTES, place, PANEL)
+            for j in range(wide):
+                total[j] += given[j]
+        low, high = max(first, begin), min(last, end)
+        for panel in range(panels if low < high else 0):
+            terms = space + panel * panel_bytes
+            for column in range(0, units, ROWS):
+                product_of_columns(
+                    x + low * x_step + column * FLOAT_BYTES, x_step,
+                    terms + (low - first) * ROW_BYTES, high - low,
+                    terms + (depth + column) * ROW_BYTES, ROW_BYTES, low - begin,
+                )  # fmt: skip
+    for panel in range(panels):
+        sums = space + panel * panel_bytes + depth * ROW_BYTES
+        place = weights + panel * PANEL * units * FLOAT_BYTES
+        transposed(sums, ROW_BYTES, units, PANEL, place, units * FLOAT_BYTES)

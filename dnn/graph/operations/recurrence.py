@@ -20,7 +20,14 @@ import numpy as np
 
 from dnn.backend import Array, Ops
 from dnn.backend.formula import MULTIPLY
-from dnn.backend.recurrence import CELLS, Cell, GradientArrays, Recurrence, workspace_shapes
+from dnn.backend.recurrence import (
+    CELLS,
+    Cell,
+    GradientArrays,
+    Recurrence,
+    weight_workspace_shapes,
+    workspace_shapes,
+)
 from dnn.errors import ConfigurationError, ShapeError, unknown_name
 from dnn.graph.arguments import check_kind, check_same_type, describe
 from dnn.graph.node import CONSTANT, Node, Shape, check_nodes, constant
@@ -72,7 +79,8 @@ class RecurrenceOperation(_Packed):
 
     def forward(self, ops: Ops, node: Node, arrays: Arrays) -> list[Step]:
         products, weight, bias, hidden_bias, lengths, *first = arrays.inputs
-        of = Recurrence(_cell(node), node.attributes["reverse"], weight, lengths, arrays.out)
+        how = node.attributes["reverse"], weight, lengths, arrays.out
+        of = Recurrence(_cell(node), *how, node.attributes["from_zeros"])
         at = of.times()[0].before
         rows = (of.states, of.cells)[: len(first)]
         calls: list[Step] = [
@@ -119,11 +127,12 @@ class _States(_Packed):
         if starts:
             dx = gradients[:steps]
             of_first = [gradients[steps, :, k * units : (k + 1) * units] for k in range(len(first))]
-        d_weight = apply("recurrence_weights", packed, dx, **attributes, of_bias=False)
-        d_bias = sum_over(reshaped(dx, (dx.size // width, width)), 0)
-        d_hidden = d_bias
+        of_states = apply("recurrence_weights", packed, dx, **attributes)
+        d_weight = reshaped(of_states[: width * units], (width, units))
+        d_hidden = of_states[width * units :]
+        d_bias = d_hidden
         if cell.name == "gru":
-            d_hidden = apply("recurrence_weights", packed, dx, **attributes, of_bias=True)
+            d_bias = sum_over(reshaped(dx, (dx.size // width, width)), 0)
         return None, dx, d_weight, d_bias, d_hidden, None, *of_first
 
 
@@ -174,7 +183,7 @@ class RecurrenceGradient(_Packed):
 
 @register
 class RecurrenceWeights(_Packed):
-    """Gradient of the weights of the states, or (`of_bias`) of their bias, over all time steps.
+    """Gradient of the weights of the states and, behind it, of their bias, over all time steps.
 
     The inputs are what is packed, and the gradient of the inputs' products (steps, batch, products
     units). Of a GRU's third product that is the gradient before the reset gate, which scales it.
@@ -184,38 +193,41 @@ class RecurrenceWeights(_Packed):
 
     def infer(self, *inputs: Node, **attributes: Any) -> tuple[Shape, np.dtype[Any]]:
         packed, dx = inputs
-        shape = (*packed.shape[:-3], dx.shape[-1])
-        return (shape if attributes["of_bias"] else (*shape, packed.shape[-1])), dx.dtype
+        return (*packed.shape[:-3], dx.shape[-1] * (packed.shape[-1] + 1)), dx.dtype
 
     def workspace(self, node: Node, ops: Ops) -> Sequence[tuple[Shape, np.dtype[Any]]]:
         packed, dx = node.inputs
-        scaled = (*dx.shape[:-1], packed.shape[-1])
-        return [(scaled, node.dtype)] if _cell(node).name == "gru" else []
+        *models, steps, batch, _ = dx.shape
+        shapes = weight_workspace_shapes(_cell(node), steps, batch, packed.shape[-1])
+        return [((*models, *shape), node.dtype) for shape in shapes]
 
     def forward(self, ops: Ops, node: Node, arrays: Arrays) -> list[Step]:
         (packed, dx), out = arrays.inputs, arrays.out
         cell, (*models, steps, batch, wide) = _cell(node), dx.shape
         units = packed.shape[-1]
-        of = Recurrence(cell, node.attributes["reverse"], out, out, packed)
-        rows = dx.reshape(*models, steps * batch, wide)
-        if node.attributes["of_bias"]:
-            out = out[..., None]
-        calls: list[Step] = []
-        parts = [(rows, out)]
-        if cell.name == "gru":
-            cut = 2 * units
-            scaled = arrays.workspace[0].reshape(*models, steps * batch, units)
-            reset = of.gates.reshape(*models, steps * batch, -1)[..., :units]
-            calls.append(ops.elementwise(MULTIPLY, (rows[..., cut:], reset), scaled))
-            parts = [(rows[..., :cut], out[..., :cut, :]), (scaled, out[..., cut:, :])]
-        for gradients, target in parts:
-            if node.attributes["of_bias"]:
-                calls.append((ops.sum, (gradients, (-2,), target.swapaxes(-1, -2))))
-            else:
-                states = of.states[..., of.before, :, :]
-                h = states.reshape(*models, steps * batch, units)
-                calls.append((ops.gemm, (gradients.swapaxes(-1, -2), h, target)))
-        return calls
+        reverse, from_zeros = (node.attributes[name] for name in ("reverse", "from_zeros"))
+        of = Recurrence(cell, reverse, out, out, packed)
+        weights = out[..., : wide * units].reshape(*models, wide, units)
+        bias = out[..., None, wide * units :]
+        number = steps * batch
+        dy = dx.reshape(*models, number, wide)
+        h = of.states[..., of.before, :, :].reshape(*models, number, units)
+        # The first time step may start from states that are 0.
+        first = batch if from_zeros and steps > 1 else 0
+        rows = slice(0, number - first) if reverse else slice(first, number)
+        space, *others = arrays.workspace
+        if cell.name != "gru":
+            return ops.weights_and_bias(dy, h, weights, bias, space, rows)
+        cut = 2 * units
+        scaled = others[0].reshape(*models, number, units)
+        reset = of.gates.reshape(*models, number, -1)[..., :units]
+        return [
+            ops.elementwise(MULTIPLY, (dy[..., cut:], reset), scaled),
+            *ops.weights_and_bias(
+                dy[..., :cut], h, weights[..., :cut, :], bias[..., :cut], space, rows
+            ),
+            *ops.weights_and_bias(scaled, h, weights[..., cut:, :], bias[..., cut:], space, rows),
+        ]
 
     def gradient(self, node: Node, dy: Node) -> Sequence[Node | None]:
         raise ConfigurationError("recurrence: there are no second derivatives of it")
@@ -330,7 +342,7 @@ def recurrent(
     products = reshaped(reshaped(x, (steps * batch, features)) @ weight.T, (steps, batch, width))
     _, *weights = (node for node, _ in wanted)
     inputs = (products, *weights[:3], ends, *weights[3:])
-    attributes = {"cell": cell, "reverse": bool(reverse)}
+    attributes = {"cell": cell, "reverse": bool(reverse), "from_zeros": first is None}
     packed = apply("recurrence", *inputs, **attributes)
     states = apply("hidden_states", packed, *inputs, **attributes)
     at = 0 if reverse else steps - 1

@@ -88,7 +88,8 @@ def convolution(torch, draw):
             groups,
         )
         offered = OPS.convolutions(problem)
-        if most > 6:  # each number of channels would take one of these its own kernel
+        # For each number of channels and of columns of a window this has a kernel of its own.
+        if most > 6 or (kind == "weights" and (channels == 6 or window[1] not in (1, 3))):
             offered = [each for each in offered if each.name != "direct_rows"]
         routine = draw.choice(offered)
         USED[routine.name, kind] += 1

@@ -304,3 +304,10 @@ def test_a_moment_at_which_the_machine_was_busy_decides_nothing():
 
     found = routines.measure_convolution(Known(), LARGE, clock=lambda: now[0])
     assert found == {"routine": "b", "ms": {"a": 12.0, "b": 10.0}}
+
+
+def test_images_stand_side_by_side_where_all_channels_are_few():
+    few = convolution_of(0, groups=1, channels=6, filters=16)
+    many = convolution_of(0, groups=1, channels=3, filters=64)
+    assert OPS.image_layout([few, few]) == "CHWN"
+    assert OPS.image_layout([few, many]) == "NHWC"

@@ -1,5 +1,6 @@
 """Compiled steps as one program: linked, in parts on threads, stored as machine code."""
 
+import contextlib
 import ctypes
 import importlib
 import os
@@ -15,7 +16,7 @@ from support import ROOT
 from threadpoolctl import threadpool_limits
 
 import dnn
-from dnn.backend import Ops, ops_for
+from dnn.backend import Ops, ops_for, routines
 from dnn.backend.formula import UpdateFormula
 from dnn.backend.routines import CACHE_VARIABLE
 from dnn.seeds import epoch_order
@@ -236,6 +237,28 @@ def test_machine_code_is_stored_once_and_compiled_anew_where_it_is_damaged(tmp_p
     for damaged in (b"", whole[:100], whole[:-1] + bytes([whole[-1] ^ 1])):
         path.write_bytes(damaged)
         assert cache._stored(path.stem) is None
+
+
+def test_a_kernel_is_compiled_by_one_process_at_a_time(tmp_path, monkeypatch):
+    monkeypatch.setenv(CACHE_VARIABLE, str(tmp_path))
+    source = ADD_ONE.format(f"{tmp_path}, by another process")
+    tried = []
+
+    @contextlib.contextmanager
+    def compiled_meanwhile(lock):
+        with routines.one_process(lock):
+            with lock.open() as file, pytest.raises(BlockingIOError):
+                fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            symbol = lock.name.removeprefix(".").removesuffix(".lock")
+            tried.append(cache._compiled(source, symbol))
+            monkeypatch.setattr(cache, "_compiled", None)
+            yield
+
+    fcntl = pytest.importorskip("fcntl", reason="no locks of files here")
+    monkeypatch.setattr(cache, "one_process", compiled_meanwhile)
+    assert adds_one(entry_of(source))
+    assert len(tried) == 1
+    assert [path.suffix for path in tmp_path.iterdir()] == [".o"]
 
 
 def test_code_that_calls_functions_of_numba_is_not_stored(tmp_path, monkeypatch):

@@ -4,6 +4,7 @@ import gzip
 import struct
 import sys
 import tracemalloc
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -33,9 +34,13 @@ def users(path):
 @pytest.mark.parametrize(
     ("name", "shape", "classes"), [("digits", (1797, 64), 10), ("breast_cancer", (569, 30), 2)]
 )
-def test_bundled_sets(name, shape, classes):
+def test_bundled_sets(name, shape, classes, monkeypatch):
     pytest.importorskip("sklearn", reason="scikit-learn is not installed")
     loaded = data.load_dataset(name)
+    monkeypatch.setattr(Path, "is_file", lambda path: False)  # where the file is not as expected
+    theirs = data.load_dataset(name)
+    np.testing.assert_array_equal(loaded.x, theirs.x)
+    np.testing.assert_array_equal(loaded.y, theirs.y)
     assert (loaded.x.shape, loaded.x.dtype, loaded.y.dtype) == (shape, np.float32, np.intp)
     assert loaded.classes == classes == np.unique(loaded.y).size
     assert len(loaded) == shape[0]
@@ -48,6 +53,12 @@ def test_without_scikit_learn_the_extra_is_named(monkeypatch):
     monkeypatch.setitem(sys.modules, "sklearn.datasets", None)
     with pytest.raises(MissingDependencyError, match=r'pip install "diel\[data\]"'):
         data.load_digits()
+
+
+def test_bundled_sets_do_not_need_the_import_of_scikit_learn(run_python):
+    pytest.importorskip("sklearn", reason="scikit-learn is not installed")
+    code = "import sys, dnn; dnn.load_digits(); print('sklearn' in sys.modules)"
+    assert run_python(code).stdout == "False\n"
 
 
 def test_names_of_data_sets(tmp_path):
@@ -174,6 +185,7 @@ def test_mnist_folder(tmp_path):
     assert train.standardise_by == test.standardise_by == "one scale"
     assert train.y.tolist() == [7, 3]
     assert (train.name, train.images.shape) == ("mnist", (2, 1, 28, 28))
+    np.testing.assert_array_equal(train.images[:, 0], images.astype("f4") / np.float32(255))
     fashion, _ = data.load_fashion_mnist(tmp_path)
     np.testing.assert_array_equal(fashion.x, train.x)
     assert (fashion.name, fashion.class_names[7]) == ("fashion_mnist", "Sneaker")

@@ -55,6 +55,13 @@ def test_same_padding_makes_as_many_rows_as_steps_in_the_image(stride, size, win
     assert top + bottom == max(0, (rows - 1) * stride + reach - size)
 
 
+def test_filters_start_by_how_many_elements_a_window_meets():
+    filters = Conv2D(32, 3, initializer="he_normal")
+    model = NeuralNetwork([Input(16, 6, 6), filters, Flatten(), FullyConnected(2)], seed=0)
+    found = np.std(np.asarray(model.parameters["conv2d_1.weight"]))
+    assert found == pytest.approx(np.sqrt(2 / (16 * 3 * 3)), rel=0.05)
+
+
 def test_layers_against_torch():
     torch = pytest.importorskip("torch", reason="torch, the oracle, is not installed")
     x = images(5, 4, 9, 8).astype("f8")

@@ -1,6 +1,8 @@
 """Kernels that LLVM compiles without Numba: the same bits as with it, and what is left to Numba."""
 
 import ctypes
+import random
+import re
 
 import numpy as np
 import pytest
@@ -97,6 +99,62 @@ def test_the_bits_are_those_of_numba(case):
     run(code, f"{symbol}_numba", words)
     np.testing.assert_array_equal(found, out)
     assert not np.array_equal(found, before[0])
+
+
+def drawn(draw, depth):
+    """Return a random expression of x and y."""
+    if not depth:
+        return draw.choice("xy")
+    a, b = (f"({drawn(draw, draw.randrange(depth))})" for _ in range(2))
+    number = repr(round(draw.uniform(-2, 2), 2))
+    kind = draw.choice(["binary", "call", "extreme", "choice", "number", "power", "negative"])
+    if kind == "binary":
+        return f"{a} {draw.choice('+-*/')} {b}"
+    if kind == "call":
+        return f"{draw.choice(['abs', 'exp', 'expm1', 'log', 'log1p', 'sqrt', 'tanh'])}{a}"
+    if kind == "extreme":
+        return f"{draw.choice(['max', 'min'])}({a}, {draw.choice([b, number])})"
+    if kind == "choice":
+        condition = f"{a} {draw.choice(['>', '>=', '<', '<=', '==', '!='])} {b}"
+        if draw.random() < 0.5:
+            condition = f"{condition} {draw.choice(['and', 'or'])} not x < {number}"
+        return f"{a} if {condition} else {b}"
+    if kind == "number":
+        return f"{number} {draw.choice('+-*/')} {a}"
+    return f"-{a}" if kind == "negative" else f"{a} ** {draw.choice([2, 3])}"
+
+
+@pytest.mark.parametrize(("code", "seeds"), [("f4", range(8)), ("f8", range(8, 30))])
+def test_random_formulas_have_the_bits_of_numba_and_the_values_of_numpy(code, seeds):
+    """In one kernel, and by Numba in float32 alone, since it takes ten times as long."""
+    formulas = [Formula(f"drawn_{seed}", "x y", drawn(random.Random(seed), 3)) for seed in seeds]
+    words, results, bodies = [], [], []
+    for formula in formulas:
+        source, shape, out, inputs = chain(formula, code)
+        at = len(words)
+        body = source.removeprefix(chains._HEADER)
+        bodies.append(re.sub(r"\br\[(\d+)\]", lambda m, at=at: f"r[{int(m[1]) + at}]", body))
+        words += shape
+        results.append((formula, inputs, out))
+    source, words = chains._HEADER + "\n".join(bodies), np.array(words, np.int64)
+    machine = cache.target_machine()
+    code_of_llvm = lowering.machine_code(source, f"drawn_{code}", machine, cache.FLAGS)
+    assert code_of_llvm is not None, source
+    run(code_of_llvm, f"drawn_{code}", words)
+    found = [out.copy() for *_, out in results]
+    if code == "f4":
+        for *_, out in results:
+            out.fill(0)
+        run(compiled(source, "drawn_by_numba", machine)[1], "drawn_by_numba", words)
+        for mine, (formula, _, out) in zip(found, results, strict=True):
+            np.testing.assert_array_equal(mine, out, formula.expression)
+    for mine, (formula, inputs, out) in zip(found, results, strict=True):
+        space = [np.empty(N, kind) for kind in formula.workspace(code)]
+        with np.errstate(all="ignore"):
+            formula.numpy(*inputs, *space, out)
+        tolerance = {"f4": 1e-4, "f8": 1e-12}[code]
+        what = f"{formula.name}: {formula.expression}"
+        np.testing.assert_allclose(mine, out, tolerance, tolerance, err_msg=what)
 
 
 @pytest.mark.parametrize(

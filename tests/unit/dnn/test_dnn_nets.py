@@ -37,6 +37,87 @@ def test_parameters_and_multiply_adds_are_those_published(name):
     assert round(multiply_adds / 1e9, 2) == PUBLISHED[name][1]
 
 
+def written(layers):
+    """Layers as a line: ``64@3/2`` is 64 filters of 3 x 3 in steps of 2, B batch norm, R a relu."""
+    return " ".join(map(word, layers))
+
+
+def word(layer):
+    window = ""
+    if hasattr(layer, "window"):
+        window = f"{layer.window[0]}" + (f"/{layer.stride[0]}" if layer.stride != (1, 1) else "")
+    match type(layer).__name__:
+        case "Activation":
+            return {"relu": "R"}[layer.function]
+        case "AvgPool2D":
+            return f"mean{window}"
+        case "Concat":
+            return f"[{written(layer.layers)}]"
+        case "Conv2D":
+            return f"{layer.filters}@{window}"
+        case "Dropout":
+            return f"D{layer.rate}"
+        case "FullyConnected":
+            return str(layer.units)
+        case "MaxPool2D":
+            return f"max{window}"
+        case "Residual":
+            return f"({written(layer.layers)} + {written(layer.shortcut)})"
+        case other:
+            return {"BatchNorm": "B", "Flatten": "F", "GlobalAvgPool2D": "mean"}[other]
+
+
+def blocks(*stages, block):
+    """Return the blocks of a residual network: (filters, how many) of each stage."""
+    found = []
+    for stage, (filters, number) in enumerate(stages):
+        step = "/2" if stage else ""
+        found += [block(filters, step, i == 0) for i in range(number)]
+    return " ".join(found)
+
+
+def two_of_three(filters, step, is_first):
+    step = step if is_first else ""
+    shortcut = f"{filters}@1{step} B" if step else ""
+    return f"({filters}@3{step} B R {filters}@3 B + {shortcut}) R"
+
+
+def one_three_one(filters, step, is_first):
+    step = step if is_first else ""
+    shortcut = f"{4 * filters}@1{step} B" if is_first else ""
+    return f"({filters}@1 B R {filters}@3{step} B R {4 * filters}@1 B + {shortcut}) R"
+
+
+VGG_STAGES = ((64, 2), (128, 2), (256, 3), (512, 3), (512, 3))
+DENSE = "[B R 128@1 B R 32@3]"
+# The tables of the papers; LeNet-5 with rectifiers and maxima.
+TABLES = {
+    "lenet5": "6@5 R max2/2 16@5 R max2/2 F 120 R 84 R 10",
+    "alexnet": "64@11/4 R max3/2 192@5 R max3/2 384@3 R 256@3 R 256@3 R max3/2 F"
+    " D0.5 4096 R D0.5 4096 R 10",
+    "vgg16": " ".join(f"{f}@3 B R " * n + "max2/2" for f, n in VGG_STAGES)
+    + " F 4096 R D0.5 4096 R D0.5 10",
+    "resnet18": "64@7/2 B R max3/2 "
+    + blocks((64, 2), (128, 2), (256, 2), (512, 2), block=two_of_three)
+    + " mean 10",
+    "resnet50": "64@7/2 B R max3/2 "
+    + blocks((64, 3), (128, 4), (256, 6), (512, 3), block=one_three_one)
+    + " mean 10",
+    "densenet121": "64@7/2 B R max3/2 "
+    + " ".join(
+        " ".join([DENSE] * number) + (f" B R {after}@1 mean2/2" if after else "")
+        for number, after in ((6, 128), (12, 256), (24, 512), (16, 0))
+    )
+    + " B R mean 10",
+}
+
+
+@pytest.mark.parametrize("name", TABLES)
+def test_layers_are_those_of_the_paper(name):
+    shape = (1, 28, 28) if name == "lenet5" else IMAGENET
+    assert written(getattr(nets, name)(shape, 10)[1:]) == TABLES[name]
+
+
 def test_a_multilayer_perceptron_takes_samples_of_any_shape():
     x = np.random.default_rng(0).normal(size=(5, 1, 2, 3)).astype("f4")
     of_images = dnn.NeuralNetwork(nets.mlp((1, 2, 3), [4], 2), seed=1)

@@ -90,6 +90,24 @@ def test_outputs_and_all_gradients_against_torch(device, cell):
             np.testing.assert_allclose(mine, other, rtol=tolerance, atol=tolerance)
 
 
+@pytest.mark.parametrize("reverse", [False, True])
+@pytest.mark.parametrize("steps", [1, STEPS])
+@pytest.mark.parametrize("device", DEVICES)
+def test_a_start_that_is_left_out_is_one_of_zeros(device, steps, reverse):
+    for cell in CELLS:
+        values = values_of(cell, "f4")
+        values = [values[0][:steps], *values[1:5], np.zeros((BATCH, UNITS), "f4")]
+        nodes = [graph.placeholder(x.shape) for x in values]
+        feeds = dict(zip(nodes, values, strict=True))
+        found = []
+        for start in ({}, {"first": nodes[5]}):
+            states = graph.recurrent(*nodes[:5], cell=cell, reverse=reverse, **start).states
+            slopes = graph.gradients(graph.sum(states * states), nodes[:5])
+            found.append(graph.evaluate([states, *slopes], feeds, ops_for(device)))
+        for left_out, given in zip(*found, strict=True):
+            np.testing.assert_allclose(left_out, given, rtol=1e-5, atol=1e-6)
+
+
 @pytest.mark.parametrize("device", DEVICES)
 def test_past_its_end_a_sequence_keeps_its_state_and_puts_out_0(device):
     values = values_of("gru", "f4")
@@ -130,14 +148,16 @@ def test_blocks_of_products_compute_least_twice():
     assert _block_of(False, 3 * more) == 0
 
 
-@pytest.mark.parametrize("rows", [101, 100])  # blocks of one size or the other, on any threads
-def test_a_large_batch_on_several_threads_is_the_oracles_to_rounding(rows):
+# Blocks of one size or the other, on any threads; so many rows that weights have a kernel too.
+@pytest.mark.parametrize(("cell", "rows", "reverse"), [("lstm", 101, True), ("gru", 100, False)])
+def test_a_large_batch_on_several_threads_is_the_oracles_to_rounding(cell, rows, reverse):
     pytest.importorskip("numba", reason="kernels are compiled by Numba, which is not installed")
     generator = np.random.default_rng(3)
-    shapes = [(3, rows, 17), (256, 17), (256, 64), (256,), (256,)]
+    wide = CELLS[cell] * 64
+    shapes = [(6, rows, 17), (wide, 17), (wide, 64), (wide,), (wide,)]
     values = [(0.1 * generator.normal(size=shape)).astype("f4") for shape in shapes]
     nodes = [graph.placeholder(x.shape) for x in values]
-    last = graph.recurrent(*nodes, cell="lstm", reverse=True).last
+    last = graph.recurrent(*nodes, cell=cell, reverse=reverse).last
     wanted = [last, *graph.gradients(graph.sum(last), nodes)]
     feeds = dict(zip(nodes, values, strict=True))
     compiled = graph.evaluate(wanted, feeds, ops_for("cpu"))

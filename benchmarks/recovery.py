@@ -1,0 +1,204 @@
+"""How long a run takes to recover from the death of a rank, and what is paid for it beforehand.
+
+restart_s (s)
+    ``diel run --restarts``: from the SIGKILL of a trainer to the first trial that is recorded after
+    the restart. Of it:
+restart_ended_s
+    until mpiexec has ended all ranks, and the launcher has found out why;
+restart_begun_s
+    until new ranks have begun: mpiexec, Python, MPI, the checkpoint;
+restart_trial_s
+    until the sweep has its first trial.
+restart_mpich_s (s)
+    The first of these under MPICH: with ``--mpich PYTHON``, of an environment that has it.
+checkpoint_cost (%)
+    What checkpoints of a tuple space of 64 MiB, once a second, take from a module that uses it all
+    the time: puts and takes in a second, without them and with them.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import statistics
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+from harness import REPOSITORY, Result, compare, parser, report
+from launching import diel_run
+
+from diel import ANY
+
+sys.path.insert(0, str(REPOSITORY / "tests" / "workflows"))
+
+SWEEP = """\
+[[module]]
+name = "master"
+function = "modules.master:run"
+options.objective = "score"
+options.maximise = true
+options.seed = 1
+options.space.x = {{ from = 0, to = 99999, step = 1 }}
+[[module]]
+name = "trainer"
+function = "modules.trainer:run"
+copies = 2
+options = {{ train = "{script}:train" }}
+[[group]]
+name = "search"
+modules = ["master", "trainer"]
+"""
+TUPLES = """\
+[workflow]
+{checkpoints}
+[[module]]
+name = "user"
+function = "{script}:use_tuples"
+options = {{ seconds = {seconds} }}
+[[group]]
+name = "work"
+modules = ["user"]
+"""
+MEBIBYTES = 64
+PATIENCE_S = 30.0
+
+
+def train(parameters: dict[str, Any], report: object) -> dict[str, float]:
+    """Trial: wait for a hundredth of a second."""
+    time.sleep(0.01)
+    return {"score": parameters["x"]}
+
+
+def use_tuples(ctx: Any) -> float:
+    """Module: fill the tuple space, then put and take small values; return how many a second."""
+    for number in range(MEBIBYTES):
+        ctx.tuples.tput(("large", number), bytes(2**20))
+    ctx.tuples.flush()
+    count, end_s = 0, time.perf_counter() + ctx.options["seconds"]
+    while time.perf_counter() < end_s:
+        for _ in range(50):
+            ctx.tuples.tput("small", 1.0)
+            ctx.tuples.tget("small")
+        count += 50
+    ctx.tuples.collect(("large", ANY))
+    return count / float(ctx.options["seconds"])
+
+
+# -- restarts -------------------------------------------------------------------------------------
+
+
+def recovered_s(python: str, kills: int, folder: Path) -> list[dict[str, float]]:
+    """Kill a trainer so often, and return the seconds of each part of what follows."""
+    from kills import family, rank_of
+
+    (folder / "w.toml").write_text(SWEEP.format(script=Path(__file__).resolve()))
+    line = [python, "-m", "diel", "run", "--restarts", str(kills + 1), "w.toml"]
+    output = folder / "output.txt"
+    with output.open("wb") as file:
+        process = subprocess.Popen(line, cwd=folder, stdout=file, stderr=file)
+    found = []
+    try:
+        wait_for(lambda: list(folder.glob("runs/*/sweeps/*/trials.jsonl")))
+        (ledger,) = folder.glob("runs/*/sweeps/*/trials.jsonl")
+        journal = ledger.parents[2] / "journal.jsonl"
+        for number in range(kills):
+            size = ledger.stat().st_size
+            wait_for(lambda size=size: ledger.stat().st_size > size + 1000)
+            victim = next(pid for pid in family(process.pid) if rank_of(pid) == 3)
+            os.kill(victim, signal.SIGKILL)
+            killed_s = time.time()
+            times = wait_for(lambda number=number: start_after(journal, number + 1))
+            size = ledger.stat().st_size
+            wait_for(lambda size=size: ledger.stat().st_size > size)
+            ended_s, begun_s, trial_s = times["RunLost"], times["RunStarted"], time.time()
+            found.append(
+                {
+                    "restart_s": trial_s - killed_s,
+                    "restart_ended_s": ended_s - killed_s,
+                    "restart_begun_s": begun_s - ended_s,
+                    "restart_trial_s": trial_s - begun_s,
+                }
+            )
+    except RuntimeError as error:
+        raise RuntimeError(f"{error}: {output.read_text()[-2000:]}") from error
+    finally:
+        process.terminate()
+        process.wait()
+    return found
+
+
+def wait_for(find: Callable[[], Any]) -> Any:
+    """Return what is found, as soon as it is something."""
+    deadline_s = time.monotonic() + PATIENCE_S
+    while not (found := find()):
+        if time.monotonic() > deadline_s:
+            raise RuntimeError(f"the run has not gone on within {PATIENCE_S:g} s")
+        time.sleep(0.01)
+    return found
+
+
+def start_after(journal: Path, restart: int) -> dict[str, float]:
+    """Return when a restart was decided upon and had begun; nothing before that."""
+    times: dict[str, float] = {}
+    for line in journal.read_bytes().split(b"\n")[:-1]:
+        record = json.loads(line)
+        if record["event"] == "RunLost" and record.get("restart") == restart:
+            times["RunLost"] = record["time_s"]
+        elif record["event"] == "RunStarted" and times:
+            times["RunStarted"] = record["time_s"]
+    return times if "RunStarted" in times else {}
+
+
+def restart_rows(python: str, kills: int, names: dict[str, str]) -> list[Result]:
+    with tempfile.TemporaryDirectory() as name:
+        parts = recovered_s(python, kills, Path(name))
+    return [
+        compare(row, [part[key] for part in parts], None, "none", "s") for key, row in names.items()
+    ]
+
+
+# -- what is paid beforehand ----------------------------------------------------------------------
+
+
+def checkpoint_cost_percent(seconds: float, rounds: int) -> list[float]:
+    """Return by how many percent checkpoints slow down a module that uses tuples all the time."""
+    found = []
+    with tempfile.TemporaryDirectory() as name:
+        file = Path(name, "w.toml")
+        for _ in range(rounds):
+            rates = []
+            for checkpoints in ("", 'checkpoint_every = "1 s"'):
+                script = Path(__file__).resolve()
+                file.write_text(
+                    TUPLES.format(checkpoints=checkpoints, script=script, seconds=seconds)
+                )
+                ran = diel_run(file, Path(name))
+                rates.append(ran.of("CopyFinished")[0]["returned"])
+            found.append(100 * (1 - rates[1] / rates[0]))
+    return found
+
+
+def main() -> None:
+    options = parser(__doc__)
+    options.add_argument("--mpich", metavar="PYTHON", help="of an environment with MPICH")
+    options = options.parse_args()
+    kills = 3 if options.quick else 10
+    names = {key: key for key in ("restart_s", "restart_ended_s", "restart_begun_s")}
+    names["restart_trial_s"] = "restart_trial_s"
+    rows = restart_rows(sys.executable, kills, names)
+    if options.mpich:
+        rows += restart_rows(options.mpich, kills, {"restart_s": "restart_mpich_s"})
+    seconds, rounds = (3.0, 1) if options.quick else (10.0, 3)
+    costs = checkpoint_cost_percent(seconds, rounds)
+    rows.append(Result("checkpoint_cost", statistics.median(costs), None, "none", "%", None))
+    report(rows, options.json)
+
+
+if __name__ == "__main__":
+    main()
