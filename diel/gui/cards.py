@@ -2,17 +2,17 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Any, Final
 
 from nicegui import ui
 
-from diel.gui.site import Site, address
+from diel.gui.site import Site, address, printable
 from diel.run.directory import RunDirectory
 
-CONFIG: Final = {"displayModeBar": False, "responsive": True}
-"""Of every figure, for Plotly."""
+FIGURES: Final = "figures.js"
 TITLES: Final = {
     "history": "History",
     "cost": "Quality against training time",
@@ -30,8 +30,8 @@ WIDE: Final = ("parallel", "timeline")
 def fact(name: str, value: str, style: str = "") -> Iterator[None]:
     """Show a number with its name above; what is built within stands below."""
     with ui.element("div").classes("sweep-fact"):
-        ui.label(name).classes("sweep-fact-name")
-        ui.label(value).classes(f"sweep-fact-value {style}")
+        ui.label(printable(name)).classes("sweep-fact-name")
+        ui.label(printable(value)).classes(f"sweep-fact-value {style}")
         with ui.element("div").classes("sweep-fact-about"):
             yield
 
@@ -46,18 +46,38 @@ def card(name: str, note: str) -> ui.element:
     return section
 
 
-def plot(name: str, figure: dict[str, Any]) -> ui.plotly:
-    """Show a figure of a sweep, by its name."""
-    return (
-        ui.plotly({**figure, "config": CONFIG})
-        .classes("sweep-plot")
-        .props(f'aria-label="{TITLES.get(name, name)}" role="img"')
-    )
+class FigureElement:
+    """The place of a figure, which figures.js draws there: of Plotly's figures what ours are.
+
+    The page has `FIGURES` among its scripts.
+    """
+
+    def __init__(self, title: str) -> None:
+        self._place = ui.element("div").classes("sweep-plot").props(f'aria-label="{title}"')
+        self._place.props('role="figure"')
+        self._shown: dict[str, Any] | None = None
+
+    def show(self, figure: dict[str, Any]) -> None:
+        """Show a figure, in place of the one before."""
+        if figure != self._shown:
+            self._shown = figure
+            call_script("diel.figures.show", self._place.html_id, figure)
+
+
+def call_script(function: str, *values: Any) -> None:
+    """Call a function of a page's scripts in the browser with plain values."""
+    ui.run_javascript(f"{function}({', '.join(map(json.dumps, values))})")
 
 
 def heading(text: str) -> None:
     """Show the title of a card."""
     ui.label(text).props('role="heading" aria-level="2"').classes("sweep-card-title")
+
+
+def copy_button(text: str) -> None:
+    """Show a button that copies a text."""
+    button = ui.button("Copy", icon="content_copy").props("flat dense no-caps")
+    button.on("click", js_handler=f"(event) => diel.copy(event, {json.dumps(text)})")
 
 
 def follow_theme(on_change: Callable[[str], Any]) -> None:
@@ -72,4 +92,8 @@ def links_of_run(site: Site, directory: RunDirectory, name: str) -> None:
     with ui.element("nav").classes("sweep-links").props('aria-label="This run"'):
         ui.link("run", address("/run", path=path))
         ui.link("sweep", address("/sweep", path=path, name=name))
+        reports = [file.name for file in directory.reports()]
+        for file in reports or ["report.html"]:
+            words = "report" if len(reports) < 2 else file
+            ui.link(words, address("/report", path=path, file=file))
         ui.link("compare", address("/compare", path=path))

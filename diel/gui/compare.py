@@ -10,8 +10,8 @@ from fastapi import Request
 from nicegui import run, ui
 
 from diel.errors import DielError
-from diel.gui.cards import CONFIG, card, follow_theme, heading, plot
-from diel.gui.site import Site, address, frame, page
+from diel.gui.cards import FIGURES, TITLES, FigureElement, card, follow_theme, heading
+from diel.gui.site import Site, address, frame, page, text_table
 from diel.loading.sweeps import WatchedSweep, compare_sweeps, named_sweeps
 from diel.run.directory import RunDirectory
 from diel.text import format_value
@@ -31,7 +31,7 @@ def add_pages(site: Site) -> None:
     def compare(request: Request) -> None:
         given = request.query_params.getlist("path")[:_MOST_COMPARED]
         directories = [RunDirectory(site.resolve_run(path)) for path in given]
-        with frame(site, "Compare sweeps"):
+        with frame(site, "Compare sweeps", FIGURES):
             comparison = _Comparison(site, directories)
             ui.timer(0, comparison.offer, once=True)
             if directories:
@@ -51,7 +51,7 @@ class _Comparison:
         self._best.visible = False
         self._cards = ui.element("div").classes("sweep-cards")
         self._sweeps: dict[str, WatchedSweep] = {}
-        self._plots: dict[str, ui.plotly] = {}
+        self._plots: dict[str, FigureElement] = {}
         self._theme = self._drawn_theme = ""
         follow_theme(self._take_theme)
         self._is_looking, self._is_new = False, True
@@ -101,11 +101,10 @@ class _Comparison:
             return
         self._show_best(found["rows"])
         for name, figure in found["figures"].items():
-            if name in self._plots:
-                self._plots[name].update_figure({**figure, "config": CONFIG})
-            else:
+            if name not in self._plots:
                 with self._cards, card(name, _COMPARED_NOTES.get(name, "")):
-                    self._plots[name] = plot(name, figure)
+                    self._plots[name] = FigureElement(TITLES[name])
+            self._plots[name].show(figure)
 
     def _show_best(self, rows: Sequence[Mapping[str, Any]]) -> None:
         columns = list(dict.fromkeys(name for row in rows for name in row))
@@ -113,17 +112,13 @@ class _Comparison:
         self._best.visible = True
         with self._best:
             heading("The best of each")
-            with ui.element("div").classes("sweep-scrolls"), ui.element("table"):
-                with ui.element("tr"):
-                    for name in columns:
-                        with ui.element("th"):
-                            ui.label(name)
-                for row in rows:
-                    with ui.element("tr"):
-                        for name in columns:
-                            value = row.get(name)
-                            with ui.element("td"):
-                                ui.label("–" if value is None else format_value(value))
+            with ui.element("div").classes("sweep-scrolls"):
+                text_table(columns, [[_shown(row.get(name)) for name in columns] for row in rows],
+                           "The best of each")  # fmt: skip
+
+
+def _shown(value: Any) -> str:
+    return "–" if value is None else format_value(value)
 
 
 def _compare_address(paths: Sequence[str]) -> str:

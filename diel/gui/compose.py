@@ -11,8 +11,9 @@
 from __future__ import annotations
 
 import contextlib
+import functools
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Final
 
@@ -20,12 +21,15 @@ from nicegui import background_tasks, run, ui
 from nicegui.events import GenericEventArguments, ValueChangeEventArguments
 
 from diel.errors import DielError, PageError, Problem
-from diel.gui.compose_files import NEW_FILE, Files, button, tell
+from diel.gui.compose_files import NEW_FILE, NEW_SWEEP, Files, button, menu_line, tell
 from diel.gui.compose_form import Form, Selected
 from diel.gui.compose_launch import Launcher
+from diel.gui.editor import TextEditor
 from diel.gui.inspection import Inspection
 from diel.gui.inspector import Inspector, code_state
 from diel.gui.site import Site, frame, page
+from diel.loading.sweeps import new_sweep
+from diel.text import as_tables
 from diel.workflow.document import Document
 from diel.workflow.drawing import drawing_of_draft
 from diel.workflow.load import draft_of_text, place_of
@@ -38,25 +42,42 @@ _QUIET_S: Final = 0.3  # after the last edit, before options are checked
 _STILL_S: Final = 1.0  # after the last key, before lines of the editor are marked
 _ONE_STEP_S: Final = 2.0  # keys typed within it are one step back
 _EMPTY: Final = "# A new workflow: add a module, then a group that runs it.\n"
+_SWEEP: Final = """\
+# A sweep: the master chooses points of its space, and copies of the trainer try them.
+# Say what the trainer trains on, and what the master is to try.
+
+"""
+_OWN_MODULES: Final = (
+    ("function of your own", "Python, called on each rank with a context",
+     {"name": "worker", "function": "./worker.py:run"}),
+    ("program", "Any executable, with its arguments",
+     {"name": "program", "executable": ["./program"]}),
+)  # fmt: skip
+"""Modules that can be added beside those that packages offer."""
 
 
 def add_pages(site: Site) -> None:
     """Add the page that composes a workflow."""
 
     @page("/compose")
-    async def compose(file: str = "") -> None:
+    async def compose(file: str = "", new: str = "") -> None:
         path = site.resolve(file) if file else None
         if path is not None and path.suffix != ".toml":
             raise PageError(f"{file} is no workflow file: those end in .toml")
-        text = await run.io_bound(_read, path) or ""
+        sweep = await run.io_bound(new_sweep) or {}
+        text = await run.io_bound(_begin_with, path, sweep if new == NEW_SWEEP else {}) or ""
         title = site.name_of(path) if path is not None else "A new workflow"
         with frame(site, title):
-            Composer(site, path, text).build()
+            composer = Composer(site, path, text, sweep.get("module", ()))
+            if path is None and new == NEW_SWEEP and (names := composer.names("module")):
+                composer.selected = Selected("module", names[-1])  # which lacks what it trains on
+            composer.build()
 
 
-def _read(path: Path | None) -> str:
+def _begin_with(path: Path | None, tables: Mapping[str, Any]) -> str:
+    """Return what a file says, or what a new one begins with: tables, if there are any."""
     if path is None:
-        return _EMPTY
+        return f"{_SWEEP}{as_tables(tables)}" if tables else _EMPTY
     try:
         return read_source(path)
     except SourceProblem as error:
@@ -73,10 +94,15 @@ class Composer:
         The file; None as long as it has no name.
     text : str
         What the file says.
+    of_sweeps : sequence of mapping
+        Modules of a sweep, which can be added.
     """
 
-    def __init__(self, site: Site, path: Path | None, text: str) -> None:
+    def __init__(
+        self, site: Site, path: Path | None, text: str, of_sweeps: Sequence[Mapping[str, Any]]
+    ) -> None:
         self.site = site
+        self._of_sweeps = of_sweeps
         self.path = path
         self.document = Document(text, path or site.folder / NEW_FILE)
         self.inspection = Inspection()
@@ -112,7 +138,7 @@ class Composer:
             with ui.element("section").classes("compose-pane").props('aria-label="Form"'):
                 self.form = Form(self)
             with ui.element("section").classes("compose-pane").props('aria-label="Text"'):
-                self.editor = ui.codemirror(
+                self.editor = TextEditor(
                     self.document.text,
                     language="TOML",
                     on_change=self._take_typed,
@@ -127,12 +153,13 @@ class Composer:
         ui.on("diel_theme", lambda event: self._take_theme(event.args is True))
         ui.timer(_LOOK_EVERY_S, self._look)
         ui.context.client.on_delete(self._inspector.stop)
-        ui.run_javascript("diel.compose('compose-graph'); diel.followTheme()")
+        ui.run_javascript("diel.keepFocus(); diel.followTheme()")
         self.show()
 
     def _build_edits(self) -> None:
         with ui.element("div").classes("compose-bar").props('role="toolbar" aria-label="Edit"'):
-            button("Add module", "add_box", self.add_module)
+            with button("Add module", "add_box"), ui.menu():
+                self._list_modules()
             button("Add group", "library_add", self.add_group)
             self._connect = _menu("Runs before", "arrow_downward")
             self._inside = _menu("Put inside", "move_down")
@@ -150,8 +177,8 @@ class Composer:
         draft = self.document.draft
         is_known = self.inspection.source == self.document.text
         problems = self.inspection.problems if is_known else self.document.problems()
-        if not keep_editor and self.editor.value != self.document.text:
-            self.editor.value = self.document.text
+        if not keep_editor:
+            self.editor.show(self.document.text)
         if self.selected is not None and not self.selected.is_in(self.document):
             self.selected = None
         if draft.document or not self.document.text.strip():
@@ -303,16 +330,25 @@ class Composer:
             if isinstance(entry, dict) and isinstance(entry.get("name"), str)
         ]
 
-    def add_module(self) -> None:
-        """Add a module, to the chosen group if it can have one."""
+    def _list_modules(self) -> None:
+        """Build the menu of modules that can be added."""
+        for title, words, table in _OWN_MODULES:
+            menu_line(title, words, functools.partial(self.add_module, table))
+        for each in self._of_sweeps:
+            words = f"{each['function']}, which comes with diel"
+            menu_line(f"sweep {each['name']}", words, functools.partial(self.add_module, each))
+
+    def add_module(self, table: Mapping[str, Any]) -> None:
+        """Add a module with these keys, to the chosen group if it can have one."""
         with self.refusals_told():
-            name = self.document.free_name("module", "module")
+            keys = dict(table)
+            name = self.document.free_name("module", keys.pop("name"))
             group = ""
             if self.selected is not None and self.selected.kind == "group":
                 index = self.document.index_of("group", self.selected.name)
                 if not self.document.get(("group", index, "groups")):
                     group = self.selected.name
-            if self.edit("add_module", name, {"function": f"./{name}.py:run"}, group):
+            if self.edit("add_module", name, keys, group):
                 self.choose(Selected("module", name))
 
     def add_group(self) -> None:

@@ -3,15 +3,17 @@
 from __future__ import annotations
 
 import contextlib
+import functools
 import os
 import tempfile
 from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
-from nicegui import run, ui
+from nicegui import Client, run, ui
 
 from diel.errors import DielError, EditRefused, PageError
+from diel.frozen import Frozen
 from diel.gui.site import address
 from diel.workflow.examples import Example, copy_example, list_examples
 from diel.workflow.source import SourceProblem, read_source
@@ -20,6 +22,9 @@ if TYPE_CHECKING:
     from diel.gui.compose import Composer
 
 NEW_FILE: Final = "untitled.toml"
+NEW_SWEEP: Final = "sweep"
+"""In the address of a page that begins with a sweep."""
+_OTHERS_EVERY_S: Final = 1.0
 
 
 def _umask() -> int:
@@ -32,33 +37,53 @@ _UMASK: Final = _umask()
 """Read once, since to read it is to change it for all threads."""
 
 
-class Unsaved:
-    """Texts that pages have not saved, by file, as long as the server runs.
+class Draft(Frozen):
+    """A text that a page has not saved."""
 
-    A page that has lost its connection begins anew, and can take them back.
+    page: str
+    text: str
+
+
+class Drafts:
+    """Texts that pages have not saved, by file and page, as long as the server runs.
+
+    A page that has lost its connection begins anew, and can take them back; of two pages on one
+    file each has its own.
     """
 
     def __init__(self, most: int = 50) -> None:
         self._most = most
-        self._texts: dict[Path, str] = {}
+        self._texts: dict[tuple[Path, str], str] = {}
 
-    def of(self, file: Path) -> str | None:
-        """Return the text of a file; None if all was saved."""
-        return self._texts.get(file)
+    def of_others(self, file: Path, page: str) -> Draft | None:
+        """Return the latest text of a file that another page has not saved; None without any."""
+        for (other_file, other), text in reversed(self._texts.items()):
+            if other_file == file and other != page:
+                return Draft(other, text)
+        return None
 
-    def keep(self, file: Path, text: str) -> None:
+    def keep(self, file: Path, page: str, text: str) -> None:
         """Keep a text; those that have not changed for longest go where there are too many."""
-        self._texts.pop(file, None)
-        self._texts[file] = text
+        if self._texts.get((file, page)) == text:
+            return
+        self.drop(file, page)
+        self._texts[file, page] = text
         while len(self._texts) > self._most:
             del self._texts[next(iter(self._texts))]
 
-    def drop(self, file: Path) -> None:
+    def drop(self, file: Path, page: str) -> None:
         """Forget a text, which was saved or given up."""
-        self._texts.pop(file, None)
+        self._texts.pop((file, page), None)
 
 
-_unsaved: Final = Unsaved()
+_drafts: Final = Drafts()
+_GONE: Final = "This was edited on a page that has not saved it."
+_OPEN: Final = "This is edited on another page too, which has not saved it."
+
+
+def _is_open(page: str) -> bool:
+    client = Client.instances.get(page)
+    return client is not None and client.has_socket_connection
 
 
 class Files:
@@ -68,11 +93,13 @@ class Files:
         self._composer = composer
         self._site = composer.site
         self._began_as = composer.document.text
-        self._has_kept = False
+        self._page = ui.context.client.id
         self._on_disk = composer.document.text if composer.path is not None else ""
-        found = _unsaved.of(composer.document.file)
-        self._offered = None if found == composer.document.text else found
+        self._offered: Draft | None = None
+        self._left: Draft | None = None  # which nobody here wants
         self._build()
+        self._offer_drafts()
+        ui.timer(_OTHERS_EVERY_S, self._offer_drafts)
 
     def _build(self) -> None:
         with ui.element("div").classes("compose-bar").props('role="toolbar" aria-label="File"'):
@@ -84,39 +111,54 @@ class Files:
                 pass
             self._files.on("show", self._list_files)
             with button("New", "note_add"), ui.menu():
-                ui.menu_item("an empty workflow", lambda: ui.navigate.to(address("/compose")))
+                for title, words, place in (
+                    ("a sweep", "A master, a trainer and a space of parameters, to be filled in.",
+                     address("/compose", new=NEW_SWEEP)),
+                    ("an empty workflow", "Modules and groups of your own.", address("/compose")),
+                ):  # fmt: skip
+                    menu_line(title, words, lambda place=place: ui.navigate.to(place))
+                ui.separator()
                 for example in list_examples():
-                    with ui.menu_item(
-                        example.name, lambda example=example: self._copy_example(example)
-                    ):
-                        ui.tooltip(example.text)
+                    copy = functools.partial(self._copy_example, example)
+                    menu_line(example.name, example.text, copy)
         with ui.element("div").classes("compose-bar").props('role="status"') as self._offer:
-            ui.label("This was edited on a page that has not saved it.")
+            self._whose = ui.label()
             button("Take the edits back", "restore", self._take_offered)
-            button("Forget them", None, self._forget_offered)
+            self._forget = button("Forget them", None, self._leave_offered)
+
+    def _offer_drafts(self) -> None:
+        """Offer what another page has not saved of this file."""
+        document = self._composer.document
+        found = _drafts.of_others(document.file, self._page)
+        if found is None or found.text == document.text or found == self._left:
+            self._offered = None
+        else:
+            self._offered = found
+            is_open = _is_open(found.page)
+            self._whose.text = _OPEN if is_open else _GONE
+            self._forget.text = "Leave them" if is_open else "Forget them"
         self._offer.set_visibility(self._offered is not None)
 
     def _take_offered(self) -> None:
-        text, self._offered = self._offered, None
-        self._offer.set_visibility(False)
-        if text is not None:
-            self._composer.edit("replace_text", text)
+        taken = self._offered
+        self._leave_offered()
+        if taken is not None:
+            self._composer.edit("replace_text", taken.text)
 
-    def _forget_offered(self) -> None:
-        self._offered = None
-        self._offer.set_visibility(False)
-        _unsaved.drop(self._composer.document.file)
+    def _leave_offered(self) -> None:
+        self._left = self._offered
+        if self._left is not None and not _is_open(self._left.page):
+            _drafts.drop(self._composer.document.file, self._left.page)
+        self._offer_drafts()
 
     def _keep(self) -> None:
         """Keep what is not saved for pages that come after this one."""
         document = self._composer.document
         is_new = self._composer.path is None and document.text == self._began_as
         if not self.is_saved and not is_new:
-            _unsaved.keep(document.file, document.text)
-            self._has_kept = True
-        elif self._has_kept:  # else it is another page's
-            _unsaved.drop(document.file)
-            self._has_kept = False
+            _drafts.keep(document.file, self._page, document.text)
+        else:
+            _drafts.drop(document.file, self._page)
 
     def show(self) -> None:
         """Show whether there is something to save."""
@@ -159,8 +201,7 @@ class Files:
             await run.io_bound(write_atomically, path, text)
             self._on_disk = text
             if path != self._composer.path:
-                if self._has_kept:
-                    _unsaved.drop(self._composer.document.file)
+                _drafts.drop(self._composer.document.file, self._page)
                 self._composer.path = path
                 self._composer.document.file = path
                 ui.navigate.history.replace(address("/compose", file=self._site.name_of(path)))
@@ -221,6 +262,13 @@ def tell(error: DielError) -> None:
 def button(text: str, icon: str | None, on_click: Callable[..., Any] | None = None) -> ui.button:
     """Build a flat button, as toolbars have them."""
     return ui.button(text, icon=icon, on_click=on_click).props("flat dense no-caps")
+
+
+def menu_line(title: str, words: str, on_click: Callable[..., Any]) -> None:
+    """Build an entry of a menu with a line below that says what it is."""
+    with ui.menu_item(on_click=on_click), ui.item_section():
+        ui.item_label(title)
+        ui.item_label(words).props("caption").classes("compose-caption")
 
 
 async def _confirmed(words: str, yes: str) -> bool:

@@ -3,22 +3,27 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
+from itertools import chain
 from typing import TYPE_CHECKING, Any, Final
 
 from nicegui import ui
 
 from diel.errors import DielError, Problem
 from diel.frozen import Frozen
+from diel.gui.compose_tables import LAYER, TableList, as_lines, kind_of
 from diel.gui.forms import (
     PARAMETER_KINDS,
     FormField,
     Parameter,
     fields_of,
     parameter_of,
+    safe,
     shown,
     typed,
     value_of,
 )
+from diel.gui.inspection import Variants
+from diel.gui.site import text_table
 from diel.workflow.load import place_of
 from diel.workflow.model import Group, Module, TupleSpace, WorkflowTable
 from diel.workflow.source import Place
@@ -35,6 +40,7 @@ _COMMON: Final = {
     "workflow": ("name",),
     "tuple_space": ("servers",),
 }
+_EITHER: Final = {"function": "executable", "executable": "function"}
 _NAMED: Final = {"modules": "module", "groups": "group", "depends": "group"}
 _POINTS_SHOWN: Final = 3
 _FEW: Final = 6
@@ -86,7 +92,7 @@ class Form:
         """Show what is chosen, with the problems of its fields."""
         tables = self._tables()
         fields = [(place, field.label, field.kind) for place, some in tables for field in some]
-        shape = fields, self._space_names(tables)
+        shape = fields, self._space_names(tables), self._kinds_of_tables(tables)
         if shape != self._shape:
             self._shape = shape
             self._places = [place for place, _ in tables]
@@ -96,7 +102,7 @@ class Form:
             with self._box:
                 self._build(tables)
         selected = self._composer.selected
-        self._title.text = f"{selected.kind} {selected.name}" if selected else "The file"
+        self._title.text = f'{selected.kind.title()} "{selected.name}"' if selected else "The file"
         for entry in self._entries:
             entry.update()
         self._tell(problems)
@@ -117,8 +123,8 @@ class Form:
             return [(place, list(fields_of(Group)))]
         fields = [(place, list(fields_of(Module, without=(_OPTIONS,))))]
         options = composer.inspection.fields.get(selected.name)
-        if options is not None:
-            fields.append(((*place, _OPTIONS), options))
+        if options is not None:  # above: what a module needs is there
+            fields.insert(0, ((*place, _OPTIONS), options))
         elif composer.document.get((*place, "executable")) is None:
             given = composer.document.get((*place, _OPTIONS))
             names = list(given) if isinstance(given, dict) else []
@@ -132,6 +138,27 @@ class Form:
             for field in fields
             if field.kind == "space"
         ]
+
+    def _kinds_of_tables(self, tables: list[tuple[Place, list[FormField]]]) -> list[Any]:
+        """Return what decides which fields there are for options that are tables themselves."""
+        found: list[Any] = []
+        for place, fields in tables:
+            for field in fields:
+                key, value = self._key_of(field), self._composer.document.get((*place, *field.path))
+                if field.kind == "variant":
+                    found.append(kind_of(key, value))
+                elif field.kind == "tables":
+                    found += [kind_of(key, each) for each in value or ()]
+        return found
+
+    def _variants_of(self, field: FormField) -> Variants | None:
+        selected = self._composer.selected
+        options = self._composer.inspection.variants.get(selected.name, {}) if selected else {}
+        return options.get(field.label)
+
+    def _key_of(self, field: FormField) -> str:
+        variants = self._variants_of(field)
+        return variants.key if variants is not None else ""
 
     def _space(self, place: Place) -> dict[str, Any]:
         space = self._composer.document.get(place)
@@ -161,31 +188,62 @@ class Form:
             if is_options or len(tables) > 1:
                 heading = "Options" if is_options else f"[{kind}]" if len(place) == 1 else "Keys"
                 ui.label(heading).props('role="heading" aria-level="3"').classes("compose-subhead")
-            rest = []
-            for field in fields:
-                is_given = self._composer.document.get((*place, *field.path)) is not None
-                is_common = field.label in _COMMON[kind] and not is_options
-                is_common |= field.is_required or field.kind in ("space", "module")
-                if is_given or is_common or (is_options and len(fields) <= _FEW):
-                    self._build_field(place, field)
-                else:
-                    rest.append(field)
-            if rest:
-                words = f"{len(rest)} more {'options' if is_options else 'keys'}"
-                with ui.expansion(words).classes("compose-more").props("dense"):
-                    for field in rest:
-                        self._build_field(place, field)
+            common = () if is_options else _COMMON[kind]
+            self.build_fields(place, fields, common, "options" if is_options else "keys")
             is_free = (
                 is_options
                 and (selected.name if selected else "") not in self._composer.inspection.fields
             )
             if is_free:
-                self._build_new(place, "Add an option", "1")
+                self._build_new(place, "Add an option", [], lambda name: "")
 
-    def _build_field(self, place: Place, field: FormField) -> None:
+    def _is_ruled_out(self, place: Place) -> bool:
+        """Whether the file has the key in whose place this one would stand."""
+        other = _EITHER.get(str(place[-1]))
+        document = self._composer.document
+        return other is not None and document.get((*place[:-1], other)) is not None
+
+    def build_fields(
+        self,
+        place: Place,
+        fields: Sequence[FormField],
+        common: Sequence[str],
+        words: str,
+        of: str = "",
+    ) -> None:
+        """Build the fields of a table; those that it has, and the common ones, above the fold.
+
+        Parameters
+        ----------
+        place : Place
+            Of the table.
+        fields : sequence of FormField
+        common : sequence of str
+            Labels of those that are shown even where the table does not have them.
+        words : str
+            What the others are called.
+        of : str, optional
+            Which of several tables it is, where labels of fields alone are not enough.
+        """
+        rest = []
+        for field in sorted(fields, key=lambda field: not _is_at_top(field)):
+            is_given = self._composer.document.get((*place, *field.path)) is not None
+            is_common = field.label in common and not self._is_ruled_out((*place, *field.path))
+            is_common |= field.is_first or field.kind in ("space", "module", "variant", "tables")
+            if is_given or is_common or (words != "keys" and len(fields) <= _FEW):
+                self._build_field(place, field, of)
+            else:
+                rest.append(field)
+        if rest:
+            with ui.expansion(f"{len(rest)} more {words}").classes("compose-more").props("dense"):
+                for field in rest:
+                    self._build_field(place, field, of)
+
+    def _build_field(self, place: Place, field: FormField, of: str = "") -> None:
         if field.kind == "table":
             ui.label(field.label).classes("compose-subhead")
             return
+        variants = self._variants_of(field) if not of else None
         with ui.element("div").classes("compose-field"):
             with ui.element("div").classes("compose-label"):
                 ui.label(field.label).classes("compose-key")
@@ -196,15 +254,31 @@ class Form:
             if field.kind == "space":
                 self._build_space((*place, *field.path), field)
                 return
+            if field.kind == "tables" and variants is not None:
+                TableList(self._composer, self, (*place, *field.path), field, variants).build()
+                return
             element = self._input((*place, *field.path), field)
-            element.props(f'outlined dense aria-label="{_safe(field.label)}"')
+            label = f"{field.label} of {of}" if of else field.label
+            element.props(f'outlined dense aria-label="{safe(label)}"')
             element.classes("compose-input")
+            lines = ui.label().classes("compose-lines")
 
         def update() -> None:
             self._update(entry)
+            lines.text = "" if field.kind == "variant" else as_lines(self._given(entry.place))
+            lines.set_visibility(bool(lines.text))
 
         entry = _Entry((*place, *field.path), field, element, update)
         self._entries.append(entry)
+        if field.kind == "variant" and variants is not None:
+            kind = kind_of(variants.key, self._composer.document.get((*place, *field.path)))
+            inside = variants.fields.get(kind or field.default.strip('"'), [])
+            with ui.element("div").classes("compose-inside"):
+                self.build_fields((*place, *field.path), inside, (), "options", field.label)
+
+    def add_row(self, place: Place, error: ui.label, update: Callable[[], None]) -> None:
+        """Have problems of a place shown in a label, and a function called at each showing."""
+        self._entries.append(_Entry(place, _plain(str(place[-1])), _RowError(error), update))
 
     def _input(self, place: Place, field: FormField) -> Any:
         def commit() -> None:
@@ -225,13 +299,28 @@ class Form:
                 "switch": ["true", "false"],
             }[field.kind]
             element = ui.select(names, clearable=True, value=None, on_change=commit)
-            element.props(f'placeholder="{_safe(field.default)}"')
+            element.props(f'placeholder="{safe(field.default)}"')
         else:
-            element = ui.input(autocomplete=list(field.choices) or None)
+            element = ui.input(autocomplete=self._suggestions(place, field) or None)
             element.on("blur", commit).on("keydown.enter", commit)
             hint = f"default {field.default}" if field.default else field.accepts
             element.props["placeholder"] = hint
         return element
+
+    def _suggestions(self, place: Place, field: FormField) -> list[str]:
+        """Return what is commonly written: in a list of tables also the space's parameters."""
+        composer = self._composer
+        is_in_list = any(isinstance(step, int) for step in place[2:])
+        names = [
+            f"${name}"
+            for module, fields in composer.inspection.fields.items()
+            for each in fields
+            if each.kind == "space" and is_in_list and module in composer.names("module")
+            for name in self._space(
+                ("module", composer.document.index_of("module", module), _OPTIONS, *each.path)
+            )
+        ]
+        return [*field.choices, *dict.fromkeys(names)]
 
     # -- values -----------------------------------------------------------------------------------
 
@@ -244,9 +333,14 @@ class Form:
             )
         if entry.field.kind in ("choice", "module"):
             return value if isinstance(value, str) else None
+        if entry.field.kind == "variant":
+            value = kind_of(self._key_of(entry.field), value)
         if entry.field.kind == "switch":
             return None if value is None else "true" if value is True else "false"
         return shown(entry.field, value)
+
+    def _given(self, place: Place) -> Any:
+        return self._composer.document.get(place)
 
     def _update(self, entry: _Entry) -> None:
         value, element = self._value(entry), entry.element
@@ -289,8 +383,13 @@ class Form:
             value = None if raw is None else raw == "true"
         else:
             value = typed(entry.field, str(raw or ""))
+        around = entry.place[:-1]
+        named = composer.document.get(around) if around else None
         if value is None:
             composer.edit("remove", entry.place)
+        elif isinstance(named, str):  # a table of which so far the name alone is said
+            keys = [self._key_of(each.field) for each in self._entries if each.place == around]
+            composer.edit("set", around, {keys[0]: named, entry.place[-1]: value})
         else:
             composer.edit("set", entry.place, value)
         self._take_back(entry)
@@ -324,6 +423,8 @@ class Form:
         """Show what the sweep of a module will do, or the layers of its network."""
         self._facts.clear()
         selected, inspection = self._composer.selected, self._composer.inspection
+        if selected is None:
+            self._show_boundaries()
         if selected is None or selected.kind != "module":
             return
         with self._facts:
@@ -335,43 +436,55 @@ class Form:
                     ui.label(point).classes("compose-help")
             rows = inspection.networks.get(selected.name)
             if rows:
-                self._show_network(rows)
+                names = [key for key in dict.fromkeys(chain(*rows)) if key != LAYER]
+                cells = [[row.get(name, "") for name in names] for row in rows]
+                text_table(names, cells, "Layers").classes("compose-layers")
+            if selected.name in inspection.failures:
+                ui.label(inspection.failures[selected.name]).classes("compose-error")
 
-    def _show_network(self, rows: list[dict[str, str]]) -> None:
-        names = list(dict.fromkeys(key for row in rows for key in row))
-        with ui.element("table").classes("compose-layers").props('aria-label="Layers"'):
-            with ui.element("tr"):
-                for name in names:
-                    with ui.element("th"):
-                        ui.label(name)
-            for row in rows:
-                with ui.element("tr"):
-                    for name in names:
-                        with ui.element("td"):
-                            ui.label(row.get(name, ""))
+    def _show_boundaries(self) -> None:
+        """Show what the file says of boundaries, which are edited in its text."""
+        boundaries = self._given(("boundary",))
+        with self._facts:
+            for number, table in enumerate(boundaries if isinstance(boundaries, list) else [], 1):
+                name = table.get("name") if isinstance(table, dict) else None
+                ui.label(f"boundary {name or number}").classes("compose-subhead")
+                ui.label(as_lines(table)).classes("compose-lines")
+                ui.label("It is edited in the text.").classes("compose-help")
 
     # -- search spaces ----------------------------------------------------------------------------
 
     def _build_space(self, place: Place, field: FormField) -> None:
-        for name in self._space(place):
+        table = self._space(place)
+        for name in table:
             self._build_parameter((*place, name))
-        self._build_new(place, "Add a parameter", "[]", field.choices)
+        self._build_new(
+            place,
+            "Add a parameter",
+            [name for name in field.choices if name not in table],
+            lambda name: field.starts.get(name, []),
+        )
 
     def _build_new(
-        self, place: Place, words: str, value: str, suggestions: Sequence[str] = ()
+        self,
+        place: Place,
+        words: str,
+        known: list[str],
+        start: Callable[[str], Any],
     ) -> None:
-        """Build what adds a key to a table."""
+        """Build what adds a key to a table: one that is known, or any other that is typed."""
 
         def add() -> None:
             name = str(element.value or "").strip()
             if name and self._composer.document.get((*place, name)) is None:
-                self._composer.edit("set", (*place, name), [] if value == "[]" else "")
+                self._composer.edit("set", (*place, name), start(name))
 
-        with ui.element("div").classes("compose-new"):
-            element = ui.input(autocomplete=list(suggestions) or None)
-            element.props(f'outlined dense placeholder="name" aria-label="{words}"')
-            element.on("keydown.enter", add)
-            ui.button(words, icon="add", on_click=add).props("flat dense no-caps")
+        element = ui.select(
+            known, label=f"{words}: choose it, or type its name and Enter", with_input=True,
+            new_value_mode="add-unique", on_change=add,
+        )  # fmt: skip
+        element.props(f'outlined dense hide-dropdown-icon aria-label="{words}"')
+        element.classes("compose-new")
 
     def _build_parameter(self, place: Place) -> None:
         composer = self._composer
@@ -380,10 +493,10 @@ class Form:
         with ui.element("div").classes("compose-parameter"):
             ui.label(name).classes("compose-key")
             kind = ui.select(list(PARAMETER_KINDS), value=parameter.kind)
-            kind.props(f'outlined dense aria-label="kind of {_safe(name)}"')
+            kind.props(f'outlined dense aria-label="kind of {safe(name)}"')
             box = ui.element("div").classes("compose-numbers")
             remove = ui.button(icon="delete", on_click=lambda: composer.edit("remove", place))
-            remove.props(f'flat dense aria-label="remove {_safe(name)}"')
+            remove.props(f'flat dense aria-label="remove {safe(name)}"')
         error = ui.label().classes("compose-error")
         texts: dict[str, Any] = {}
 
@@ -397,7 +510,7 @@ class Form:
             with box:
                 for key in PARAMETER_KINDS[str(kind.value)]:
                     element = ui.input(key, value=texts_of.get(key, ""))
-                    element.props(f'outlined dense aria-label="{key} of {_safe(name)}"')
+                    element.props(f'outlined dense aria-label="{key} of {safe(name)}"')
                     element.on("blur", commit).on("keydown.enter", commit)
                     texts[key] = element
 
@@ -442,10 +555,9 @@ class _RowError:
         self._label.text = words or ""
 
 
+def _is_at_top(field: FormField) -> bool:
+    return field.is_first and len(field.path) == 1
+
+
 def _plain(name: str) -> FormField:
     return FormField((name,), "value", "", "anything that TOML can write", "", "", (), False)
-
-
-def _safe(text: str) -> str:
-    """Return a text as it may stand in quotes of an element's properties."""
-    return "".join(sign for sign in text if sign not in '"\\' and sign >= " ")

@@ -14,11 +14,12 @@ from typing import TYPE_CHECKING, Any, Final
 from nicegui import run, ui
 
 from diel.errors import DielError, LaunchError, PageError
+from diel.executive.batch_job import job_for
+from diel.executive.batch_scripts import batch_script
 from diel.executive.launch import available_cores
-from diel.executive.sbatch import script_of_file
 from diel.gui.inspection import Places, places
 from diel.gui.processes import exit_code_of, start_command, wait_for
-from diel.gui.site import RUNS, address
+from diel.gui.site import RUNS, address, text_table
 from diel.run.directory import RunDirectory
 from diel.run.journal import JournalReader
 from diel.run.records import RunCreated
@@ -55,7 +56,7 @@ class Launcher:
             ui.label("Launch").props('role="heading" aria-level="2"').classes("compose-heading")
             with ui.element("div").classes("compose-bar"):
                 self._ranks = _number("MPI ranks")
-                self._per_node = _number("ranks on each node")
+                self._per_node = _number("ranks per node")
                 self._start = ui.button("Start here", icon="play_arrow", on_click=self._run)
                 self._start.props("no-caps")
             self._needs = ui.label().classes("compose-hint").props('role="status"')
@@ -125,12 +126,7 @@ class Launcher:
             if isinstance(shown, DielError):
                 ui.label(str(shown)).classes("compose-error")
                 return
-            with ui.element("table").classes("compose-layers").props('aria-label="Places"'):
-                for tag, row in [("th", shown.columns), *(("td", row) for row in shown.rows)]:
-                    with ui.element("tr"):
-                        for text in row:
-                            with ui.element(tag):
-                                ui.label(text)
+            text_table(shown.columns, shown.rows, "Places").classes("compose-layers")
             if shown.note:
                 ui.label(shown.note)
 
@@ -167,7 +163,7 @@ class Launcher:
     def _build_script(self) -> None:
         with ui.element("div").classes("compose-bar"):
             self._nodes = _number("nodes")
-            self._time = ui.input("time limit, such as 2:00:00").props("outlined dense")
+            self._time = ui.input("time limit", placeholder="2:00:00").props("outlined dense")
             self._partition = ui.input("partition").props("outlined dense")
             ui.button("Write script", on_click=self._write_script).props("flat no-caps")
         self._script = ui.code("", language="bash").classes("compose-script")
@@ -186,15 +182,16 @@ class Launcher:
                 raise LaunchError("the workflow has problems, or is being checked: mend it first")
             if not composer.files.is_saved and not await composer.files.save():
                 return
-            text = script_of_file(
+            job = job_for(
                 workflow,
                 str(composer.path),
                 ranks=_whole(self._ranks.value),
                 nodes=_whole(self._nodes.value),
                 per_node=_whole(self._per_node.value),
                 time_limit=self._time.value or None,
-                partition=self._partition.value or None,
+                queue=self._partition.value or None,
             )
+            text = batch_script(job, str(composer.path), scheduler="slurm")
             self._script.content = text
             self._script.set_visibility(True)
             self._with_script.set_visibility(True)

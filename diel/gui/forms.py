@@ -11,7 +11,9 @@
 
 An author of ``Options`` may say more of a field in ``json_schema_extra``: ``{"form": "module"}``,
 the name of a module of the file; ``{"form": "space"}``, a table of parameters with what each may
-be; ``{"suggestions": [...]}``, what is commonly written; ``{"unit": "ranks"}``.
+be; ``{"form": "value"}``, one value, or a list in brackets; ``{"suggestions": [...]}``, what is
+commonly written, of a space a table of parameters and what each may begin with; ``{"is_first":
+True}``, above the others; ``{"unit": "ranks"}``.
 """
 
 from __future__ import annotations
@@ -20,7 +22,7 @@ import re
 import shlex
 import sys
 from collections.abc import Iterator, Mapping
-from typing import Any, Final, Literal, get_args
+from typing import Any, Final, Literal, cast, get_args
 
 from pydantic import BaseModel
 from pydantic.fields import FieldInfo
@@ -37,7 +39,9 @@ if sys.version_info >= (3, 11):
 else:
     import tomli as tomllib
 
-Kind = Literal["text", "value", "switch", "choice", "names", "table", "space", "module"]
+Kind = Literal[
+    "text", "value", "switch", "choice", "names", "table", "space", "module", "variant", "tables"
+]
 
 
 class FormField(Frozen):
@@ -50,7 +54,8 @@ class FormField(Frozen):
     kind : str
         ``text``: a string; ``value``: anything that TOML can write; ``switch``; ``choice`` of
         `choices`; ``names``: several words; ``table``: a heading of the fields that follow;
-        ``space`` and ``module``: see the file's docstring.
+        ``space`` and ``module``: see the file's docstring; ``variant``: a table, or the one of
+        `choices` that decides what it holds; ``tables``: a list of such tables.
     help : str
         What its author says of it.
     accepts : str
@@ -62,6 +67,10 @@ class FormField(Frozen):
     choices : tuple of str
         Of ``choice``: all there are; of others what is commonly written.
     is_required : bool
+    is_first : bool
+        Whether it stands above the others.
+    starts : mapping of str to any
+        Of ``space``: what the parameters among `choices` may begin with.
     """
 
     path: tuple[str, ...]
@@ -72,6 +81,8 @@ class FormField(Frozen):
     default: str
     choices: tuple[str, ...]
     is_required: bool
+    is_first: bool = False
+    starts: Mapping[str, Any] = {}
 
     @property
     def label(self) -> str:
@@ -84,9 +95,10 @@ def fields_of(
 ) -> Iterator[FormField]:
     """Yield the fields of a model in its order, those of tables inside of it too."""
     for name, info in keys_of(model).items():
-        if name in without:
-            continue
         field_type = FieldType.of(info)
+        has_one_value = field_type.origin is Literal and len(get_args(field_type.type)) == 1
+        if name in without or has_one_value:
+            continue
         found = _field((*above, name), info, field_type)
         yield found
         if found.kind == "table" and field_type.model is not None:
@@ -96,10 +108,12 @@ def fields_of(
 def _field(path: tuple[str, ...], info: FieldInfo, field_type: FieldType) -> FormField:
     extra = info.json_schema_extra if isinstance(info.json_schema_extra, dict) else {}
     suggestions = extra.get("suggestions")
-    choices = tuple(str(word) for word in suggestions) if isinstance(suggestions, list) else ()
+    choices = (
+        tuple(str(each) for each in suggestions) if isinstance(suggestions, (list, dict)) else ()
+    )
     kind: Kind = "value"
-    if extra.get("form") in ("space", "module"):
-        kind = "space" if extra["form"] == "space" else "module"
+    if extra.get("form") in ("space", "module", "value"):
+        kind = cast("Kind", extra["form"])
     elif field_type.model is not None:
         kind = "table"
     elif field_type.origin is Literal and all(
@@ -123,6 +137,8 @@ def _field(path: tuple[str, ...], info: FieldInfo, field_type: FieldType) -> For
         default,
         choices,
         info.is_required(),
+        info.is_required() or extra.get("is_first") is True,
+        suggestions if isinstance(suggestions, dict) else {},
     )
 
 
@@ -133,15 +149,16 @@ def typed(field: FormField, text: str) -> Any:
     """
     if not text.strip():
         return None
-    if field.kind in ("text", "choice", "module"):
+    if field.kind in ("text", "choice", "module", "variant"):
         return text
     value = typed_value(text)
-    if field.kind != "names" or not isinstance(value, str):
+    if field.kind != "names" or isinstance(value, list):
         return value
+    words = value if isinstance(value, str) else text  # true, say, which is a program
     try:
-        return shlex.split(value)
+        return shlex.split(words)
     except ValueError:  # a quote that is not closed
-        return [value]
+        return [words]
 
 
 def typed_value(text: str) -> Any:
@@ -161,7 +178,16 @@ def shown(field: FormField, value: Any) -> str:
         return ""
     if isinstance(value, str) and typed(field, value) == value:
         return value
+    if field.kind == "names" and isinstance(value, list) and all(isinstance(n, str) for n in value):
+        words = shlex.join(value)
+        if typed(field, words) == value:
+            return words
     return as_toml(value)
+
+
+def safe(text: str) -> str:
+    """Return a text as it may stand in quotes of an element's properties."""
+    return "".join(sign for sign in text if sign not in '"\\' and sign >= " ")
 
 
 # -- parameters of a search space -----------------------------------------------------------------

@@ -9,6 +9,7 @@ from typing import Any, Final, TypeAlias
 
 from nicegui import run, ui
 
+from diel.gui.compose_files import NEW_SWEEP
 from diel.gui.site import Site, address, frame, page, printable
 from diel.run.history import RunSummary
 from diel.text import format_duration
@@ -38,6 +39,11 @@ def add_pages(site: Site) -> None:
     @page("/")
     async def home() -> None:
         with frame(site, "Runs"):
+            with ui.element("p").classes("diel-begin") as begin:
+                ui.label("Nothing has run here yet:")
+                ui.link("compose a sweep", address("/compose", new=NEW_SWEEP))
+                ui.link("or an empty workflow", address("/compose"))
+            begin.set_visibility(False)
             runs = _table(
                 "Runs",
                 [
@@ -59,7 +65,7 @@ def add_pages(site: Site) -> None:
             files = _table(
                 "Workflow files",
                 [_column("file", "file"), _column("folder", "folder")],
-                "No workflow file in this folder.",
+                "No workflow file in this folder yet: Compose begins one, or copies an example.",
             )
             files.add_slot("body-cell-file", _LINK)
 
@@ -67,6 +73,7 @@ def add_pages(site: Site) -> None:
                 found = await listing.latest()
                 if found is None:  # the server ends
                     return
+                begin.set_visibility(not found[0])
                 for table, rows in zip((runs, files), found, strict=True):
                     if table.rows != rows:
                         table.rows = rows

@@ -10,23 +10,29 @@ does, and `diel.gui.inspector` is who asks it::
 
 Beside ``preview_sweep`` these names are looked for in such a file::
 
-    describe_network(options, folder, point)     rows: name, shape, parameters
+    describe_network(options, folder, point)     rows: name, shape, parameters; of a layer that an
+                                                 option lists, layer: which it is, from 0
+    option_variants()                            of options that are tables, or lists of such: the
+                                                 key that decides what else they hold, and a model
+                                                 for each of its values
 """
 
 from __future__ import annotations
 
+import functools
 import json
 import os
 import socket
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
-from typing import Any, Final
+from typing import Any, Final, TypeVar
 
 from diel.errors import DielError, Problem, WorkflowError
 from diel.executive.launch import available_cores
 from diel.executive.placement.planning import RankNeeds, needs, plan_groups
 from diel.executive.placement.preview import NODE_COLUMNS, place_on_nodes
+from diel.frozen import Frozen
 from diel.gui.forms import FormField, fields_of
 from diel.loading.functions import (
     OPTIONS_CLASS,
@@ -38,12 +44,30 @@ from diel.loading.functions import (
     parts_with_options,
 )
 from diel.text import describe_error, format_value
+from diel.workflow.annotations import FieldType
 from diel.workflow.load import Draft, draft_of_text
 from diel.workflow.model import Workflow
+from diel.workflow.problems import keys_of
 
 _MOST_NODES: Final = 64
 _MOST_RANKS: Final = 100_000
 _LONGEST: Final = 200
+_T = TypeVar("_T")
+
+
+class Variants(Frozen):
+    """Tables that hold what one of their keys decides: a layer has the arguments of its type.
+
+    Attributes
+    ----------
+    key : str
+        The key that decides, such as ``type``.
+    fields : mapping of str to list of FormField
+        Of each of its values the other keys.
+    """
+
+    key: str
+    fields: Mapping[str, list[FormField]]
 
 
 @dataclass
@@ -64,6 +88,10 @@ class Findings:
         The first points of its sweep, each in a line.
     networks : dict from module name to list of dict
         The layers of the network of the first point that a module tries: name, shape, parameters.
+    failures : dict from module name to str
+        Why its layers are not known, where that was to be found out.
+    variants : dict from module name to dict of str to Variants
+        By the names of its options.
     """
 
     problems: list[Problem] = field(default_factory=list)
@@ -72,11 +100,23 @@ class Findings:
     sweeps: dict[str, str] = field(default_factory=dict)
     points: dict[str, list[str]] = field(default_factory=dict)
     networks: dict[str, list[dict[str, str]]] = field(default_factory=dict)
+    failures: dict[str, str] = field(default_factory=dict)
+    variants: dict[str, dict[str, Variants]] = field(default_factory=dict)
 
     def as_plain(self) -> dict[str, Any]:
         """Return it as JSON has it; `of_plain` gives it back."""
-        fields = {name: [each.as_dict() for each in some] for name, some in self.fields.items()}
-        return asdict(self) | {"fields": fields}
+        fields = {name: _plain_fields(some) for name, some in self.fields.items()}
+        variants = {
+            name: {
+                option: [
+                    each.key,
+                    {kind: _plain_fields(some) for kind, some in each.fields.items()},
+                ]
+                for option, each in options.items()
+            }
+            for name, options in self.variants.items()
+        }
+        return asdict(self) | {"fields": fields, "variants": variants}
 
     @classmethod
     def of_plain(cls, plain: Mapping[str, Any]) -> Findings:
@@ -87,21 +127,33 @@ class Findings:
         TypeError, KeyError, ValueError, AttributeError
             If it is something else.
         """
-        rest = {name: plain[name] for name in ("sweeps", "points", "networks")}
+        rest = {name: plain[name] for name in ("sweeps", "points", "networks", "failures")}
         return cls(
             problems=[Problem(**each) for each in plain["problems"]],
             remarks=[Problem(**each) for each in plain["remarks"]],
-            fields={
-                name: [
-                    FormField(
-                        **each | {"path": tuple(each["path"]), "choices": tuple(each["choices"])}
+            fields={name: _fields_of_plain(some) for name, some in plain["fields"].items()},
+            variants={
+                name: {
+                    option: Variants(
+                        key, {kind: _fields_of_plain(some) for kind, some in fields.items()}
                     )
-                    for each in some
-                ]
-                for name, some in plain["fields"].items()
+                    for option, (key, fields) in options.items()
+                }
+                for name, options in plain["variants"].items()
             },
             **rest,
         )
+
+
+def _plain_fields(fields: Iterable[FormField]) -> list[dict[str, Any]]:
+    return [field.as_dict() for field in fields]
+
+
+def _fields_of_plain(plain: Iterable[Mapping[str, Any]]) -> list[FormField]:
+    return [
+        FormField(**{**each, "path": tuple(each["path"]), "choices": tuple(each["choices"])})
+        for each in plain
+    ]
 
 
 @dataclass
@@ -169,7 +221,7 @@ def inspect(draft: Draft, tell: Callable[[str, str], None] = _nobody) -> Finding
             tell(name, "its preview_sweep")
             _preview(found, part, parts, draft, tell)
     for name, part in parts.items():
-        if name not in found.networks:
+        if name not in {**found.networks, **found.failures}:
             _describe(found, part, {}, draft, tell)
     return found
 
@@ -180,11 +232,43 @@ def _find_fields(found: Findings, draft: Draft, tell: Callable[[str, str], None]
             continue
         tell(name, f"importing {location.spec.rpartition(':')[0]}")
         try:
-            model = options_model(import_code(location, draft.file.parent), location)
-            if model is not None:
-                found.fields[name] = list(fields_of(model))
+            code = import_code(location, draft.file.parent)
+            model = options_model(code, location)
+            fields = [] if model is None else list(fields_of(model))
         except (Exception, SystemExit):  # which is a problem of the file already
             continue
+        if model is None:
+            continue
+        found.fields[name] = fields
+        variants, failure = _answer(functools.partial(_variants_of, code))
+        if variants is None:
+            found.failures[name] = f"no forms of its tables: {failure}"
+            continue
+        found.variants[name] = variants
+        lists = {key for key, info in keys_of(model).items() if FieldType.of(info).is_list}
+        for number, each in enumerate(fields):
+            if each.label in variants:
+                kind = "tables" if each.label in lists else "variant"
+                names = tuple(variants[each.label].fields)
+                fields[number] = each.replace(kind=kind, choices=names)
+
+
+def _variants_of(code: Any) -> dict[str, Variants]:
+    offered: Mapping[str, Any] = getattr(code, "option_variants", dict)()
+    return {
+        option: Variants(
+            key, {kind: list(fields_of(each, (key,))) for kind, each in models.items()}
+        )
+        for option, (key, models) in offered.items()
+    }
+
+
+def _answer(ask: Callable[[], _T]) -> tuple[_T | None, str]:
+    """Return what a user's code answers, and what went wrong: it can raise anything."""
+    try:
+        return ask(), ""
+    except (Exception, SystemExit) as error:
+        return None, describe_error(error)[:_LONGEST]
 
 
 def _preview(
@@ -195,16 +279,21 @@ def _preview(
     tell: Callable[[str, str], None],
 ) -> None:
     name = part.module.name
-    try:
+
+    def ask() -> tuple[str, list[str], str, list[Mapping[str, Any]]]:
         preview = part.code.preview_sweep(part.options, draft.file.parent)
         size = "no last trial" if preview.size is None else f"{preview.size:,} trials"
-        found.sweeps[name] = f"{size}, {preview.strategy}, tried by {preview.trainer}"
-        found.points[name] = [point_in_words(point) for point in preview.points]
-    except (Exception, SystemExit) as error:  # a strategy of a user's can raise anything
-        found.sweeps[name] = f"no preview: {describe_error(error)[:_LONGEST]}"
+        summary = f"{size}, {preview.strategy}, tried by {preview.trainer}"
+        points = [point_in_words(point) for point in preview.points]
+        return summary, points, preview.trainer, preview.points
+
+    answer, failure = _answer(ask)
+    if answer is None:
+        found.sweeps[name] = f"no preview: {failure}"
         return
-    if preview.points and preview.trainer in parts:
-        _describe(found, parts[preview.trainer], preview.points[0], draft, tell)
+    found.sweeps[name], found.points[name], trainer, points = answer
+    if points and trainer in parts:
+        _describe(found, parts[trainer], points[0], draft, tell)
 
 
 def _describe(
@@ -217,14 +306,19 @@ def _describe(
     describe = getattr(part.code, "describe_network", None)
     if describe is None:
         return
-    tell(part.module.name, "its describe_network")
-    try:
+    name = part.module.name
+    tell(name, "its describe_network")
+
+    def ask() -> list[dict[str, str]]:
         rows = describe(part.options, draft.file.parent, point) or []
-        plain = [{str(key): str(value) for key, value in row.items()} for row in rows]
-    except (Exception, SystemExit):  # of a point that lacks what it needs, or data not here
-        return
-    if plain:
-        found.networks[part.module.name] = plain
+        return [{str(key): str(value) for key, value in row.items()} for row in rows]
+
+    rows, failure = _answer(ask)
+    if rows is None:
+        of = f"of the point {point_in_words(point)}" if point else "without a point of a sweep"
+        found.failures[name] = f"no table of layers {of}: {failure}"
+    elif rows:
+        found.networks[name] = rows
 
 
 def main(descriptor: int) -> None:

@@ -12,6 +12,22 @@ diel.make = (kind, className, text) => {
   return element;
 };
 
+// Copies a text: by a selection where the browser keeps its clipboard from the page, without https.
+diel.copy = async (event, text) => {
+  const label = event.currentTarget.querySelector(".block");
+  if (navigator.clipboard) {
+    await navigator.clipboard.writeText(text);
+  } else {
+    const field = diel.make("textarea", "", text);
+    document.body.append(field);
+    field.select();
+    document.execCommand("copy");
+    field.remove();
+  }
+  label.textContent = "Copied";
+  setTimeout(() => { label.textContent = "Copy"; }, 1500);
+};
+
 // "2 h 5 min", "3.2 s": as diel/text.py writes durations.
 diel.duration = (seconds) => {
   if (seconds < 59.95) return `${Math.max(0, seconds).toFixed(1)} s`;
@@ -26,13 +42,22 @@ diel.duration = (seconds) => {
 // A table of any length: only the rows that can be seen are in the page.
 diel.Table = class {
   static ROW = 26;
+  static GAP = 12;
+  static COMPARE = {
+    ">": (a, b) => a > b, ">=": (a, b) => a >= b, "<": (a, b) => a < b, "<=": (a, b) => a <= b,
+    "=": (a, b) => a === b,
+  };
 
-  // columns: {title, width, cell(key, row) -> text, order(key, row) -> number or text, state}
+  // columns: {title, width, cell(key, row) -> text, order(key, row) -> number or text, state: whether
+  // the text is a state, link(key) -> address, moves: whether the text changes with the clock}
   constructor(container, columns, name) {
     this.columns = columns;
     this.rows = new Map();
+    this.searched = new Map(); // of each row all that a word is looked for in
+    this.chosen = null; // the keys of rows that are shown, or null for all
     this.sorting = { column: 0, down: false };
     this.words = "";
+    this.tests = [];
     this.isDue = false;
     const bar = diel.make("div", "diel-table-bar");
     this.filter = diel.make("input", "diel-filter");
@@ -59,6 +84,9 @@ diel.Table = class {
     });
     this.head = head;
     this.space = diel.make("div", "diel-space");
+    const widths = columns.map((column) => Number(/\d+/.exec(column.width)[0]) + diel.Table.GAP);
+    const least = widths.reduce((sum, width) => sum + width, diel.Table.GAP);
+    for (const part of [head, this.space]) part.style.minWidth = `${least}px`;
     this.scroller.append(head, this.space);
     container.replaceChildren(bar, this.scroller);
     this.changed();
@@ -66,6 +94,7 @@ diel.Table = class {
 
   show(words) {
     this.words = words.toLowerCase();
+    this.tests = this.words.split(/\s+/).filter(Boolean).map((word) => this.testOf(word));
     if (this.filter.value.toLowerCase() !== this.words) this.filter.value = words;
     this.scroller.scrollTop = 0;
     this.changed();
@@ -77,9 +106,35 @@ diel.Table = class {
     this.changed();
   }
 
+  // A word is looked for everywhere; accuracy>0.9 compares a column.
+  testOf(word) {
+    const [, title, sign, text] = /^([^<>=]+)(>=|<=|>|<|=)(.+)$/.exec(word) ?? [];
+    const column = this.columns.find((each) => each.title.toLowerCase() === title);
+    if (!column) return (key) => this.searched.get(key).includes(word);
+    const number = Number(text);
+    return (key, row) => {
+      const value = column.order(key, row);
+      if (typeof value !== "number") return sign === "=" && String(value).toLowerCase() === text;
+      return diel.Table.COMPARE[sign](value, number);
+    };
+  }
+
+  // Only rows with these keys are shown; null for all.
+  choose(keys) {
+    this.chosen = keys && new Set(keys.map(String));
+    this.changed();
+  }
+
   apply(change) {
-    for (const key of change.gone) this.rows.delete(String(key));
-    for (const [key, row] of Object.entries(change.set)) this.rows.set(key, row);
+    for (const key of change.gone) {
+      this.rows.delete(String(key));
+      this.searched.delete(String(key));
+    }
+    const fixed = this.columns.filter((column) => !column.moves);
+    for (const [key, row] of Object.entries(change.set)) {
+      this.rows.set(key, row);
+      this.searched.set(key, fixed.map((column) => column.cell(key, row)).join("\n").toLowerCase());
+    }
     this.changed();
   }
 
@@ -100,13 +155,14 @@ diel.Table = class {
   arrange() {
     const { column, down } = this.sorting;
     const { order } = this.columns[column];
-    let entries = [...this.rows];
-    if (this.words) {
-      entries = entries.filter(([key, row]) =>
-        this.columns.some((each) => each.cell(key, row).toLowerCase().includes(this.words)));
-    }
+    const entries = [...this.rows].filter(([key, row]) =>
+      (this.chosen?.has(key) ?? true) && this.tests.every((fits) => fits(key, row)));
     const keyed = entries.map((entry) => [order(...entry), entry]);
-    keyed.sort(([a], [b]) => (a < b ? -1 : a > b ? 1 : 0) * (down ? -1 : 1));
+    const compare = (a, b) => {
+      if (typeof a !== typeof b) return typeof a === "number" ? -1 : 1; // numbers before words
+      return a < b ? -1 : a > b ? 1 : 0;
+    };
+    keyed.sort(([a], [b]) => compare(a, b) * (down ? -1 : 1));
     this.shown = keyed.map(([, entry]) => entry);
     this.isStale = false;
     this.space.style.height = `${this.shown.length * diel.Table.ROW}px`;
@@ -132,7 +188,10 @@ diel.Table = class {
       line.style.transform = `translateY(${(first + index) * height}px)`;
       for (const column of this.columns) {
         const text = column.cell(key, row);
-        const cell = diel.make("span", column.state ? `diel-state diel-${text}` : "", text);
+        const cell = diel.make("span", column.state ? `diel-state diel-${text}` : "");
+        if (column.link) cell.append(diel.make("a", "", text));
+        else cell.textContent = text;
+        if (column.link) cell.firstChild.href = column.link(key);
         cell.setAttribute("role", "cell");
         cell.title = text;
         line.append(cell);
@@ -159,7 +218,7 @@ diel.watch = (() => {
   const since = (moment_s) => (moment_s ? diel.duration((head?.ended_s ?? now_s()) - moment_s) : "");
 
   const begin = () => {
-    const since_column = (place) => ({ title: "since", width: "90px",
+    const since_column = (place) => ({ title: "since", width: "90px", moves: true,
       cell: (key, row) => since(row[place]), order: (key, row) => row[place] || Infinity });
     const text_column = (title, width, place) => ({ title, width,
       cell: (key, row) => String(row[place]), order: (key, row) => row[place] });
@@ -169,7 +228,7 @@ diel.watch = (() => {
           order: (key) => key.replace(/\d+/g, (number) => number.padStart(9, "0")) },
         text_column("group", "minmax(80px, 1fr)", 0),
         text_column("ranks", "110px", 1),
-        { title: "runs for", width: "90px", cell: (key, row) => since(row[2]),
+        { title: "runs for", width: "90px", moves: true, cell: (key, row) => since(row[2]),
           order: (key, row) => -row[2] },
         { title: "attempt", width: "70px", cell: (key, row) => String(row[3]),
           order: (key, row) => row[3] },
@@ -425,7 +484,7 @@ diel.followTheme = () => {
 // -- composing --------------------------------------------------------------------------------
 
 // Who is at an element with the keyboard stays there where it is built anew after an edit.
-const keepFocus = (box, selector, key) => {
+const keepFocusIn = (box, selector, key) => {
   let focused = null;
   document.addEventListener("focusin", (event) => {
     const found = box.contains(event.target) && event.target.closest(selector);
@@ -438,21 +497,29 @@ const keepFocus = (box, selector, key) => {
   }).observe(box, { childList: true, subtree: true });
 };
 
-// Choosing in the graph by mouse and keyboard, and keys for edits.
-globalThis.diel.hasEdits = false;
-globalThis.diel.compose = (id) => {
-  const box = document.getElementById(id);
+// Choosing in the graph by mouse and keyboard, and keys for edits. They are heard from the moment on
+// in which the page can be seen: what is pressed before the server has answered is sent to it then.
+diel.hasEdits = false;
+(() => {
+  const graph = () => document.getElementById("compose-graph");
   const emit = (name, value) => window.emitEvent(name, value);
-  const node = (target) => target instanceof Element && target.closest("[tabindex][data-group]");
+  const node = (target) => target instanceof Element && graph()?.contains(target)
+    && target.closest("[tabindex][data-group]");
   const key = (found) => [found.dataset.group, found.dataset.module ?? null];
   const choose = (found) => {
     emit("diel_choose", found ? { group: found.dataset.group, module: found.dataset.module ?? "" } : {});
   };
-  box.addEventListener("click", (event) => choose(node(event.target)));
-  box.addEventListener("keydown", (event) => {
+  diel.keepFocus = () => {
+    keepFocusIn(graph(), "[tabindex][data-group]", (found) => key(found).join("\n"));
+    keepFocusIn(document.getElementById("compose-form"), "[aria-label]", (found) => found.ariaLabel);
+  };
+  document.addEventListener("click", (event) => {
+    if (graph()?.contains(event.target)) choose(node(event.target));
+  });
+  document.addEventListener("keydown", (event) => {
     const found = node(event.target);
     if (!found) return;
-    const all = [...box.querySelectorAll("[tabindex]")];
+    const all = [...graph().querySelectorAll("[tabindex]")];
     const step = { ArrowDown: 1, ArrowRight: 1, ArrowUp: -1, ArrowLeft: -1 }[event.key];
     if (event.key === "Enter" || event.key === " ") choose(found);
     else if (event.key === "Delete") emit("diel_key", "remove");
@@ -461,10 +528,8 @@ globalThis.diel.compose = (id) => {
     else return;
     event.preventDefault();
   });
-  keepFocus(box, "[tabindex][data-group]", (found) => key(found).join("\n"));
-  keepFocus(document.getElementById("compose-form"), "[aria-label]", (found) => found.ariaLabel);
   document.addEventListener("keydown", (event) => {
-    if (!(event.ctrlKey || event.metaKey) || event.altKey) return;
+    if (!graph() || !(event.ctrlKey || event.metaKey) || event.altKey) return;
     const letter = event.key.toLowerCase();
     const typing = event.target.closest?.("input, textarea, [contenteditable='true']");
     if (letter === "s") emit("diel_key", "save");
@@ -474,6 +539,6 @@ globalThis.diel.compose = (id) => {
     event.preventDefault();
   });
   window.addEventListener("beforeunload", (event) => {
-    if (globalThis.diel.hasEdits) event.preventDefault();
+    if (diel.hasEdits) event.preventDefault();
   });
-};
+})();

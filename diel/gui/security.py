@@ -190,7 +190,8 @@ class Guard:
 
         async def send_with_headers(message: Message) -> None:
             if message["type"] == "http.response.start":
-                own = {name for name, _ in _HEADERS}
+                # A policy of a page's own holds beside that of all pages.
+                own = {name for name, _ in _HEADERS} - {b"content-security-policy"}
                 others = [pair for pair in message.get("headers", ()) if pair[0].lower() not in own]
                 message = {**message, "headers": [*others, *_HEADERS]}
             await send(message)

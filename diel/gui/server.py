@@ -20,7 +20,7 @@ from diel.gui.addresses import noted_server
 from diel.gui.security import LOG, MAX_BODY_BYTES, Guard
 from diel.run.history import is_run
 
-_NEEDED: Final = ("nicegui", "plotly", "tomlkit")
+_NEEDED: Final = ("nicegui", "tomlkit")
 # Each has `add_pages(site)`.
 _PAGES: Final = (
     "diel.gui.home",
@@ -29,6 +29,7 @@ _PAGES: Final = (
     "diel.gui.sweep",
     "diel.gui.trial",
     "diel.gui.compare",
+    "diel.gui.report",
 )
 _BACKLOG: Final = 128
 _RECONNECT_S: Final = 30.0

@@ -8,7 +8,7 @@ import inspect
 import logging
 import os
 import re
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from html import escape
 from pathlib import Path
 from typing import Any, Final
@@ -23,7 +23,8 @@ from diel.run.directory import open_regular
 from diel.run.history import RunSummary, is_run, list_runs
 
 _HERE: Final = Path(__file__).parent
-_FILES: Final = {name: _HERE / name for name in ("style.css", "page.js", "sweep.js")}
+_SCRIPTS: Final = ("page.js", "figures.js", "sweep.js")
+_FILES: Final = {name: _HERE / name for name in ("style.css", *_SCRIPTS)}
 _NAVIGATION: Final = (("Runs", "/"), ("Compose", "/compose"))
 _DARK_COOKIE: Final = "diel-dark"
 _DARK: Final = {"on": True, "off": False}
@@ -244,6 +245,18 @@ def _shown(text: str) -> str:
     return ascii(text if len(text) <= 200 else f"{text[:200]} ...")
 
 
+def text_table(heads: Sequence[str], rows: Iterable[Sequence[str]], name: str) -> ui.element:
+    """Show texts as a table of HTML."""
+    with ui.element("table") as table:
+        table.props["aria-label"] = name
+        for tag, row in [("th", heads), *(("td", row) for row in rows)]:
+            with ui.element("tr"):
+                for text in row:
+                    with ui.element(tag):
+                        ui.label(printable(text))
+    return table
+
+
 def address(page: str, **query: str) -> str:
     """Return the address of a page: ``address("/run", path="runs/a")``."""
     return f"{page}?{urlencode(query)}" if query else page
@@ -281,12 +294,16 @@ def _refusal(words: str) -> Response:
 
 
 @contextlib.contextmanager
-def frame(site: Site, title: str) -> Iterator[None]:
-    """Build a page within the frame that all share: navigation, light and dark, common style."""
+def frame(site: Site, title: str, *scripts: str) -> Iterator[None]:
+    """Build a page within the frame that all share: navigation, light and dark, common style.
+
+    `scripts` are files of this package that the page needs beside ``page.js``.
+    """
     request: Request = context.client.request
     ui.page_title(f"{title} - diel")
     ui.add_head_html('<link rel="stylesheet" href="/diel/style.css">')
-    ui.add_head_html('<script src="/diel/page.js" defer></script>')
+    for script in ("page.js", *scripts):
+        ui.add_head_html(f'<script src="/diel/{script}" defer></script>')
     dark = ui.dark_mode(_DARK.get(request.cookies.get(_DARK_COOKIE, "")))
     here = request.url.path
     with ui.element("header").classes("diel-header"):

@@ -12,7 +12,7 @@ from threading import Lock
 from typing import Any, Final, TypeAlias
 
 from diel.executive.explaining import WaitExplanation, explain
-from diel.run.records import Failure, ModuleFailed, RunStarted
+from diel.run.records import Failure, ModuleFailed, RunLost, RunStarted
 from diel.run.status import StatusView, WaitView
 from diel.run.time_table import time_table
 from diel.run.view import GroupView, RunView
@@ -160,6 +160,7 @@ def _alerts(watched: WatchedRun, view: RunView) -> list[str]:
         alerts.append(_failure(view.failure))
     if view.refusal:
         alerts.append(view.refusal)
+    alerts += [_loss(loss) for loss in view.losses[-_GIVEN_UP:]]
     shown = view.given_up[-_GIVEN_UP:]
     alerts += [f"{copy.name} was given up" for copy in shown]
     if len(view.given_up) > len(shown):
@@ -167,6 +168,12 @@ def _alerts(watched: WatchedRun, view: RunView) -> list[str]:
     if watched.complaint:
         alerts.append(watched.complaint)
     return alerts
+
+
+def _loss(loss: RunLost) -> str:
+    again = f"; restart {loss.restart}, on {loss.on_ranks} ranks" if loss.restart else ""
+    refused = f"; not started again: {loss.refusal}" if loss.refusal else ""
+    return f"{loss.explanation}{again}{refused}"
 
 
 def _failure(failure: Failure) -> str:
@@ -187,7 +194,7 @@ def _group(group: GroupView, view: RunView, *, is_over: bool) -> list[str]:
     if state == "running" and group.repeats and group.iteration:
         words = group.describe_iteration(group.iteration[-1:])
     elif state == "running" and group.copies:
-        words = f"{group.copies_finished}/{group.copies} copies"
+        words = f"{group.copies_finished} of {group.copies} copies finished"
     return [state, words or state]
 
 

@@ -1,4 +1,4 @@
-"""What a browser may ask of a sweep: a point, a pause, an end of a trial, more trials.
+"""What a browser may ask of a sweep, and what its run says of it: a point, a pause, more trials.
 
 The same function answers as `diel sweep RUN_DIR --enqueue ...`, so that what is refused there is
 refused here, in the same words.
@@ -6,24 +6,32 @@ refused here, in the same words.
 
 from __future__ import annotations
 
-import json
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Final
 
-from nicegui import ui
+from nicegui import run, ui
 
 from diel.errors import DielError
 from diel.gui.cards import heading
+from diel.gui.forms import Parameter, parameter_of, safe, typed_value
 from diel.gui.processes import wait_for
 from diel.loading.sweeps import WatchedSweep, steer_sweep
 from diel.run.directory import RunDirectory
+from diel.run.watched import WatchedRun
+from diel.text import as_toml, format_value
 
 _ANSWER_S: Final = 10.0
+_LOOK_EVERY_S: Final = 2.0
 _MOST_DIGITS: Final = 12
+_ENDED: Final = ("finished", "stopped")
+_WHILE_IT_RUNS: Final = "Change it while it runs"
+_AFTERWARDS: Final = "Go on with more trials"
 
 
 class SteeringPanel:
     """Buttons that ask a sweep for something, and what it has answered.
+
+    Of a sweep that has come to its end those are hidden that would change nothing.
 
     Parameters
     ----------
@@ -34,16 +42,45 @@ class SteeringPanel:
 
     def __init__(self, directory: RunDirectory, watched: Callable[[], WatchedSweep | None]) -> None:
         self._directory, self._watched = directory, watched
+        self._run = WatchedRun(directory)
         self._dialog = ui.dialog()
-        with ui.element("section").classes("sweep-card sweep-steering"):
-            heading("Change it while it runs")
+        self._notes = ui.label("").classes("sweep-warning").props('role="note"')
+        self._notes.visible = False
+        with ui.expansion(_WHILE_IT_RUNS, value=True) as self._section:
+            self._section.classes("sweep-card sweep-steering").props("dense")
             with ui.element("div").classes("sweep-chips"):
                 _button("Try a point", "add", self._offer_point)
-                _button("Pause", "pause", lambda: self._ask({"kind": "pause"}))
-                _button("Go on", "play_arrow", lambda: self._ask({"kind": "resume"}))
-                _button("Stop a trial", "stop", lambda: self._offer_number("stop"))
+                with ui.element("div").classes("sweep-buttons") as self._live:
+                    _button("Pause", "pause", lambda: self._ask({"kind": "pause"}))
+                    _button("Go on", "play_arrow", lambda: self._ask({"kind": "resume"}))
+                    _button("Stop a trial", "stop", lambda: self._offer_number("stop"))
                 _button("Number of trials", "numbers", lambda: self._offer_number("trials"))
             self._answer = ui.label("").classes("sweep-note").props('role="status"')
+        self._is_over = False
+        ui.timer(_LOOK_EVERY_S, self._look)
+
+    async def _look(self) -> None:
+        """Show what the run says of the sweep: how far to believe its best, and whether it ends."""
+        watched = self._watched()
+        if watched is None:
+            return
+        try:
+            await run.io_bound(self._run.look)
+        except DielError:  # which the page of the run says
+            return
+        group, _, module = watched.name.partition(".")
+        with self._run.unchanged() as view:
+            ends = view.groups[group].state in _ENDED if group in view.groups else False
+            tables = [table for table in view.results.values() if table.module == module]
+            notes = [note for table in tables for note in table.notes]
+        self._notes.text = "\n".join(notes)
+        self._notes.visible = bool(notes)
+        is_over = ends or self._run.has_ended
+        if is_over != self._is_over:
+            self._is_over = is_over
+            self._live.visible = not is_over
+            self._section.text = _AFTERWARDS if is_over else _WHILE_IT_RUNS
+            self._section.value = not is_over
 
     async def _ask(self, asked: Mapping[str, Any]) -> bool:
         """Ask, and say what was answered; return whether it was not refused."""
@@ -75,16 +112,19 @@ class SteeringPanel:
         if watched is None:
             self._answer.text = "no sweep has begun"
             return
-        summary = watched.summary()
-        start: Mapping[str, Any] = {}
-        if summary["best"] is not None:
-            told = watched.trial(summary["best"]["trial"])
-            start = told["parameters"] if told is not None else {}
-        fields: dict[str, ui.input] = {}
+        best = watched.summary()["best"]
+        told = watched.trial(best["trial"]) if best is not None else None
+        start = told["parameters"] if told is not None else {}
+        fields: dict[str, _PointField] = {}
 
         async def ask() -> None:
-            point = {name: field.value or "" for name, field in fields.items()}
-            if await self._ask({"kind": "enqueue", "parameters": point_of(point)}):
+            chosen = {name: field.value() for name, field in fields.items() if field.is_given()}
+            point, problems = watched.point_of(chosen)
+            for name, field in fields.items():
+                field.show(problems.get(name, ""))
+            if problems:
+                problem.text = "; ".join(f"{name}: {why}" for name, why in problems.items())
+            elif await self._ask({"kind": "enqueue", "parameters": point}):
                 self._dialog.close()
             else:
                 problem.text = self._answer.text
@@ -92,14 +132,10 @@ class SteeringPanel:
         self._dialog.clear()
         with self._dialog, ui.card().classes("sweep-dialog"):
             heading("Try a point")
-            values = "The values are those of the best trial; a" if start else "A"
-            ui.label(
-                f"It comes before the strategy's next ones. {values} parameter without a value is "
-                "left out, which only one that a condition switches off may be."
-            ).classes("sweep-note")
-            for name in summary["parameters"]:
-                shown = "" if name not in start else _written(start[name])
-                fields[name] = ui.input(name, value=shown).props("dense outlined")
+            values = " The values are those of the best trial so far." if start else ""
+            ui.label(f"It comes before the strategy's next ones.{values}").classes("sweep-note")
+            for name, entry in watched.space.items():
+                fields[name] = _PointField(name, entry, start.get(name))
             problem = ui.label("").classes("sweep-problem").props('role="alert"')
             _dialog_buttons("Try it", ask, self._dialog.close)
         self._dialog.open()
@@ -130,24 +166,68 @@ class SteeringPanel:
         self._dialog.open()
 
 
-def point_of(texts: Mapping[str, str]) -> dict[str, Any]:
-    """Return a point from what was written in a form: JSON where it is some, else a word."""
-    point: dict[str, Any] = {}
-    for name, text in texts.items():
-        if not text.strip():
-            continue
-        try:
-            point[name] = json.loads(text)
-        except (ValueError, RecursionError):
-            point[name] = text.strip()
-    return point
+class _PointField:
+    """What a point has for one parameter: a choice, a number, or what is the same for all.
+
+    Parameters
+    ----------
+    name : str
+    entry : any
+        What the parameter may be, as a workflow file says it.
+    start : any
+        The value to begin with; None if there is none.
+    """
+
+    def __init__(self, name: str, entry: Any, start: Any) -> None:
+        found = parameter_of(entry)
+        self._values = choices_of(found, entry)
+        hint = " to ".join(found.texts[end] for end in ("from", "to") if end in found.texts)
+        hint += f" in steps of {found.texts['step']}" if "step" in found.texts else ""
+        if "log_steps" in found.texts:
+            hint += f", {found.texts['log_steps']} values in equal ratios"
+        only = f"only where {found.condition}" if found.condition else ""
+        about = ", ".join(filter(None, [hint, only]))
+        if self._values:
+            places = [place for place, value in enumerate(self._values) if value == start]
+            self._element: ui.select | ui.input = ui.select(
+                dict(enumerate(named_apart(self._values))), label=name, value=(places or [0])[0]
+            )
+            if len(self._values) == 1:
+                self._element.disable()
+                about = ", ".join(filter(None, ["the same in all trials", only]))
+        else:
+            text = found.texts.get("from", "") if start is None else as_toml(start)
+            self._element = ui.input(name, value=text)
+        self._element.props(f'dense outlined hint="{safe(about)}"' if about else "dense outlined")
+
+    def is_given(self) -> bool:
+        """Whether there is a value."""
+        return bool(self._values) or bool(str(self._element.value or "").strip())
+
+    def value(self) -> Any:
+        """Return the value."""
+        if self._values:
+            return self._values[int(self._element.value or 0)]
+        return typed_value(str(self._element.value or ""))
+
+    def show(self, problem: str) -> None:
+        """Show what is wrong with it; nothing if nothing is."""
+        self._element.error = problem or None
 
 
-def _written(value: Any) -> str:
-    """Return what `point_of` reads as this value."""
-    if isinstance(value, str) and point_of({"": value}) == {"": value}:
-        return value
-    return json.dumps(value)
+def choices_of(parameter: Parameter, entry: Any) -> list[Any]:
+    """Return all values of a parameter, where they are listed; else nothing."""
+    if parameter.kind not in ("choices", "one value"):
+        return []
+    if isinstance(entry, dict):
+        entry = entry["choices"] if "choices" in entry else entry["value"]
+    return list(entry) if parameter.kind == "choices" else [entry]
+
+
+def named_apart(values: Sequence[Any]) -> list[str]:
+    """Return values in words, as tables show them unless two would look alike."""
+    words = [format_value(value, digits=7) for value in values]
+    return words if len(set(words)) == len(words) else [as_toml(value) for value in values]
 
 
 def _button(text: str, icon: str, press: Callable[[], Any]) -> None:

@@ -1,6 +1,7 @@
 "use strict";
 
-// What the page of a sweep does in the browser: which cards can be seen, and parallel coordinates.
+// What the page of a sweep does in the browser: which cards can be seen, the table of trials, and
+// parallel coordinates.
 diel.sweep = (() => {
   const SVG = "http://www.w3.org/2000/svg";
   const TOP = 40, BOTTOM = 14, LEFT = 76, RIGHT = 40, HEIGHT = 330, SHADES = 7, LEAST = 0.01;
@@ -27,12 +28,29 @@ diel.sweep = (() => {
     for (const card of document.querySelectorAll("[data-figure]")) watcher.observe(card);
   };
 
-  // -- the table: only the trials that were chosen --------------------------------------------------
+  // -- the table of trials --------------------------------------------------------------------------
 
+  const WIDTH = 110, WIDEST = 320, LETTER = 7.5;
   let trials = null;
-  const choose = (chosen) => { trials = chosen && new Set(chosen); };
-  const isChoosing = () => trials !== null;
-  const isChosen = (trial) => trials.has(trial);
+  const written = (value) => value === null || value === undefined ? ""
+    : typeof value === "number" && !Number.isInteger(value) ? String(Number(value.toPrecision(5)))
+      : String(value);
+  // Rows are lists of values, in the order of the columns; the first is the trial's number.
+  const columns = (titles, address) => {
+    const chosen = trials?.chosen ?? null;
+    trials = new diel.Table(diel.part("trials"), titles.map((title, at) => ({
+      title,
+      width: `minmax(${Math.round(Math.min(WIDEST, Math.max(WIDTH, title.length * LETTER)))}px, 1fr)`,
+      cell: (key, row) => written(row[at]),
+      order: (key, row) => row[at] ?? "",
+      ...(at ? {} : { link: (key) => address + encodeURIComponent(key) }),
+    })), "trials");
+    trials.choose(chosen && [...chosen]);
+  };
+  const rows = (added) => {
+    trials.apply({ gone: [], set: Object.fromEntries(added.map((row) => [row[0], row])) });
+  };
+  const choose = (chosen) => trials?.choose(chosen);
 
   // -- parallel coordinates -------------------------------------------------------------------------
 
@@ -191,5 +209,5 @@ diel.sweep = (() => {
     tell();
   };
 
-  return { watchCards, choose, isChoosing, isChosen, show, letGo };
+  return { watchCards, columns, rows, choose, show, letGo };
 })();

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import time
 from collections.abc import Mapping, Sequence
 from typing import Any, Final
@@ -10,17 +9,18 @@ from typing import Any, Final
 from nicegui import run, ui
 
 from diel.gui.cards import (
-    CONFIG,
+    FIGURES,
     TITLES,
     WIDE,
+    FigureElement,
+    call_script,
     card,
     fact,
     follow_theme,
     heading,
     links_of_run,
-    plot,
 )
-from diel.gui.site import Site, address, frame, page
+from diel.gui.site import Site, address, frame, page, printable
 from diel.gui.steering import SteeringPanel
 from diel.loading.sweeps import WatchedSweep, watch_sweeps
 from diel.run.directory import RunDirectory
@@ -30,6 +30,8 @@ _LOOK_EVERY_S: Final = 1.0
 _DRAW_EVERY_S: Final = 5.0
 """Figures are drawn anew at most so often, and less often where that takes long."""
 _DRAW_SHARE: Final = 0.1
+_ROWS_AT_ONCE: Final = 1000
+"""Of the table in one message, so that no message keeps the browser busy for long."""
 _BETWEEN_S: Final = 0.25
 """Between two figures, so that the browser answers its user meanwhile."""
 _NOTES: Final = {
@@ -43,12 +45,6 @@ _NOTES: Final = {
     "contour": "What the forest expects, whatever the other parameters are; dots are trials.",
     "timeline": "One bar for each trial, by trainer.",
 }
-_LINK_TO_TRIAL: Final = """params => {
-  const link = document.createElement("a");
-  link.href = BASE + encodeURIComponent(params.value);
-  link.textContent = params.value;
-  return link;
-}"""
 
 
 def add_pages(site: Site) -> None:
@@ -57,8 +53,7 @@ def add_pages(site: Site) -> None:
     @page("/sweep")
     def sweep(path: str = "", name: str = "") -> None:
         directory = RunDirectory(site.resolve_run(path))
-        with frame(site, f"Sweep of {site.name_of(directory.path)}"):
-            ui.add_head_html('<script src="/diel/sweep.js" defer></script>')
+        with frame(site, f"Sweep of {site.name_of(directory.path)}", FIGURES, "sweep.js"):
             view = _SweepView(site, directory, name)
             ui.timer(_LOOK_EVERY_S, view.look)
             ui.timer(_BETWEEN_S, view.send_figure)
@@ -86,15 +81,22 @@ class _SweepView:
         SteeringPanel(directory, lambda: self._watched)
         self._cards = ui.element("div").classes("sweep-cards")
         self._card_of: dict[str, ui.element] = {}
-        self._plots: dict[str, ui.plotly] = {}
+        self._plots: dict[str, FigureElement] = {}
         self._seen: set[str] = set()
         self._ranges: dict[str, tuple[float, float]] = {}
         ui.on("diel_seen", lambda event: self._take_seen(event.args))
         ui.on("diel_ranges", lambda event: self._take_ranges(event.args))
+        ui.on("diel_point", lambda event: self._open_trial(event.args))
         self._figures: dict[str, dict[str, Any]] = {}
         self._waiting: dict[str, dict[str, Any]] = {}
-        self._table_place = ui.element("section").classes("sweep-card sweep-wide")
-        self._grid: ui.aggrid | None = None
+        with ui.element("section").classes("sweep-card sweep-wide"):
+            heading("Trials")
+            ui.label(
+                "A click on a column's head sorts by it. The field filters: by words, and by "
+                "comparisons such as accuracy>0.9."
+            ).classes("sweep-note")
+            self._chosen = ui.label("").classes("sweep-note").props('role="status"')
+            ui.element("div").classes("sweep-table").props('data-part="trials"')
 
     async def look(self) -> None:
         """Read what is new and show it; a second call meanwhile does nothing."""
@@ -135,7 +137,7 @@ class _SweepView:
         self._theme = theme
 
     def _say(self, text: str) -> None:
-        self._complaint.text = text
+        self._complaint.text = printable(text)
         self._complaint.visible = bool(text)
 
     def _show_others(self, names: Sequence[str]) -> None:
@@ -170,7 +172,8 @@ class _SweepView:
                 with ui.element("div").classes("sweep-chips"):
                     for name in summary["parameters"]:
                         if best.get(name) is not None:
-                            ui.label(f"{name}: {format_value(best[name])}").classes("sweep-chip")
+                            told = printable(f"{name}: {format_value(best[name])}")
+                            ui.label(told).classes("sweep-chip")
 
     def _trial_address(self, trial: object = "") -> str:
         assert self._watched is not None
@@ -181,70 +184,15 @@ class _SweepView:
     def _show_rows(self, watched: WatchedSweep) -> None:
         """Send the rows that the browser does not have; all of them where columns are new."""
         columns = watched.columns()
-        if columns != self._columns or self._grid is None:
+        if columns != self._columns:
             self._columns, self._shown = columns, 0
-            self._make_table(watched.rows(), len(watched.summary()["parameters"]))
-            self._shown = len(watched.rows())
-            return
+            call_script("diel.sweep.columns", columns, self._trial_address())
         new = watched.rows(self._shown)
-        if new:
-            self._shown += len(new)
-            self._grid.run_grid_method("applyTransactionAsync", {"add": self._cells(new)})
-
-    def _cells(self, rows: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
-        # Keys of our own: the page's framework gives a meaning to some that users may choose.
-        return [
-            {f"c{number}": row.get(name) for number, name in enumerate(self._columns)}
-            for row in rows
-        ]
-
-    def _make_table(self, rows: Sequence[Mapping[str, Any]], parameters: int) -> None:
-        base = address("/trial", path=self._path, name=self._watched.name)  # type: ignore[union-attr]
-        link = _LINK_TO_TRIAL.replace("BASE", _as_script(f"{base}&trial="))
-        definitions = []
-        for number, name in enumerate(self._columns):
-            values = [row.get(name) for row in rows]
-            is_number = all(isinstance(one, (int, float)) for one in values if one is not None)
-            definition = {
-                "headerName": name,
-                "field": f"c{number}",
-                "filter": "agNumberColumnFilter" if is_number else "agTextColumnFilter",
-                "type": "numericColumn" if is_number else None,
-                "pinned": "left" if number == 0 else None,
-                "minWidth": 90,
-            }
-            if number == 0:
-                definition[":cellRenderer"] = link
-            elif is_number:
-                definition[":valueFormatter"] = (
-                    "p => typeof p.value === 'number' && !Number.isInteger(p.value)"
-                    " ? String(Number(p.value.toPrecision(5))) : p.value"
-                )
-            definitions.append({key: value for key, value in definition.items() if value})
-        options = {
-            "columnDefs": definitions,
-            "rowData": self._cells(rows),
-            "defaultColDef": {"sortable": True, "resizable": True, "floatingFilter": True},
-            "animateRows": False,
-            ":isExternalFilterPresent": "() => diel.sweep.isChoosing()",
-            ":doesExternalFilterPass": "node => diel.sweep.isChosen(node.data.c0)",
-        }
-        self._table_place.clear()
-        with self._table_place:
-            heading("Trials")
-            ui.label(
-                "A click on a column's head sorts by it; below it values can be chosen: 0.9 and "
-                "“greater than”, say."
-            ).classes("sweep-note")
-            self._chosen = ui.label("").classes("sweep-note").props('role="status"')
-            search = ui.input("search").props("dense outlined clearable").classes("sweep-search")
-            self._grid = ui.aggrid(options, auto_size_columns=False).classes("sweep-grid")
-            grid = self._grid
-            search.on_value_change(
-                lambda event: grid.run_grid_method(
-                    "setGridOption", "quickFilterText", event.value or ""
-                )
-            )
+        self._shown += len(new)
+        for start in range(0, len(new), _ROWS_AT_ONCE):
+            part = new[start : start + _ROWS_AT_ONCE]
+            rows = [[row.get(name) for name in columns] for row in part]
+            call_script("diel.sweep.rows", rows)
 
     # -- the figures ------------------------------------------------------------------------------
 
@@ -278,7 +226,7 @@ class _SweepView:
                 if name == "parallel":
                     ui.element("div").classes("sweep-parallel").props(f'data-part="{name}"')
                 else:
-                    ui.element("div").classes("sweep-plot")
+                    self._plots[name] = FigureElement(TITLES[name])
         order = [name for name in TITLES if name in self._card_of]
         for place, name in enumerate(order):
             self._card_of[name].move(target_index=place)
@@ -296,18 +244,10 @@ class _SweepView:
         if name is None:
             return
         figure = self._waiting.pop(name)
-        if name == "parallel":  # which sweep.js draws: Plotly needs WebGL for it
-            drawn = _as_script(figure["data"][0])
-            ui.run_javascript(f"diel.sweep.show({_as_script(name)}, {drawn})")
-        elif name in self._plots:
-            self._plots[name].update_figure({**figure, "config": CONFIG})
+        if name == "parallel":
+            call_script("diel.sweep.show", name, figure["data"][0])
         else:
-            *_, empty = self._card_of[name]
-            empty.delete()
-            with self._card_of[name]:
-                self._plots[name] = plot(name, figure)
-            if name in ("history", "cost"):
-                self._plots[name].on("plotly_click", self._open_trial, args=["points"])
+            self._plots[name].show(figure)
 
     def _take_seen(self, names: Any) -> None:
         self._seen = set(names) & set(TITLES) if isinstance(names, list) else set()
@@ -318,23 +258,15 @@ class _SweepView:
 
     async def _choose(self) -> None:
         """Have the table show the trials within the ranges chosen, or all of them."""
-        if self._watched is None or self._grid is None:
+        if self._watched is None:
             return
         trials = await run.io_bound(self._watched.within, self._ranges) if self._ranges else None
-        ui.run_javascript(f"diel.sweep.choose({_as_script(trials)})")
-        self._grid.run_grid_method("onFilterChanged")
+        call_script("diel.sweep.choose", trials)
         self._chosen.text = "" if trials is None else f"{len(trials):,} trials in the chosen ranges"
 
-    def _open_trial(self, event: Any) -> None:
-        points = event.args.get("points") or [{}]
-        trial = points[0].get("customdata")
-        if isinstance(trial, int):
+    def _open_trial(self, trial: Any) -> None:
+        if isinstance(trial, int) and self._watched is not None:
             ui.navigate.to(self._trial_address(trial))
-
-
-def _as_script(value: Any) -> str:
-    """Return a plain value as JavaScript has it."""
-    return json.dumps(value)
 
 
 def _as_ranges(told: Any) -> dict[str, tuple[float, float]]:

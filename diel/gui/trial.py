@@ -9,8 +9,16 @@ from typing import Any
 from nicegui import run, ui
 
 from diel.errors import PageError
-from diel.gui.cards import CONFIG, fact, follow_theme, heading, links_of_run
-from diel.gui.site import Site, frame, page
+from diel.gui.cards import (
+    FIGURES,
+    FigureElement,
+    copy_button,
+    fact,
+    follow_theme,
+    heading,
+    links_of_run,
+)
+from diel.gui.site import Site, frame, page, printable
 from diel.loading.sweeps import WatchedSweep, watch_sweeps
 from diel.run.directory import RunDirectory
 from diel.text import format_duration, format_value
@@ -30,14 +38,14 @@ def add_pages(site: Site) -> None:
         told = await run.io_bound(_trial_of, watched, int(trial))
         if told is None:
             raise PageError(f"{watched.name} has no trial {trial} so far")
-        with frame(site, f"Trial {trial} of {site.name_of(directory.path)}"):
+        with frame(site, f"Trial {trial} of {site.name_of(directory.path)}", FIGURES):
             links_of_run(site, directory, watched.name)
             plot = _show_trial(told, watched.summary())
 
             async def draw(theme: str) -> None:
                 again = await run.io_bound(_trial_of, watched, int(trial), theme)
                 if again and again["figure"] and plot is not None:
-                    plot.update_figure({**again["figure"], "config": CONFIG})
+                    plot.show(again["figure"])
 
             follow_theme(draw)
 
@@ -58,20 +66,21 @@ def _trial_of(watched: WatchedSweep, number: int, theme: str = "light") -> dict[
         raise PageError(str(error)) from error
 
 
-def _show_trial(told: Mapping[str, Any], summary: Mapping[str, Any]) -> ui.plotly | None:
+def _show_trial(told: Mapping[str, Any], summary: Mapping[str, Any]) -> FigureElement | None:
     """Show what is known of a trial; return its curve, if there is one."""
     plot = None
     metrics = told["metrics"]
     with ui.element("div").classes("sweep-facts"):
         with fact("state", str(told["state"]), f"diel-{told['state']}"):
             if told["reason"]:
-                ui.label(str(told["reason"]))
+                ui.label(printable(str(told["reason"])))
         if summary["objective"] in metrics:
             with fact(summary["objective"], format_value(metrics[summary["objective"]])):
                 pass
         if told["seconds"] is not None:
             with fact("took", format_duration(told["seconds"])):
-                ui.label("" if told["trainer"] is None else f"on trainer {told['trainer']}")
+                where = "" if told["trainer"] is None else f" on trainer {told['trainer']}"
+                ui.label(f"the whole trial{where}, with data and scores")
         if told["started_s"] is not None:
             when = time.localtime(told["started_s"])
             with fact("began", time.strftime("%H:%M:%S", when)):
@@ -85,14 +94,16 @@ def _show_trial(told: Mapping[str, Any], summary: Mapping[str, Any]) -> ui.plotl
         if told["figure"] is not None:
             with ui.element("section").classes("sweep-card sweep-wide"):
                 heading("Learning curve")
-                plot = ui.plotly({**told["figure"], "config": CONFIG}).classes("sweep-plot")
+                plot = FigureElement("Learning curve")  # shown once the browser tells its theme
         if told["command"]:
             with ui.element("section").classes("sweep-card sweep-wide"):
                 heading("How to repeat it")
                 ui.label("It is tried here once more, and compared with what it gave.").classes(
                     "sweep-note"
                 )
-                ui.label(told["command"]).classes("sweep-command")
+                with ui.element("div").classes("sweep-command"):
+                    ui.label(told["command"]).classes("sweep-command-text")
+                    copy_button(told["command"])
     return plot
 
 
@@ -102,6 +113,6 @@ def _values(title: str, values: Mapping[str, Any]) -> None:
         with ui.element("dl").classes("sweep-values"):
             for name, value in values.items():
                 with ui.element("dt"):
-                    ui.label(name)
+                    ui.label(printable(name))
                 with ui.element("dd"):
-                    ui.label(format_value(value, digits=7))
+                    ui.label(printable(format_value(value, digits=7)))

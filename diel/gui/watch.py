@@ -112,7 +112,7 @@ class _WatchPage:
                 _part("groups", "ul").classes("diel-groups")
             with ui.element("div"):
                 with _panel("Progress"):
-                    _part("bars")
+                    _part("bars").classes("diel-bars")
                     _part("servers")
                     _part("messages").classes("diel-messages").props('aria-label="messages"')
                 with _panel("What waits, and why"):

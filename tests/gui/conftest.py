@@ -48,7 +48,10 @@ def browser() -> Iterator[Any]:
 @pytest.fixture
 def page(browser: Any) -> Iterator[Any]:
     """Return an empty page; at the end of the test it must not have complained of anything."""
-    context = browser.new_context(viewport={"width": 1280, "height": 900})
+    context = browser.new_context(
+        viewport={"width": 1280, "height": 900},
+        permissions=["clipboard-read", "clipboard-write"],
+    )
     page = context.new_page()
     complaints: list[str] = []
     asked: list[str] = []
@@ -65,18 +68,22 @@ def page(browser: Any) -> Iterator[Any]:
 class Served:
     """A ``diel gui`` of a folder: its address, and what it has logged.
 
-    `address` has the token in it; `url("/run?path=a")` has not, and needs the cookie.
+    `address` has the token in it; `url("/run?path=a")` has not, and needs the cookie. Commands
+    that a test puts into the folder `commands` are found by it before others.
     """
 
     def __init__(self, folder: Path, *options: str) -> None:
         pytest.importorskip("nicegui", reason="the extra gui is not installed")
         self.folder = folder
         self.log = folder.parent / f"{folder.name}-server.log"
+        self.commands = folder.parent / f"{folder.name}-commands"
+        self.commands.mkdir(exist_ok=True)
         with self.log.open("wb") as log:
             self.process = subprocess.Popen(
                 [sys.executable, "-m", "diel", "gui", str(folder), "--port", "0", *options],
                 stdout=subprocess.PIPE,
                 stderr=log,
+                env={**os.environ, "PATH": f"{self.commands}:{os.environ['PATH']}"},
             )
         self.address = self._address()
         self.port = urlsplit(self.address).port

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from contextlib import closing
 from pathlib import Path
 from typing import Any
 
@@ -13,8 +14,19 @@ pytest.importorskip("nicegui", reason="the extra gui is not installed")
 from diel.run.directory import RunDirectory
 
 WORK = """\
-def run(ctx):
-    return "done <b>"
+import time
+from pathlib import Path
+
+def train(parameters, report):
+    end_s = time.monotonic() + 100
+    while not Path(__file__).with_name("go").exists() and time.monotonic() < end_s:
+        time.sleep(0.02)  # until the page has asked for a point
+    return {"accuracy": parameters["x"]}
+"""
+SBATCH = """\
+#!/bin/sh
+cat > submitted.sh
+echo "Submitted batch job 4711 <b>"
 """
 
 
@@ -41,73 +53,120 @@ def wait_for_text(page: Any, text: str) -> None:
     page.locator(".cm-line", has_text=text).first.wait_for()
 
 
+def choose_from(page: Any, menu: str, entry: str) -> None:
+    page.get_by_role("button", name=menu, exact=True).click()
+    page.get_by_role("listitem").get_by_text(entry, exact=True).click()
+
+
 @pytest.mark.slow
-def test_a_workflow_is_composed_mended_started_and_watched(page: Any, served: Any) -> None:
+def test_a_sweep_is_composed_mended_started_steered_and_its_best_trial_read(
+    page: Any, served: Any
+) -> None:
     (served.folder / "work.py").write_text(WORK)
     sign_in(page, served)
-    page.goto(served.url("/compose"))
-    button = page.get_by_role("button", name="Add module")
-    button.click()
-    # The chosen module is shown in its form, with what is wrong at the field that it is about.
-    page.get_by_text("there is no file").first.wait_for()
-    fields = page.locator(".compose-field", has=page.get_by_label("function", exact=True))
-    problem = fields.locator(".q-field__bottom")
-    problem.get_by_text("there is no file").wait_for()
-    assert page.locator('.module.problem[data-module="module"]').count() == 1
-    fill(page, "name", "worker")
-    fill(page, "function", "./work.py:rum")  # the planted mistake
-    problem.get_by_text('did you mean "run"?').wait_for()
+    page.get_by_role("link", name="or an empty workflow").click()
+    choose_from(page, "New", "a sweep")
+    # The trainer is chosen, and what it lacks stands at the field that it is about.
+    wait_for_text(page, "[module.options.space]")
+    fields = page.locator(".compose-field", has=page.get_by_label("dataset", exact=True))
+    fields.locator(".q-field__bottom").get_by_text("what to train").wait_for()
+    assert page.locator('.module.problem[data-module="trainer"]').count() == 1
+    fill(page, "train", "./work.py:trian")  # the planted mistake
+    fields = page.locator(".compose-field", has=page.get_by_label("train", exact=True))
+    fields.locator(".q-field__bottom").get_by_text('did you mean "train"?').wait_for()
     page.locator(".cm-line.compose-wrong").first.wait_for()
-    fill(page, "function", "./work.py:run")
-    page.get_by_text("the file has no group").first.wait_for()
-    # The keyboard alone: a group that has the module, then a second one behind it.
+    fill(page, "train", "./work.py:train")
+    fields.locator(".q-field__bottom").wait_for(state="detached")
+    # What is typed into the text shows in the form and the graph, and comments stay.
+    page.locator(".cm-line", has_text='copies = "fill"').click()
+    page.keyboard.press("End")
+    page.keyboard.type("  # a comment")
+    fill(page, "copies", "1")
+    wait_for_text(page, "copies = 1  # a comment")
+    fill(page, "name", "worker")
+    wait_for_text(page, 'trainer = "worker"')
+    # A space of its own: what the trainer that comes with diel takes is offered.
+    page.locator('.module[data-module="master"]').press("Enter")
+    field(page, "Add a parameter").click()
+    page.get_by_role("option", name="momentum", exact=True).click()
+    wait_for_text(page, "momentum = 0.9")
+    for name in ("learning_rate", "momentum"):
+        field(page, f"remove {name}").click()
+        page.locator(".cm-line", has_text=name).wait_for(state="detached")
+    fill(page, "Add a parameter", "x")
+    wait_for_text(page, "x = []")
+    field(page, "kind of x").click()
+    page.get_by_role("option", name="range", exact=True).click()
+    fill(page, "from of x", "0.0")
+    fill(page, "to of x", "1.0")
+    wait_for_text(page, "x = { from = 0.0, to = 1.0 }")
+    page.get_by_text("20 trials, random, tried by worker").wait_for()
+    # A program that runs afterwards; a group is added, removed and brought back by keys.
+    choose_from(page, "Add module", "program")
+    fill(page, "executable", "true")
+    wait_for_text(page, 'executable = ["true"]')
     add_group = page.get_by_role("button", name="Add group")
     add_group.focus()
     page.keyboard.press("Enter")
-    wait_for_text(page, 'modules = ["worker"]')
-    page.get_by_text("No problem found.").wait_for()
-    add_group.focus()
-    page.keyboard.press("Enter")
-    wait_for_text(page, 'name = "group2"')
-    box = page.locator('.group[data-group="group2"]')
-    box.focus()
+    wait_for_text(page, 'modules = ["program"]')
+    page.locator('.group[data-group="group"]').focus()
     page.keyboard.press("Delete")
-    page.locator(".cm-line", has_text="group2").wait_for(state="detached")
+    page.locator(".cm-line", has_text='modules = ["program"]').wait_for(state="detached")
     page.keyboard.press("Control+z")
-    wait_for_text(page, 'name = "group2"')
-    page.keyboard.press("Control+Shift+z")
-    page.locator(".cm-line", has_text="group2").wait_for(state="detached")
-    # What is typed into the text shows in the form and the graph.
-    page.locator('.module[data-module="worker"]').press("Enter")
-    assert field(page, "copies").input_value() == ""
-    line = page.locator(".cm-line", has_text="./work.py:run")
-    line.click()
-    page.keyboard.press("End")
-    page.keyboard.press("Enter")
-    page.keyboard.type("copies = 2  # a comment")
-    page.locator("svg .needs", has_text="2 copies").wait_for()
-    assert field(page, "copies").input_value() == "2"
-    fill(page, "copies", "3")
-    wait_for_text(page, "copies = 3  # a comment")
+    wait_for_text(page, 'modules = ["program"]')
+    page.locator('.group[data-group="search"]').press("Enter")
+    choose_from(page, "Runs before", "group")
+    wait_for_text(page, 'depends = ["search"]')
     page.get_by_text("No problem found.").wait_for()
-    page.get_by_text("5 at the largest moment").wait_for()
+    page.get_by_text("4 at the largest moment").wait_for()
     page.keyboard.press("Control+s")
     page.get_by_label("File name").fill("composed")
     page.get_by_label("File name").press("Enter")
     page.get_by_text("saved composed.toml").wait_for()
     page.get_by_role("button", name="Start here").click()
     page.wait_for_url("**/run?path=**", timeout=60_000)
-    (run,) = (served.folder / "runs").glob("composed-*")
-    file = served.folder / "composed.toml"
-    assert "copies = 3  # a comment" in file.read_text()
-    page.get_by_text("finished").first.wait_for(timeout=60_000)
+    run_page = page.url
+    assert "copies = 1  # a comment" in (served.folder / "composed.toml").read_text()
+    # On the live run: a point that is none, then one that is tried, and counted.
+    page.get_by_role("link", name="sweep", exact=True).click()
+    page.get_by_text("No trial has ended yet").wait_for(timeout=60_000)
+    page.get_by_role("button", name="Try a point").click()
+    x = page.get_by_role("dialog").get_by_label("x", exact=True)
+    x.fill("5")
+    page.get_by_role("button", name="Try it").click()
+    page.get_by_role("alert").get_by_text("x: 5 is not between 0.0 and 1.0").first.wait_for()
+    x.fill("1.0")
+    page.get_by_role("button", name="Try it").click()
+    page.get_by_text("enqueue: it is trial 20").wait_for()
+    page.get_by_text("of 21", exact=True).wait_for()
+    (served.folder / "go").touch()
+    page.get_by_text("Go on with more trials").wait_for(timeout=60_000)
+    page.get_by_role("link", name="trial 20", exact=True).click()
+    page.get_by_text("How to repeat it").wait_for()
+    page.get_by_role("button", name="Copy").click()
+    page.get_by_text("Copied").wait_for()
+    copied = page.evaluate("navigator.clipboard.readText()")
+    assert copied.startswith("diel sweep ")
+    assert copied.endswith(" --repeat 20")
+    page.goto(run_page)
+    page.locator(".diel-badge.diel-finished").wait_for(timeout=60_000)
+    page.locator("[data-part=bars]").get_by_text("21 of 21, best accuracy 1").wait_for()
+    page.get_by_role("link", name="sweep", exact=True).click()
+    # The report, whose scripts are not those of the page.
+    page.get_by_role("link", name="report", exact=True).click()
+    page.locator("#tip").wait_for(state="attached")
+    assert page.evaluate("window.origin") == "null"
+    (run,) = (served.folder / "runs").glob("sweep-*")
     journal = [json.loads(line) for line in RunDirectory(run).journal.read_text().splitlines()]
     assert journal[-1]["exit_code"] == 0
 
 
-def test_a_file_that_somebody_else_changed_is_not_overwritten_unasked(
-    page: Any, served: Any
+def test_two_browsers_on_one_file_and_a_script_that_is_submitted(
+    browser: Any, page: Any, served: Any
 ) -> None:
+    sbatch = served.commands / "sbatch"
+    sbatch.write_text(SBATCH)
+    sbatch.chmod(0o755)
     file: Path = served.folder / "shared.toml"
     file.write_text('# Kept.\n[[module]]\nname = "<img src=x>"\nexecutable = ["true"]\n')
     sign_in(page, served)
@@ -121,21 +180,42 @@ def test_a_file_that_somebody_else_changed_is_not_overwritten_unasked(
     page.reload()
     page.get_by_role("button", name="Take the edits back").click()
     wait_for_text(page, 'name = "group"')
-    file.write_text("# Another's.\n")
+    # Meanwhile another browser saves an edit of its own.
+    with closing(browser.new_context()) as context:
+        other = context.new_page()
+        sign_in(other, served)
+        other.goto(served.url("/compose?file=shared.toml"))
+        other.get_by_role("button", name="Forget them").click()
+        choose_from(other, "Add module", "program")
+        wait_for_text(other, 'name = "program"')
+        other.get_by_role("button", name="Save", exact=True).click()
+        other.get_by_text("saved shared.toml").wait_for()
+    theirs = file.read_text()
+    assert 'name = "program"' in theirs
     page.get_by_role("button", name="Save", exact=True).click()
     page.get_by_text("changed by somebody else").wait_for()
     page.get_by_role("button", name="Cancel").click()
-    assert file.read_text() == "# Another's.\n"
+    assert file.read_text() == theirs
     page.get_by_role("button", name="Save", exact=True).click()
     page.get_by_role("button", name="Overwrite").click()
     page.get_by_text("saved shared.toml").wait_for()
     assert file.read_text().startswith("# Kept.\n[[module]]\n")
-    page.get_by_role("button", name="New").click()
-    page.get_by_text("hello", exact=True).click()
+    choose_from(page, "New", "hello")
     page.wait_for_url("**/compose?file=hello.toml")
     wait_for_text(page, 'name = "greeter"')
     assert (served.folder / "hello.py").is_file()
     page.get_by_text("No problem found.").wait_for()
+    page.get_by_text("Batch script for Slurm").click()
+    page.get_by_label("partition").fill("long")
+    page.get_by_role("button", name="Write script").click()
+    page.locator(".compose-script").get_by_text("--partition=long").wait_for()
+    page.get_by_role("button", name="Submit").click()
+    page.get_by_role("dialog").get_by_role("button", name="Submit").click()
+    page.get_by_text("Submitted batch job 4711 <b>").wait_for()
+    submitted = (served.folder / "submitted.sh").read_text()
+    assert submitted.startswith("#!")
+    assert "#SBATCH --partition=long" in submitted
+    assert "hello.toml" in submitted
     # What hangs at import holds up a process of its own; what was mended is seen by itself.
     code = served.folder / "hello.py"
     mended = code.read_text()

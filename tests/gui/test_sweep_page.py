@@ -80,17 +80,17 @@ def test_a_finished_sweep_is_sorted_filtered_and_opened(window: Any, served: Any
     for title in ("History", "Quality against training time", "Learning curves", "Parameters",
                   "What decides", "Two parameters together", "When trials ran"):  # fmt: skip
         window.get_by_role("heading", name=title, exact=True).wait_for(timeout=20_000)
-    window.locator(".sweep-plot .main-svg").first.wait_for(timeout=20_000)
-    grid = window.locator(".sweep-grid")
-    first = grid.locator('[row-index="0"] [col-id="c0"] a')
-    grid.get_by_role("columnheader", name="accuracy").click()
-    grid.get_by_role("columnheader", name="accuracy").click()  # the largest first
+    window.locator(".figure-svg .figure-dots").first.wait_for(timeout=20_000)
+    table = window.get_by_role("table", name="trials")
+    first = table.locator('[aria-rowindex="2"] a')
+    table.get_by_role("columnheader", name="accuracy").click()
+    table.get_by_role("columnheader", name="accuracy").click()  # the largest first
     window.wait_for_function(
-        f'() => document.querySelector(\'[row-index="0"] [col-id="c0"] a\').textContent'
-        f" === '{best['trial']}'"
+        "best => document.querySelector('.sweep-table [aria-rowindex=\"2\"]').textContent"
+        ".startsWith(best)",
+        arg=str(best["trial"]),
     )
-    kinds = grid.locator('[col-id="c4"]').all_inner_texts()
-    assert BAD in kinds
+    assert table.get_by_role("cell", name=BAD, exact=True).count() > 0
     assert window.locator("img[src=x]").count() == 0
     window.get_by_text("Each line is a trial").scroll_into_view_if_needed()
     axis = window.get_by_role("slider", name="range of accuracy", exact=True)
@@ -98,15 +98,23 @@ def test_a_finished_sweep_is_sorted_filtered_and_opened(window: Any, served: Any
     window.get_by_text("trials in the chosen ranges").wait_for(timeout=20_000)
     kept = int(window.get_by_text("trials in the chosen ranges").inner_text().split()[0])
     assert 0 < kept < 50
-    grid.scroll_into_view_if_needed()
-    window.wait_for_function(
-        "kept => document.querySelectorAll('.sweep-grid a').length <= kept", arg=kept
-    )
+    count = window.locator(".sweep-table .diel-count")
+    count.get_by_text(f"{kept} of 50").wait_for(timeout=20_000)
     axis.press("Escape")
     window.get_by_text("trials in the chosen ranges").wait_for(state="detached", timeout=20_000)
-    grid.get_by_label("trial Filter Input").first.fill("7")
-    window.wait_for_function("() => document.querySelectorAll('.sweep-grid a').length === 1")
+    filtered = window.get_by_role("searchbox", name="filter trials")
+    filtered.fill(f"trial>6 trial<=8 {BAD.split()[1]}")  # words and comparisons; 7 alone has it
+    count.get_by_text("1 of 50").wait_for(timeout=20_000)
     assert first.inner_text() == "7"
+    # A figure says what is pointed at; its keys hide and show.
+    history = window.get_by_role("figure", name="History")
+    history.get_by_role("button", name="trials", exact=True).click()
+    window.wait_for_function(
+        "() => document.querySelectorAll('[data-figure=history] .figure-dots').length === 1"
+    )
+    line = history.locator(".figure-dots").first.bounding_box()
+    window.mouse.move(line["x"] + line["width"] - 4, line["y"] + 4)
+    window.locator(".figure-tip").get_by_text("trial ", exact=False).wait_for(timeout=20_000)
     first.click()
     window.get_by_text("diel sweep").wait_for(timeout=20_000)
     assert f"{path} --repeat 7" in window.locator(".sweep-command").inner_text()
@@ -126,7 +134,7 @@ def test_a_growing_ledger_is_followed_and_a_damaged_one_shown_as_far_as_it_goes(
         file.write("".join(map(record, range(3, 12))) + record(12)[:30])
     fact = window.locator(".sweep-fact").filter(has_text="trials")
     fact.get_by_text("12", exact=True).wait_for(timeout=20_000)
-    window.wait_for_function("() => document.querySelectorAll('.sweep-grid a').length >= 9")
+    window.wait_for_function("() => document.querySelectorAll('.sweep-table a').length >= 9")
     with ledger.open("a") as file:
         file.write("\n")
     window.get_by_text("no record of a trial, left out").wait_for(timeout=20_000)
@@ -137,8 +145,18 @@ def test_a_growing_ledger_is_followed_and_a_damaged_one_shown_as_far_as_it_goes(
         (f"/trial?path={path}&trial=3&name=none", 404),
         ("/trial?path=..&trial=3", 404),
         ("/sweep?path=../..", 404),
+        (f"/report?path={path}", 404),
+        (f"/report?path={path}&file=journal.jsonl", 404),
+        ("/report?path=..", 404),
     ):
         assert window.request.get(served.url(page)).status == status, page
+    # A report may come from anywhere: in the page's own origin its scripts could start programs.
+    (ledger.parents[2] / "report.html").write_text("<p>made up")
+    shown = window.request.get(served.url(f"/report?path={path}"))
+    assert shown.text() == "<p>made up"
+    policies = [each["value"] for each in shown.headers_array if "security-policy" in each["name"]]
+    assert policies[0].startswith("sandbox; default-src 'none'")
+    assert len(policies) == 2
 
 
 def test_a_sweep_is_asked_for_a_point_and_what_is_refused_is_said(window: Any, served: Any) -> None:
@@ -150,10 +168,11 @@ def test_a_sweep_is_asked_for_a_point_and_what_is_refused_is_said(window: Any, s
     rate.wait_for(timeout=20_000)
     rate.fill("5")
     window.get_by_role("button", name="Try it").click()
-    window.get_by_role("alert").get_by_text("enqueue: refused").wait_for(timeout=20_000)
+    window.get_by_role("alert").get_by_text("rate: 5 is not between").wait_for(timeout=20_000)
     assert not ledger.with_name("requests.jsonl").exists()
     rate.fill("0.5")
-    window.get_by_label("size", exact=True).fill("2")
+    window.get_by_label("size", exact=True).click()
+    window.get_by_role("option", name="2", exact=True).click()
     window.get_by_role("button", name="Try it").click()
     window.get_by_role("status").get_by_text("kept: diel run --resume").wait_for(timeout=20_000)
     (asked,) = map(json.loads, ledger.with_name("requests.jsonl").read_text().split("\n")[1:-1])
@@ -174,8 +193,8 @@ def test_sweeps_are_compared_and_different_objectives_refused(window: Any, serve
     for path in paths:
         window.get_by_role("cell", name=path, exact=True).wait_for(timeout=20_000)
     window.get_by_role("heading", name="History", exact=True).wait_for(timeout=20_000)
-    window.locator(".sweep-plot .main-svg").first.wait_for(timeout=20_000)
-    assert window.locator(".sweep-plot .legendtext").count() == 4
+    window.locator(".figure-svg .figure-line").first.wait_for(timeout=20_000)
+    window.wait_for_function("() => document.querySelectorAll('.figure-key').length === 4")
     assert window.locator("img[src=x]").count() == 0
     other = path_of(served, make_run(served.folder, "other", 5, "training_time_s"))
     window.goto(served.url(f"/compare?path={paths[0]}&path={other}"))

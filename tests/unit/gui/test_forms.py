@@ -20,6 +20,8 @@ from diel.gui.forms import (
 )
 from diel.workflow.model import Group, Module
 from modules.master import Options
+from modules.options import space_problems
+from modules.trainer import Options as TrainerOptions
 
 
 def test_each_key_of_a_model_has_a_field_with_help() -> None:
@@ -34,12 +36,25 @@ def test_each_key_of_a_model_has_a_field_with_help() -> None:
     assert fields["name"].is_required
     assert typed(fields["executable"], "./a.out --fast 'a b'") == ["./a.out", "--fast", "a b"]
     assert typed(fields["executable"], '["./a.out"]') == ["./a.out"]
+    for words in (["./a.out", "a b"], ["true"], [], ["1", "'"]):
+        assert typed(fields["executable"], shown(fields["executable"], words)) == words
+    assert shown(fields["executable"], ["./a.out", "-v"]) == "./a.out -v"
     assert {field.kind for field in fields_of(Group)} == {"text", "names", "value"}
 
 
 def test_what_an_author_says_of_options_makes_their_form() -> None:
     fields = {field.label: field for field in fields_of(Options)}
     assert fields["space"].kind == "space"
+    assert fields["space"].is_first
+    assert fields["space"].starts["activation"] == ["sigmoid", "tanh", "relu"]
+    assert not list(space_problems({**fields["space"].starts}, ()))  # each of them is a parameter
+    assert not fields["seed"].is_first
+    assert shown(fields["objective"], typed(fields["objective"], "accuracy")) == "accuracy"
+    assert typed(fields["objective"], "accuracy - loss") == "accuracy - loss"
+    assert typed(fields["objective"], '["accuracy", "loss"]') == ["accuracy", "loss"]
+    assert [field.label for field in fields_of(TrainerOptions) if field.is_first] == [
+        *("dataset", "train"),
+    ]
     assert fields["trainer"].kind == "module"
     assert "grid" in fields["strategy"].choices
     assert fields["until"].kind == "table"

@@ -184,6 +184,30 @@ def test_code_that_says_exit_leaves_the_rest(tmp_path: Path) -> None:
     assert found.sweeps == {"mod": "no preview: SystemExit: enough"}
     assert "SystemExit in missing_here" in found.remarks[0].message
     assert found.needs is not None
+    assert found.failures == {"mod": "no table of layers without a point of a sweep: "
+                                     "SystemExit: enough"}  # fmt: skip
+
+
+def test_what_a_table_of_an_option_holds_is_known_by_its_kind() -> None:
+    pytest.importorskip("sklearn")
+    draft = draft_of_text(DIGITS.read_text(), DIGITS)
+    findings = inspect(draft)
+    assert findings.failures == {}
+    layers = findings.variants["trainer"]["layers"]
+    assert layers.key == "type"
+    fields = {field.label: field for field in layers.fields["fully_connected"]}
+    assert fields["units"].is_required
+    assert fields["activation"].kind == "text"
+    assert fields["repeat"].default == "1"
+    kinds = {field.label: field.kind for field in findings.fields["trainer"]}
+    assert kinds["layers"] == "tables"
+    strategies = findings.variants["master"]["strategy"].fields
+    names = {name: [field.label for field in fields] for name, fields in strategies.items()}
+    assert names["grid"] == names["random"] == []
+    assert names["cross_entropy"] == ["elite", "startup", "explore"]
+    assert names["halving"] == ["min_steps", "reduction"]
+    strategy = next(field for field in findings.fields["master"] if field.label == "strategy")
+    assert strategy.kind == "variant"
 
 
 def test_changed_code_and_modules_of_one_name_in_two_folders_are_told_apart(
