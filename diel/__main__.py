@@ -10,8 +10,8 @@ def main() -> NoReturn:
     interrupts = signal.getsignal(signal.SIGINT) is signal.default_int_handler
     if interrupts:  # and is not ignored, as under nohup
         signal.signal(signal.SIGINT, signal.SIG_DFL)
-    from diel.cli.main import STOPPED
     from diel.cli.main import main as run_command
+    from diel.exit_codes import STOPPED
 
     if interrupts:
         signal.signal(signal.SIGINT, signal.default_int_handler)

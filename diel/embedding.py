@@ -26,11 +26,10 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from diel.errors import DielError
+from diel.exit_codes import BAD_INPUT
 
 if TYPE_CHECKING:
     from mpi4py import MPI
-
-BAD_INPUT = 2
 
 
 class Executive:
@@ -102,16 +101,17 @@ class Executive:
         Returns
         -------
         int
-            The exit code, on every rank: 0, 1 after a failure, 2 if the file cannot be run,
-            which rank 0 explains, and 130 if the run was stopped.
+            The exit code, on every rank, as `diel.exit_codes` lists them.
         """
-        from diel.comm.mpi import world
+        from diel.comm.mpi import check_that_tasks_are_ranks, world
         from diel.comm.parent import Parent
         from diel.loading.functions import register_functions
 
         parent = Parent(comm if comm is not None else world())
         provided = register_functions(self._functions)
         try:
+            if comm is None:
+                check_that_tasks_are_ranks(os.environ, parent.size)
             if parent.rank != parent.EXECUTIVE_RANK:
                 from diel.executive.worker import run_worker
 

@@ -63,6 +63,14 @@ def start_helper(
     )
 
 
+def signal_name(number: int) -> str:
+    """Return what a signal is called; its number, if it has no name."""
+    try:
+        return signal.Signals(number).name
+    except ValueError:
+        return f"signal {number}"
+
+
 def end_with_parent() -> None:
     """Have this process killed when the one that has started it ends, however that happens."""
     ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)

@@ -18,7 +18,6 @@ from __future__ import annotations
 import ast
 import contextlib
 import inspect
-import json
 import os
 import shutil
 import signal
@@ -32,6 +31,7 @@ from types import FrameType
 from typing import IO, Any, Final
 
 from diel.errors import LaunchError, RunDirectoryError, SweepCallError
+from diel.exit_codes import BAD_INPUT, FINE, NOT_FINISHED, STOPPED
 from diel.function_source import source_of
 from diel.loading.reports import reporting
 from diel.opened_run import Run
@@ -39,6 +39,7 @@ from diel.processes import diel_command
 from diel.run.history import summarize
 from diel.run.journal import JournalReader
 from diel.run.records import RunCreated
+from diel.text import as_tables
 
 _STARTED_BY: Final = "DIEL_SWEEP_OF"
 """Set for a sweep's ranks: the file of the function. Whoever calls `sweep` there would do so for
@@ -47,8 +48,6 @@ _MARK: Final = "# Written by diel.sweep"
 _LOOK_EVERY_S: Final = 0.1
 _SHOW_EVERY_S: Final = 0.5
 _STOP_PATIENCE_S: Final = 30.0
-_STOPPED: Final = 130
-_BAD_INPUT: Final = 2
 
 
 def sweep(
@@ -83,7 +82,8 @@ def sweep(
     ranks : int, optional
         MPI ranks to start; as many as there are cores for, if left out.
     name : str, optional
-        Of the workflow; default: the function's.
+        Of the workflow; default: the function's. Where `folder` has another sweep of that name,
+        a number goes behind it.
     options : mapping, optional
         What the function finds in ``report.options``.
     folder : path, optional
@@ -117,8 +117,6 @@ def sweep(
         )
     title = name or (train if isinstance(train, str) else train.__name__)
     title = "".join(letter if letter.isalnum() or letter in "-_" else "-" for letter in title)
-    place = Path(folder).absolute()
-    spec = train if isinstance(train, str) else _place_of(train, place / f"{title}.py")
     asked = {
         "space": dict(space),
         "strategy": strategy if isinstance(strategy, str) else dict(strategy),
@@ -128,8 +126,8 @@ def sweep(
         **({} if maximise is None else {"maximise": maximise}),
         **more,
     }
-    file = place / f"{title}.toml"
-    _write(file, _workflow(title, spec, asked, dict(options or {})))
+    spec, source = (train, None) if isinstance(train, str) else _place_of(train)
+    file, spec = _write(Path(folder).absolute(), title, spec, source, asked, dict(options or {}))
     arguments = ["run", str(file), "--runs", str(Path(runs).absolute())]
     arguments += [] if ranks is None else ["--ranks", str(ranks)]
     arguments += ["--allow-run-as-root"] if allow_run_as_root else []
@@ -139,8 +137,11 @@ def sweep(
 # -- the function ---------------------------------------------------------------------------------
 
 
-def _place_of(train: Callable[..., Any], copy: Path) -> str:
-    """Return where ranks find a function; that of a notebook is written to `copy`."""
+def _place_of(train: Callable[..., Any]) -> tuple[str, str | None]:
+    """Return where ranks find a function, and, of one of a notebook, the file to be written.
+
+    Then the place is the function's name alone.
+    """
     if not callable(train):
         raise SweepCallError(f"train is a function or its place, not {train!r:.60}")
     name = train.__name__
@@ -153,8 +154,7 @@ def _place_of(train: Callable[..., Any], copy: Path) -> str:
     module = sys.modules.get(train.__module__)
     file = getattr(module, "__file__", None)
     if file is None or not Path(file).is_file() or Path(file).suffix != ".py":
-        _write(copy, f"{_MARK} from a notebook: of the function {name}.\n{source_of(train)}")
-        return f"./{copy.name}:{name}"
+        return name, f"{_MARK} from a notebook: of the function {name}.\n{source_of(train)}"
     if getattr(module, name, None) is not train:
         raise SweepCallError(
             f"{name} cannot be found in {file} by its name, so ranks cannot either: define it at "
@@ -162,11 +162,11 @@ def _place_of(train: Callable[..., Any], copy: Path) -> str:
         )
     if train.__module__ == "__main__":
         _check_guard(Path(file))
-        return f"{Path(file).absolute()}:{name}"
+        return f"{Path(file).absolute()}:{name}", None
     top = train.__module__.partition(".")[0]
     root = Path(getattr(sys.modules.get(top), "__file__", "") or "").parent
     is_alone = "." not in train.__module__ and "site-packages" not in root.parts
-    return f"{Path(file).absolute()}:{name}" if is_alone else f"{train.__module__}:{name}"
+    return (f"{Path(file).absolute()}:{name}" if is_alone else f"{train.__module__}:{name}"), None
 
 
 def _check_guard(file: Path) -> None:
@@ -197,57 +197,63 @@ def _workflow(name: str, train: str, asked: dict[str, Any], options: dict[str, A
     """Return the text of a workflow file, from what a reporter says that a sweep consists of."""
     for describe in reporting("describe_sweep"):
         document = describe(name, train, asked, options)
-        return f"{_MARK}: diel run {name}.toml runs it again.\n{_tables(document)}"
+        return f"{_MARK}: diel run {name}.toml runs it again.\n\n{as_tables(_plain(document))}"
     raise SweepCallError("no installed package runs sweeps: reinstall diel, which comes with one")
 
 
-def _tables(document: Mapping[str, Any]) -> str:
-    lines = []
-    for title, value in document.items():
-        is_list = isinstance(value, list)
-        for table in value if is_list else [value]:
-            lines.append(f"\n[[{title}]]" if is_list else f"\n[{title}]")
-            lines += [f"{_key(key)} = {_value(one)}" for key, one in table.items()]
-    return "\n".join([*lines, ""])
-
-
-def _key(key: Any) -> str:
-    text = str(key)
-    plain = text.isascii() and text.replace("_", "").replace("-", "").isalnum()
-    return text if plain else json.dumps(text)
-
-
-def _value(value: Any) -> str:
-    """Return a value as TOML writes it."""
-    if hasattr(value, "item") and getattr(value, "shape", None) == ():
-        value = value.item()  # a number of NumPy's
-    if isinstance(value, (bool, str)):
-        return json.dumps(value)
-    if isinstance(value, (int, float)):
-        return repr(value)  # nan and inf too
+def _plain(value: Any) -> Any:
+    """Return a value of Python's or NumPy's as TOML knows it: numbers, text, lists and tables."""
+    if hasattr(value, "tolist"):
+        value = value.tolist()
+    if isinstance(value, (bool, str, int, float)):
+        return value
     if isinstance(value, Mapping):
-        inside = ", ".join(f"{_key(key)} = {_value(one)}" for key, one in value.items())
-        return f"{{ {inside} }}" if inside else "{}"
-    if isinstance(value, (list, tuple, range)) or hasattr(value, "tolist"):
-        values = value.tolist() if hasattr(value, "tolist") else value
-        return f"[{', '.join(map(_value, values))}]"
+        return {str(key): _plain(one) for key, one in value.items()}
+    if isinstance(value, (list, tuple, range)):
+        return [_plain(one) for one in value]
     raise SweepCallError(
         f"{value!r:.60} (a {type(value).__name__}) cannot stand in a workflow file: give numbers, "
         "text, and lists and tables of such"
     )
 
 
-def _write(file: Path, text: str) -> None:
-    """Write a file, in place of one that this has written before, and of no other."""
-    try:
-        file.parent.mkdir(parents=True, exist_ok=True)
-        if file.exists() and not file.read_text(encoding="utf-8").startswith(_MARK):
-            raise SweepCallError(
-                f"{file} is there, and was not written by diel.sweep: give another name= or folder="
-            )
-        file.write_text(text, encoding="utf-8")
-    except (OSError, UnicodeDecodeError) as error:
-        raise SweepCallError(f"{file} cannot be written: {error}") from error
+def _write(
+    folder: Path,
+    title: str,
+    spec: str,
+    source: str | None,
+    asked: dict[str, Any],
+    options: dict[str, Any],
+) -> tuple[Path, str]:
+    """Write the workflow file, and the source of a notebook's function; return it and its place.
+
+    Files that are there stay: those of another sweep of that name have it, and this one a number.
+    """
+    number = 0
+    while True:
+        number += 1
+        name = title if number == 1 else f"{title}-{number}"
+        place = spec if source is None else f"./{name}.py:{spec}"
+        file = folder / f"{name}.toml"
+        texts = {file: _workflow(name, place, asked, options)}
+        if source is not None:
+            texts[file.with_suffix(".py")] = source
+        try:
+            folder.mkdir(parents=True, exist_ok=True)
+            found = {path: path.read_text(encoding="utf-8") for path in texts if path.exists()}
+            foreign = [path for path, text in found.items() if not text.startswith(_MARK)]
+            if foreign:
+                raise SweepCallError(
+                    f"{foreign[0]} is there, and was not written by diel.sweep: give another name= "
+                    "or folder="
+                )
+            if any(texts[path] != text for path, text in found.items()):
+                continue
+            for path, text in texts.items():
+                path.write_text(text, encoding="utf-8")
+        except (OSError, UnicodeDecodeError) as error:
+            raise SweepCallError(f"{file} cannot be written: {error}") from error
+        return file, place
 
 
 # -- the run --------------------------------------------------------------------------------------
@@ -288,9 +294,9 @@ def _run(arguments: list[str], file: Path, runs: Path, spec: str) -> Run:
     if run is not None and spec.startswith("./"):  # so that the run keeps what it has run
         with contextlib.suppress(OSError):
             shutil.copy(file.parent / spec.rpartition(":")[0], run.path)
-    if process.returncode in (0, _STOPPED) and run is not None:
+    if process.returncode in (FINE, NOT_FINISHED, STOPPED) and run is not None:
         return run
-    if process.returncode == _BAD_INPUT:
+    if process.returncode == BAD_INPUT:
         raise SweepCallError(said.strip().removeprefix("diel: ") or f"{file} cannot be run")
     where = "" if run is None else f"; what was tried is in {run.path}: diel.open_run"
     reason = said.strip()[-1000:] if run is None else summarize(run.path, time.time()).reason

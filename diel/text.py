@@ -57,6 +57,11 @@ def format_duration(seconds: float) -> str:
     return f"{text} {rest} {small[0]}" if rest else text
 
 
+def format_times(count: int) -> str:
+    """Write how often something was done: ``once``, ``twice``, ``3 times``."""
+    return {1: "once", 2: "twice"}.get(count, f"{count:,} times")
+
+
 def size_bytes(size: str | int) -> int:
     """Return a size that a file gives in bytes or with a unit: ``"2 GiB"``.
 
@@ -152,6 +157,38 @@ def as_toml(value: Any) -> str:
     if value is None:
         return "nothing"
     return str(value)
+
+
+def as_tables(document: Mapping[str, Any]) -> str:
+    """Write tables as the lines of a TOML file: lists of tables as ``[[name]]``, each by its own.
+
+    A table within one has a header of its own where it holds further tables, or would be longer
+    than a line; else it stands in line.
+    """
+    blocks: list[str] = []
+    for name, value in document.items():
+        tables = value if isinstance(value, list) else [value]
+        for table in tables:
+            bracket = "[[{}]]" if isinstance(value, list) else "[{}]"
+            blocks += _table_blocks(bracket, show_key(name), table)
+    return "\n".join(blocks)
+
+
+def _table_blocks(bracket: str, name: str, table: Mapping[str, Any]) -> list[str]:
+    """Return the lines of a table, then those of the tables in it that have headers."""
+    apart = {
+        key: value for key, value in table.items() if isinstance(value, Mapping) and _is_long(value)
+    }
+    keys = [f"{show_key(k)} = {as_toml(v)}\n" for k, v in table.items() if k not in apart]
+    blocks = ["".join([f"{bracket.format(name)}\n", *keys])]
+    for key, value in apart.items():
+        blocks += _table_blocks("[{}]", f"{name}.{show_key(key)}", value)
+    return blocks
+
+
+def _is_long(table: Mapping[str, Any]) -> bool:
+    holds_tables = any(isinstance(value, Mapping) for value in table.values())
+    return holds_tables or len(as_toml(table)) > LONGEST_SHOWN
 
 
 def show_key(key: Any) -> str:

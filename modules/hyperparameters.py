@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from typing import TYPE_CHECKING, Annotated, Any, Final, Literal
+from typing import TYPE_CHECKING, Annotated, Any, Final, Literal, get_args, get_origin
 
 from pydantic import BaseModel, ConfigDict, Field, model_validator
 
@@ -213,6 +213,22 @@ class Hyperparameters(BaseModel):
             *(self.label_smoothing > 0, self.l1 > 0, self.l2 > 0, self.average > 0),
             *(self.batch_growth, self.growth_every),
         )
+
+
+def suggested_values() -> dict[str, Any]:
+    """Return what a space may begin with, by parameter: all choices, or else one usual value."""
+    found: dict[str, Any] = {}
+    for name, info in Hyperparameters.model_fields.items():
+        if name == "layers":
+            continue
+        kind = info.annotation
+        if get_origin(kind) is Literal:
+            found[name] = [*get_args(kind)]
+        elif info.default is None:
+            found[name] = next(taken[name] for taken in DEFAULTS.values() if name in taken)
+        else:
+            found[name] = [info.default] if isinstance(info.default, list) else info.default
+    return found
 
 
 def parameters_with(name: str, value: Any) -> dict[str, Any]:

@@ -19,6 +19,7 @@ import contextlib
 from collections.abc import Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Final
 
+from pydantic import BaseModel, Field, create_model
 from pydantic_core import InitErrorDetails
 
 from .problems import at
@@ -28,6 +29,7 @@ if TYPE_CHECKING:
 
 LayerTables = Sequence[Mapping[str, Any]]
 _REFERENCE: Final = "$"
+_PLAIN_TYPES: Final[Mapping[str, Any]] = {"bool": bool, "int": int, "float": float, "str": str}
 
 
 def references(layers: Any) -> list[str]:
@@ -116,6 +118,27 @@ def _is_known(kind: str, key: str) -> bool:
     from dnn import layer_kinds
 
     return key in ("type", "repeat") or key in layer_kinds()[kind]
+
+
+def layer_models() -> dict[str, type[BaseModel]]:
+    """Return a model for each kind of layer that a list can have: its arguments, for a form."""
+    from dnn import layer_kinds
+
+    found = {}
+    for kind, arguments in layer_kinds().items():
+        fields: dict[str, Any] = {}
+        for name, argument in arguments.items():
+            annotation = _PLAIN_TYPES.get(str(argument.annotation), Any)
+            is_required = argument.default is argument.empty
+            is_plain = isinstance(argument.default, (bool, int, float, str))
+            default: Any = ... if is_required else argument.default if is_plain else None
+            info = Field(default, validation_alias=name)
+            fields[f"{name}_"] = (annotation, info)
+        repeat = Field(
+            1, validation_alias="repeat", description="how many of it, one behind another"
+        )
+        found[kind] = create_model(kind, **fields, repeat_=(int, repeat))
+    return found
 
 
 def rows_of(layers: Sequence[Layer]) -> list[dict[str, Any]]:

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
-from pydantic import Field, ValidationError, ValidationInfo, model_validator
+from pydantic import BaseModel, Field, ValidationError, ValidationInfo, model_validator
 
 from diel.errors import ModuleFailed
 
@@ -15,8 +15,10 @@ from .options import SweepOptions
 from .problems import at
 from .search import Search
 from .space import Space
-from .sweep.master_loop import SweepPlan, run_master
+from .strategies import RULES, STRATEGIES
+from .sweep.master_loop import SweepPlan
 from .sweep.messages import Tags
+from .sweep.shared import run_sweep
 from .sweep.warm_start import check_fits, find_ledger, is_copied
 
 if TYPE_CHECKING:
@@ -68,7 +70,7 @@ def run(ctx: Context) -> dict[str, Any]:
         about=options.model_dump(mode="json"),
         warm_start=options.warm_start,
     )
-    return run_master(ctx, Tags(ctx.group, options.trainer), plan, ctx.copies_of[options.trainer])
+    return run_sweep(ctx, Tags(ctx.group, options.trainer), plan, ctx.copies_of[options.trainer])
 
 
 # What `diel sweep` looks for in the code of a workflow file's modules.
@@ -105,6 +107,11 @@ def preview_sweep(options: Options, folder: Path) -> Preview:
         options.trainer,
         lambda metrics: search.judge(metrics).reason,
     )
+
+
+def option_variants() -> dict[str, tuple[str, dict[str, type[BaseModel]]]]:
+    """Return what the tables of options hold: by which key, and a model for each of its values."""
+    return {"strategy": ("name", {**STRATEGIES}), "early_stopping": ("rule", {**RULES})}
 
 
 def export_sweep(run_dir: Path, formats: list[str], folder: Path) -> list[Path]:

@@ -32,7 +32,7 @@ from pydantic_core import InitErrorDetails, PydanticCustomError
 
 from diel.errors import PluginError
 
-from .hyperparameters import Hyperparameters, layers_of, parameters_with
+from .hyperparameters import Hyperparameters, layers_of, parameters_with, suggested_values
 from .layer_list import LayerTables, layer_problems, references, rows_of, with_layers
 from .objective import ExpressionError, Objective, ObjectiveError
 from .parallel import Parallel
@@ -90,7 +90,7 @@ class SweepOptions(BaseModel):
 
     space: dict[str, Any] = Field(
         description="what each hyperparameter may be",
-        json_schema_extra={"form": "space", "suggestions": [*Hyperparameters.model_fields]},
+        json_schema_extra={"form": "space", "suggestions": suggested_values()},
     )
     strategy: dict[str, Any] = Field(
         {"name": "grid"},
@@ -110,7 +110,7 @@ class SweepOptions(BaseModel):
         ["accuracy"],
         min_length=1,
         description="a metric, an expression of metrics, or a function of yours; or several",
-        json_schema_extra={"suggestions": [*METRICS]},
+        json_schema_extra={"form": "value", "suggestions": [*METRICS]},
     )
     maximise: bool | list[bool] | None = Field(
         None, description="whether more is better; known of accuracy, mcc, loss, training_time_s"
@@ -409,8 +409,9 @@ def parameter_problems(
         if name in inside:
             continue
         if name not in known:
-            text = f"the trainer has no such hyperparameter; it knows {', '.join(known)}"
-            yield at(("space", name), name, text, meant(name, known, ""))
+            text = "the trainer has no such hyperparameter"
+            remedy = meant(name, known, f"it knows {', '.join(known)}")
+            yield at(("space", name), name, text, remedy)
             sound = False
             continue
         for value in islice(dimension.examples(), _VALUES_CHECKED):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import time
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -112,22 +113,87 @@ def steer_sweep(
     return name, perform
 
 
+def take_part(run_dir: Path, said: Mapping[str, Any]) -> None:
+    """Say in the directory of a run that has not begun in what sweep it takes part.
+
+    `said` has the fields of `modules.sweep.shared.Part`. An OSError if it cannot be written.
+    """
+    from .sweep.shared import Part
+
+    Part(**said).save(run_dir)
+
+
+def joinable_sweeps(run_dir: Path) -> list[dict[str, Any]]:
+    """Return the sweeps of a run that have begun, as who takes part in them has to know them.
+
+    ``name``; ``group``, ``master`` and ``trainer``: its modules; ``ledger``. In an iteration of its
+    group ``master`` is followed by its number. An OSError if a file cannot be read.
+    """
+    found = []
+    for name, ledger in _ledgers(run_dir).items():
+        with contextlib.suppress(ValueError):  # raised by one that is damaged
+            about = about_of(ledger)
+            group, _, master = name.partition(".")
+            who = {"group": group, "master": master, "trainer": str(about["trainer"])}
+            found.append({"name": name, **who, "ledger": str(ledger)})
+    return found
+
+
+def list_workers(run_dir: Path) -> list[dict[str, Any]]:
+    """Return the workers of other runs that take part in the sweeps of a run, or did.
+
+    Each as `modules.sweep.joining.list_workers` has it, with ``sweep``.
+    """
+    from .sweep import joining
+
+    return [
+        {"sweep": name, **worker}
+        for name, ledger in _ledgers(run_dir).items()
+        for worker in joining.list_workers(ledger, time.time())
+    ]
+
+
+def _ledgers(run_dir: Path) -> dict[str, Path]:
+    """Return the ledgers of a run's sweeps by their names: of a shared one that of all runs."""
+    from .sweep.shared import Part
+
+    part = Part.of_run(run_dir)
+    place = run_dir if part is None or part.share is None else Path(part.share)
+    return {path.parent.name: path for path in sorted(place.glob("sweeps/*/trials.jsonl"))}
+
+
 def describe_sweep(
     name: str, train: str, asked: Mapping[str, Any], options: Mapping[str, Any]
 ) -> dict[str, Any]:
     """Return the tables of a workflow file that sweeps a function, for `diel.sweep`.
 
-    `train` is the place of the function, `asked` are the options of the master, `options` what the
-    function finds in its report.
+    `train` is the place of the function, empty if there is none yet, `asked` are the options of the
+    master, `options` what the function finds in its report.
     """
-    of_trainer = {"train": train, **({"options": dict(options)} if options else {})}
+    function = {"train": train} if train else {}
+    of_trainer = {**function, **({"options": dict(options)} if options else {})}
     master = {"name": "master", "function": "modules.master:run", "options": dict(asked)}
     trainer = {"name": "trainer", "function": "modules.trainer:run", "copies": "fill"}
     return {
         "workflow": {"name": name},
-        "module": [master, {**trainer, "options": of_trainer}],
+        "module": [master, {**trainer, **({"options": of_trainer} if of_trainer else {})}],
         "group": [{"name": "search", "modules": ["master", "trainer"]}],
     }
+
+
+def new_sweep() -> dict[str, Any]:
+    """Return the tables of a workflow file with a sweep that is still to be filled in.
+
+    It runs once its trainer has data, or a function, to train with.
+    """
+    asked = {
+        "objective": "accuracy",
+        "strategy": "random",
+        "trials": 20,
+        "space": {"learning_rate": {"from": 0.001, "to": 1.0, "scale": "log"}},
+    }
+    tables = describe_sweep("sweep", "", asked, {})
+    return {"workflow": tables.pop("workflow"), "tuple_space": {"servers": 1}, **tables}
 
 
 def explain_lost_ranks(run_dir: Path, copies: Collection[str]) -> list[str]:

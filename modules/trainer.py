@@ -35,6 +35,8 @@ from .evaluation import EvaluationOptions, Rounds, TrainingJob, jobs_of
 from .hyperparameters import Hyperparameters, layers_of
 from .layer_list import (
     LayerTables,
+    built,
+    layer_models,
     layer_problems,
     references,
     remedy_for_shapes,
@@ -83,6 +85,7 @@ class Options(BaseModel):
 
     dataset: DatasetName | None = Field(
         None,
+        json_schema_extra={"is_first": True},
         description="digits and breast_cancer come with scikit-learn, the others need a path; "
         "csv, image_folder and npz are data of your own",
     )
@@ -128,6 +131,7 @@ class Options(BaseModel):
     )
     train: str | None = Field(
         None,
+        json_schema_extra={"is_first": True},
         description="in place of dataset: a function of your own, package.module:function or "
         "./file.py:function, or the name of one that an installed package offers; called with the "
         "parameters and a report",
@@ -167,8 +171,15 @@ class Options(BaseModel):
             raise ValueError(
                 "evaluation says which rows: leave out validation_fraction, split_seed"
             )
-        if (self.dataset is None) == (self.train is None):
-            raise ValueError("what to train: either dataset or train")
+        if self.dataset is None and self.train is None:
+            raise _problem_at(
+                "dataset",
+                None,
+                "what to train: either dataset or train, and neither is given",
+                'choose a data set, dataset = "digits", or say train = "./file.py:function"',
+            )
+        if self.dataset is not None and self.train is not None:
+            raise ValueError("what to train: either dataset or train, not both")
         if self.train is not None:
             self._find_function(self.train, info)
             return self
@@ -228,7 +239,8 @@ class Options(BaseModel):
             folder = (info.context or {}).get("folder", Path())
             locate_function(train, folder, ("parameters", "report"), TRAINERS)
         except LookupError as error:
-            raise ValueError(f"train = {train!r}: {error}") from None
+            message, remedy = getattr(error, "message", str(error)), getattr(error, "remedy", "")
+            raise _problem_at("train", train, message, remedy) from None
 
     @model_validator(mode="after")
     def _check_device(self, info: ValidationInfo) -> Options:
@@ -474,7 +486,8 @@ def describe_network(
     -------
     list of dict
         See `modules.layer_list.rows_of`: as `dnn.summary` has them, and where they do not fit
-        together, up to there. Nothing of a function of one's own.
+        together, up to there; of those that `options` lists also ``layer``: which of the list.
+        Nothing of a function of one's own.
 
     Raises
     ------
@@ -486,7 +499,18 @@ def describe_network(
     wanted = Hyperparameters.model_validate(with_layers(point, options.layers))
     data = options.model_dump(include={"dataset", "path", "standardise"})
     shape = shape_of({**data, "reading": options.reading.given}, folder)
-    return rows_of(layers_of(wanted, *shape))
+    layers = layers_of(wanted, *shape)
+    rows = rows_of(layers)
+    # Those listed stand behind what reads samples, and before the one of the classes.
+    listed = [n for n, table in enumerate(wanted.layers or ()) for _ in built([table])]
+    for row, number in zip(rows[len(layers) - 1 - len(listed) :], listed, strict=False):
+        row["layer"] = number
+    return rows
+
+
+def option_variants() -> dict[str, tuple[str, dict[str, type[BaseModel]]]]:
+    """Return what a table of an option may hold: by which key, and a model for each value."""
+    return {"layers": ("type", layer_models())}
 
 
 def _rounds(options: Options, folder: Path) -> Rounds:

@@ -20,6 +20,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, NamedTuple, TypeAlias
 
 from diel import describe_error
+from diel.errors import RunStopped
 
 if TYPE_CHECKING:
     from dnn.distributed import Communicator
@@ -292,15 +293,13 @@ def run_trial(train: Train, parameters: dict[str, Any], report: Report) -> Trial
     RunStopped, KeyboardInterrupt
         What concerns the whole run. `sys.exit` in a function of the trial's does not.
     """
-    from diel.errors import RunStopped
-
     try:
-        with telling_failures(report.communicator):
-            metrics = check_metrics(train(_copy_of(parameters), report))
+        metrics = check_metrics(train(_copy_of(parameters), report))
         return TrialResult(metrics, is_stopped=report.is_stopped, reports=report.curve.points)
-    except RunStopped:
-        raise
-    except (Exception, SystemExit) as error:
+    except BaseException as error:
+        _tell_failure(report.communicator, error)
+        if isinstance(error, RunStopped) or not isinstance(error, (Exception, SystemExit)):
+            raise
         failed = failed_result(error)
         failed.metrics, failed.reports = _sound_metrics(report.metrics), report.curve.points
         return failed
@@ -323,9 +322,13 @@ def telling_failures(communicator: Communicator | None) -> Iterator[None]:
     try:
         yield
     except BaseException as error:
-        if communicator is not None:
-            communicator.report_failure(error)
+        _tell_failure(communicator, error)
         raise
+
+
+def _tell_failure(communicator: Communicator | None, error: BaseException) -> None:
+    if communicator is not None:
+        communicator.report_failure(error)
 
 
 def _show_nothing(done: float, total: float | None, text: str) -> None:

@@ -5,6 +5,8 @@
 
 from __future__ import annotations
 
+import gc
+import itertools
 import os
 import signal
 
@@ -29,9 +31,35 @@ settings.load_profile(os.environ.get("HYPOTHESIS_PROFILE", "ci"))
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Begin with what takes long, then all whole runs: quick tests fill the time to the end."""
+    """Begin with what takes long, then whole runs: quick tests fill the time to the end.
+
+    Each of several processes begins with its own piece of the list, and so has some of all kinds.
+    """
+
+    def is_slow(item: pytest.Item) -> bool:
+        return item.get_closest_marker("slow") is not None
 
     def is_whole_run(item: pytest.Item) -> bool:
-        return item.path.parent.name == "workflows"
+        return item.path.parent.name in ("workflows", "gui")
 
-    items.sort(key=lambda item: (not item.get_closest_marker("slow"), not is_whole_run(item)))
+    pieces: list[list[pytest.Item]]
+    pieces = [[] for _ in range(int(os.environ.get("PYTEST_XDIST_WORKER_COUNT", "1")))]
+    for number, item in enumerate(filter(is_slow, items)):
+        pieces[number % len(pieces)].append(item)
+    rest = sorted(itertools.filterfalse(is_slow, items), key=is_whole_run)
+    quick = list(itertools.filterfalse(is_whole_run, rest))
+    for _, file in itertools.groupby(rest[len(quick) :], lambda item: item.path):
+        min(pieces, key=len).extend(file)  # they share what is set up for the file
+    length = len(items) // len(pieces)
+    for piece in pieces:
+        more = max(0, length - len(piece))
+        piece += quick[:more]
+        del quick[:more]
+    items[:] = itertools.chain(*pieces, quick)
+
+
+def pytest_collection_finish() -> None:
+    """Let garbage collection pass over what lives to the end: thousands of tests, and modules."""
+    gc.collect()
+    gc.freeze()
+    gc.set_threshold(20_000)

@@ -68,19 +68,83 @@ def add_file(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("file", metavar="FILE", help="the workflow file (TOML)")
 
 
-def add_launch_arguments(parser: argparse.ArgumentParser) -> None:
+def add_launch_arguments(
+    parser: argparse.ArgumentParser, *, runs: Path | None = Path("runs")
+) -> None:
     """Add how ranks are started and where their run is kept: for every command that starts them."""
     parser.add_argument(
         "-n", "--ranks", type=positive, metavar="N",
         help="MPI ranks to start (default: as many as the file can use at once)",
     )  # fmt: skip
     parser.add_argument(
-        "--runs", type=Path, default=Path("runs"), metavar="DIR",
-        help="where run directories are made (default: runs)",
+        "--runs", type=Path, default=runs, metavar="DIR",
+        help=f"where run directories are made (default: {runs or 'RUN_DIR/joined'})",
+    )  # fmt: skip
+    parser.add_argument(
+        "--restarts", type=_whole, metavar="N",
+        help="how often to start it again, on what is left, when a rank, a host or mpiexec has "
+        "died (default: what the file says, or never)",
     )  # fmt: skip
     parser.add_argument(
         "--allow-run-as-root", action="store_true",
         help="pass this on to Open MPI, which otherwise refuses to run as root",
+    )  # fmt: skip
+    _add_launcher(parser)
+
+
+def _add_launcher(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument(
+        "--launcher", choices=("mpiexec", "srun", "flux"),
+        help="what starts the ranks (default: mpiexec; within a job of Flux flux run, and within "
+        "one of Slurm srun, where MPI is the site's and Slurm offers what it needs)",
+    )  # fmt: skip
+
+
+def _add_share(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument(
+        "--share", type=Path, metavar="DIR",
+        help="a folder in which the run shares its sweeps with others of the same file, such as "
+        "the jobs of an array: each trial is run by one of them, and each ends with all results",
+    )  # fmt: skip
+
+
+def _add_silence(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument(
+        "--silence", type=seconds, default=30.0, metavar="TIME",
+        help="how long one of several runs may say nothing before its trials are given to others "
+        "(default: 30 s)",
+    )  # fmt: skip
+
+
+def seconds(text: str) -> float:
+    """Read a duration such as ``30 s`` or ``2 h``; argparse shows what is wrong."""
+    from diel.text import duration_s
+
+    return duration_s(float(text) if text.replace(".", "", 1).isdecimal() else text)
+
+
+seconds.__name__ = "duration"
+
+
+def _join_arguments(parser: argparse.ArgumentParser) -> None:
+    _add_run_dir(parser)
+    parser.add_argument(
+        "--sweep", default="", metavar="GROUP.MODULE", help="which sweep, where there are several"
+    )
+    parser.add_argument(
+        "--time", type=seconds, metavar="TIME",
+        help='leave after so long, such as "2 h": trials that have begun then are brought to their '
+        "end (default: at the end of the sweep)",
+    )  # fmt: skip
+    _add_silence(parser)
+    add_launch_arguments(parser, runs=None)
+
+
+def _workers_arguments(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument(
+        "run_dir", nargs="?", type=Path, metavar="RUN_DIR",
+        help="the run's directory, or a folder of runs, of which the newest is asked "
+        "(default: runs)",
     )  # fmt: skip
 
 
@@ -90,7 +154,13 @@ def _run_arguments(parser: argparse.ArgumentParser) -> None:
         "--resume", type=Path, metavar="RUN_DIR",
         help="in place of FILE: go on with this run, from its last checkpoint",
     )  # fmt: skip
+    parser.add_argument(
+        "--run-dir", type=Path, metavar="RUN_DIR",
+        help="begin the run in this directory; or go on with it, if it has begun there already",
+    )  # fmt: skip
     add_launch_arguments(parser)
+    _add_share(parser)
+    _add_silence(parser)
     parser.add_argument(
         "--trace", action="store_true",
         help="keep every single call of the tuple space in trace.json, not the long ones alone",
@@ -159,7 +229,20 @@ def _new_module_arguments(parser: argparse.ArgumentParser) -> None:
     )  # fmt: skip
 
 
+def _batch_arguments(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument(
+        "--scheduler", choices=("slurm", "pbs", "lsf", "flux"),
+        help="for which batch scheduler (default: the one whose command is on the PATH)",
+    )  # fmt: skip
+    _add_job_arguments(parser)
+
+
 def _sbatch_arguments(parser: argparse.ArgumentParser) -> None:
+    _add_job_arguments(parser)
+    parser.set_defaults(scheduler="slurm")
+
+
+def _add_job_arguments(parser: argparse.ArgumentParser) -> None:
     add_file(parser)
     parser.add_argument(
         "-n", "--ranks", type=positive, metavar="N",
@@ -170,14 +253,18 @@ def _sbatch_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--time", metavar="LIMIT",
         help="the job's time limit as Slurm writes it: minutes, H:M:S, D-H, ... "
-        "(default: the partition's)",
+        "(default: the queue's)",
     )  # fmt: skip
-    parser.add_argument("--partition", metavar="NAME", help="the partition (default: the site's)")
     parser.add_argument(
-        "--launcher", choices=("srun", "mpiexec"),
-        help="who starts the ranks: Slurm itself, or diel by mpiexec (default: mpiexec where it "
-        "lies beside diel, as with MPI from PyPI, which Slurm may not know; else srun)",
+        "--queue", "--partition", metavar="NAME", help="where it waits (default: the site's)"
+    )
+    parser.add_argument("--account", metavar="NAME", help="who pays (default: the site's)")
+    parser.add_argument(
+        "--requeue", type=count, default=0, metavar="N",
+        help="let the script submit itself again, N times at most, while its time was too short",
     )  # fmt: skip
+    _add_share(parser)
+    _add_launcher(parser)
 
 
 def _runs_arguments(parser: argparse.ArgumentParser) -> None:
@@ -231,6 +318,8 @@ def _sweep_arguments(parser: argparse.ArgumentParser) -> None:
         "--no-wait", action="store_true", help="do not wait for the sweep's answer"
     )
     add_launch_arguments(parser)
+    _add_share(parser)
+    _add_silence(parser)
 
 
 def _watch_arguments(parser: argparse.ArgumentParser) -> None:
@@ -353,13 +442,20 @@ COMMANDS = (
         "diel.cli.new_module:new_module",
     ),
     Command(
+        "batch",
+        "print a batch script for a workflow file: Slurm, PBS, LSF or Flux",
+        "Print a batch script that runs a workflow file, with the ranks, threads and GPUs "
+        "that the file asks for: diel batch FILE > job.sh; sbatch job.sh (or qsub job.sh, "
+        "bsub < job.sh, flux batch job.sh). docs/clusters.md tells more.",
+        _batch_arguments,
+        "diel.cli.workflow_file:batch",
+    ),
+    Command(
         "sbatch",
-        "print a Slurm script for a workflow file",
-        "Print a Slurm batch script that runs a workflow file, with the ranks, threads and GPUs "
-        "that the file asks for: diel sbatch FILE > job.sh; sbatch job.sh. What a site wants "
-        "besides, an account, say, is given to sbatch.",
+        "the same as batch --scheduler slurm",
+        "Print a batch script for Slurm: diel sbatch FILE > job.sh; sbatch job.sh.",
         _sbatch_arguments,
-        "diel.cli.workflow_file:sbatch",
+        "diel.cli.workflow_file:batch",
     ),
     Command(
         "runs",
@@ -376,6 +472,24 @@ COMMANDS = (
         "or at a run's directory after.",
         _sweep_arguments,
         "diel.cli.sweep:sweep",
+    ),
+    Command(
+        "join",
+        "let ranks of this machine or job take part in a sweep that runs",
+        "Start a run that takes part in a sweep of another, through its run directory: it takes "
+        "trials, and leaves at the end of the sweep, after --time, or at Ctrl-C. The table is the "
+        "same as without it.",
+        _join_arguments,
+        "diel.cli.join:join",
+        is_for_its_output=False,
+    ),
+    Command(
+        "workers",
+        "list who has joined the sweeps of a run",
+        "List the workers of other runs that take part in the sweeps of a run, or did: who they "
+        "are, how many trials each has run, and when it was heard of last.",
+        _workers_arguments,
+        "diel.cli.join:workers",
     ),
     Command(
         "watch",

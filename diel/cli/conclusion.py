@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import io
 import re
-import shutil
 import sys
 from collections.abc import Mapping, Sequence
-from pathlib import Path
 from typing import Any, Final
 
 from diel.cli.output import aligned, console, warn
 from diel.errors import RunDirectoryError
+from diel.executive.losses import find_loss
+from diel.exit_codes import FAILED
 from diel.loading.reports import explain_lost_ranks
 from diel.run.directory import RunDirectory
 from diel.run.fields import Record
@@ -21,13 +21,13 @@ from diel.run.records import (
     JournalLost,
     LeaveIgnored,
     ModuleFailed,
+    RanksLost,
 )
 from diel.run.results import best_of_table, best_row, rank_rows
 from diel.run.time_table import time_table
 from diel.run.view import ResultsView, RunView
-from diel.text import format_value
+from diel.text import format_times, format_value
 
-FAILED: Final = 1
 TABLE_ROWS: Final = 10
 _RETURNED_SHOWN: Final = 10
 _RETURNED_CHARACTERS: Final = 200
@@ -49,7 +49,7 @@ def print_conclusion(
     ``on_terminal`` says that standard output is a terminal of its own: under a bare mpirun that of
     rank 0 may look like one and be a file.
     """
-    if view.exit_code is None:
+    if view.exit_code is None or (view.lost is not None and view.failure is None):
         print_lost(view, directory, launcher_status)
         return FAILED
     if view.refusal:
@@ -62,7 +62,9 @@ def print_conclusion(
         print(line)
     seconds = view.ended_s - view.started_s
     verdict = {0: "finished", FAILED: "failed"}.get(view.exit_code, "was stopped")
-    print(f"{view.name} {verdict} after {seconds:.1f} s on {view.ranks} ranks")
+    again = f", restarted {format_times(view.restarts)}" if view.restarts else ""
+    print(f"{view.name} {verdict} after {seconds:.1f} s on {view.ranks} ranks{again}")
+    _print_refusal(view)
     for report in directory.reports():
         print(f"report: {report}")
     is_lost = isinstance(view.failure, JournalLost)
@@ -145,7 +147,7 @@ def _print_given_up(view: RunView) -> None:
         return
     many = len(view.given_up)
     copies = f"{many} copies" if many > 1 else "a copy"
-    print(f'warning: the run went on without {copies} that failed (on_failure = "continue"):')
+    print(f"warning: the run went on without {copies} that failed:")
     for record in view.given_up[:_GIVEN_UP_SHOWN]:
         where = f"group {record.group}"
         if view.is_repeated(record.group):
@@ -216,20 +218,11 @@ def rank_times_lines(view: RunView) -> list[str]:
 
 # -- a failure, or no end at all ------------------------------------------------------------
 
-_LAUNCHER_LINES: Final = 15
 _EXPLAINED: Final[dict[type[Record], str]] = {
     DeadlockFound: "deadlock: every module waits for a tuple that nobody puts",
     LeaveIgnored: "a copy that had failed could not be ended",
+    RanksLost: "ranks are lost",
 }
-_FULL_BYTES: Final = 64 * 1024
-_FRAMES_SHOWN: Final = 10
-_DIEL: Final = str(Path(__file__).parent.parent)
-_PYTHON_FRAME: Final = r'^  File "(?P<file>.*)", line (?P<line>\d+) in (?P<name>.*)$'
-_OF_LIBRARIES: Final = r".*/(lib/python3|site-packages/|dist-packages/)|<frozen "
-# What Open MPI prints of a rank that crashes: a person looks for the line of Python.
-_C_FRAMES: Final = r"\[\S+:\d+\] (\*\*\*|\[ ?\d+\]|Signal|Failing at)"
-# As Open MPI names it after a signal, and after an exit.
-_LOST_RANK: Final = r"process rank (\d+)|Process name: \[.*,(\d+)\]"
 
 
 def print_failure(failure: Failure) -> None:
@@ -260,60 +253,22 @@ def print_failure(failure: Failure) -> None:
 
 def print_lost(view: RunView, directory: RunDirectory, launcher_status: int) -> None:
     """Print what is known of a run whose ranks were killed."""
-    crashes = _crashes(directory)
-    log = directory.launcher_words()
-    if _is_full(directory):
-        print(f"\ndiel: the disk is full, so the run has ended: {directory.path}", file=sys.stderr)
-    elif crashes:
-        rank, why, frames = crashes[0]
-        own = [frame for frame in frames if not re.match(_OF_LIBRARIES, frame)]
-        where = f" at {[*own, *frames][0]}" if frames else ""
-        print(f"\ndiel: {view.who_is_on(rank)} crashed: {why}{where}", file=sys.stderr)
-    else:
-        print(
-            f"\ndiel: the run ended without a word: a rank was killed, or MPI gave up "
-            f"(mpiexec exited with status {launcher_status})",
-            file=sys.stderr,
-        )
-    found = re.findall(_LOST_RANK, log)
-    lost = list(dict.fromkeys(int(first or second) for first, second in found))
-    for rank in lost:
-        print(f"  the launcher lost rank {rank}: {view.who_is_on(rank)}", file=sys.stderr)
-    for rank, why, frames in crashes:
-        print(f"  rank {rank} | {why}", file=sys.stderr)
-        for frame in frames:
-            print(f"  rank {rank} |   {frame}", file=sys.stderr)
-    if not crashes:
-        lines = [line for line in log.splitlines() if not re.match(_C_FRAMES, line)]
-        for line in lines[-_LAUNCHER_LINES:]:
-            print(f"  launcher | {line}", file=sys.stderr)
-    ranks = {*lost, *(rank for rank, _, _ in crashes)}
-    copies = {copy.name for copy in view.running.values() if not ranks.isdisjoint(copy.ranks)}
+    loss = find_loss(view, directory, launcher_status)
+    print(f"\ndiel: {loss.explanation}", file=sys.stderr)
+    for line in loss.lines:
+        print(f"  {line}", file=sys.stderr)
+    copies = {
+        copy.name for copy in view.running.values() if not {*loss.ranks}.isdisjoint(copy.ranks)
+    }
     for line in explain_lost_ranks(directory, copies):
         print(f"  {line}", file=sys.stderr)
+    _print_refusal(view)
     if view.started_s:
         print(f"to go on with it: diel run --resume {directory.path}", file=sys.stderr)
     print(f"everything about it: {directory.path}", file=sys.stderr, flush=True)
 
 
-def _is_full(directory: RunDirectory) -> bool:
-    try:
-        return shutil.disk_usage(directory.path).free < _FULL_BYTES
-    except OSError:  # somebody has removed the folder
-        return False
-
-
-def _crashes(directory: RunDirectory) -> list[tuple[int, str, list[str]]]:
-    """Return which ranks have crashed, why, and where in the module: the innermost frame first."""
-    found = []
-    for rank, text in directory.crashes():
-        why, *lines = text.splitlines()
-        frames: list[str] = []
-        for frame in re.finditer(_PYTHON_FRAME, "\n".join(lines), re.MULTILINE):
-            if frame["file"].startswith(_DIEL):
-                if frames:
-                    break  # what called the module
-                continue
-            frames.append(f"{frame['file']}, line {frame['line']}, in {frame['name']}")
-        found.append((rank, why.removeprefix("Fatal Python error: "), frames[:_FRAMES_SHOWN]))
-    return found
+def _print_refusal(view: RunView) -> None:
+    """Print why a run that has lost ranks was not started again, where restarts were asked for."""
+    if view.lost is not None and view.lost.refusal:
+        print(f"not started again: {view.lost.refusal}", file=sys.stderr, flush=True)

@@ -23,6 +23,8 @@ from diel.run.records import (
     JournalLost,
     MessageLogged,
     ModuleFailed,
+    RanksLost,
+    RunLost,
     RunResumed,
     RunStarted,
     StopOrdered,
@@ -55,6 +57,11 @@ class Display:
     directory : RunDirectory
     table_rows : int, optional
         How many of the best rows of results to show at the end.
+
+    Attributes
+    ----------
+    view : RunView
+        As of the last `refresh`.
     """
 
     _on_terminal = False
@@ -63,7 +70,7 @@ class Display:
         self._directory = directory
         self._table_rows = table_rows
         self._journal = JournalReader(directory.journal)
-        self._view = RunView()
+        self.view = RunView()
         self._failure_shown = False
 
     def __enter__(self) -> Self:
@@ -85,12 +92,12 @@ class Display:
     def conclude(self, launcher_status: int = 0) -> int:
         """Print how the run ended; return the exit code."""
         self.refresh()
-        if self._journal.complaint and not _is_lost(self._view):
+        if self._journal.complaint and not _is_lost(self.view):
             warn(self._journal.complaint)
-        if self._view.failure is not None:
-            self.announce(self._view.failure)
+        if self.view.failure is not None:
+            self.announce(self.view.failure)
         return print_conclusion(
-            self._view,
+            self.view,
             self._directory,
             launcher_status,
             on_terminal=self._on_terminal,
@@ -110,19 +117,23 @@ class PlainDisplay(Display):
 
     def refresh(self) -> int | None:
         """Print what is new; return the exit code once the run has ended."""
-        for record in _after_resumption(self._journal.new_records(), self._view):
-            self._view.apply(record)
-            line = _line_for(record, self._view)
+        records = self._journal.new_records()
+        news = _after_resumption(records, self.view)
+        if len(news) < len(records):
+            self._failure_shown = False
+        for record in news:
+            self.view.apply(record)
+            line = _line_for(record, self.view)
             if line and self._is_due(record):
                 self._print(line, record.time_s)
-            if record is self._view.failure:
-                self.announce(self._view.failure)
+            if record is self.view.failure:
+                self.announce(self.view.failure)
         self._show_progress()
-        return self._view.exit_code
+        return self.view.exit_code
 
     def _is_due(self, record: Record) -> bool:
         """Whether to show a record: of iterations, only one now and then."""
-        if not isinstance(record, GroupStarted) or not self._view.is_repeated(record.group):
+        if not isinstance(record, GroupStarted) or not self.view.is_repeated(record.group):
             return True
         shown_s = self._iterations_shown_s.get(record.group, 0.0)
         if record.time_s - shown_s < _PLAIN_PROGRESS_EVERY_S:
@@ -133,7 +144,7 @@ class PlainDisplay(Display):
     def _show_progress(self) -> None:
         now_s = time.monotonic()
         due = now_s - self._progress_shown_s >= _PLAIN_PROGRESS_EVERY_S
-        for table, results in self._view.results.items():
+        for table, results in self.view.results.items():
             shown = self._rows_shown.get(table, 0)
             complete = results.count == results.expected
             if results.count != shown and (complete or due):
@@ -148,9 +159,7 @@ class PlainDisplay(Display):
         if now_s - self._printed_s < _PLAIN_SILENCE_S:
             return
         progress = [
-            copy
-            for copy in read_status(self._directory).progress
-            if copy.copy in self._view.running
+            copy for copy in read_status(self._directory).progress if copy.copy in self.view.running
         ]
         for copy in progress[:_PLAIN_COPIES]:
             of = "" if copy.total is None else f" of {copy.total:g}"
@@ -160,7 +169,7 @@ class PlainDisplay(Display):
         self._printed_s = now_s
 
     def _print(self, text: str, time_s: float | None = None) -> None:
-        seconds = (time_s or time.time()) - self._view.started_s if self._view.started_s else 0.0
+        seconds = (time_s or time.time()) - self.view.started_s if self.view.started_s else 0.0
         self._printed_s = time.monotonic()
         print(f"[{seconds:7.1f} s] {text}", flush=True)
 
@@ -178,8 +187,6 @@ def _after_resumption(records: list[Record], view: RunView) -> list[Record]:
             news = records[index + 1 :]
     for record in records[: len(records) - len(news)]:
         view.apply(record)
-    if len(news) < len(records):
-        view.messages.clear()
     return news
 
 
@@ -191,6 +198,8 @@ def _line_for(record: Record, view: RunView) -> str:
         return _line_for_start(record, view)
     if isinstance(record, GroupFinished):
         return _line_for_finish(record, view)
+    if isinstance(record, RanksLost) and not record.stops_run:
+        return record.explanation.replace("\n", "; ")
     if isinstance(record, ModuleFailed) and not record.stops_run:
         if record.policy == "continue":
             return f"{record.name} failed, the run goes on without it: {record.error}"
@@ -200,6 +209,9 @@ def _line_for(record: Record, view: RunView) -> str:
         )
     if isinstance(record, MessageLogged):
         return f"{record.level.lower()} from {record.name}: {record.text}"
+    if isinstance(record, RunLost) and record.restart:
+        on = f"starts again on {record.on_ranks} ranks, restart {record.restart}"
+        return f"{record.explanation}: {on}"
     if isinstance(record, StopOrdered) and view.failure is None:
         return f"stopping: {record.reason}"
     return ""
@@ -270,20 +282,27 @@ class LiveDisplay(Display):
         """Read what is new; the screen follows a few times a second."""
         records = self._journal.new_records()
         with self._changing:
-            for record in _after_resumption(records, self._view):
-                self._view.apply(record)
+            news = _after_resumption(records, self.view)
+            if len(news) < len(records):
+                self._failure_shown = False
+                self._shown_messages = len(self.view.messages)
+            for record in news:
+                self.view.apply(record)
             self._status = read_status(self._directory)
-        for level, who, text in self._view.messages[self._shown_messages :]:
+        for record in news:
+            if isinstance(record, RunLost) and record.restart:
+                self._live.console.print(_line_for(record, self.view))
+        for level, who, text in self.view.messages[self._shown_messages :]:
             self._live.console.print(f"{level.lower()} from {who}: {text}")
-        self._shown_messages = len(self._view.messages)
-        return self._view.exit_code
+        self._shown_messages = len(self.view.messages)
+        return self.view.exit_code
 
     def _render(self) -> RenderableType:
         from rich.console import Group
         from rich.text import Text
 
-        if not self._view.started_s:
+        if not self.view.started_s:
             return Text("starting the MPI ranks ...", style="dim")
         with self._changing:
-            view = self._view
+            view = self.view
             return Group(panels.head(view), panels.groups(view), *panels.bars(view, self._status))

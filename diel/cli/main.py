@@ -12,11 +12,8 @@ from diel import __version__
 from diel.cli.commands import COMMANDS, Command, add_commands
 from diel.cli.output import protect_standard_streams, why_output_was_lost
 from diel.errors import DielError
+from diel.exit_codes import BAD_INPUT, FAILED, MEANINGS
 from diel.text import did_you_mean
-
-FAILED = 1
-BAD_INPUT = 2
-STOPPED = 130
 
 # What other programs call it.
 _SYNONYMS: Final = {
@@ -36,8 +33,7 @@ _SYNONYMS: Final = {
 def main(arguments: Sequence[str] | None = None) -> NoReturn:
     """Run the command line and exit.
 
-    Exit codes: 0 all went well, 1 a module failed, 2 bad input and nothing was run, 130 stopped
-    by the user.
+    Exit codes are those of `diel.exit_codes`.
 
     Parameters
     ----------
@@ -117,8 +113,9 @@ def build_parser(commands: Sequence[Command] = COMMANDS) -> Parser:
     parser = Parser(
         prog="diel",
         description="Run workflows of coupled modules and hyperparameter sweeps on MPI.",
-        epilog="Exit codes: 0 fine, 1 a module failed, 2 bad input and nothing was run, "
-        "130 stopped by the user.",
+        epilog="Exit codes: "
+        + "; ".join(f"{code} {meaning}" for code, meaning in MEANINGS.items())
+        + ".",
     )
     parser.add_argument("--version", action="version", version=f"diel {__version__}")
     add_commands(parser.add_subparsers(required=True, metavar="COMMAND"), commands)

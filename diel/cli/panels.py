@@ -10,7 +10,7 @@ from diel.run.records import ModuleFailed
 from diel.run.status import StatusView
 from diel.run.view import CopyView, GroupView, RunView
 from diel.run.watched import latest_progress
-from diel.text import format_bytes, format_duration
+from diel.text import format_bytes, format_duration, format_times
 
 if TYPE_CHECKING:
     from rich.console import RenderableType
@@ -25,7 +25,10 @@ def head(view: RunView, state: str = "running", now_s: float | None = None) -> R
 
     seconds = (view.ended_s or now_s or time.time()) - view.started_s
     said = "" if state == "running" else f", {state}"
-    return Text.assemble((view.name, "bold"), f" on {view.ranks} ranks, {seconds:.1f} s{said}")
+    again = f", restarted {format_times(view.restarts)}" if view.restarts else ""
+    return Text.assemble(
+        (view.name, "bold"), f" on {view.ranks} ranks, {seconds:.1f} s{again}{said}"
+    )
 
 
 def failure(view: RunView) -> list[RenderableType]:
@@ -33,6 +36,8 @@ def failure(view: RunView) -> list[RenderableType]:
     from rich.text import Text
 
     record = view.failure
+    if view.losses and record is None:
+        return [Text(view.losses[-1].explanation, style="red")]
     if record is None:
         return []
     if isinstance(record, ModuleFailed):
@@ -56,7 +61,7 @@ def groups(view: RunView, *, is_lively: bool = True) -> RenderableType:
     }
     table = Table.grid(padding=(0, 1))
     for group in view.groups.values():
-        done = f"{group.copies_finished}/{group.copies} copies" if group.copies else ""
+        done = f"{group.copies_finished} of {group.copies} copies finished" if group.copies else ""
         state = group.state
         if state == "running" and group.repeats:
             state = group.describe_iteration(group.iteration[-1:])

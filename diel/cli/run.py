@@ -7,23 +7,30 @@ import json
 import os
 import sys
 from pathlib import Path
-from typing import TYPE_CHECKING, NamedTuple, NoReturn
+from typing import TYPE_CHECKING, Any, NamedTuple, NoReturn
 
 from diel.cli.output import protect_standard_streams
 from diel.comm.mpi import check_that_tasks_are_ranks, finalize_and_exit, under_mpi, world
 from diel.errors import DielError, LaunchError
+from diel.exit_codes import BAD_INPUT, INTERNAL_ERROR
 from diel.run.directory import RunDirectory
+from diel.run.json_lines import locked_file
 
 if TYPE_CHECKING:
     import argparse
+    from collections.abc import Sequence
 
+    from diel.cli.display import Display
     from diel.comm.parent import Parent
+    from diel.executive.launch import Launched, LauncherSignals, Mpiexec
     from diel.executive.rank0 import RunObserver
+    from diel.executive.run_plan import RunPlan
     from diel.executive.signals import StopSignals
+    from diel.run.records import RunStarted
+    from diel.workflow.load import Draft
+    from diel.workflow.model import Workflow
 
 
-_INTERNAL_ERROR = 70
-_BAD_INPUT = 2
 _RANKS_A_CORE = 64
 # Not ``python -m diel``: that would let every file in the current folder hide a module of ours
 # or of Python's.
@@ -47,6 +54,8 @@ class RankOptions(NamedTuple):
         The number that the user expects.
     runs : str
         Where a new run directory is made.
+    takes_part : dict or None
+        In what sweep of several runs it takes part, where no launcher has said that.
     """
 
     file: str | None
@@ -55,6 +64,7 @@ class RankOptions(NamedTuple):
     run_dir: str | None = None
     ranks: int | None = None
     runs: str = ""
+    takes_part: dict[str, Any] | None = None
 
 
 def run(options: argparse.Namespace) -> int:
@@ -70,17 +80,35 @@ def run(options: argparse.Namespace) -> int:
             f"--resume {options.resume} and {options.file}: name one, the directory of the run "
             "to go on with, or a workflow file to begin with"
         )
+    if options.run_dir is not None and options.resume is not None:
+        raise LaunchError(f"--run-dir {options.run_dir} goes on with a run by itself: no --resume")
+    if options.resume is not None and getattr(options, "share", None) is not None:
+        raise LaunchError("--share is said when a run begins: --resume goes on as it began")
     if options.file is None and options.resume is None:
         raise LaunchError("say what to run: a workflow file, or --resume and a run's directory")
     if under_mpi():
+        if options.restarts:
+            raise LaunchError(
+                "--restarts is for the diel run that starts mpiexec: without mpirun or srun before "
+                "it, with --launcher srun where Slurm is to start the ranks"
+            )
+        if options.run_dir is not None:
+            raise LaunchError("--run-dir is for diel run that starts the ranks itself, not a rank")
         resume = options.resume and str(options.resume)
         _run_as_rank(
             RankOptions(
-                options.file, resume, options.trace, ranks=options.ranks, runs=str(options.runs)
+                options.file,
+                resume,
+                options.trace,
+                ranks=options.ranks,
+                runs=str(options.runs),
+                takes_part=takes_part_in(options),
             )
         )
     check_that_tasks_are_ranks(os.environ)
     directory = None
+    if options.run_dir is not None and RunDirectory(options.run_dir).journal.exists():
+        options.resume = options.run_dir
     if options.resume is not None:
         from diel.run.resuming import order_resumption
 
@@ -90,6 +118,14 @@ def run(options: argparse.Namespace) -> int:
             return _nothing_to_resume(directory)
         options.file = resumption.file
     return _launch(options, directory)
+
+
+def takes_part_in(options: argparse.Namespace) -> dict[str, Any] | None:
+    """Return in what sweep of several runs this one takes part, as its command line says."""
+    share = getattr(options, "share", None)
+    if share is None:
+        return None
+    return {"share": str(share.absolute()), "silence_s": options.silence}
 
 
 def _nothing_to_resume(directory: RunDirectory) -> int:
@@ -104,6 +140,7 @@ def _launch(options: argparse.Namespace, directory: RunDirectory | None) -> int:
     from diel.comm.devices import remedy_for_none
     from diel.executive import launch
     from diel.executive.placement import planning
+    from diel.executive.rank_launcher import find_rank_launcher
     from diel.executive.run_plan import RunPlan
     from diel.loading.functions import check_options, missing_here
     from diel.workflow.load import read_draft
@@ -111,6 +148,9 @@ def _launch(options: argparse.Namespace, directory: RunDirectory | None) -> int:
     draft = read_draft(options.file)
     draft.run_dir = None if directory is None else directory.path
     workflow = check_options(draft)
+    only = getattr(options, "only", None) or (directory and directory.limits())
+    if only:
+        workflow = workflow.only(*only)
     cores = launch.available_cores()
     ranks = options.ranks or planning.needs(workflow, cores).moment
     plan = RunPlan.of(workflow, draft, ranks)
@@ -126,59 +166,170 @@ def _launch(options: argparse.Namespace, directory: RunDirectory | None) -> int:
             f"{options.file} can use {ranks:,} ranks at once, and there are {cores} cores: "
             f"say -n {ranks} if you mean it, or run it on a cluster"
         )
-    mpiexec = launch.find_mpiexec()
-    implementation = launch.mpi_implementation(mpiexec)
-    line = launch.mpiexec_line(
-        mpiexec,
-        implementation,
-        ranks=ranks,
-        cores=cores,
-        as_root=os.geteuid() == 0,
+    mpiexec = find_rank_launcher(
+        options.launcher,
+        os.environ,
+        threads=plan.max_threads,
         allow_run_as_root=options.allow_run_as_root,
-        environment=os.environ,
     )
+    mpiexec.line(ranks)  # what is wrong with it is said before a run directory is made
+    if options.launcher or not launch.is_one_machine(os.environ):
+        print(f"{ranks} ranks are started by {mpiexec}", flush=True)
     resumes = directory is not None
     if directory is None:
         directory = RunDirectory.create(
-            options.runs, plan.name, workflow.file, private=plan.private
+            options.runs, plan.name, workflow.file, private=plan.private, at=options.run_dir
         )
+        if only:
+            directory.limit_to(*only)
+        if takes_part := getattr(options, "takes_part", None) or takes_part_in(options):
+            from diel.loading.sweeps import take_part
+
+            take_part(directory, takes_part)
     options.directory = directory
-    plan.save(directory.plan)
-    # Passed to the ranks as JSON: the parser of all commands would cost each of them time.
-    run_dir = str(directory.path)
-    rank_options = RankOptions(
-        None if resumes else str(options.file), run_dir if resumes else None, options.trace, run_dir
-    )
-    rank_line = [sys.executable, "-c", _RANK, "run", json.dumps(rank_options)]
+    launched = _LaunchedRun(options, workflow, draft, directory, mpiexec)
+    return launched.run_to_its_end(plan, resumes=resumes)
 
-    def start() -> launch.Launched:
-        return launch.Launched(
-            [*line, *rank_line], directory, plan.max_threads, plan.log_size_bytes
+
+class _LaunchedRun:
+    """A run whose ranks this process starts, and starts again if they die."""
+
+    def __init__(
+        self,
+        options: argparse.Namespace,
+        workflow: Workflow,
+        draft: Draft,
+        directory: RunDirectory,
+        mpiexec: Mpiexec,
+    ) -> None:
+        self._options = options
+        self._workflow = workflow
+        self._draft = draft
+        self._directory = directory
+        self._mpiexec = mpiexec
+
+    def run_to_its_end(self, plan: RunPlan, *, resumes: bool) -> int:
+        """Start the ranks and show the run, as often as it may be started; return its exit code."""
+        from diel.executive.launch import LauncherSignals
+
+        with locked_file(self._directory.launcher_log):
+            launched = self._start(plan, resumes=resumes)
+            # While the ranks start:
+            from diel.cli.display import display_for
+            from diel.executive.leftovers import remove_leftovers
+            from diel.gui.addresses import watch_words
+            from diel.loading.reports import conclude_reports
+            from diel.run.trace import save_trace
+
+            remove_leftovers()
+            words = watch_words(self._directory.path, is_private=sys.stdout.isatty())
+            if words:
+                print(f"watch it: {words}", flush=True)
+            top = getattr(self._options, "top", None)
+            with display_for(self._directory, top) as display, LauncherSignals() as signals:
+                status = self._wait(launched, plan, display, signals, resumes=resumes)
+                status = self._restart_if_lost(plan, status, display, signals)
+        exit_code = display.conclude(status)
+        for complaint in (save_trace(self._directory), conclude_reports(self._directory)):
+            if complaint:
+                print(f"diel: {complaint}", file=sys.stderr, flush=True)
+        return exit_code
+
+    def _restart_if_lost(
+        self, plan: RunPlan, status: int, display: Display, signals: LauncherSignals
+    ) -> int:
+        """Start the ranks again as long as they die and may be; return mpiexec's last status."""
+        from diel.executive.restarts import Restarts, after_loss, is_lost
+        from diel.run.resuming import order_resumption
+
+        directory, most = self._directory, self._options.restarts
+        restarts = Restarts(plan.restarts if most is None else most)
+        while is_lost(display.view, directory, status) and not self._is_asked_to_stop(signals):
+            restart = after_loss(
+                restarts,
+                display.view,
+                directory,
+                status,
+                ranks=plan.ranks,
+                hosts=self._answers,
+                fits=self._why_not,
+            )
+            display.refresh()
+            if restart is None or self._is_asked_to_stop(signals):
+                break
+            order_resumption(directory, restart.number)
+            plan = self._plan_for(restart.ranks)
+            launched = self._start(plan, resumes=True, hosts=restart.hosts)
+            status = self._wait(launched, plan, display, signals, resumes=True)
+        return status
+
+    def _start(
+        self, plan: RunPlan, *, resumes: bool, hosts: Sequence[tuple[str, int]] = ()
+    ) -> Launched:
+        from diel.executive.launch import Launched
+
+        plan.save(self._directory.plan)
+        run_dir = str(self._directory.path)
+        # Passed to the ranks as JSON: the parser of all commands would cost each of them time.
+        given = RankOptions(
+            None if resumes else str(self._options.file),
+            run_dir if resumes else None,
+            self._options.trace,
+            run_dir,
+        )
+        survives_loss = plan.on_rank_loss == "continue"
+        launcher = self._mpiexec.line(plan.ranks, hosts, survives_loss=survives_loss)
+        line = [*launcher, sys.executable, "-c", _RANK, "run"]
+        return Launched(
+            [*line, json.dumps(given)], self._directory, plan.max_threads, plan.log_size_bytes
         )
 
-    launched = start()
-    # While the ranks start:
-    from diel.cli.display import display_for
-    from diel.executive.leftovers import remove_leftovers
-    from diel.gui.addresses import watch_words
-    from diel.loading.reports import conclude_reports
-    from diel.run.trace import save_trace
+    def _wait(
+        self,
+        launched: Launched,
+        plan: RunPlan,
+        display: Display,
+        signals: LauncherSignals,
+        *,
+        resumes: bool,
+    ) -> int:
+        """Wait for mpiexec to end, and start it once more where it has started nothing."""
+        from diel.executive.launch import ATTEMPTS, started_nothing
 
-    remove_leftovers()
-    words = watch_words(directory.path, is_private=sys.stdout.isatty())
-    if words:
-        print(f"watch it: {words}", flush=True)
-    with display_for(directory, getattr(options, "top", None)) as display:
-        status = launched.wait(display.refresh)
-        for _ in range(launch.ATTEMPTS - 1):
-            if not launch.started_nothing(directory):
+        status = launched.wait(display.refresh, signals)
+        for _ in range(ATTEMPTS - 1):
+            if not started_nothing(self._directory):
                 break
-            status = start().wait(display.refresh)
-    exit_code = display.conclude(status)
-    for complaint in (save_trace(directory), conclude_reports(directory)):
-        if complaint:
-            print(f"diel: {complaint}", file=sys.stderr, flush=True)
-    return exit_code
+            status = self._start(plan, resumes=resumes).wait(display.refresh, signals)
+        return status
+
+    def _is_asked_to_stop(self, signals: LauncherSignals) -> bool:
+        """Whether a person has asked the run to stop; not a rank whose launcher has lost one."""
+        from diel.executive.signals import LOST_OR_ENDED
+
+        directory = self._directory
+        is_asked = directory.stop_requested() and LOST_OR_ENDED not in directory.why_stop()
+        return signals.is_asked or is_asked
+
+    def _answers(self, started: RunStarted) -> dict[str, bool]:
+        """Say of each host of a run whether it still answers; nothing if all ranks are here."""
+        from diel.executive.launch import is_one_machine
+
+        hosts = list(dict.fromkeys([started.host, *(node.host for node in started.nodes)]))
+        return {} if is_one_machine(os.environ) else self._mpiexec.answering(hosts)
+
+    def _plan_for(self, ranks: int) -> RunPlan:
+        from diel.executive.run_plan import RunPlan
+
+        return RunPlan.of(self._workflow, self._draft, ranks)
+
+    def _why_not(self, ranks: int) -> str:
+        """Say why the workflow cannot run on so many ranks; nothing if it can."""
+        try:
+            self._plan_for(ranks)
+        except DielError as error:
+            return f"{ranks} ranks are left, and {error}"
+        return ""
 
 
 # -- inside MPI -----------------------------------------------------------------------------------
@@ -201,7 +352,7 @@ def _run_as_rank(options: RankOptions) -> NoReturn:
         exit_code = _run_rank(parent, options, signals)
     except DielError as error:
         print(f"diel: {error}", file=sys.stderr, flush=True)
-        exit_code = _BAD_INPUT
+        exit_code = BAD_INPUT
     except SystemExit as ended:
         exit_code = int(ended.code or 0)
     except BaseException as error:  # ours: no rank may be left waiting for this one
@@ -211,10 +362,10 @@ def _run_as_rank(options: RankOptions) -> NoReturn:
             import traceback
 
             traceback.print_exc()
-        parent.abort(_INTERNAL_ERROR)
+        parent.abort(INTERNAL_ERROR)
         raise
     parent.close()
-    finalize_and_exit(exit_code)
+    finalize_and_exit(exit_code, ranks_have_died=bool(parent.dead_ranks.ranks))
 
 
 def _run_rank(parent: Parent, options: RankOptions, signals: StopSignals) -> int:
@@ -226,6 +377,10 @@ def _run_rank(parent: Parent, options: RankOptions, signals: StopSignals) -> int
 
     def observer_for(directory: RunDirectory) -> RunObserver:
         signals.stop_with(directory.request_stop)
+        if options.takes_part is not None:
+            from diel.loading.sweeps import take_part
+
+            take_part(directory, options.takes_part)
         if launched_by_us:
             return NullObserver()
         from diel.cli.display import PlainDisplay

@@ -18,9 +18,10 @@ import json
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
-from diel.cli.conclusion import FAILED, TABLE_ROWS, print_rankings
+from diel.cli.conclusion import TABLE_ROWS, print_rankings
 from diel.cli.output import aligned, warn
 from diel.errors import LaunchError
+from diel.exit_codes import FAILED
 from diel.loading.environment import set_thread_environment
 from diel.loading.functions import ModulePart, check_options, parts_with_options
 from diel.loading.sweeps import watch_sweeps

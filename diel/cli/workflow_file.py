@@ -1,4 +1,4 @@
-"""Commands about a workflow file: ``diel check``, ``graph``, ``schema`` and ``sbatch``."""
+"""Commands about a workflow file: ``diel check``, ``graph``, ``schema`` and ``batch``."""
 
 from __future__ import annotations
 
@@ -9,11 +9,12 @@ from collections.abc import Sequence
 
 from diel.cli.output import aligned
 from diel.errors import LaunchError
+from diel.executive.batch_job import job_for
+from diel.executive.batch_scripts import batch_script, scheduler_here
 from diel.executive.launch import available_cores
 from diel.executive.placement.planning import needs, plan_groups
 from diel.executive.placement.preview import NODE_COLUMNS, SchedulePreview, place_on_nodes
 from diel.executive.plans import GroupPlan
-from diel.executive.sbatch import script_of_file
 from diel.loading.environment import set_thread_environment
 from diel.loading.functions import check_options, missing_here
 from diel.workflow.drawing import ASCII, draw_dot, draw_mermaid, draw_text, drawing_of
@@ -176,8 +177,8 @@ def schema(options: argparse.Namespace) -> int:
     return 0
 
 
-def sbatch(options: argparse.Namespace) -> int:
-    """Print a Slurm script; return the exit code.
+def batch(options: argparse.Namespace) -> int:
+    """Print a batch script; return the exit code.
 
     Raises
     ------
@@ -186,15 +187,23 @@ def sbatch(options: argparse.Namespace) -> int:
     """
     set_thread_environment(1)
     workflow = check_options(read_draft(options.file))
-    script = script_of_file(
+    job = job_for(
         workflow,
         options.file,
         ranks=options.ranks,
         nodes=options.nodes,
         per_node=options.per_node,
-        launcher=options.launcher,
         time_limit=options.time,
-        partition=options.partition,
+        queue=options.queue,
+        account=options.account,
+    )
+    script = batch_script(
+        job,
+        options.file,
+        scheduler=options.scheduler or scheduler_here(),
+        launcher=options.launcher,
+        requeue=options.requeue,
+        share=options.share,
     )
     print(script, end="")
     return 0

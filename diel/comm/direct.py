@@ -22,6 +22,7 @@ from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING, Any, Final, Protocol, TypeAlias
 
 from diel.comm import tags
+from diel.comm.dead_ranks import dead_ranks_of
 from diel.comm.mpi import is_gpu_aware
 from diel.comm.wakeup import Wakeup, wakeup_of
 
@@ -92,6 +93,7 @@ class MpiPort:
         self.rank: int = comm.Get_rank()
         self.gpu_aware = is_gpu_aware()
         self.wakeup: Wakeup | None = wakeup_of(comm)
+        self._dead_ranks = dead_ranks_of(comm)
         self._wake = self.wakeup.wake
         self.wakeup.sending.append(self._is_sending)
         self._leaving: deque[tuple[MPI.Request, bytes]] = deque()
@@ -116,7 +118,7 @@ class MpiPort:
         self._wake(destination)
 
     def _is_sending(self) -> bool:
-        while self._leaving and self._leaving[0][0].Test():
+        while self._leaving and self._dead_ranks.is_done(self._leaving[0][0]):
             self._leaving.popleft()
         return bool(self._leaving)
 
@@ -141,7 +143,11 @@ class MpiPort:
         if self._leaving:
             self._is_sending()
         status = self._status
-        if not self._head.Test(status):
+        try:
+            if not self._head.Test(status):
+                return None
+        except self._mpi.Exception as error:
+            self._dead_ranks.note(error)
             return None
         head = self._view[: status.Get_count(self._byte)].tobytes()
         source = status.Get_source()

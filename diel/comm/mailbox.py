@@ -7,6 +7,7 @@ from collections import deque
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final, Generic, TypeVar
 
+from diel.comm.dead_ranks import dead_ranks_of
 from diel.comm.waiting import wait_for
 from diel.comm.wakeup import wakeup_of
 
@@ -50,6 +51,7 @@ class Mailbox(Generic[Incoming]):
 
         self._mpi = MPI
         self._comm = comm
+        self._dead_ranks = dead_ranks_of(comm)
         self._wakeup = wakeup_of(comm)
         self._wakeup.sending.append(self._is_under_way)
         self._send_tag = sends
@@ -66,7 +68,11 @@ class Mailbox(Generic[Incoming]):
         """Send the same to several ranks, without waiting."""
         data = pickle.dumps(message, protocol=pickle.HIGHEST_PROTOCOL)
         for destination in destinations:
-            request = self._comm.Isend([data, self._mpi.BYTE], destination, self._send_tag)
+            try:
+                request = self._comm.Isend([data, self._mpi.BYTE], destination, self._send_tag)
+            except self._mpi.Exception as error:
+                self._dead_ranks.note(error)  # whoever is dead need not hear of it
+                continue
             self._sending.append((request, data))
             self._kept_bytes += len(data)
             self._wakeup.wake(destination)
@@ -76,7 +82,11 @@ class Mailbox(Generic[Incoming]):
     def poll(self) -> tuple[int, Incoming] | None:
         """Return (source, message) of the next message that is here whole, or None."""
         status = self._mpi.Status()
-        message = self._comm.Improbe(self._mpi.ANY_SOURCE, self._receive_tag, status)
+        try:
+            message = self._comm.Improbe(self._mpi.ANY_SOURCE, self._receive_tag, status)
+        except self._mpi.Exception as error:
+            self._dead_ranks.note(error)
+            message = None
         if message is not None:
             buffer = bytearray(status.Get_count(self._mpi.BYTE))
             request = message.Irecv([buffer, self._mpi.BYTE])
@@ -100,13 +110,19 @@ class Mailbox(Generic[Incoming]):
         unfinished_sources = set()
         for index, arrival in enumerate(self._arriving):
             # A message behind an unfinished one of the same source has to wait its turn.
-            if arrival.source not in unfinished_sources and arrival.request.Test():
+            try:
+                is_whole = arrival.source not in unfinished_sources and arrival.request.Test()
+            except self._mpi.Exception as error:  # its sender has died in the middle of it
+                self._dead_ranks.note(error)
+                del self._arriving[index]
+                return None
+            if is_whole:
                 del self._arriving[index]
                 return arrival.source, pickle.loads(arrival.buffer)
             unfinished_sources.add(arrival.source)
         return None
 
     def _forget_sent(self) -> bool:
-        while self._sending and self._sending[0][0].Test():
+        while self._sending and self._dead_ranks.is_done(self._sending[0][0]):
             self._kept_bytes -= len(self._sending.popleft()[1])
         return not self._sending

@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Final, NoReturn
 
 from diel.errors import LaunchError
+from diel.exit_codes import BAD_INPUT
 
 if TYPE_CHECKING:
     from mpi4py import MPI
@@ -19,6 +20,28 @@ if TYPE_CHECKING:
 # Set by the launchers for each rank that they start. SLURM_PROCID is not among them: a batch
 # script has it too, outside of any MPI job.
 _RANK_VARIABLES: Final = ("OMPI_COMM_WORLD_RANK", "PMI_RANK", "PMIX_RANK", "MPI_LOCALRANKID")
+
+_ANOTHER_MPI: Final = (
+    "it belongs to another MPI than the one that mpi4py has loaded (diel doctor says which). Use "
+    "the mpiexec of that one, or leave it to diel run, without mpiexec"
+)
+# How many processes a launcher has started, and which of them this is: the innermost launcher
+# first, since mpiexec may have been started by srun, or start its daemons by it. What counts of
+# Slurm are the variables of a step: a batch script has those of the whole job too.
+_STARTED_TOGETHER: Final = (
+    ("mpiexec", "OMPI_COMM_WORLD_SIZE", "OMPI_COMM_WORLD_RANK", _ANOTHER_MPI),
+    (
+        *("flux run", "FLUX_JOB_SIZE", "FLUX_TASK_RANK"),
+        "say flux run -o pmi=pmix, if this is Open MPI and Flux has that plugin, or leave it to "
+        "diel run, without flux",
+    ),
+    (
+        *("srun", "SLURM_STEP_NUM_TASKS", "SLURM_PROCID"),
+        "say srun --mpi=pmix, if this MPI and Slurm have that (srun --mpi=list), or leave it to "
+        "diel run, without srun: it starts the ranks itself (diel sbatch prints such a script)",
+    ),
+    ("mpiexec", "PMI_SIZE", "PMI_RANK", _ANOTHER_MPI),
+)
 
 # How many ranks there are, and how many of them on this machine, as the launchers tell each rank.
 _RANKS_AND_HERE: Final = (
@@ -45,7 +68,6 @@ _OPEN_MPI_SETTINGS: Final = ".openmpi/mca-params.conf"
 _FINALIZE_TIMEOUT_S: Final = 9.0
 
 _OPEN_MPI_PROGRESS: Final = "libopen-pal.so.80"
-_BAD_INPUT: Final = 2
 _GPU_AWARE_VARIABLE: Final = "DIEL_GPU_AWARE_MPI"
 
 
@@ -55,15 +77,14 @@ def under_mpi() -> bool:
 
 
 def check_that_tasks_are_ranks(environment: Mapping[str, str], ranks: int = 1) -> None:
-    """Refuse to be one of several processes that srun has started and MPI knows nothing of.
+    """Refuse to be one of several processes that were started together and MPI takes for single.
 
     Each would run the whole workflow. The first of them says so, the others end without a word.
 
     Parameters
     ----------
     environment : mapping
-        Of this process. What counts are Slurm's variables of a step: a batch script has those of
-        the whole job too.
+        Of this process.
     ranks : int, optional
         How many ranks MPI knows of; 1 without MPI.
 
@@ -74,17 +95,20 @@ def check_that_tasks_are_ranks(environment: Mapping[str, str], ranks: int = 1) -
     SystemExit
         In the others.
     """
-    said = environment.get("SLURM_STEP_NUM_TASKS", "")
-    tasks = int(said) if said.isdecimal() else 1
-    if ranks > 1 or tasks == 1:
+    if ranks > 1:
         return
-    if environment.get("SLURM_PROCID") != "0":
-        sys.exit(_BAD_INPUT)
-    raise LaunchError(
-        f"srun has started {tasks} processes that do not know each other, so each would run all "
-        "of it: say srun --mpi=pmix, if this MPI and Slurm have that (srun --mpi=list), or let "
-        "mpiexec start the ranks, by diel sbatch --launcher mpiexec or by diel run without srun"
-    )
+    for launcher, size, rank, remedy in _STARTED_TOGETHER:
+        count = environment.get(size, "")
+        if not count.isdecimal():
+            continue
+        if int(count) == 1:
+            return
+        if environment.get(rank) != "0":
+            sys.exit(BAD_INPUT)
+        raise LaunchError(
+            f"{launcher} has started {count} processes that do not know each other, so each would "
+            f"run all of it: {remedy}"
+        )
 
 
 def world() -> MPI.Intracomm:
@@ -141,6 +165,11 @@ def chosen_transports(environment: Mapping[str, str]) -> list[str]:
         if f"OMPI_MCA_{name.strip()}".startswith(_CHOSEN_BY):
             found.append(f"{name.strip()}={value.strip()}")
     return found
+
+
+def can_survive_losses(environment: Mapping[str, str]) -> bool:
+    """Whether ranks live on when one dies, as Open MPI's launcher has told them."""
+    return environment.get("OMPI_MCA_mpi_ft_enable", "").lower() in ("1", "true")
 
 
 def is_gpu_aware() -> bool:
@@ -215,11 +244,12 @@ def kept_from_ending() -> Iterator[None]:
         setattr(MPI, "Finalize", finalize)  # noqa: B010
 
 
-def finalize_and_exit(exit_code: int) -> NoReturn:
+def finalize_and_exit(exit_code: int, *, ranks_have_died: bool = False) -> NoReturn:
     """Finalize MPI and leave the process; leave anyway if Finalize hangs.
 
     Finalize waits for ranks that may be gone, and Python for threads that a module has left behind:
-    a watchdog ends the process after 9 s.
+    a watchdog ends the process after 9 s. Where `ranks_have_died` Finalize hangs often, and nothing
+    is lost without it.
     """
     from mpi4py import MPI
 
@@ -231,6 +261,8 @@ def finalize_and_exit(exit_code: int) -> NoReturn:
     watchdog.start()
     sys.stdout.flush()
     sys.stderr.flush()
+    if ranks_have_died:
+        leave()
     if not MPI.Is_finalized():
         MPI.Finalize()
     sys.exit(exit_code)

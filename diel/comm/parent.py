@@ -13,6 +13,8 @@ from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING
 
 from diel.comm import tags
+from diel.comm.dead_ranks import DeadRanks
+from diel.comm.dead_ranks import attach as attach_dead_ranks
 from diel.comm.devices import visible_gpus
 from diel.comm.mpi import yield_when_idle
 from diel.comm.waiting import wait_for
@@ -39,6 +41,14 @@ class Parent:
     host : str
     hosts_and_gpus : list of (str, tuple of str)
         On rank 0: for each rank its host and the GPUs that it sees; empty elsewhere.
+    pids_here : dict of int to int
+        The processes of all ranks of this host.
+    is_beside_rank0 : bool
+        Whether rank 0 is on this host too.
+    beside : list
+        Processes that serve all ranks of this host, and live as long.
+    dead_ranks : DeadRanks
+        Attached to the communicator.
     wakeup : Wakeup
         Attached to the communicator.
     """
@@ -56,10 +66,17 @@ class Parent:
         # Beside the duplication the only collective, and here for the same reason: nobody can be
         # missing yet.
         token = os.urandom(8).hex() if self.rank == self.EXECUTIVE_RANK else ""
-        gathered = self.comm.allgather((self.host, visible_gpus(), token))
+        gathered = self.comm.allgather((self.host, visible_gpus(), token, os.getpid()))
         self.hosts_and_gpus: list[tuple[str, tuple[str, ...]]] = (
             [rank[:2] for rank in gathered] if self.rank == self.EXECUTIVE_RANK else []
         )
+        self.pids_here: dict[int, int] = {
+            rank: pid for rank, (host, *_, pid) in enumerate(gathered) if host == self.host
+        }
+        self.is_beside_rank0: bool = self.EXECUTIVE_RANK in self.pids_here
+        self.beside: list[object] = []
+        self.dead_ranks = DeadRanks(self.comm)
+        attach_dead_ranks(self.dead_ranks, self.comm)
         self.wakeup = Wakeup(self.rank, self.size)
         attach(self.wakeup, self.comm)
         with contextlib.suppress(OSError):  # it polls more often then
@@ -138,7 +155,11 @@ class Parent:
 
     def stop_was_announced(self) -> bool:
         """Whether rank 0 has told this rank that the run is stopping."""
-        return self.comm.Iprobe(self.EXECUTIVE_RANK, tags.EXECUTIVE_TO_ALL_STOP)
+        try:
+            return self.comm.Iprobe(self.EXECUTIVE_RANK, tags.EXECUTIVE_TO_ALL_STOP)
+        except self._mpi.Exception as error:
+            self.dead_ranks.note(error)
+            return False
 
     def raise_if_stopped(self) -> None:
         """End a wait if the run is stopping: the safe point of every wait of ours.

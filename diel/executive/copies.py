@@ -46,6 +46,10 @@ class RunningCopy:
         Why, then.
     leaving_with : sequence of RunningCopy
         The copies that have to be left by all before that, itself included.
+    may_be_lost : bool
+        Whether the others can go on if its rank dies.
+    is_lost : bool
+        Whether it has.
     is_settled : bool
         Whether it counts as done for its group: finished, or given up.
     """
@@ -57,6 +61,8 @@ class RunningCopy:
     policy: Policy | None = None
     error: str = ""
     leaving_with: Sequence[RunningCopy] = ()
+    may_be_lost: bool = False
+    is_lost: bool = False
     is_settled: bool = False
 
     @property
@@ -106,7 +112,7 @@ class RunningModule:
             )
             copy.working = set(copy.plan.ranks)
             copy.returned, copy.policy, copy.leaving_with = None, None, ()
-            copy.is_settled = False
+            copy.is_settled = copy.may_be_lost = False
         return tuple(copy.plan for copy in copies)
 
 

@@ -24,6 +24,8 @@ from diel.executive.events import (
     Instruction,
     LeaveTimedOut,
     LookForTag,
+    RanksDied,
+    RanksSilent,
     RestartCopies,
     StartGroup,
     StopAsked,
@@ -31,10 +33,13 @@ from diel.executive.events import (
     TagLooked,
     TimeLimitPassed,
 )
+from diel.executive.heartbeats import Heartbeats
 from diel.executive.listener import Listener, StatusWriter, TimeTable
 from diel.executive.outside import OutsideSocket
 from diel.executive.plans import CopyPlan, GroupPlan
 from diel.executive.scheduler import Scheduler
+from diel.executive.signals import LOST_OR_ENDED
+from diel.exit_codes import FAILED
 from diel.run.fields import Record
 from diel.run.records import (
     CopyFinished,
@@ -47,6 +52,7 @@ from diel.run.records import (
     MessageLogged,
     ModuleFailed,
     RanksAborted,
+    RanksLost,
     RunEnded,
     RunStarted,
 )
@@ -60,9 +66,6 @@ if TYPE_CHECKING:
     from diel.run.recorder import Recorder
     from diel.run.resuming import Resumption
     from diel.tuples.client import TupleClient
-
-STOPPED_BY_USER = 130
-FAILED = 1
 
 _HOUSEKEEPING_EVERY_S = 0.2
 _LOOKS_FOR_LOSS_EVERY_S = 1.0
@@ -83,12 +86,16 @@ class Driver:
         Which ranks a copy takes, and which GPUs a rank has.
     server_ranks : sequence of int
     pool : sequence of int
+    heartbeat_timeout_s : float
+        How long a rank or a host may be silent.
     announce : callable
         Told the record of the failure that is the root cause, before any rank leaves.
     housekeeping : callable
         Called a few times a second.
     resumption : Resumption, optional
         Where an earlier run of the same workflow stood at its last checkpoint.
+    checkpoint_every_s : float, optional
+        How often to save a checkpoint while groups run.
     """
 
     def __init__(
@@ -100,9 +107,11 @@ class Driver:
         assignment: RankAssignment,
         server_ranks: Sequence[int],
         pool: Sequence[int],
+        heartbeat_timeout_s: float,
         announce: Callable[[Failure], None],
         housekeeping: Callable[[], object],
         resumption: Resumption | None = None,
+        checkpoint_every_s: float | None = None,
     ) -> None:
         self._parent = parent
         self._recorder = recorder
@@ -136,6 +145,9 @@ class Driver:
             sends=tags.EXECUTIVE_TO_WORKER_LEAVE_COPY,
             receives=tags.WORKER_TO_EXECUTIVE,
         )
+        self._heartbeats = Heartbeats(parent, heartbeat_timeout_s, self._warn)
+        self._dead: set[int] = set()
+        self._silent: set[int] = set()
         self._exit_code: int | None = None
         self._next_housekeeping_s = 0.0
         self._next_look_for_loss_s = 0.0
@@ -146,6 +158,11 @@ class Driver:
         self._time_table = TimeTable(
             self._server_ranks, self._pool, lambda rank: parent.hosts_and_gpus[rank][0]
         )
+        number = 0 if resumption is None else resumption.number
+        states = () if resumption is None else resumption.states
+        self._checkpoints = Checkpoints(
+            recorder, self._tuple_client, number, states, every_s=checkpoint_every_s
+        )
         self._listener = Listener(
             recorder,
             (*self._server_ranks, *self._pool),
@@ -154,13 +171,12 @@ class Driver:
             waits=self._waits,
             status=self._status,
             time_table=self._time_table,
+            state_saved=self._checkpoints.note_state,
         )
         self._ended: dict[str, None] = {}  # copies, in order
         self._specs: Mapping[str, ModuleSpec] = {}
         self._present_copies: dict[str, dict[str, CopyPlan]] = {}  # by group and name
         self._tuples: TupleClient | None = None
-        number = 0 if resumption is None else resumption.number
-        self._checkpoints = Checkpoints(recorder, self._tuple_client, number)
         self._outside = OutsideSocket(recorder.directory, self._tuple_client, self._warn)
         self._has_company = False  # whether somebody outside was connected when this wait began
         self._orders: dict[type, Callable[[Any], None]] = {
@@ -175,7 +191,7 @@ class Driver:
             EndRun: self._end_run,
         }
 
-    def run(self, welcome: Welcome, started: RunStarted) -> int:
+    def run(self, welcome: Welcome, started: RunStarted, warning: str = "") -> int:
         """Run the workflow to its end.
 
         Parameters
@@ -183,11 +199,13 @@ class Driver:
         welcome : Welcome
         started : RunStarted
             The record to begin with, but for what is finished before.
+        warning : str, optional
+            What is to be said then.
 
         Returns
         -------
         int
-            The exit code: 0, 1 after a failure, 130 if somebody asked the run to stop.
+            The exit code, as `diel.exit_codes` lists them.
 
         Raises
         ------
@@ -195,17 +213,25 @@ class Driver:
             If the tuples of the run that is resumed cannot be had; nothing has started.
         """
         self._recorder.record(started.replace(finished=self._finished_before))
+        if warning:
+            self._warn(warning)
+        welcome = welcome.replace(heartbeat=self._heartbeats.address)
         for rank in self._server_ranks:
             self._mailbox.send(welcome, rank)
-        if self._resumption is not None and self._resumption.checkpoint is not None:
-            self._tuple_client().restore(self._resumption.checkpoint)
-        for gpus, ranks in self._pool_by_gpus().items():
-            self._mailbox.send_to_all(welcome.replace(gpus=gpus), ranks)
         self._specs = welcome.specs
-        self._perform(self._scheduler.start())
+        try:
+            if self._resumption is not None and self._resumption.checkpoint is not None:
+                self._tuple_client().restore(self._resumption.checkpoint)
+            for gpus, ranks in self._pool_by_gpus().items():
+                self._mailbox.send_to_all(welcome.replace(gpus=gpus), ranks)
+            self._perform(self._scheduler.start())
+        except _ServerSilent as silence:
+            self._perform(self._scheduler.handle(silence.event))
         while self._exit_code is None:
             try:
                 self._perform(self._scheduler.handle(self._next_event()))
+            except _ServerSilent as silence:
+                self._perform(self._scheduler.handle(silence.event))
             except OSError:  # such as that of a folder that somebody has removed
                 lost = self._look_for_loss()
                 if lost is None:
@@ -232,6 +258,8 @@ class Driver:
     def _next_event(self) -> Event:
         while True:
             self._do_housekeeping()  # also where messages come so fast that no wait ever sleeps
+            if (died := self._look_for_deaths()) is not None:
+                return died
             if self._noticed:
                 return self._noticed.popleft()
             # One wait for as long as nothing happens, so that its pauses grow.
@@ -242,19 +270,36 @@ class Driver:
                 wakeup=self._parent.wakeup,
                 wakes=(self._outside,) if self._has_company else (),
             )
-            event = self._listener.hear(*arrival) if isinstance(arrival, tuple) else None
-            if isinstance(
-                event, messages.RankFailed
-            ):  # perhaps since the folder for its log is gone
-                return self._look_for_loss() or event
+            event = self._hear(*arrival) if isinstance(arrival, tuple) else None
             if event is not None:
                 return event
+
+    def _hear(self, rank: int, report: Report) -> Event | None:
+        event = self._listener.hear(rank, report)
+        if not isinstance(event, messages.RankFailed):
+            return event
+        # Perhaps since the folder for its log is gone, or another rank, which is the cause then.
+        self._parent.dead_ranks.look()
+        if (died := self._look_for_deaths()) is not None:
+            self._noticed.append(event)
+            return died
+        return self._look_for_loss() or event
+
+    def _hear_all(self) -> None:
+        """Take in what has come, and leave for later what the scheduler has to be told."""
+        while (arrival := self._mailbox.poll()) is not None:
+            if (event := self._hear(*arrival)) is not None:
+                self._noticed.append(event)
 
     def _poll(self) -> tuple[int, Report] | bool | None:
         if self._outside.is_connected:
             self._outside.serve()
         is_other = self._has_company != self._outside.is_connected  # then it waits otherwise
-        return self._mailbox.poll() or bool(self._noticed) or is_other or None
+        arrival = self._mailbox.poll()
+        return arrival or self._has_news() or is_other or None
+
+    def _has_news(self) -> bool:
+        return bool(self._noticed) or self._parent.dead_ranks.ranks != self._dead
 
     def _look_for_deadlock(self) -> DeadlockFound | None:
         """Say so if every module waits and the servers confirm it."""
@@ -290,9 +335,40 @@ class Driver:
             from diel.tuples.client import TupleClient
             from diel.tuples.mpi_transport import MpiTransport
 
-            transport = MpiTransport(self._parent.comm, self._server_ranks, lambda: None)
+            transport = MpiTransport(
+                self._parent.comm, self._server_ranks, self._raise_if_server_is_silent
+            )
             self._tuples = TupleClient(transport)
         return self._tuples
+
+    def _look_for_deaths(self) -> RanksDied | None:
+        """Say so if ranks have died that were not known to be dead."""
+        dead = self._parent.dead_ranks.ranks - self._dead
+        if not dead:
+            return None
+        self._dead |= dead
+        self._listener.present -= dead
+        for rank in dead:
+            self._heartbeats.forget(rank)
+            self._waits.forget(rank)
+        return RanksDied({rank: self._parent.hosts_and_gpus[rank][0] for rank in dead})
+
+    def _look_for_silence(self, now_s: float) -> RanksSilent | None:
+        """Say so if ranks have not been heard of for too long."""
+        silent = self._heartbeats.look(now_s)
+        if not silent:
+            return None
+        hosts = {rank: self._parent.hosts_and_gpus[rank][0] for rank in silent}
+        self._silent.update(silent)
+        silent_s = max(silent.values())
+        since = time.strftime("%H:%M:%S", time.localtime(time.time() - silent_s))
+        return RanksSilent(hosts, silent_s, since)
+
+    def _raise_if_server_is_silent(self) -> None:
+        """End the wait for a server's answer if ranks are lost."""
+        event = self._look_for_silence(time.monotonic())
+        if event is not None:
+            raise _ServerSilent(event)
 
     def _do_housekeeping(self) -> None:
         now_s = time.monotonic()
@@ -305,15 +381,25 @@ class Driver:
         self._status.write_if_due(now_s)
         if self._exit_code is not None or self._noticed:
             return
+        if (silence := self._look_for_silence(now_s)) is not None:
+            self._noticed.append(silence)
+            return
         if now_s >= self._next_look_for_loss_s:
             self._next_look_for_loss_s = now_s + _LOOKS_FOR_LOSS_EVERY_S
             if (lost := self._look_for_loss()) is not None:
                 self._noticed.append(lost)
                 return
-        if self._recorder.directory.stop_requested():
-            self._noticed.append(StopAsked(self._recorder.directory.why_stop()))
+        directory = self._recorder.directory
+        if directory.stop_requested():
+            why, exit_code = directory.why_stop(), directory.exit_code_of_stop()
+            # Not where a rank was lost: tuples may be lost with it.
+            if LOST_OR_ENDED not in why and self._checkpoints.is_wanted_before_end():
+                self._save_checkpoint()
+            self._noticed.append(StopAsked(why, exit_code))
             return
         self._noticed.extend(self._alarms.due(now_s))
+        if self._checkpoints.is_due_by_time():
+            self._save_checkpoint()
         # Somebody outside of the run may put what all wait for.
         if self._noticed or self._outside.is_connected:
             return
@@ -355,9 +441,11 @@ class Driver:
         if isinstance(record, (CopyFinished, CopyGivenUp)):
             self._ended[record.name] = None
             self._status.forget_progress(record.name)
+        elif isinstance(record, GroupFinished):
+            self._checkpoints.forget_states(record.group)
         elif isinstance(record, Failure):
             self._recorder.sync()
-            if not isinstance(record, ModuleFailed) or record.stops_run:
+            if not isinstance(record, (ModuleFailed, RanksLost)) or record.stops_run:
                 self._announce(record)
 
     def _start_group(self, instruction: StartGroup) -> None:
@@ -411,7 +499,8 @@ class Driver:
 
     def _save_checkpoint(self) -> None:
         try:
-            self._checkpoints.save()
+            # What was recorded before the tuples were copied has to count where these do.
+            self._checkpoints.save(self._hear_all)
         except OSError as error:
             self._warn(f"no checkpoint could be written, the last one stays: {error}")
 
@@ -419,7 +508,7 @@ class Driver:
         self._recorder.record(MessageLogged(module="executive", copy=0, level="WARNING", text=text))
 
     def _stop_run(self, instruction: StopRun) -> None:
-        self._exit_code = FAILED if instruction.is_failure else STOPPED_BY_USER
+        self._exit_code = instruction.exit_code
         self._stops.send_to_all(messages.Stop(instruction.reason, self._exit_code), self._pool)
 
     def _end_run(self, _: EndRun) -> None:
@@ -431,11 +520,15 @@ class Driver:
         """Let every rank go and write the last records; return the exit code of the run."""
         self._outside.close()
         self._farewell(stopping=exit_code != 0)
+        self._heartbeats.close(kills=bool(self._listener.present))
         if exit_code == 0 and (lost := self._look_for_loss()) is not None:
             self._write(lost)
             exit_code = FAILED
         self._recorder.record(self._time_table.record())
-        self._recorder.record(RunEnded(exit_code=exit_code, tuples_left=self._listener.tuples_left))
+        restarts = 0 if self._resumption is None else self._resumption.restart
+        self._recorder.record(
+            RunEnded(exit_code=exit_code, tuples_left=self._listener.tuples_left, restarts=restarts)
+        )
         self._recorder.close()
         return exit_code
 
@@ -453,13 +546,21 @@ class Driver:
             self._recorder.record(RanksAborted(ranks=sorted(self._listener.present)))
 
     def _await_goodbyes(self, ranks: Sequence[int], deadline_s: float) -> None:
-        while self._listener.present.intersection(ranks):
+        while (self._listener.present - self._silent).intersection(ranks):
             left_s = deadline_s - time.monotonic()
             if left_s <= 0:
                 return
             arrival = self._mailbox.wait(timeout_s=left_s)
             if arrival is not None:
                 self._listener.hear_late(*arrival)
+
+
+class _ServerSilent(Exception):
+    """Ranks are lost, perhaps the tuple server that was asked: no answer is waited for."""
+
+    def __init__(self, event: RanksSilent) -> None:
+        super().__init__(event)
+        self.event = event
 
 
 class Alarms:

@@ -8,10 +8,17 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Literal, TypeAlias
 
 from diel.executive.plans import CopyPlan, Iteration
+from diel.exit_codes import FAILED, STOPPED
 from diel.frozen import Frozen
 
 if TYPE_CHECKING:
-    from diel.executive.messages import ModuleCommAsked, RankFailed, RankFinished, RankLeft
+    from diel.executive.messages import (
+        LossAllowed,
+        ModuleCommAsked,
+        RankFailed,
+        RankFinished,
+        RankLeft,
+    )
     from diel.run.fields import Record
     from diel.run.records import DeadlockFound, JournalLost
 
@@ -43,15 +50,40 @@ class TagLooked(Frozen):
     is_there: bool
 
 
+class RanksSilent(Frozen):
+    """Ranks have not been heard of for too long.
+
+    Attributes
+    ----------
+    hosts : dict of int to str
+        Where each of them runs.
+    silent_s : float
+    since : str
+        The time of day when they were heard of last.
+    """
+
+    hosts: dict[int, str]
+    silent_s: float
+    since: str
+
+
+class RanksDied(Frozen):
+    """Ranks have died, where MPI lets the others live on; `hosts` says where they ran."""
+
+    hosts: dict[int, str]
+
+
 class StopAsked(Frozen):
-    """Somebody asked the run to stop."""
+    """Somebody asked the run to stop, and with which exit code."""
 
     reason: str
+    exit_code: int = STOPPED
 
 
 Event: TypeAlias = (
-    "RankFinished | RankFailed | RankLeft | ModuleCommAsked | TimeLimitPassed | LeaveTimedOut "
-    "| TagLooked | StopAsked | DeadlockFound | JournalLost"
+    "RankFinished | RankFailed | RankLeft | ModuleCommAsked | LossAllowed | TimeLimitPassed "
+    "| LeaveTimedOut | TagLooked | RanksSilent | RanksDied | StopAsked | DeadlockFound "
+    "| JournalLost"
 )
 """What has happened: a report of a rank, a record of what rank 0 has found, or one of the above."""
 
@@ -100,10 +132,10 @@ class LookForTag(Frozen):
 
 
 class StopRun(Frozen):
-    """Tell every rank to stop, and why."""
+    """Tell every rank to stop, why, and with which exit code."""
 
     reason: str
-    is_failure: bool = True
+    exit_code: int = FAILED
 
 
 class EndRun(Frozen):

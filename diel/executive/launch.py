@@ -8,15 +8,19 @@ import platform
 import select
 import shutil
 import signal
+import subprocess
 import sys
 import time
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
-from typing import Final
+from typing import Any, Final
 
 from diel.comm.devices import visible_gpus
 from diel.errors import LaunchError
 from diel.executive.placement.gpus import Node
+from diel.executive.signals import LOST_OR_ENDED, STOP_SIGNALS, before_time_limit, exit_code_after
+from diel.exit_codes import STOPPED
+from diel.frozen import Frozen
 from diel.loading.environment import shorten, thread_environment
 from diel.processes import answer_of
 from diel.programs.supervised import Program, Supervisor
@@ -35,21 +39,31 @@ _BATCH_VARIABLES: Final = (
     "SLURM_JOB_ID",
     "PBS_NODEFILE",
     "LSB_JOBID",
+    "FLUX_URI",
     "PE_HOSTFILE",
     "COBALT_JOBID",
 )
 _HOST_FILE: Final = ("HOSTFILE", "HOST_FILE", "hostfile")
-_STOP_SIGNALS: Final = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 _VERSION_TIMEOUT_S: Final = 20.0
 _POLL_S: Final = 0.05
 # For mpiexec to end after the last record: ranks that finalize, or are aborted.
 _AFTER_SUCCESS_S: Final = 30.0
 _AFTER_FAILURE_S: Final = 3.0
 _POLITE_STOP_S: Final = 8.0
+# For mpiexec to end the other ranks itself when it has lost one.
+_AFTER_LOSS_S: Final = 2.0
 _TERMINATION_S: Final = 1.0
+# Collectives of these two components do not know of ranks that have died.
+_SURVIVING: Final = ("--with-ft", "ulfm", "--mca", "coll", "^han,cuda")
 _READ_BYTES: Final = 64 * 1024
+# For a host to run a program, and once more: a launcher reaches others within a second or so, but
+# now and then hangs where the one before it has just lost a host.
+_ANSWERS_S: Final = (3.0, 10.0)
 
 
+SLURM: Final = "Slurm"
+FLUX: Final = "Flux"
+"""The name of ``srun`` among the implementations of MPI that have an mpiexec."""
 ATTEMPTS: Final = 3
 # Open MPI's launcher fails so once in hundreds of starts, when another job of the same user is just
 # removing the folder in which it keeps its sockets.
@@ -110,11 +124,21 @@ def find_mpiexec() -> Path:
 
 
 def mpi_implementation(mpiexec: Path) -> str:
-    """Return "Open MPI" or "MPICH", or "unknown", from what ``mpiexec --version`` prints."""
+    """Return "Open MPI" or "MPICH", or "unknown", from what ``mpiexec --version`` prints.
+
+    Of ``srun`` it is `SLURM`.
+    """
+    if mpiexec.name == "srun":
+        return SLURM
     try:
         text = answer_of([str(mpiexec), "--version"], _VERSION_TIMEOUT_S).stdout
     except OSError as error:
         raise LaunchError(f"{mpiexec} --version does not work: {error}") from error
+    return implementation_in(text)
+
+
+def implementation_in(text: str) -> str:
+    """Return "Open MPI", "MPICH" or "unknown", from how an MPI names itself."""
     if "Open MPI" in text or "OpenRTE" in text or "PRRTE" in text:
         return "Open MPI"
     return "MPICH" if "HYDRA" in text or "MPICH" in text else "unknown"
@@ -128,9 +152,11 @@ def mpiexec_line(
     cores: int,
     as_root: bool,
     allow_run_as_root: bool,
+    survives_loss: bool = False,
     environment: Mapping[str, str],
+    hosts: Sequence[tuple[str, int]] = (),
 ) -> list[str]:
-    """Return mpiexec's own part of the command line.
+    """Return the launcher's own part of the command line.
 
     Parameters
     ----------
@@ -142,8 +168,12 @@ def mpiexec_line(
         Whether this process runs as root.
     allow_run_as_root : bool
         Whether the user said that this is fine.
+    survives_loss : bool, optional
+        Whether ranks are to live on when one dies; Open MPI alone can do that.
     environment : mapping
         Of this process.
+    hosts : sequence of (str, int), optional
+        On which hosts, with how many ranks on each; by default where the launcher chooses.
 
     Raises
     ------
@@ -151,10 +181,23 @@ def mpiexec_line(
         If Open MPI would refuse to run as root; says what it wants.
     """
     line = [str(mpiexec), "-n", str(ranks)]
+    placed = ",".join(f"{host}:{count}" for host, count in hosts)
+    if implementation == SLURM:
+        # A step goes on without a task that was killed, unless it is told otherwise.
+        names = ",".join(host for host, _ in hosts)
+        chosen = [f"--nodelist={names}", f"--nodes={len(hosts)}"] if hosts else []
+        return [*line, "--kill-on-bad-exit=1", *chosen]
+    if implementation == FLUX:
+        names = ",".join(host for host, _ in hosts)
+        return [*line, f"--requires=host:{names}", f"--nodes={len(hosts)}"] if hosts else line
     if implementation != "Open MPI":
-        return line
+        return [*line, "-hosts", placed] if hosts else line
+    if hosts:
+        line += ["--host", placed]
     # Binding to cores would put all threads of a rank on one of them.
     line += ["--bind-to", "none"]
+    if survives_loss:
+        line += _SURVIVING
     if ranks > cores:
         line.append("--oversubscribe")
     if not as_root:
@@ -169,6 +212,126 @@ def mpiexec_line(
             + " ".join(f"{name}=1" for name in _ROOT_VARIABLES)
         )
     return line
+
+
+class Mpiexec(Frozen):
+    """What starts ranks here: mpiexec, Slurm's srun, or flux.
+
+    Attributes
+    ----------
+    path : Path
+    implementation : str
+        From `mpi_implementation`.
+    allow_run_as_root : bool
+        Whether the user said that this is fine.
+    options : tuple of str, optional
+        What else it is told, before the number of ranks.
+    """
+
+    path: Path
+    implementation: str
+    allow_run_as_root: bool
+    options: tuple[str, ...] = ()
+
+    def __str__(self) -> str:
+        """Return the beginning of its command line, as a person would type it."""
+        return " ".join((str(self.path), *self.options))
+
+    def line(
+        self, ranks: int, hosts: Sequence[tuple[str, int]] = (), *, survives_loss: bool = False
+    ) -> list[str]:
+        """Return its own part of a command line; see `mpiexec_line`."""
+        program, *rest = mpiexec_line(
+            self.path,
+            self.implementation,
+            ranks=ranks,
+            cores=available_cores(),
+            as_root=os.geteuid() == 0,
+            allow_run_as_root=self.allow_run_as_root,
+            survives_loss=survives_loss,
+            environment=os.environ,
+            hosts=hosts,
+        )
+        return [program, *self.options, *rest]
+
+    def answering(self, hosts: Sequence[str]) -> dict[str, bool]:
+        """Say of each of these hosts whether a program can be started there now."""
+        answering = {platform.node()}
+        for timeout_s in _ANSWERS_S:
+            processes = {
+                host: subprocess.Popen(
+                    [*self.line(1, [(host, 1)]), "true"],
+                    stdin=subprocess.DEVNULL,
+                    stdout=subprocess.DEVNULL,
+                    stderr=subprocess.DEVNULL,
+                    start_new_session=True,
+                )
+                for host in hosts
+                if host not in answering
+            }
+            deadline_s = time.monotonic() + timeout_s
+            for host, process in processes.items():
+                if _ends_well(process, deadline_s - time.monotonic()):
+                    answering.add(host)
+        return {host: host in answering for host in hosts}
+
+
+def _ends_well(process: subprocess.Popen[bytes], timeout_s: float) -> bool:
+    try:
+        return process.wait(max(0.0, timeout_s)) == 0
+    except subprocess.TimeoutExpired:
+        with contextlib.suppress(ProcessLookupError):
+            os.killpg(process.pid, signal.SIGKILL)
+        process.wait()
+        return False
+
+
+class LauncherSignals:
+    """Ctrl-C, SIGHUP, SIGTERM and SIGUSR1, where they are not ignored, ask the run to stop.
+
+    Whoever ignores one wants us to: nohup SIGHUP, a shell SIGINT for what it starts with "&".
+
+    Attributes
+    ----------
+    number : int
+        Of the first that has come in this block; 0 if none has.
+    """
+
+    def __init__(self) -> None:
+        self.number = 0
+        self._previous: dict[signal.Signals, Any] = {}
+
+    def __enter__(self) -> LauncherSignals:
+        for number in STOP_SIGNALS:
+            if signal.getsignal(number) is not signal.SIG_IGN:
+                self._previous[number] = signal.signal(number, self._ask)
+        return self
+
+    @property
+    def is_asked(self) -> bool:
+        """Whether one has come in this block."""
+        return bool(self.number)
+
+    def request_stop(self, directory: RunDirectory) -> None:
+        """Ask a run to stop, with the exit code that belongs to the signal.
+
+        Raises
+        ------
+        OSError
+            If somebody has removed the folder.
+        """
+        exit_code = exit_code_after(self.number)
+        if exit_code == STOPPED:
+            directory.request_stop()
+        else:
+            directory.request_stop(before_time_limit(self.number), exit_code)
+
+    def _ask(self, number: int, _: object) -> None:
+        self.number = self.number or number
+
+    def __exit__(self, *_: object) -> None:
+        for number, handler in self._previous.items():
+            signal.signal(number, handler)
 
 
 class Launched:
@@ -194,7 +357,7 @@ class Launched:
         self._log_size_bytes = log_size_bytes
         self._directory = directory
         log = directory.launcher_log
-        self._log_read_bytes = log.stat().st_size if log.exists() else 0
+        self._log_read_bytes = directory.note_start()
         environment = {**os.environ, **thread_environment(threads)}
         self._supervisor = Supervisor(environment)
         try:
@@ -205,18 +368,21 @@ class Launched:
         except OSError as error:
             raise LaunchError(f"{command[0]} cannot be started: {error}") from error
 
-    def wait(self, refresh: Callable[[], int | None]) -> int:
+    def wait(
+        self, refresh: Callable[[], int | None], signals: LauncherSignals | None = None
+    ) -> int:
         """Wait for mpiexec to end, whatever it takes.
 
-        Ctrl-C, SIGTERM and SIGHUP, where they are not ignored, ask the run to stop through its
-        directory; 8 s after whoever has
-        asked come signals. That may be a rank: when one has been killed, mpiexec asks the others
-        to end, and now and then never ends itself.
+        Signals ask the run to stop through its directory; 8 s after whoever has asked come signals
+        to mpiexec, or 2 s after a rank has: when one has been killed, mpiexec asks the others to
+        end, and now and then never ends itself.
 
         Parameters
         ----------
         refresh : callable
             Shows what is new; returns the run's exit code once it has written its last record.
+        signals : LauncherSignals, optional
+            By default those that come meanwhile.
 
         Returns
         -------
@@ -228,27 +394,21 @@ class Launched:
         LaunchError
             If it could not be started.
         """
-        asked_to_stop = False
-
-        def ask_to_stop(*_: object) -> None:
-            nonlocal asked_to_stop
-            asked_to_stop = True
-
-        # Whoever ignores one wants us to: nohup SIGHUP, a shell SIGINT for what it starts with "&".
-        heeded = [
-            number for number in _STOP_SIGNALS if signal.getsignal(number) is not signal.SIG_IGN
-        ]
-        previous = {number: signal.signal(number, ask_to_stop) for number in heeded}
+        if signals is None:
+            with LauncherSignals() as own:
+                return self.wait(refresh, own)
+        has_asked = is_ended_here = False
         end_at_s: float | None = None
         after_end = False
         try:
             while (ending := self._program.poll()) is None:
                 exit_code = refresh()
                 now_s = time.monotonic()
-                if asked_to_stop:
-                    asked_to_stop = False
+                if signals.is_asked and not has_asked:
+                    has_asked = True
+                    end_at_s = end_at_s if after_end else None  # a rank may have been asked before
                     try:
-                        self._directory.request_stop()
+                        signals.request_stop(self._directory)
                     except OSError:  # somebody has removed the folder: nobody can be asked
                         end_at_s = now_s
                 if shorten(self._directory.launcher_log, self._log_size_bytes):
@@ -256,11 +416,13 @@ class Launched:
                 if self._cannot_reach_spawned():
                     self._directory.request_stop(_SPAWNS)
                 if end_at_s is None and self._directory.stop_requested():
-                    end_at_s = now_s + _POLITE_STOP_S
+                    is_loss = not has_asked and LOST_OR_ENDED in self._directory.why_stop()
+                    end_at_s = now_s + (_AFTER_LOSS_S if is_loss else _POLITE_STOP_S)
                 if exit_code is not None and not after_end:
                     after_end = True
                     end_at_s = now_s + (_AFTER_FAILURE_S if exit_code else _AFTER_SUCCESS_S)
                 if end_at_s is not None and now_s >= end_at_s:
+                    is_ended_here = True
                     self._program.end()
                 else:
                     select.select([self._program], [], [], _POLL_S)
@@ -270,9 +432,7 @@ class Launched:
             raise
         finally:
             self._supervisor.close()
-            for number, handler in previous.items():
-                signal.signal(number, handler)
-        if ending.supervisor:
+        if ending.supervisor or (ending.signal is not None and not is_ended_here):
             with contextlib.suppress(OSError), self._directory.launcher_log.open("a") as log:
                 log.write(f"diel: {self._command} {ending}\n")
         if ending.errno is not None:

@@ -49,6 +49,8 @@ class Listener:
     waits : WaitWatch
     status : StatusWriter
     time_table : TimeTable
+    state_saved : callable
+        Told of each state that a module has saved.
 
     Attributes
     ----------
@@ -68,6 +70,7 @@ class Listener:
         waits: WaitWatch,
         status: StatusWriter,
         time_table: TimeTable,
+        state_saved: Callable[[messages.StateSaved], object],
     ) -> None:
         self._recorder = recorder
         self._plan_of = plan_of
@@ -75,6 +78,7 @@ class Listener:
         self._waits = waits
         self._status = status
         self._time_table = time_table
+        self._state_saved = state_saved
         self._started_s = time.monotonic()
         self._due_s: dict[str, float] = {}
         self.present = set(ranks)
@@ -97,8 +101,10 @@ class Listener:
                     f"to rank {plan.ranks.index(rank)} of the copy were never received",
                 )
             return report
-        elif isinstance(report, messages.ModuleCommAsked):
+        elif isinstance(report, (messages.ModuleCommAsked, messages.LossAllowed)):
             return report
+        elif isinstance(report, messages.StateSaved):
+            self._state_saved(report)
         elif isinstance(report, messages.Waiting):
             self._note_wait(rank, report)
         elif isinstance(report, messages.WaitOver):

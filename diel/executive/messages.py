@@ -13,6 +13,7 @@ from diel.frozen import Frozen
 from diel.loading.module_spec import ModuleSpec
 
 if TYPE_CHECKING:
+    from diel.executive.heartbeats import HeartbeatAddress
     from diel.run.fields import Record
     from diel.workflow.boundary import Boundary
 
@@ -55,6 +56,12 @@ class Welcome(Frozen):
         What a returned value may take in the journal.
     returned_total_bytes : int
         What the files of all larger ones may take.
+    states : sequence of str
+        The files with the states from which modules go on, where the run is resumed.
+    survives_loss : bool
+        Whether the run goes on where a copy is lost that its group can do without.
+    heartbeat : HeartbeatAddress or None
+        Where ranks of other hosts than rank 0's are to be heard.
     """
 
     run_dir: str
@@ -73,6 +80,9 @@ class Welcome(Frozen):
     boundaries: tuple[Boundary, ...] = ()
     traces_all: bool = False
     session: str = ""
+    states: tuple[str, ...] = ()
+    survives_loss: bool = False
+    heartbeat: HeartbeatAddress | None = None
 
 
 class RunGroup(NamedTuple):
@@ -215,6 +225,12 @@ class ModuleCommAsked(Frozen):
     rank: int
 
 
+class LossAllowed(Frozen):
+    """The group can go on if my copy, which has no other rank, dies with me."""
+
+    serial: int
+
+
 class WaitOver(Frozen):
     """I go on; said only after `Waiting`."""
 
@@ -259,6 +275,12 @@ class Recorded(Frozen):
     """Something for the journal."""
 
     record: Record
+
+
+class StateSaved(NamedTuple):
+    """A module has saved its state to a file, after its puts had reached the tuple servers."""
+
+    name: str
 
 
 class Goodbye(Frozen):
@@ -306,6 +328,6 @@ def peers_of(group: str, copies: Sequence[CopyPlan], specs: Mapping[str, ModuleS
 
 
 Report: TypeAlias = (
-    "RankFinished | RankFailed | RankStopped | RankLeft | ModuleCommAsked | Waiting | WaitOver "
-    "| Recorded | Goodbye | ServerStatus"
+    "RankFinished | RankFailed | RankStopped | RankLeft | ModuleCommAsked | LossAllowed | Waiting "
+    "| WaitOver | Recorded | StateSaved | Goodbye | ServerStatus"
 )

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Protocol
 from diel.comm import tags
 from diel.comm.devices import remedy_for_none
 from diel.comm.mailbox import Mailbox
+from diel.comm.mpi import can_survive_losses
 from diel.errors import CheckpointError, DielError, LaunchError, RunDirectoryError
 from diel.executive.driver import Driver
 from diel.executive.messages import Goodbye, Leave, Report, Welcome
@@ -19,6 +20,7 @@ from diel.executive.placement.gpus import nodes_of
 from diel.executive.placement.planning import assign_ranks
 from diel.executive.plans import recorded
 from diel.executive.run_plan import RunPlan
+from diel.exit_codes import BAD_INPUT
 from diel.loading.environment import set_thread_environment
 from diel.run.directory import RunDirectory
 from diel.run.recorder import Recorder
@@ -35,7 +37,14 @@ if TYPE_CHECKING:
     from diel.workflow.load import Draft
 
 _DISMISSAL_TIMEOUT_S = 5.0
-BAD_INPUT = 2
+_CANNOT_SURVIVE = (
+    'on_rank_loss = "continue" needs Open MPI 5 and mpiexec --with-ft ulfm, which diel run says by '
+    "itself: here the run ends when a rank dies"
+)
+_NO_RESTARTS = (
+    "restarts in [workflow] needs a diel run that starts the ranks itself, by mpiexec or with "
+    "--launcher srun: if ranks die, this run ends"
+)
 
 
 class RunObserver(Protocol):
@@ -126,7 +135,8 @@ def run_rank0(
             plan = RunPlan.take(plan_file, file, parent.size)
         if plan is None:
             going_on = Path(run_dir) if resumes and run_dir is not None else None
-            plan, draft = _checked(file, provided, parent.size, going_on)
+            only = None if run_dir is None else RunDirectory(run_dir).limits()
+            plan, draft = _checked(file, provided, parent.size, going_on, only)
         set_thread_environment(plan.max_threads)
         nodes = nodes_of((rank, *parent.hosts_and_gpus[rank]) for rank in plan.pool)
         groups, assignment = assign_ranks(
@@ -145,6 +155,7 @@ def run_rank0(
         dismiss_all(parent)
         raise
     observer = observer_for(directory)
+    resumed = resumption(directory) if resumes else None
     driver = Driver(
         parent,
         recorder,
@@ -152,9 +163,11 @@ def run_rank0(
         assignment=assignment,
         server_ranks=plan.server_ranks,
         pool=plan.pool,
+        heartbeat_timeout_s=plan.heartbeat_timeout_s,
         announce=observer.announce,
         housekeeping=observer.refresh,
-        resumption=resumption(directory) if resumes else None,
+        resumption=resumed,
+        checkpoint_every_s=plan.checkpoint_every_s,
     )
     welcome = Welcome(
         run_dir=str(directory.path),
@@ -171,10 +184,16 @@ def run_rank0(
         groups=tuple(groups),
         boundaries=plan.boundaries,
         traces_all=traces_all,
+        survives_loss=plan.on_rank_loss == "continue",
         session=os.urandom(4).hex(),
+        states=() if resumed is None else tuple(resumed.states),
     )
     try:
-        exit_code = driver.run(welcome, _run_started(parent, plan, groups, nodes))
+        warnings = [_NO_RESTARTS] if plan.restarts and merges_trace else []
+        if plan.on_rank_loss == "continue" and not can_survive_losses(os.environ):
+            warnings.append(_CANNOT_SURVIVE)
+        warning = "; ".join(warnings)
+        exit_code = driver.run(welcome, _run_started(parent, plan, groups, nodes), warning)
     except (CheckpointError, OSError) as error:
         refusal = f"{directory.path} cannot be resumed: {error}"
         recorder.record(RunRefused(error=refusal, exit_code=BAD_INPUT))
@@ -194,11 +213,16 @@ def run_rank0(
 
 
 def _checked(
-    file: str, provided: Mapping[str, FunctionLocation] | None, ranks: int, run_dir: Path | None
+    file: str,
+    provided: Mapping[str, FunctionLocation] | None,
+    ranks: int,
+    run_dir: Path | None,
+    only: tuple[str, list[str]] | None,
 ) -> tuple[RunPlan, Draft]:
     """Check a workflow file; return its plan, and what was read.
 
-    `run_dir` is that of the run that goes on with it, if one does.
+    `run_dir` is that of the run that goes on with it, if one does; `only` a group and modules, if
+    not all of the file run.
     """
     from diel.loading.functions import check_options
     from diel.workflow.load import read_draft
@@ -207,7 +231,10 @@ def _checked(
     draft.run_dir = run_dir
     # Before any code of a module is imported, which may import NumPy.
     set_thread_environment(max((module.threads for _, module in draft.modules), default=1))
-    return RunPlan.of(check_options(draft), draft, ranks), draft
+    workflow = check_options(draft)
+    if only is not None:
+        workflow = workflow.only(*only)
+    return RunPlan.of(workflow, draft, ranks), draft
 
 
 def _run_started(

@@ -44,7 +44,15 @@ class RunPlan(Frozen):
     server_memory_bytes : int
     refuse_when_full, spill : bool
         As in `diel.executive.messages.Welcome`.
+    on_rank_loss : str
+        ``stop``, or ``continue`` where that is possible.
+    heartbeat_timeout_s : float
+        How long a rank or a host may be silent.
     log_size_bytes, returned_size_bytes, returned_total_bytes : int
+    restarts : int
+        How often the launcher may start the run again.
+    checkpoint_every_s : float or None
+        How often to save a checkpoint while groups run; None for at the ends of iterations alone.
     groups : tuple of GroupPlan
     specs : dict of str to ModuleSpec
         Of all modules, by name.
@@ -62,9 +70,13 @@ class RunPlan(Frozen):
     server_memory_bytes: int
     refuse_when_full: bool
     spill: bool
+    on_rank_loss: str
+    heartbeat_timeout_s: float
     log_size_bytes: int
     returned_size_bytes: int
     returned_total_bytes: int
+    restarts: int
+    checkpoint_every_s: float | None
     groups: tuple[GroupPlan, ...]
     specs: dict[str, ModuleSpec]
     needs: dict[str, Need]
@@ -89,9 +101,13 @@ class RunPlan(Frozen):
             server_memory_bytes=workflow.tuple_space.memory_bytes,
             refuse_when_full=workflow.tuple_space.when_full == "raise",
             spill=workflow.tuple_space.spill,
+            on_rank_loss=workflow.settings.on_rank_loss,
+            heartbeat_timeout_s=workflow.settings.heartbeat_timeout_s,
             log_size_bytes=workflow.settings.log_size_bytes,
             returned_size_bytes=workflow.settings.returned_size_bytes,
             returned_total_bytes=workflow.settings.returned_total_bytes,
+            restarts=workflow.settings.restarts,
+            checkpoint_every_s=workflow.settings.checkpoint_every_s,
             groups=tuple(plan_groups(workflow, ranks, draft.shown_as)),
             specs={
                 module.name: ModuleSpec.of(module, draft.locations.get(module.name))

@@ -30,6 +30,8 @@ from diel.executive.events import (
     Event,
     Instruction,
     LeaveTimedOut,
+    RanksDied,
+    RanksSilent,
     RestartCopies,
     StartGroup,
     StopAsked,
@@ -38,11 +40,13 @@ from diel.executive.events import (
     TimeLimitPassed,
 )
 from diel.executive.group_tree import GroupTree
-from diel.executive.messages import ModuleCommAsked, RankFailed, RankFinished, RankLeft
+from diel.executive.messages import LossAllowed, ModuleCommAsked, RankFailed, RankFinished, RankLeft
 from diel.executive.plans import CopyPlan, GroupPlan, Iteration
+from diel.exit_codes import FAILED
 from diel.frozen import Frozen
 from diel.run import records
 from diel.run.records import Finished
+from diel.text import format_duration
 
 Choose: TypeAlias = "Callable[[GroupPlan, Sequence[int]], tuple[tuple[int, ...], ...] | None]"
 """From a group and the free ranks, in ascending order, to the ranks of each copy, module by module
@@ -120,6 +124,8 @@ class Scheduler:
         self._choose = choose
         self._plans = {group.name: group for group in groups}
         self._free = sorted(pool)
+        self._pool = set(self._free)
+        self._dead: dict[int, str] = {}
         for group in groups:
             if group.ranks > len(self._free):
                 raise ValueError(
@@ -139,6 +145,9 @@ class Scheduler:
             LeaveTimedOut: self._leave_timed_out,
             ModuleCommAsked: self._module_comm_asked,
             TagLooked: self._tag_looked,
+            LossAllowed: self._loss_allowed,
+            RanksSilent: self._ranks_silent,
+            RanksDied: self._ranks_died,
             StopAsked: self._stop_asked,
             records.DeadlockFound: self._deadlock_found,
             records.JournalLost: self._journal_lost,
@@ -202,6 +211,11 @@ class Scheduler:
             plan = self._plans[ready[0]]
             ranks = find_ranks(plan, self._free, self._busy_modules, self._choose)
             if isinstance(ranks, Obstacle):
+                if plan.ranks > len(self._pool):  # some have died since it was planned
+                    left = (
+                        f"group {plan.name!r} needs {plan.ranks} ranks, {len(self._pool)} are left"
+                    )
+                    instructions += self._lose(self._dead, [left])
                 break
             instructions += self._start_group(ready.popleft(), ranks)
         if self._tree.is_finished:
@@ -236,7 +250,7 @@ class Scheduler:
         name = group.plan.name
         del self._running[name]
         self._busy_modules.difference_update(module.module for module in group.plan.modules)
-        self._free = sorted([*self._free, *group.ranks])
+        self._free = sorted([*self._free, *(rank for rank in group.ranks if rank in self._pool)])
         return [*self._tree.iteration_done(name), *self._advance()]
 
     # -- ranks report -------------------------------------------------------------------------
@@ -367,8 +381,62 @@ class Scheduler:
         instructions = self._tree.tag_looked(event.group, event.iteration, event.is_there)
         return [*instructions, *self._advance()]
 
+    # -- ranks that are lost ------------------------------------------------------------------
+
+    def _ranks_silent(self, event: RanksSilent) -> list[Instruction]:
+        ranks, hosts = sorted(event.hosts), sorted(set(event.hosts.values()))
+        whole = f"host {', '.join(hosts)}" if len(ranks) > 1 else f"rank {ranks[0]}"
+        silent = f"has not been heard of for {format_duration(event.silent_s)}"
+        return self._lose(
+            event.hosts, [f"{whole} {silent}, since {event.since}", *self._described(event.hosts)]
+        )
+
+    def _loss_allowed(self, event: LossAllowed) -> list[Instruction]:
+        copy = self._copies.get(event.serial)
+        if copy is not None:
+            copy.may_be_lost = len(copy.plan.ranks) == 1 and not copy.module.has_comm
+        return []
+
+    def _ranks_died(self, event: RanksDied) -> list[Instruction]:
+        """Go on without ranks, if what ran there can be done without; else end the run."""
+        self._dead.update(event.hosts)
+        plural = "s" if len(event.hosts) > 1 else ""
+        words = f"rank{plural} {', '.join(map(str, sorted(event.hosts)))} died"
+        described = self._described(event.hosts)
+        lost = [copy for copy in self._copies.values() if copy.working & event.hosts.keys()]
+        for copy in lost:
+            copy.is_lost = True
+        can_go_on = self._pool.issuperset(event.hosts) and all(map(_can_be_missed, lost))
+        if not can_go_on:
+            return self._lose(event.hosts, [words, *described])
+        self._pool.difference_update(event.hosts)
+        self._free = [rank for rank in self._free if rank in self._pool]
+        lines = [f"{words}, and the run goes on", *described]
+        instructions: list[Instruction] = [_record_of(event.hosts, lines, "continue")]
+        for copy in lost:
+            copy.working.clear()
+            del self._copies[copy.plan.serial]
+            instructions.append(records.CopyGivenUp(**copy.plan.place, error=words))
+            instructions += self._settle([copy])
+        return instructions
+
+    def _lose(self, hosts: Mapping[int, str], lines: Sequence[str]) -> list[Instruction]:
+        """End the run for ranks that are lost; the first of the lines says why."""
+        return [_record_of(hosts, lines, "stop"), *self._stop(lines[0])]
+
+    def _described(self, hosts: Mapping[int, str]) -> list[str]:
+        """Say in lines what runs on some ranks."""
+        runs_on = {
+            rank: copy.plan.name for copy in self._copies.values() for rank in copy.plan.ranks
+        }
+        none = dict.fromkeys(self._pool, "no module at this moment")
+        return [
+            f"rank {rank} on {hosts[rank]}: {runs_on.get(rank, none.get(rank, 'a tuple server'))}"
+            for rank in sorted(hosts)
+        ]
+
     def _stop_asked(self, event: StopAsked) -> list[Instruction]:
-        return self._stop(event.reason, is_failure=False)
+        return self._stop(event.reason, event.exit_code)
 
     def _deadlock_found(self, record: records.DeadlockFound) -> list[Instruction]:
         return [record, *self._stop("deadlock")]
@@ -376,6 +444,21 @@ class Scheduler:
     def _journal_lost(self, record: records.JournalLost) -> list[Instruction]:
         return [record, *self._stop("the journal is lost")]
 
-    def _stop(self, reason: str, *, is_failure: bool = True) -> list[Instruction]:
+    def _stop(self, reason: str, exit_code: int = FAILED) -> list[Instruction]:
         self.stopping = True
-        return [records.StopOrdered(reason=reason), StopRun(reason, is_failure)]
+        return [records.StopOrdered(reason=reason), StopRun(reason, exit_code)]
+
+
+def _can_be_missed(copy: RunningCopy) -> bool:
+    """Whether the others can go on without a copy whose rank has died."""
+    are_left = any(not other.is_lost for other in copy.module.copies)
+    return copy.may_be_lost and copy.policy is None and are_left
+
+
+def _record_of(hosts: Mapping[int, str], lines: Sequence[str], policy: str) -> records.RanksLost:
+    return records.RanksLost(
+        ranks=sorted(hosts),
+        hosts=sorted(set(hosts.values())),
+        explanation="\n".join(lines),
+        policy=policy,
+    )

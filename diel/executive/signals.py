@@ -14,8 +14,13 @@ import threading
 from collections.abc import Callable
 from typing import Final
 
-_SIGNALS: Final = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP)
+from diel.exit_codes import NOT_FINISHED, STOPPED
+
+STOP_SIGNALS: Final = (signal.SIGTERM, signal.SIGUSR1, signal.SIGINT, signal.SIGHUP)
+_OF_BATCH_SCHEDULERS: Final = (signal.SIGTERM, signal.SIGUSR1)
 _PATIENCE_S: Final = 8.0
+LOST_OR_ENDED: Final = "somebody ends the job, or its launcher, having lost a rank"
+"""Why a run is asked to stop by a signal to a rank: under ``diel run`` it is the latter."""
 
 
 class StopSignals:
@@ -32,8 +37,8 @@ class StopSignals:
     def __init__(
         self, leave: Callable[[int], object] = os._exit, patience_s: float = _PATIENCE_S
     ) -> None:
-        self._ask_to_stop: Callable[[str], object] | None = None
-        self._why = ""  # from the first signal on
+        self._ask_to_stop: Callable[[str, int], object] | None = None
+        self._number = 0  # of the first signal
         self._changing = threading.Lock()
         self._leave = leave
         self._patience_s = patience_s
@@ -41,30 +46,50 @@ class StopSignals:
         os.set_blocking(writing, False)
         # The number of each signal goes into the pipe at once, also in the middle of a C call.
         signal.set_wakeup_fd(writing, warn_on_full_buffer=False)
-        for number in _SIGNALS:
+        for number in STOP_SIGNALS:
             if signal.getsignal(number) != signal.SIG_IGN:  # as under nohup
                 signal.signal(number, _stay)
         threading.Thread(target=self._watch, name="diel-signals", daemon=True).start()
 
-    def stop_with(self, ask_to_stop: Callable[[str], object]) -> None:
-        """Say what asks the run to stop: told the reason at the first signal, by a thread."""
+    def stop_with(self, ask_to_stop: Callable[[str, int], object]) -> None:
+        """Say what asks the run to stop: told why and with which exit code, by a thread."""
         with self._changing:
             self._ask_to_stop = ask_to_stop
-            if self._why:
-                ask_to_stop(self._why)
+            if self._number:
+                ask_to_stop(_why(self._number), exit_code_after(self._number))
 
     def _watch(self) -> None:
         number = 0
-        while number not in _SIGNALS:  # a module may handle others
+        # A module may handle others, or these in its own way.
+        while number not in STOP_SIGNALS or signal.getsignal(number) is not _stay:
             number = os.read(self._signals, 1)[0]
-        deadline = threading.Timer(self._patience_s, self._leave, [128 + number])
+        deadline = threading.Timer(self._patience_s, self._leave, [exit_code_after(number)])
         deadline.daemon = True
         deadline.start()
         with self._changing:
-            name = signal.Signals(number).name
-            self._why = f"{name} came: somebody ends the job, or its launcher, having lost a rank"
+            self._number = number
             if self._ask_to_stop is not None:
-                self._ask_to_stop(self._why)
+                self._ask_to_stop(_why(number), exit_code_after(number))
+
+
+def exit_code_after(number: int) -> int:
+    """Return the exit code of a run that a signal has ended.
+
+    SIGTERM and SIGUSR1 are what batch schedulers send before a time limit: such a run is to be gone
+    on with. SIGINT and SIGHUP are a person's.
+    """
+    return NOT_FINISHED if number in _OF_BATCH_SCHEDULERS else STOPPED
+
+
+def before_time_limit(number: int) -> str:
+    """Return why a run is stopped that a batch scheduler has warned by a signal."""
+    return f"{signal.Signals(number).name} came, as before a time limit"
+
+
+def _why(number: int) -> str:
+    if number == signal.SIGUSR1:  # which no launcher sends by itself
+        return before_time_limit(number)
+    return f"{signal.Signals(number).name} came: {LOST_OR_ENDED}"
 
 
 def _stay(number: int, frame: object) -> None:

@@ -25,6 +25,7 @@ from diel.executive.messages import (
     Goodbye,
     Leave,
     LeaveCopy,
+    LossAllowed,
     MakeModuleComm,
     ModuleCommAsked,
     Order,
@@ -36,6 +37,7 @@ from diel.executive.messages import (
     Report,
     RunCopy,
     RunGroup,
+    StateSaved,
     Stop,
     Welcome,
     starting_peers,
@@ -55,7 +57,8 @@ from diel.loading.environment import (
     shorten,
 )
 from diel.loading.functions import find_function, import_code, parse_options
-from diel.run.directory import RunDirectory
+from diel.loading.state import SavedState
+from diel.run.directory import RunDirectory, state_of, state_stem
 from diel.run.json_values import StoredValue, plain
 from diel.text import describe_error
 from diel.tuples.client import TupleClient
@@ -67,6 +70,7 @@ if TYPE_CHECKING:
     from mpi4py import MPI
 
     from diel.comm.parent import Parent
+    from diel.executive.heartbeats import HeartbeatAddress
     from diel.executive.programs import ExecutableCopies
     from diel.loading.module_spec import ModuleSpec
     from diel.run.fields import Record
@@ -99,6 +103,8 @@ def run_worker(parent: Parent) -> int:
             set_thread_environment(order.max_threads)
             if order.gpus is not None:
                 os.environ[VISIBLE_GPUS] = ",".join(order.gpus)
+            if order.heartbeat is not None and not parent.is_beside_rank0:
+                _start_heartbeat(order.heartbeat, parent, mailbox)
             if parent.rank in order.server_ranks:
                 return serve_tuples(parent, mailbox, order)
             meter = Meter(keeps_all=order.traces_all)
@@ -119,6 +125,24 @@ def run_worker(parent: Parent) -> int:
     mailbox.send(goodbye, parent.EXECUTIVE_RANK)
     mailbox.flush(GOODBYE_TIMEOUT_S)
     return exit_code
+
+
+def _start_heartbeat(address: HeartbeatAddress, parent: Parent, mailbox: Mailbox[Order]) -> None:
+    """Let rank 0 hear of the ranks of this host, by its first rank; warn if that cannot be."""
+    if parent.rank != min(parent.pids_here):
+        return
+    from diel.executive.heartbeats import start_heartbeat  # where there are several hosts
+    from diel.run.records import MessageLogged
+
+    try:
+        parent.beside.append(start_heartbeat(address, parent.pids_here))
+    except OSError as error:
+        text = (
+            f"{parent.host} cannot reach port {address.port} of {address.addresses[0]} ({error}), "
+            "perhaps for a firewall: that it falls silent will not be noticed"
+        )
+        warning = MessageLogged(module="executive", copy=0, level="WARNING", text=text)
+        mailbox.send(Recorded(warning), parent.EXECUTIVE_RANK)
 
 
 def _exit_code_of_stop(parent: Parent) -> int:
@@ -185,6 +209,8 @@ class _Worker:
             self._tuples, transport, self._channel, self._meter, self._report
         )
         self._session = welcome.session
+        self._states = {state_stem(name): name for name in welcome.states}
+        self._survives_loss = welcome.survives_loss
         self._executables: ExecutableCopies | None = None
         self._serial = 0
         self._has_to_leave = False
@@ -255,6 +281,10 @@ class _Worker:
         self._parent.raise_if_stopped()
         self._channel.poll()  # drops what comes late for a copy that has ended
         self._spans.save_if_due()
+
+    def _allow_loss(self, serial: int) -> None:
+        if self._survives_loss:
+            self._report(LossAllowed(serial))
 
     def _report(self, report: Report) -> None:
         self._mailbox.send(report, self._parent.EXECUTIVE_RANK)
@@ -364,6 +394,10 @@ class _Worker:
                 gpu_share=spec.gpus if 0 < spec.gpus < 1 else 1.0,
                 channel=self._channel,
                 boundaries=self._boundaries,
+                state=self._state_of(place, copy_rank),
+                session=self._session,
+                allow_loss=lambda: self._allow_loss(plan.serial),
+                lost_ranks=lambda: len(self._parent.dead_ranks.ranks),
             )
             puts_before = tuple(self._tuples.puts)
             value = _call(function, context)
@@ -380,6 +414,15 @@ class _Worker:
         if comm is None and context.comm_was_made:
             leftovers += self._retire(context.comm)
         return returned, leftovers
+
+    def _state_of(self, place: Place, copy_rank: int) -> SavedState:
+        stem = state_of(place.module, place.copy_index, copy_rank, place.group, place.iteration)
+
+        def note(name: str) -> None:
+            self._states[stem] = name  # for a copy that fails and starts again
+            self._report(StateSaved(name))
+
+        return SavedState(self._directory.states, stem, self._states.get(stem, ""), note)
 
     def _recordable(self, plan: CopyPlan, value: Any) -> Any:
         """Return what rank 0 is to hear of a value that a copy has returned."""

@@ -22,6 +22,7 @@ if TYPE_CHECKING:
     from diel.coupling.boundary import SharedBoundary
     from diel.coupling.channel import Channel
     from diel.coupling.messages import Sending
+    from diel.loading.state import SavedState
     from diel.tuples.client import TupleClient
     from diel.tuples.tags import Tag
     from diel.workflow.boundary import Boundary
@@ -74,6 +75,8 @@ class Context:
         Writes to this rank's log file; warnings and errors are shown on the terminal too.
     run_dir, folder : Path
         The run directory; the folder of the workflow file.
+    session : str
+        Another one each time that the run is started: tells tuples of a checkpoint from new ones.
     """
 
     def __init__(
@@ -91,10 +94,16 @@ class Context:
         gpu_share: float = 1.0,
         channel: Channel | None = None,
         boundaries: Sequence[Boundary] = (),
+        state: SavedState | None = None,
+        session: str = "",
+        allow_loss: Callable[[], None] = lambda: None,
+        lost_ranks: Callable[[], int] = lambda: 0,
     ) -> None:
         self._channel = channel
         self._declared = {boundary.name: boundary for boundary in boundaries}
         self._boundaries: dict[str, SharedBoundary] = {}
+        self._state = state
+        self.session = session
         self._place = place
         self._comm = comm
         self._make_comm = make_comm
@@ -109,6 +118,8 @@ class Context:
         self.tuples = tuples
         self.results = Results(record, place.run_dir)
         self._log: logging.Logger | None = None
+        self._allow_loss = allow_loss
+        self._lost_ranks = lost_ranks
 
     group = property(lambda self: self._place.group)
     module = property(lambda self: self._place.module)
@@ -152,6 +163,20 @@ class Context:
     def module_comm_was_made(self) -> bool:
         """Whether `module_comm` has been used."""
         return self._module_comm is not None
+
+    def allow_loss(self) -> None:
+        """Say that the group can go on without this copy, if the rank of it dies.
+
+        So it is with a copy of one rank that takes its work under claims, which go to others then,
+        and that nobody waits for. It matters where the workflow file says
+        ``on_rank_loss = "continue"`` and MPI can do that; else a rank that dies ends the run.
+        """
+        self._allow_loss()
+
+    @property
+    def lost_ranks(self) -> int:
+        """How many ranks of the run have died so far, as far as this rank knows."""
+        return self._lost_ranks()
 
     @property
     def address(self) -> Address:
@@ -292,6 +317,51 @@ class Context:
                 )
             self._boundaries[name] = SharedBoundary(self._declared[name], self._messages)
         return self._boundaries[name]
+
+    @property
+    def restored(self) -> Any:
+        """What this rank had saved by `checkpoint` in this iteration before the run went on.
+
+        None if there is nothing.
+
+        Raises
+        ------
+        RunDirectoryError
+            If it cannot be read.
+        """
+        return None if self._state is None else self._state.restored()
+
+    def checkpoint(self, state: object) -> None:
+        """Save the state of this rank, from which it goes on if the run is started again.
+
+        The run saves a checkpoint for it as soon as that leaves all of them within a twentieth of
+        the time; from then on the state counts, and `restored` has it.
+
+        Parameters
+        ----------
+        state : object
+            None, truth values, numbers, text, bytes, arrays, and lists and tables of these; a tuple
+            comes back as a list. None replaces an earlier state.
+
+        Raises
+        ------
+        OSError
+            If it cannot be written.
+        PayloadError
+            If it holds anything else; says where.
+        RuntimeError
+            If this context was made without a place for it.
+
+        Notes
+        -----
+        Tuples that this rank has put before are on their servers when this returns. Those that it
+        puts or takes after it may be there, or not, when the run goes on from this state: see
+        docs/modules.md.
+        """
+        if self._state is None:
+            raise RuntimeError("this context was made without a place for states")
+        self.tuples.flush()
+        self._state.save(state)
 
     @property
     def _messages(self) -> Channel:

@@ -126,6 +126,23 @@ class Reporter(Protocol):
     def watch_sweeps(self, run_dir: Path) -> Iterable[Any]:
         """Return the sweeps of a run that have begun: `diel.loading.sweeps.WatchedSweep`."""
 
+    def take_part(self, run_dir: Path, said: Mapping[str, Any]) -> None:
+        """Say of a run that has not begun in what sweep it takes part.
+
+        Parameters
+        ----------
+        run_dir : Path
+        said : mapping
+            ``share``: a folder that runs share; or ``join``: the ``ledger`` of a joinable sweep;
+            ``silence_s``; ``leave_after_s``, or None.
+        """
+
+    def joinable_sweeps(self, run_dir: Path) -> Iterable[Mapping[str, Any]]:
+        """Return the sweeps of a run: see `diel.loading.sweeps.find_joinable`."""
+
+    def list_workers(self, run_dir: Path) -> Iterable[Mapping[str, Any]]:
+        """Return who takes part in them: see `diel.loading.sweeps.list_workers`."""
+
     def compare_sweeps(self, sweeps: Mapping[str, Any], theme: str) -> dict[str, Any]:
         """Compare sweeps that `watch_sweeps` gave, as `diel.loading.sweeps.compare_sweeps` says.
 

@@ -30,11 +30,14 @@ class WatchedSweep(Protocol):
     ----------
     name : str
         Tells it from others of the run: group and module.
+    space : mapping
+        What each parameter may be, as in a workflow file.
     complaint : str
         What was wrong with its files so far, in a line; empty if nothing was.
     """
 
     name: str
+    space: Mapping[str, Any]
     complaint: str
 
     def refresh(self) -> bool:
@@ -93,6 +96,12 @@ class WatchedSweep(Protocol):
         out.
         """
 
+    def point_of(self, chosen: Mapping[str, Any]) -> tuple[dict[str, Any], dict[str, str]]:
+        """Return a point with the values that were chosen, and what is wrong, by parameter.
+
+        Values of parameters that a condition switches off are left out.
+        """
+
     def trial(self, number: int, theme: str = "light") -> dict[str, Any] | None:
         """Return what is known of a trial; None if it has not been heard of.
 
@@ -105,6 +114,22 @@ class WatchedSweep(Protocol):
         OSError, ValueError
             If the files cannot be read.
         """
+
+
+def new_sweep() -> dict[str, Any]:
+    """Return the tables of a workflow file with a sweep that is still to be filled in, by title.
+
+    Nothing if no installed package has sweeps.
+
+    Raises
+    ------
+    PluginError
+        If a reporter cannot be imported.
+    """
+    for describe in reporting("new_sweep"):
+        tables: dict[str, Any] = describe()
+        return tables
+    return {}
 
 
 def compare_sweeps(sweeps: Mapping[str, WatchedSweep], theme: str = "light") -> dict[str, Any]:
@@ -249,6 +274,69 @@ def steer_sweep(
             ]
         return answers
     raise LaunchError("no installed package knows of sweeps")
+
+
+def take_part(directory: RunDirectory, said: Mapping[str, Any]) -> None:
+    """Say of a run that has not begun in what sweep it takes part; reporters know what to say.
+
+    Raises
+    ------
+    LaunchError
+        If that cannot be written.
+    """
+    for say in reporting("take_part"):
+        try:
+            say(directory.path, said)
+        except OSError as error:
+            raise LaunchError(f"{directory.path} cannot be written: {error}") from error
+
+
+def find_joinable(directory: RunDirectory, sweep: str = "") -> dict[str, Any]:
+    """Return the sweep of a run that others may join.
+
+    Parameters
+    ----------
+    directory : RunDirectory
+    sweep : str, optional
+        Which of several, as ``group.module``.
+
+    Returns
+    -------
+    dict
+        ``name``; ``group``, ``master``, ``trainer``: the modules that a run needs to take part,
+        the master followed by a number in an iteration of its group; ``ledger``: its file.
+
+    Raises
+    ------
+    LaunchError
+        If there is none, or several.
+    """
+    found: list[dict[str, Any]] = []
+    try:
+        for joinable in reporting("joinable_sweeps"):
+            found += joinable(directory.path)
+    except OSError as error:
+        raise LaunchError(f"{directory.path} cannot be read: {error}") from error
+    if not found:
+        raise LaunchError(f"{directory.path} has no sweep that has begun")
+    state = summarize(directory.path, time.time()).state
+    if state in ("finished", "failed", "stopped"):
+        raise LaunchError(f"{directory.path} has {state}: there is no sweep to join")
+    left = [one for one in found if not has_ended(directory, one["group"])]
+    wanted = [one for one in left if sweep in ("", one["name"])]
+    if len(wanted) != 1:
+        names = ", ".join(one["name"] for one in left) or "none any more"
+        raise LaunchError(f"say which sweep is to be joined, with --sweep: there are {names}")
+    return wanted[0]
+
+
+def list_workers(directory: RunDirectory) -> list[dict[str, Any]]:
+    """Return the workers of other runs that take part in the sweeps of a run, or did.
+
+    Each has ``sweep``, ``worker``, ``host``, ``pid``, ``job``, ``run_dir``, ``trainers``,
+    ``trials``, ``state`` and ``heard_s``.
+    """
+    return [worker for found in reporting("list_workers") for worker in found(directory.path)]
 
 
 def _why_too_late(directory: RunDirectory, state: str, sweep: str) -> str:

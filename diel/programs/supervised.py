@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Any, Final
 
 from diel.comm.waiting import wait_for
-from diel.processes import start_helper
+from diel.processes import signal_name, start_helper
 from diel.programs.supervisor import become_subreaper, kill_descendants, now_ticks
 
 _SUPERVISOR: Final = Path(__file__).with_name("supervisor.py")
@@ -76,7 +76,7 @@ class Ending:
         if self.status is not None:
             return f"exited with status {self.status}"
         if self.signal is not None:
-            return f"was killed by {_signal_name(self.signal)}"
+            return f"was killed by {signal_name(self.signal)}"
         if self.supervisor:
             return f"was ended, with all that it had started, since {self.supervisor}"
         return "could not be ended"
@@ -257,7 +257,7 @@ class SupervisedProgram:
         status = self._process.wait()  # only then are its orphans our children
         if status == 0:  # it was asked to end before it had started anything
             return Ending(signal=signal.SIGTERM)
-        how = f"killed by {_signal_name(-status)}" if status < 0 else f"ended with status {status}"
+        how = f"killed by {signal_name(-status)}" if status < 0 else f"ended with status {status}"
         self._supervisor.close()
         kill_descendants(_reap, self._started_ticks)
         return Ending(supervisor=f"its supervisor (process {self._process.pid}) was {how}")
@@ -277,10 +277,3 @@ def _ending_of(answer: dict[str, Any]) -> Ending:
         left_behind=answer.get("ended", 0),
         errors_from=answer.get("errors_from", 0),
     )
-
-
-def _signal_name(number: int) -> str:
-    try:
-        return signal.Signals(number).name
-    except ValueError:
-        return f"signal {number}"

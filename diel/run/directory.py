@@ -20,9 +20,13 @@
         trace.json          what each rank did and when, for https://ui.perfetto.dev
         trace/rank-<rank>.jsonl     what that is made of
         checkpoints/        the tuple space as it was when a group had finished an iteration
+        states/<module>.<copy>.<rank>.<group>.<iteration>_<version>.zip
+                            what modules have saved of their own state for a run that is resumed
         spill/              payloads that tuple servers wrote to disk, while the run goes on
         returned/           what modules have returned, where it was too large for the journal
         plan.json           the workflow as the launcher has checked it, until rank 0 has read that
+        part.json           which modules of the file run here, where not all do
+        joined/             runs whose ranks have joined a sweep of this one
         stop                made by whoever wants the run to stop
         more                made by whoever wants a run that has finished to go on
 """
@@ -36,17 +40,22 @@ import os
 import re
 import stat
 import time
+from collections.abc import Sequence
 from pathlib import Path
 from typing import IO, BinaryIO, Final
 
 from diel.errors import RunDirectoryError
+from diel.exit_codes import NOT_FINISHED, STOPPED
 
 _STOP: Final = "a stop was asked for"
 _LONGEST_REASON: Final = 1000
 _LAST_WORDS_BYTES: Final = 256 * 1024
-_FOLDERS: Final = frozenset({"logs", "sweeps", "trace", "checkpoints", "spill", "returned"})
+_STARTED_AGAIN: Final = "\n== diel starts mpiexec again\n"
+_FOLDERS: Final = frozenset(
+    {"logs", "sweeps", "trace", "checkpoints", "states", "spill", "returned"}
+)
 _OWN_FILE: Final = re.compile(
-    r"journal\.jsonl|workflow\.toml|plan\.json|tuples\.json|stop|more|results(-\d+)?\.csv"
+    r"journal\.jsonl|workflow\.toml|plan\.json|part\.json|tuples\.json|stop|more|results(-\d+)?\.csv"
     r"|(report(-\d+)?\.html|status\.json|trace\.json)(\.part)?"
 )
 
@@ -58,11 +67,14 @@ class RunDirectory:
         self.path = Path(path).absolute()
         self.workflow = self.path / "workflow.toml"
         self.plan = self.path / "plan.json"
+        self.part = self.path / "part.json"
+        self.joined = self.path / "joined"
         self.journal = self.path / "journal.jsonl"
         self.logs = self.path / "logs"
         self.launcher_log = self.logs / "launcher.log"
         self.spill = self.path / "spill"
         self.checkpoints = self.path / "checkpoints"
+        self.states = self.path / "states"
         self.returned = self.path / "returned"
         self.status = self.path / "status.json"
         self.tuple_access = self.path / "tuples.json"
@@ -79,6 +91,7 @@ class RunDirectory:
         workflow_file: Path,
         *,
         private: bool = True,
+        at: Path | None = None,
     ) -> RunDirectory:
         """Make a new run directory with a copy of the workflow file in it.
 
@@ -91,6 +104,8 @@ class RunDirectory:
         workflow_file : path
         private : bool, optional
             Whether its owner alone may enter it, and so see anything in it, whatever the umask.
+        at : path, optional
+            The directory itself, in place of a new name in `parent`; it must not exist yet.
 
         Raises
         ------
@@ -101,9 +116,15 @@ class RunDirectory:
         from diel.run.records import RunCreated  # ranks that make none start sooner
 
         stem = f"{name}-{time.strftime('%Y%m%d-%H%M%S')}"
+        mode = 0o700 if private else 0o777
         try:
-            Path(parent).mkdir(parents=True, exist_ok=True)
-            run = cls(_make_unused(Path(parent), stem, 0o700 if private else 0o777))
+            if at is not None:
+                at.parent.mkdir(parents=True, exist_ok=True)
+                at.mkdir(mode)
+                run = cls(at)
+            else:
+                Path(parent).mkdir(parents=True, exist_ok=True)
+                run = cls(_make_unused(Path(parent), stem, mode))
             run.logs.mkdir()
             run.workflow.write_bytes(workflow_file.read_bytes())
             # A run that is killed before its first record can be resumed all the same.
@@ -111,10 +132,27 @@ class RunDirectory:
             run.journal.write_text(json.dumps(created) + "\n", encoding="utf-8")
         except OSError as error:
             raise RunDirectoryError(
-                f"cannot make a run directory in {parent}: {error.strerror or error}; "
-                "choose another place with --runs DIR"
+                f"cannot make a run directory {f'in {parent}' if at is None else at}: "
+                f"{error.strerror or error}; "
+                f"choose another place with {'--runs DIR' if at is None else '--run-dir'}"
             ) from error
         return run
+
+    def limit_to(self, group: str, modules: Sequence[str]) -> None:
+        """Say of a run that has not begun that these modules of one group alone run here."""
+        said = json.dumps({"group": group, "modules": list(modules)})
+        self.part.write_text(said, encoding="utf-8")
+
+    def limits(self) -> tuple[str, list[str]] | None:
+        """Return the group and the modules that `limit_to` was given; None if all run here."""
+        try:
+            with open_regular(self.part) as file:
+                said = json.load(file)
+            return str(said["group"]), [str(name) for name in said["modules"]]
+        except FileNotFoundError:
+            return None
+        except (OSError, ValueError, LookupError, TypeError) as error:
+            raise RunDirectoryError(f"{self.part} cannot be read: {error}") from error
 
     def results_table(self, number: int) -> Path:
         """Return the file of the first, second, ... table of results."""
@@ -146,6 +184,19 @@ class RunDirectory:
                 found.append((int(number), text))
         return sorted(found)
 
+    def forget_crashes(self) -> None:
+        """Remove what ranks have said of their crashes, before they are started again."""
+        for note in self.logs.glob("rank-*.crash"):
+            note.unlink(missing_ok=True)
+
+    def recorded_bytes(self) -> int:
+        """Return how much sweeps have recorded: it grows with each trial, whoever is killed."""
+        size_bytes = 0
+        for ledger in self.path.glob("sweeps/*/trials.jsonl"):
+            with contextlib.suppress(OSError):
+                size_bytes += ledger.stat().st_size
+        return size_bytes
+
     def trace_part(self, rank: int) -> Path:
         """Return the file of what one rank did and when."""
         return self.trace_parts / f"rank-{rank}.jsonl"
@@ -153,17 +204,38 @@ class RunDirectory:
     def launcher_words(self) -> str:
         """Return the last of what mpiexec and the ranks wrote by themselves; nothing, if nothing.
 
-        A folder that somebody has removed has no such file.
+        What was written before mpiexec was started again is left out. A folder that somebody has
+        removed has no such file.
         """
-        return _end_of(self.launcher_log)
+        return _end_of(self.launcher_log).rpartition(_STARTED_AGAIN)[2]
 
-    def request_stop(self, why: str = _STOP) -> None:
-        """Ask the run to stop; rank 0 looks for this now and then. The first reason counts."""
+    def note_start(self) -> int:
+        """Note in the launcher's log that mpiexec starts again, if it has; return the log's size.
+
+        Raises
+        ------
+        OSError
+            If the log cannot be written.
+        """
+        with self.launcher_log.open("a", encoding="utf-8") as log:
+            if log.tell():
+                log.write(_STARTED_AGAIN)
+            return log.tell()
+
+    def request_stop(self, why: str = _STOP, exit_code: int = STOPPED) -> None:
+        """Ask the run to stop; rank 0 looks for this now and then. The first request counts.
+
+        Parameters
+        ----------
+        why : str, optional
+        exit_code : int, optional
+            What the run is to end with, unless it has failed.
+        """
         with (
             contextlib.suppress(FileExistsError),
             self.stop_request.open("x", encoding="utf-8") as file,
         ):
-            file.write(why)
+            json.dump({"reason": why, "exit_code": exit_code}, file)
 
     def checkpoint_file(self, number: int) -> Path:
         """Return the file of the first, second, ... checkpoint."""
@@ -211,13 +283,46 @@ class RunDirectory:
 
     def why_stop(self) -> str:
         """Return the reason that `request_stop` was given."""
+        return " ".join(str(self._stop_said().get("reason", "")).split()) or _STOP
+
+    def exit_code_of_stop(self) -> int:
+        """Return the exit code that `request_stop` was given."""
+        exit_code = self._stop_said().get("exit_code")
+        return NOT_FINISHED if exit_code == NOT_FINISHED else STOPPED
+
+    def _stop_said(self) -> dict[str, object]:
         # Empty if it is just being written; and somebody may have made anything of that name.
         try:
             with open_regular(self.stop_request) as file:
                 text = file.read(_LONGEST_REASON).decode(errors="replace")
         except OSError:
-            return _STOP
-        return " ".join(text.split()) or _STOP
+            return {}
+        try:
+            said = json.loads(text)
+        except ValueError:
+            return {"reason": text}
+        return said if isinstance(said, dict) else {"reason": text}
+
+
+def state_of(module: str, copy: int, rank: int, group: str, iteration: Sequence[int]) -> str:
+    """Return what the names of all states have in common that a rank of a copy saves."""
+    return f"{module}.{copy}.{rank}.{group}.{'-'.join(map(str, iteration))}"
+
+
+def state_stem(name: str) -> str:
+    """Return that of the name of a file with a state, without its version."""
+    return name.rpartition("_")[0]
+
+
+def version_of_state(name: str) -> int:
+    """Return which version of a state a file holds, from 1; 0 for no name of such a file."""
+    number = name.rpartition("_")[2].partition(".")[0]
+    return int(number) if number.isdecimal() else 0
+
+
+def group_of_state(name: str) -> str:
+    """Return the group in whose iteration a state was saved, from the name of its file."""
+    return name.split(".")[3]
 
 
 def open_regular(path: str | os.PathLike[str]) -> BinaryIO:

@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import BinaryIO, Final, Literal, TypeAlias
 
 from diel.errors import RunDirectoryError
+from diel.exit_codes import FAILED, FINE, NOT_FINISHED, STOPPED
 from diel.frozen import Frozen
 from diel.run.directory import RunDirectory, open_regular
 from diel.run.fields import Record
@@ -22,24 +23,32 @@ from diel.run.records import (
     DeadlockFound,
     JournalLost,
     ModuleFailed,
+    RanksLost,
     RunCreated,
     RunEnded,
+    RunLost,
     RunRefused,
     RunResumed,
     RunStarted,
     StopOrdered,
     decode,
 )
+from diel.text import format_times
 
 State: TypeAlias = Literal[
     "running", "finished", "failed", "stopped", "killed", "never started", "damaged"
 ]
 
-ENDS: Final[dict[int, State]] = {0: "finished", 1: "failed", 130: "stopped"}
+ENDS: Final[dict[int, State]] = {
+    FINE: "finished",
+    FAILED: "failed",
+    NOT_FINISHED: "stopped",
+    STOPPED: "stopped",
+}
 """What exit codes say."""
 _FIRST_LINES: Final = 100
 """Among so many lines stands the record of a run's start, or nowhere."""
-_BEFORE_START: Final = (RunCreated, RunResumed)
+_BEFORE_START: Final = (RunCreated, RunLost, RunResumed)
 _TAIL_BYTES: Final = 256 * 1024
 _LONGEST_TAIL_BYTES: Final = 2**26
 _STAMP: Final = re.compile(r"-(\d{8}-\d{6})(-\d+)?$")
@@ -62,7 +71,8 @@ class RunSummary(Frozen):
         started.
     ranks : int or None
     reason : str
-        Why it failed or stopped, or what is damaged, in one line; empty if that is not known.
+        Why it failed or stopped, how often it was started again, or what is damaged, in one line;
+        empty if that is not known.
     """
 
     path: Path
@@ -147,9 +157,12 @@ def _may_be_run(folder: Path) -> bool:
 
 def summarize(folder: Path, now_s: float) -> RunSummary:
     """Return the summary of one run directory, whatever state it is in."""
-    journal = RunDirectory(folder).journal
+    directory = RunDirectory(folder)
+    journal = directory.journal
     name = _STAMP.sub("", folder.name)
-    is_running = _is_written(journal)
+    # Between two starts of a run that has lost ranks its launcher alone is there.
+    is_launched = _is_locked(directory.launcher_log)
+    is_running = is_launched or _is_locked(journal)
     try:
         start, last, problem = _ends_of(journal)
     except OSError as error:
@@ -161,7 +174,10 @@ def summarize(folder: Path, now_s: float) -> RunSummary:
         return RunSummary(folder, name, state, _made_s(folder), None, None, reason)
     end, started_s = last[-1], start.time_s
     ended_s = end.time_s
-    if isinstance(end, (RunEnded, RunRefused)):
+    if isinstance(end, (RunEnded, RunRefused)) and (
+        # Its launcher may start it again, if lost ranks have kept it from ending well.
+        end.exit_code == 0 or not is_launched
+    ):
         state = ENDS.get(end.exit_code, "failed")
     elif is_running:
         state, ended_s = "running", now_s
@@ -174,7 +190,7 @@ def summarize(folder: Path, now_s: float) -> RunSummary:
         started_s=started_s,
         duration_s=max(0.0, ended_s - started_s),
         ranks=start.ranks,
-        reason=_reason(last) if state in ("failed", "stopped", "killed") else "",
+        reason=_reason(last) if state in ("failed", "stopped", "killed") else _restarts(end),
     )
 
 
@@ -239,10 +255,20 @@ def _reason(records: list[Record]) -> str:
             return "deadlock: every module waits for a tuple that nobody puts"
         if isinstance(record, JournalLost):
             return record.explanation
+        if isinstance(record, RanksLost) and record.stops_run:
+            return record.explanation.partition("\n")[0]
         if isinstance(record, RunRefused):
             return record.error
+        if isinstance(record, RunLost) and not record.restart:
+            return record.explanation
     stops = (record.reason for record in records if isinstance(record, StopOrdered))
     return next(stops, "")
+
+
+def _restarts(end: Record) -> str:
+    """Say how often a run that has ended was started again; nothing if it was not."""
+    times = end.restarts if isinstance(end, RunEnded) else 0
+    return f"restarted {format_times(times)}" if times else ""
 
 
 def _last_words(folder: Path) -> str:
@@ -251,14 +277,14 @@ def _last_words(folder: Path) -> str:
     return next((line.strip() for line in reversed(lines) if line.strip()), "")
 
 
-def _is_written(journal: Path) -> bool:
-    """Whether a process that is alive holds the journal, on whatever machine.
+def _is_locked(file: Path) -> bool:
+    """Whether a process that is alive holds the journal or the launcher's log, on whatever machine.
 
     A run whose file system has no locks counts as killed until its last record is there.
     """
     try:
-        with open_regular(journal) as file:
-            fcntl.flock(file, fcntl.LOCK_SH | fcntl.LOCK_NB)
+        with open_regular(file) as opened:
+            fcntl.flock(opened, fcntl.LOCK_SH | fcntl.LOCK_NB)
     except BlockingIOError:
         return True
     except OSError:

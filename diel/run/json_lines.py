@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import fcntl
 import os
 import time
@@ -43,15 +44,8 @@ class JsonLinesFile:
     def __init__(self, path: str | os.PathLike[str], *, locked: bool = False) -> None:
         self._path = Path(path)
         self._file = open(path, "ab")  # noqa: SIM115
-        deadline_s = time.monotonic() + _LOCK_S
-        while locked and not _lock(self._file):
-            if time.monotonic() > deadline_s:
-                self._file.close()
-                raise RunDirectoryError(
-                    f"{path} is being written: a run goes on there, or is about to end. "
-                    "Wait until it has ended"
-                )
-            time.sleep(0.02)
+        if locked:
+            _wait_for_lock(self._file, path)
         _cut_unfinished_line(self._path)
         self.size_bytes = os.fstat(self._file.fileno()).st_size
 
@@ -111,6 +105,32 @@ def whole_lines(path: str | os.PathLike[str], start: int = 0) -> Iterator[bytes]
             if not line.endswith(b"\n"):
                 return
             yield line
+
+
+@contextlib.contextmanager
+def locked_file(path: str | os.PathLike[str]) -> Iterator[None]:
+    """Keep a file locked for the length of a block, or until this process ends, whichever way.
+
+    Raises
+    ------
+    RunDirectoryError
+        If another process has locked it.
+    """
+    with open(path, "ab") as file:
+        _wait_for_lock(file, path)
+        yield
+
+
+def _wait_for_lock(file: BinaryIO, path: str | os.PathLike[str]) -> None:
+    deadline_s = time.monotonic() + _LOCK_S
+    while not _lock(file):
+        if time.monotonic() > deadline_s:
+            file.close()
+            raise RunDirectoryError(
+                f"{path} is being written: a run goes on there, or is about to end. "
+                "Wait until it has ended"
+            )
+        time.sleep(0.02)
 
 
 def _lock(file: BinaryIO) -> bool:

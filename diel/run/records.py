@@ -58,6 +58,7 @@ _MOST_RANKS: Final = 2**20
 _RANKS: Final = Kind(
     "a number of ranks", lambda value: type(value) is int and 1 <= value <= _MOST_RANKS
 )
+_FILE_NAMES: Final = list_of(FILE_NAME, "a list of names of files")
 _ITERATION: Final = Kind(
     "a list of whole numbers", lambda value: COUNTS.fits(value) and len(value) > 0, tuple
 )
@@ -257,12 +258,42 @@ class RunResumed(Record):
         That with its tuples, if there were any.
     finished : mapping of str to Finished
         What is behind at that moment, by group.
+    restart : int
+        Which restart by the launcher it is, counted from 1; 0 where a person has asked.
     """
 
     checkpoint: Count
     file: Annotated[str | None, or_none(FILE_NAME)]
     finished: FinishedGroups
     format: Count = 1
+    restart: Count = field(default=0, is_sparse=True)
+
+
+class RunLost(Record):
+    """Ranks, a host or mpiexec have died, and the run with them; written by its launcher.
+
+    Attributes
+    ----------
+    explanation : str
+        What is known of the cause, in one line.
+    detail : str
+        Further lines: where a crash was, or what mpiexec printed.
+    ranks : sequence of int
+        Those that died first, as far as that is known.
+    restart : int
+        Which restart follows, counted from 1; 0 if none does.
+    on_ranks : int
+        How many ranks are started then.
+    refusal : str
+        Why none follows, where restarts were asked for.
+    """
+
+    explanation: Text
+    detail: Text = field(default="", is_sparse=True)
+    ranks: Counts = field(default=(), is_sparse=True)
+    restart: Count = field(default=0, is_sparse=True)
+    on_ranks: Count = field(default=0, is_sparse=True)
+    refusal: Text = field(default="", is_sparse=True)
 
 
 class RunRefused(Record):
@@ -419,12 +450,15 @@ class CheckpointSaved(Record):
         Counted from 1.
     file : str or None
         That with the tuples; None if there were none.
+    states : sequence of str
+        The names of the files in which modules had saved their own state.
     finished : mapping of str to Finished, or None
         Written until 1.3; what is finished at this moment follows from the records before.
     """
 
     number: Count
     file: Annotated[str | None, or_none(FILE_NAME)]
+    states: Annotated[Sequence[str], _FILE_NAMES] = field(default=(), is_sparse=True)
     finished: Annotated[Mapping[str, Finished] | None, or_none(_FINISHED)] = field(
         default=None, is_sparse=True
     )
@@ -450,8 +484,36 @@ class LeaveIgnored(_OfCopy):
     explanation: Text
 
 
-Failure: TypeAlias = ModuleFailed | DeadlockFound | JournalLost | LeaveIgnored
+class RanksLost(Record):
+    """Ranks have died, or have not been heard of for too long.
+
+    Attributes
+    ----------
+    ranks : sequence of int
+    hosts : sequence of str
+        Where they ran.
+    explanation : str
+        What ran there, and since when they are lost.
+    policy : str
+        ``stop``, or ``continue`` where the run goes on without them.
+    """
+
+    ranks: Counts
+    hosts: Texts
+    explanation: Text
+    policy: Text = "stop"
+
+    @property
+    def stops_run(self) -> bool:
+        """Whether the run ends because of it."""
+        return self.policy == "stop"
+
+
+Failure: TypeAlias = ModuleFailed | DeadlockFound | JournalLost | LeaveIgnored | RanksLost
 """What may end a run."""
+
+LOSSES: Final[tuple[type[Record], ...]] = (RanksLost,)
+"""The failures that are the loss of ranks or hosts: the launcher may start the run again."""
 
 
 class StopOrdered(Record):
@@ -576,10 +638,11 @@ class TimeAccounted(Record):
 
 
 class RunEnded(Record):
-    """The run is over; `tuples_left` were in the tuple space."""
+    """The run is over; `tuples_left` were in the tuple space, after so many restarts."""
 
     exit_code: Annotated[int, INTEGER]
     tuples_left: Annotated[int, ANY] = 0
+    restarts: Count = field(default=0, is_sparse=True)
 
 
 def decode(line: bytes) -> Record:

@@ -2,17 +2,17 @@
 
 A checkpoint is a record of the journal and, where the tuple space was not empty, a file::
 
-    CheckpointSaved   number, file (null: the tuple space was empty)
+    CheckpointSaved   number, file (null: the tuple space was empty), states of modules
 
 What is finished at that moment follows from the records before it.
 
-Everything returns to that moment: the tuples, the iterations that were finished, and the rows of
-results. What began later is repeated.
+Everything returns to that moment: the tuples, the iterations that were finished, what modules had
+saved of their own state, and the rows of results. What began later is repeated.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -46,18 +46,30 @@ class Resumption(Frozen):
         The file with the tuples; None if there were none.
     number : int
         Of that checkpoint; 0 if there was none.
+    restart : int
+        Which restart by the launcher it is, counted from 1; 0 if a person has resumed it.
+    states : sequence of str
+        The names of the files in which modules had saved their own state by then.
     """
 
     file: str
     finished: dict[str, Finished]
     checkpoint: Path | None
     number: int
+    restart: int = 0
+    states: Sequence[str] = ()
 
 
-def order_resumption(directory: RunDirectory) -> Resumption | None:
+def order_resumption(directory: RunDirectory, restart: int = 0) -> Resumption | None:
     """Note in the journal that the run goes on from its last checkpoint.
 
     A run that was killed before anything was recorded begins in its directory.
+
+    Parameters
+    ----------
+    directory : RunDirectory
+    restart : int, optional
+        Which restart by its launcher it is; 0 if a person asks.
 
     Returns
     -------
@@ -79,15 +91,30 @@ def order_resumption(directory: RunDirectory) -> Resumption | None:
     with JournalWriter(directory.journal) as journal:
         directory.withdraw_stop()
         directory.withdraw_more()
+        directory.forget_crashes()  # of ranks that are started anew
         journal.write(
             RunResumed(
                 checkpoint=past.number,
                 file=past.checkpoint,
                 finished=past.finished,
                 format=FORMAT,
+                restart=restart,
             )
         )
     return resumption(directory)
+
+
+def workflow_file_of(directory: RunDirectory) -> Path:
+    """Return the workflow file of a run.
+
+    Raises
+    ------
+    RunDirectoryError
+        If it is no run's directory, or the file is not what it was when the run began.
+    """
+    past = _Past.read(directory)
+    _check_unchanged(past.file, directory)
+    return past.file
 
 
 def is_behind(directory: RunDirectory, group: str) -> bool:
@@ -121,7 +148,14 @@ def resumption(directory: RunDirectory) -> Resumption:
         raise RunDirectoryError(f"nobody has asked to resume {directory.path}")
     resumed = past.resumed
     checkpoint = None if resumed.file is None else directory.checkpoints / resumed.file
-    return Resumption(str(past.file), dict(resumed.finished), checkpoint, resumed.checkpoint)
+    return Resumption(
+        str(past.file),
+        dict(resumed.finished),
+        checkpoint,
+        resumed.checkpoint,
+        resumed.restart,
+        tuple(past.states),
+    )
 
 
 def finished_in(records: Iterable[Record]) -> dict[str, Finished]:
@@ -163,6 +197,8 @@ class _Past:
         there is none.
     checkpoint : str or None
         Its file.
+    states : sequence of str
+        Files with the states of modules that belong to it.
     finished : dict
         What was behind at that moment, by group.
     resumed : RunResumed or None
@@ -172,6 +208,7 @@ class _Past:
     file: Path
     number: int = 0
     checkpoint: str | None = None
+    states: Sequence[str] = ()
     finished: dict[str, Finished] = field(default_factory=dict)
     resumed: RunResumed | None = None
     has_finished: bool = False
@@ -201,10 +238,12 @@ class _Past:
             _take_in(now, entry)
             if isinstance(entry, CheckpointSaved):
                 past.number, past.checkpoint = entry.number, entry.file
+                past.states = entry.states
                 past.finished, damage_saved = dict(now), list(damage)
             elif isinstance(entry, RunResumed):
                 if entry.checkpoint != past.number:
                     past.number, past.checkpoint = entry.checkpoint, entry.file
+                    past.states = ()
                     damage_saved = list(damage) if past.number else []
                 past.finished = dict(entry.finished)
                 past.resumed, past.has_finished = entry, False

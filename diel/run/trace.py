@@ -34,6 +34,7 @@ from diel.run.records import (
     JournalLost,
     LeaveIgnored,
     ModuleFailed,
+    RanksLost,
     RunEnded,
     RunResumed,
     RunStarted,
@@ -69,6 +70,7 @@ _NOTES: Final[dict[type[Record], str]] = {
     DeadlockFound: "deadlock",
     JournalLost: "journal lost",
     LeaveIgnored: "leave ignored: {module}.{copy}",
+    RanksLost: "ranks lost: {ranks}",
     StopOrdered: "stop: {reason}",
     RunResumed: "resumed",
 }

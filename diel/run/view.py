@@ -146,6 +146,10 @@ class RunView:
         The workflow file that it was started with; empty if that is not known.
     started : RunStarted or None
         The record with which it began, or went on.
+    losses : list of RunLost
+        What its launcher has said of ranks that died, each time.
+    lost : RunLost or None
+        The last of these, where no restart follows.
     first_group_s : float
         When the first groups were started after that.
     """
@@ -168,6 +172,8 @@ class RunView:
     failure: Failure | None = None
     exit_code: int | None = None
     resumed: int = 0
+    losses: list[records.RunLost] = field(default_factory=list)
+    lost: records.RunLost | None = None
     refusal: str = ""
     own_files: set[str] = field(default_factory=set)
     _returned: dict[tuple[str, str], Any] = field(default_factory=dict)
@@ -178,6 +184,16 @@ class RunView:
         """What each copy has returned, by ``module.copy``: the last time, in each of its groups."""
         return [(who, value) for (_, who), value in self._returned.items()]
 
+    @property
+    def checkpoint(self) -> int:
+        """The number of the last checkpoint; 0 if there is none."""
+        return self._saved.number
+
+    @property
+    def restarts(self) -> int:
+        """How often its launcher has started it again."""
+        return sum(loss.restart > 0 for loss in self.losses)
+
     def is_repeated(self, group: str) -> bool:
         """Whether a group may run more than once in the run, by itself or with one around it."""
         view = self.groups[group]
@@ -187,6 +203,8 @@ class RunView:
         """Say in words what a rank does."""
         if rank == 0:
             return "the executive"
+        if self.started is not None and rank in self.started.servers:
+            return "a tuple server"
         return self.placement.get(rank, "a tuple server, or waiting for work")
 
     def apply(self, record: Record) -> None:
@@ -237,7 +255,12 @@ class RunView:
         self.running.clear()
         self.accounts = None
         self.failure, self.exit_code, self.ended_s, self.refusal = None, None, 0.0, ""
+        self.lost = None
         self.resumed += 1
+
+    def _run_lost(self, record: records.RunLost) -> None:
+        self.losses.append(record)
+        self.lost = None if record.restart else record
 
     def _run_refused(self, record: records.RunRefused) -> None:
         self.refusal, self.exit_code = record.error, record.exit_code
@@ -279,7 +302,7 @@ class RunView:
             if copy is not None:
                 copy.attempt, copy.started_s = record.attempt, record.time_s
 
-    def _module_failed(self, record: records.ModuleFailed) -> None:
+    def _module_failed(self, record: records.ModuleFailed | records.RanksLost) -> None:
         if record.stops_run:
             self._run_failed(record)
 
@@ -341,6 +364,7 @@ _HANDLERS: Final[dict[type[Record], Callable[[RunView, Any], None]]] = {
     records.RunCreated: RunView._run_created,
     records.RunStarted: RunView._run_started,
     records.RunResumed: RunView._run_resumed,
+    records.RunLost: RunView._run_lost,
     records.RunRefused: RunView._run_refused,
     records.GroupStarted: RunView._group_started,
     records.CopyFinished: RunView._copy_finished,
@@ -352,6 +376,7 @@ _HANDLERS: Final[dict[type[Record], Callable[[RunView, Any], None]]] = {
     records.DeadlockFound: RunView._run_failed,
     records.JournalLost: RunView._run_failed,
     records.LeaveIgnored: RunView._run_failed,
+    records.RanksLost: RunView._module_failed,
     records.ResultsDeclared: RunView._results_declared,
     records.ResultAdded: RunView._result_added,
     records.ResultsShown: RunView._results_shown,

@@ -12,6 +12,8 @@ from typing import Any, Literal, NoReturn
 from diel.coupling.channel import Channel
 from diel.errors import RunStopped
 from diel.loading.context import Context, Place
+from diel.loading.state import SavedState
+from diel.run.directory import RunDirectory, state_of, version_of_state
 from diel.tuples import codec
 from diel.tuples.client import TupleClient
 from diel.tuples.protocol import (
@@ -98,6 +100,8 @@ class TupleSpace:
             What is in the context.
         run_dir, folder, comm, gpus, gpu_share, tuples
             So are these. A run directory that is not given is made, and removed with the space.
+            What a context has saved by ``checkpoint`` is ``restored`` in the next one for the same
+            copy.
         channel, boundaries : optional
             Its messages, and the boundaries that the workflow file would declare.
         record : callable, optional
@@ -126,6 +130,7 @@ class TupleSpace:
             record=(lambda kind, **fields: None) if record is None else record,
             channel=channel,
             boundaries=boundaries,
+            state=_state_of(place),
         )
 
     def tuples(self) -> list[tuple[Tag, Any]]:
@@ -192,3 +197,11 @@ def _value(item: Reply, pieces: Mapping[bytes, Any]) -> Any:
 
 def _refuse_module_comm() -> NoReturn:
     raise RuntimeError("this context was made without MPI: it has no communicator")
+
+
+def _state_of(place: Place) -> SavedState:
+    """Return the state of rank 0 of a copy, which goes on from the last one in the directory."""
+    folder = RunDirectory(place.run_dir).states
+    stem = state_of(place.module, place.copy_index, 0, place.group, place.iteration)
+    found = [file.name for file in folder.glob(f"{stem}_*.zip")]
+    return SavedState(folder, stem, max(found, key=version_of_state, default=""), lambda name: None)

@@ -11,6 +11,7 @@ from collections.abc import Callable, Collection, Sequence
 from typing import TYPE_CHECKING, Final
 
 from diel.comm import tags
+from diel.comm.dead_ranks import dead_ranks_of
 from diel.comm.mpi import is_gpu_aware
 from diel.comm.waiting import Backoff
 from diel.comm.wakeup import LINE, wakeup_of
@@ -80,6 +81,7 @@ class MpiTransport(Transport):
         self._safe_point = safe_point
         self._transfer_safe_point = transfer_safe_point or safe_point
         self._sending: deque[tuple[MPI.Request, bytes]] = deque()
+        self._dead_ranks = dead_ranks_of(comm)
         self._wakeup = wakeup_of(comm)
         self._wakeup.sending.append(lambda: bool(self._sending) and not self._have_left())
         self._wake, self._flags = self._wakeup.wake, self._wakeup.flags
@@ -109,10 +111,13 @@ class MpiTransport(Transport):
     def send(self, server: int, message: bytes, payload: Payload = None) -> None:
         """Send a request; return when the payload may be changed."""
         rank = self._ranks[server]
-        if len(message) <= _EAGER_BYTES and not self._sending:
-            self._comm.Send(message, rank, tags.CLIENT_TO_SERVER)
-        else:
-            self._start_sending(message, rank)
+        try:
+            if len(message) <= _EAGER_BYTES and not self._sending:
+                self._comm.Send(message, rank, tags.CLIENT_TO_SERVER)
+            else:
+                self._start_sending(message, rank)
+        except self._mpi.Exception as error:  # of a dead server rank 0 hears, and ends the run
+            self._dead_ranks.note(error)
         if self._flags[LINE * rank]:
             self._wake(rank)
         if payload is not None:
@@ -140,7 +145,7 @@ class MpiTransport(Transport):
         ]
 
     def _have_left(self) -> bool:
-        while self._sending and self._sending[0][0].Test():
+        while self._sending and self._dead_ranks.is_done(self._sending[0][0]):
             self._sending.popleft()
         return not self._sending
 
@@ -154,12 +159,16 @@ class MpiTransport(Transport):
         """Return what sends to a server messages without a payload."""
         send, rank = self._send, self._ranks[server]
         flags, line, wake = self._flags, self._lines[server], self._wake
+        failure, note = self._mpi.Exception, self._dead_ranks.note
 
         def send_small(message: bytes) -> None:
             if len(message) > _EAGER_BYTES:
                 self.send(server, message)
                 return
-            send(message, rank, _TO_SERVER)
+            try:
+                send(message, rank, _TO_SERVER)
+            except failure as error:
+                note(error)
             if flags[line]:
                 wake(rank)
 
@@ -172,12 +181,20 @@ class MpiTransport(Transport):
         if len(message) > _EAGER_BYTES:
             self.send(server, message)
         else:
-            self._send(message, self._ranks[server], _TO_SERVER)
+            try:
+                self._send(message, self._ranks[server], _TO_SERVER)
+            except self._mpi.Exception as error:
+                self._dead_ranks.note(error)
             if self._flags[self._lines[server]]:
                 self._wake(self._ranks[server])
         test, status = self._test, self._status
         for _ in _QUICK_POLLS:
-            if test(status):
+            try:
+                is_here = test(status)
+            except self._mpi.Exception as error:
+                self._dead_ranks.note(error)
+                continue
+            if is_here:
                 message = self._view[: status.Get_count(self._byte)].tobytes()
                 value = plain_value(message, request_id)
                 if value is not None:
@@ -238,7 +255,7 @@ class MpiTransport(Transport):
     def poll(self, request_ids: Collection[int]) -> tuple[int, Reply] | None:
         """Return the reply to one of some requests, as `receive`, if it is here."""
         early = self._take_early(request_ids)
-        while early is None and self._reply.Test(self._status):
+        while early is None and self._is_here():
             server, reply, pieces = self._take_reply(request_ids, None)
             if pieces is not None:
                 self._finish_receiving(pieces, reply)
@@ -250,15 +267,15 @@ class MpiTransport(Transport):
 
     def _await_message(self, timeout_s: float) -> None:
         """Wait until the open receive has a message."""
-        test, status = self._test, self._status
+        is_here = self._is_here
         for _ in _QUICK_POLLS:
-            if test(status):
+            if is_here():
                 return
         backoff = Backoff(wakeup=self._wakeup)
         deadline_s = time.monotonic() + timeout_s + _SERVER_GRACE_S if timeout_s < math.inf else 0
         since_s = self.meter.clock()
         try:
-            while not test(status):
+            while not is_here():
                 if backoff.pause():
                     self._safe_point()
                     self._look_for_interrupt()
@@ -268,6 +285,14 @@ class MpiTransport(Transport):
         finally:
             backoff.end()
             self.meter.waited(since_s)
+
+    def _is_here(self) -> bool:
+        """Whether the open receive has a message."""
+        try:
+            return self._test(self._status)
+        except self._mpi.Exception as error:
+            self._dead_ranks.note(error)
+            return False
 
     def _take_reply(
         self, request_ids: Collection[int], targets: Targets
@@ -300,11 +325,18 @@ class MpiTransport(Transport):
         # Without sleeping: MPI moves a payload only while it is called. But the server may be on
         # the same core, and on its neighbour a tight loop slows the copying.
         polls = 0
-        while not self._mpi.Request.Testall(pieces):
+        while not self._are_done(pieces):
             os.sched_yield()
             polls += 1
             if polls % 1000 == 0:
                 self._transfer_safe_point()
+
+    def _are_done(self, pieces: list[MPI.Request]) -> bool:
+        try:
+            return self._mpi.Request.Testall(pieces)
+        except self._mpi.Exception as error:
+            self._dead_ranks.note(error)
+            raise TupleError("a tuple server has died in the middle of a payload") from error
 
 
 def _fresh(size_bytes: int) -> memoryview:

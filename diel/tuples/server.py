@@ -15,6 +15,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Final, TypeAlias
 
 from diel.comm import tags
+from diel.comm.dead_ranks import dead_ranks_of
 from diel.comm.meter import ServerMeter
 from diel.comm.waiting import Backoff
 from diel.comm.wakeup import LINE, wakeup_of
@@ -72,6 +73,8 @@ class TupleServer:
         self._transfers: dict[int, _Transfer] = {}
         self._sending: deque[tuple[MPI.Request, Payload]] = deque()
         self._wakeup = wakeup_of(comm)
+        self._dead_ranks = dead_ranks_of(comm)
+        self._forgotten: set[int] = set()
         self.store = store if store is not None else TupleStore()
 
     def serve(
@@ -91,16 +94,25 @@ class TupleServer:
         # The way of a small tuple: looked up once, since each of these names costs it time.
         handle, clock, test, start = self.store.handle, time.monotonic, receive.Test, receive.Start
         count_of, source_of, isend = status.Get_count, status.Get_source, self._comm.Isend
-        transfers = self._transfers
+        transfers, forgotten, failure = self._transfers, self._forgotten, MPI.Exception
         backoff = Backoff(wakeup=self._wakeup)
         flags, wake = self._wakeup.flags, self._wakeup.wake
         polls, handled, now_s = _POLLS, 0, clock()
         try:
             while True:
-                for _ in polls:
-                    if test(status):
-                        break
-                else:
+                try:
+                    for _ in polls:
+                        if test(status):
+                            is_here = True
+                            break
+                    else:
+                        is_here = False
+                except failure as error:
+                    self._dead_ranks.note(error)
+                    is_here = False
+                if not is_here:
+                    if self._dead_ranks.ranks != self._forgotten:
+                        self._forget_dead()
                     polls = _FEW_POLLS
                     if self._finish_transfers() or self._expire():
                         backoff.reset()
@@ -117,13 +129,19 @@ class TupleServer:
                 message = view[: count_of(byte)].tobytes()
                 client = source_of()
                 start()
+                if client in forgotten:
+                    continue  # nobody would get the answer, nor give back what was claimed
                 if message[APART] or transfers:
                     self._accept(client, message)
                 else:  # nearly always
                     for receiver, reply, payload in handle(client, message, now_s := clock()):
-                        sending = isend(reply, receiver, reply_tag)
-                        if not sending.Test():
-                            self._sending.append((sending, reply))
+                        try:
+                            sending = isend(reply, receiver, reply_tag)
+                            if not sending.Test():
+                                self._sending.append((sending, reply))
+                        except failure as error:
+                            self._dead_ranks.note(error)
+                            continue
                         if flags[LINE * receiver]:
                             wake(receiver)
                         if payload is not None:
@@ -175,8 +193,8 @@ class TupleServer:
             return False
         finished = [
             client
-            for client, transfer in self._transfers.items()
-            if self._mpi.Request.Testall(transfer.pieces)
+            for client, transfer in list(self._transfers.items())
+            if self._is_whole(client, transfer)
         ]
         for client in finished:
             transfer = self._transfers.pop(client)
@@ -189,6 +207,21 @@ class TupleServer:
                 self._transfers[client].held_back = transfer.held_back
         return bool(finished)
 
+    def _is_whole(self, client: int, transfer: _Transfer) -> bool:
+        try:
+            return self._mpi.Request.Testall(transfer.pieces)
+        except self._mpi.Exception as error:  # its client has died in the middle of it
+            self._dead_ranks.note(error)
+            self._transfers.pop(client, None)
+            return False
+
+    def _forget_dead(self) -> None:
+        """Give back what clients held that have died."""
+        for client in sorted(self._dead_ranks.ranks - self._forgotten):
+            self._forgotten.add(client)
+            self._transfers.pop(client, None)
+            self._send(self.store.client_died(client, time.monotonic()))
+
     def _expire(self) -> bool:
         if self.store.next_deadline_s() > (now_s := time.monotonic()):
             return False
@@ -197,14 +230,18 @@ class TupleServer:
 
     def _moving(self) -> bool:
         """Whether a transfer of our own is under way: MPI moves it only while it is called."""
-        while self._sending and self._sending[0][0].Test():
+        while self._sending and self._dead_ranks.is_done(self._sending[0][0]):
             self._sending.popleft()
         return bool(self._transfers or self._sending)
 
     def _send(self, replies: Outs) -> None:
         for client, message, payload in replies:
-            request = self._comm.Isend(message, client, tags.SERVER_TO_CLIENT)
-            if not request.Test():
+            try:
+                request = self._comm.Isend(message, client, tags.SERVER_TO_CLIENT)
+            except self._mpi.Exception as error:
+                self._dead_ranks.note(error)
+                continue
+            if not self._dead_ranks.is_done(request):
                 self._sending.append((request, message))
             self._wakeup.wake(client)
             if payload is not None:
@@ -213,9 +250,13 @@ class TupleServer:
     def _send_payload(self, client: int, payload: Payload) -> None:
         self._meter.moved(len(payload or b""))
         for piece in chunks(payload):
-            request = self._comm.Isend(
-                [piece, self._mpi.BYTE], client, tags.SERVER_TO_CLIENT_PAYLOAD
-            )
+            try:
+                request = self._comm.Isend(
+                    [piece, self._mpi.BYTE], client, tags.SERVER_TO_CLIENT_PAYLOAD
+                )
+            except self._mpi.Exception as error:
+                self._dead_ranks.note(error)
+                return
             self._sending.append((request, piece))
 
 

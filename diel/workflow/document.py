@@ -4,6 +4,7 @@
 
     Document(text, file)
       set, remove                          any key, by its place
+      insert, move                         items of lists
       add_module, rename_module, remove_module
       add_group, rename_group, remove_group
       connect                              what a group depends on
@@ -26,7 +27,7 @@ from pathlib import Path
 from typing import Any, Final
 
 from diel.errors import EditRefused, Problem
-from diel.text import as_toml, join_path, show_key
+from diel.text import as_tables, as_toml, join_path, show_key
 from diel.workflow.load import Draft, draft_of_text
 from diel.workflow.references import check_references
 from diel.workflow.source import Place, SourceProblem, headers, parse_document
@@ -196,6 +197,24 @@ class Document:
             self._change(place, _remove_item)
             self._expect(wanted, place)
 
+    def insert(self, place: Place, value: Any) -> None:
+        """Put an item into a list, before the one that stands at a place, or behind the last."""
+        with self._one_edit():
+            wanted = copy.deepcopy(self._document())
+            try:
+                _value_at(wanted, place[:-1]).insert(place[-1], copy.deepcopy(value))
+            except (LookupError, TypeError, AttributeError):
+                raise EditRefused(f"{_named(place[:-1])} is no list", "edit the text") from None
+            self._change(place, lambda table, keys: _insert_item(table, keys, value))
+            self._expect(wanted, place)
+
+    def move(self, place: Place, to: int) -> None:
+        """Move an item of a list to another place of it, counted without the item."""
+        with self._one_edit():
+            value = self.get(place)
+            self.remove(place)
+            self.insert((*place[:-1], to), value)
+
     def _document(self) -> dict[str, Any]:
         """Return what the text says, which nobody may change."""
         if self._parsed is not None and self._parsed[0] == self._text:
@@ -285,8 +304,7 @@ class Document:
     def _add_entry(self, kind: str, keys: Mapping[str, Any]) -> None:
         wanted = copy.deepcopy(self._document())
         wanted.setdefault(kind, []).append(dict(keys))
-        block = "".join(f"{show_key(key)} = {as_toml(value)}\n" for key, value in keys.items())
-        self._insert(f"[[{kind}]]\n{block}", _after_entries(self._text, kind))
+        self._insert(as_tables({kind: [keys]}), _after_entries(self._text, kind))
         self._expect(wanted, (kind, len(wanted[kind]) - 1))
 
     # -- modules ----------------------------------------------------------------------------------
@@ -623,6 +641,12 @@ def _put_item(table: Any, place: Place, value: Any) -> None:
             table[step] = tomlkit.inline_table() if is_inline else tomlkit.table()
         table = table[step]
     table[place[-1]] = tomlkit.value(as_toml(value))
+
+
+def _insert_item(table: Any, place: Place, value: Any) -> None:
+    import tomlkit
+
+    _value_at(table, place[:-1]).insert(place[-1], tomlkit.value(as_toml(value)))
 
 
 def _remove_item(table: Any, place: Place) -> None:

@@ -28,7 +28,7 @@ from typing import Annotated, Final, Literal
 from pydantic import Field, StringConstraints, ValidationInfo, field_validator, model_validator
 from pydantic_core import PydanticCustomError
 
-from diel.text import size_bytes
+from diel.text import duration_s, size_bytes
 from diel.workflow.annotations import InWords
 from diel.workflow.boundary import Boundary
 from diel.workflow.fields import (
@@ -37,6 +37,7 @@ from diel.workflow.fields import (
     FolderName,
     Name,
     StrictTable,
+    Times,
     may_be_in_a_name,
     nothing_to_run,
 )
@@ -202,6 +203,7 @@ def _listed(names: Sequence[str]) -> str:
 
 _SMALLEST_LOG_BYTES = 2**16
 _LARGEST_RETURNED_BYTES = 2**26
+_SHORTEST_SILENCE_S = 2.0
 
 __all__ = ["Boundary", "Group", "Module", "TupleSpace", "Workflow", "WorkflowTable", "folder_name"]
 
@@ -250,6 +252,60 @@ class WorkflowTable(StrictTable):
         examples=[False],
     )
 
+    restarts: Times = Field(
+        default=0,
+        description=(
+            "How often the run is started again, on what is left, when a rank, a host or mpiexec "
+            "has died; where diel run starts mpiexec."
+        ),
+        examples=[10],
+        json_schema_extra={"unit": "restarts"},
+    )
+
+    checkpoint_every: float | str | None = Field(
+        default=None,
+        description=(
+            "How often to save a checkpoint while groups run, in seconds or with a unit (ms, s, "
+            "min, h, d), beside those at the ends of iterations; without it at these alone, and "
+            "when a module calls ctx.checkpoint."
+        ),
+        examples=["5 min"],
+    )
+
+    @field_validator("checkpoint_every")
+    @classmethod
+    def _check_checkpoint_every(cls, every: float | str | None) -> float | str | None:
+        if every is not None:
+            duration_s(every)
+        return every
+
+    on_rank_loss: Literal["stop", "continue"] = Field(
+        default="stop",
+        description=(
+            'What happens when a rank dies: "stop" ends the run, "continue" goes on without it '
+            "where its module allows that, as trainers of sweeps do; else the run ends all the "
+            "same. It needs Open MPI 5, whose small messages are slower then."
+        ),
+    )
+    heartbeat_timeout: float | str = Field(
+        default="30 s",
+        description=(
+            "How long a rank or a host may be silent, in seconds or with a unit (s, min, h, d), "
+            "2 s at least; then it is lost, and the run ends. A rank that computes is heard of too."
+        ),
+        examples=["2 min"],
+    )
+
+    @field_validator("heartbeat_timeout")
+    @classmethod
+    def _check_heartbeat_timeout(cls, heartbeat_timeout: float | str) -> float | str:
+        if duration_s(heartbeat_timeout) < _SHORTEST_SILENCE_S:
+            raise ValueError(
+                f"a rank may be silent for {_SHORTEST_SILENCE_S:g} s at least; "
+                f"got {heartbeat_timeout!r}"
+            )
+        return heartbeat_timeout
+
     @field_validator("returned_size")
     @classmethod
     def _check_returned_size(cls, returned_size: str | int) -> str | int:
@@ -270,6 +326,16 @@ class WorkflowTable(StrictTable):
         if size_bytes(log_size) < _SMALLEST_LOG_BYTES:
             raise ValueError(f"a log file needs 64 KiB at least; got {log_size!r}")
         return log_size
+
+    @property
+    def checkpoint_every_s(self) -> float | None:
+        """How often to save a checkpoint while groups run, in seconds; None for not at all."""
+        return None if self.checkpoint_every is None else duration_s(self.checkpoint_every)
+
+    @property
+    def heartbeat_timeout_s(self) -> float:
+        """How long a rank or a host may be silent, in seconds."""
+        return duration_s(self.heartbeat_timeout)
 
     @property
     def log_size_bytes(self) -> int:
@@ -316,6 +382,19 @@ class Workflow(StrictTable):
     def group(self, name: str) -> Group:
         """Return the group of this name, or raise KeyError."""
         return self._groups_by_name[name]
+
+    def only(self, group: str, modules: Sequence[str]) -> Workflow:
+        """Return the workflow of some modules of one group, which runs once and waits for nothing.
+
+        KeyError if there is no such group or module.
+        """
+        once = {"modules": tuple(modules), "depends": (), "iterations": None, "until": None}
+        parts = {
+            "modules": tuple(self.module(name) for name in modules),
+            "groups": (self.group(group).model_copy(update=once),),
+            "boundaries": (),
+        }
+        return Workflow.model_construct(**{**dict(self), **parts})
 
     @cached_property
     def _modules_by_name(self) -> dict[str, Module]:

@@ -27,7 +27,10 @@ class Condition:
         """Whether a value fulfils it."""
         if self.values is not None:
             return any(same(known, value) for known in self.values)
-        return bool(self.at_least <= value <= self.at_most)
+        try:
+            return bool(self.at_least <= value <= self.at_most)
+        except TypeError:  # no number
+            return False
 
 
 Conditions = Mapping[str, Mapping[str, Condition]]

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any, TypeGuard
 
 from .conditions import Condition, parents_first, parse_conditions
@@ -262,15 +262,37 @@ class Space:
 
         A `SpaceError` if a value is none of its parameter's, or one is missing or should be.
         """
-        for name in [*self._order, *(name for name in parameters if name not in self.dimensions)]:
-            wanted = name in self.dimensions and self._is_there(name, parameters)
+        for error in self.problems(parameters):
+            raise error
+
+    def problems(self, parameters: Mapping[str, Any]) -> Iterator[SpaceError]:
+        """Yield why parameters are no point of the space: an error for each that is wrong.
+
+        A parameter that depends on a wrong one is not judged.
+        """
+        wrong: set[str] = set()
+        for name in self._order:
+            if not wrong.isdisjoint(self.conditions[name]):
+                wrong.add(name)
+                continue
+            reason = self._problem_of(name, parameters)
+            if reason:
+                wrong.add(name)
+                yield SpaceError(reason, name)
+        for name in parameters:
+            if name not in self.dimensions:
+                yield SpaceError("is no parameter", name)
+
+    def _problem_of(self, name: str, parameters: Mapping[str, Any]) -> str:
+        try:
+            wanted = self._is_there(name, parameters)
             if wanted != (name in parameters):
-                raise SpaceError("is missing" if wanted else "should not be there", name)
+                return "is missing" if wanted else "should not be there"
             if wanted:
-                try:
-                    self.dimensions[name].share(parameters[name])
-                except ValueError as error:
-                    raise SpaceError(str(error), name) from None
+                self.dimensions[name].share(parameters[name])
+        except (TypeError, ValueError) as error:
+            return str(error)
+        return ""
 
     def _is_there(self, name: str, chosen: Mapping[str, Any]) -> bool:
         return all(

@@ -6,7 +6,7 @@ import importlib.util
 import inspect
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any, cast
+from typing import Any, Literal, cast
 
 from pydantic import BaseModel, ConfigDict, Field
 
@@ -29,19 +29,19 @@ class _Table(BaseModel):
 class GridOptions(_Table):
     """Options of ``grid``: every point once. Its order is an option of the sweep."""
 
-    name: str = "grid"
+    name: Literal["grid"] = "grid"
 
 
 class RandomOptions(_Table):
     """Options of ``random``: each parameter uniformly over its values, without end."""
 
-    name: str = "random"
+    name: Literal["random"] = "random"
 
 
 class CrossEntropyOptions(_Table):
     """Options of ``cross_entropy``: random, from a distribution fitted to the best trials."""
 
-    name: str = "cross_entropy"
+    name: Literal["cross_entropy"] = "cross_entropy"
     elite: int = Field(24, ge=2, le=1000, description="trials to which it is fitted")
     startup: int | None = Field(None, ge=1, description="trials before it is used; 3 * elite")
     explore: float = Field(0.1, ge=0, le=1, description="part of the trials drawn uniformly")
@@ -50,8 +50,8 @@ class CrossEntropyOptions(_Table):
 class HalvingOptions(_Table):
     """Options of ``halving``: at each rung one trial in `reduction` goes on."""
 
-    name: str = "halving"
-    rule: str = "halving"
+    name: Literal["halving"] = "halving"
+    rule: Literal["halving"] = "halving"
     min_steps: int = Field(1, ge=1, description="the step of the first rung")
     reduction: int = Field(3, ge=2, description="the ratio of a rung's step to that before")
 
@@ -59,7 +59,7 @@ class HalvingOptions(_Table):
 class MedianOptions(_Table):
     """Options of the rule ``median``: a trial below the median of completed ones is stopped."""
 
-    rule: str = "median"
+    rule: Literal["median"] = "median"
     startup_trials: int = Field(5, ge=1, description="completed trials before any is stopped")
     warmup_steps: int = Field(0, ge=0, description="steps before any trial is stopped")
 

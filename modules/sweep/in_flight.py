@@ -98,6 +98,22 @@ def take_in_flight(run_dir: Path, tags: Tags) -> list[LeftInFlight]:
     return found
 
 
+def take_left_by_dead(run_dir: Path, tags: Tags, copy_index: int, lease: range) -> frozenset[int]:
+    """Return, and forget, which trials of a lease were under way on a rank that has died.
+
+    `copy_index` is the trainer that holds the lease now: nobody else who lives runs its trials.
+    """
+    found: set[int] = set()
+    for path in _paths(run_dir, tags):
+        for left in _read([path]):
+            is_own = left.trainer == f"{tags.trainer}.{copy_index}"
+            trials = set() if is_own else set(left.trials).intersection(lease)
+            if trials:
+                found |= trials
+                path.unlink(missing_ok=True)
+    return frozenset(found)
+
+
 def note_interrupted(folder: Path, trials: Iterable[int]) -> frozenset[int]:
     """Note, in the folder of a ledger, which trials were under way when a session was ended.
 

@@ -54,14 +54,19 @@ def ledger_path(run_dir: Path, group: str, module: str, iteration: Sequence[int]
     return run_dir / "sweeps" / f"{group}.{module}{again}" / "trials.jsonl"
 
 
+class LedgerReplaced(LedgerError):
+    """Another master has taken a ledger over that this one was writing; nothing was written."""
+
+
 class Ledger:
     """Appends to a ledger that this process alone writes; `about` is its first line.
 
     The file is made if need be. Half a line at its end, left by a process that was killed, is cut
-    off. A `LedgerError` if the file says something else about itself.
+    off. A `LedgerError` if the file says something else about itself. If it `may_be_replaced`, that
+    is looked at before each write.
     """
 
-    def __init__(self, path: Path, about: dict[str, Any]) -> None:
+    def __init__(self, path: Path, about: dict[str, Any], *, may_be_replaced: bool = False) -> None:
         path.parent.mkdir(parents=True, exist_ok=True)
         if has_begun(path):
             # An option that was not there yet when the sweep began is as one that is not used.
@@ -69,6 +74,7 @@ class Ledger:
             odd = sorted(key for key in {*there, *here} if there.get(key) != here.get(key))
             if odd:
                 raise LedgerError(f"{path} is of another sweep: see {', '.join(odd)}")
+        self._path, self._may_be_replaced = path, may_be_replaced
         self._lines = JsonLinesFile(path)
         self._next_sync_s = time.monotonic() + _SYNC_EVERY_S
         if not self._lines.size_bytes:
@@ -76,6 +82,8 @@ class Ledger:
 
     def write(self, records: Iterable[dict[str, Any]]) -> None:
         """Append records; they are in the file when this returns."""
+        if self._may_be_replaced and self._lines.damage():
+            raise LedgerReplaced(f"{self._path} is led by another master now")
         self._append("".join([encode(record) + "\n" for record in records]))
         if time.monotonic() >= self._next_sync_s:
             self.sync()
@@ -89,7 +97,8 @@ class Ledger:
 
     def close(self) -> None:
         """Bring everything to the disk."""
-        self._lines.close()
+        with contextlib.suppress(*((OSError,) if self._may_be_replaced else ())):
+            self._lines.close()
 
     def _append(self, text: str) -> None:
         self._lines.append(text.encode("utf-8", "replace"))

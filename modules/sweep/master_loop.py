@@ -10,7 +10,8 @@ import time
 import uuid
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, Final
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Final, Protocol
 
 from diel.errors import ModuleFailed
 
@@ -18,6 +19,7 @@ from ..strategies import Wait
 from ..trial import Trial, trial_seed
 from .decisions import Steering
 from .in_flight import note_interrupted, take_in_flight
+from .joining import JoinedWorkers, WorkerChange, leases_ahead
 from .leases import LeaseBook, Pace
 from .ledger import (
     FAILED,
@@ -52,6 +54,8 @@ if TYPE_CHECKING:
 
 _AHEAD: Final = 2
 """Leases for each trainer that are out at a time: one to work on, one to find at once."""
+_HERE: Final = ""
+"""In place of a worker's name: the trainers of this run."""
 _MOST_ADAPTIVE: Final = 16
 """Caps the lease where the strategy learns, so that results reach it soon."""
 _HOPELESS: Final = 20
@@ -85,13 +89,31 @@ class SweepPlan:
     """An earlier sweep whose results count, as the file names it."""
 
 
-def run_master(ctx: Context, tags: Tags, plan: SweepPlan, trainers: int) -> dict[str, Any]:
+class Leadership(Protocol):
+    """The leadership of a sweep that several masters share; see `shared`."""
+
+    ledger: Path
+    term: int
+
+    def look(self) -> None:
+        """Do what is due while the sweep goes on; called several times a second."""
+        ...
+
+    def finish(self) -> None:
+        """Say that no trial of the sweep is left."""
+        ...
+
+
+def run_master(
+    ctx: Context, tags: Tags, plan: SweepPlan, trainers: int, leads: Leadership | None = None
+) -> dict[str, Any]:
     """Run a sweep, or what is left of it, on so many trainers; return the row of its best trial.
 
-    `SweepFailed` if no trial has succeeded, a `LedgerError` if the run directory holds the ledger
-    of another sweep.
+    `leads`, if this master is one of several. `SweepFailed` if no trial has succeeded, a
+    `LedgerError` if the run directory holds the ledger of another sweep, `LedgerReplaced` if
+    another master leads now.
     """
-    sweep = _MasterLoop(ctx, tags, plan, trainers)
+    sweep = _MasterLoop(ctx, tags, plan, trainers, leads)
     state = "stopped"
     try:
         sweep.resume()
@@ -102,10 +124,36 @@ def run_master(ctx: Context, tags: Tags, plan: SweepPlan, trainers: int) -> dict
     return sweep.conclude()
 
 
+def conclude_sweep(ctx: Context, tags: Tags, plan: SweepPlan, trainers: int) -> dict[str, Any]:
+    """Show what a sweep has come to whose ledger is whole; return the row of its best trial."""
+    sweep = _MasterLoop(ctx, tags, plan, trainers)
+    try:
+        sweep.resume()
+        sweep.declare()
+        dismiss_trainers(ctx, tags, trainers)
+    finally:
+        sweep.close("finished")
+    return sweep.conclude()
+
+
+def dismiss_trainers(ctx: Context, tags: Tags, trainers: int) -> None:
+    """Tell the trainers of this run that there are no more trials."""
+    for _ in range(trainers):
+        ctx.tuples.tput(tags.lease, End(tuple(ctx.iteration)))
+
+
 class _MasterLoop:
     """One session of a master."""
 
-    def __init__(self, ctx: Context, tags: Tags, plan: SweepPlan, trainers: int) -> None:
+    def __init__(
+        self,
+        ctx: Context,
+        tags: Tags,
+        plan: SweepPlan,
+        trainers: int,
+        leads: Leadership | None = None,
+    ) -> None:
+        self._leads = leads
         self._ctx = ctx
         self._tags = tags
         self._plan = plan
@@ -129,13 +177,21 @@ class _MasterLoop:
         self._steering = Steering(plan.search, self._book)
         self._look_s = 0.0
         self._path = ledger_path(ctx.run_dir, ctx.group, ctx.module, ctx.iteration)
+        if leads is not None:
+            self._path = leads.ledger
         if has_begun(self._path):
             file = ctx.run_dir / str(about_of(self._path).get("table", "results.csv"))
         else:
             file = ctx.results.new_file()
         self._results = SweepResults(plan.search, plan.seed)
         self._output = SweepOutput(ctx, plan.search, self._book, self._results, plan.seed, file)
-        self._ledger = Ledger(self._path, {**plan.about, "table": file.name})
+        self._ledger = Ledger(
+            self._path,
+            {**plan.about, "table": file.name},
+            may_be_replaced=leads is not None,
+        )
+        term = None if leads is None else leads.term
+        self._workers = JoinedWorkers(self._path, self._order, trainers, term)
         self._requests = RequestReader(self._path)
         self._earlier: EarlierResults | None = None
         if plan.warm_start is not None:
@@ -155,7 +211,7 @@ class _MasterLoop:
         for rows in self._results.read(self._path, self._book.recorded):
             self._output.add(rows)
         self._failed_before = self._results.failed
-        for tag in (self._tags.lease, self._tags.outcome, self._tags.stops):
+        for tag in self._tags.of_earlier_sessions:
             self._ctx.tuples.collect(tag)
         left_over = take_in_flight(self._ctx.run_dir, self._tags)
         forget_running_curves(self._ctx.run_dir, self._tags)
@@ -175,19 +231,26 @@ class _MasterLoop:
             self._ctx.log.info("%d trials are recorded already", len(self._book.recorded))
             self._output.add_facts(self._results.computed_by)
 
-    def run(self) -> None:
-        """Give out trials and take what they gave, until there are no more."""
-        order = SweepOrder(
+    def _order(self) -> SweepOrder:
+        return SweepOrder(
             self._session,
             self._plan.seed,
             None if self._asks_here else self._search.strategy,
             wants_reports=self._wants_reports,
             quarantined=self._quarantined,
             not_to_try=self._not_to_try,
+            run_session=self._ctx.session,
         )
+
+    def declare(self) -> None:
+        """Declare the columns of the table."""
+        self._output.declare()
+
+    def run(self) -> None:
+        """Give out trials and take what they gave, until there are no more."""
         self._output.declare()
         tuples = self._ctx.tuples
-        tuples.tput(self._tags.sweep(self._session), order)
+        tuples.tput(self._tags.sweep(self._session), self._order())
         self._drop_stopped()
         if self._steering.is_paused:
             self._show_pause()
@@ -199,21 +262,25 @@ class _MasterLoop:
             message = self._next_message()
             if self._steer() or message is None:
                 self._give_out()
-            if message is None or message.session != self._session:
-                continue
-            if isinstance(message, IntermediateReport):
+            if isinstance(message, WorkerChange):
+                self._follow_worker(message)
+                self._give_out()
+            elif isinstance(message, IntermediateReport):
                 self._answer(message)
-            else:
+            elif message is not None and message.session == self._session:
                 self._record(message)
                 self._give_out()
         tuples.collect(self._tags.stops)
+        self._ledger.sync()
+        self._workers.dismiss()
+        if self._leads is not None:
+            self._leads.finish()
         # Of a sweep that was recorded already, it is not known yet whether trainers save models.
         if self._results.best_rows.best and self._saves_models is not False:
             self._save_best()
         self._steer(at_once=True, why_over="the sweep is at its end")
         tuples.tget(self._tags.sweep(self._session))
-        for _ in range(self._trainers):
-            tuples.tput(self._tags.lease, End(tuple(self._ctx.iteration)))
+        dismiss_trainers(self._ctx, self._tags, self._trainers)
 
     # -- what is asked of the sweep meanwhile -----------------------------------------------------
 
@@ -227,19 +294,58 @@ class _MasterLoop:
         is_over = start >= stop or bool(self._why_over())
         return bool(self._book.leases_out) or (self._steering.is_paused and not is_over)
 
-    def _next_message(self) -> Outcome | IntermediateReport | None:
+    def _next_message(self) -> Outcome | IntermediateReport | WorkerChange | None:
         """Wait for what a trainer says; None if a request to the sweep has come before."""
         from diel.errors import TupleTimeout
 
+        self._look_around()  # in short waits nobody asks whether they are interrupted
+        if (said := self._workers.next_message()) is not None:
+            return said
         # Where nothing is out nobody would say anything: only a wait without an end is a deadlock.
-        timeout_s = None if self._book.leases_out else _LONGEST_PAUSE_S
+        timeout_s = None if self._leases_here else _LONGEST_PAUSE_S
         try:
             message: Outcome | IntermediateReport = self._ctx.tuples.tget_unless(
-                self._tags.outcome, self._is_asked, timeout=timeout_s
+                self._tags.outcome, self._is_interrupted, timeout=timeout_s
             )
         except TupleTimeout:
-            return None
+            return self._workers.next_message()
         return message
+
+    def _is_interrupted(self) -> bool:
+        """Whether there is something to be done before a trainer here says something."""
+        return self._look_around() or self._is_asked()
+
+    def _look_around(self) -> bool:
+        """Do what is due for other runs; return whether one of their workers has said something."""
+        if self._leads is not None:
+            self._leads.look()
+        return self._workers.look()
+
+    @property
+    def _leases_here(self) -> int:
+        """How many leases the trainers of this run have."""
+        return self._book.leases_out - self._workers.leases_out
+
+    def _follow_worker(self, change: WorkerChange) -> None:
+        """Take in what has become of a worker of another run."""
+        for lease in change.leases:
+            self._book.came_back(lease, 0)
+        if change.text:
+            trials = f"; its {len(change.leases)} leases go to others" if change.leases else ""
+            say = self._ctx.log.warning if change.is_loss else self._ctx.log.info
+            say("%s%s", change.text, trials)
+            self._take_back_unclaimed()  # so that all have something to do
+            here = self._workers.here
+            shown = (
+                f"with {len(here)} joined workers, {sum(here.values())} trainers" if here else ""
+            )
+            self._ctx.progress(len(self._book.recorded), self._book.expected, shown)
+
+    def _take_back_unclaimed(self) -> None:
+        """Take back the leases that no trainer of this run has begun."""
+        for _, lease in self._ctx.tuples.collect(self._tags.lease):
+            if isinstance(lease, Lease):
+                self._book.came_back(lease.number, 0)
 
     def _is_asked(self) -> bool:
         """Whether somebody has asked for something; the file is looked at twice a second."""
@@ -283,16 +389,14 @@ class _MasterLoop:
         waiting = {trial for trial in self._steering.stopped if trial not in self._book.recorded}
         if not waiting:
             return
-        # Leases that nobody has claimed yet come back.
-        for _, lease in self._ctx.tuples.collect(self._tags.lease):
-            if isinstance(lease, Lease):
-                self._book.came_back(lease.number, 0)
+        self._take_back_unclaimed()
         for trial in sorted(waiting):
             if not self._book.is_trial_out(trial):
                 self._record_untried(trial)
         left = frozenset(trial for trial in waiting if trial not in self._book.recorded)
         self._ctx.tuples.collect(self._tags.stops)
         self._ctx.tuples.tput(self._tags.stops, (self._session, left))
+        self._workers.stop(left)
 
     def _record_untried(self, trial: int) -> None:
         """Record a trial as stopped that has not begun."""
@@ -348,13 +452,15 @@ class _MasterLoop:
         """Give out leases, as far as trainers are about to need them."""
         if self._steering.is_paused:
             return
-        while self._book.leases_out < _AHEAD * self._trainers and not self._why_over():
-            count = self._pace.size(self._book.to_give, self._trainers)
+        while (taker := self._next_taker()) is not None and not self._why_over():
+            trainers = self._trainers + sum(self._workers.here.values())
+            count = self._pace.size(self._book.to_give, trainers)
             points = None
             if self._asks_here:
                 points = self._ask(min(count, _MOST_ADAPTIVE))
                 count = len(points)
-            elif self._book.enqueued or self._earlier is not None:  # which trainers do not know of
+            elif self._book.enqueued or self._earlier is not None or taker != _HERE:
+                # Of which trainers here do not know; those of another run are told all.
                 known = map(self._point_of, range(*self._book.upcoming(count)))
                 points = [point for point in known if point is not None]
                 count = len(points)
@@ -369,7 +475,19 @@ class _MasterLoop:
             lease = Lease(
                 self._session, grant.lease, grant.start, grant.stop, points, grant.attempt
             )
-            self._ctx.tuples.tput(self._tags.lease, lease)
+            if taker == _HERE:
+                self._ctx.tuples.tput(self._tags.lease, lease)
+            else:
+                self._workers.give(taker, lease)
+
+    def _next_taker(self) -> str | None:
+        """Return who needs a lease most: a worker's name, or `_HERE`; None if all have enough."""
+        trial_s, enough = self._pace.trial_s, _AHEAD
+        if self._workers.here:
+            enough = min(enough, leases_ahead(trial_s))
+        busy = self._leases_here / (enough * self._trainers)
+        busy, taker = min((busy, _HERE), self._workers.least_busy(trial_s))
+        return taker if busy < 1 else None
 
     def _take_over(self, points: list[dict[str, Any]]) -> int:
         """Record the first of the next trials from an earlier sweep, which has their points.
@@ -427,7 +545,11 @@ class _MasterLoop:
         return words.get(self._search.reason or "", "")
 
     def _answer(self, report: IntermediateReport) -> None:
-        goes_on = self._results.add_report(report)
+        if report.trainer >= self._trainers:
+            self._workers.answer(report.trainer, goes_on=self._results.add_report(report))
+            return
+        # Of an earlier session, nobody wants the trial any more.
+        goes_on = report.session == self._session and self._results.add_report(report)
         self._ctx.tuples.tput(self._tags.verdict(report.trainer), goes_on)
 
     def _record(self, outcome: Outcome) -> None:
@@ -437,7 +559,9 @@ class _MasterLoop:
             return
         done = len(outcome.metrics)
         self._pace.observe(done, sum(outcome.seconds))
-        self._pace.at_once, self._saves_models = outcome.at_once, outcome.saves_models
+        self._pace.at_once = outcome.at_once
+        if not outcome.worker:
+            self._saves_models = outcome.saves_models
         records = self._results.records_of(outcome, grant.attempt)
         retried = set()
         if grant.attempt <= self._plan.retries and outcome.reasons:
@@ -480,11 +604,12 @@ class _MasterLoop:
 
     def _stop_if_enough(self) -> None:
         if self._why_over():
-            for _, lease in self._ctx.tuples.collect(self._tags.lease):
-                self._book.came_back(lease.number, 0)
+            self._take_back_unclaimed()
+            self._workers.recall()
 
     def close(self, state: str) -> None:
         """Bring everything to the disk; `state` is how the sweep has ended."""
+        self._workers.close()
         self._output.close(state)
         self._ledger.close()
 

@@ -21,6 +21,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, TypeAlias
 
+from diel import ANY
+
 from ..trial import Trial
 
 Tag: TypeAlias = "tuple[str | int, ...]"
@@ -47,6 +49,13 @@ class Tags:
     def outcome(self) -> Tag:
         """The tag under which outcomes and reports lie."""
         return (self.group, self.trainer, "outcome")
+
+    @property
+    def of_earlier_sessions(self) -> tuple[Any, ...]:
+        """What a master takes out of the tuple space when it starts: orders first, then leases."""
+        any_order = (self.group, self.trainer, "sweep", ANY)
+        any_verdict = (self.group, self.trainer, "verdict", ANY)
+        return any_order, self.lease, self.outcome, self.stops, any_verdict
 
     def verdict(self, copy_index: int) -> Tag:
         """Return the tag of a verdict for one trainer."""
@@ -84,6 +93,8 @@ class SweepOrder:
     """Trials that may have killed a rank in an earlier session: to be run in another process."""
     not_to_try: frozenset[int] = frozenset()
     """Those of them that several ranks, which have no other process, do not try again."""
+    run_session: str = ""
+    """In which start of the run this holds: in others it is out of a checkpoint."""
 
 
 @dataclass(frozen=True)
@@ -136,6 +147,8 @@ class Outcome:
     """What computes there, as `modules.compute` has it; empty where a trainer does not say it."""
     reports: dict[int, list[tuple[int, dict[str, Any]]]] = field(default_factory=dict)
     """The learning curves of trials that have reported something."""
+    worker: str = ""
+    """The worker of another run that ran them; empty if this run did."""
 
 
 @dataclass(frozen=True)

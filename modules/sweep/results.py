@@ -56,7 +56,7 @@ class SweepResults:
         self._seed = seed
         self._absent = dict.fromkeys(search.space.names, "")
         self._own = {"trial", *search.space.names}
-        self._choices_as_text = _choices_as_text(search.space)
+        self._choices_as_text = choices_as_text(search.space)
         self._reports: dict[int, list[tuple[int, dict[str, Any]]]] = {}
         objective = search.objectives[0]
         self.best_rows = BestRows(objective.text, maximise=objective.maximise)
@@ -81,11 +81,7 @@ class SweepResults:
         for step, metrics in record.get("reports", ()):
             with suppress(ObjectiveError):  # of a curve that was reported to no rule
                 self._search.report(record["trial"], step, metrics)
-        parameters = record["parameters"]
-        for name, values in self._choices_as_text.items():
-            if name in parameters:
-                text = repr(parameters[name])
-                parameters[name] = values.get(text, parameters[name])
+        restore_choices(record["parameters"], self._choices_as_text)
         return self.add(record)
 
     def add_report(self, report: IntermediateReport) -> bool:
@@ -134,6 +130,8 @@ class SweepResults:
             }
             if attempt > 1:
                 record["attempt"] = attempt
+            if outcome.worker:
+                record["worker"] = outcome.worker
             if reason:
                 record["reason"] = reason
             if SPLITS in metrics and isinstance(metrics[SPLITS], dict):
@@ -212,7 +210,7 @@ class SweepResults:
         }
 
 
-def _choices_as_text(space: Space) -> dict[str, dict[str, Any]]:
+def choices_as_text(space: Space) -> dict[str, dict[str, Any]]:
     """Return, of each parameter, the choices that a ledger writes as text, such as infinity."""
     found: dict[str, dict[str, Any]] = {}
     for name, dimension in space.dimensions.items():
@@ -223,6 +221,14 @@ def _choices_as_text(space: Space) -> dict[str, dict[str, Any]]:
             if odd:
                 found[name] = odd
     return found
+
+
+def restore_choices(parameters: dict[str, Any], as_text: Mapping[str, Mapping[str, Any]]) -> None:
+    """Put choices in place of the text by which JSON has them, as `choices_as_text` says."""
+    for name, values in as_text.items():
+        if name in parameters:
+            text = repr(parameters[name])
+            parameters[name] = values.get(text, parameters[name])
 
 
 RankingKey: TypeAlias = "tuple[bool, float, int]"

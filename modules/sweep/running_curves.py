@@ -59,18 +59,20 @@ class RunningCurve:
         self._file: IO[bytes] | None = None
         self._trial = -1
         self._curve = LearningCurve()
-        self._due_s = 0.0
+        self._due_s: float | None = None
 
     def begin(self, trial: int, curve: LearningCurve) -> None:
         """Take the curve of the trial that begins."""
-        self._trial, self._curve = trial, curve
-        self._due_s = self._clock() + self._every_s
+        self._trial, self._curve, self._due_s = trial, curve, None
 
     def write_if_due(self) -> None:
         """Write it, if it is time for that; a disk that is full, say, ends no trial."""
-        if self._clock() < self._due_s or self._curve.last is None:
+        now_s = self._clock()
+        if self._due_s is None:  # most trials end before they are looked at: no clock for these
+            self._due_s = now_s + self._every_s
+        if now_s < self._due_s or self._curve.last is None:
             return
-        self._due_s = self._clock() + self._every_s
+        self._due_s = now_s + self._every_s
         text = encode({"trial": self._trial, "curve": self._curve.points}).encode() + b"\n"
         with contextlib.suppress(OSError):
             if self._file is None:

@@ -24,6 +24,7 @@ from typing import Any, Final, Literal, TypeAlias, cast
 
 from diel import whole_lines
 
+from ..problems import meant
 from ..space import Space, SpaceError
 from .ledger import about_of, decision_in, decisions_of, encode
 
@@ -117,17 +118,21 @@ def requests_for(ledger: Path, asked: Iterable[Mapping[str, Any]]) -> list[Reque
     return requests
 
 
+def point_problems(space: Space, parameters: Mapping[str, Any]) -> dict[str, str]:
+    """Say of each parameter that is wrong why; nothing if all are a point of the space."""
+    found = {}
+    for error in space.problems(parameters):
+        name = str(error.parameter)
+        is_known = name in space.dimensions
+        found[name] = error.reason if is_known else f"{error.reason}, {meant(name, space.names)}"
+    return found
+
+
 def point_problem(space: Space, parameters: Mapping[str, Any]) -> str:
-    """Say why parameters are no point of a space; nothing if they are one."""
-    try:
-        space.check(parameters)
-    except SpaceError as error:
-        if error.parameter is not None and error.parameter not in space.dimensions:
-            return f"{error.parameter} is no parameter: there are {', '.join(space.names)}"
-        return f"this is no point of the space: {error}"
-    except (TypeError, ValueError) as error:
-        return f"this is no point of the space: {error}"
-    return ""
+    """Say why parameters are no point of a space, all of it; nothing if they are one."""
+    found = point_problems(space, parameters)
+    said = "; ".join(f"{name}: {reason}" for name, reason in found.items())
+    return f"this is no point of the space: {said}" if said else ""
 
 
 def ask(ledger: Path, requests: Sequence[Request]) -> None:

@@ -30,11 +30,12 @@ from ..report.picture import Picture
 from ..report.plot import Scale
 from ..report.plotly_parts import Figure
 from ..report.sweep import CURVE, DONE, REASON, STATE, STOPPED, TRIAL, Moment, Sweep
-from ..space import Space
+from ..space import Space, SpaceError
 from ..trial import Reports, thinned
 from .ledger import LedgerError, LedgerReader, about_of, as_numbers, record_at, trials_of
 from .output import cell
 from .running_curves import read_running_curves
+from .steering import point_problems
 
 if TYPE_CHECKING:
     from ..report.importance import Importance
@@ -44,6 +45,7 @@ _TABLE_ROWS: Final = 20_000
 """The table has so many trials; of more, the best that come later too."""
 _LEARN_AGAIN: Final = 1.5
 """Importances are computed anew when there are so many times as many trials."""
+_NOT_CHOSEN: Final = object()
 _BEHIND: Final = ("seconds", "trainer", "seed", REASON)
 """Columns of the table behind the metrics."""
 
@@ -61,6 +63,8 @@ class WatchedSweep:
     ----------
     name : str
         Group and module of the master: ``search.master``.
+    space : dict
+        What each parameter may be, as in a workflow file.
     complaint : str
         What was wrong with its files so far, in a line; empty if nothing was.
 
@@ -80,11 +84,12 @@ class WatchedSweep:
         self._trainer = str(about.get("trainer", ""))
         self._of_strategy, self._enqueued, self._decided = _expected(about), 0, 0
         space = about.get("space")
+        self.space = space if isinstance(space, dict) else {}
         sweep = Sweep(
             name=run_dir.name,
             objective=self._text,
             maximise=self._maximise,
-            parameters=list(space) if isinstance(space, dict) else [],
+            parameters=list(self.space),
             expected=self._of_strategy,
             about=f"sweep {self.name}",
         )
@@ -268,6 +273,19 @@ class WatchedSweep:
                 for name, scale, low, high in axes
             )
         ]
+
+    def point_of(self, chosen: Mapping[str, Any]) -> tuple[dict[str, Any], dict[str, str]]:
+        """Return a point with the values that were chosen, and what is wrong, by parameter.
+
+        Values of parameters that a condition switches off are left out.
+        """
+        try:
+            space = Space.parse(self.space)
+        except SpaceError:  # one that JSON cannot say: its master decides
+            return dict(chosen), {}
+        point = space.build(lambda name: chosen.get(name, _NOT_CHOSEN))
+        point = {name: value for name, value in point.items() if value is not _NOT_CHOSEN}
+        return point, point_problems(space, point)
 
     def picture(self) -> Picture:
         """Return what there is to draw."""

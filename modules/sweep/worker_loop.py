@@ -5,6 +5,7 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, closing, contextmanager, nullcontext, suppress
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
@@ -12,7 +13,7 @@ from typing import TYPE_CHECKING, Any, Final
 from diel import describe_error
 
 from ..trial import IsToStop, LearningCurve, OnReport, ShowProgress, Trial, TrialResult, trial_seed
-from .in_flight import InFlightTrials
+from .in_flight import InFlightTrials, take_left_by_dead
 from .leases import TARGET_S
 from .messages import (
     End,
@@ -43,6 +44,7 @@ _LOOK_FOR_STOPS_EVERY_S: Final = 0.25
 def run_trainer(ctx: Context, task: Task, limits: Limits) -> int:
     """Run a trainer of the group until the sweep is over; return how many trials it ran."""
     tags = Tags(ctx.group, ctx.module)
+    ctx.allow_loss()  # the lease of a trainer that dies goes to another one
     copies = ctx.copies_of.get(ctx.module, 1)
     curve = RunningCurve(ctx.run_dir, tags, ctx.copy_index, copies)
     with closing(Progress(ctx.progress, curve)) as progress:
@@ -98,7 +100,7 @@ def run_leases(
                 ctx.tuples.tput(tags.outcome, _save_model(lease, runner))
                 continue
             order = orders.get(lease.session) or _order(ctx, tags, lease.session)
-            if order is None:
+            if order is None or order.run_session != ctx.session:
                 continue  # of a session that has ended
             orders = {order.session: order}
             if stops is not None:
@@ -107,6 +109,12 @@ def run_leases(
             several = (
                 getattr(runner, "at_once", 1) > 1 and lease.stop - lease.start > 1 and not on_report
             )
+            if quarantine and ctx.lost_ranks:
+                numbers = range(lease.start, lease.stop)
+                left = take_left_by_dead(ctx.run_dir, tags, ctx.copy_index, numbers)
+                if left:
+                    ctx.log.warning("%s on a rank that died: in a process of its own", _named(left))
+                    order = replace(order, quarantined=order.quarantined | left)
             suited: AbstractContextManager[TrialRunner] = nullcontext(runner)
             if quarantine and any(lease.start <= trial < lease.stop for trial in order.quarantined):
                 suited, several = quarantine(order), False
@@ -132,6 +140,13 @@ def run_leases(
                 ctx.log.warning("trial %d failed: %s", trial, outcome.reasons[trial])
                 if detail:
                     print(detail, flush=True)
+
+
+def _named(trials: frozenset[int]) -> str:
+    numbers = sorted(trials)
+    if len(numbers) == 1:
+        return f"trial {numbers[0]} was under way"
+    return f"trials {numbers[0]} to {numbers[-1]} were under way"
 
 
 def _run_lease(

@@ -27,7 +27,7 @@ else:
 # import each other.
 LAYERS = {
     "diel": """
-        errors frozen processes run text
+        errors exit_codes frozen processes run text
         plugins
         comm workflow
         tuples
@@ -80,12 +80,13 @@ LAYER_OF = {
     for name in line.split()
 }
 # Those on which packages of the same layer may stand too.
-GROUND = {"diel.errors", "diel.frozen", "diel.processes", "diel.text"}
+GROUND = {"diel.errors", "diel.exit_codes", "diel.frozen", "diel.processes", "diel.text"}
 # In no layer: they import what is asked of them, when it is asked.
 ROOTS = {"diel/__init__.py", "diel/__main__.py", "dnn/__init__.py", "modules/__init__.py"}
 
 # Who starts or speaks MPI. Others name its types at most, in TYPE_CHECKING blocks.
 MPI_FILES = {
+    "diel/comm/dead_ranks.py",
     "diel/comm/direct.py",
     "diel/comm/mailbox.py",
     "diel/comm/mpi.py",

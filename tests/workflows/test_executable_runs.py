@@ -210,7 +210,7 @@ def test_a_rank_that_is_killed_leaves_no_process_of_its_program(tmp_path: Path) 
         began_s = time.monotonic()
         _, stderr = run.communicate(timeout=PATIENCE_S)
     assert run.returncode == 1
-    assert "ended without a word" in stderr
+    assert "was killed by SIGKILL" in stderr
     assert time.monotonic() - began_s < 15
     for pid in (*pids, supervisor):
         assert wait_for(lambda pid=pid: True if not is_alive(pid) else None, 10), pid

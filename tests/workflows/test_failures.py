@@ -25,6 +25,8 @@ from support import (
     workflow,
 )
 
+from diel.exit_codes import NOT_FINISHED, STOPPED
+
 MODULES = """\
 import os, sys, time
 
@@ -240,21 +242,33 @@ def test_a_deadlock_is_explained_within_seconds(servers: int, tmp_path: Path) ->
     assert failures(tmp_path) == []
 
 
-@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGHUP])
-def test_a_signal_stops_the_run_and_its_children(number: signal.Signals, tmp_path: Path) -> None:
+@pytest.mark.parametrize(
+    ("number", "exit_code"),
+    [
+        (signal.SIGINT, STOPPED),
+        (signal.SIGHUP, STOPPED),
+        (signal.SIGTERM, NOT_FINISHED),
+        (signal.SIGUSR1, NOT_FINISHED),
+    ],
+)
+def test_a_signal_stops_the_run_and_its_children(
+    number: signal.Signals, exit_code: int, tmp_path: Path
+) -> None:
     marker = f"{60 + os.getpid() % 1000 / 1000:.3f}"  # finds our own children again
     toml = one_group(
         entry("waiter", "waits"), program("sleeper", "sh", "-c", f"sleep {marker} & sleep {marker}")
     )
-    workflow(tmp_path, toml, m=MODULES)
+    workflow(tmp_path, f'[workflow]\ncheckpoint_every = "1 h"\n{toml}', m=MODULES)
     with started_diel("run", "w.toml", cwd=tmp_path) as process:
         wait_until(lambda: _running(marker))
         process.send_signal(number)
         stdout, stderr = process.communicate(timeout=10)
-    assert process.returncode == 130, stderr
+    assert process.returncode == exit_code, stderr
     assert "was stopped" in stdout
     assert not _running(marker)
-    assert journal(tmp_path)[-1]["exit_code"] == 130
+    records = journal(tmp_path)
+    assert records[-1]["exit_code"] == exit_code
+    assert "CheckpointSaved" in [record["event"] for record in records]
 
 
 @pytest.mark.parametrize("what", ["the folder", "the journal"])
@@ -308,7 +322,7 @@ def test_a_killed_rank_is_reported(end: str, tmp_path: Path) -> None:
         assert told in finished.stderr
         assert "launcher |" not in finished.stderr
     else:
-        assert "ended without a word" in finished.stderr
+        assert "was killed by SIGKILL" in finished.stderr
         assert "launcher |" in finished.stderr
 
 

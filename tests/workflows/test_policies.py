@@ -151,7 +151,7 @@ def test_copies_start_again_on_clean_ranks(tmp_path: Path) -> None:
     }
     (flaky,) = records(tmp_path, "CopyFinished", module="flaky")
     assert flaky["attempt"] == 3
-    assert 'went on without a copy that failed (on_failure = "continue")' in finished.stdout
+    assert "went on without a copy that failed:" in finished.stdout
     assert "holder.0 (group held, 2 attempts): ValueError: with a claim" in finished.stdout
     assert "shares.1 failed at attempt 1, starts again, with all copies" in finished.stdout
     assert finished.stderr == ""

@@ -96,3 +96,19 @@ def test_a_file_of_somebody_else_is_left_alone(tmp_path: Path) -> None:
     with pytest.raises(SweepCallError, match=r"mine.toml is there, and was not written by diel"):
         diel.sweep("./mine.py:train", {"x": [1]}, folder=tmp_path, name="mine")
     assert (tmp_path / "mine.toml").read_text() == "[workflow]\n"
+
+
+def test_files_of_an_earlier_sweep_of_that_name_stay(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    ran: list[Path] = []
+    monkeypatch.setattr("diel.sweeping._run", lambda arguments, file, runs, spec: ran.append(file))
+
+    def sweep(rates: list[float]) -> None:
+        diel.sweep("./mine.py:train", {"x": rates}, folder=tmp_path, name="mine")
+
+    for rates in ([1.0], [2.0], [1.0], [2.0]):
+        sweep(rates)
+    assert [file.name for file in ran] == ["mine.toml", "mine-2.toml", "mine.toml", "mine-2.toml"]
+    assert "[1.0]" in ran[0].read_text()
+    assert 'name = "mine-2"' in ran[1].read_text()

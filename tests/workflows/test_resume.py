@@ -110,9 +110,11 @@ def test_a_run_that_failed_goes_on_from_its_last_checkpoint(tmp_path: Path, how:
 
 def test_a_run_that_was_stopped_goes_on_with_another_number_of_ranks(tmp_path: Path) -> None:
     file = started(tmp_path, "wait")
-    with started_diel("run", file, cwd=tmp_path) as process:
+    again = ("run", file, "--run-dir", "runs/here")
+    with started_diel(*again, cwd=tmp_path) as process:
         wait_until(lambda: (tmp_path / "waiting").exists())
         directory = run_dir(tmp_path)
+        assert directory.name == "here"
         too_early = diel("run", "--resume", directory, cwd=tmp_path)
         assert too_early.status == 2
         assert "is being written: a run goes on there" in too_early.output
@@ -121,6 +123,9 @@ def test_a_run_that_was_stopped_goes_on_with_another_number_of_ranks(tmp_path: P
     resumed = mpirun_diel(5, "run", "--resume", directory, cwd=tmp_path)
     assert resumed.status == 0, resumed.output
     check_result(tmp_path)
+    once_more = diel(*again, cwd=tmp_path)
+    assert once_more.status == 0
+    assert "has finished: nothing is left to run" in once_more.output
 
 
 def test_what_cannot_be_resumed_is_said(tmp_path: Path) -> None:

@@ -1,31 +1,18 @@
-"""Sweeps under MPI: killed at random moments and resumed, trainers that die, several ranks each."""
+"""Sweeps under MPI: trials and trainers that die, several ranks each."""
 
 from __future__ import annotations
 
-import csv
 import json
-import os
-import random
-import signal
-import subprocess
-import sys
-import time
-from collections import Counter
 from pathlib import Path
 from typing import Any
 
-import pytest
 from support import diel, journal, mpirun_diel, results, run_dir, workflow
-
-KILLS = int(os.environ.get("DIEL_SWEEP_KILLS", "6"))
-"""How often the job is killed; set it to 100, say, for a longer test."""
 
 TRAINER = """
 import ctypes, os, time
 def train(parameters, report):
     with open(report.folder / "tried.txt", "a") as file:
         file.write(f"{report.trial}\\n")
-    time.sleep(report.options.get("seconds", 0))
     return {"score": -abs(parameters["x"] - 7) + report.seed * 1e-12}
 
 def dangerous(parameters, report):
@@ -85,104 +72,6 @@ def trials(folder: Path) -> list[dict[str, Any]]:
     return [json.loads(line) for line in path.read_text().splitlines()[1:]]
 
 
-def same(records: list[dict[str, Any]]) -> list[Any]:
-    keys = ("trial", "state", "parameters", "metrics", "seed")
-    return sorted([[record[key] for key in keys] for record in records], key=lambda one: one[0])
-
-
-# -- killed and resumed ---------------------------------------------------------------------------
-
-
-def family(pid: int) -> list[int]:
-    """Return a process and all that it has started."""
-    children: dict[int, list[int]] = {}
-    for status in Path("/proc").glob("[0-9]*/stat"):
-        try:
-            fields = status.read_text().rpartition(")")[2].split()
-        except OSError:
-            continue
-        children.setdefault(int(fields[1]), []).append(int(status.parent.name))
-    found = [pid]
-    for one in found:
-        found += children.get(one, [])
-    return found
-
-
-def kill(process: subprocess.Popen[bytes]) -> None:
-    """Kill a job as a machine does that goes down: all its processes at once."""
-    for one in family(process.pid):
-        try:
-            os.kill(one, signal.SIGKILL)
-        except ProcessLookupError:
-            continue
-    process.wait()
-
-
-def recorded(folder: Path) -> set[int]:
-    try:
-        path = run_dir(folder) / "sweeps" / "search.master" / "trials.jsonl"
-        lines = path.read_bytes().split(b"\n")[1:-1]
-    except (OSError, ValueError):
-        return set()
-    return {json.loads(line)["trial"] for line in lines}
-
-
-@pytest.mark.slow
-def test_a_sweep_that_is_killed_again_and_again_is_as_if_it_had_not_been(tmp_path: Path) -> None:
-    space = "x = { from = 0, to = 299, step = 1 }"
-    undisturbed, killed = tmp_path / "undisturbed", tmp_path / "killed"
-    for folder in (undisturbed, killed):
-        folder.mkdir()
-        sweep(folder, space, options="options = { seconds = 0.01 }")
-    finished = diel("run", "w.toml", cwd=undisturbed)
-    assert finished.status == 0, finished.output
-    expected = same(trials(undisturbed))
-    assert len(expected) == 300
-
-    moments = random.Random(1)
-    count = 0
-    command = ["run", "w.toml"]
-    done: set[int] = set()
-    tried_when_done = Counter[int]()
-    while True:
-        process = subprocess.Popen(
-            [sys.executable, "-m", "diel", *command],
-            cwd=killed,
-            stdin=subprocess.DEVNULL,
-            stdout=subprocess.DEVNULL,
-            stderr=subprocess.DEVNULL,
-            start_new_session=True,
-        )
-        if count >= KILLS:
-            assert process.wait(60) == 0
-            break
-        # It is killed a moment after it has recorded something new, or had the time to.
-        deadline_s = time.monotonic() + 20
-        while len(recorded(killed)) <= len(done) and time.monotonic() < deadline_s:
-            if process.poll() is not None:
-                break
-            time.sleep(0.01)
-        time.sleep(moments.uniform(0, 1.2 / KILLS))
-        kill(process)
-        count += 1
-        now = recorded(killed)
-        assert done <= now  # nothing that was recorded is lost
-        tried = Counter(map(int, (killed / "tried.txt").read_text().split()))
-        for trial in done:  # nothing that was recorded has run again
-            assert tried[trial] == tried_when_done[trial]
-        done, tried_when_done = now, tried
-        command = ["run", "--resume", str(run_dir(killed))]
-    assert 0 < len(done) < 300
-    records = trials(killed)
-    assert len(records) == 300  # each exactly once
-    assert same(records) == expected
-    with (run_dir(killed) / "results.csv").open(newline="") as file:
-        rows = list(csv.DictReader(file))
-    assert sorted(int(row["trial"]) for row in rows) == list(range(300))
-    assert journal(killed)[-1]["event"] == "RunEnded"
-    assert sum(one["event"] == "RunResumed" for one in journal(killed)) == KILLS
-
-
 # -- trainers in trouble --------------------------------------------------------------------------
 
 
@@ -209,14 +98,15 @@ def test_a_trial_in_a_process_of_its_own_may_die_in_any_way(tmp_path: Path) -> N
     assert not any(Path(f"/proc/{pid}").exists() for pid in own)  # nobody is left
 
 
-@pytest.mark.parametrize(
-    ("kind", "reason"),
-    [("segfault", "died by SIGSEGV"), ("leaves", "ended by itself with status 3")],
-)
-def test_a_trial_that_kills_its_rank_is_named_and_then_passed_over(
-    kind: str, reason: str, tmp_path: Path
-) -> None:
-    sweep(tmp_path, f'kind = ["fine", "{kind}", "good"]', "dangerous")
+def check_passed_over(folder: Path, reason: str) -> None:
+    records = sorted(trials(folder), key=lambda one: one["trial"])
+    assert [one["state"] for one in records] == ["finished", "failed", "finished"]
+    assert records[1]["reason"] == reason
+    assert list((run_dir(folder) / "sweeps").glob("*.under-way")) == []
+
+
+def test_a_trial_that_kills_its_rank_is_named_and_then_passed_over(tmp_path: Path) -> None:
+    sweep(tmp_path, 'kind = ["fine", "segfault", "good"]', "dangerous")
     finished = diel("run", "w.toml", cwd=tmp_path)
     assert finished.status == 1
     assert "trial 1 was under way on trainer." in finished.stderr
@@ -224,10 +114,17 @@ def test_a_trial_that_kills_its_rank_is_named_and_then_passed_over(
     assert f"diel run --resume {run_dir(tmp_path)} goes on" in finished.stderr
     finished = diel("run", "--resume", str(run_dir(tmp_path)), cwd=tmp_path)
     assert finished.status == 0, finished.output
-    records = sorted(trials(tmp_path), key=lambda one: one["trial"])
-    assert [one["state"] for one in records] == ["finished", "failed", "finished"]
-    assert records[1]["reason"] == reason
-    assert list((run_dir(tmp_path) / "sweeps").glob("*.under-way")) == []
+    check_passed_over(tmp_path, "died by SIGSEGV")
+
+
+def test_a_trial_that_kills_its_rank_is_passed_over_after_a_restart(tmp_path: Path) -> None:
+    file = sweep(tmp_path, 'kind = ["fine", "leaves", "good"]', "dangerous")
+    file.write_text(f"[workflow]\nrestarts = 5\n{file.read_text()}")
+    finished = diel("run", "w.toml", cwd=tmp_path)
+    assert finished.status == 0, finished.output
+    assert "crashed: os._exit(3) at" in finished.stdout
+    assert "restarted once" in finished.stdout
+    check_passed_over(tmp_path, "ended by itself with status 3")
 
 
 def test_a_trainer_may_have_several_ranks(tmp_path: Path) -> None:
@@ -265,5 +162,5 @@ def run(ctx):
     finished = mpirun_diel(5, "run", "w.toml", cwd=tmp_path)
     assert finished.status == 0, finished.output
     assert (tmp_path / "failed").exists()
-    assert [one[0] for one in same(trials(tmp_path))] == list(range(40))
+    assert sorted(one["trial"] for one in trials(tmp_path)) == list(range(40))
     assert len((tmp_path / "tried.txt").read_text().split()) == 40

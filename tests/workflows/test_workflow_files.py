@@ -57,7 +57,7 @@ def test_mnist_reaches_98_percent(tmp_path: Path) -> None:
     once_is_enough()
     if not (DATA / "mnist").exists():
         pytest.skip(f"there is no {DATA / 'mnist'}; set DIEL_DATA")
-    file = WORKFLOWS / "mnist_mlp.toml"
+    file = shortened("mnist_mlp.toml", tmp_path, epochs="5")
     finished = diel("run", file, cwd=tmp_path, environment={"DIEL_DATA": str(DATA)})
     assert finished.status == 0, finished.output
     (row,) = results(tmp_path)
@@ -159,7 +159,7 @@ def test_pipeline_hands_a_file_to_an_executable(tmp_path: Path) -> None:
 def test_digits_sweep_is_good_and_the_same_for_any_number_of_ranks(tmp_path: Path) -> None:
     pytest.importorskip("sklearn", reason="the digits come with scikit-learn")
     tables = []
-    file = WORKFLOWS / "digits_grid.toml"
+    file = shortened("digits_grid.toml", tmp_path, epochs="8")
     for name, start, trainers in [
         ("one", partial(mpirun_diel, 4, "run", file), [1]),
         ("three", partial(diel, "run", "-n", 6, file), [2, 3]),

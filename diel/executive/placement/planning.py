@@ -1,7 +1,7 @@
 """How many copies each module has, which ranks serve whom, and which ranks have GPUs.
 
 All of it is fixed before the first group starts: by rank 0 for the nodes that it finds, by ``diel
-check`` and ``diel sbatch`` for nodes that they are told of.
+check`` and ``diel batch`` for nodes that they are told of.
 """
 
 from __future__ import annotations

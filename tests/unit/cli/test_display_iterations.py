@@ -127,7 +127,7 @@ def test_failures_that_do_not_end_the_run_are_told_as_they_happen_and_at_the_end
     assert "a.1 failed at attempt 1, starts again: ValueError: it diverged" in lines
     assert "a.1 failed, the run goes on without it: ValueError: it diverged" in lines
     warning = next(line for line in lines if line.startswith("warning"))
-    assert warning.endswith('went on without 12 copies that failed (on_failure = "continue"):')
+    assert warning.endswith("went on without 12 copies that failed:")
     where = "group loop, iteration 4 of 50, in iteration 1, 2 attempts"
     assert f"  a.1 ({where}): ValueError: it diverged" in lines
     assert "  ... and 2 more, in the journal" in lines

@@ -70,7 +70,7 @@ def test_a_live_run(live: LiveDisplay, journal: Journal) -> None:
     assert live.refresh() is None
     text = drawn(live)
     assert "study on 4 ranks" in text
-    assert "g running 0/3 copies" in " ".join(text.split())
+    assert "g running 0 of 3 copies finished" in " ".join(text.split())
     assert "h waiting" in " ".join(text.split())
     assert "1/2" in text
     assert "best accuracy 0.5" in text

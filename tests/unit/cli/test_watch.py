@@ -115,7 +115,7 @@ def test_a_run_that_goes_on(run: Run, capsys: pytest.CaptureFixture[str]) -> Non
     text = words(capsys.readouterr().out)
     assert text.startswith("study on 6 ranks, 0.")
     assert "▸ outer iteration 2 of 2" in text
-    assert "▸ g iteration 3 of 3 0/3 copies" in text
+    assert "▸ g iteration 3 of 3 0 of 3 copies finished" in text
     assert "· h waiting" in text
     assert "master.0 rank 2" in text
     assert "waits: tget('result'), 7." in text

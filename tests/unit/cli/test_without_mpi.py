@@ -106,8 +106,8 @@ def test_a_workflow_can_be_checked(python: list[str], tmp_path: Path, name: str)
     assert finished.stderr == ""
 
 
-# All but four: "run" starts ranks, as "sweep" of a file does, "tuple" works within a run, "gui"
-# serves until it is ended, and "compare" wants sweeps that have run: test_compare.py has some.
+# All but five: "run" and "join" start ranks, as "sweep" of a file does, "tuple" works within a
+# run, "gui" serves until it is ended, and "compare" wants sweeps: test_compare.py has some.
 RUN_NOTHING = [
     (["check", "hello.toml", "--per-node", "2"], "the executive"),
     (["completion", "bash"], "complete -F _diel diel"),
@@ -120,18 +120,22 @@ RUN_NOTHING = [
     (["report", "RUN"], "report.html"),
     (["runs"], "no runs in runs"),
     (["sbatch", "hello.toml"], "#SBATCH --ntasks=5"),
+    (["batch", "hello.toml", "--scheduler", "pbs"], "#PBS -l select=5:"),
     (["schema"], "draft-07"),
     (["schema", "--format", "markdown"], "## `[[module]]`"),
     (["sweep", "--dry-run", "sweep.toml"], "trial 0 took"),
     (["trace", "RUN"], "trace.json: open it"),
     (["watch", "--once", "RUN"], "accuracy"),
+    (["workers", "RUN"], "no workers of other runs"),
 ]
 
 
-def test_all_but_four_commands_run_nothing() -> None:
+def test_all_but_five_commands_run_nothing() -> None:
     missing = {command.name for command in COMMANDS} - {one[0] for one, _ in RUN_NOTHING}
-    assert missing == {"compare", "gui", "run", "tuple"}
-    assert "All but `run`, and `sweep` of a file, work on a login node without MPI" in README
+    assert missing == {"compare", "gui", "join", "run", "tuple"}
+    assert (
+        "All but `run`, `join`, and `sweep` of a file, work on a login node without MPI" in README
+    )
 
 
 # Each command in a process of its own, with nothing of ours imported but the command line: these

@@ -6,6 +6,7 @@ from pathlib import Path
 import pytest
 
 from diel.executive.checkpoints import Checkpoints
+from diel.executive.messages import StateSaved
 from diel.run.directory import RunDirectory
 from diel.run.journal import JournalReader
 from diel.run.recorder import Recorder
@@ -73,6 +74,54 @@ def test_they_take_a_twentieth_of_the_time_at_most(recorder: Recorder) -> None:
     assert not checkpoints.is_due()
     clock.now_s = ended_s + 9.6
     assert checkpoints.is_due()
+
+
+def test_one_is_due_by_time_and_for_a_state(recorder: Recorder) -> None:
+    clock = Clock()
+    tuples = TupleClient(LocalTransport())
+    seldom = Checkpoints(recorder, lambda: tuples, clock=clock)
+    often = Checkpoints(recorder, lambda: tuples, every_s=300, clock=clock)
+    assert not often.is_due_by_time()
+    clock.now_s += 300
+    assert often.is_due_by_time()
+    often.save()
+    assert not often.is_due_by_time()
+    clock.now_s += 1e6
+    assert not seldom.is_due_by_time()
+    seldom.note_state(StateSaved("solver.0.0.work.0_1.zip"))
+    assert seldom.is_due_by_time()
+    clock.step_s = 0.5
+    seldom.save()
+    seldom.note_state(StateSaved("solver.0.0.work.0_2.zip"))
+    assert not seldom.is_due_by_time()  # they would take more than their share
+
+
+def test_states_are_kept_as_long_as_a_checkpoint_needs_them(recorder: Recorder) -> None:
+    tuples = TupleClient(LocalTransport())
+    folder = recorder.directory.states
+    folder.mkdir()
+    checkpoints = Checkpoints(recorder, lambda: tuples, states=["a.0.0.work.0_1.zip"])
+
+    def note(name: str) -> None:
+        (folder / name).touch()
+        checkpoints.note_state(StateSaved(name))
+
+    def kept() -> list[str]:
+        return sorted(file.name for file in folder.iterdir())
+
+    (folder / "a.0.0.work.0_1.zip").touch()
+    for version in (1, 2):
+        note(f"b.0.0.loop.3_{version}.zip")
+    checkpoints.save(lambda: note("a.0.0.work.0_2.zip"))  # which is heard of just in time
+    assert kept() == ["a.0.0.work.0_1.zip", "a.0.0.work.0_2.zip", "b.0.0.loop.3_2.zip"]
+    checkpoints.forget_states("loop")  # its iteration has finished
+    checkpoints.save()
+    assert kept() == ["a.0.0.work.0_2.zip", "b.0.0.loop.3_2.zip"]
+    checkpoints.save()
+    assert kept() == ["a.0.0.work.0_2.zip"]
+    *_, last = JournalReader(recorder.directory.journal).new_records()
+    assert isinstance(last, CheckpointSaved)
+    assert last.states == ["a.0.0.work.0_2.zip"]
 
 
 def test_a_full_disk_is_asked_again_later(

@@ -54,6 +54,29 @@ def test_other_implementations_need_no_flags(implementation: str, as_root: bool)
     assert line(implementation, ranks=9, as_root=as_root) == ["/bin/mpiexec", "-n", "9"]
 
 
+@pytest.mark.parametrize(
+    ("implementation", "words"),
+    [
+        ("Open MPI", ["--host", "n1:3,n2:1"]),
+        ("MPICH", ["-hosts", "n1:3,n2:1"]),
+        (launch.SLURM, ["--nodelist=n1,n2", "--nodes=2"]),
+    ],
+)
+def test_on_chosen_hosts(implementation: str, words: list[str]) -> None:
+    chosen = line(implementation, hosts=[("n1", 3), ("n2", 1)])
+    assert " ".join(words) in " ".join(chosen)
+    assert not set(words) & set(line(implementation))
+
+
+def test_hosts_that_answer_are_told_from_those_that_do_not(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(launch, "_ANSWERS_S", (0.3, 0.7))
+    script = 'case "$*" in *n2*) exit 1;; *n3*) sleep 60;; esac; for last; do :; done; exec "$last"'
+    mpiexec = launch.Mpiexec(program(tmp_path / "bin", "mpiexec", script), "MPICH", False)
+    assert mpiexec.answering(["n1", "n2", "n3"]) == {"n1": True, "n2": False, "n3": False}
+
+
 def test_open_mpi_does_not_bind() -> None:
     assert line() == ["/bin/mpiexec", "-n", "4", "--bind-to", "none"]
 
@@ -321,7 +344,13 @@ def test_outside_of_a_batch_job_all_ranks_are_here() -> None:
 
 @pytest.mark.parametrize(
     "name",
-    ["SLURM_JOB_ID", "PBS_NODEFILE", "PRTE_MCA_prte_default_hostfile", "HYDRA_HOST_FILE"],
+    [
+        "SLURM_JOB_ID",
+        "PBS_NODEFILE",
+        "FLUX_URI",
+        "PRTE_MCA_prte_default_hostfile",
+        "HYDRA_HOST_FILE",
+    ],
 )
 def test_in_a_batch_job_ranks_may_be_elsewhere(name: str) -> None:
     assert not launch.is_one_machine({name: "1", "CUDA_VISIBLE_DEVICES": "0"})
@@ -331,7 +360,7 @@ def test_in_a_batch_job_ranks_may_be_elsewhere(name: str) -> None:
 
 
 @pytest.mark.parametrize(
-    ("slurm", "ranks"),
+    ("environment", "ranks"),
     [
         ({}, 1),
         # A batch script, whose variables are those of the job; srun --pty with one task.
@@ -340,17 +369,28 @@ def test_in_a_batch_job_ranks_may_be_elsewhere(name: str) -> None:
         ({"SLURM_PROCID": "3", "SLURM_NTASKS": "8", "SLURM_STEP_NUM_TASKS": "8"}, 8),
         # Open MPI starts its daemons by srun: ranks have the variables of theirs.
         ({"SLURM_PROCID": "1", "SLURM_STEP_NUM_TASKS": "2"}, 8),
+        ({"OMPI_COMM_WORLD_SIZE": "1", "SLURM_PROCID": "1", "SLURM_STEP_NUM_TASKS": "2"}, 1),
+        ({"PMI_SIZE": "many"}, 1),
     ],
 )
-def test_tasks_that_may_run(slurm: dict[str, str], ranks: int) -> None:
-    check_that_tasks_are_ranks(slurm, ranks)
+def test_tasks_that_may_run(environment: dict[str, str], ranks: int) -> None:
+    check_that_tasks_are_ranks(environment, ranks)
 
 
-def test_of_tasks_that_are_no_ranks_the_first_says_so() -> None:
-    slurm = {"SLURM_PROCID": "0", "SLURM_NTASKS": "8", "SLURM_STEP_NUM_TASKS": "8"}
-    with pytest.raises(LaunchError, match=r"8 processes.*--mpi=pmix.*--launcher mpiexec") as caught:
-        check_that_tasks_are_ranks(slurm)
+@pytest.mark.parametrize(
+    ("size", "rank", "words"),
+    [
+        ("SLURM_STEP_NUM_TASKS", "SLURM_PROCID", "srun has .*--mpi=pmix.* leave it to diel run"),
+        ("FLUX_JOB_SIZE", "FLUX_TASK_RANK", "flux run has .* -o pmi=pmix"),
+        ("OMPI_COMM_WORLD_SIZE", "OMPI_COMM_WORLD_RANK", "mpiexec has .* another MPI"),
+        ("PMI_SIZE", "PMI_RANK", "mpiexec has .* another MPI"),
+    ],
+)
+def test_of_tasks_that_are_no_ranks_the_first_says_so(size: str, rank: str, words: str) -> None:
+    with pytest.raises(LaunchError, match=words) as caught:
+        check_that_tasks_are_ranks({size: "8", rank: "0"})
     assert "\n" not in str(caught.value)
+    assert "8 processes" in str(caught.value)
     with pytest.raises(SystemExit) as ended:
-        check_that_tasks_are_ranks({**slurm, "SLURM_PROCID": "7"})
+        check_that_tasks_are_ranks({size: "8", rank: "7"})
     assert ended.value.code == 2

@@ -32,6 +32,7 @@ class Heard:
         self.time_table.note_order(PLAN)
         recorder: Any = SimpleNamespace(record=self.records.append)
         self.status = StatusWriter(RunDirectory(folder), self.waits)
+        self.states: list[Any] = []
         self.listener = Listener(
             recorder,
             (SERVER, FIRST, SECOND),
@@ -40,6 +41,7 @@ class Heard:
             waits=self.waits,
             status=self.status,
             time_table=self.time_table,
+            state_saved=self.states.append,
         )
 
     def hear(self, report: Any, rank: int = FIRST) -> Any:
@@ -71,7 +73,9 @@ def test_what_is_only_noted(heard: Heard) -> None:
     assert heard.hear(messages.Recorded(progress)) is None
     assert heard.hear(messages.ServerStatus(1, 2, 3), SERVER) is None
     assert heard.hear(messages.RankStopped(7)) is None
-    assert heard.records == [progress]
+    saved = messages.StateSaved("a.0.0.g.0_1.zip")
+    assert heard.hear(saved) is None
+    assert (heard.records, heard.states) == ([progress], [saved])
 
 
 def test_progress_goes_to_the_status_and_now_and_then_to_the_journal(

@@ -12,6 +12,8 @@ from diel.executive.events import (
     Instruction,
     LeaveTimedOut,
     LookForTag,
+    RanksDied,
+    RanksSilent,
     RestartCopies,
     StartGroup,
     StopAsked,
@@ -19,9 +21,10 @@ from diel.executive.events import (
     TagLooked,
     TimeLimitPassed,
 )
-from diel.executive.messages import ModuleCommAsked, RankFailed, RankFinished, RankLeft
+from diel.executive.messages import LossAllowed, ModuleCommAsked, RankFailed, RankFinished, RankLeft
 from diel.executive.plans import CopyPlan, GroupPlan, ModulePlan
 from diel.executive.scheduler import Scheduler
+from diel.exit_codes import STOPPED
 from diel.run.records import (
     CopiesRestarted,
     CopyFinished,
@@ -33,6 +36,7 @@ from diel.run.records import (
     LeaveIgnored,
     ModuleCommMade,
     ModuleFailed,
+    RanksLost,
     StopOrdered,
 )
 
@@ -141,7 +145,7 @@ def test_a_stop_that_was_asked_for_has_no_culprit() -> None:
     scheduler.start()
     assert scheduler.handle(StopAsked("enough")) == [
         StopOrdered(reason="enough"),
-        StopRun("enough", is_failure=False),
+        StopRun("enough", exit_code=STOPPED),
     ]
 
 
@@ -514,3 +518,87 @@ def test_the_end_of_a_group_starts_all_that_waited_for_it_and_what_is_around() -
     scheduler = Scheduler(groups, [2, 3, 4])
     names = run_all(scheduler, scheduler.start())
     assert names == [f"{name}[{i}, 0]" for i in (0, 1) for name in "abc"]
+
+
+# -- ranks that are lost --------------------------------------------------------------------------
+
+
+def sweep_of(trainers: int, **more: Any) -> tuple[Scheduler, list[CopyPlan]]:
+    """Return a group of a master and trainers that has started, and its copies."""
+    plan = group("g", ("master", 1, 1), ("trainer", trainers, 1), **more)
+    scheduler = Scheduler([plan], range(2, 3 + trainers))
+    (start,) = started(scheduler.start())
+    for copy in start.copies[1:]:
+        assert scheduler.handle(LossAllowed(copy.serial)) == []
+    return scheduler, list(start.copies)
+
+
+def test_a_run_goes_on_without_a_copy_that_can_be_missed() -> None:
+    scheduler, (master, first, second) = sweep_of(2)
+    lost, given_up = scheduler.handle(RanksDied({3: "n1"}))
+    assert lost == RanksLost(
+        ranks=[3],
+        hosts=["n1"],
+        explanation="rank 3 died, and the run goes on\nrank 3 on n1: trainer.0",
+        policy="continue",
+    )
+    assert given_up == CopyGivenUp(**first.place, error="rank 3 died")
+    assert scheduler.running_ranks == {2, 4}
+    finish(scheduler, master)
+    assert finish(scheduler, second)[-2:] == [GroupFinished(group="g"), EndRun()]
+    assert scheduler.free_ranks == (2, 4)
+
+
+@pytest.mark.parametrize(("rank", "runs_on"), [(2, "master.0"), (1, "a tuple server")])
+def test_a_rank_that_cannot_be_missed_ends_the_run(rank: int, runs_on: str) -> None:
+    scheduler, _ = sweep_of(2)
+    assert scheduler.handle(RanksDied({rank: "n1"})) == [
+        RanksLost(
+            ranks=[rank],
+            hosts=["n1"],
+            explanation=f"rank {rank} died\nrank {rank} on n1: {runs_on}",
+        ),
+        StopOrdered(reason=f"rank {rank} died"),
+        StopRun(f"rank {rank} died"),
+    ]
+
+
+def test_a_rank_that_nothing_runs_on_is_not_given_out_again() -> None:
+    scheduler = Scheduler([group("g", ("a", 1, 1))], range(2, 5))
+    scheduler.start()
+    (lost,) = scheduler.handle(RanksDied({4: "n1"}))
+    assert isinstance(lost, RanksLost)
+    assert lost.explanation.endswith("rank 4 on n1: no module at this moment")
+    assert not lost.stops_run
+    assert scheduler.free_ranks == (3,)
+
+
+def test_the_last_copy_of_a_module_cannot_be_missed() -> None:
+    scheduler, _ = sweep_of(2)
+    assert not scheduler.stopping
+    scheduler.handle(RanksDied({4: "n1"}))
+    assert not scheduler.stopping
+    scheduler.handle(RanksDied({3: "n1"}))
+    assert scheduler.stopping
+
+
+def test_a_group_that_needs_more_ranks_than_are_left_ends_the_run() -> None:
+    scheduler, (master, _, second) = sweep_of(2, iterations=2)
+    scheduler.handle(RanksDied({3: "n1"}))
+    finish(scheduler, master)
+    lost, *_ = (one for one in finish(scheduler, second) if isinstance(one, RanksLost))
+    assert lost.explanation == "group 'g' needs 3 ranks, 2 are left"
+    assert (lost.ranks, lost.stops_run) == ([3], True)
+    assert scheduler.stopping
+
+
+def test_ranks_that_are_silent_end_the_run() -> None:
+    scheduler, _ = sweep_of(2)
+    lost, *_ = scheduler.handle(RanksSilent({3: "n1", 4: "n1"}, 30.0, "12:00:00"))
+    assert isinstance(lost, RanksLost)
+    assert lost.explanation.splitlines() == [
+        "host n1 has not been heard of for 30.0 s, since 12:00:00",
+        "rank 3 on n1: trainer.0",
+        "rank 4 on n1: trainer.1",
+    ]
+    assert scheduler.stopping

@@ -7,6 +7,7 @@ from hypothesis import strategies as st
 from unit.executive.simulation import Case, Simulation, cases
 
 from diel.executive.events import EndRun, StartGroup, StopAsked, StopRun
+from diel.exit_codes import STOPPED
 from diel.run.records import GroupFinished, StopOrdered
 from diel.run.resuming import finished_in
 
@@ -87,7 +88,7 @@ def test_after_a_stop_nothing_is_started(case: Case, events: int) -> None:
         return
     assert simulation.scheduler.handle(StopAsked("enough")) == [
         StopOrdered(reason="enough"),
-        StopRun("enough", is_failure=False),
+        StopRun("enough", exit_code=STOPPED),
     ]
     while simulation.working - simulation.asking or simulation.leaving:
         assert simulation.scheduler.handle(simulation.next_event()) == []

@@ -5,12 +5,14 @@ import subprocess
 import sys
 import time
 
+from diel.exit_codes import NOT_FINISHED, STOPPED
+
 SCRIPT = """\
 import os, sys, time
 from diel.executive.signals import StopSignals
 
 signals = StopSignals(patience_s=float(sys.argv[1]))
-signals.stop_with(lambda why: os.write(1, f"asked: {why[:7]}\\n".encode()))
+signals.stop_with(lambda why, code: os.write(1, f"asked: {why[:7]} {code}\\n".encode()))
 os.write(1, b"ready\\n")
 if sys.argv[2] == "python":
     deadline_s = time.monotonic() + 20
@@ -40,13 +42,13 @@ def told(number: signal.Signals, where: str, patience_s: float = 0.3) -> tuple[i
 
 def test_a_signal_asks_once_and_ends_the_process_later() -> None:
     status, words, seconds = told(signal.SIGTERM, "python")
-    assert (status, words) == (128 + 15, "asked: SIGTERM\n")
+    assert (status, words) == (NOT_FINISHED, f"asked: SIGTERM {NOT_FINISHED}\n")
     assert 0.2 < seconds < 10
 
 
 def test_in_the_middle_of_a_long_call_too() -> None:
     status, words, _ = told(signal.SIGINT, "c")
-    assert (status, words) == (128 + 2, "asked: SIGINT \n")
+    assert (status, words) == (STOPPED, f"asked: SIGINT  {STOPPED}\n")
 
 
 # Which signal asked is known before anybody can be asked, and others than these do not count.
@@ -55,13 +57,14 @@ import os, signal, time
 from diel.executive.signals import StopSignals
 
 signal.signal(signal.SIGHUP, signal.SIG_IGN)  # as under nohup
-signal.signal(signal.SIGUSR1, lambda *_: None)  # a module's own
 signals = StopSignals(patience_s=20)
-for number in (signal.SIGHUP, signal.SIGUSR1, signal.SIGTERM):
+for number in (signal.SIGUSR1, signal.SIGUSR2):
+    signal.signal(number, lambda *_: None)  # a module's own
+for number in (signal.SIGHUP, signal.SIGUSR1, signal.SIGUSR2, signal.SIGTERM):
     os.kill(os.getpid(), number)
-while not signals._why:
+while not signals._number:
     time.sleep(0.001)
-signals.stop_with(lambda why: print(why.split()[0]))
+signals.stop_with(lambda why, _: print(why.split()[0]))
 """
 
 

@@ -27,11 +27,18 @@ def leaves(parameters, report):
         raise SystemExit(0)
     return {"score": parameters["x"]}
 
+def stops(parameters, report):
+    from diel.errors import RunStopped
+    if os.path.exists(report.options["stops"]):
+        raise RunStopped("as it was asked to")
+    return train(parameters, report)
+
 def broken(parameters, report):
     raise RuntimeError("always")
 
 def steps(parameters, report):
     for step in range(1, 10):
+        time.sleep(report.options.get("seconds", 0))
         if not report(step, score=parameters["x"] * step):
             return {"score": parameters["x"] * step, "steps": step}
     return {"score": parameters["x"] * 9, "steps": 9}

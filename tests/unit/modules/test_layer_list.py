@@ -46,6 +46,8 @@ def test_a_network_is_described_as_dnn_does_it(tmp_path: Path) -> None:
     assert [(row["name"], tuple(row["shape"]), row["parameters"]) for row in rows] == [
         (summary.name, summary.shape, summary.parameters) for summary in summaries
     ]
+    # Which of the list each comes from: neither what reads samples nor the last one does.
+    assert [row.get("layer") for row in rows] == [None, None, 0, 0, 1, 2, 2, 2, 2, None]
     assert describe_network(Options(dataset="digits"), tmp_path, {"hidden": [3]})[-1]["shape"] == [
         10
     ]

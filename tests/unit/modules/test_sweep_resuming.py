@@ -7,6 +7,7 @@ import shutil
 import threading
 import time
 from collections import Counter
+from dataclasses import replace
 from datetime import date, datetime
 from pathlib import Path
 from typing import Any
@@ -21,7 +22,7 @@ from modules.options import SweepOptions
 from modules.search import Search
 from modules.sweep.ledger import LedgerError
 from modules.sweep.master_loop import SweepFailed
-from modules.sweep.messages import End, Lease, Tags
+from modules.sweep.messages import End, Lease, SweepOrder, Tags
 
 
 def test_a_sweep_in_which_everything_failed_goes_on_once_its_function_is_mended(
@@ -148,9 +149,13 @@ def test_what_an_earlier_life_has_left_is_dropped(sweep: Sweep) -> None:
     """Leases, ends of earlier iterations, and claims that a dead trainer held."""
     with TupleSpace() as space:
         tuples = space.client()
+        tags, order = Tags("group", "trainer"), SweepOrder("of a checkpoint", 0, None)
+        points = [{"x": trial} for trial in range(3)]
         for tag, value in (
-            (Tags("group", "trainer").lease, Lease("old", 1, 0, 5)),
-            (Tags("group", "trainer").lease, End((7,))),
+            (tags.sweep(order.session), replace(order, run_session="an earlier start")),
+            (tags.lease, Lease(order.session, 1, 0, 3, points)),
+            (tags.lease, Lease("old", 1, 0, 5)),
+            (tags.lease, End((7,))),
         ):
             tuples.tput(tag, value, wait=True)
         # The trainers come first, and find them.
@@ -160,7 +165,7 @@ def test_what_an_earlier_life_has_left_is_dropped(sweep: Sweep) -> None:
         waiting = threading.Event()
 
         def late_master(ctx: Any) -> Any:
-            while tuples.count(Tags("group", "trainer").lease):
+            while tuples.count(tags.lease):
                 time.sleep(0.01)
             waiting.set()
             return master.run(ctx)

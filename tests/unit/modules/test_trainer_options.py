@@ -92,7 +92,7 @@ def test_bad_options_of_a_trainer(
     with pytest.raises(ValidationError) as caught:
         trainer_options(tmp_path, **options)
     (error,) = caught.value.errors()
-    assert words in str(error["msg"])
+    assert words in f"{error['msg']} ({error.get('ctx', {}).get('remedy', '')})"
     if "path" in options and options["path"] == "gone":
         assert str(tmp_path / "gone") in str(error["msg"])
         call = f"import dnn; dnn.download('mnist', '{tmp_path / 'gone'}')"

@@ -99,6 +99,27 @@ def test_what_was_asked_for_meanwhile_is_expected(
     assert not watched.refresh()
 
 
+def test_a_point_is_chosen_without_what_a_condition_switches_off(tmp_path: Path) -> None:
+    folder = tmp_path / "sweeps" / "group.master"
+    folder.mkdir(parents=True)
+    space = {
+        "kind": ["a", "b"],
+        "rate": {"from": 0.0, "to": 1.0, "if": {"kind": "a"}},
+        "deep": {"choices": [1, 2], "if": {"rate": {"at_least": 0.5}}},
+        "same": 3,
+    }
+    about = {"space": space, "objective": ["accuracy"], "maximise": [True]}
+    (folder / "trials.jsonl").write_text(json.dumps({"format": 1, "sweep": about}) + "\n")
+    (watched,) = watch_sweeps(tmp_path)
+    assert watched.space == space
+    chosen = {"kind": "b", "rate": 0.7, "deep": 1, "same": 3}
+    assert watched.point_of(chosen) == ({"kind": "b", "same": 3}, {})
+    # All that is wrong at once, and what depends on a wrong one is not judged.
+    point, problems = watched.point_of({"kind": "a", "rate": "x", "deep": 1})
+    assert point == {"kind": "a", "rate": "x"}
+    assert problems == {"rate": "'x' is not between 0.0 and 1.0", "same": "is missing"}
+
+
 def test_what_is_known_of_a_trial(done: Sweep) -> None:
     (watched,) = watch_sweeps(done.run_dir)
     watched.refresh()

@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 
 from diel.errors import RunDirectoryError
+from diel.exit_codes import NOT_FINISHED, STOPPED
 from diel.run.directory import RunDirectory
 
 
@@ -81,7 +82,22 @@ def test_a_stop_can_be_asked_for_more_than_once(tmp_path: Path, workflow: Path) 
     assert RunDirectory(run.path).why_stop() == "enough"
     run.withdraw_stop()
     run.stop_request.touch()
-    assert run.why_stop() == "a stop was asked for"
+    assert (run.why_stop(), run.exit_code_of_stop()) == ("a stop was asked for", STOPPED)
+    for text, why in (("by hand\n", "by hand"), ('{"exit_code": 1e9}', "a stop was asked for")):
+        run.stop_request.write_text(text)
+        assert (run.why_stop(), run.exit_code_of_stop()) == (why, STOPPED)
+    run.withdraw_stop()
+    run.request_stop("no time is left", NOT_FINISHED)
+    assert (run.why_stop(), run.exit_code_of_stop()) == ("no time is left", NOT_FINISHED)
+
+
+def test_a_run_can_be_given_its_directory(tmp_path: Path, workflow: Path) -> None:
+    place = tmp_path / "deep" / "here"
+    run = RunDirectory.create(tmp_path / "runs", "w", workflow, at=place)
+    assert run.path == place
+    assert not (tmp_path / "runs").exists()
+    with pytest.raises(RunDirectoryError, match=r"here: File exists; .*--run-dir"):
+        RunDirectory.create(tmp_path / "runs", "w", workflow, at=place)
 
 
 @pytest.mark.parametrize("umask", [0, 0o022])

@@ -127,6 +127,38 @@ def test_one_key_is_set_and_the_rest_stays(place: Any, value: Any, line: str) ->
     assert document.get(place) is None or place[-1] == 1
 
 
+NETWORK = """\
+[[module]]
+name = "trainer"
+[module.options]
+layers = [
+    { type = "conv2d", filters = 8 },  # sees
+    { type = "flatten" },
+    # Decides.
+    { type = "fully_connected", units = "$units" },
+]
+"""
+
+
+def test_items_of_a_list_are_inserted_and_moved_with_comments_kept() -> None:
+    document, layers = Document(NETWORK, FILE), ("module", 0, "options", "layers")
+    document.insert((*layers, 1), {"type": "dropout", "rate": 0.5})
+    assert [each["type"] for each in document.get(layers)] == [
+        *("conv2d", "dropout", "flatten", "fully_connected"),
+    ]
+    assert comments(document.text) == comments(NETWORK)
+    assert len(document.text.splitlines()) == len(NETWORK.splitlines()) + 1
+    document.move((*layers, 3), 0)
+    assert document.get((*layers, 0)) == {"type": "fully_connected", "units": "$units"}
+    document.undo()
+    document.undo()
+    assert document.text == NETWORK
+    document.insert((*layers, 3), {"type": "dropout"})
+    assert document.get((*layers, 3, "type")) == "dropout"
+    with pytest.raises(EditRefused, match="is no list"):
+        document.insert(("module", 0, "name", 0), 1)
+
+
 def test_renaming_follows_every_name() -> None:
     document = study()
     document.rename_module("trainer", "nets", [("module", 0, "options", "trainer")])

@@ -17,8 +17,8 @@ from jsonschema import Draft7Validator
 from support import ROOT, WORKFLOWS, status_of
 
 from diel.errors import WorkflowError
+from diel.executive.batch_job import job_for
 from diel.executive.placement.planning import needs, plan_groups
-from diel.executive.sbatch import job_for
 from diel.loading.functions import check_options
 from diel.workflow.load import Draft, read_draft
 from diel.workflow.model import Workflow
@@ -42,6 +42,10 @@ log_size = "1 MiB"
 returned_size = "1 MiB"
 returned_total = "1 GiB"
 private = false
+restarts = 3
+checkpoint_every = "5 min"
+on_rank_loss = "continue"
+heartbeat_timeout = "1 min"
 [tuple_space]
 servers = 2
 memory = "64 MiB"

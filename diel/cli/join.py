@@ -1,0 +1,88 @@
+"""``diel join`` and ``diel workers``: ranks of one run that take part in a sweep of another."""
+
+from __future__ import annotations
+
+import argparse
+import re
+from pathlib import Path
+from typing import Final
+
+from diel.cli.output import aligned
+from diel.comm.mpi import under_mpi
+from diel.errors import LaunchError, RunDirectoryError
+from diel.loading.sweeps import find_joinable, list_workers
+from diel.run.directory import RunDirectory
+from diel.run.history import find_run
+from diel.run.resuming import workflow_file_of
+from diel.text import format_duration
+
+_HERE: Final = Path("runs")
+_ITERATION: Final = re.compile(r"-\d+(\.\d+)*$")
+
+
+def join(options: argparse.Namespace) -> int:
+    """Start a run that takes part in a sweep of another; return the exit code.
+
+    Raises
+    ------
+    DielError
+        If there is no such sweep, or the run cannot be started.
+    """
+    if under_mpi():
+        raise LaunchError("diel join starts mpiexec itself: start it without mpirun or srun")
+    directory = RunDirectory(find_run(options.run_dir))
+    found = find_joinable(directory, options.sweep)
+    file = workflow_file_of(directory)
+    options.only = found["group"], [_master_of(found["master"], file), found["trainer"]]
+    options.takes_part = {
+        "join": found["ledger"],
+        "silence_s": options.silence,
+        "leave_after_s": options.time,
+    }
+    options.file, options.resume, options.trace = str(file), None, False
+    options.run_dir = None  # a run of its own
+    options.runs = options.runs or directory.joined
+    from diel.cli.run import run
+
+    return run(options)
+
+
+def _master_of(name: str, file: Path) -> str:
+    """Return the module of a master whose name may be followed by the number of an iteration."""
+    from diel.workflow.load import read_draft
+
+    modules = {module.name for _, module in read_draft(str(file)).modules}
+    return name if name in modules else _ITERATION.sub("", name)
+
+
+def workers(options: argparse.Namespace) -> int:
+    """Print who takes part in the sweeps of a run; return the exit code.
+
+    Raises
+    ------
+    RunDirectoryError
+        If there is no such run.
+    """
+    directory = RunDirectory(find_run(options.run_dir or _HERE))
+    try:
+        found = list_workers(directory)
+    except OSError as error:
+        raise RunDirectoryError(f"{directory.path} cannot be read: {error}") from error
+    if not found:
+        print(f"no workers of other runs: diel join {directory.path} lets one take part")
+        return 0
+    rows = [("sweep", "worker", "job", "trainers", "trials", "heard of", "state")]
+    rows += [
+        (
+            one["sweep"],
+            one["worker"],
+            one["job"],
+            str(one["trainers"]),
+            str(one["trials"]),
+            f"{format_duration(one['heard_s'])} ago",
+            one["state"],
+        )
+        for one in found
+    ]
+    print("\n".join(aligned(rows)))
+    return 0

@@ -1,0 +1,98 @@
+"""Ranks that have died while the others live on, as an MPI with ULFM tells them.
+
+ULFM (in Open MPI ``mpiexec --with-ft ulfm``) has calls raise that involve a dead rank. A receive
+from any rank raises at each poll until this rank has acknowledged who is dead, and goes on then.
+Nothing here is agreed upon between ranks: each finds out for itself. Without ULFM nothing of it
+happens: the launcher ends all ranks when one dies.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+from typing import TYPE_CHECKING, Any, Final
+
+if TYPE_CHECKING:
+    from mpi4py import MPI
+
+_EXECUTIVE_RANK: Final = 0
+_EXECUTIVE_IS_LOST: Final = 1
+_leave: Final = os._exit  # a crash of a module is noted where that is called later
+
+
+class DeadRanks:
+    """Which ranks of a communicator this rank knows to be dead.
+
+    Parameters
+    ----------
+    comm : MPI.Intracomm
+
+    Attributes
+    ----------
+    ranks : set of int
+    """
+
+    def __init__(self, comm: MPI.Intracomm) -> None:
+        from mpi4py import MPI
+
+        self._mpi = MPI
+        self._comm = comm
+        self.ranks: set[int] = set()
+
+    def note(self, error: MPI.Exception) -> None:
+        """Take in that ranks have died, which a call of MPI has raised; raise any other error.
+
+        Without rank 0 there is no run: this process ends at once, as a launcher would end it.
+        """
+        kinds = (
+            self._mpi.ERR_PROC_FAILED,
+            self._mpi.ERR_PROC_FAILED_PENDING,
+            self._mpi.ERR_REVOKED,
+        )
+        if error.Get_error_class() not in kinds:
+            raise error
+        self.look()
+
+    def look(self) -> set[int]:
+        """Ask MPI who is dead, and acknowledge it; return those that were not known."""
+        failed = self._comm.Get_failed()
+        ours = self._comm.Get_group()
+        try:
+            dead = set(failed.Translate_ranks(None, ours)) if failed.Get_size() else set()
+        finally:
+            failed.Free()
+            ours.Free()
+        new = dead - self.ranks
+        if new:
+            self._comm.Ack_failed()
+            self.ranks |= new
+            if _EXECUTIVE_RANK in new:
+                print("diel: rank 0, the executive, has died", file=sys.stderr, flush=True)
+                _leave(_EXECUTIVE_IS_LOST)
+        return new
+
+    def is_done(self, request: MPI.Request) -> bool:
+        """Whether a message to or from a certain rank is done with: one of a dead rank is."""
+        try:
+            return bool(request.Test())
+        except self._mpi.Exception as error:
+            self.note(error)
+            return True
+
+
+_keyval: list[int] = []
+
+
+def attach(dead_ranks: DeadRanks, comm: MPI.Intracomm) -> None:
+    """Let all that use a communicator share what is known of dead ranks."""
+    from mpi4py import MPI
+
+    if not _keyval:
+        _keyval.append(MPI.Comm.Create_keyval())
+    comm.Set_attr(_keyval[0], dead_ranks)
+
+
+def dead_ranks_of(comm: MPI.Intracomm) -> DeadRanks:
+    """Return what was attached to a communicator, else something of this caller alone."""
+    found: Any = comm.Get_attr(_keyval[0]) if _keyval else None
+    return found if isinstance(found, DeadRanks) else DeadRanks(comm)

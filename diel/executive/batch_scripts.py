@@ -1,0 +1,322 @@
+"""Batch scripts for Slurm, PBS Pro, LSF and Flux, from one description of a job: pure.
+
+The script starts ``diel run`` and nothing else: that starts the ranks by whatever works within the
+job, passes a stop on to them, and has the exit code that counts. Some time before the time limit it
+is sent SIGUSR1: by the scheduler where that can warn the script alone, else by the script itself.
+The script waits for the run's end: a shell's ``wait`` returns at once when a trap is run.
+"""
+
+from __future__ import annotations
+
+import os
+import shlex
+import shutil
+import sys
+from collections.abc import Callable, Mapping
+from itertools import groupby
+from pathlib import Path
+from typing import Final
+
+from diel.errors import LaunchError
+from diel.executive.batch_job import Job
+from diel.exit_codes import NOT_FINISHED
+from diel.frozen import Frozen
+
+_WARNING_S: Final = 60
+
+
+class BatchScheduler(Frozen):
+    """How a batch scheduler is told what a job needs.
+
+    Attributes
+    ----------
+    name : str
+        As people write it.
+    sentinel : str
+        What a line for the scheduler begins with.
+    options : callable
+        Returns the options of a job, in order, each as it is written after the sentinel.
+    job_id : str
+        What the shell replaces by the number of the job.
+    submit : str
+        The command that submits the file ``$script`` once more, and hands `_HANDED_ON` to it.
+    submits_with : str
+        The program that must be on the PATH where jobs are submitted.
+    warns : bool
+        Whether it sends the script SIGUSR1 itself, some time before the time limit.
+    folder : str
+        What brings the script into the folder of its submission, where it does not start there.
+    """
+
+    name: str
+    sentinel: str
+    options: Callable[[Job], list[str]]
+    job_id: str
+    submit: str
+    submits_with: str
+    warns: bool = False
+    folder: str = ""
+
+
+def _slurm(job: Job) -> list[str]:
+    options = {
+        "job-name": job.name,
+        "nodes": job.nodes,
+        "ntasks": job.ranks,
+        "ntasks-per-node": job.per_node,
+        "cpus-per-task": job.threads,
+        "gpus-per-node": job.gpus_per_node,
+        "time": None if job.time_limit_s is None else _clock(job.time_limit_s),
+        "partition": job.queue,
+        "account": job.account,
+        "signal": f"B:USR1@{warning_s(job)}",
+    }
+    return _long_options(options)
+
+
+def _pbs(job: Job) -> list[str]:
+    # A node is a chunk; without nodes each rank is one, and PBS places them as it likes.
+    chunks = job.ranks_by_node or (1,) * job.ranks
+    selected = "+".join(
+        f"{len(list(same))}:ncpus={ranks * job.threads}:mpiprocs={ranks}:ompthreads={job.threads}"
+        + (f":ngpus={job.gpus_per_node}" if job.gpus_per_node else "")
+        for ranks, same in groupby(chunks)
+    )
+    options = [f"-N {shlex.quote(job.name)}", f"-l select={selected}", "-j oe"]
+    if job.ranks_by_node:
+        options.append("-l place=scatter")
+    if job.time_limit_s is not None:
+        options.append(f"-l walltime={_clock(job.time_limit_s)}")
+    options += [] if job.queue is None else [f"-q {job.queue}"]
+    return options + ([] if job.account is None else [f"-A {job.account}"])
+
+
+def _lsf(job: Job) -> list[str]:
+    options = [
+        f"-J {shlex.quote(job.name)}",
+        f"-n {job.ranks}",
+        f"-o {shlex.quote(job.name)}-%J.out",
+    ]
+    if job.per_node is not None:
+        options.append(f'-R "span[ptile={job.per_node}]"')
+    if job.threads > 1:
+        options.append(f'-R "affinity[core({job.threads})]"')
+    if job.gpus_per_node:
+        options.append(f'-gpu "num={job.gpus_per_node}"')
+    if job.time_limit_s is not None:
+        minutes = -(-job.time_limit_s // 60)
+        options.append(f"-W {minutes // 60}:{minutes % 60:02}")
+    options += [] if job.queue is None else [f"-q {job.queue}"]
+    return options + ([] if job.account is None else [f"-P {job.account}"])
+
+
+def _flux(job: Job) -> list[str]:
+    # A node is a slot: ranks are placed in it later, by flux run.
+    per_node = job.per_node or 1
+    options = {
+        "job-name": job.name,
+        "nodes": job.nodes,
+        "nslots": job.nodes or job.ranks,
+        "cores-per-slot": per_node * job.threads,
+        "gpus-per-slot": job.gpus_per_node,
+        "time-limit": None if job.time_limit_s is None else f"{job.time_limit_s}s",
+        "queue": job.queue,
+        "bank": job.account,
+    }
+    return _long_options(options)
+
+
+_HANDED_ON: Final = ("DIEL_RUN_DIR", "DIEL_SUBMISSION", "DIEL_SCRIPT")
+
+SCHEDULERS: Final = {
+    "slurm": BatchScheduler(
+        name="Slurm",
+        sentinel="#SBATCH",
+        options=_slurm,
+        job_id="$SLURM_JOB_ID",
+        submit='sbatch "$script"',
+        submits_with="sbatch",
+        warns=True,
+    ),
+    "pbs": BatchScheduler(
+        name="PBS",
+        sentinel="#PBS",
+        options=_pbs,
+        job_id="$PBS_JOBID",
+        submit=f'qsub -v {",".join(_HANDED_ON)} "$script"',
+        submits_with="qsub",
+        folder='cd "$PBS_O_WORKDIR" || exit',
+    ),
+    "lsf": BatchScheduler(
+        name="LSF",
+        sentinel="#BSUB",
+        options=_lsf,
+        job_id="$LSB_JOBID",
+        submit='bsub <"$script"',
+        submits_with="bsub",
+    ),
+    "flux": BatchScheduler(
+        name="Flux",
+        sentinel="# flux:",
+        options=_flux,
+        job_id="$(flux getattr jobid)",
+        submit='flux batch "$script"',
+        submits_with="flux",
+    ),
+}
+"""By the word that ``--scheduler`` takes."""
+
+
+def warning_s(job: Job) -> int:
+    """Return how long before its time limit a job is warned, in seconds."""
+    # A short job would be stopped as soon as it has started.
+    return _WARNING_S if job.time_limit_s is None else min(_WARNING_S, job.time_limit_s // 4)
+
+
+def scheduler_here() -> str:
+    """Return the batch scheduler to which jobs are submitted here.
+
+    Raises
+    ------
+    LaunchError
+        If there is none.
+    """
+    for word, scheduler in SCHEDULERS.items():
+        if shutil.which(scheduler.submits_with):
+            return word
+    programs = ", ".join(scheduler.submits_with for scheduler in SCHEDULERS.values())
+    raise LaunchError(
+        f"none of {programs} is on the PATH: say for which batch scheduler, with --scheduler "
+        + ", ".join(SCHEDULERS)
+    )
+
+
+def batch_script(
+    job: Job,
+    file: str,
+    *,
+    scheduler: str,
+    launcher: str | None = None,
+    requeue: int = 0,
+    share: Path | None = None,
+) -> str:
+    """Return the script that runs a workflow file with the diel of this Python.
+
+    Parameters
+    ----------
+    job : Job
+    file : str
+        The workflow file.
+    scheduler : str
+        One of `SCHEDULERS`.
+    launcher : str, optional
+        What starts the ranks; by default ``diel run`` chooses within the job.
+    requeue : int, optional
+        How many times the script submits itself again while the run is not finished.
+    share : Path, optional
+        The folder in which the runs of all jobs of this script share their sweeps.
+
+    Raises
+    ------
+    LaunchError
+        If no script can name the file.
+    """
+    told = SCHEDULERS[scheduler]
+    # Absolute: the script may be submitted from anywhere, without this environment.
+    command = [_diel(), "run", os.path.abspath(file), "--ranks", str(job.ranks)]
+    if launcher is not None:
+        command += ["--launcher", launcher]
+    if share is not None:
+        command += ["--share", os.path.abspath(share)]
+    start = shlex.join(command)
+    head = [f"{told.sentinel} {option}" for option in told.options(job)]
+    parts = ["#!/bin/bash", *head, ""]
+    parts += [told.folder] if told.folder else []
+    if requeue:
+        parts.append(_CHAIN.format(stem=shlex.quote(f"runs/{job.name}-"), job_id=told.job_id))
+        start += ' --run-dir "$run_dir"'
+    parts.append(_RUN.format(start=start))
+    seconds, ends = warning_s(job), ""
+    if not told.warns and job.time_limit_s is not None:
+        parts.append(
+            _TIMER.format(name=told.name, seconds=seconds, left_s=job.time_limit_s - seconds)
+        )
+        ends = '\nkill "$timer" 2>/dev/null\n'
+    parts.append(_WAIT.format(note="is_late=yes; " if requeue else "") + ends)
+    if requeue:
+        parts.append(
+            _REQUEUE.format(requeue=requeue, not_finished=NOT_FINISHED, submit=told.submit)
+        )
+    script = "\n".join([*parts, 'exit "$status"', ""])
+    try:
+        script.encode()
+    except UnicodeEncodeError:
+        raise LaunchError(
+            "the path of the workflow file is not UTF-8, so no script can name it: rename it"
+        ) from None
+    return script
+
+
+_CHAIN: Final = """\
+# All jobs that follow each other go on with one run.
+run_dir=${{DIEL_RUN_DIR:-{stem}{job_id}}}
+submission=${{DIEL_SUBMISSION:-0}}
+script=${{DIEL_SCRIPT:-$0}}
+is_late=
+"""
+
+_RUN: Final = """\
+# diel starts the ranks itself, by what works within the job, and says by what.
+{start} &
+run=$!
+"""
+
+_TIMER: Final = """\
+# {name} warns no script alone, so this does, {seconds} s before the time limit.
+(
+    trap 'kill "$asleep"; exit' TERM
+    sleep {left_s} &
+    asleep=$!
+    wait "$asleep"
+    kill -USR1 $$
+) >/dev/null 2>&1 &
+timer=$!
+"""
+
+_WAIT: Final = """\
+# SIGUSR1, some time before the time limit, and SIGTERM are passed on: the run ends in order.
+trap '{note}kill -USR1 "$run" 2>/dev/null' USR1
+trap 'kill -TERM "$run" 2>/dev/null' TERM INT
+while
+    wait "$run"
+    status=$?
+    kill -0 "$run" 2>/dev/null
+do
+    :
+done
+"""
+
+_REQUEUE: Final = """\
+# A run that is not finished in time is gone on with by the next job, {requeue} times at most.
+if [ "$status" = {not_finished} ] && [ -n "$is_late" ]; then
+    if [ "$submission" -lt {requeue} ]; then
+        export DIEL_RUN_DIR=$run_dir DIEL_SUBMISSION=$((submission + 1))
+        {submit} || echo "not submitted again: diel run --resume $run_dir goes on" >&2
+    else
+        echo "submitted again {requeue} times already: diel run --resume $run_dir goes on" >&2
+    fi
+fi
+"""
+
+
+def _long_options(options: Mapping[str, object]) -> list[str]:
+    return [f"--{name}={shlex.quote(str(value))}" for name, value in options.items() if value]
+
+
+def _clock(seconds: int) -> str:
+    return f"{seconds // 3600}:{seconds // 60 % 60:02}:{seconds % 60:02}"
+
+
+def _diel() -> str:
+    beside_python = Path(sys.executable).parent / "diel"
+    return str(beside_python) if beside_python.exists() else "diel"

@@ -1,0 +1,193 @@
+"""What ended a run that could not say it itself: ranks, a host or mpiexec that died.
+
+::
+
+    logs/rank-<rank>.crash    what a rank could say of its own crash
+    logs/launcher.log         what mpiexec, srun or the supervisor of either says of ranks and hosts
+
+Each launcher has words of its own, and a rank that was killed has none: so what is found out is in
+this order a full disk, a crash, a host, a rank, and the launcher itself.
+"""
+
+from __future__ import annotations
+
+import re
+import shutil
+import signal
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Final
+
+import diel
+from diel.frozen import Frozen
+from diel.processes import signal_name
+from diel.run.directory import RunDirectory
+from diel.run.records import LOSSES
+from diel.run.view import RunView
+
+_LAUNCHER_LINES: Final = 15
+_FULL_BYTES: Final = 64 * 1024
+_FRAMES_SHOWN: Final = 10
+_DIEL: Final = str(Path(diel.__file__).parent)
+_PYTHON_FRAME: Final = r'^  File "(?P<file>.*)", line (?P<line>\d+) in (?P<name>.*)$'
+_OF_LIBRARIES: Final = r".*/(lib/python3|site-packages/|dist-packages/)|<frozen "
+# What Open MPI prints of a rank that crashes: a person looks for the line of Python.
+_C_FRAMES: Final = r"\[\S+:\d+\] (\*\*\*|\[ ?\d+\]|Signal|Failing at)"
+_RULE: Final = r"[-=]{20,}$"
+
+# Open MPI, after a signal and after an exit; Slurm.
+_RANK_LOST: Final = (
+    r"process rank (?P<rank>\d+)(?: with PID \d+ on\s+node (?P<host>\S+) exited\s+on\s+signal"
+    r"\s+(?P<signal>\d+))?"
+    r"|Process name: \[.*,(?P<named>\d+)\]"
+    r"|srun: error: (?P<node>\S+): tasks? (?P<task>\d+): (?P<word>\w+)"
+)
+# MPICH's names a process, but any of those that it has then ended itself.
+_PROCESS_LOST: Final = r"PID \d+ RUNNING AT (?P<host>\S+)\n=\s+EXIT CODE: (?P<status>\d+)"
+# Open MPI, while a run goes on and while it starts; Slurm.
+_HOST_LOST: Final = (
+    r"Remote daemon:\s+\[[^]]*\] on node (\S+)"
+    r"|Remote host:\s+(\S+)\s+Daemon exit status|Node failure on (\S+)"
+)
+_OWN_WORDS: Final = r"^diel: (.*)$"
+_SIGNALS_OF_SLURM: Final = {"Killed": "SIGKILL", "Terminated": "SIGTERM", "Aborted": "SIGABRT"}
+
+
+class Crash(Frozen):
+    """What a rank could say of its crash: why, and where; the innermost frame first."""
+
+    rank: int
+    why: str
+    frames: Sequence[str]
+
+    @property
+    def where(self) -> str:
+        """The innermost frame that is no library's; empty without one."""
+        own = [frame for frame in self.frames if not re.match(_OF_LIBRARIES, frame)]
+        return f" at {[*own, *self.frames][0]}" if self.frames else ""
+
+
+class Loss(Frozen):
+    """What is known of the end of a run whose ranks have died.
+
+    Attributes
+    ----------
+    explanation : str
+        The cause, in one line.
+    lines : sequence of str
+        What else is known.
+    ranks : sequence of int
+        Those that died first, as far as that is known.
+    hosts : sequence of str
+        Those that were lost, as far as the launcher says so.
+    is_final : bool
+        Whether another start would end in the same way.
+    """
+
+    explanation: str
+    lines: Sequence[str] = ()
+    ranks: Sequence[int] = ()
+    hosts: Sequence[str] = ()
+    is_final: bool = False
+
+
+def find_loss(view: RunView, directory: RunDirectory, launcher_status: int) -> Loss:
+    """Return what is known of a run that ended without a word of its own.
+
+    Parameters
+    ----------
+    view : RunView
+        As its journal has it.
+    directory : RunDirectory
+    launcher_status : int
+        The exit status of mpiexec.
+    """
+    log = directory.launcher_words()
+    crashes = find_crashes(directory)
+    lost, told = _lost_ranks(log, view)
+    ranks = tuple(dict.fromkeys([*(crash.rank for crash in crashes), *lost]))
+    hosts = tuple(
+        dict.fromkeys(name for found in re.findall(_HOST_LOST, log) for name in found if name)
+    )
+    lines = [f"the launcher lost rank {rank}: {view.who_is_on(rank)}" for rank in lost]
+    for crash in crashes:
+        lines.append(f"rank {crash.rank} | {crash.why}")
+        lines += [f"rank {crash.rank} |   {frame}" for frame in crash.frames]
+    if not crashes:
+        printed = [
+            line
+            for line in log.splitlines()
+            if line.strip() and not re.match(_C_FRAMES, line) and not re.match(_RULE, line)
+        ]
+        lines += [f"launcher | {line}" for line in printed[-_LAUNCHER_LINES:]]
+    if is_full(directory):
+        explanation = f"the disk is full, so the run has ended: {directory.path}"
+        return Loss(explanation, lines, ranks, hosts, is_final=True)
+    if crashes:
+        first = crashes[0]
+        explanation = f"{view.who_is_on(first.rank)} crashed: {first.why}{first.where}"
+    elif view.failure is not None and isinstance(view.failure, LOSSES):
+        explanation = getattr(view.failure, "explanation", "").partition("\n")[0]
+    elif hosts:
+        named = ", ".join(hosts)
+        explanation = f"host{'s' if len(hosts) > 1 else ''} {named} can no longer be reached"
+    elif told:
+        explanation = told
+    elif own := re.findall(_OWN_WORDS, log, re.MULTILINE):
+        explanation = own[-1]
+    else:
+        explanation = (
+            "the run ended without a word: a rank was killed, or MPI gave up "
+            f"(mpiexec exited with status {launcher_status})"
+        )
+    return Loss(explanation, lines, ranks, hosts)
+
+
+def _lost_ranks(log: str, view: RunView) -> tuple[list[int], str]:
+    """Return the ranks that a launcher says it has lost, and how the first one was, in a line."""
+    ranks: dict[int, None] = {}
+    told = ""
+    for found in re.finditer(_RANK_LOST, log):
+        rank = int(found["rank"] or found["named"] or found["task"])
+        ranks[rank] = None
+        if told:
+            continue
+        name, host = "", found["host"] or found["node"]
+        if found["signal"]:
+            name = signal_name(int(found["signal"]))
+        elif found["word"]:
+            name = _SIGNALS_OF_SLURM.get(found["word"], "")
+        if name:
+            told = f"{view.who_is_on(rank)} (rank {rank}, host {host}) was killed by {name}"
+    process = re.search(_PROCESS_LOST, log)
+    if not told and process is not None:
+        status = int(process["status"])
+        how = f"was killed by {signal_name(status)}" if status in set(signal.Signals) else ""
+        how = how or f"ended by itself with status {status}"
+        told = f"a rank on host {process['host']} {how}; MPICH's mpiexec does not say which"
+    return list(ranks), told
+
+
+def is_full(directory: RunDirectory) -> bool:
+    """Whether the disk of a run has no room left."""
+    try:
+        return shutil.disk_usage(directory.path).free < _FULL_BYTES
+    except OSError:  # somebody has removed the folder
+        return False
+
+
+def find_crashes(directory: RunDirectory) -> list[Crash]:
+    """Return which ranks have crashed, and what they could say of it."""
+    found = []
+    for rank, text in directory.crashes():
+        why, *lines = text.splitlines()
+        frames: list[str] = []
+        for frame in re.finditer(_PYTHON_FRAME, "\n".join(lines), re.MULTILINE):
+            if frame["file"].startswith(_DIEL):
+                if frames:
+                    break  # what called the module
+                continue
+            frames.append(f"{frame['file']}, line {frame['line']}, in {frame['name']}")
+        why = why.removeprefix("Fatal Python error: ")
+        found.append(Crash(rank, why, tuple(frames[:_FRAMES_SHOWN])))
+    return found

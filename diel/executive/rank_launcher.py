@@ -1,0 +1,190 @@
+"""Which command starts the ranks: mpiexec, or srun or flux within their own allocations.
+
+An mpiexec knows the MPI that it came with, and how to reach the nodes of a job. Where MPI is the
+site's, srun and flux start ranks too, if they offer the interface by which that MPI asks for its
+ranks: PMIx for Open MPI, PMI for MPICH and its relatives.
+"""
+
+from __future__ import annotations
+
+import re
+import shutil
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Final
+
+from diel.errors import LaunchError
+from diel.executive.launch import (
+    FLUX,
+    SLURM,
+    Mpiexec,
+    find_mpiexec,
+    implementation_in,
+    is_one_machine,
+    mpi_implementation,
+    own_mpiexec,
+)
+from diel.processes import answer_of, python_command
+
+_ANSWER_TIMEOUT_S: Final = 20.0
+_LIBRARY: Final = (
+    "import mpi4py; mpi4py.rc.initialize = False; from mpi4py import MPI; "
+    "print(MPI.Get_library_version())"
+)
+# The interfaces of Slurm that an MPI can ask for its ranks, the best first.
+_PLUGINS: Final = {
+    "Open MPI": r"pmix(_v\d+)?",
+    "MPICH": r"cray_shasta|pmi2|pmix(_v\d+)?",
+}
+_PLUGIN: Final = re.compile(r"\b(pmix(?:_v\d+)?|pmi2|cray_shasta)\b")
+
+
+def find_rank_launcher(
+    asked: str | None,
+    environment: Mapping[str, str],
+    *,
+    threads: int = 1,
+    allow_run_as_root: bool = False,
+) -> Mpiexec:
+    """Return what starts the ranks here.
+
+    mpiexec, but within a job of Flux ``flux run``, and within one of Slurm srun where MPI is the
+    site's and Slurm offers an interface that it knows.
+
+    Parameters
+    ----------
+    asked : str or None
+        "mpiexec", "srun" or "flux", if the user has chosen.
+    environment : mapping
+        Of this process.
+    threads : int, optional
+        The most threads of a rank.
+    allow_run_as_root : bool, optional
+        Whether the user said that this is fine.
+
+    Raises
+    ------
+    LaunchError
+        If what was asked for is not there or would not start ranks of this MPI, or there is none.
+    """
+    name = asked or _usual(environment)
+    if name == "flux":
+        return Mpiexec(_program("flux"), FLUX, allow_run_as_root, _flux_options(threads))
+    if name == "srun":
+        srun, mpi = _program("srun"), library_implementation()
+        offered = mpi_plugins(_answer([str(srun), "--mpi=list"]))
+        plugin = environment.get("SLURM_MPI_TYPE") or plugin_for(mpi, offered)
+        if plugin is not None:
+            options = (f"--mpi={plugin}", "--export=ALL", *_cores_of_task(environment))
+            return Mpiexec(srun, SLURM, allow_run_as_root, options)
+        if asked == "srun":
+            raise LaunchError(
+                f"srun cannot start ranks of this MPI, {mpi}: of the interfaces that it "
+                f"could use this Slurm offers {', '.join(offered) or 'none'} (srun --mpi=list). "
+                "Say --launcher mpiexec, or SLURM_MPI_TYPE=... if you know better"
+            )
+    mpiexec = find_mpiexec()
+    mpi = mpi_implementation(mpiexec)
+    options = hosts_of_job(mpi, environment) if own_mpiexec() else ()
+    return Mpiexec(mpiexec, mpi, allow_run_as_root, options)
+
+
+def _usual(environment: Mapping[str, str]) -> str:
+    if is_one_machine(environment):
+        return "mpiexec"
+    if "FLUX_URI" in environment and shutil.which("flux"):
+        return "flux"
+    is_slurm = "SLURM_JOB_ID" in environment and shutil.which("srun")
+    return "srun" if is_slurm and not own_mpiexec() else "mpiexec"
+
+
+def _cores_of_task(environment: Mapping[str, str]) -> tuple[str, ...]:
+    # Since Slurm 22.05 a step does not take the job's cores for a task by itself.
+    cores = environment.get("SLURM_CPUS_PER_TASK")
+    return () if cores is None else (f"--cpus-per-task={cores}",)
+
+
+def _flux_options(threads: int) -> tuple[str, ...]:
+    nodes = _answer(["flux", "getattr", "size"]).strip()
+    # Every rank sees all GPUs of its node: diel gives them out.
+    options = ["run", "-o", "gpu-affinity=off", f"--cores-per-task={threads}"]
+    if nodes.isdecimal() and int(nodes) > 1:
+        options.append(f"--nodes={nodes}")
+    if library_implementation() == "Open MPI":
+        options += ["-o", "pmi=pmix"]  # it knows no other interface
+    return tuple(options)
+
+
+def mpi_plugins(text: str) -> tuple[str, ...]:
+    """Return the interfaces to MPI that ``srun --mpi=list`` names, in its order, each once."""
+    return tuple(dict.fromkeys(_PLUGIN.findall(text)))
+
+
+def plugin_for(implementation: str, offered: Sequence[str]) -> str | None:
+    """Return the plugin of Slurm by which ranks of an MPI find each other; None if none is offered.
+
+    Parameters
+    ----------
+    implementation : str
+        "Open MPI", "MPICH" or "unknown".
+    offered : sequence of str
+        From `mpi_plugins`.
+    """
+    for pattern in _PLUGINS.get(implementation, "").split("|"):
+        fitting = [plugin for plugin in offered if pattern and re.fullmatch(pattern, plugin)]
+        if fitting:
+            return min(fitting, key=len)  # without a version: Slurm takes the newest
+    return None
+
+
+def hosts_of_job(implementation: str, environment: Mapping[str, str]) -> tuple[str, ...]:
+    """Return what an mpiexec from PyPI has to be told of a job's hosts, and how to reach them.
+
+    It was built where no batch scheduler was installed. By itself it finds the hosts of Slurm and
+    PBS, and MPICH's those of LSF too.
+    """
+    if implementation != "Open MPI":
+        return ()
+    options: tuple[str, ...] = ()
+    agent = None
+    if (hosts := environment.get("LSB_DJOB_HOSTFILE")) is not None:
+        options, agent = ("--hostfile", hosts), "blaunch"
+    elif "PBS_NODEFILE" in environment:
+        agent = "pbs_tmrsh"
+    # The scheduler's own remote shell: what it starts is accounted for and ended with the job.
+    if agent is not None and shutil.which(agent):
+        options += ("--prtemca", "plm_ssh_agent", agent)
+    return options
+
+
+def library_implementation() -> str:
+    """Return "Open MPI", "MPICH" or "unknown": what mpi4py loads, without starting it.
+
+    Raises
+    ------
+    LaunchError
+        If it loads nothing.
+    """
+    try:
+        answer = answer_of(python_command(_LIBRARY), _ANSWER_TIMEOUT_S)
+    except OSError as error:
+        raise LaunchError(f"mpi4py does not say which MPI it loads: {error}") from error
+    if answer.returncode:
+        last = answer.stderr.strip().splitlines()[-1:]
+        raise LaunchError(f"mpi4py could not load an MPI library: {''.join(last)}")
+    return implementation_in(answer.stdout)
+
+
+def _program(name: str) -> Path:
+    found = shutil.which(name)
+    if found is None:
+        raise LaunchError(f"there is no {name} on the PATH: leave out --launcher {name}")
+    return Path(found)
+
+
+def _answer(command: Sequence[str]) -> str:
+    try:
+        answer = answer_of(command, _ANSWER_TIMEOUT_S)
+    except OSError as error:
+        raise LaunchError(f"{' '.join(command)} does not work: {error}") from error
+    return answer.stdout + answer.stderr

@@ -1,0 +1,236 @@
+"""Starting a run again after ranks, a host or mpiexec have died: whether, and on how many ranks.
+
+::
+
+    mpiexec ends ── no last word of the run ──> what was lost: a record, RunLost
+                 ── a restart is left ────────> RunResumed, mpiexec with the ranks that there are
+                 ── else ─────────────────────> the run is lost
+
+What the run itself has ended, a module that failed or a person that asked it to stop, is not done
+again. No extension of MPI is needed: the new ranks go on from journal and checkpoint, as those of
+``diel run --resume`` do.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Mapping
+from typing import Final, TypeAlias
+
+from diel.errors import RunDirectoryError
+from diel.executive.losses import find_loss
+from diel.executive.signals import LOST_OR_ENDED
+from diel.exit_codes import BAD_INPUT
+from diel.frozen import Frozen
+from diel.run.directory import RunDirectory
+from diel.run.journal import JournalWriter
+from diel.run.records import LOSSES, RunLost, RunStarted
+from diel.run.view import RunView
+from diel.text import format_duration
+
+_MOST_FRUITLESS: Final = 3
+"""So often in a row a run may die without having got any further."""
+_LOCK_S: Final = 15.0
+"""How long a rank 0 on a host that was lost may still write; its host notices within seconds."""
+_LOOK_EVERY_S: Final = 0.1
+
+Progress: TypeAlias = "tuple[int, int, int]"
+
+
+class Restarts:
+    """Counts how often a run was started again, and decides whether it may be once more: pure.
+
+    Parameters
+    ----------
+    most : int
+        How often at most.
+
+    Attributes
+    ----------
+    places_ranks : bool
+        Whether a host is gone: then the launcher is told on which hosts ranks are to be, from here
+        on. Else it places them as it did at first.
+    """
+
+    def __init__(self, most: int) -> None:
+        self.most = most
+        self.count = 0
+        self.places_ranks = False
+        self._furthest: Progress = (0, 0, 0)
+        self._fruitless = 0
+
+    def refusal(self, progress: Progress) -> str:
+        """Return why a run that has just died is not started again; nothing if it is.
+
+        Parameters
+        ----------
+        progress : tuple of int
+            From `progress_of`.
+        """
+        pairs = list(zip(progress, self._furthest, strict=True))
+        is_further = any(now > before for now, before in pairs)
+        self._fruitless = 0 if is_further else self._fruitless + 1
+        checkpoints, recorded_bytes, finished = map(max, pairs)
+        self._furthest = checkpoints, recorded_bytes, finished
+        if not self.most:
+            return ""
+        if self._fruitless >= _MOST_FRUITLESS:
+            return (
+                f"it has died {_MOST_FRUITLESS} times in a row without getting any further, so the "
+                "cause would come again"
+            )
+        if self.count >= self.most:
+            return f"it has been started again {self.most} times already (restarts = {self.most})"
+        self.count += 1
+        return ""
+
+
+def progress_of(view: RunView, directory: RunDirectory) -> Progress:
+    """Return how far a run has come: numbers of which at least one grows with all that is kept.
+
+    Those are its checkpoints, what its sweeps have recorded, and the iterations that have finished.
+    """
+    finished = sum(group.state == "finished" for group in view.groups.values())
+    return view.checkpoint, directory.recorded_bytes(), finished
+
+
+def is_lost(view: RunView, directory: RunDirectory, launcher_status: int) -> bool:
+    """Whether a run was ended by the death of ranks, of a host or of mpiexec.
+
+    Parameters
+    ----------
+    view : RunView
+        As its journal has it, now that mpiexec has ended.
+    directory : RunDirectory
+    launcher_status : int
+    """
+    if view.refusal:
+        return False
+    if view.exit_code is None:
+        # The ranks may have refused their work before they wrote anything.
+        return view.started is not None or launcher_status != BAD_INPUT
+    if view.exit_code == 0:
+        return False
+    if isinstance(view.failure, LOSSES):
+        return True
+    was_told_to_end = directory.stop_requested() and LOST_OR_ENDED in directory.why_stop()
+    return view.failure is None and was_told_to_end
+
+
+class Restart(Frozen):
+    """What is to be started again.
+
+    Attributes
+    ----------
+    number : int
+        Counted from 1.
+    ranks : int
+    hosts : tuple of (str, int)
+        On which hosts, with how many ranks each; empty where the launcher is to choose.
+    """
+
+    number: int
+    ranks: int
+    hosts: tuple[tuple[str, int], ...] = ()
+
+
+def after_loss(
+    restarts: Restarts,
+    view: RunView,
+    directory: RunDirectory,
+    launcher_status: int,
+    *,
+    ranks: int,
+    hosts: Callable[[RunStarted], Mapping[str, bool]],
+    fits: Callable[[int], str],
+) -> Restart | None:
+    """Record what was lost; return what is to be started again, None if nothing is.
+
+    Parameters
+    ----------
+    restarts : Restarts
+    view, directory, launcher_status
+        As for `is_lost`.
+    ranks : int
+        How many had been started.
+    hosts : callable
+        From the record of the start to the hosts of its ranks, and whether each answers; empty if
+        all ranks are on this one.
+    fits : callable
+        From a number of ranks to why the workflow cannot run on it; nothing if it can.
+
+    Raises
+    ------
+    RunDirectoryError
+        If another process still writes the journal.
+    """
+    loss = find_loss(view, directory, launcher_status)
+    refusal = restarts.refusal(progress_of(view, directory))
+    restart = None
+    if loss.is_final:
+        refusal = loss.explanation
+    elif restarts.most and not refusal:
+        answers = {} if view.started is None else hosts(view.started)
+        gone = [host for host, is_there in answers.items() if not is_there]
+        restarts.places_ranks = restarts.places_ranks or bool(gone)
+        restart = Restart(restarts.count, ranks)
+        if restarts.places_ranks:
+            restart = _on_what_is_left(restart, view.started, answers)
+        if gone:
+            named = ", ".join(gone)
+            loss = loss.replace(explanation=f"{loss.explanation}; {named} no longer answers")
+        refusal = fits(restart.ranks)
+        if refusal:
+            restart = None
+    record = RunLost(
+        explanation=loss.explanation,
+        detail="\n".join(loss.lines),
+        ranks=list(loss.ranks),
+        restart=0 if restart is None else restart.number,
+        on_ranks=0 if restart is None else restart.ranks,
+        refusal=refusal if restarts.most else "",
+    )
+    try:
+        _write(directory, record)
+    except RunDirectoryError:
+        raise
+    except OSError:  # the folder was removed, or its disk is full: whoever concludes says so
+        return None
+    return restart
+
+
+def _on_what_is_left(
+    restart: Restart, started: RunStarted | None, answers: Mapping[str, bool]
+) -> Restart:
+    """Return a restart on the hosts that answer, with the ranks that each had."""
+    if started is None or not answers:
+        return restart
+    ranks = dict.fromkeys(answers, 0) | {node.host: len(node.ranks) for node in started.nodes}
+    # Rank 0 and the tuple servers come first.
+    first = next((host for host, is_there in answers.items() if is_there), "")
+    ranks[first] = ranks.get(first, 0) + started.ranks - sum(ranks.values())
+    hosts = tuple(
+        (host, ranks[host]) for host, is_there in answers.items() if is_there and ranks[host]
+    )
+    return restart.replace(ranks=sum(count for _, count in hosts), hosts=hosts)
+
+
+def _write(directory: RunDirectory, record: RunLost) -> None:
+    """Write to the journal, as soon as nobody else does."""
+    deadline_s = time.monotonic() + _LOCK_S
+    while True:
+        if not directory.journal.is_file():
+            raise FileNotFoundError(directory.journal)
+        try:
+            with JournalWriter(directory.journal) as journal:
+                journal.write(record)
+            return
+        except RunDirectoryError as error:
+            if time.monotonic() >= deadline_s:
+                raise RunDirectoryError(
+                    f"rank 0 of the run still writes {directory.journal}, "
+                    f"{format_duration(_LOCK_S)} after mpiexec has ended: it may be on a host that "
+                    "cannot be reached. End it there, and then: diel run --resume "
+                    f"{directory.path}"
+                ) from error
+            time.sleep(_LOOK_EVERY_S)

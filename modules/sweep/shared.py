@@ -1,0 +1,271 @@
+"""How a run takes part in a sweep that is not its alone: it shares one, or joins one that runs.
+
+::
+
+    SHARED/sweeps/<group>.<master>/     trials.jsonl, workers/, terms/: of all runs that share it
+    RUN_DIR/sweeps/takes-part.json      written before a run begins: in what it takes part
+    RUN_DIR/sweeps/<group>.<master>/    a copy of the ledger, so that each run has it whole
+
+Runs that share a sweep are equal. One of their masters leads (`election`): it gives out trials and
+writes the ledger. The others are its workers (`joining`); as soon as it is heard of no more, one
+of them goes on from the ledger. So a strategy that learns knows all results, whoever found them.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import time
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Final
+
+from diel import JsonLinesFile, whole_lines
+from diel.errors import ModuleFailed
+
+from .election import Terms
+from .joined_loop import HowEnded, JoinedLoop
+from .joining import SILENCE_S, Identity, MasterLink
+from .ledger import LedgerError, LedgerReplaced, about_of, encode, has_begun, ledger_path
+from .master_loop import SweepPlan, conclude_sweep, dismiss_trainers, run_master
+from .messages import Tags
+from .steering import RequestReader, ask
+
+if TYPE_CHECKING:
+    from diel import Context
+
+_FILE: Final = "takes-part.json"
+_LOOK_EVERY_S: Final = 0.5
+_PATIENCE: Final = 10
+"""A worker waits so many times the limit of silence for a master that starts again."""
+_FINISHED: Final = "finished"
+_STOPPED: Final = "stopped"
+
+
+@dataclass(frozen=True)
+class Part:
+    """In what a run takes part."""
+
+    share: str | None = None
+    """A folder that runs share."""
+    join: str | None = None
+    """The ledger of a sweep of another run."""
+    silence_s: float = SILENCE_S
+    """For how long this run may say nothing before its trials are given to others."""
+    leave_after_s: float | None = None
+    """How long it takes part; None: to the end of the sweep."""
+
+    def save(self, run_dir: Path) -> None:
+        """Write it to the directory of a run that has not begun."""
+        file = run_dir / "sweeps" / _FILE
+        file.parent.mkdir(parents=True, exist_ok=True)
+        file.write_text(json.dumps(asdict(self)), encoding="utf-8")
+
+    @classmethod
+    def of_run(cls, run_dir: Path) -> Part | None:
+        """Return what `save` has written; None for a run whose sweeps are its own."""
+        try:
+            return cls(**json.loads((run_dir / "sweeps" / _FILE).read_bytes()))
+        except FileNotFoundError:
+            return None
+
+
+def run_sweep(ctx: Context, tags: Tags, plan: SweepPlan, trainers: int) -> dict[str, Any]:
+    """Run the sweep of a master, alone or with other runs; return the row of its best trial.
+
+    Of a run that has joined another's sweep, how many trials it ran. Errors as `run_master`.
+    """
+    part = Part.of_run(ctx.run_dir)
+    if part is None:
+        return run_master(ctx, tags, plan, trainers)
+    if part.join is not None:
+        return _join(ctx, tags, plan, trainers, part)
+    return _share(ctx, tags, plan, trainers, part)
+
+
+# -- joining a sweep that runs ---------------------------------------------------------------------
+
+
+def _join(ctx: Context, tags: Tags, plan: SweepPlan, trainers: int, part: Part) -> dict[str, Any]:
+    """Run trials of another run's sweep, until it is over or it is time to leave."""
+    assert part.join is not None
+    ledger = Path(part.join)
+    _check_is_of(ledger, plan)
+    leave_s = None if part.leave_after_s is None else time.monotonic() + part.leave_after_s
+    me = Identity.of_this_process(ctx.run_dir)
+    link = MasterLink(ledger, me, trainers, part.silence_s)
+    ctx.log.info("takes part in the sweep of %s as %s", ledger.parent, me.name)
+    loop = JoinedLoop(
+        ctx,
+        tags,
+        plan.search.space,
+        link,
+        patience_s=lambda: part.silence_s * (_PATIENCE if link.term else 1),
+        leave_s=leave_s,
+    )
+    how = loop.run()
+    if how is HowEnded.SILENT:
+        raise ModuleFailed(
+            f"the master of {ledger.parent} has said nothing for {link.silent_for_s:.0f} s: see "
+            f"whether its run goes on, diel watch {ledger.parents[2]}"
+        )
+    dismiss_trainers(ctx, tags, trainers)
+    ctx.log.info("%s: %d trials were run here", how.value, loop.trials)
+    return {"trials": loop.trials, "left": how.value}
+
+
+def _check_is_of(ledger: Path, plan: SweepPlan) -> None:
+    """Find out whether a ledger is of the sweep that the file here says; a `LedgerError` if not."""
+    there = {**about_of(ledger), "table": ""}
+    here = json.loads(encode({**plan.about, "table": ""}))
+    if odd := sorted(key for key in {*there, *here} if there.get(key) != here.get(key)):
+        raise LedgerError(f"{ledger} is of another sweep: see {', '.join(odd)}")
+
+
+# -- sharing a sweep -------------------------------------------------------------------------------
+
+
+def _share(ctx: Context, tags: Tags, plan: SweepPlan, trainers: int, part: Part) -> dict[str, Any]:
+    """Run a sweep with all others that share its folder, leading or not."""
+    assert part.share is not None
+    where = (ctx.group, ctx.module, ctx.iteration)
+    ledger, own = ledger_path(Path(part.share), *where), ledger_path(ctx.run_dir, *where)
+    silent_term = 0
+    while True:
+        me = Identity.of_this_process(ctx.run_dir)
+        terms = Terms(ledger, me)
+        term, ended = terms.latest()
+        with contextlib.closing(LedgerCopy(ledger, own)) as copy:
+            if ended == _FINISHED:
+                copy.refresh()
+                break
+            # At first the silent term is 0: there has been none yet.
+            if ended or term == silent_term or terms.is_of_this_run(term):
+                if terms.take(term + 1):
+                    ctx.log.info("leads the sweep that is shared in %s", part.share)
+                    with contextlib.suppress(LedgerReplaced):
+                        return _lead(ctx, tags, plan, trainers, Leader(terms, term + 1, copy))
+                    ctx.log.warning("another master has gone on with the sweep: it leads now")
+                continue
+            if has_begun(ledger):
+                _check_is_of(ledger, plan)
+            ctx.log.info("takes part in a sweep that %s leads", terms.leader(term))
+            link = MasterLink(ledger, me, trainers, part.silence_s)
+            loop = JoinedLoop(
+                ctx,
+                tags,
+                plan.search.space,
+                link,
+                patience_s=lambda: part.silence_s,
+                is_over=_TermWatch(terms, term, copy),
+            )
+            if loop.run() is HowEnded.SILENT and terms.latest() == (term, ""):
+                ctx.log.warning("%s has said nothing for %g s", terms.leader(term), part.silence_s)
+                silent_term = term
+    return conclude_sweep(ctx, tags, plan, trainers)
+
+
+class _TermWatch:
+    """Finds out whether a term has ended, and keeps this run's copy of the ledger up to date."""
+
+    def __init__(self, terms: Terms, term: int, copy: LedgerCopy) -> None:
+        self._terms, self._term, self._copy = terms, term, copy
+        self._look = _EverySoOften()
+        self._has_ended = False
+
+    def __call__(self) -> bool:
+        if not self._has_ended and self._look.is_due():
+            with contextlib.suppress(OSError):  # a file system that does not answer for a while
+                self._copy.refresh()
+                self._has_ended = self._terms.latest() != (self._term, "")
+        return self._has_ended
+
+
+def _lead(
+    ctx: Context, tags: Tags, plan: SweepPlan, trainers: int, leader: Leader
+) -> dict[str, Any]:
+    try:
+        return run_master(ctx, tags, plan, trainers, leader)
+    finally:
+        leader.close()
+
+
+class Leader:
+    """The leadership of a shared sweep in one term, for the master that has it."""
+
+    def __init__(self, terms: Terms, term: int, copy: LedgerCopy) -> None:
+        self.ledger, self.term = copy.ledger, term
+        self._terms, self._copy = terms, copy
+        self._look = _EverySoOften()
+        self._has_finished = False
+
+    def look(self) -> None:
+        """Bring the copy of the ledger up to date, if it is time for that."""
+        if self._look.is_due():
+            with contextlib.suppress(OSError):  # a file system that does not answer for a while
+                self._copy.refresh()
+
+    def finish(self) -> None:
+        """Say that no trial of the sweep is left."""
+        self._terms.end(self.term, _FINISHED)
+        self._has_finished = True
+
+    def close(self) -> None:
+        """Let another master go on, if there is anything left."""
+        if not self._has_finished:
+            self._terms.end(self.term, _STOPPED)
+        self._copy.refresh()
+
+
+class LedgerCopy:
+    """A run's own copy of the ledger of a shared sweep, and of what is asked of it there."""
+
+    def __init__(self, ledger: Path, own: Path) -> None:
+        self.ledger, self._own = ledger, own
+        self._lines: JsonLinesFile | None = None
+        self._offset = 0
+        self._requests = RequestReader(own)
+
+    def refresh(self) -> None:
+        """Copy what is new, and pass on what was asked of the sweep in this run's directory."""
+        requests = self._requests.new_requests()
+        if requests:
+            ask(self.ledger, requests)
+        if self._lines is None:
+            if not self.ledger.exists():
+                return
+            self._begin()
+        assert self._lines is not None
+        if lines := list(whole_lines(self.ledger, self._offset)):
+            self._lines.append(b"".join(lines))
+            self._offset = self._lines.size_bytes
+
+    def close(self) -> None:
+        """Close the copy."""
+        if self._lines is not None:
+            self._lines.close()
+
+    def _begin(self) -> None:
+        """Copy all at once, so that nobody finds a part of it."""
+        self._own.parent.mkdir(parents=True, exist_ok=True)
+        part = self._own.with_suffix(".part")
+        with part.open("wb") as file:
+            file.writelines(whole_lines(self.ledger))
+        part.replace(self._own)
+        self._lines = JsonLinesFile(self._own)
+        self._offset = self._lines.size_bytes
+
+
+class _EverySoOften:
+    """Says twice a second that something is due."""
+
+    def __init__(self) -> None:
+        self._due_s = 0.0
+
+    def is_due(self) -> bool:
+        """Whether it is time again."""
+        now_s = time.monotonic()
+        if now_s < self._due_s:
+            return False
+        self._due_s = now_s + _LOOK_EVERY_S
+        return True

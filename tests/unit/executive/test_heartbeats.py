@@ -1,0 +1,142 @@
+"""Who is silent, and for how long: without MPI."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import signal
+import socket
+import subprocess
+import time
+from collections.abc import Iterator
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+from support import wait_until
+
+from diel.comm.heartbeat import Processes
+from diel.executive.heartbeats import Heartbeats, SilenceWatch, beat_every_s, start_heartbeat
+
+
+@pytest.fixture
+def sleepers() -> Iterator[list[subprocess.Popen[bytes]]]:
+    started = [subprocess.Popen(["sleep", "60"]) for _ in range(2)]
+    yield started
+    for process in started:
+        process.kill()
+        process.wait()
+
+
+def test_a_rank_is_lost_when_it_has_been_silent_for_long() -> None:
+    watch = SilenceWatch(timeout_s=30, every_s=5)
+    watch.note([3, 4], 0)
+    for now_s in range(1, 30):
+        watch.note([4], now_s)
+        assert watch.silent(now_s) == {}
+    assert watch.silent(30) == {3: 30}
+    watch.forget(3)
+    assert watch.silent(31) == {}
+
+
+def test_time_in_which_nobody_listened_is_a_beat_at_most() -> None:
+    watch = SilenceWatch(timeout_s=30, every_s=5)
+    watch.note([3], 0)
+    assert watch.silent(1000) == {}
+    assert watch.silent(1000 + 5) == {}
+    for now_s in range(1006, 1025):
+        assert watch.silent(now_s) == {}
+    assert watch.silent(1025) == {3: 30}
+
+
+def test_ranks_are_heard_of_every_few_seconds() -> None:
+    assert beat_every_s(30) == 5
+    assert beat_every_s(3600) == 5
+    assert beat_every_s(3) == 0.5
+
+
+def test_a_process_that_is_stopped_is_not_heard(sleepers: list[subprocess.Popen[bytes]]) -> None:
+    pids = {rank: process.pid for rank, process in enumerate(sleepers)}
+    processes = Processes({**pids, 7: 2**22})  # one that cannot be seen is not watched
+    assert processes.ranks == processes.heard() == [0, 1]
+    sleepers[0].send_signal(signal.SIGSTOP)
+    wait_until(lambda: processes.heard() == [1])
+    assert processes.left() == [0, 1]
+    sleepers[0].send_signal(signal.SIGCONT)
+    wait_until(lambda: processes.heard() == [0, 1])
+    processes.kill()
+    for process in sleepers:
+        assert process.wait(10) == -signal.SIGKILL
+    assert processes.left() == []
+
+
+def rank0_of(pids_there: dict[int, int], warned: list[str]) -> Heartbeats:
+    hosts = {0: "here", **dict.fromkeys(pids_there, "there")}
+    parent: Any = SimpleNamespace(
+        rank=0,
+        host="here",
+        pids_here={0: os.getpid()},
+        hosts_and_gpus=[(hosts[rank], ()) for rank in sorted(hosts)],
+    )
+    return Heartbeats(parent, 0.6, warned.append)
+
+
+def test_ranks_of_another_host_are_heard(sleepers: list[subprocess.Popen[bytes]]) -> None:
+    warned: list[str] = []
+    pids = {rank: process.pid for rank, process in enumerate(sleepers, 1)}
+    rank0 = rank0_of(pids, warned)
+    assert rank0.address is not None
+    address = rank0.address._replace(addresses=("127.0.0.1",))
+    helper = start_heartbeat(address, pids)
+    sleepers[1].send_signal(signal.SIGSTOP)
+    silent: dict[int, float] = {}
+
+    def is_silent() -> bool:
+        silent.update(rank0.look(time.monotonic()))
+        return bool(silent)
+
+    wait_until(is_silent)
+    assert list(silent) == [2]
+    assert 0.6 <= silent[2] < 5
+    rank0.close(kills=False)
+    assert helper.wait(10) == 0
+    assert sleepers[0].poll() is None
+    assert warned == []
+
+
+def test_nobody_is_heard_without_the_token() -> None:
+    rank0 = rank0_of({1: 2**22}, [])
+    assert rank0.address is not None
+    with socket.create_connection(("127.0.0.1", rank0.address.port), timeout=10) as stranger:
+        stranger.sendall(b"guessed 1\n1\n")
+        stranger.setblocking(False)
+
+        def is_hung_up() -> bool:
+            rank0.look(time.monotonic())
+            with contextlib.suppress(BlockingIOError):
+                return not stranger.recv(1)
+            return False
+
+        wait_until(is_hung_up)
+    assert not rank0._watch.silent(time.monotonic() + 100)
+    rank0.close(kills=True)
+
+
+def test_a_host_that_cannot_reach_rank0_says_so() -> None:
+    rank0 = rank0_of({1: 2**22}, [])
+    assert rank0.address is not None
+    address = rank0.address._replace(addresses=("127.0.0.1",))
+    rank0.close(kills=False)
+    with pytest.raises(OSError, match="refused"):
+        start_heartbeat(address, {1: os.getpid()})
+
+
+def test_a_host_without_its_rank0_ends_its_ranks(sleepers: list[subprocess.Popen[bytes]]) -> None:
+    rank0 = rank0_of({1: sleepers[0].pid}, [])
+    assert rank0.address is not None
+    address = rank0.address._replace(addresses=("127.0.0.1",), leave_s=0.1)
+    helper = start_heartbeat(address, {1: sleepers[0].pid})
+    rank0.close(kills=True)
+    assert helper.wait(10) == 0
+    assert sleepers[0].wait(10) == -signal.SIGKILL
+    assert sleepers[1].poll() is None

@@ -1,0 +1,134 @@
+"""Which command starts the ranks, by where we are and which MPI there is."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from diel.errors import LaunchError
+from diel.executive import rank_launcher
+from diel.executive.rank_launcher import find_rank_launcher, hosts_of_job, mpi_plugins, plugin_for
+
+# As versions 20.11, 22.05 and 23.11 of Slurm print them.
+LISTS = {
+    "srun: MPI types are...\nsrun: cray_shasta\nsrun: none\nsrun: pmi2\nsrun: pmix\nsrun: pmix_v3\n"
+    "": ("cray_shasta", "pmi2", "pmix", "pmix_v3"),
+    "MPI plugin types are...\n\tpmix\n\tnone\n\tpmi2\n"
+    "specific pmix plugin versions available: pmix_v4\n": ("pmix", "pmi2", "pmix_v4"),
+    "MPI plugin types are...\n\tnone\n\tpmi2\n": ("pmi2",),
+    "": (),
+}
+
+
+@pytest.mark.parametrize(("text", "plugins"), LISTS.items())
+def test_what_slurm_offers(text: str, plugins: tuple[str, ...]) -> None:
+    assert mpi_plugins(text) == plugins
+
+
+@pytest.mark.parametrize(
+    ("implementation", "offered", "plugin"),
+    [
+        ("Open MPI", ("pmi2", "pmix_v4", "pmix"), "pmix"),
+        ("Open MPI", ("pmi2", "pmix_v4"), "pmix_v4"),
+        ("Open MPI", ("pmi2",), None),
+        ("MPICH", ("pmix", "pmi2"), "pmi2"),
+        ("MPICH", ("pmi2", "cray_shasta"), "cray_shasta"),
+        ("MPICH", ("pmix_v3",), "pmix_v3"),
+        ("MPICH", (), None),
+        ("unknown", ("pmix", "pmi2"), None),
+    ],
+)
+def test_the_plugin_for_an_mpi(
+    implementation: str, offered: tuple[str, ...], plugin: str | None
+) -> None:
+    assert plugin_for(implementation, offered) == plugin
+
+
+@pytest.fixture
+def site(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Any:
+    """Make programs of a site, on a PATH of their own, with its MPI."""
+    monkeypatch.setenv("PATH", str(tmp_path))
+    monkeypatch.setattr(sys, "executable", str(tmp_path / "venv" / "python"))
+
+    def make(implementation: str, **programs: str) -> Path:
+        monkeypatch.setattr(rank_launcher, "library_implementation", lambda: implementation)
+        for name, says in programs.items():
+            program = tmp_path / name.replace("own_", "venv/")
+            program.parent.mkdir(exist_ok=True)
+            program.write_text(f"#!/bin/sh\necho '{says}'\n")
+            program.chmod(0o755)
+        return tmp_path
+
+    return make
+
+
+OPEN_MPI = "mpiexec (Open MPI) 5.0.11"
+SLURM = {"SLURM_JOB_ID": "7"}
+
+
+@pytest.mark.parametrize(
+    ("environment", "programs", "expected"),
+    [
+        ({}, {"srun": "pmix", "mpiexec": OPEN_MPI}, "mpiexec"),
+        (SLURM, {"srun": "pmix", "mpiexec": OPEN_MPI}, "srun --mpi=pmix"),
+        (SLURM, {"srun": "pmi2", "mpiexec": OPEN_MPI}, "mpiexec"),
+        (SLURM, {"mpiexec": OPEN_MPI}, "mpiexec"),
+        (SLURM, {"srun": "pmix", "own_mpiexec": OPEN_MPI}, "venv/mpiexec"),
+        ({**SLURM, "SLURM_MPI_TYPE": "pmix_v9"}, {"srun": ""}, "srun --mpi=pmix_v9"),
+        ({"PBS_NODEFILE": "/f"}, {"srun": "pmix", "mpiexec": OPEN_MPI}, "mpiexec"),
+        ({"FLUX_URI": "local:"}, {"flux": "1", "own_mpiexec": OPEN_MPI}, "flux run"),
+        ({"FLUX_URI": "local:"}, {"flux": "3"},
+         "flux run -o gpu-affinity=off --cores-per-task=1 --nodes=3 -o pmi=pmix"),
+        ({"LSB_JOBID": "7", "LSB_DJOB_HOSTFILE": "/h"}, {"own_mpiexec": OPEN_MPI, "blaunch": ""},
+         "venv/mpiexec --hostfile /h --prtemca plm_ssh_agent blaunch"),
+    ],
+)  # fmt: skip
+def test_what_starts_the_ranks(
+    site: Any, environment: dict[str, str], programs: dict[str, str], expected: str
+) -> None:
+    folder = site("Open MPI", **programs)
+    assert str(find_rank_launcher(None, environment)).startswith(f"{folder}/{expected}")
+
+
+def test_lines(site: Any) -> None:
+    folder = site("MPICH", srun="pmi2", flux="1")
+    told = {**SLURM, "SLURM_CPUS_PER_TASK": "3"}
+    assert find_rank_launcher("srun", told).line(8) == [
+        *(f"{folder}/srun", "--mpi=pmi2", "--export=ALL", "--cpus-per-task=3", "-n", "8"),
+        "--kill-on-bad-exit=1",
+    ]
+    flux = find_rank_launcher("flux", {}, threads=3)
+    start = [f"{folder}/flux", "run", "-o", "gpu-affinity=off", "--cores-per-task=3", "-n", "8"]
+    assert flux.line(8) == start
+    left = [("a", 4), ("b", 4)]
+    assert flux.line(8, left) == [*start, "--requires=host:a,b", "--nodes=2"]
+
+
+@pytest.mark.parametrize(
+    ("asked", "programs", "words"),
+    [
+        ("srun", {}, "there is no srun on the PATH"),
+        ("srun", {"srun": "pmi2"},
+         r"ranks of this MPI, Open MPI: .* offers pmi2 .*--launcher mpiexec"),
+        ("flux", {}, "there is no flux"),
+        ("mpiexec", {}, "no mpiexec beside this Python"),
+        (None, {"srun": "none"}, "no mpiexec beside this Python"),
+    ],
+)  # fmt: skip
+def test_what_cannot_start_them(
+    site: Any, asked: str | None, programs: dict[str, str], words: str
+) -> None:
+    site("Open MPI", **programs)
+    with pytest.raises(LaunchError, match=words):
+        find_rank_launcher(asked, SLURM)
+
+
+def test_the_remote_shell_of_pbs_is_used_where_it_is(site: Any) -> None:
+    site("Open MPI")
+    assert hosts_of_job("Open MPI", {"PBS_NODEFILE": "/f"}) == ()
+    site("Open MPI", pbs_tmrsh="")
+    assert hosts_of_job("Open MPI", {"PBS_NODEFILE": "/f"})[-1] == "pbs_tmrsh"
+    assert hosts_of_job("MPICH", {"PBS_NODEFILE": "/f"}) == ()

@@ -1,0 +1,493 @@
+"""Workers of other runs, and masters that share a sweep: through files, on a clock of the test."""
+
+from __future__ import annotations
+
+import threading
+from collections import Counter
+from collections.abc import Callable, Iterator
+from dataclasses import replace
+from functools import partial
+from pathlib import Path
+from random import Random
+from typing import Any
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from support import wait_until
+from unit.modules.sweeping import GRID, Sweep
+
+from diel.errors import RunStopped
+from diel.testing import ModuleRun
+from modules.sweep.election import Terms
+from modules.sweep.joining import (
+    SILENCE_S,
+    Identity,
+    JoinedWorkers,
+    MasterLink,
+    WorkerChange,
+    list_workers,
+    order_of,
+)
+from modules.sweep.leases import LeaseBook
+from modules.sweep.ledger import Ledger, LedgerError, LedgerReplaced, records_of
+from modules.sweep.messages import IntermediateReport, Lease, Outcome, SweepOrder
+from modules.sweep.shared import Part
+
+ORDER = SweepOrder("here", seed=5, strategy=None, wants_reports=True, quarantined=frozenset({3}))
+
+
+class Clock:
+    """Seconds from anywhere, which pass when a test says so."""
+
+    def __init__(self) -> None:
+        self.now_s = 100.0
+
+    def __call__(self) -> float:
+        return self.now_s
+
+
+@pytest.fixture
+def meeting(tmp_path: Path) -> Iterator[Meeting]:
+    with Meeting(tmp_path) as there:
+        yield there
+
+
+def identity(folder: Path, name: str = "node-1") -> Identity:
+    return replace(Identity.of_this_process(folder), name=name)
+
+
+class Meeting:
+    """A master and workers of other runs in one folder."""
+
+    def __init__(self, folder: Path) -> None:
+        self.clock = Clock()
+        self.ledger = folder / "trials.jsonl"
+        self.workers = self.master()
+        self.links: list[MasterLink] = []
+        self.heard()
+
+    def __enter__(self) -> Meeting:
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        self.workers.close()
+        for link in self.links:
+            link.close()
+
+    def master(self) -> JoinedWorkers:
+        return JoinedWorkers(self.ledger, lambda: ORDER, 2, clock=self.clock)
+
+    def link(self, name: str = "node-1", trainers: int = 2) -> MasterLink:
+        me = identity(self.ledger.parent, name)
+        self.links.append(MasterLink(self.ledger, me, trainers, clock=self.clock))
+        return self.links[-1]
+
+    def heard(self, after_s: float = 1.0) -> list[Any]:
+        """Return what the master hears, some time later."""
+        self.clock.now_s += after_s
+        self.workers.look()
+        found = []
+        while (message := self.workers.next_message()) is not None:
+            found.append(message)
+        return found
+
+    def told(self, link: MasterLink, after_s: float = 1.0) -> list[dict[str, Any]]:
+        self.clock.now_s += after_s
+        link.look()
+        found = []
+        while (message := link.next_message()) is not None:
+            found.append(message)
+        return found
+
+
+def lease(number: int, points: int = 2) -> Lease:
+    return Lease("here", number, number * 10, number * 10 + points, [{"x": 1.5}] * points)
+
+
+def outcome(of: Lease, trials: int = 2) -> Outcome:
+    metrics = [{"score": float("nan")}, {"score": 0.1 + 0.2}][:trials]
+    return Outcome("there", of.number, of.start, 1, [], metrics, [1.0] * trials, [0.5] * trials)
+
+
+def test_a_worker_takes_leases_and_leaves(meeting: Meeting) -> None:
+    assert meeting.heard() == []
+    link = meeting.link()
+    (came,) = meeting.heard()
+    assert "node-1 takes part, with 2 trainers" in came.text
+    assert meeting.workers.here == {"node-1": 2}
+    order, stops = meeting.told(link)
+    assert order_of(order, "there", "a") == replace(ORDER, session="there", run_session="a")
+    assert stops == {"stops": []}
+
+    assert meeting.workers.least_busy(None) == (0.0, "node-1")
+    given_out = lease(7)
+    meeting.workers.give("node-1", given_out)
+    assert (meeting.workers.leases_out, meeting.workers.least_busy(None)) == (1, (0.5, "node-1"))
+    (told,) = meeting.told(link)
+    assert told["lease"]["points"] == [{"x": 1.5}, {"x": 1.5}]
+
+    link.put_report(IntermediateReport("there", 70, 1, 4, {"score": 1.0}))
+    (report,) = meeting.heard()
+    assert (report.trial, report.trainer, report.step) == (70, 3, 4)  # behind the master's two
+    meeting.workers.answer(3, goes_on=False)
+    assert meeting.told(link) == [{"verdict": False, "trainer": 1}]
+
+    link.put_outcome(outcome(given_out))
+    (heard,) = meeting.heard()
+    assert (heard.session, heard.lease, heard.trainer, heard.worker) == ("here", 7, 3, "node-1")
+    assert heard.points == given_out.points
+    assert repr(heard.metrics) == "[{'score': nan}, {'score': 0.30000000000000004}]"
+    link.put_outcome(outcome(given_out))
+    assert meeting.heard() == []  # it has come back already
+
+    meeting.workers.give("node-1", lease(8))
+    link.leave("its time is over")
+    (left,) = meeting.heard()
+    assert (left.leases, left.is_loss) == ((8,), False)
+    assert meeting.workers.here == {}
+    (row,) = list_workers(meeting.ledger, 0.0)
+    assert (row["worker"], row["trials"], row["state"]) == ("node-1", 4, "left: its time is over")
+
+
+def test_one_that_is_silent_is_lost_until_it_is_heard_of_again(meeting: Meeting) -> None:
+    link = meeting.link()
+    meeting.heard()
+    meeting.workers.give("node-1", lease(1))
+    for _ in range(20):  # it beats: two seconds are no silence
+        assert meeting.told(link, 2.5) is not None
+        assert meeting.heard(0.5) == []
+    (lost,) = meeting.heard(SILENCE_S + 1)
+    assert (lost.leases, lost.is_loss) == ((1,), True)
+    assert meeting.workers.least_busy(None) == (1.0, "")
+    link.put_outcome(outcome(lease(1)))  # another one has it by now
+    (back,) = meeting.heard()
+    assert isinstance(back, WorkerChange)
+    assert "takes part" in back.text
+    meeting.workers.dismiss()
+    assert meeting.told(link)[-1] == {"end": True}
+
+
+def test_a_master_that_starts_again_has_a_term_of_its_own(meeting: Meeting) -> None:
+    link, gone = meeting.link(), meeting.link("node-2")
+    meeting.heard()
+    meeting.told(link)
+    meeting.workers.give("node-1", lease(1))
+    gone.leave("its run is stopped")
+    meeting.workers.close()
+    meeting.workers = meeting.master()
+    assert meeting.heard() == []  # that was said to the one before
+    link.put_outcome(outcome(lease(1)))
+    (came,) = meeting.heard()
+    assert "node-1 takes part" in came.text
+    assert meeting.workers.here == {"node-1": 2}
+    assert [next(iter(one)) for one in meeting.told(link)] == ["format", "stops"]
+    assert link.term == 2
+    link.put_outcome(outcome(lease(1)))
+    assert meeting.heard() == []
+
+
+def test_what_is_damaged_is_passed_over(meeting: Meeting, tmp_path: Path) -> None:
+    link = meeting.link()
+    meeting.heard()
+    meeting.told(link)
+    meeting.workers.give("node-1", lease(1))
+    said = tmp_path / "workers" / "node-1" / "said.jsonl"
+    odd = ["no JSON", "[]", '{"outcome": {"lease": 1, "metrics": 5}, "term": 1}', '{"left"']
+    with said.open("a") as file:
+        file.write("\n".join(odd))
+    (tmp_path / "workers" / "a file").touch()
+    (tmp_path / "workers" / "empty").mkdir()
+    assert meeting.heard() == []
+    with said.open("a") as file:
+        file.write("\n")
+    link.put_outcome(outcome(lease(1)))
+    (heard,) = meeting.heard()
+    assert heard.lease == 1
+    assert [row["worker"] for row in list_workers(meeting.ledger, 0.0)] == ["node-1"]
+
+
+@settings(max_examples=15, deadline=None)
+@given(seed=st.integers(0, 2**32))
+def test_each_trial_is_recorded_once_whoever_is_silent_or_leaves(
+    tmp_path_factory: pytest.TempPathFactory, seed: int
+) -> None:
+    draw = Random(seed)
+    with Meeting(tmp_path_factory.mktemp("meeting")) as meeting:
+        recorded = go_through(meeting, draw)
+    assert recorded == Counter(range(12)), seed
+
+
+def go_through(meeting: Meeting, draw: Random) -> Counter[int]:
+    """Run a sweep of twelve trials with workers that come, are silent, die and leave."""
+    book, recorded = LeaseBook(12), Counter[int]()
+    links: dict[str, MasterLink] = {}
+    held: dict[str, dict[int, dict[str, Any]]] = {}
+
+    def hear() -> None:
+        for message in meeting.heard(0.6):
+            if isinstance(message, WorkerChange):
+                for number in message.leases:
+                    book.came_back(number, 0)
+            elif book.is_out(message.lease) is not None:
+                recorded.update(range(message.start, message.start + len(message.metrics)))
+                book.came_back(message.lease, len(message.metrics))
+
+    for step in range(200):
+        if len(book.recorded) == 12:
+            break
+        if step > 100:  # at last all goes well
+            links["last"] = links.get("last") or meeting.link("last", 1)
+        elif len(links) < 3:
+            links[f"w{step}"] = meeting.link(f"w{step}", 1)
+        hear()
+        busy, name = meeting.workers.least_busy(None)
+        if busy < 1 and (grant := book.take(draw.randint(1, 3))) is not None:
+            points = [{"x": trial} for trial in range(grant.start, grant.stop)]
+            wanted = Lease("here", grant.lease, grant.start, grant.stop, points)
+            meeting.workers.give(name, wanted)
+        for name in list(links):
+            what = draw.random() if step <= 100 else 0.5
+            if what < 0.1:
+                continue  # it does not come to anything for a while
+            for message in meeting.told(links[name], 0.1):
+                if "lease" in message:
+                    held.setdefault(name, {})[message["lease"]["number"]] = message["lease"]
+            if what < 0.15:
+                meeting.clock.now_s += SILENCE_S  # all are silent
+            elif what < 0.2:
+                links.pop(name).leave("it had enough")
+            elif what < 0.25:
+                del links[name]  # killed
+            elif held.get(name):
+                number, one = held[name].popitem()
+                done = draw.randint(1, len(one["points"]))
+                metrics = [{"score": 1.0}] * done
+                columns = [1.0] * done
+                links[name].put_outcome(
+                    Outcome("there", number, one["start"], 0, [], metrics, columns, columns)
+                )
+    return recorded
+
+
+# -- several masters -------------------------------------------------------------------------------
+
+
+def test_one_of_many_takes_a_term(tmp_path: Path) -> None:
+    ledger = tmp_path / "sweep" / "trials.jsonl"
+    barrier, taken = threading.Barrier(8), list[int]()
+
+    def take(number: int) -> None:
+        terms = Terms(ledger, identity(tmp_path, f"m{number}"))
+        for term in range(1, 21):
+            barrier.wait(10)
+            if terms.take(term):
+                taken.append(term)
+
+    threads = [threading.Thread(target=take, args=(number,)) for number in range(8)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join(30)
+    assert taken == list(range(1, 21))
+    terms = Terms(ledger, identity(tmp_path))
+    assert terms.latest() == (20, "")
+    assert terms.leader(20) == f"{tmp_path} on {identity(tmp_path).host}"
+    assert terms.is_of_this_run(20)
+    assert not Terms(ledger, identity(tmp_path / "other")).is_of_this_run(20)
+    terms.end(20, "finished")
+    assert terms.latest() == (20, "finished")
+
+
+def test_a_file_system_without_links_will_do(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def refuse(source: Path, target: Path) -> None:
+        raise PermissionError(1, "Operation not permitted")
+
+    monkeypatch.setattr("os.link", refuse)
+    terms = Terms(tmp_path / "trials.jsonl", identity(tmp_path))
+    assert [terms.take(1), terms.take(1), terms.take(2)] == [True, False, True]
+
+
+def test_a_former_leader_writes_nothing_any_more(tmp_path: Path) -> None:
+    ledger = tmp_path / "trials.jsonl"
+    first = Ledger(ledger, {"x": 1}, may_be_replaced=True)
+    first.write([{"trial": 0}])
+    assert Terms(ledger, identity(tmp_path)).take(2)
+    with pytest.raises(LedgerReplaced, match="led by another master"):
+        first.write([{"trial": 1}])
+    second = Ledger(ledger, {"x": 1}, may_be_replaced=True)
+    second.write([{"trial": 2}])
+    assert [record["trial"] for record in records_of(ledger)] == [0, 2]
+    first.close()
+    second.close()
+
+
+# -- whole sweeps ----------------------------------------------------------------------------------
+
+
+def several(folder: Path, names: list[str]) -> dict[str, Sweep]:
+    found = {}
+    for name in names:
+        (folder / name).mkdir()
+        found[name] = Sweep(folder / name)
+    return found
+
+
+def together(*runs: Callable[[], object]) -> list[object]:
+    """Run several at once; return what each gave, or raised."""
+    given_back: list[object] = [None] * len(runs)
+
+    def perform(place: int) -> None:
+        try:
+            given_back[place] = runs[place]()
+        except Exception as error:
+            given_back[place] = error
+
+    threads = [threading.Thread(target=perform, args=(place,)) for place in range(len(runs))]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join(60)
+    return given_back
+
+
+def table(records: list[dict[str, Any]]) -> list[Any]:
+    keys = ("trial", "state", "parameters", "metrics", "seed")
+    return sorted([[record[key] for key in keys] for record in records], key=lambda one: one[0])
+
+
+WANTED: dict[str, dict[str, Any]] = {
+    "grid": GRID,
+    "cross_entropy": {
+        "space": {"x": {"from": 0.0, "to": 9.0}, "kind": "k"},
+        "strategy": {"name": "cross_entropy", "elite": 4, "startup": 8},
+        "deterministic": True,
+        "lag": 8,
+        "trials": 30,
+        "seed": 3,
+    },
+    "halving": {
+        "space": {"x": {"from": 0.0, "to": 9.0}, "kind": "k"},
+        "strategy": {"name": "halving", "min_steps": 2},
+        "deterministic": True,
+        "lag": 8,
+        "trials": 12,
+        "seed": 3,
+    },
+}
+
+
+@pytest.mark.parametrize("strategy", list(WANTED))
+def test_runs_that_share_a_sweep_end_with_the_table_of_one(tmp_path: Path, strategy: str) -> None:
+    wanted = WANTED[strategy]
+    trials = wanted.get("trials", 30)
+    runs = several(tmp_path, ["alone", "a", "b", "c"])
+    alone = runs.pop("alone")
+    train = "steps" if strategy == "halving" else "train"  # whose trials are stopped by reports
+    best = alone.run(wanted, trainers=1, train=train).returned
+    for one in runs.values():
+        Part(share=str(tmp_path / "shared")).save(one.run_dir)
+    slowly = {"seconds": 0.03 if train == "steps" else 0.05}
+    done = together(
+        *(
+            partial(one.run, wanted, trainers=1, train=train, options=slowly)
+            for one in runs.values()
+        )
+    )
+    tried: Counter[int] = Counter()
+    workers = set()
+    for one, ended in zip(runs.values(), done, strict=True):
+        assert not isinstance(ended, Exception), ended
+        assert (ended.returned["trial"], ended.returned["score"]) == (best["trial"], best["score"])  # type: ignore[attr-defined]
+        assert table(one.records) == table(alone.records)
+        assert sorted(int(row["trial"]) for row in one.rows) == list(range(trials))
+        workers |= {record.get("worker", "") for record in one.records}
+        tried += one.tried if (one.folder / "tried.txt").exists() else Counter()
+    assert tried == (Counter() if strategy == "halving" else Counter(range(trials)))
+    assert len(workers) >= 2  # the one that leads, and another
+
+
+def test_a_leader_that_ends_is_followed_by_another(tmp_path: Path) -> None:
+    runs = several(tmp_path, ["alone", "a", "b"])
+    runs["alone"].run(GRID, trainers=1)
+    shared = tmp_path / "shared"
+    for name in ("a", "b"):
+        Part(share=str(shared)).save(runs[name].run_dir)
+
+    def second() -> object:
+        wait_until((shared / "sweeps" / "group.master" / "trials.jsonl").exists)
+        return runs["b"].run(GRID, trainers=1, options={"seconds": 0.05})
+
+    def first() -> object:
+        given_options = {"seconds": 0.05, "stops": str(runs["b"].folder / "tried.txt")}
+        return runs["a"].run(GRID, trainers=1, train="stops", options=given_options)
+
+    stopped, ended = together(first, second)
+    assert isinstance(stopped, RunStopped), stopped
+    assert not isinstance(ended, Exception), ended
+    assert table(runs["b"].records) == table(runs["alone"].records)
+    assert sorted(int(row["trial"]) for row in runs["b"].rows) == list(range(30))
+    assert sorted(
+        entry.name for entry in (shared / "sweeps" / "group.master" / "terms").iterdir()
+    ) == ["000001", "000001.ended", "000002", "000002.ended"]
+
+
+def test_a_leader_that_was_only_slow_finds_out_that_another_has_led(tmp_path: Path) -> None:
+    runs = several(tmp_path, ["alone", "slow"])
+    runs["alone"].run(GRID, trainers=1)
+    shared = tmp_path / "shared"
+    Part(share=str(shared)).save(runs["slow"].run_dir)
+    ledger = shared / "sweeps" / "group.master" / "trials.jsonl"
+    other = Terms(ledger, identity(tmp_path, "other"))
+
+    def take_over() -> bool:
+        wait_until(lambda: ledger.exists() and len(list(records_of(ledger))) > 5)
+        is_taken = other.take(2)
+        other.end(2, "stopped")
+        return is_taken
+
+    ended, is_taken = together(
+        lambda: runs["slow"].run(GRID, trainers=1, options={"seconds": 0.02}), take_over
+    )
+    assert is_taken is True
+    assert isinstance(ended, ModuleRun), ended
+    assert "another master has gone on with the sweep: it leads now" in ended.warnings
+    assert other.latest() == (3, "finished")
+    assert table(runs["slow"].records) == table(runs["alone"].records)
+    odd = several(tmp_path, ["odd"])["odd"]
+    Part(share=str(shared)).save(odd.run_dir)
+    with pytest.raises(LedgerError, match="is of another sweep: see seed"):
+        odd.run({**GRID, "seed": 6})
+
+
+def test_a_run_joins_a_sweep_and_leaves(tmp_path: Path) -> None:
+    runs = several(tmp_path, ["alone", "here", "there", "soon"])
+    runs["alone"].run(GRID, trainers=1)
+
+    def join(name: str, **said: Any) -> object:
+        ledger = runs["here"].ledger
+        wait_until(ledger.exists)
+        Part(join=str(ledger), **said).save(runs[name].run_dir)
+        return runs[name].run(GRID, trainers=1, options={"seconds": 0.05}).returned
+
+    here, there, soon = together(
+        lambda: runs["here"].run(GRID, trainers=1, options={"seconds": 0.2}),
+        lambda: join("there"),
+        lambda: join("soon", leave_after_s=0.8),
+    )
+    assert not isinstance(here, Exception), here
+    assert isinstance(there, dict)
+    assert isinstance(soon, dict)
+    assert there["left"] == "the sweep is over"
+    assert soon["left"] == "its time is over"
+    records = runs["here"].records
+    assert table(records) == table(runs["alone"].records)
+    by_worker = Counter(record.get("worker", "") for record in records)
+    assert sorted(by_worker.values()) == sorted(
+        [there["trials"], soon["trials"], 30 - there["trials"] - soon["trials"]]
+    )
+    assert there["trials"] > soon["trials"] > 0
+    rows = list_workers(runs["here"].ledger, 0.0)
+    assert {row["trials"] for row in rows} == {there["trials"], soon["trials"]}

@@ -1,0 +1,74 @@
+"""Runs that go on without ranks that were killed, where MPI can do that."""
+
+from __future__ import annotations
+
+import csv
+from pathlib import Path
+
+import pytest
+from support import check_end, diel, journal, mpi_implementation, run_dir, workflow
+
+TRAIN = """
+import os, pathlib, time
+
+def train(parameters, report):
+    report(1, score=parameters["x"])
+    here = pathlib.Path(__file__).parent
+    if parameters["x"] in (7, 23):
+        killed = here / f"killed.{parameters['x']}"
+        if not killed.exists():
+            killed.touch()
+            os.kill(os.getpid(), 9)
+    time.sleep(0.01)
+    return {"score": parameters["x"] % 10}
+"""
+TOML = """
+[workflow]
+on_rank_loss = "continue"
+[[module]]
+name = "master"
+function = "modules.master:run"
+[module.options]
+objective = "score"
+maximise = true
+seed = 1
+space = { x = { from = 0, to = 39, step = 1 } }
+[[module]]
+name = "trainer"
+function = "modules.trainer:run"
+copies = 4
+options = { train = "./train.py:train" }
+[[group]]
+name = "search"
+modules = ["master", "trainer"]
+"""
+
+
+def rows(folder: Path) -> list[tuple[str, str, str]]:
+    with (run_dir(folder) / "results.csv").open(newline="") as file:
+        table = list(csv.DictReader(file))
+    return sorted((row["trial"], row["x"], row["score"]) for row in table)
+
+
+def test_a_sweep_goes_on_without_trainers_that_were_killed(tmp_path: Path) -> None:
+    if mpi_implementation() != "Open MPI":
+        pytest.skip("only Open MPI lets ranks live on when one is killed")
+    undisturbed, killed = tmp_path / "undisturbed", tmp_path / "killed"
+    for folder in (undisturbed, killed):
+        folder.mkdir()
+        workflow(folder, TOML, train=TRAIN)
+    for number in (7, 23):
+        (undisturbed / f"killed.{number}").touch()
+    whole = diel("run", "w.toml", cwd=undisturbed)
+    check_end(whole, undisturbed)
+    finished = diel("run", "w.toml", cwd=killed)
+    assert finished.status == 0, finished.output
+    assert rows(killed) == rows(undisturbed)
+    lost = [record for record in journal(killed) if record["event"] == "RanksLost"]
+    assert {record["policy"] for record in lost} == {"continue"}
+    assert sum(len(record["ranks"]) for record in lost) == 2  # type: ignore[arg-type, misc]
+    assert "the run goes on" in finished.stdout
+    assert "warning: the run went on without 2 copies that failed:" in finished.stdout
+    # What had killed a rank was tried beside another one.
+    log = "".join(file.read_text() for file in (run_dir(killed) / "logs").glob("trainer*"))
+    assert log.count("on a rank that died: in a process of its own") == 2
