@@ -6,6 +6,7 @@ import errno
 import json
 import os
 import sys
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple, NoReturn
 
@@ -18,7 +19,7 @@ from diel.run.json_lines import locked_file
 
 if TYPE_CHECKING:
     import argparse
-    from collections.abc import Sequence
+    from collections.abc import Callable, Sequence
 
     from diel.cli.display import Display
     from diel.comm.parent import Parent
@@ -213,7 +214,8 @@ class _LaunchedRun:
         from diel.executive.launch import LauncherSignals
 
         with locked_file(self._directory.launcher_log):
-            launched = self._start(plan, resumes=resumes)
+            start = partial(self._start, plan, resumes=resumes)
+            launched = start()
             # While the ranks start:
             from diel.cli.display import display_for
             from diel.executive.leftovers import remove_leftovers
@@ -227,7 +229,7 @@ class _LaunchedRun:
                 print(f"watch it: {words}", flush=True)
             top = getattr(self._options, "top", None)
             with display_for(self._directory, top) as display, LauncherSignals() as signals:
-                status = self._wait(launched, plan, display, signals, resumes=resumes)
+                status = self._wait(launched, start, display, signals)
                 status = self._restart_if_lost(plan, status, display, signals)
         exit_code = display.conclude(status)
         for complaint in (save_trace(self._directory), conclude_reports(self._directory)):
@@ -259,8 +261,8 @@ class _LaunchedRun:
                 break
             order_resumption(directory, restart.number)
             plan = self._plan_for(restart.ranks)
-            launched = self._start(plan, resumes=True, hosts=restart.hosts)
-            status = self._wait(launched, plan, display, signals, resumes=True)
+            start = partial(self._start, plan, resumes=True, hosts=restart.hosts)
+            status = self._wait(start(), start, display, signals)
         return status
 
     def _start(
@@ -287,11 +289,9 @@ class _LaunchedRun:
     def _wait(
         self,
         launched: Launched,
-        plan: RunPlan,
+        start: Callable[[], Launched],
         display: Display,
         signals: LauncherSignals,
-        *,
-        resumes: bool,
     ) -> int:
         """Wait for mpiexec to end, and start it once more where it has started nothing."""
         from diel.executive.launch import ATTEMPTS, started_nothing
@@ -300,7 +300,7 @@ class _LaunchedRun:
         for _ in range(ATTEMPTS - 1):
             if not started_nothing(self._directory):
                 break
-            status = self._start(plan, resumes=resumes).wait(display.refresh, signals)
+            status = start().wait(display.refresh, signals)
         return status
 
     def _is_asked_to_stop(self, signals: LauncherSignals) -> bool:
