@@ -34,6 +34,7 @@
 from __future__ import annotations
 
 import contextlib
+import errno
 import itertools
 import json
 import os
@@ -49,6 +50,8 @@ from diel.exit_codes import NOT_FINISHED, STOPPED
 
 _STOP: Final = "a stop was asked for"
 _LONGEST_REASON: Final = 1000
+_WITHOUT_LINKS: Final = (errno.EPERM, errno.ENOTSUP, errno.ENOSYS, errno.EMLINK)
+"""What a file system says that has no hard links."""
 _LAST_WORDS_BYTES: Final = 256 * 1024
 _STARTED_AGAIN: Final = "\n== diel starts mpiexec again\n"
 _FOLDERS: Final = frozenset(
@@ -230,12 +233,20 @@ class RunDirectory:
         why : str, optional
         exit_code : int, optional
             What the run is to end with, unless it has failed.
+
+        Raises
+        ------
+        OSError
+            If it cannot be written; then nobody is asked.
         """
-        with (
-            contextlib.suppress(FileExistsError),
-            self.stop_request.open("x", encoding="utf-8") as file,
-        ):
-            json.dump({"reason": why, "exit_code": exit_code}, file)
+        # Whole or not at all: whoever asks may be killed meanwhile, and an empty file is a
+        # person's request, after which no run is started again.
+        part = self.path / f"stop.{os.urandom(4).hex()}.part"
+        try:
+            part.write_text(json.dumps({"reason": why, "exit_code": exit_code}), encoding="utf-8")
+            _make_unless_there(part, self.stop_request)
+        finally:
+            part.unlink(missing_ok=True)
 
     def checkpoint_file(self, number: int) -> Path:
         """Return the file of the first, second, ... checkpoint."""
@@ -291,7 +302,7 @@ class RunDirectory:
         return NOT_FINISHED if exit_code == NOT_FINISHED else STOPPED
 
     def _stop_said(self) -> dict[str, object]:
-        # Empty if it is just being written; and somebody may have made anything of that name.
+        # Somebody may have made anything of that name.
         try:
             with open_regular(self.stop_request) as file:
                 text = file.read(_LONGEST_REASON).decode(errors="replace")
@@ -360,6 +371,19 @@ def open_anew(path: Path) -> IO[str]:
     """
     path.unlink(missing_ok=True)
     return path.open("x", encoding="utf-8", errors="replace")
+
+
+def _make_unless_there(part: Path, file: Path) -> None:
+    """Give a file the name that it is to have, unless there is one of that name."""
+    try:
+        os.link(part, file)
+    except FileExistsError:
+        pass
+    except OSError as error:
+        if error.errno not in _WITHOUT_LINKS:
+            raise
+        if not file.exists():
+            part.replace(file)
 
 
 def _refuse_unless(path: Path, *, is_folder: bool) -> None:

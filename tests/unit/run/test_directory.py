@@ -1,7 +1,9 @@
 from __future__ import annotations
 
+import errno
 import json
 import os
+import resource
 import stat
 import time
 from pathlib import Path
@@ -89,6 +91,33 @@ def test_a_stop_can_be_asked_for_more_than_once(tmp_path: Path, workflow: Path) 
     run.withdraw_stop()
     run.request_stop("no time is left", NOT_FINISHED)
     assert (run.why_stop(), run.exit_code_of_stop()) == ("no time is left", NOT_FINISHED)
+
+
+def test_a_stop_that_cannot_be_written_is_not_asked_for(tmp_path: Path, workflow: Path) -> None:
+    run = RunDirectory.create(tmp_path, "w", workflow)
+    limits = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (0, limits[1]))  # as on a disk that is full
+    try:
+        with pytest.raises(OSError, match="too large"):
+            run.request_stop("SIGTERM came")
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, limits)
+    assert not run.stop_requested()
+    assert not list(run.path.glob("stop*"))
+
+
+def test_a_stop_is_asked_for_where_files_have_one_name_only(
+    tmp_path: Path, workflow: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def link(*_: object) -> None:
+        raise OSError(errno.ENOTSUP, "Operation not supported")
+
+    monkeypatch.setattr(os, "link", link)
+    run = RunDirectory.create(tmp_path, "w", workflow)
+    run.request_stop("enough")
+    run.request_stop("more than enough")
+    assert run.why_stop() == "enough"
+    assert not list(run.path.glob("*.part"))
 
 
 def test_a_run_can_be_given_its_directory(tmp_path: Path, workflow: Path) -> None:
