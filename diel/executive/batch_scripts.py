@@ -3,7 +3,8 @@
 The script starts ``diel run`` and nothing else: that starts the ranks by whatever works within the
 job, passes a stop on to them, and has the exit code that counts. Some time before the time limit it
 is sent SIGUSR1: by the scheduler where that can warn the script alone, else by the script itself.
-The script waits for the run's end: a shell's ``wait`` returns at once when a trap is run.
+The script waits for the run's end: a shell's ``wait`` returns at once when a trap is run. It passes
+signals on before the run has a number too: as soon as it has one.
 """
 
 from __future__ import annotations
@@ -235,14 +236,14 @@ def batch_script(
     if requeue:
         parts.append(_CHAIN.format(stem=shlex.quote(f"runs/{job.name}-"), job_id=told.job_id))
         start += ' --run-dir "$run_dir"'
-    parts.append(_RUN.format(start=start))
+    parts.append(_RUN.format(start=start, note="is_late=yes; " if requeue else ""))
     seconds, ends = warning_s(job), ""
     if not told.warns and job.time_limit_s is not None:
         parts.append(
             _TIMER.format(name=told.name, seconds=seconds, left_s=job.time_limit_s - seconds)
         )
         ends = '\nkill "$timer" 2>/dev/null\n'
-    parts.append(_WAIT.format(note="is_late=yes; " if requeue else "") + ends)
+    parts.append(_WAIT + ends)
     if requeue:
         parts.append(
             _REQUEUE.format(requeue=requeue, not_finished=NOT_FINISHED, submit=told.submit)
@@ -266,9 +267,19 @@ is_late=
 """
 
 _RUN: Final = """\
+# SIGUSR1, some time before the time limit, and SIGTERM are passed on: the run ends in order.
+run=
+asked=
+pass_on() {{
+    if [ -n "$run" ]; then kill -"$1" "$run" 2>/dev/null; else asked=$1; fi
+}}
+trap '{note}pass_on USR1' USR1
+trap 'pass_on TERM' TERM INT
+
 # diel starts the ranks itself, by what works within the job, and says by what.
 {start} &
 run=$!
+[ -z "$asked" ] || pass_on "$asked"
 """
 
 _TIMER: Final = """\
@@ -284,9 +295,6 @@ timer=$!
 """
 
 _WAIT: Final = """\
-# SIGUSR1, some time before the time limit, and SIGTERM are passed on: the run ends in order.
-trap '{note}kill -USR1 "$run" 2>/dev/null' USR1
-trap 'kill -TERM "$run" 2>/dev/null' TERM INT
 while
     wait "$run"
     status=$?

@@ -8,7 +8,6 @@ import shutil
 import signal
 import subprocess
 import textwrap
-import time
 from pathlib import Path
 from typing import Any
 
@@ -318,9 +317,16 @@ def test_a_stop_is_passed_on_and_waited_for(number: signal.Signals, stand_in: Pa
     job = BatchJob(stand_in, batch_script(JOB, "/w.toml", scheduler="slurm"))
     assert job.process.stdout is not None
     assert job.process.stdout.readline() == "run /w.toml --ranks 8\n"
-    time.sleep(0.1)  # the script is in its wait
     job.process.send_signal(number)
     assert job.wait() == ([number.name.removeprefix("SIG")], NOT_FINISHED)
+
+
+@pytest.mark.parametrize("name", ["TERM", "USR1"])
+def test_a_stop_that_comes_while_the_run_starts_is_passed_on(name: str, stand_in: Path) -> None:
+    write_program(stand_in / "diel", WAITS.replace('echo "$@"', "touch began"))
+    script = batch_script(JOB, "/w.toml", scheduler="slurm")
+    early = f"until [ -e began ]; do sleep 0.05; done\nkill -{name} $$\nrun=$!"
+    assert BatchJob(stand_in, script.replace("run=$!", early)).wait() == ([name], NOT_FINISHED)
 
 
 IDS = {"slurm": "SLURM_JOB_ID", "pbs": "PBS_JOBID", "lsf": "LSB_JOBID"}
@@ -340,7 +346,6 @@ def test_a_job_that_was_too_short_is_followed_by_another(scheduler: str, stand_i
         if scheduler == "slurm":
             assert job.process.stdout is not None
             first = job.process.stdout.readline()
-            time.sleep(0.1)
             job.process.send_signal(signal.SIGUSR1)
             lines, status = job.wait()
             lines.insert(0, first.strip())
