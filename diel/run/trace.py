@@ -20,7 +20,7 @@ from typing import Any, Final
 
 from diel.errors import RunDirectoryError
 from diel.run.directory import RunDirectory, open_anew, open_regular
-from diel.run.fields import COUNT, LATEST_S, ROW, TEXT, Kind, Record
+from diel.run.fields import COUNT, LATEST_S, ROW, TEXT, Kind, Record, encoded
 from diel.run.journal import JournalReader
 from diel.run.json_values import DamagedRecord, parsed, plain
 from diel.run.records import (
@@ -76,7 +76,7 @@ _NOTES: Final[dict[type[Record], str]] = {
 }
 _UNNAMED_RANKS: Final = 2**16
 """Of so many ranks at most the lines are named where their nodes are not known."""
-_HIDDEN: Final = ("detail", "explanation", "finished", "format")
+_HIDDEN: Final = ("time_s", "event", "detail", "explanation", "finished", "format")
 
 
 @dataclass
@@ -239,6 +239,7 @@ class TraceBuilder:
                     again.start_ns, again.attempt = now_ns, record.attempt
         if type(record) in _NOTES:
             about = {name: getattr(record, name) for name in record.layout}
+            written = encoded(record, record.time_s)
             self._notes.append(
                 {
                     "ph": "i",
@@ -247,7 +248,7 @@ class TraceBuilder:
                     "cat": "run",
                     "ts": now_ns,
                     "tid": EXECUTIVE,
-                    "args": {name: about[name] for name in about if name not in _HIDDEN},
+                    "args": {name: shown for name, shown in written.items() if name not in _HIDDEN},
                 }
             )
 
