@@ -12,6 +12,7 @@ import pytest
 from support import record
 
 from diel.comm.mpi import check_that_tasks_are_ranks
+from diel.comm.waiting import wait_for
 from diel.errors import LaunchError
 from diel.executive import launch
 from diel.programs.supervisor import descendants
@@ -181,6 +182,11 @@ def shell(script: str) -> list[str]:
     return ["/bin/sh", "-c", script]
 
 
+def wait_until_printed(directory: RunDirectory) -> None:
+    """Wait until the launcher has printed something: it has started then."""
+    assert wait_for(lambda: directory.launcher_words() or None, 30)
+
+
 def test_the_status_and_the_output_are_kept(directory: RunDirectory) -> None:
     script = "echo out $OMP_NUM_THREADS; echo err >&2; exit 3"
     refreshed = []
@@ -240,7 +246,9 @@ def test_a_run_that_does_not_stop_is_killed(
     if asked_before:
         directory.request_stop()
     # It ignores SIGTERM, and so does its child.
-    launched = launched_as(shell("trap '' TERM; sleep 60 & wait; sleep 60"), directory, 1)
+    script = "trap '' TERM; echo began; sleep 60 & wait; sleep 60"
+    launched = launched_as(shell(script), directory, 1)
+    wait_until_printed(directory)
     started_s = time.monotonic()
     assert launched.wait(CtrlC()) == 128 + signal.SIGKILL
     assert time.monotonic() - started_s < 10
@@ -258,7 +266,8 @@ def test_a_stop_that_a_rank_has_asked_for_has_the_same_limit(
 
 
 def test_a_run_whose_folder_is_gone_can_be_stopped(directory: RunDirectory) -> None:
-    launched = launched_as(["sleep", "60"], directory, threads=1)
+    launched = launched_as(shell("echo began; exec sleep 60"), directory, threads=1)
+    wait_until_printed(directory)
     shutil.rmtree(directory.path)
     started_s = time.monotonic()
     assert launched.wait(CtrlC()) != 0
