@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import json
 import os
+import re
 import sys
 import time
 from pathlib import Path
@@ -208,6 +209,17 @@ def test_what_a_table_of_an_option_holds_is_known_by_its_kind() -> None:
     assert names["halving"] == ["min_steps", "reduction"]
     strategy = next(field for field in findings.fields["master"] if field.label == "strategy")
     assert strategy.kind == "variant"
+
+
+def test_the_documented_tables_of_an_option_have_forms(tmp_path: Path) -> None:
+    page = (ROOT / "docs" / "plugins.md").read_text(encoding="utf-8")
+    (code,) = re.findall(r"^```python\n(# smoothing.py\n.*?)^```$", page, re.M | re.S)
+    findings = ask(draft_in(tmp_path, code))
+    steps = findings.variants["mod"]["steps"]
+    assert steps.key == "kind"
+    labels = {kind: [field.label for field in fields] for kind, fields in steps.fields.items()}
+    assert labels == {"jacobi": ["weight"], "chebyshev": ["degree"]}
+    assert [(field.label, field.kind) for field in findings.fields["mod"]] == [("steps", "tables")]
 
 
 def test_changed_code_and_modules_of_one_name_in_two_folders_are_told_apart(
