@@ -97,7 +97,8 @@ def job_for(
         if fills:
             raise LaunchError(
                 f'{", ".join(fills)} of {shown_as} has copies = "fill", as many as the ranks '
-                "allow: say how many ranks, with --ranks N or with --nodes N --per-node M"
+                "allow: say how many ranks (--ranks N), or how many nodes and how many ranks on "
+                "each (--nodes N --per-node M)"
             )
         ranks = needs(workflow, cores=1).moment
     plans = plan_groups(workflow, ranks, shown_as)

@@ -41,8 +41,9 @@ class BatchScheduler(Frozen):
         What the shell replaces by the number of the job.
     submit : str
         The command that submits the file ``$script`` once more, and hands `_HANDED_ON` to it.
-    submits_with : str
-        The program that must be on the PATH where jobs are submitted.
+    submit_stdin : tuple of str
+        The command that submits what it reads from its standard input; its program is on the PATH
+        where jobs are submitted.
     warns : bool
         Whether it sends the script SIGUSR1 itself, some time before the time limit.
     folder : str
@@ -54,7 +55,7 @@ class BatchScheduler(Frozen):
     options: Callable[[Job], list[str]]
     job_id: str
     submit: str
-    submits_with: str
+    submit_stdin: tuple[str, ...]
     warns: bool = False
     folder: str = ""
 
@@ -136,7 +137,7 @@ SCHEDULERS: Final = {
         options=_slurm,
         job_id="$SLURM_JOB_ID",
         submit='sbatch "$script"',
-        submits_with="sbatch",
+        submit_stdin=("sbatch",),
         warns=True,
     ),
     "pbs": BatchScheduler(
@@ -145,7 +146,7 @@ SCHEDULERS: Final = {
         options=_pbs,
         job_id="$PBS_JOBID",
         submit=f'qsub -v {",".join(_HANDED_ON)} "$script"',
-        submits_with="qsub",
+        submit_stdin=("qsub",),
         folder='cd "$PBS_O_WORKDIR" || exit',
     ),
     "lsf": BatchScheduler(
@@ -154,7 +155,7 @@ SCHEDULERS: Final = {
         options=_lsf,
         job_id="$LSB_JOBID",
         submit='bsub <"$script"',
-        submits_with="bsub",
+        submit_stdin=("bsub",),
     ),
     "flux": BatchScheduler(
         name="Flux",
@@ -162,7 +163,7 @@ SCHEDULERS: Final = {
         options=_flux,
         job_id="$(flux getattr jobid)",
         submit='flux batch "$script"',
-        submits_with="flux",
+        submit_stdin=("flux", "batch"),
     ),
 }
 """By the word that ``--scheduler`` takes."""
@@ -183,9 +184,9 @@ def scheduler_here() -> str:
         If there is none.
     """
     for word, scheduler in SCHEDULERS.items():
-        if shutil.which(scheduler.submits_with):
+        if shutil.which(scheduler.submit_stdin[0]):
             return word
-    programs = ", ".join(scheduler.submits_with for scheduler in SCHEDULERS.values())
+    programs = ", ".join(scheduler.submit_stdin[0] for scheduler in SCHEDULERS.values())
     raise LaunchError(
         f"none of {programs} is on the PATH: say for which batch scheduler, with --scheduler "
         + ", ".join(SCHEDULERS)

@@ -8,6 +8,7 @@ import shutil
 import subprocess
 import tempfile
 import time
+from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
@@ -15,7 +16,7 @@ from nicegui import run, ui
 
 from diel.errors import DielError, LaunchError, PageError
 from diel.executive.batch_job import job_for
-from diel.executive.batch_scripts import batch_script
+from diel.executive.batch_scripts import SCHEDULERS, batch_script, scheduler_here
 from diel.executive.launch import available_cores
 from diel.gui.inspection import Places, places
 from diel.gui.processes import exit_code_of, start_command, wait_for
@@ -64,7 +65,7 @@ class Launcher:
                 self._where.props("dense")
                 self._places = ui.element("div")
             ui.timer(_PLACES_EVERY_S, self._place)
-            with ui.expansion("Batch script for Slurm").classes("compose-more").props("dense"):
+            with ui.expansion("Batch script").classes("compose-more").props("dense"):
                 self._build_script()
 
     def show(self, *, is_known: bool) -> None:
@@ -161,17 +162,22 @@ class Launcher:
     # -- as a batch job ---------------------------------------------------------------------------
 
     def _build_script(self) -> None:
+        self._written_for = ""  # which scheduler
         with ui.element("div").classes("compose-bar"):
+            names = {word: each.name for word, each in SCHEDULERS.items()}
+            self._scheduler = ui.select(names, value=_first_scheduler(), label="batch scheduler")
+            self._scheduler.props("outlined dense options-dense").classes("compose-number")
             self._nodes = _number("nodes")
             self._time = ui.input("time limit", placeholder="2:00:00").props("outlined dense")
-            self._partition = ui.input("partition").props("outlined dense")
+            self._queue = ui.input("queue or partition").props("outlined dense")
+            self._account = ui.input("account").props("outlined dense")
             ui.button("Write script", on_click=self._write_script).props("flat no-caps")
         self._script = ui.code("", language="bash").classes("compose-script")
         self._script.set_visibility(False)
         with ui.element("div").classes("compose-bar") as self._with_script:
             ui.button("Download", icon="download", on_click=self._download).props("flat no-caps")
-            if shutil.which("sbatch"):
-                ui.button("Submit", icon="send", on_click=self._submit).props("flat no-caps")
+            self._submitting = ui.button("Submit", icon="send", on_click=self._submit)
+            self._submitting.props("flat no-caps")
         self._with_script.set_visibility(False)
 
     async def _write_script(self) -> None:
@@ -189,10 +195,14 @@ class Launcher:
                 nodes=_whole(self._nodes.value),
                 per_node=_whole(self._per_node.value),
                 time_limit=self._time.value or None,
-                queue=self._partition.value or None,
+                queue=self._queue.value or None,
+                account=self._account.value or None,
             )
-            text = batch_script(job, str(composer.path), scheduler="slurm")
+            self._written_for = str(self._scheduler.value)
+            text = batch_script(job, str(composer.path), scheduler=self._written_for)
             self._script.content = text
+            submits = SCHEDULERS[self._written_for].submit_stdin
+            self._submitting.set_visibility(shutil.which(submits[0]) is not None)
             self._script.set_visibility(True)
             self._with_script.set_visibility(True)
 
@@ -200,15 +210,17 @@ class Launcher:
         ui.download.content(self._script.content, f"{Path(self._name()).stem}.sh", "text/plain")
 
     async def _submit(self) -> None:
-        composer = self._composer
+        composer, scheduler = self._composer, SCHEDULERS[self._written_for]
         with ui.dialog() as dialog, ui.card():
-            ui.label("Submit this script to Slurm?")
+            ui.label(f"Submit this script to {scheduler.name}?")
             with ui.row():
                 ui.button("Submit", on_click=lambda: dialog.submit(True))
                 ui.button("Cancel", on_click=lambda: dialog.submit(False)).props("flat")
         if await dialog:
             with composer.refusals_told():
-                said = await wait_for(submit, self._script.content, composer.site.folder)
+                said = await wait_for(
+                    submit, scheduler.submit_stdin, self._script.content, composer.site.folder
+                )
                 ui.notify(said or "submitted", type="positive")
         dialog.delete()
 
@@ -283,8 +295,16 @@ def _last_words(log: Path) -> str:
     return ""
 
 
-def submit(script: str, folder: Path) -> str:
-    """Hand a script to ``sbatch``; return what it said.
+def _first_scheduler() -> str:
+    """Return the batch scheduler of this machine; without one the one that is most common."""
+    try:
+        return scheduler_here()
+    except LaunchError:
+        return next(iter(SCHEDULERS))
+
+
+def submit(command: Sequence[str], script: str, folder: Path) -> str:
+    """Hand a script to the command that submits it; return what it said.
 
     Raises
     ------
@@ -293,7 +313,7 @@ def submit(script: str, folder: Path) -> str:
     """
     try:
         done = subprocess.run(
-            ["sbatch"],
+            command,
             input=script,
             cwd=folder,
             capture_output=True,
@@ -302,9 +322,9 @@ def submit(script: str, folder: Path) -> str:
             timeout=_SUBMIT_S,
         )
     except (OSError, subprocess.TimeoutExpired) as error:
-        raise PageError(f"sbatch does not answer: {error}") from error
+        raise PageError(f"{command[0]} does not answer: {error}") from error
     if done.returncode:
-        raise PageError(f"sbatch refuses: {done.stderr.strip()[-_LAST_BYTES:]}")
+        raise PageError(f"{command[0]} refuses: {done.stderr.strip()[-_LAST_BYTES:]}")
     return done.stdout.strip()
 
 
