@@ -314,8 +314,11 @@ diel.watch = (() => {
     diel.part("groups").replaceChildren(...rows);
   };
 
+  const NO_BARS = "Nothing has said how far it is: a module does by ctx.progress(done, total), "
+    + "or with results.";
   const showBars = (bars) => {
-    diel.part("bars").replaceChildren(...bars.map(([who, done, total, text]) => {
+    if (!bars.length) diel.part("bars").replaceChildren(diel.make("p", "diel-none", NO_BARS));
+    else diel.part("bars").replaceChildren(...bars.map(([who, done, total, text]) => {
       const row = diel.make("div", "diel-bar");
       row.append(diel.make("span", "diel-bar-name", who));
       if (total) {

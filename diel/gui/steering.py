@@ -31,7 +31,8 @@ _AFTERWARDS: Final = "Go on with more trials"
 class SteeringPanel:
     """Buttons that ask a sweep for something, and what it has answered.
 
-    Of a sweep that has come to its end those are hidden that would change nothing.
+    They are hidden until `begin`; of a sweep that has come to its end, those that would change
+    nothing.
 
     Parameters
     ----------
@@ -56,8 +57,13 @@ class SteeringPanel:
                     _button("Stop a trial", "stop", lambda: self._offer_number("stop"))
                 _button("Number of trials", "numbers", lambda: self._offer_number("trials"))
             self._answer = ui.label("").classes("sweep-note").props('role="status"')
+        self._section.visible = False
         self._is_over = False
         ui.timer(_LOOK_EVERY_S, self._look)
+
+    def begin(self) -> None:
+        """Show the buttons: there is a sweep now."""
+        self._section.visible = True
 
     async def _look(self) -> None:
         """Show what the run says of the sweep: how far to believe its best, and whether it ends."""
@@ -68,10 +74,11 @@ class SteeringPanel:
             await run.io_bound(self._run.look)
         except DielError:  # which the page of the run says
             return
-        group, _, module = watched.name.partition(".")
+        group, file = watched.name.partition(".")[0], watched.summary()["table"]
         with self._run.unchanged() as view:
             ends = view.groups[group].state in _ENDED if group in view.groups else False
-            tables = [table for table in view.results.values() if table.module == module]
+            # By its file: each iteration of a group has a sweep of its own, of the same module.
+            tables = [table for table in view.results.values() if table.file == file]
             notes = [note for table in tables for note in table.notes]
         self._notes.text = "\n".join(notes)
         self._notes.visible = bool(notes)

@@ -78,7 +78,7 @@ class _SweepView:
         self._summary = ui.element("div").classes("sweep-facts")
         self._complaint = ui.label("").classes("sweep-warning").props('role="status"')
         self._complaint.visible = False
-        SteeringPanel(directory, lambda: self._watched)
+        self._steering = SteeringPanel(directory, lambda: self._watched)
         self._cards = ui.element("div").classes("sweep-cards")
         self._card_of: dict[str, ui.element] = {}
         self._plots: dict[str, FigureElement] = {}
@@ -96,6 +96,9 @@ class _SweepView:
                 "comparisons such as accuracy>0.9."
             ).classes("sweep-note")
             self._chosen = ui.label("").classes("sweep-note").props('role="status"')
+            self._none = ui.label("No trial has ended yet: the first one is shown here.")
+            self._none.classes("sweep-note")
+            self._none.visible = False
             ui.element("div").classes("sweep-table").props('data-part="trials"')
 
     async def look(self) -> None:
@@ -117,6 +120,7 @@ class _SweepView:
                 self._say("No sweep has begun in this run.")
                 return
             self._watched = chosen[0]
+            self._steering.begin()
             self._show_others(names)
         watched = self._watched
         try:
@@ -189,6 +193,7 @@ class _SweepView:
             call_script("diel.sweep.columns", columns, self._trial_address())
         new = watched.rows(self._shown)
         self._shown += len(new)
+        self._none.visible = self._shown == 0
         for start in range(0, len(new), _ROWS_AT_ONCE):
             part = new[start : start + _ROWS_AT_ONCE]
             rows = [[row.get(name) for name in columns] for row in part]

@@ -63,7 +63,7 @@ class WatchedSweep(Protocol):
 
         ``objective``, ``maximise``, ``parameters``; ``trials``, ``expected`` (or None), ``failed``,
         ``diverged``, ``stopped``; ``best``: a row, or None; ``running``: numbers of trials under
-        way that have reported something.
+        way that have reported something; ``table``: the file of its table of results.
         """
 
     def columns(self) -> list[str]:

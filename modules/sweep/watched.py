@@ -201,7 +201,7 @@ class WatchedSweep:
 
         ``objective``, ``maximise``, ``parameters``; ``trials``, ``expected``, ``failed``,
         ``diverged``, ``stopped``; ``best``: a row, or None; ``running``: trials whose curves are
-        there already.
+        there already; ``table``: the name of its file with a row for each trial.
         """
         gathered, sweep = self._gathered, self._gathered.sweep
         top = gathered.top
@@ -220,6 +220,7 @@ class WatchedSweep:
             "best": best,
             "running": sorted(self._running),
             "complaint": self.complaint,
+            "table": self._table.name,
         }
 
     def columns(self) -> list[str]:

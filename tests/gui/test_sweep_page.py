@@ -12,6 +12,8 @@ import pytest
 
 from diel.run.directory import RunDirectory
 
+expect = pytest.importorskip("playwright.sync_api", reason="Playwright is not installed").expect
+
 BAD = "<img src=x onerror=alert(1)>"
 
 
@@ -32,12 +34,19 @@ def record(trial: int) -> str:
     return json.dumps(made) + "\n"
 
 
-def make_run(folder: Path, name: str, trials: int, objective: str = "accuracy") -> Path:
+def make_run(
+    folder: Path,
+    name: str,
+    trials: int,
+    objective: str = "accuracy",
+    sweep: str = "search.master",
+    table: str = "results.csv",
+) -> Path:
     """Make up the directory of a run with a sweep; return its ledger."""
     workflow = folder / "study.toml"
     workflow.write_text('[workflow]\nname = "study"\n')
     directory = RunDirectory.create(folder, name, workflow)
-    ledger = directory.path / "sweeps" / "search.master" / "trials.jsonl"
+    ledger = directory.path / "sweeps" / sweep / "trials.jsonl"
     ledger.parent.mkdir(parents=True)
     about = {
         "space": {"rate": {"from": 0.001, "to": 1.0}, "kind": ["relu", BAD], "size": [0, 1, 2]},
@@ -45,7 +54,7 @@ def make_run(folder: Path, name: str, trials: int, objective: str = "accuracy") 
         "maximise": [objective != "training_time_s"],
         "trials": 50,
         "trainer": "trainer",
-        "table": "results.csv",
+        "table": table,
         "seed": 1,
     }
     head = json.dumps({"format": 1, "sweep": about}) + "\n"
@@ -90,7 +99,7 @@ def test_a_finished_sweep_is_sorted_filtered_and_opened(window: Any, served: Any
         ".startsWith(best)",
         arg=str(best["trial"]),
     )
-    assert table.get_by_role("cell", name=BAD, exact=True).count() > 0
+    table.get_by_role("cell", name=BAD, exact=True).first.wait_for()
     assert window.locator("img[src=x]").count() == 0
     window.get_by_text("Each line is a trial").scroll_into_view_if_needed()
     axis = window.get_by_role("slider", name="range of accuracy", exact=True)
@@ -105,7 +114,7 @@ def test_a_finished_sweep_is_sorted_filtered_and_opened(window: Any, served: Any
     filtered = window.get_by_role("searchbox", name="filter trials")
     filtered.fill(f"trial>6 trial<=8 {BAD.split()[1]}")  # words and comparisons; 7 alone has it
     count.get_by_text("1 of 50").wait_for(timeout=20_000)
-    assert first.inner_text() == "7"
+    expect(first).to_have_text("7")
     # A figure says what is pointed at; its keys hide and show.
     history = window.get_by_role("figure", name="History")
     history.get_by_role("button", name="trials", exact=True).click()
@@ -117,10 +126,28 @@ def test_a_finished_sweep_is_sorted_filtered_and_opened(window: Any, served: Any
     window.locator(".figure-tip").get_by_text("trial ", exact=False).wait_for(timeout=20_000)
     first.click()
     window.get_by_text("diel sweep").wait_for(timeout=20_000)
-    assert f"{path} --repeat 7" in window.locator(".sweep-command").inner_text()
-    assert window.get_by_text(BAD, exact=True).count() == 1
-    assert window.get_by_text("107", exact=True).count() == 1
+    expect(window.locator(".sweep-command")).to_contain_text(f"{path} --repeat 7")
+    expect(window.get_by_text(BAD, exact=True)).to_have_count(1)
+    expect(window.get_by_text("107", exact=True)).to_have_count(1)
     assert window.locator("img[src=x]").count() == 0
+
+
+def test_how_far_to_believe_the_best_is_told_of_each_iteration_of_a_group(
+    window: Any, served: Any
+) -> None:
+    ledger = make_run(served.folder, "again", 5, sweep="search.master-2", table="results-1.csv")
+    journal = RunDirectory(ledger.parents[2]).journal
+    told = {"event": "ResultsDeclared", "module": "master", "objective": "accuracy"}
+    told |= {"columns": ["trial", "accuracy"], "maximise": True, "expected": None}
+    begun = {"event": "RunStarted", "workflow": "study", "ranks": 3, "groups": ["search"]}
+    with journal.open("a") as file:
+        file.write(json.dumps({"time_s": 1.7e9, **begun}) + "\n")
+        for name, words in (("results.csv", "of the first"), ("results-1.csv", f"luck {BAD}")):
+            shown = {"event": "ResultsShown", "module": "master", "count": 5, "notes": [words]}
+            for one in (told, shown):
+                file.write(json.dumps({"time_s": 1.7e9, "file": name, **one}) + "\n")
+    window.goto(served.url(f"/sweep?path={path_of(served, ledger)}"))
+    expect(window.get_by_role("note")).to_have_text(f"luck {BAD}")
 
 
 def test_a_growing_ledger_is_followed_and_a_damaged_one_shown_as_far_as_it_goes(
