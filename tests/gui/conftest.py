@@ -39,6 +39,7 @@ def browser() -> Iterator[Any]:
     if path is None:
         pytest.skip(f"there is no browser: none of {', '.join(_NAMES)}")
     api = pytest.importorskip("playwright.sync_api", reason="Playwright is not installed")
+    api.expect.set_options(timeout=20_000)
     with api.sync_playwright() as playwright:
         browser = playwright.chromium.launch(executable_path=path, args=_ARGUMENTS)
         yield browser

@@ -19,6 +19,8 @@ from modules.report import (
     write_report,
 )
 
+expect = pytest.importorskip("playwright.sync_api", reason="Playwright is not installed").expect
+
 SWEEP = Sweep(
     "a <study>",
     "accuracy",
@@ -100,9 +102,10 @@ def test_each_section_is_drawn(page: Any, file: Path, theme: str) -> None:
             assert box["height"] > 80, name
     dots = page.locator("section#history path.dots")
     assert sum(len(one.get_attribute("data-rows").split()) for one in dots.all()) == 59
-    assert page.locator("section#parallel polyline").count() == 59
-    assert page.locator("section#trials tbody tr").count() == 59
-    assert page.locator("section#ranks .row").count() == 2
+    expect(page.locator("section#parallel polyline")).to_have_count(59)
+    expect(page.locator("section#trials tbody tr")).to_have_count(59)
+    expect(page.locator("section#ranks .row")).to_have_count(2)
+    expect(page.locator("section#bias")).to_contain_text("nested, 5 folds")
     assert page.locator("section#failures").get_by_text("out of memory <b>").count() >= 1
     colour = "getComputedStyle(document.body).backgroundColor"
     assert page.evaluate(colour) == (
@@ -143,23 +146,23 @@ def best_trial() -> dict[str, Any]:
 
 def test_pointing_at_a_trial_shows_it_everywhere(page: Any, file: Path) -> None:
     page.goto(file.as_uri())
-    assert page.locator("#tip").is_hidden()
+    page.locator("#tip").wait_for(state="hidden")
     page.mouse.move(*page.locator("section#history path.best-dots").evaluate(LAST_DOT))
-    assert page.locator("#tip").is_visible()
-    assert f"{best_trial()['accuracy']:.4g}" in page.locator("#tip").inner_text()
-    assert page.locator("circle.ring").count() == 3
-    assert page.locator("section#curves polyline.lit.best").count() == 1
-    assert page.locator("section#parallel .over polyline").count() == 1
-    assert page.locator("tr.lit td").nth(1).inner_text() == str(best_trial()["trial"])
+    page.locator("#tip").wait_for()
+    expect(page.locator("#tip")).to_contain_text(f"{best_trial()['accuracy']:.4g}")
+    expect(page.locator("circle.ring")).to_have_count(3)
+    expect(page.locator("section#curves polyline.lit.best")).to_have_count(1)
+    expect(page.locator("section#parallel .over polyline")).to_have_count(1)
+    expect(page.locator("tr.lit td").nth(1)).to_have_text(str(best_trial()["trial"]))
     page.mouse.move(2, 2)
-    assert page.locator("#tip").is_hidden()
-    assert page.locator("circle.ring, tr.lit, .over polyline, polyline.lit").count() == 0
+    page.locator("#tip").wait_for(state="hidden")
+    expect(page.locator("circle.ring, tr.lit, .over polyline, polyline.lit")).to_have_count(0)
     page.locator("section#trials tbody tr").nth(3).hover()
-    assert page.locator("circle.ring").count() == 3
-    assert page.locator("section#curves polyline.lit.good").count() == 1
+    expect(page.locator("circle.ring")).to_have_count(3)
+    expect(page.locator("section#curves polyline.lit.good")).to_have_count(1)
     page.mouse.move(*page.locator("section#curves polyline.best").evaluate(ON_THE_LINE))
     page.locator("tr.lit").wait_for(timeout=5000)
-    assert page.locator("tr.lit td").nth(1).inner_text() == str(best_trial()["trial"])
+    expect(page.locator("tr.lit td").nth(1)).to_have_text(str(best_trial()["trial"]))
 
 
 def test_choosing_a_range_filters_lines_and_table(page: Any, file: Path) -> None:
@@ -175,14 +178,14 @@ def test_choosing_a_range_filters_lines_and_table(page: Any, file: Path) -> None
     page.mouse.up()
     kept = page.locator("section#parallel polyline:not(.out)").count()
     assert 0 < kept < 59
-    assert page.locator("section#trials tbody tr:visible").count() == kept
-    assert page.locator(".chosen-count").inner_text() == f"{kept} of 59 trials"
+    expect(page.locator("section#trials tbody tr:visible")).to_have_count(kept)
+    expect(page.locator(".chosen-count")).to_have_text(f"{kept} of 59 trials")
     shown = page.locator("section#trials tbody tr:visible td:nth-child(2)").all_inner_texts()
     ranked = sorted((row for row in rows() if row["trial"] != 7), key=lambda row: -row["accuracy"])
     assert shown == [str(row["trial"]) for row in ranked[:kept]]
     page.get_by_role("button", name="clear").click()
-    assert page.locator("section#parallel polyline.out").count() == 0
-    assert page.locator("section#trials tbody tr:visible").count() == 59
+    expect(page.locator("section#parallel polyline.out")).to_have_count(0)
+    expect(page.locator("section#trials tbody tr:visible")).to_have_count(59)
 
 
 def test_the_table_is_filtered_and_pairs_of_parameters_say_what_to_expect(
@@ -209,7 +212,7 @@ def test_the_table_is_filtered_and_pairs_of_parameters_say_what_to_expect(
     told = page.locator("#tip span").all_inner_texts()
     assert told == [*names, "expected", "trials"]
     page.mouse.move(2, 2)
-    assert page.locator("#tip").is_hidden()
+    page.locator("#tip").wait_for(state="hidden")
 
 
 def test_the_table_is_sorted_by_a_click(page: Any, file: Path) -> None:
@@ -234,19 +237,19 @@ def test_a_live_report_is_read_again_until_the_sweep_is_over(page: Any, tmp_path
     report.add(rows(20))
     page.clock.install()
     page.goto(file.as_uri())
-    assert page.locator(".state").inner_text() == "running"
-    assert page.get_by_text("of 60").count() == 1
+    expect(page.locator(".state")).to_have_text("running")
+    expect(page.get_by_text("of 60")).to_have_count(1)
     report.add(rows(60)[20:])
     report.close()
     conclude_report(file, "finished", [])
     page.locator("#reload").uncheck()
     page.clock.run_for(20_000)
-    assert page.locator(".state").inner_text() == "running"  # as somebody has asked for
+    expect(page.locator(".state")).to_have_text("running")  # as somebody has asked for
     page.locator("#reload").check()
     page.clock.run_for(6_000)
     page.locator(".state.finished").wait_for()
-    assert page.locator("#reload").count() == 0
-    assert page.locator("section#trials tbody tr").count() == 59
+    expect(page.locator("#reload")).to_have_count(0)
+    expect(page.locator("section#trials tbody tr")).to_have_count(59)
 
 
 @pytest.mark.parametrize("count", [0, 1, 3])
@@ -254,7 +257,7 @@ def test_a_report_of_few_trials_opens_too(page: Any, tmp_path: Path, count: int)
     write_report(tmp_path / "report.html", SWEEP, rows(count), Moment())
     page.goto((tmp_path / "report.html").as_uri())
     sections = {0: 1, 1: 6, 3: 7}  # what is empty is left out
-    assert page.locator("section").count() == sections[count]
+    expect(page.locator("section")).to_have_count(sections[count])
 
 
 def test_a_very_large_sweep_opens_at_once(page: Any, tmp_path: Path) -> None:
@@ -265,4 +268,4 @@ def test_a_very_large_sweep_opens_at_once(page: Any, tmp_path: Path) -> None:
     took_ms = page.evaluate("performance.getEntriesByType('navigation')[0].domComplete")
     assert took_ms < 20_000  # a tenth of that on a machine that does nothing else
     page.mouse.move(*page.locator("section#history path.cloud").evaluate(LAST_DOT))
-    assert page.locator("#tip").is_visible()
+    page.locator("#tip").wait_for()

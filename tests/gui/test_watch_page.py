@@ -16,6 +16,8 @@ from diel.gui.processes import start_command
 from diel.run.directory import RunDirectory
 from diel.run.history import list_runs, summarize
 
+expect = pytest.importorskip("playwright.sync_api", reason="Playwright is not installed").expect
+
 RUDE = "<img src=x onerror=alert(1)>"
 _MODULES = """\
 from pathlib import Path
@@ -81,9 +83,9 @@ def test_a_run_is_watched_stopped_and_resumed_while_servers_come_and_go(
         for each in (page, other):
             each.goto(server.url(place))
             each.locator('[data-group="two"].running').wait_for()
-            assert each.locator('[data-group="one"].finished').count() == 1
+            each.locator('[data-group="one"].finished').wait_for()
         page.locator("[data-part=log]").get_by_text("a line of <b>text</b>").wait_for()
-        assert page.locator("[data-part=ranks]").get_by_text("wait.0").count() == 1
+        page.locator("[data-part=ranks]").get_by_text("wait.0").wait_for()
         page.get_by_role("button", name="Stop").click()
         page.get_by_role("button", name="Stop the run").click()
         for each in (page, other):
@@ -107,7 +109,7 @@ def test_a_run_is_watched_stopped_and_resumed_while_servers_come_and_go(
         (folder / "go").touch()
         page.locator("[data-part=state]").get_by_text("finished").wait_for()
         page.locator("[data-part=times]").get_by_text("working").wait_for()
-        assert page.get_by_role("button", name="Resume").count() == 0
+        page.get_by_role("button", name="Resume").wait_for(state="hidden")
     finally:
         (folder / "go").touch()
         server.end()
@@ -186,7 +188,7 @@ def test_a_run_of_1000_ranks_and_10000_trials_stays_fluid(
         assert longest_task_ms(browser, page, watch) < 200
         ranks.get_by_role("searchbox").fill("trainer.777")
         ranks.get_by_text("trainer.777").wait_for()
-        assert ranks.locator(".diel-space .diel-row").count() == 1
+        expect(ranks.locator(".diel-space .diel-row")).to_have_count(1)
         run.end()
         page.locator("[data-part=state]").get_by_text("finished").wait_for()
         assert summarize(run.directory.path, time.time()).state == "finished"
