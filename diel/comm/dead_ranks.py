@@ -38,6 +38,8 @@ class DeadRanks:
         self._mpi = MPI
         self._comm = comm
         self.ranks: set[int] = set()
+        self._acknowledged = 0
+        self._of_open_receive = MPI.Status()
 
     def note(self, error: MPI.Exception) -> None:
         """Take in that ranks have died, which a call of MPI has raised; raise any other error.
@@ -58,18 +60,49 @@ class DeadRanks:
         failed = self._comm.Get_failed()
         ours = self._comm.Get_group()
         try:
-            dead = set(failed.Translate_ranks(None, ours)) if failed.Get_size() else set()
+            count = failed.Get_size()
+            dead = set(failed.Translate_ranks(None, ours)) if count else set()
         finally:
             failed.Free()
             ours.Free()
+        if count > self._acknowledged:
+            # These alone: of one that dies meanwhile nobody would hear any more.
+            self._comm.Ack_failed(count)
+            self._acknowledged = count
         new = dead - self.ranks
-        if new:
-            self._comm.Ack_failed()
-            self.ranks |= new
-            if _EXECUTIVE_RANK in new:
-                print("diel: rank 0, the executive, has died", file=sys.stderr, flush=True)
-                _leave(_EXECUTIVE_IS_LOST)
+        self.ranks |= new
+        if _EXECUTIVE_RANK in new:
+            print("diel: rank 0, the executive, has died", file=sys.stderr, flush=True)
+            _leave(_EXECUTIVE_IS_LOST)
         return new
+
+    def message_came(self, error: MPI.Exception, receive: MPI.Prequest, status: MPI.Status) -> bool:
+        """Take in what the test of an open receive from any rank has raised.
+
+        Open MPI raises that a rank has died also where a whole message of another one has come: the
+        test has ended the receive then, as one without an error does.
+
+        Parameters
+        ----------
+        error : MPI.Exception
+        receive : MPI.Prequest
+            Persistent. It is started again where it has ended without a message.
+        status : MPI.Status
+            As the test has left it.
+
+        Returns
+        -------
+        bool
+            Whether a message has come all the same, which `status` describes.
+        """
+        self.note(error)
+        now = self._of_open_receive
+        if not receive.Get_status(now) or now.Get_source() != self._mpi.ANY_SOURCE:
+            return False  # it is still open, or the next test ends it
+        if error.Get_error_class() == self._mpi.ERR_PROC_FAILED_PENDING:
+            return True
+        receive.Start()  # its message was of the rank that has died
+        return False
 
     def is_done(self, request: MPI.Request) -> bool:
         """Whether a message to or from a certain rank is done with: one of a dead rank is."""

@@ -144,10 +144,10 @@ class MpiPort:
             self._is_sending()
         status = self._status
         try:
-            if not self._head.Test(status):
-                return None
+            is_here = self._head.Test(status)
         except self._mpi.Exception as error:
-            self._dead_ranks.note(error)
+            is_here = self._dead_ranks.message_came(error, self._head, status)
+        if not is_here:
             return None
         head = self._view[: status.Get_count(self._byte)].tobytes()
         source = status.Get_source()

@@ -397,7 +397,6 @@ class _Worker:
                 state=self._state_of(place, copy_rank),
                 session=self._session,
                 allow_loss=lambda: self._allow_loss(plan.serial),
-                lost_ranks=lambda: len(self._parent.dead_ranks.ranks),
             )
             puts_before = tuple(self._tuples.puts)
             value = _call(function, context)

@@ -97,7 +97,6 @@ class Context:
         state: SavedState | None = None,
         session: str = "",
         allow_loss: Callable[[], None] = lambda: None,
-        lost_ranks: Callable[[], int] = lambda: 0,
     ) -> None:
         self._channel = channel
         self._declared = {boundary.name: boundary for boundary in boundaries}
@@ -119,7 +118,6 @@ class Context:
         self.results = Results(record, place.run_dir)
         self._log: logging.Logger | None = None
         self._allow_loss = allow_loss
-        self._lost_ranks = lost_ranks
 
     group = property(lambda self: self._place.group)
     module = property(lambda self: self._place.module)
@@ -172,11 +170,6 @@ class Context:
         ``on_rank_loss = "continue"`` and MPI can do that; else a rank that dies ends the run.
         """
         self._allow_loss()
-
-    @property
-    def lost_ranks(self) -> int:
-        """How many ranks of the run have died so far, as far as this rank knows."""
-        return self._lost_ranks()
 
     @property
     def address(self) -> Address:

@@ -11,7 +11,7 @@ from typing import Any, Final
 
 from diel.errors import ClaimLost, PayloadError, TupleError, TupleTimeout
 from diel.tuples import codec
-from diel.tuples.protocol import STRIPED, Operation, Reply, Status, pack_query
+from diel.tuples.protocol import HELD_BY_DEAD, STRIPED, Operation, Reply, Status, pack_query
 from diel.tuples.requests import Requests, raise_for, seconds, whole_value
 from diel.tuples.tags import Pattern, Tag, decode_tag, format_tag
 
@@ -28,6 +28,8 @@ class Claim:
     ----------
     tag : str or tuple of str and int
     value : object
+    held_by_dead : bool
+        Whether a rank has claimed it before and has died.
     """
 
     def __init__(
@@ -43,6 +45,7 @@ class Claim:
         )
         raise_for(reply, "claim", tag, timeout_s)
         self._number = reply.number
+        self.held_by_dead = bool(reply.number & HELD_BY_DEAD)
         self._is_held = True
         try:
             self.value = whole_value(reply, "claim", tag)

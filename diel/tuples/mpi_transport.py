@@ -192,8 +192,7 @@ class MpiTransport(Transport):
             try:
                 is_here = test(status)
             except self._mpi.Exception as error:
-                self._dead_ranks.note(error)
-                continue
+                is_here = self._dead_ranks.message_came(error, self._reply, status)
             if is_here:
                 message = self._view[: status.Get_count(self._byte)].tobytes()
                 value = plain_value(message, request_id)
@@ -291,8 +290,7 @@ class MpiTransport(Transport):
         try:
             return self._test(self._status)
         except self._mpi.Exception as error:
-            self._dead_ranks.note(error)
-            return False
+            return self._dead_ranks.message_came(error, self._reply, self._status)
 
     def _take_reply(
         self, request_ids: Collection[int], targets: Targets

@@ -68,6 +68,8 @@ TUPLE_OVERHEAD_BYTES: Final = 320
 FIXED_BYTES: Final = TUPLE_OVERHEAD_BYTES + BODY_AT
 """Memory that a tuple counts for beside its body and payload."""
 
+HELD_BY_DEAD: Final = 1 << 63
+"""Added to the name of a claim on a tuple that a client held which has died."""
 STRIPED: Final = 0x40
 """Added to the kind of a value whose payload lies in pieces; in its place is their layout."""
 PIECE: Final = b"p"

@@ -108,8 +108,7 @@ class TupleServer:
                     else:
                         is_here = False
                 except failure as error:
-                    self._dead_ranks.note(error)
-                    is_here = False
+                    is_here = self._dead_ranks.message_came(error, receive, status)
                 if not is_here:
                     if self._dead_ranks.ranks != self._forgotten:
                         self._forget_dead()

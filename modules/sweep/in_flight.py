@@ -101,7 +101,8 @@ def take_in_flight(run_dir: Path, tags: Tags) -> list[LeftInFlight]:
 def take_left_by_dead(run_dir: Path, tags: Tags, copy_index: int, lease: range) -> frozenset[int]:
     """Return, and forget, which trials of a lease were under way on a rank that has died.
 
-    `copy_index` is the trainer that holds the lease now: nobody else who lives runs its trials.
+    All of them where that cannot be seen, as from another host for a while. `copy_index` is the
+    trainer that holds the lease now: nobody else who lives runs its trials.
     """
     found: set[int] = set()
     for path in _paths(run_dir, tags):
@@ -111,7 +112,7 @@ def take_left_by_dead(run_dir: Path, tags: Tags, copy_index: int, lease: range) 
             if trials:
                 found |= trials
                 path.unlink(missing_ok=True)
-    return frozenset(found)
+    return frozenset(found or lease)
 
 
 def note_interrupted(folder: Path, trials: Iterable[int]) -> frozenset[int]:

@@ -109,12 +109,11 @@ def run_leases(
             several = (
                 getattr(runner, "at_once", 1) > 1 and lease.stop - lease.start > 1 and not on_report
             )
-            if quarantine and ctx.lost_ranks:
+            if quarantine and claim.held_by_dead:
                 numbers = range(lease.start, lease.stop)
                 left = take_left_by_dead(ctx.run_dir, tags, ctx.copy_index, numbers)
-                if left:
-                    ctx.log.warning("%s on a rank that died: in a process of its own", _named(left))
-                    order = replace(order, quarantined=order.quarantined | left)
+                ctx.log.warning("%s on a rank that died: in a process of its own", _named(left))
+                order = replace(order, quarantined=order.quarantined | left)
             suited: AbstractContextManager[TrialRunner] = nullcontext(runner)
             if quarantine and any(lease.start <= trial < lease.stop for trial in order.quarantined):
                 suited, several = quarantine(order), False

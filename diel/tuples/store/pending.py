@@ -247,6 +247,7 @@ class Claims:
 
     def __init__(self, memory: StoreMemory, put_back: Callable[[bytes, Entry], list[Out]]) -> None:
         self.by_name: dict[int, Claimed] = {}
+        self.held_by_dead: set[int] = set()  # numbers of tuples
         self._memory = memory
         self._put_back = put_back
 
@@ -267,6 +268,7 @@ class Claims:
         if claim is None:
             return (answer(query.client, query.request_id, Status.GONE),)
         del self.by_name[query.argument]
+        self.held_by_dead.discard(claim.entry[0])
         released = self._memory.release(cost_of(claim.entry))
         return [answer(query.client, query.request_id, Status.OK), *released]
 
@@ -300,9 +302,9 @@ class Claims:
 
     def client_died(self, client: int) -> list[Out]:
         """Take back what a client held."""
-        return self._return(
-            [name for name, claim in self.by_name.items() if claim.client == client]
-        )
+        names = [name for name, claim in self.by_name.items() if claim.client == client]
+        self.held_by_dead.update(self.by_name[name].entry[0] for name in names)
+        return self._return(names)
 
     def _claim_of(self, query: Query) -> Claimed | None:
         claim = self.by_name.get(query.argument)

@@ -13,6 +13,7 @@ from diel.tuples.protocol import (
     BODY_AT,
     FIXED_BYTES,
     FLAGS,
+    HELD_BY_DEAD,
     KEY_AT,
     KEY_BYTES_AT,
     NOTHING,
@@ -270,6 +271,8 @@ class TupleStore:
         if operation == _CLAIM:
             lease_ends_s = self._now_s + query.argument / 1000 if query.argument else math.inf
             self._numbers = version = self._numbers + 1  # the name of this claim
+            if entry[0] in self.claims.held_by_dead:
+                version |= HELD_BY_DEAD
             self.claims.hold(version, query.client, key, entry, lease_ends_s)
         reply = tuple_reply(query.client, query.request_id, version, body, loaded(payload))
         return reply, operation != _READ

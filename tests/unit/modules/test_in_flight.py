@@ -15,6 +15,7 @@ from modules.sweep.in_flight import (
     note_interrupted,
     read_in_flight,
     take_in_flight,
+    take_left_by_dead,
 )
 from modules.sweep.messages import Tags
 
@@ -113,3 +114,13 @@ def test_a_file_that_says_nothing_is_passed_over(content: bytes, tmp_path: Path)
     file.parent.mkdir(parents=True)
     file.write_bytes(content)
     assert explain_lost_ranks(tmp_path, set()) == []
+
+
+def test_of_a_lease_of_a_dead_rank_those_under_way_are_found_or_all(tmp_path: Path) -> None:
+    dies(tmp_path, "5, 6", 0)
+    with InFlightTrials(tmp_path, TAGS, 1, 0) as living:
+        living.note(8, 9)
+        assert take_left_by_dead(tmp_path, TAGS, 1, range(4, 8)) == {5}
+        # Its file is forgotten, or is not to be seen here yet.
+        assert take_left_by_dead(tmp_path, TAGS, 1, range(4, 8)) == {4, 5, 6, 7}
+        assert [left.trainer for left in read_in_flight(tmp_path)] == ["trainer.1"]

@@ -97,9 +97,11 @@ def test_the_claims_of_the_dead_go_to_the_living(
 ) -> None:
     tuples.tput("a", 1)
     lost = other.claim("a")
+    assert not lost.held_by_dead
     for store in stores:
         store.client_died(1)
-    assert tuples.tget("a", timeout=0) == 1
+    with tuples.claim("a", timeout=0) as found:
+        assert (found.value, found.held_by_dead) == (1, True)
     with pytest.raises(ClaimLost):
         lost.acknowledge()
 

@@ -8,7 +8,7 @@ import pytest
 from unit.tuples.driving import Driver, answers, cost_of
 
 from diel import ANY
-from diel.tuples.protocol import Operation, Status
+from diel.tuples.protocol import HELD_BY_DEAD, Operation, Status
 
 TAKE, READ, CLAIM = Operation.TAKE, Operation.READ, Operation.CLAIM
 ACKNOWLEDGE, GIVE_BACK, RENEW = Operation.ACKNOWLEDGE, Operation.GIVE_BACK, Operation.RENEW
@@ -130,3 +130,23 @@ def test_who_claims_from_the_dead_has_its_whole_lease(store: Driver) -> None:
     store.now_s = 50.0
     assert answers(store.client_died(1)) == [(2, OK, b"1")]
     assert store.store.next_deadline_s() == 51.0
+
+
+@pytest.mark.parametrize("waits", [True, False])
+def test_a_claim_says_that_a_client_has_died_with_the_tuple(store: Driver, waits: bool) -> None:
+    store.put("a", b"1")
+    store.put("b", b"2")
+    store.claim("a", client=1)
+    if waits:
+        store.ask(CLAIM, "a", client=2)
+    given = store.client_died(1)
+    ((client, reply),) = given if waits else store.ask(CLAIM, "a", client=2)
+    assert (client, bytes(reply.payload)) == (2, b"1")
+    assert reply.number & HELD_BY_DEAD
+    assert not store.claim("b", client=2) & HELD_BY_DEAD
+    assert store.only(GIVE_BACK, argument=reply.number, client=2).status == OK
+    name = store.claim("a", client=3)
+    assert name & HELD_BY_DEAD
+    assert store.only(ACKNOWLEDGE, argument=name, client=3).status == OK
+    store.put("a", b"1")
+    assert not store.claim("a", client=3) & HELD_BY_DEAD
