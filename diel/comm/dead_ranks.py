@@ -2,14 +2,17 @@
 
 ULFM (in Open MPI ``mpiexec --with-ft ulfm``) has calls raise that involve a dead rank. A receive
 from any rank raises at each poll until this rank has acknowledged who is dead, and goes on then.
-Nothing here is agreed upon between ranks: each finds out for itself. Without ULFM nothing of it
-happens: the launcher ends all ranks when one dies.
+Nothing here is agreed upon between ranks: each finds out for itself. Of a process that has ended
+by itself, with a status other than 0, Open MPI's launcher tells nobody: those are found by their
+processes (`diel.executive.heartbeats`). Without ULFM nothing of it happens: the launcher ends all
+ranks when one dies.
 """
 
 from __future__ import annotations
 
 import os
 import sys
+from collections.abc import Iterable
 from typing import TYPE_CHECKING, Any, Final
 
 if TYPE_CHECKING:
@@ -54,6 +57,10 @@ class DeadRanks:
         if error.Get_error_class() not in kinds:
             raise error
         self.look()
+
+    def add(self, ranks: Iterable[int]) -> None:
+        """Take in that ranks have died, of which MPI has said nothing."""
+        self.ranks.update(ranks)
 
     def look(self) -> set[int]:
         """Ask MPI who is dead, and acknowledge it; return those that were not known."""

@@ -8,12 +8,14 @@ stopped. A rank that computes cannot say that it lives; this process can, at no 
     here -> rank        an empty line when rank 0 is reached; else why it is not, in a line
 
     here -> rank 0      the token and all ranks of this host, in a line; then, every few
-                        seconds, a line with those whose processes live and are not stopped
+                        seconds, a line with those whose processes live and are not stopped; and
+                        at once, with a minus sign, those whose processes have ended
     rank 0 -> here      an empty line: the run is over, nobody needs to be told any more
+                        a line with an x: what is left of the ranks a while later is killed
 
-It ends with the last of its ranks, or by that line. When rank 0 cannot be reached for as long as a
-host may be silent, or is gone, what is left of its ranks is killed: rank 0 takes them for lost, and
-what goes on elsewhere must not meet them.
+It ends with the last of its ranks, or by the first of these. When rank 0 cannot be reached for as
+long as a host may be silent, or has died, what is left of its ranks is killed: rank 0 takes them
+for lost, or cannot let them go, and what goes on elsewhere must not meet them.
 
 It runs without diel, so as to start in milliseconds.
 """
@@ -28,7 +30,11 @@ import socket
 import sys
 import time
 
+OVER = b"\n"
+LEAVE = b"x\n"
+
 _LOOK_EVERY_S = 0.1
+_AFTER_DEATH_S = 1.0
 _CONNECTING_S = 3.0
 
 
@@ -58,6 +64,7 @@ class Processes:
     def __init__(self, pids: dict[int, int]) -> None:
         seen = {rank: (pid, look_at(pid)) for rank, pid in pids.items()}
         self._found = {rank: (pid, look[1]) for rank, (pid, look) in seen.items() if look}
+        self._files: dict[int, int] = {}
 
     @property
     def ranks(self) -> list[int]:
@@ -71,6 +78,28 @@ class Processes:
     def left(self) -> list[int]:
         """Return the ranks whose processes are there, stopped or not."""
         return [rank for rank in self._found if self._state(rank)]
+
+    def watch(self) -> None:
+        """Have `files` end a wait."""
+        for rank, (pid, _) in self._found.items():
+            try:
+                self._files[rank] = os.pidfd_open(pid)
+            except OSError:  # it has just ended, or this system has no such files
+                continue
+
+    @property
+    def files(self) -> list[int]:
+        """Descriptors that can be read when a process has ended which `ended` has not named."""
+        return list(self._files.values())
+
+    def ended(self) -> list[int]:
+        """Return, and forget, the ranks whose processes have ended."""
+        gone = [rank for rank in self._found if not self._state(rank)]
+        for rank in gone:
+            del self._found[rank]
+            if rank in self._files:
+                os.close(self._files.pop(rank))
+        return gone
 
     def kill(self) -> None:
         """Kill all that are left."""
@@ -103,6 +132,17 @@ def _connect(addresses: list[str], port: int, timeout_s: float) -> socket.socket
     raise problem
 
 
+def _seconds_left(connection: socket.socket, leave_s: float) -> float | None:
+    """Return how many seconds ranks have left after the last word of rank 0, or none."""
+    try:
+        said = connection.recv(1)
+    except ConnectionError:
+        said = b""
+    if not said:  # rank 0 has died
+        return _AFTER_DEATH_S
+    return None if said == OVER[:1] else leave_s
+
+
 def _beat(
     connection: socket.socket, processes: Processes, every_s: float, leave_s: float
 ) -> float | None:
@@ -110,16 +150,20 @@ def _beat(
 
     Return how many seconds are left to the ranks then; None if they may stay.
     """
-    while processes.left():
+    processes.watch()
+    while True:
+        ended = [f"-{rank}" for rank in processes.ended()]
         try:
-            connection.sendall(" ".join(map(str, processes.heard())).encode() + b"\n")
-            if select.select([connection], [], [], every_s)[0]:
-                return None if connection.recv(1) else leave_s
+            connection.sendall(" ".join([*map(str, processes.heard()), *ended]).encode() + b"\n")
+            if not processes.left():
+                return None
+            waits_for = [connection.fileno(), *processes.files]
+            if connection.fileno() in select.select(waits_for, [], [], every_s)[0]:
+                return _seconds_left(connection, leave_s)
         except (ConnectionResetError, BrokenPipeError):  # rank 0 has ended
-            return leave_s
+            return _seconds_left(connection, leave_s)
         except OSError:  # no way to it: no rank here could hear that it has to leave
             return 0.0
-    return None
 
 
 def main() -> None:

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 from diel.comm import tags
 from diel.comm.mailbox import Mailbox
 from diel.comm.waiting import wait_for
+from diel.errors import TupleError
 from diel.executive import messages
 from diel.executive.checkpoints import Checkpoints
 from diel.executive.deadlock import WaitWatch
@@ -96,6 +97,8 @@ class Driver:
         Where an earlier run of the same workflow stood at its last checkpoint.
     checkpoint_every_s : float, optional
         How often to save a checkpoint while groups run.
+    survives_loss : bool, optional
+        Whether the run may go on without ranks that have died.
     """
 
     def __init__(
@@ -112,6 +115,7 @@ class Driver:
         housekeeping: Callable[[], object],
         resumption: Resumption | None = None,
         checkpoint_every_s: float | None = None,
+        survives_loss: bool = False,
     ) -> None:
         self._parent = parent
         self._recorder = recorder
@@ -145,7 +149,10 @@ class Driver:
             sends=tags.EXECUTIVE_TO_WORKER_LEAVE_COPY,
             receives=tags.WORKER_TO_EXECUTIVE,
         )
-        self._heartbeats = Heartbeats(parent, heartbeat_timeout_s, self._warn)
+        self._survives_loss = survives_loss
+        self._heartbeats = Heartbeats(
+            parent, heartbeat_timeout_s, self._warn, is_for_all=survives_loss
+        )
         self._dead: set[int] = set()
         self._silent: set[int] = set()
         self._exit_code: int | None = None
@@ -225,13 +232,13 @@ class Driver:
             for gpus, ranks in self._pool_by_gpus().items():
                 self._mailbox.send_to_all(welcome.replace(gpus=gpus), ranks)
             self._perform(self._scheduler.start())
-        except _ServerSilent as silence:
-            self._perform(self._scheduler.handle(silence.event))
+        except (_ServerLost, TupleError) as error:
+            self._perform(self._scheduler.handle(self._loss_behind(error)))
         while self._exit_code is None:
             try:
                 self._perform(self._scheduler.handle(self._next_event()))
-            except _ServerSilent as silence:
-                self._perform(self._scheduler.handle(silence.event))
+            except (_ServerLost, TupleError) as error:
+                self._perform(self._scheduler.handle(self._loss_behind(error)))
             except OSError:  # such as that of a folder that somebody has removed
                 lost = self._look_for_loss()
                 if lost is None:
@@ -275,6 +282,8 @@ class Driver:
                 return event
 
     def _hear(self, rank: int, report: Report) -> Event | None:
+        if rank in self._dead and not isinstance(report, messages.Recorded):
+            return None  # what it was doing is given up
         event = self._listener.hear(rank, report)
         if not isinstance(event, messages.RankFailed):
             return event
@@ -336,7 +345,7 @@ class Driver:
             from diel.tuples.mpi_transport import MpiTransport
 
             transport = MpiTransport(
-                self._parent.comm, self._server_ranks, self._raise_if_server_is_silent
+                self._parent.comm, self._server_ranks, self._raise_if_server_is_lost
             )
             self._tuples = TupleClient(transport)
         return self._tuples
@@ -351,11 +360,15 @@ class Driver:
         for rank in dead:
             self._heartbeats.forget(rank)
             self._waits.forget(rank)
+        for server in self._listener.present.intersection(self._server_ranks):
+            self._mailbox.send(messages.ForgetRanks(tuple(sorted(dead))), server)
         return RanksDied({rank: self._parent.hosts_and_gpus[rank][0] for rank in dead})
 
     def _look_for_silence(self, now_s: float) -> RanksSilent | None:
         """Say so if ranks have not been heard of for too long."""
         silent = self._heartbeats.look(now_s)
+        if self._survives_loss:
+            self._parent.dead_ranks.add(self._heartbeats.ended)
         if not silent:
             return None
         hosts = {rank: self._parent.hosts_and_gpus[rank][0] for rank in silent}
@@ -364,11 +377,24 @@ class Driver:
         since = time.strftime("%H:%M:%S", time.localtime(time.time() - silent_s))
         return RanksSilent(hosts, silent_s, since)
 
-    def _raise_if_server_is_silent(self) -> None:
-        """End the wait for a server's answer if ranks are lost."""
-        event = self._look_for_silence(time.monotonic())
-        if event is not None:
-            raise _ServerSilent(event)
+    def _raise_if_server_is_lost(self) -> None:
+        """End the wait for a server's answer if one has died, or ranks are silent."""
+        silence = self._look_for_silence(time.monotonic())
+        if silence is not None:
+            raise _ServerLost(silence)
+        if not self._parent.dead_ranks.ranks.isdisjoint(self._server_ranks):
+            died = self._look_for_deaths()
+            if died is not None:
+                raise _ServerLost(died)
+
+    def _loss_behind(self, error: _ServerLost | TupleError) -> Event:
+        """Return the loss of ranks that has ended a request to a server; raise what was none."""
+        if isinstance(error, _ServerLost):
+            return error.event
+        died = self._look_for_deaths()  # in the middle of a payload
+        if died is None:
+            raise error
+        return died
 
     def _do_housekeeping(self) -> None:
         now_s = time.monotonic()
@@ -536,14 +562,17 @@ class Driver:
         """Let every rank go, the servers last, and wait until they say goodbye."""
         if not stopping:
             for rank in self._pool:
-                self._mailbox.send(messages.Leave(self._exit_code or 0), rank)
+                self._mailbox.send(self._leave(), rank)
         deadline_s = time.monotonic() + _FAREWELL_TIMEOUT_S
         self._await_goodbyes(self._pool, deadline_s)
         for rank in self._server_ranks:
-            self._mailbox.send(messages.Leave(self._exit_code or 0), rank)
+            self._mailbox.send(self._leave(), rank)
         self._await_goodbyes(self._server_ranks, max(deadline_s, time.monotonic() + 1.0))
         if self._listener.present:
             self._recorder.record(RanksAborted(ranks=sorted(self._listener.present)))
+
+    def _leave(self) -> messages.Leave:
+        return messages.Leave(self._exit_code or 0, tuple(sorted(self._dead)))
 
     def _await_goodbyes(self, ranks: Sequence[int], deadline_s: float) -> None:
         while (self._listener.present - self._silent).intersection(ranks):
@@ -555,10 +584,10 @@ class Driver:
                 self._listener.hear_late(*arrival)
 
 
-class _ServerSilent(Exception):
+class _ServerLost(Exception):
     """Ranks are lost, perhaps the tuple server that was asked: no answer is waited for."""
 
-    def __init__(self, event: RanksSilent) -> None:
+    def __init__(self, event: RanksSilent | RanksDied) -> None:
         super().__init__(event)
         self.event = event
 

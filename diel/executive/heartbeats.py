@@ -2,7 +2,9 @@
 
 A host whose network is cut, and a process that was stopped, leave MPI waiting for good. Rank 0
 looks at the processes of its own host, and a small process on each other host tells it which ranks
-live there (`diel.comm.heartbeat`), over a connection that begins with the token of the run.
+live there (`diel.comm.heartbeat`), over a connection that begins with the token of the run. Where a
+run goes on without ranks that have died, rank 0's own host has such a process too: it says at once
+whose process has ended, and ends the ranks of its host if rank 0 has died.
 """
 
 from __future__ import annotations
@@ -32,6 +34,7 @@ _READ_BYTES: Final = 64 * 1024
 _LONGEST_LINE_BYTES: Final = 1 << 20
 _BACKLOG: Final = 1024
 _STARTING_S: Final = 20.0
+_THIS_HOST: Final = "127.0.0.1"
 
 
 def beat_every_s(timeout_s: float) -> float:
@@ -90,6 +93,8 @@ class HeartbeatAddress(NamedTuple):
     port : int
     token : str
     every_s, timeout_s : float
+    is_for_all : bool
+        Whether ranks of rank 0's own host are to be heard there too.
     leave_s : float
         What ranks have to leave by themselves when rank 0 is gone: longer than it takes with MPI
         that hangs in its end.
@@ -100,6 +105,7 @@ class HeartbeatAddress(NamedTuple):
     token: str
     every_s: float
     timeout_s: float
+    is_for_all: bool = False
     leave_s: float = 12.0
 
 
@@ -148,14 +154,25 @@ class Heartbeats:
         How long a rank may be silent.
     warn : callable
         Told why other hosts cannot be heard, if so.
+    is_for_all : bool, optional
+        Whether a process beside the ranks of this host, too, says which of them have ended.
 
     Attributes
     ----------
     address : HeartbeatAddress or None
-        For the other hosts, if there are some.
+        For the other hosts, if there are some, or for all.
+    ended : set of int
+        Ranks whose processes are known to have ended.
     """
 
-    def __init__(self, parent: Parent, timeout_s: float, warn: Callable[[str], object]) -> None:
+    def __init__(
+        self,
+        parent: Parent,
+        timeout_s: float,
+        warn: Callable[[str], object],
+        *,
+        is_for_all: bool = False,
+    ) -> None:
         self._parent = parent
         self._timeout_s = timeout_s
         self._warn = warn
@@ -167,30 +184,34 @@ class Heartbeats:
         self._listening: socket.socket | None = None
         self._selector = selectors.DefaultSelector()
         self.address: HeartbeatAddress | None = None
-        if any(host != parent.host for host, _ in parent.hosts_and_gpus):
-            self.address = self._listen()
+        self.ended: set[int] = set()
+        is_alone = all(host == parent.host for host, _ in parent.hosts_and_gpus)
+        if not is_alone or (is_for_all and others):
+            self.address = self._listen(is_alone=is_alone, is_for_all=is_for_all)
 
-    def _listen(self) -> HeartbeatAddress | None:
-        both = socket.has_dualstack_ipv6()
+    def _listen(self, *, is_alone: bool, is_for_all: bool) -> HeartbeatAddress | None:
+        both = socket.has_dualstack_ipv6() and not is_alone
         family = socket.AF_INET6 if both else socket.AF_INET
+        place = _THIS_HOST if is_alone else ""
         try:
             self._listening = socket.create_server(
-                ("", 0), family=family, backlog=_BACKLOG, dualstack_ipv6=both
+                (place, 0), family=family, backlog=_BACKLOG, dualstack_ipv6=both
             )
         except OSError as error:
             self._warn(f"that another host falls silent will not be noticed: no socket: {error}")
             return None
         self._listening.setblocking(False)
         self._selector.register(self._listening, selectors.EVENT_READ)
-        names = [self._parent.host]
+        names = [_THIS_HOST] if is_alone else [self._parent.host]
         with contextlib.suppress(OSError):
-            names += socket.gethostbyname_ex(self._parent.host)[2]
+            names += [] if is_alone else socket.gethostbyname_ex(self._parent.host)[2]
         return HeartbeatAddress(
             tuple(dict.fromkeys(names)),
             self._listening.getsockname()[1],
             secrets.token_hex(16),
             self._every_s,
             self._timeout_s,
+            is_for_all,
         )
 
     def look(self, now_s: float) -> dict[int, float]:
@@ -211,9 +232,10 @@ class Heartbeats:
     def close(self, *, kills: bool) -> None:
         """Hear no more; `kills` says that what is left on other hosts is killed there."""
         for key in list(self._selector.get_map().values()):
-            if not kills and key.fileobj is not self._listening:
+            if key.fileobj is not self._listening:
                 with contextlib.suppress(OSError):
-                    key.fileobj.send(b"\n")  # type: ignore[union-attr]
+                    last = heartbeat.LEAVE if kills else heartbeat.OVER
+                    key.fileobj.send(last)  # type: ignore[union-attr]
             key.fileobj.close()  # type: ignore[union-attr]
         self._selector.close()
         self._listening = None
@@ -235,7 +257,8 @@ class Heartbeats:
                 self._selector.unregister(connection)
                 connection.close()
                 continue
-            self._watch.note(heard, now_s)
+            self._watch.note((rank for rank in heard if rank > 0), now_s)
+            self.ended.update(-rank for rank in heard if rank < 0)
 
     def _accept(self) -> None:
         assert self._listening is not None
@@ -254,7 +277,10 @@ class _Host:
         self._is_known = False
 
     def take(self, data: bytes, address: HeartbeatAddress | None) -> set[int] | None:
-        """Return the ranks that have been heard of; None if it is somebody else who speaks."""
+        """Return the ranks that have been heard of, below 0 those that have ended.
+
+        None if it is somebody else who speaks.
+        """
         *lines, self._received = (self._received + data).split(b"\n")
         if len(self._received) > _LONGEST_LINE_BYTES or address is None:
             return None

@@ -138,12 +138,26 @@ class MakeModuleComm(Frozen):
 
 
 class Leave(Frozen):
-    """There is no more work, and this is the run's exit code; finalize MPI and exit."""
+    """There is no more work, and this is the run's exit code; finalize MPI and exit.
+
+    Attributes
+    ----------
+    exit_code : int
+    dead : tuple of int
+        Ranks that have died: MPI cannot be finalized without them.
+    """
 
     exit_code: int = 0
+    dead: tuple[int, ...] = ()
 
 
-Order: TypeAlias = "Welcome | RunGroup | RunCopy | MakeModuleComm | Leave"
+class ForgetRanks(Frozen):
+    """These ranks have died; to tuple servers, whose MPI may not say so."""
+
+    ranks: tuple[int, ...]
+
+
+Order: TypeAlias = "Welcome | RunGroup | RunCopy | MakeModuleComm | ForgetRanks | Leave"
 
 
 class Stop(Frozen):

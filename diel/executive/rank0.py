@@ -168,6 +168,7 @@ def run_rank0(
         housekeeping=observer.refresh,
         resumption=resumed,
         checkpoint_every_s=plan.checkpoint_every_s,
+        survives_loss=plan.on_rank_loss == "continue" and can_survive_losses(os.environ),
     )
     welcome = Welcome(
         run_dir=str(directory.path),

@@ -256,7 +256,9 @@ class Scheduler:
     # -- ranks report -------------------------------------------------------------------------
 
     def _rank_finished(self, event: RankFinished) -> list[Instruction]:
-        copy = self._copies[event.serial]
+        copy = self._copies.get(event.serial)
+        if copy is None:
+            return []  # its rank has died since
         if event.rank == copy.plan.ranks[0]:
             copy.returned = event.returned
         if copy.policy is not None:
@@ -269,20 +271,23 @@ class Scheduler:
         return [note, *self._settle([copy])]
 
     def _rank_failed(self, event: RankFailed) -> list[Instruction]:
-        copy = self._copies[event.serial]
+        copy = self._copies.get(event.serial)
+        if copy is None:
+            return []  # its rank has died since
         if copy.policy is not None:  # a consequence of the order to leave
             return self._rank_out(copy, event.rank)
         noted = self._fail(copy, event.rank, event.error, event.host, event.detail)
         return noted if self.stopping else [*noted, *self._rank_out(copy, event.rank)]
 
     def _rank_left(self, event: RankLeft) -> list[Instruction]:
-        return self._rank_out(self._copies[event.serial], event.rank)
+        copy = self._copies.get(event.serial)
+        return [] if copy is None else self._rank_out(copy, event.rank)
 
     def _module_comm_asked(self, event: ModuleCommAsked) -> list[Instruction]:
-        copy = self._copies[event.serial]
+        copy = self._copies.get(event.serial)
+        if copy is None or copy.policy is not None:
+            return []  # its rank has died, or is about to hear that it has to leave
         plan, module = copy.plan, copy.module
-        if copy.policy is not None:
-            return []  # it is about to hear that it has to leave
         module.asked.add(event.rank)
         if len(module.asked) < len(plan.module_ranks):
             return []
@@ -394,7 +399,7 @@ class Scheduler:
     def _loss_allowed(self, event: LossAllowed) -> list[Instruction]:
         copy = self._copies.get(event.serial)
         if copy is not None:
-            copy.may_be_lost = len(copy.plan.ranks) == 1 and not copy.module.has_comm
+            copy.may_be_lost = len(copy.plan.ranks) == 1
         return []
 
     def _ranks_died(self, event: RanksDied) -> list[Instruction]:
@@ -450,9 +455,14 @@ class Scheduler:
 
 
 def _can_be_missed(copy: RunningCopy) -> bool:
-    """Whether the others can go on without a copy whose rank has died."""
-    are_left = any(not other.is_lost for other in copy.module.copies)
-    return copy.may_be_lost and copy.policy is None and are_left
+    """Whether the others can go on without a copy whose rank has died.
+
+    They cannot where ranks wait for the module's communicator, or have it.
+    """
+    others = copy.module.copies
+    are_left = any(not other.is_lost and other.policy != "continue" for other in others)
+    is_alone = not copy.module.asked and not copy.module.has_comm
+    return copy.may_be_lost and copy.policy is None and is_alone and are_left
 
 
 def _record_of(hosts: Mapping[int, str], lines: Sequence[str], policy: str) -> records.RanksLost:

@@ -6,7 +6,7 @@ import time
 from typing import TYPE_CHECKING, Final
 
 from diel.comm.meter import ServerMeter
-from diel.executive.messages import Goodbye, Leave, Order, ServerStatus, Welcome
+from diel.executive.messages import ForgetRanks, Goodbye, Leave, Order, ServerStatus, Welcome
 from diel.executive.rank_times import SpanRecorder
 from diel.run.directory import RunDirectory
 
@@ -47,12 +47,19 @@ def serve_tuples(parent: Parent, mailbox: Mailbox[Order], welcome: Welcome) -> i
     def should_leave() -> bool:
         # A stop is for the modules; the server serves until all of them are gone.
         arrival = mailbox.poll()
-        if arrival is not None:
-            last.append(arrival[1])
-        return arrival is not None
+        if arrival is None:
+            return False
+        if isinstance(arrival[1], ForgetRanks):
+            parent.dead_ranks.add(arrival[1].ranks)
+            return False
+        last.append(arrival[1])
+        return True
 
     server.serve(should_leave, now_and_then)
     goodbye = Goodbye(tuples_left=store.tuples_held, times=spans.close())
     mailbox.send(goodbye, parent.EXECUTIVE_RANK)
     mailbox.flush(GOODBYE_TIMEOUT_S)
-    return last[0].exit_code if isinstance(last[0], Leave) else 0
+    order = last[0]
+    assert isinstance(order, Leave)
+    parent.dead_ranks.add(order.dead)
+    return order.exit_code

@@ -103,7 +103,7 @@ def run_worker(parent: Parent) -> int:
             set_thread_environment(order.max_threads)
             if order.gpus is not None:
                 os.environ[VISIBLE_GPUS] = ",".join(order.gpus)
-            if order.heartbeat is not None and not parent.is_beside_rank0:
+            if order.heartbeat is not None:
                 _start_heartbeat(order.heartbeat, parent, mailbox)
             if parent.rank in order.server_ranks:
                 return serve_tuples(parent, mailbox, order)
@@ -117,6 +117,7 @@ def run_worker(parent: Parent) -> int:
                 finally:
                     worker.close()
         assert isinstance(order, Leave)
+        parent.dead_ranks.add(order.dead)
         exit_code = order.exit_code
     except RunStopped:
         exit_code = _exit_code_of_stop(parent)
@@ -129,13 +130,14 @@ def run_worker(parent: Parent) -> int:
 
 def _start_heartbeat(address: HeartbeatAddress, parent: Parent, mailbox: Mailbox[Order]) -> None:
     """Let rank 0 hear of the ranks of this host, by its first rank; warn if that cannot be."""
-    if parent.rank != min(parent.pids_here):
+    pids = {rank: pid for rank, pid in parent.pids_here.items() if rank != parent.EXECUTIVE_RANK}
+    if parent.rank != min(pids) or (parent.is_beside_rank0 and not address.is_for_all):
         return
     from diel.executive.heartbeats import start_heartbeat  # where there are several hosts
     from diel.run.records import MessageLogged
 
     try:
-        parent.beside.append(start_heartbeat(address, parent.pids_here))
+        parent.beside.append(start_heartbeat(address, pids))
     except OSError as error:
         text = (
             f"{parent.host} cannot reach port {address.port} of {address.addresses[0]} ({error}), "

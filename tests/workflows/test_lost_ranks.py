@@ -6,7 +6,7 @@ import csv
 from pathlib import Path
 
 import pytest
-from support import check_end, diel, journal, mpi_implementation, run_dir, workflow
+from support import check_end, diel, journal, mpi_implementation, processes_in, run_dir, workflow
 
 TRAIN = """
 import os, pathlib, time
@@ -18,6 +18,8 @@ def train(parameters, report):
         killed = here / f"killed.{parameters['x']}"
         if not killed.exists():
             killed.touch()
+            if parameters["x"] == 23:
+                os._exit(3)  # of this Open MPI's launcher tells nobody
             os.kill(os.getpid(), 9)
     time.sleep(0.01)
     return {"score": parameters["x"] % 10}
@@ -44,15 +46,46 @@ modules = ["master", "trainer"]
 """
 
 
+COMPUTES = """
+import os, pathlib, re
+
+def kill_rank0(ctx):
+    for process in pathlib.Path("/proc").glob("[0-9]*"):
+        if process.name == str(os.getpid()):
+            continue
+        try:
+            names = (process / "environ").read_bytes().split(b"\\0")
+        except OSError:
+            continue
+        if {b"PMIX_RANK=0", b"PMIX_NAMESPACE=" + os.environb[b"PMIX_NAMESPACE"]} <= set(names):
+            os.kill(int(process.name), 9)
+    re.match(r"(a+)+$", 64 * "a" + "b")  # for years, and no other thread runs meanwhile
+"""
+ALONE = """
+[workflow]
+on_rank_loss = "continue"
+[[module]]
+name = "alone"
+function = "./m.py:kill_rank0"
+[[group]]
+name = "work"
+modules = ["alone"]
+"""
+
+
 def rows(folder: Path) -> list[tuple[str, str, str]]:
     with (run_dir(folder) / "results.csv").open(newline="") as file:
         table = list(csv.DictReader(file))
     return sorted((row["trial"], row["x"], row["score"]) for row in table)
 
 
-def test_a_sweep_goes_on_without_trainers_that_were_killed(tmp_path: Path) -> None:
+@pytest.fixture(autouse=True)
+def _only_open_mpi() -> None:
     if mpi_implementation() != "Open MPI":
         pytest.skip("only Open MPI lets ranks live on when one is killed")
+
+
+def test_a_sweep_goes_on_without_trainers_that_were_killed(tmp_path: Path) -> None:
     undisturbed, killed = tmp_path / "undisturbed", tmp_path / "killed"
     for folder in (undisturbed, killed):
         folder.mkdir()
@@ -72,3 +105,11 @@ def test_a_sweep_goes_on_without_trainers_that_were_killed(tmp_path: Path) -> No
     # What had killed a rank was tried beside another one.
     log = "".join(file.read_text() for file in (run_dir(killed) / "logs").glob("trainer*"))
     assert log.count("on a rank that died: in a process of its own") == 2
+
+
+def test_no_rank_that_computes_outlives_rank0(tmp_path: Path) -> None:
+    workflow(tmp_path, ALONE, m=COMPUTES)
+    finished = diel("run", "w.toml", cwd=tmp_path, timeout_s=60)
+    assert finished.status == 1, finished.output
+    assert "rank 0, the executive, has died" in finished.output
+    assert not processes_in(tmp_path)

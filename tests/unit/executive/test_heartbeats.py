@@ -140,3 +140,39 @@ def test_a_host_without_its_rank0_ends_its_ranks(sleepers: list[subprocess.Popen
     assert helper.wait(10) == 0
     assert sleepers[0].wait(10) == -signal.SIGKILL
     assert sleepers[1].poll() is None
+
+
+def test_a_rank_that_ends_is_told_at_once(sleepers: list[subprocess.Popen[bytes]]) -> None:
+    pids = {rank: process.pid for rank, process in enumerate(sleepers, 1)}
+    parent: Any = SimpleNamespace(
+        rank=0, host="here", pids_here={0: os.getpid(), **pids}, hosts_and_gpus=[("here", ())] * 3
+    )
+    rank0 = Heartbeats(parent, 600, pytest.fail, is_for_all=True)
+    assert rank0.address is not None
+    assert rank0.address.is_for_all
+    helper = start_heartbeat(rank0.address, pids)
+    rank0.look(time.monotonic())
+    assert not rank0.ended
+    sleepers[1].kill()
+    sleepers[1].wait()
+
+    def is_told() -> bool:
+        rank0.look(time.monotonic())
+        return rank0.ended == {2}
+
+    wait_until(is_told, 10)  # and not at the next beat
+    rank0.close(kills=False)
+    assert helper.wait(10) == 0
+    assert sleepers[0].poll() is None
+
+
+def test_ranks_end_soon_after_rank0_has_died(sleepers: list[subprocess.Popen[bytes]]) -> None:
+    rank0 = rank0_of({1: sleepers[0].pid}, [])
+    assert rank0.address is not None
+    address = rank0.address._replace(addresses=("127.0.0.1",), leave_s=600.0)
+    helper = start_heartbeat(address, {1: sleepers[0].pid})
+    rank0.look(time.monotonic())
+    for key in list(rank0._selector.get_map().values()):  # as the kernel does
+        key.fileobj.close()  # type: ignore[union-attr]
+    assert helper.wait(20) == 0
+    assert sleepers[0].wait(10) == -signal.SIGKILL

@@ -523,9 +523,11 @@ def test_the_end_of_a_group_starts_all_that_waited_for_it_and_what_is_around() -
 # -- ranks that are lost --------------------------------------------------------------------------
 
 
-def sweep_of(trainers: int, **more: Any) -> tuple[Scheduler, list[CopyPlan]]:
+def sweep_of(
+    trainers: int, on_failure: str = "stop", **more: Any
+) -> tuple[Scheduler, list[CopyPlan]]:
     """Return a group of a master and trainers that has started, and its copies."""
-    plan = group("g", ("master", 1, 1), ("trainer", trainers, 1), **more)
+    plan = group("g", ("master", 1, 1), ("trainer", trainers, 1, on_failure), **more)
     scheduler = Scheduler([plan], range(2, 3 + trainers))
     (start,) = started(scheduler.start())
     for copy in start.copies[1:]:
@@ -580,6 +582,38 @@ def test_the_last_copy_of_a_module_cannot_be_missed() -> None:
     assert not scheduler.stopping
     scheduler.handle(RanksDied({3: "n1"}))
     assert scheduler.stopping
+
+
+def test_a_copy_that_was_given_up_does_not_do_the_work_of_another() -> None:
+    scheduler, (_, first, second) = sweep_of(2, on_failure="continue")
+    scheduler.handle(RankFailed(first.serial, first.ranks[0], "", "n1", ""))
+    assert not scheduler.stopping
+    scheduler.handle(RanksDied({second.ranks[0]: "n1"}))
+    assert scheduler.stopping
+
+
+@pytest.mark.parametrize("asking", [1, 2])
+def test_a_copy_whose_module_comm_others_want_cannot_be_missed(asking: int) -> None:
+    scheduler, (_, *trainers) = sweep_of(2)  # they have allowed their loss before
+    for copy in trainers[:asking]:
+        scheduler.handle(ModuleCommAsked(copy.serial, copy.ranks[0]))
+    scheduler.handle(RanksDied({trainers[0].ranks[0]: "n1"}))
+    assert scheduler.stopping
+
+
+def test_what_a_rank_has_reported_before_it_died_may_come_late() -> None:
+    scheduler, (_, first, _) = sweep_of(2)
+    rank = first.ranks[0]
+    scheduler.handle(RanksDied({rank: "n1"}))
+    for late in (
+        RankFinished(first.serial, rank),
+        RankFailed(first.serial, rank, "", "", ""),
+        RankLeft(first.serial, rank),
+        ModuleCommAsked(first.serial, rank),
+        LossAllowed(first.serial),
+    ):
+        assert scheduler.handle(late) == []
+    assert not scheduler.stopping
 
 
 def test_a_group_that_needs_more_ranks_than_are_left_ends_the_run() -> None:
