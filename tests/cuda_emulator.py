@@ -142,9 +142,11 @@ def _folder() -> Path:
 
 def compiled(name: str, code: str, *arguments: str) -> Path:
     """Return a file that the compiler made of a file, which stays; one process makes it."""
-    with (_folder() / "lock").open("w") as lock:
+    made = _folder() / name
+    if made.exists():
+        return made
+    with made.with_suffix(".lock").open("w") as lock:
         fcntl.flock(lock, fcntl.LOCK_EX)
-        made = _folder() / name
         if not made.exists():
             source = made.with_suffix("")
             source.write_text(code)
