@@ -32,15 +32,18 @@ _ARGUMENTS = [
 def browser() -> Iterator[Any]:
     """Return a browser; ``CHROMIUM`` may name it. The test is skipped where there is none.
 
+    Otherwise it is the machine's, or one that ``playwright install chromium`` has fetched.
+
     It is closed before tests of other files: as long as it is open, an event loop runs in this
     thread, and no test can run one of its own.
     """
     path = os.environ.get("CHROMIUM") or next(filter(None, map(shutil.which, _NAMES)), None)
-    if path is None:
-        pytest.skip(f"there is no browser: none of {', '.join(_NAMES)}")
     api = pytest.importorskip("playwright.sync_api", reason="Playwright is not installed")
     api.expect.set_options(timeout=20_000)
     with api.sync_playwright() as playwright:
+        if path is None and not Path(playwright.chromium.executable_path).exists():
+            pytest.skip(f"there is no browser: none of {', '.join(_NAMES)}, nor Playwright's own")
+        path = path or playwright.chromium.executable_path
         browser = playwright.chromium.launch(executable_path=path, args=_ARGUMENTS)
         yield browser
         browser.close()
