@@ -261,7 +261,12 @@ def _add_job_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--account", metavar="NAME", help="who pays (default: the site's)")
     parser.add_argument(
         "--requeue", type=count, default=0, metavar="N",
-        help="let the script submit itself again, N times at most, while its time was too short",
+        help="let the script submit itself again, N times at most, while its time was too short; "
+        "goes with --output",
+    )  # fmt: skip
+    parser.add_argument(
+        "-o", "--output", type=Path, metavar="SCRIPT",
+        help="the file that the script is written to (default: it is printed)",
     )  # fmt: skip
     _add_share(parser)
     _add_launcher(parser)

@@ -178,12 +178,12 @@ def schema(options: argparse.Namespace) -> int:
 
 
 def batch(options: argparse.Namespace) -> int:
-    """Print a batch script; return the exit code.
+    """Print a batch script, or write it to a file; return the exit code.
 
     Raises
     ------
     DielError
-        If the workflow is wrong, or what is asked for is.
+        If the workflow is wrong, or what is asked for is, or the file cannot be written.
     """
     set_thread_environment(1)
     workflow = check_options(read_draft(options.file))
@@ -203,7 +203,14 @@ def batch(options: argparse.Namespace) -> int:
         scheduler=options.scheduler or scheduler_here(),
         launcher=options.launcher,
         requeue=options.requeue,
+        script_file=options.output,
         share=options.share,
     )
-    print(script, end="")
+    if options.output is None:
+        print(script, end="")
+        return 0
+    try:
+        options.output.write_text(script, encoding="utf-8")
+    except OSError as error:
+        raise LaunchError(f"{options.output} cannot be written: {error.strerror}") from error
     return 0

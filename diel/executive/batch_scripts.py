@@ -5,11 +5,19 @@ job, passes a stop on to them, and has the exit code that counts. Some time befo
 is sent SIGUSR1: by the scheduler where that can warn the script alone, else by the script itself.
 The script waits for the run's end: a shell's ``wait`` returns at once when a trap is run. It passes
 signals on before the run has a number too: as soon as it has one.
+
+References
+----------
+.. [1] Slurm 22.05, sbatch(1).
+.. [2] OpenPBS 23.06, qsub(1B), pbs_resources(7B) and pbs_job_attributes(7B).
+.. [3] IBM Spectrum LSF 10.1, command reference: bsub and its options -gpu, -J, -o, -R and -W.
+.. [4] Flux 0.88, flux-batch(1), flux-job(1) and flux-environment(7).
 """
 
 from __future__ import annotations
 
 import os
+import re
 import shlex
 import shutil
 import sys
@@ -84,7 +92,10 @@ def _pbs(job: Job) -> list[str]:
         + (f":ngpus={job.gpus_per_node}" if job.gpus_per_node else "")
         for ranks, same in groupby(chunks)
     )
-    options = [f"-N {shlex.quote(job.name)}", f"-l select={selected}", "-j oe"]
+    # Of a name PBS takes ASCII alone, and a letter or digit first.
+    name = re.sub(r"[^A-Za-z0-9_.-]", "_", job.name)
+    name = name if name[0].isalnum() else f"w{name}"
+    options = [f"-N {name}", f"-l select={selected}", "-j oe"]
     if job.ranks_by_node:
         options.append("-l place=scatter")
     if job.time_limit_s is not None:
@@ -104,7 +115,7 @@ def _lsf(job: Job) -> list[str]:
     if job.threads > 1:
         options.append(f'-R "affinity[core({job.threads})]"')
     if job.gpus_per_node:
-        options.append(f'-gpu "num={job.gpus_per_node}"')
+        options.append(f'-gpu "num={job.gpus_per_node}/host"')
     if job.time_limit_s is not None:
         minutes = -(-job.time_limit_s // 60)
         options.append(f"-W {minutes // 60}:{minutes % 60:02}")
@@ -128,7 +139,7 @@ def _flux(job: Job) -> list[str]:
     return _long_options(options)
 
 
-_HANDED_ON: Final = ("DIEL_RUN_DIR", "DIEL_SUBMISSION", "DIEL_SCRIPT")
+_HANDED_ON: Final = ("DIEL_RUN_DIR", "DIEL_SUBMISSION")
 
 SCHEDULERS: Final = {
     "slurm": BatchScheduler(
@@ -161,8 +172,8 @@ SCHEDULERS: Final = {
         name="Flux",
         sentinel="# flux:",
         options=_flux,
-        job_id="$(flux getattr jobid)",
-        submit='flux batch "$script"',
+        job_id='$(flux job id "$(flux getattr jobid)")',  # digits alone
+        submit='flux --parent batch "$script"',  # else a job within this one
         submit_stdin=("flux", "batch"),
     ),
 }
@@ -200,6 +211,7 @@ def batch_script(
     scheduler: str,
     launcher: str | None = None,
     requeue: int = 0,
+    script_file: Path | None = None,
     share: Path | None = None,
 ) -> str:
     """Return the script that runs a workflow file with the diel of this Python.
@@ -215,27 +227,37 @@ def batch_script(
         What starts the ranks; by default ``diel run`` chooses within the job.
     requeue : int, optional
         How many times the script submits itself again while the run is not finished.
+    script_file : Path, optional
+        Where the script will lie: a job runs a copy, and not each scheduler says of which file.
     share : Path, optional
         The folder in which the runs of all jobs of this script share their sweeps.
 
     Raises
     ------
     LaunchError
-        If no script can name the file.
+        If no script can name a path, or one that submits itself again has no file of its own.
     """
+    if requeue and script_file is None:
+        raise LaunchError(
+            "a script that submits itself again has to know where it lies: say in which file, "
+            "with --output job.sh"
+        )
     told = SCHEDULERS[scheduler]
     # Absolute: the script may be submitted from anywhere, without this environment.
-    command = [_diel(), "run", os.path.abspath(file), "--ranks", str(job.ranks)]
+    command = [_diel(), "run", _absolute(file), "--ranks", str(job.ranks)]
     if launcher is not None:
         command += ["--launcher", launcher]
     if share is not None:
-        command += ["--share", os.path.abspath(share)]
+        command += ["--share", _absolute(share)]
     start = shlex.join(command)
     head = [f"{told.sentinel} {option}" for option in told.options(job)]
     parts = ["#!/bin/bash", *head, ""]
     parts += [told.folder] if told.folder else []
-    if requeue:
-        parts.append(_CHAIN.format(stem=shlex.quote(f"runs/{job.name}-"), job_id=told.job_id))
+    if requeue and script_file is not None:
+        stem, own = f"runs/{job.name}-", _absolute(script_file)
+        parts.append(
+            _CHAIN.format(stem=shlex.quote(stem), job_id=told.job_id, script=shlex.quote(own))
+        )
         start += ' --run-dir "$run_dir"'
     parts.append(_RUN.format(start=start, note="is_late=yes; " if requeue else ""))
     seconds, ends = warning_s(job), ""
@@ -249,21 +271,15 @@ def batch_script(
         parts.append(
             _REQUEUE.format(requeue=requeue, not_finished=NOT_FINISHED, submit=told.submit)
         )
-    script = "\n".join([*parts, 'exit "$status"', ""])
-    try:
-        script.encode()
-    except UnicodeEncodeError:
-        raise LaunchError(
-            "the path of the workflow file is not UTF-8, so no script can name it: rename it"
-        ) from None
-    return script
+    return "\n".join([*parts, 'exit "$status"', ""])
 
 
 _CHAIN: Final = """\
 # All jobs that follow each other go on with one run.
 run_dir=${{DIEL_RUN_DIR:-{stem}{job_id}}}
 submission=${{DIEL_SUBMISSION:-0}}
-script=${{DIEL_SCRIPT:-$0}}
+script={script}
+[ -r "$script" ] || echo "$script is gone: no job will follow this one" >&2
 is_late=
 """
 
@@ -316,6 +332,26 @@ if [ "$status" = {not_finished} ] && [ -n "$is_late" ]; then
     fi
 fi
 """
+
+
+def _absolute(path: str | Path) -> str:
+    """Return the whole path of what a script names.
+
+    Raises
+    ------
+    LaunchError
+        If no script can name it: schedulers look for their options in every line.
+    """
+    absolute = os.path.abspath(path)
+    try:
+        absolute.encode()
+    except UnicodeEncodeError:
+        raise LaunchError(
+            f"{absolute!r} is not UTF-8, so no script can name it: rename it"
+        ) from None
+    if "\n" in absolute:
+        raise LaunchError(f"{absolute!r} has a line break, so no script can name it: rename it")
+    return absolute
 
 
 def _long_options(options: Mapping[str, object]) -> list[str]:

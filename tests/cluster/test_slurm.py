@@ -63,9 +63,8 @@ def study(folder: Path, *, iterations: int) -> Path:
 
 
 def submit(slurm: Slurm, folder: Path, *options: object) -> str:
-    printed = diel("sbatch", "w.toml", *options, cwd=folder)
-    assert printed.status == 0, printed.output
-    (folder / "job.sh").write_text(printed.stdout)
+    written = diel("sbatch", "w.toml", *options, "--output", "job.sh", cwd=folder)
+    assert written.status == 0, written.output
     return slurm.submit(folder / "job.sh")
 
 

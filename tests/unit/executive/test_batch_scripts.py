@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 from support import status_of
 
@@ -21,7 +21,7 @@ from diel.executive.batch_job import Job, job_for, time_limit_s
 from diel.executive.batch_scripts import SCHEDULERS, batch_script
 from diel.exit_codes import NOT_FINISHED
 from diel.loading.environment import THREAD_VARIABLES
-from diel.workflow.model import Group, Module, Workflow
+from diel.workflow.model import Group, Module, Workflow, folder_name
 
 
 def workflow(**modules: dict[str, Any]) -> Workflow:
@@ -130,7 +130,7 @@ HEADS = {
             #BSUB -o study-%J.out
             #BSUB -R "span[ptile=4]"
             #BSUB -R "affinity[core(3)]"
-            #BSUB -gpu "num=2"
+            #BSUB -gpu "num=2/host"
             #BSUB -W 24:00
             #BSUB -q gpu,big
             #BSUB -P team
@@ -225,13 +225,20 @@ def bash(script: str, *flags: str, **options: Any) -> subprocess.CompletedProces
 
 @pytest.fixture
 def stand_in(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """A folder that the PATH begins with; its diel and its sbatch say what they were told."""
+    """A folder that the PATH begins with; its diel and its sbatch say what they were told.
+
+    Of what it reads from standard input bsub says the first line.
+    """
     monkeypatch.setattr("diel.executive.batch_scripts._diel", lambda: "diel")
     programs = tmp_path / "programs"
     programs.mkdir()
     for name in ("sbatch", "qsub", "bsub", "flux"):
-        says = f"{name} $# $DIEL_RUN_DIR $DIEL_SUBMISSION"
-        write_program(programs / name, f'test "$1" != getattr || exec echo f123\necho "{says}"\n')
+        begins = {
+            "bsub": "read -r line; set -- $line\n",
+            "flux": 'case $1 in getattr) exec echo f123 ;; job) exec echo "$3" ;; esac\n',
+        }.get(name, "")
+        says = f'echo "{name} $* $DIEL_RUN_DIR $DIEL_SUBMISSION"\n'
+        write_program(programs / name, begins + says)
     return programs
 
 
@@ -244,46 +251,98 @@ def path_of(folder: Path) -> dict[str, str]:
     return {"PATH": f"{folder}:/usr/bin:/bin", "PBS_O_WORKDIR": str(folder)}
 
 
-@given(words=st.lists(st.text(st.characters(codec="utf-8", exclude_characters="\0/")), min_size=1))
-def test_a_shell_reads_any_path_as_one_word(words: list[str]) -> None:
-    path = f"/{'/'.join(words)}"
-    script = batch_script(JOB, path, scheduler="slurm")
-    start = script.partition("by what.\n")[2].partition(" &\nrun=$!")[0]
-    assert shlex.split(start)[1:] == ["run", os.path.abspath(path), "--ranks", "8"]
+PATHS = st.lists(
+    st.text(st.characters(codec="utf-8", exclude_characters="\0/\n"), min_size=1), min_size=1
+).map(lambda words: os.path.normpath(f"/{'/'.join(words)}"))
+JOBS = st.builds(
+    Job,
+    name=st.text().map(folder_name),
+    ranks=st.just(8),
+    nodes=st.sampled_from([None, 2]),
+    per_node=st.just(4),
+    threads=st.integers(1, 3),
+    gpus_per_node=st.integers(0, 2),
+    time_limit_s=st.sampled_from([None, 5400]),
+    queue=st.sampled_from([None, "gpu,big"]),
+)
 
 
-@pytest.mark.parametrize("path", ["/a b", "/$(touch evil)", "/'", '/"', "/a\nb", "/`id`", "/é"])
-def test_bash_passes_it_on(stand_in: Path, tmp_path: Path, path: str) -> None:
-    write_program(stand_in / "diel", 'printf "%s" "$2"\nexit 7\n')
-    script = batch_script(JOB, path, scheduler="slurm")
-    done = bash(script, env=path_of(stand_in), cwd=tmp_path)
-    assert (done.stdout, done.returncode, done.stderr) == (path, 7, "")
+def test_diel_is_told_the_paths_whatever_they_are(stand_in: Path, tmp_path: Path) -> None:
+    write_program(stand_in / "diel", "printf '%s\\0' \"$@\"\n")
+    environment = path_of(stand_in) | dict.fromkeys(IDS.values(), "7.x")
+
+    @settings(max_examples=30, deadline=None)
+    @given(JOBS, PATHS, PATHS, PATHS, st.sampled_from(sorted(SCHEDULERS)), st.booleans())
+    def check(job: Job, file: str, share: str, own: str, scheduler: str, requeue: bool) -> None:
+        more = {"requeue": 1, "script_file": Path(own)} if requeue else {}
+        script = batch_script(job, file, scheduler=scheduler, share=Path(share), **more)  # type: ignore[arg-type]
+        done = subprocess.run(
+            ["bash", "-c", script],
+            env=environment, cwd=tmp_path, capture_output=True, check=False, timeout=30,
+        )  # fmt: skip
+        said, errors = done.stdout.decode(), done.stderr.decode()
+        expected = ["run", file, "--ranks", "8", "--share", share]
+        if requeue:
+            expected += ["--run-dir", f"runs/{job.name}-{'f123' if scheduler == 'flux' else '7.x'}"]
+        assert (said.split("\0")[:-1], done.returncode) == (expected, 0), errors
+        assert errors == (f"{own} is gone: no job will follow this one\n" if requeue else "")
+        head, *body = script.split("\n\n")
+        options = [line.startswith(SCHEDULERS[scheduler].sentinel) for line in head.split("\n")[1:]]
+        assert options
+        assert all(options)
+        body = "\n\n".join(body).split("\n")
+        assert not any(line.startswith(SCHEDULERS[scheduler].sentinel) for line in body)
+
+    check()
     assert [one.name for one in tmp_path.iterdir()] == ["programs"]
 
 
-@pytest.mark.parametrize("requeue", [0, 3])
-@pytest.mark.parametrize("scheduler", SCHEDULERS)
-def test_no_script_has_a_mistake_that_shellcheck_finds(
-    scheduler: str, requeue: int, tmp_path: Path
-) -> None:
-    share = tmp_path / "a b.shared"
-    script = batch_script(JOB, "/a b.toml", scheduler=scheduler, requeue=requeue, share=share)
-    assert f"--share '{share}'" in script
-    assert (done := bash(script, "-n")).returncode == 0, done.stderr
-    if shutil.which("shellcheck") is None:
-        pytest.skip("there is no shellcheck: bash alone has looked at it")
-    file = tmp_path / "job.sh"
-    file.write_text(script)
-    done = subprocess.run(["shellcheck", file], capture_output=True, text=True, check=False)
+@pytest.mark.skipif(shutil.which("shellcheck") is None, reason="there is no shellcheck")
+def test_no_script_has_a_mistake_that_shellcheck_finds(tmp_path: Path) -> None:
+    files = []
+    for scheduler in SCHEDULERS:
+        for requeue in (0, 3):
+            files.append(tmp_path / f"{scheduler}{requeue}.sh")
+            script = batch_script(
+                JOB,
+                "/a b.toml",
+                scheduler=scheduler,
+                requeue=requeue,
+                script_file=files[-1],
+                share=tmp_path,
+            )
+            files[-1].write_text(script)
+    done = subprocess.run(["shellcheck", *files], capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stdout
 
 
+@pytest.mark.parametrize("path", ["/a\nb", "/a\n#PBS -l x", "/\udc80"])
+def test_a_path_that_no_script_can_name(path: str) -> None:
+    for odd in ({"file": path}, {"share": Path(path)}, {"requeue": 1, "script_file": Path(path)}):
+        with pytest.raises(LaunchError, match="no script can name it"):
+            batch_script(JOB, **{"file": "/w.toml", "scheduler": "pbs", **odd})  # type: ignore[arg-type]
+
+
+def test_a_script_that_submits_itself_again_knows_where_it_lies() -> None:
+    with pytest.raises(LaunchError, match=r"with --output job\.sh"):
+        batch_script(JOB, "/w.toml", scheduler="slurm", requeue=1)
+
+
+def test_of_a_name_pbs_is_told_what_it_takes() -> None:
+    """As OpenPBS's ``check_job_name`` and its manual want it."""
+    names = {"été-2": "w_t_-2", "2024.a_b": "2024.a_b", "日本": "w__"}
+    for name, told in names.items():
+        script = batch_script(JOB.replace(name=name), "/w.toml", scheduler="pbs")
+        assert f"#PBS -N {told}\n" in script
+
+
 class BatchJob:
-    """A script that runs as a scheduler starts it, from a file; its diel waits for a signal."""
+    """A script that runs as a scheduler starts it, from a copy; its diel waits for a signal."""
 
     def __init__(self, folder: Path, script: str, **environment: str) -> None:
-        file = folder / "job.sh"
+        file = folder / "spooled"
         file.write_text(script)
+        (folder / "job.sh").write_text("the file that was submitted\n")
         self.process = subprocess.Popen(
             ["bash", file],
             cwd=folder,
@@ -337,7 +396,8 @@ def test_a_job_that_was_too_short_is_followed_by_another(scheduler: str, stand_i
     """The script's own timer warns it, but Slurm does so itself."""
     write_program(stand_in / "diel", WAITS)
     short = JOB.replace(time_limit_s=1)
-    script = batch_script(short, "/w.toml", scheduler=scheduler, requeue=2)
+    file = stand_in / "job.sh"
+    script = batch_script(short, "/w.toml", scheduler=scheduler, requeue=2, script_file=file)
     number = IDS.get(scheduler, "UNUSED")
 
     def printed(submission: int, run_dir: str) -> list[str]:
@@ -356,14 +416,20 @@ def test_a_job_that_was_too_short_is_followed_by_another(scheduler: str, stand_i
         assert lines[1] == "USR1"
         return lines[2:]
 
-    submit = {"slurm": "sbatch 1", "pbs": "qsub 3", "lsf": "bsub 0", "flux": "flux 2"}[scheduler]
+    submit = {
+        "slurm": f"sbatch {file}",
+        "pbs": f"qsub -v DIEL_RUN_DIR,DIEL_SUBMISSION {file}",
+        "lsf": "bsub the file that was submitted",
+        "flux": f"flux --parent batch {file}",
+    }[scheduler]
     assert printed(0, "runs/study-f123") == [f"{submit} runs/study-f123 1"]
     (line,) = printed(2, "my runs/x")
     assert line == "submitted again 2 times already: diel run --resume my runs/x goes on"
 
 
 def test_a_job_that_has_ended_or_was_cancelled_is_not_followed(stand_in: Path) -> None:
-    script = batch_script(JOB, "/w.toml", scheduler="pbs", requeue=2)
+    file = stand_in / "job.sh"
+    script = batch_script(JOB, "/w.toml", scheduler="pbs", requeue=2, script_file=file)
     write_program(stand_in / "diel", "exit 0\n")
     assert BatchJob(stand_in, script).wait() == ([], 0)
     write_program(stand_in / "diel", WAITS)
@@ -411,8 +477,10 @@ def test_the_scheduler_is_the_one_that_is_there(
     write_program(folder / "bsub", "")
     assert status_of("batch", "my study.toml", "--queue", "long", "--account", "team") == 0
     assert "#BSUB -q long\n#BSUB -P team\n" in capsys.readouterr().out
-    assert status_of("batch", "my study.toml", "--scheduler", "flux", "--requeue", "4") == 0
-    assert 'flux batch "$script"' in capsys.readouterr().out
+    more = ("--scheduler", "flux", "--requeue", "4", "--output", "a job.sh")
+    assert status_of("batch", "my study.toml", *more) == 0
+    assert capsys.readouterr().out == ""
+    assert f"script='{folder}/a job.sh'\n" in (folder / "a job.sh").read_text()
 
 
 @pytest.mark.parametrize(
@@ -423,6 +491,7 @@ def test_the_scheduler_is_the_one_that_is_there(
         (["my study.toml", "--ranks", "4"], "5 needed, 4 available"),
         (["my study.toml", "--nodes", "0"], "must be at least 1"),
         (["my study.toml", "--queue", "a b"], "'a b' is no queue"),
+        (["my study.toml", "--output", "gone/job.sh"], "gone/job.sh cannot be written"),
     ],
 )
 @pytest.mark.usefixtures("folder")
