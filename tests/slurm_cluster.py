@@ -128,7 +128,7 @@ class Slurm:
         assert done.status == 0, done.output
         return done.stdout.strip()
 
-    def wait_for(self, job: str, timeout_s: float = 60) -> None:
+    def wait_for(self, job: str, timeout_s: float = 120) -> None:
         """Wait until a job has ended."""
         try:
             wait_until(lambda: not self._is_there(job), timeout_s)

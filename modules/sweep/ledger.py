@@ -18,7 +18,7 @@ import contextlib
 import json
 import math
 import time
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from datetime import date
 from datetime import time as clock_time
 from json.encoder import c_make_encoder, encode_basestring  # type: ignore[attr-defined]
@@ -62,11 +62,16 @@ class Ledger:
     """Appends to a ledger that this process alone writes; `about` is its first line.
 
     The file is made if need be. Half a line at its end, left by a process that was killed, is cut
-    off. A `LedgerError` if the file says something else about itself. If it `may_be_replaced`, that
-    is looked at before each write.
+    off. A `LedgerError` if the file says something else about itself.
+
+    Of one that another master may take over, `is_led` says whether this master leads yet. It is
+    asked once the file is open: a master that takes over later replaces the file, which is seen
+    before each write; one that has taken over before may have found no file to replace.
     """
 
-    def __init__(self, path: Path, about: dict[str, Any], *, may_be_replaced: bool = False) -> None:
+    def __init__(
+        self, path: Path, about: dict[str, Any], *, is_led: Callable[[], bool] | None = None
+    ) -> None:
         path.parent.mkdir(parents=True, exist_ok=True)
         if has_begun(path):
             # An option that was not there yet when the sweep began is as one that is not used.
@@ -74,8 +79,11 @@ class Ledger:
             odd = sorted(key for key in {*there, *here} if there.get(key) != here.get(key))
             if odd:
                 raise LedgerError(f"{path} is of another sweep: see {', '.join(odd)}")
-        self._path, self._may_be_replaced = path, may_be_replaced
+        self._path, self._may_be_replaced = path, is_led is not None
         self._lines = JsonLinesFile(path)
+        if is_led is not None and not is_led():
+            self.close()
+            raise LedgerReplaced(f"{path} is led by another master now")
         self._next_sync_s = time.monotonic() + _SYNC_EVERY_S
         if not self._lines.size_bytes:
             self._append(encode({"format": FORMAT, "sweep": about}) + "\n")

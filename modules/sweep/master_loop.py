@@ -99,6 +99,10 @@ class Leadership(Protocol):
         """Do what is due while the sweep goes on; called several times a second."""
         ...
 
+    def goes_on(self) -> bool:
+        """Whether no other master has begun a term."""
+        ...
+
     def finish(self) -> None:
         """Say that no trial of the sweep is left."""
         ...
@@ -188,7 +192,7 @@ class _MasterLoop:
         self._ledger = Ledger(
             self._path,
             {**plan.about, "table": file.name},
-            may_be_replaced=leads is not None,
+            is_led=None if leads is None else leads.goes_on,
         )
         term = None if leads is None else leads.term
         self._workers = JoinedWorkers(self._path, self._order, trainers, term)

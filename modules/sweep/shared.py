@@ -205,6 +205,10 @@ class Leader:
             with contextlib.suppress(OSError):  # a file system that does not answer for a while
                 self._copy.refresh()
 
+    def goes_on(self) -> bool:
+        """Whether no other master has begun a term."""
+        return self._terms.latest()[0] == self.term
+
     def finish(self) -> None:
         """Say that no trial of the sweep is left."""
         self._terms.end(self.term, _FINISHED)

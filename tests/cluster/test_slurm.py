@@ -101,7 +101,7 @@ def test_a_run_goes_on_after_a_loss_and_in_the_next_job(slurm: Slurm, tmp_path: 
 
     def wait_for(name: str) -> None:
         try:
-            wait_until((folder / name).exists, 40)
+            wait_until((folder / name).exists, 90)
         except AssertionError:
             raise AssertionError(output(folder, first)) from None
 

@@ -67,19 +67,21 @@ def test_runs_share_a_sweep_whoever_is_killed(tmp_path: Path) -> None:
     try:
         runs = {
             name: start(
-                name, "run", "w.toml", "--share", "shared", "--runs", name, "--silence", "2"
+                name, "run", "w.toml", "--share", "shared", "--runs", name, "--silence", "4"
             )
             for name in ("a", "b")
         }
-        wait_until(lambda: len(workers_with_trials()) == 2, 60)
-        leads = json.loads((terms / "000001").read_bytes())["run_dir"]
+        wait_until(lambda: len(workers_with_trials()) == 2, 100)
+        # Where a run takes seconds to begin, another may have led since.
+        term = max(int(file.name) for file in terms.iterdir() if file.name.isdigit())
+        leads = json.loads((terms / f"{term:06d}").read_bytes())["run_dir"]
         leader, other = ("a", "b") if f"{tmp_path}/a/" in leads else ("b", "a")
 
         joined = start("c", "join", other, "--silence", "2")
         wait_until(lambda: len(workers_with_trials()) == 3, 60)
         kill(runs[leader])
         count = len(records_in(ledger))
-        wait_until(lambda: (terms / "000002").exists(), 60)
+        wait_until(lambda: (terms / f"{term + 1:06d}").exists(), 60)
         wait_until(lambda: len(workers_with_trials(count) - {""}) == 1, 60)  # the one that joined
         kill(joined)
 
@@ -98,7 +100,7 @@ def test_runs_share_a_sweep_whoever_is_killed(tmp_path: Path) -> None:
     with (run / "results.csv").open(newline="") as file:
         assert sorted(int(row["trial"]) for row in csv.DictReader(file)) == list(range(TRIALS))
     listed = diel("workers", other, cwd=tmp_path).stdout
-    assert listed.count("search.master") == 2  # the run that led at last, before, and who joined
+    assert listed.count("search.master") >= 2  # the run that led at last, before, and who joined
     assert diel("join", other, cwd=tmp_path).output.endswith(
         "has finished: there is no sweep to join\n"
     )

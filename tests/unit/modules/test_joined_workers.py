@@ -32,7 +32,7 @@ from modules.sweep.joining import (
 from modules.sweep.leases import LeaseBook
 from modules.sweep.ledger import Ledger, LedgerError, LedgerReplaced, records_of
 from modules.sweep.messages import IntermediateReport, Lease, Outcome, SweepOrder
-from modules.sweep.shared import Part
+from modules.sweep.shared import Leader, LedgerCopy, Part
 
 ORDER = SweepOrder("here", seed=5, strategy=None, wants_reports=True, quarantined=frozenset({3}))
 
@@ -312,16 +312,32 @@ def test_a_file_system_without_links_will_do(
 
 def test_a_former_leader_writes_nothing_any_more(tmp_path: Path) -> None:
     ledger = tmp_path / "trials.jsonl"
-    first = Ledger(ledger, {"x": 1}, may_be_replaced=True)
+    first = Ledger(ledger, {"x": 1}, is_led=lambda: True)
     first.write([{"trial": 0}])
     assert Terms(ledger, identity(tmp_path)).take(2)
     with pytest.raises(LedgerReplaced, match="led by another master"):
         first.write([{"trial": 1}])
-    second = Ledger(ledger, {"x": 1}, may_be_replaced=True)
+    second = Ledger(ledger, {"x": 1}, is_led=lambda: True)
     second.write([{"trial": 2}])
     assert [record["trial"] for record in records_of(ledger)] == [0, 2]
     first.close()
     second.close()
+
+
+def test_a_master_that_is_replaced_before_it_begins_the_ledger_does_not_begin_it(
+    tmp_path: Path,
+) -> None:
+    ledger = tmp_path / "trials.jsonl"
+    slow = Terms(ledger, identity(tmp_path, "slow"))
+    assert slow.take(1)
+    assert Terms(ledger, identity(tmp_path, "other")).take(2)  # there is nothing to replace
+    second = Ledger(ledger, {"x": 1}, is_led=lambda: True)
+    leader = Leader(slow, 1, LedgerCopy(ledger, tmp_path / "own.jsonl"))
+    with pytest.raises(LedgerReplaced, match="led by another master"):
+        Ledger(ledger, {"x": 1}, is_led=leader.goes_on)
+    second.write([{"trial": 0}])
+    second.close()
+    assert len(ledger.read_bytes().splitlines()) == 2
 
 
 # -- whole sweeps ----------------------------------------------------------------------------------
