@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 from diel.comm import tags
 from diel.comm.mailbox import Mailbox
 from diel.comm.waiting import wait_for
-from diel.errors import TupleError
+from diel.errors import CheckpointError, TupleError
 from diel.executive import messages
 from diel.executive.checkpoints import Checkpoints
 from diel.executive.deadlock import WaitWatch
@@ -216,8 +216,10 @@ class Driver:
 
         Raises
         ------
-        CheckpointError, OSError
+        CheckpointError
             If the tuples of the run that is resumed cannot be had; nothing has started.
+        OSError
+            If nothing can be recorded any more, as where the disk is full.
         """
         self._recorder.record(started.replace(finished=self._finished_before))
         if warning:
@@ -227,8 +229,7 @@ class Driver:
             self._mailbox.send(welcome, rank)
         self._specs = welcome.specs
         try:
-            if self._resumption is not None and self._resumption.checkpoint is not None:
-                self._tuple_client().restore(self._resumption.checkpoint)
+            self._restore_tuples()
             for gpus, ranks in self._pool_by_gpus().items():
                 self._mailbox.send_to_all(welcome.replace(gpus=gpus), ranks)
             self._perform(self._scheduler.start())
@@ -245,6 +246,14 @@ class Driver:
                     raise
                 self._perform(self._scheduler.handle(lost))
         return self._conclude(self._exit_code)
+
+    def _restore_tuples(self) -> None:
+        if self._resumption is None or self._resumption.checkpoint is None:
+            return
+        try:
+            self._tuple_client().restore(self._resumption.checkpoint)
+        except OSError as error:
+            raise CheckpointError(str(error)) from error
 
     def _pool_by_gpus(self) -> dict[tuple[str, ...] | None, list[int]]:
         ranks_with: dict[tuple[str, ...] | None, list[int]] = {}

@@ -195,7 +195,7 @@ def run_rank0(
             warnings.append(_CANNOT_SURVIVE)
         warning = "; ".join(warnings)
         exit_code = driver.run(welcome, _run_started(parent, plan, groups, nodes), warning)
-    except (CheckpointError, OSError) as error:
+    except CheckpointError as error:
         refusal = f"{directory.path} cannot be resumed: {error}"
         recorder.record(RunRefused(error=refusal, exit_code=BAD_INPUT))
         recorder.close()

@@ -51,19 +51,22 @@ class JsonLinesFile:
 
     def append(self, lines: bytes, *, flush: bool = True) -> None:
         """Append whole lines; they are in the file when this returns, or after `flush`."""
-        self._file.write(lines)
-        self.size_bytes += len(lines)
-        if flush:
-            self._file.flush()
+        with self._named_in_errors():
+            self._file.write(lines)
+            self.size_bytes += len(lines)
+            if flush:
+                self._file.flush()
 
     def flush(self) -> None:
         """Return when everything appended so far is in the file."""
-        self._file.flush()
+        with self._named_in_errors():
+            self._file.flush()
 
     def sync(self) -> None:
         """Return when everything appended so far has reached the disk."""
-        self._file.flush()
-        os.fdatasync(self._file.fileno())
+        with self._named_in_errors():
+            self._file.flush()
+            os.fdatasync(self._file.fileno())
 
     def damage(self) -> str:
         """Return what another process has done to the file, in words; empty if nothing."""
@@ -83,6 +86,15 @@ class JsonLinesFile:
         """Write everything to the disk and close the file."""
         self.sync()
         self._file.close()
+
+    @contextlib.contextmanager
+    def _named_in_errors(self) -> Iterator[None]:
+        """Have an error of the block, such as that of a full disk, name the file."""
+        try:
+            yield
+        except OSError as error:
+            error.filename = os.fspath(self._path)
+            raise
 
 
 def whole_lines(path: str | os.PathLike[str], start: int = 0) -> Iterator[bytes]:

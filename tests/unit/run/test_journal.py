@@ -5,6 +5,7 @@ import fcntl
 import json
 import math
 import os
+import resource
 import tempfile
 import time
 from collections.abc import Iterator
@@ -385,6 +386,22 @@ def test_a_journal_that_is_resumed_is_whole(path: Path) -> None:
     writer.write(say("Two"))
     assert not writer.damage()
     writer.close()
+
+
+def test_a_full_disk_is_named_with_the_file_and_no_record_is_lost(
+    writer: JournalWriter, path: Path
+) -> None:
+    limits = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (path.stat().st_size + 20, limits[1]))
+    try:
+        with pytest.raises(OSError, match="too large") as raised:
+            writer.write(StopOrdered(reason="one"))
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, limits)
+    assert raised.value.filename == str(path)
+    assert JournalReader(path).new_records() == []  # half a line is none
+    writer.write(StopOrdered(reason="two"))
+    assert [one.reason for one in JournalReader(path).new_records()] == ["one", "two"]
 
 
 def test_a_recorder_tells_a_removed_folder_from_a_removed_journal(tmp_path: Path) -> None:
