@@ -60,7 +60,7 @@ def print_conclusion(
     _print_given_up(view)
     for line in rank_times_lines(view):
         print(line)
-    seconds = view.ended_s - view.started_s
+    seconds = view.lasted_s(view.ended_s)
     verdict = {0: "finished", FAILED: "failed"}.get(view.exit_code, "was stopped")
     again = f", restarted {format_times(view.restarts)}" if view.restarts else ""
     print(f"{view.name} {verdict} after {seconds:.1f} s on {view.ranks} ranks{again}")

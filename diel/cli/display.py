@@ -169,7 +169,7 @@ class PlainDisplay(Display):
         self._printed_s = now_s
 
     def _print(self, text: str, time_s: float | None = None) -> None:
-        seconds = (time_s or time.time()) - self.view.started_s if self.view.started_s else 0.0
+        seconds = self.view.lasted_s(time_s or time.time())
         self._printed_s = time.monotonic()
         print(f"[{seconds:7.1f} s] {text}", flush=True)
 

@@ -23,7 +23,7 @@ def head(view: RunView, state: str = "running", now_s: float | None = None) -> R
     """Draw which run this is, and how long it has taken."""
     from rich.text import Text
 
-    seconds = (view.ended_s or now_s or time.time()) - view.started_s
+    seconds = view.lasted_s(view.ended_s or now_s or time.time())
     said = "" if state == "running" else f", {state}"
     again = f", restarted {format_times(view.restarts)}" if view.restarts else ""
     return Text.assemble(

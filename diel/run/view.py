@@ -194,6 +194,10 @@ class RunView:
         """How often its launcher has started it again."""
         return sum(loss.restart > 0 for loss in self.losses)
 
+    def lasted_s(self, until_s: float) -> float:
+        """Return for how long it has run until a moment, or 0: somebody may have set the clock."""
+        return max(0.0, until_s - self.started_s) if self.started_s else 0.0
+
     def is_repeated(self, group: str) -> bool:
         """Whether a group may run more than once in the run, by itself or with one around it."""
         view = self.groups[group]

@@ -103,10 +103,10 @@ class WatchedRun:
 
     def _check(self) -> None:
         """Find out now and then whether the run still goes on."""
-        now_s = time.time()
-        if now_s < self._next_check_s:
+        if time.monotonic() < self._next_check_s:
             return
-        self._next_check_s = now_s + _CHECK_EVERY_S
+        self._next_check_s = time.monotonic() + _CHECK_EVERY_S
+        now_s = time.time()
         state = summarize(self.directory.path, now_s).state
         try:
             is_young = now_s - self.directory.path.stat().st_mtime < _STARTING_S

@@ -26,6 +26,12 @@ def test_before_the_first_record_nothing_is_known() -> None:
     assert (view.name, view.groups, view.exit_code) == ("", {}, None)
 
 
+def test_no_run_lasts_for_less_than_no_time() -> None:
+    assert view_of().lasted_s(100.0) == 0.0
+    assert view_of(STARTED).lasted_s(103.0) == 3.0
+    assert view_of(STARTED).lasted_s(40.0) == 0.0  # the clock was set back
+
+
 def test_a_run_that_goes_well() -> None:
     view = view_of(STARTED)
     assert (view.name, view.ranks, view.started_s) == ("study", 4, 100.0)
