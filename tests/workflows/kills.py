@@ -4,8 +4,9 @@
 
 The run has a sweep, a loop that hands on a tuple, and a program that is started over and over. Who
 dies is drawn: ranks of each of these, rank 0, the tuple server, mpiexec, what stands above it, the
-supervisor of a program, everything at once; or somebody is stopped, for a while or for good. After
-all of it the sweep has each trial once, as an undisturbed run has it, and the loop has its sum.
+supervisor of a program, everything at once; or somebody is stopped, for a while or for good; or the
+clock is set, by up to a day; or, as root, who can mount one, the disk of the run is full. After all
+of it the sweep has each trial once, as an undisturbed run has it, and the loop has its sum.
 """
 
 from __future__ import annotations
@@ -15,6 +16,7 @@ import contextlib
 import json
 import os
 import random
+import shutil
 import signal
 import subprocess
 import sys
@@ -34,6 +36,7 @@ PATIENCE_S = 60.0
 """Until a run goes on; it takes two seconds, but a machine may be busy."""
 GONE_S = 15.0
 """Until nothing is left of what was killed."""
+DISK_BYTES = 64 * 2**20
 _OF_A_TRIAL = 200
 """So many bytes the record of a trial has, about."""
 TRIALS_EACH = 12
@@ -67,6 +70,20 @@ def report(ctx):
     ctx.tuples.tget("over")
     return ctx.tuples.tget("sum")
 """
+CLOCK = """\
+import pathlib, time
+
+_clock, _file = time.time, pathlib.Path(__file__).with_name("set_by")
+
+def _time():
+    try:
+        return _clock() + float(_file.read_text() or 0)
+    except OSError:
+        return _clock()
+
+time.time = _time
+"""
+"""Python begins with it: the clock of each process of a run is set by what a file says."""
 WORKFLOW = """\
 [workflow]
 restarts = 1_000_000
@@ -160,12 +177,16 @@ def rank_of(pid: int) -> int | None:
 class KilledRun:
     """A run that is killed, and started again where it does not do so itself."""
 
-    def __init__(self, folder: Path, kills: int) -> None:
+    def __init__(self, folder: Path, kills: int, *, has_disk: bool) -> None:
         self.folder = folder
+        self.has_disk = has_disk
         self.kills = kills
         text = WORKFLOW.format(trials=kills * TRIALS_EACH - 1)
         (folder / "w.toml").write_text(text)
         (folder / "m.py").write_text(MODULES)
+        self.clock = folder / "clock"
+        self.clock.mkdir()
+        (self.clock / "sitecustomize.py").write_text(CLOCK)
         self.log = (folder / "log.txt").open("ab")
         self.process = self._start("w.toml")
         self._wait("a run directory", lambda: any(folder.glob("runs/*/journal.jsonl")))
@@ -183,11 +204,15 @@ class KilledRun:
         return subprocess.Popen(
             [sys.executable, "-m", "diel", "run", *arguments],
             cwd=self.folder,
+            env={**os.environ, "PYTHONPATH": os.pathsep.join(self._python_path())},
             stdin=subprocess.DEVNULL,
             stdout=self.log,
             stderr=self.log,
             start_new_session=True,
         )
+
+    def _python_path(self) -> list[str]:
+        return [str(self.clock), *filter(None, os.environ.get("PYTHONPATH", "").split(os.pathsep))]
 
     def look(self) -> None:
         for record in self._reader.new_records():
@@ -291,6 +316,30 @@ class KilledRun:
 
         self._wait("another start by hand", is_again)
 
+    def set_clock(self, seconds: float) -> None:
+        part = self.clock / "set_by.part"
+        part.write_text(str(seconds))
+        part.replace(self.clock / "set_by")
+
+    def fill_disk(self) -> None:
+        """Leave no room to a run: it has to say so, and to go on once there is some."""
+        before, losses = self.processes(), len(self.losses)
+        said_before = (self.folder / "log.txt").stat().st_size
+        filling = self.path.with_name("filling")
+        with contextlib.suppress(OSError), filling.open("wb", buffering=0) as file:
+            while True:
+                file.write(bytes(64 * 1024))
+        self._wait("an end of a run without room", lambda: self.process.poll() is not None)
+        said = (self.folder / "log.txt").read_bytes()[said_before:].decode(errors="replace")
+        self.look()
+        if self.process.returncode != 1 or any(one.restart for one in self.losses[losses:]):
+            raise Kill(f"the disk was full, and the run ended with {self.process.returncode}")
+        if "the disk is full" not in said and "No space left" not in said:
+            raise Kill("the disk was full, and nobody has said so")
+        self._wait("an end of old processes", lambda: not any(map(is_alive, before)), GONE_S)
+        filling.unlink()
+        self._go_on(before)
+
     def stop_for(self, pid: int, seconds: float) -> None:
         os.kill(pid, signal.SIGSTOP)
         time.sleep(seconds)
@@ -303,6 +352,12 @@ class KilledRun:
             self.kill_everything()
         elif what == "command":
             self.kill_command()
+        elif what == "clock set":
+            self.set_clock(dice.uniform(-86400, 86400))
+        elif what == "full disk":
+            if not self.has_disk:
+                return False
+            self.fill_disk()
         elif what == "tool's supervisor":
             if (pid := self.tool_supervisor()) is None:
                 return False
@@ -370,6 +425,23 @@ class KilledRun:
             raise Kill("the sum of the loop is wrong")
 
 
+@contextlib.contextmanager
+def small_disk(folder: Path) -> Iterator[bool]:
+    """Make a folder, with a small disk of its own where one can be mounted; say whether it has."""
+    folder.mkdir()
+    if os.geteuid() or shutil.which("mount") is None:
+        yield False
+        return
+    options = ["-t", "tmpfs", "-o", f"size={DISK_BYTES}", "tmpfs", str(folder)]
+    if subprocess.run(["mount", *options], check=False, capture_output=True).returncode:
+        yield False
+        return
+    try:
+        yield True
+    finally:
+        subprocess.run(["umount", "--lazy", str(folder)], check=True)
+
+
 def _names_ranks() -> bool:
     """Whether the launcher here says which rank was lost: MPICH's does not."""
     from diel.executive.launch import find_mpiexec, mpi_implementation
@@ -391,7 +463,7 @@ def expected_trials(kills: int) -> list[Any]:
 
 
 KINDS = {
-    "trainer": 5,
+    "trainer": 4,
     "master": 2,
     "add": 2,
     "rank 0": 2,
@@ -400,9 +472,11 @@ KINDS = {
     "mpiexec's supervisor": 1,
     "everything": 2,
     "command": 1,
-    "tool's supervisor": 4,
-    "stopped": 6,
+    "tool's supervisor": 3,
+    "stopped": 5,
     "stopped for good": 1,
+    "clock set": 2,
+    "full disk": 1,
 }
 """How often each is drawn in thirty."""
 
@@ -419,8 +493,13 @@ def draw(kills: int, dice: random.Random) -> Iterator[str]:
 
 def kill_again_and_again(folder: Path, kills: int, seed: int) -> Counter[str]:
     """Do it; return how often each kind was done. A `Kill` says what was wrong."""
-    dice = random.Random(seed)
-    run = KilledRun(folder, kills)
+    with small_disk(folder / "runs") as has_disk:
+        run = KilledRun(folder, kills, has_disk=has_disk)
+        return _kill(run, kills, seed)
+
+
+def _kill(run: KilledRun, kills: int, seed: int) -> Counter[str]:
+    dice, folder = random.Random(seed), run.folder
     tally: Counter[str] = Counter()
     what = "nothing"
     try:
