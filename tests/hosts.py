@@ -40,6 +40,7 @@ class Hosts:
         self._list = folder / "hosts"
 
     def up(self) -> None:
+        self.down()  # what is left of tests that were killed
         ip("link", "add", BRIDGE, "type", "bridge")
         ip("link", "set", BRIDGE, "up")
         known = ["127.0.0.1 localhost"]
@@ -57,6 +58,8 @@ class Hosts:
     def down(self) -> None:
         for name in self.names:
             self.kill(name)
+            # By name: what goes with its namespace does so later, and is in the way of the next.
+            subprocess.run(["ip", "link", "del", f"to-{name}"], check=False, capture_output=True)
             subprocess.run(["ip", "netns", "del", name], check=False, capture_output=True)
             shutil.rmtree(FILES / name, ignore_errors=True)
         subprocess.run(["ip", "link", "del", BRIDGE], check=False, capture_output=True)
@@ -84,6 +87,17 @@ class Hosts:
     def cut(self, name: str) -> None:
         """Cut the network of a host."""
         ip("link", "set", f"to-{name}", "down")
+
+    def dropping(self, name: str, *, after: Path, times: int, for_s: float) -> list[object]:
+        """Return what to put before a command: a host's packets are dropped meanwhile.
+
+        So many times, for so long each, once a file is there.
+        """
+        port = f"ip link set to-{name}"
+        outage = f"{port} nomaster; sleep {for_s}; {port} master {BRIDGE}; sleep {for_s}"
+        waiting = f"while [ ! -e '{after}' ]; do sleep 0.05; done"
+        script = f"{waiting}; for _ in $(seq {times}); do {outage}; done; touch '{after}.done'"
+        return ["sh", "-c", f'({script}) & exec "$@"', "sh"]
 
     def kill(self, name: str) -> None:
         """Kill all processes of a host at once."""

@@ -10,6 +10,7 @@ from pathlib import Path
 
 from hosts import hosts
 from support import (
+    check_end,
     execute,
     is_alive,
     journal,
@@ -31,6 +32,42 @@ def computes(ctx):
 
 def waits(ctx):
     ctx.tuples.tget("never")
+"""
+DROPPING = """
+import time
+from pathlib import Path
+
+def puts(ctx):
+    Path("begun").touch()
+    count, longest_s = 0, 0.0
+    while not Path("begun.done").exists():
+        time.sleep(0.01)
+        put_s = time.monotonic()
+        ctx.tuples.tput("number", 1)
+        count += 1
+        assert ctx.tuples.tget("answer", timeout=60) == count
+        longest_s = max(longest_s, time.monotonic() - put_s)
+    ctx.tuples.tput("number", None)
+    return longest_s
+
+def answers(ctx):
+    taken = 0
+    while (number := ctx.tuples.tget("number", timeout=60)) is not None:
+        taken += number
+        ctx.tuples.tput("answer", taken)
+"""
+DROPPING_TOML = """
+[workflow]
+heartbeat_timeout = "4 s"
+[[module]]
+name = "puts"
+function = "./m.py:puts"
+[[module]]
+name = "answers"
+function = "./m.py:answers"
+[[group]]
+name = "g"
+modules = ["puts", "answers"]
 """
 TOML = """
 [workflow]
@@ -73,6 +110,23 @@ def test_a_host_whose_network_is_cut_is_lost(tmp_path: Path) -> None:
         left = [pid_in(file) for file in tmp_path.glob("pid.hostb.*")]
         assert left
         wait_until(lambda: not any(map(is_alive, left)))
+
+
+def test_a_host_whose_packets_are_dropped_for_less_than_that_is_not_lost(tmp_path: Path) -> None:
+    workflow(tmp_path, DROPPING_TOML, m=DROPPING)
+    with hosts(2) as two:
+        environment = two.environment(slots=2)
+        line = two.on("hosta", sys.executable, "-m", "diel", "run", "w.toml", "-n", 4)
+        dropping = two.dropping("hostb", after=tmp_path / "begun", times=2, for_s=1)
+        line = [*dropping, *line]
+        done = execute(line, timeout_s=60, cwd=tmp_path, environment=environment)
+    check_end(done, tmp_path)
+    records = journal(tmp_path)
+    (started,) = [record for record in records if record["event"] == "RunStarted"]
+    assert started["nodes"] == [{"host": "hostb", "ranks": [2, 3], "gpus": []}]
+    returned = [record["returned"] for record in records if record["event"] == "CopyFinished"]
+    assert max(filter(None, returned)) > 0.7  # packets were dropped
+    assert not [record for record in records if record["event"] in ("RanksLost", "MessageLogged")]
 
 
 def test_a_rank_that_is_stopped_is_lost(tmp_path: Path) -> None:
