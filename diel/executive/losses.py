@@ -11,6 +11,8 @@ this order a full disk, a crash, a host, a rank, and the launcher itself.
 
 from __future__ import annotations
 
+import errno
+import os
 import re
 import shutil
 import signal
@@ -50,6 +52,7 @@ _HOST_LOST: Final = (
     r"|Remote host:\s+(\S+)\s+Daemon exit status|Node failure on (\S+)"
 )
 _OWN_WORDS: Final = r"^diel: (.*)$"
+_NO_ROOM: Final = tuple(os.strerror(number) for number in (errno.ENOSPC, errno.EDQUOT))
 _SIGNALS_OF_SLURM: Final = {"Killed": "SIGKILL", "Terminated": "SIGTERM", "Aborted": "SIGABRT"}
 
 
@@ -102,7 +105,9 @@ def find_loss(view: RunView, directory: RunDirectory, launcher_status: int) -> L
     launcher_status : int
         The exit status of mpiexec.
     """
-    log = directory.launcher_words()
+    log = directory.launcher_words().replace("\0", "")  # which Open MPI ends its messages with
+    own = re.findall(_OWN_WORDS, log, re.MULTILINE)
+    without_room = [words for words in own if words.startswith(_NO_ROOM)]
     crashes = find_crashes(directory)
     lost, told = _lost_ranks(log, view)
     ranks = tuple(dict.fromkeys([*(crash.rank for crash in crashes), *lost]))
@@ -123,6 +128,9 @@ def find_loss(view: RunView, directory: RunDirectory, launcher_status: int) -> L
     if is_full(directory):
         explanation = f"the disk is full, so the run has ended: {directory.path}"
         return Loss(explanation, lines, ranks, hosts, is_final=True)
+    if without_room:  # of a quota, say: the disk itself may have some
+        explanation = f"the run has ended for want of room: {without_room[0]}"
+        return Loss(explanation, lines, ranks, hosts, is_final=True)
     if crashes:
         first = crashes[0]
         explanation = f"{view.who_is_on(first.rank)} crashed: {first.why}{first.where}"
@@ -133,7 +141,7 @@ def find_loss(view: RunView, directory: RunDirectory, launcher_status: int) -> L
         explanation = f"host{'s' if len(hosts) > 1 else ''} {named} can no longer be reached"
     elif told:
         explanation = told
-    elif own := re.findall(_OWN_WORDS, log, re.MULTILINE):
+    elif own:
         explanation = own[-1]
     else:
         explanation = (

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import errno
+import os
 from pathlib import Path
 
 import pytest
@@ -71,6 +73,19 @@ def test_each_launcher_is_understood(
         file.write(log)
     loss = find_loss(started(), directory, 137)
     assert (loss.explanation, tuple(loss.ranks)) == (explanation, ranks)
+
+
+def test_a_quota_that_is_used_up_is_named_and_another_start_would_end_so_too(
+    directory: RunDirectory,
+) -> None:
+    aborted = "prterun has exited due to process rank 0 with PID 0 on node n1 calling\n"
+    said = f"\0diel: {os.strerror(errno.EDQUOT)}: {directory.journal}\n"
+    directory.launcher_log.write_text(said + aborted)
+    loss = find_loss(started(), directory, 1)
+    assert loss.is_final
+    assert loss.explanation == (
+        f"the run has ended for want of room: Disk quota exceeded: {directory.journal}"
+    )
 
 
 def test_restarts_end_when_they_are_used_up_or_in_vain() -> None:
