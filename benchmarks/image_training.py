@@ -71,7 +71,7 @@ class Recipe:
         steps = self.epochs * -(-samples // self.batch)
         if not self.views:
             return dnn.OneCycle(steps, self.rise)
-        return dnn.OneCycle(steps, self.rise, start=0.2, end=0.07, linear=True)
+        return dnn.OneCycle(steps, self.rise, start=0.2, end=0.0, linear=True)
 
 
 DATA = {
@@ -83,7 +83,7 @@ SLOW = "cifar10_90_s"
 RECIPES = {
     "mnist_99_s": Recipe(0.99, 5, 100, 0.05, 0.9, 0.0, 0.0, 0.3, SEEDS),
     "cifar10_90_s": Recipe(
-        *(0.90, 20, 256, 0.375, 0.85, 1.3e-3, 0.2, 0.23, (1,)), views=True, first_look=19
+        *(0.90, 25, 256, 0.375, 0.85, 1.3e-3, 0.2, 0.23, (1,)), views=True, first_look=25
     ),
 }
 WHITENED = 24
