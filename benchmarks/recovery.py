@@ -9,11 +9,17 @@ restart_begun_s
     until new ranks have begun: mpiexec, Python, MPI, the checkpoint;
 restart_trial_s
     until the sweep has its first trial.
+continue_s (s)
+    ``on_rank_loss = "continue"``: from the SIGKILL of one of three trainers to the next trial that
+    is recorded, by another one.
 restart_mpich_s (s)
     The first of these under MPICH: with ``--mpich PYTHON``, of an environment that has it.
 checkpoint_cost (%)
     What checkpoints of a tuple space of 64 MiB, once a second, take from a module that uses it all
     the time: puts and takes in a second, without them and with them.
+ulfm_tuples_cost, ulfm_trials_cost (%)
+    What ``on_rank_loss = "continue"`` takes where nobody dies, since mpiexec is told ``--with-ft
+    ulfm``: of small puts and takes in a second, and of trials in a second that do nothing.
 """
 
 from __future__ import annotations
@@ -38,29 +44,30 @@ from diel import ANY
 sys.path.insert(0, str(REPOSITORY / "tests" / "workflows"))
 
 SWEEP = """\
+{settings}
 [[module]]
 name = "master"
 function = "modules.master:run"
 options.objective = "score"
 options.maximise = true
 options.seed = 1
-options.space.x = {{ from = 0, to = 99999, step = 1 }}
+options.space.x = {{ from = 0, to = {last}, step = 1 }}
 [[module]]
 name = "trainer"
 function = "modules.trainer:run"
-copies = 2
-options = {{ train = "{script}:train" }}
+copies = {trainers}
+options = {{ train = "{script}:{function}" }}
 [[group]]
 name = "search"
 modules = ["master", "trainer"]
 """
 TUPLES = """\
 [workflow]
-{checkpoints}
+{settings}
 [[module]]
 name = "user"
 function = "{script}:use_tuples"
-options = {{ seconds = {seconds} }}
+options = {{ seconds = {seconds}, mebibytes = {mebibytes} }}
 [[group]]
 name = "work"
 modules = ["user"]
@@ -75,9 +82,14 @@ def train(parameters: dict[str, Any], report: object) -> dict[str, float]:
     return {"score": parameters["x"]}
 
 
+def do_nothing(parameters: dict[str, Any], report: object) -> dict[str, float]:
+    """Trial: nothing but the way of a trial through the tuple space."""
+    return {"score": parameters["x"]}
+
+
 def use_tuples(ctx: Any) -> float:
     """Module: fill the tuple space, then put and take small values; return how many a second."""
-    for number in range(MEBIBYTES):
+    for number in range(ctx.options["mebibytes"]):
         ctx.tuples.tput(("large", number), bytes(2**20))
     ctx.tuples.flush()
     count, end_s = 0, time.perf_counter() + ctx.options["seconds"]
@@ -97,8 +109,8 @@ def recovered_s(python: str, kills: int, folder: Path) -> list[dict[str, float]]
     """Kill a trainer so often, and return the seconds of each part of what follows."""
     from kills import family, rank_of
 
-    (folder / "w.toml").write_text(SWEEP.format(script=Path(__file__).resolve()))
-    line = [python, "-m", "diel", "run", "--restarts", str(kills + 1), "w.toml"]
+    (folder / "w.toml").write_text(sweep(f"restarts = {kills + 1}", trainers=2))
+    line = [python, "-m", "diel", "run", "w.toml"]
     output = folder / "output.txt"
     with output.open("wb") as file:
         process = subprocess.Popen(line, cwd=folder, stdout=file, stderr=file)
@@ -133,13 +145,54 @@ def recovered_s(python: str, kills: int, folder: Path) -> list[dict[str, float]]
     return found
 
 
-def wait_for(find: Callable[[], Any]) -> Any:
+def sweep(settings: str, *, trainers: int, trials: int = 100_000, function: str = "train") -> str:
+    """Return the workflow file of a sweep, with some settings of the workflow."""
+    return SWEEP.format(
+        settings=f"[workflow]\n{settings}",
+        last=trials - 1,
+        trainers=trainers,
+        script=Path(__file__).resolve(),
+        function=function,
+    )
+
+
+def continued_s(kills: int, folder: Path) -> list[float]:
+    """Kill one of three trainers, in so many runs; return the seconds to the next trial of each."""
+    from kills import family, rank_of
+
+    found = []
+    for number in range(kills):
+        place = folder / str(number)
+        place.mkdir()
+        (place / "w.toml").write_text(sweep('on_rank_loss = "continue"', trainers=3))
+        output = place / "output.txt"
+        line = [sys.executable, "-m", "diel", "run", "w.toml"]
+        with output.open("wb") as file:
+            process = subprocess.Popen(line, cwd=place, stdout=file, stderr=file)
+        try:
+            wait_for(lambda place=place: list(place.glob("runs/*/sweeps/*/trials.jsonl")))
+            (ledger,) = place.glob("runs/*/sweeps/*/trials.jsonl")
+            wait_for(lambda ledger=ledger: ledger.stat().st_size > 10_000)
+            victim = next(pid for pid in family(process.pid) if rank_of(pid) == 4)
+            os.kill(victim, signal.SIGKILL)
+            size, killed_s = ledger.stat().st_size, time.perf_counter()
+            wait_for(lambda ledger=ledger, size=size: ledger.stat().st_size > size, pause_s=1e-3)
+            found.append(time.perf_counter() - killed_s)
+        except RuntimeError as error:
+            raise RuntimeError(f"{error}: {output.read_text()[-2000:]}") from error
+        finally:
+            process.terminate()
+            process.wait()
+    return found
+
+
+def wait_for(find: Callable[[], Any], pause_s: float = 0.01) -> Any:
     """Return what is found, as soon as it is something."""
     deadline_s = time.monotonic() + PATIENCE_S
     while not (found := find()):
         if time.monotonic() > deadline_s:
             raise RuntimeError(f"the run has not gone on within {PATIENCE_S:g} s")
-        time.sleep(0.01)
+        time.sleep(pause_s)
     return found
 
 
@@ -166,21 +219,41 @@ def restart_rows(python: str, kills: int, names: dict[str, str]) -> list[Result]
 # -- what is paid beforehand ----------------------------------------------------------------------
 
 
-def checkpoint_cost_percent(seconds: float, rounds: int) -> list[float]:
-    """Return by how many percent checkpoints slow down a module that uses tuples all the time."""
+def tuples_cost_percent(
+    settings: str, seconds: float, rounds: int, mebibytes: int = 0
+) -> list[float]:
+    """Return by how many percent settings slow down a module that uses tuples all the time."""
     found = []
     with tempfile.TemporaryDirectory() as name:
         file = Path(name, "w.toml")
         for _ in range(rounds):
             rates = []
-            for checkpoints in ("", 'checkpoint_every = "1 s"'):
+            for chosen in ("", settings):
                 script = Path(__file__).resolve()
-                file.write_text(
-                    TUPLES.format(checkpoints=checkpoints, script=script, seconds=seconds)
+                text = TUPLES.format(
+                    settings=chosen, script=script, seconds=seconds, mebibytes=mebibytes
                 )
+                file.write_text(text)
                 ran = diel_run(file, Path(name))
                 rates.append(ran.of("CopyFinished")[0]["returned"])
             found.append(100 * (1 - rates[1] / rates[0]))
+    return found
+
+
+def trials_cost_percent(settings: str, trials: int, rounds: int) -> list[float]:
+    """Return by how many percent settings slow down a sweep whose trials do nothing."""
+    found = []
+    with tempfile.TemporaryDirectory() as name:
+        file = Path(name, "w.toml")
+        for _ in range(rounds):
+            took_s = []
+            for chosen in ("", settings):
+                file.write_text(sweep(chosen, trainers=3, trials=trials, function="do_nothing"))
+                ran = diel_run(file, Path(name))
+                (began,) = ran.of("GroupStarted")
+                (ended,) = ran.of("GroupFinished")
+                took_s.append(ended["time_s"] - began["time_s"])
+            found.append(100 * (1 - took_s[0] / took_s[1]))
     return found
 
 
@@ -192,11 +265,20 @@ def main() -> None:
     names = {key: key for key in ("restart_s", "restart_ended_s", "restart_begun_s")}
     names["restart_trial_s"] = "restart_trial_s"
     rows = restart_rows(sys.executable, kills, names)
+    with tempfile.TemporaryDirectory() as name:
+        continued = continued_s(2 if options.quick else kills, Path(name))
+    rows.append(compare("continue_s", continued, None, "none", "s"))
     if options.mpich:
         rows += restart_rows(options.mpich, kills, {"restart_s": "restart_mpich_s"})
     seconds, rounds = (3.0, 1) if options.quick else (10.0, 3)
-    costs = checkpoint_cost_percent(seconds, rounds)
-    rows.append(Result("checkpoint_cost", statistics.median(costs), None, "none", "%", None))
+    survives, saves = 'on_rank_loss = "continue"', 'checkpoint_every = "1 s"'
+    trials = 20_000 if options.quick else 200_000
+    for row, costs in (
+        ("checkpoint_cost", tuples_cost_percent(saves, seconds, rounds, MEBIBYTES)),
+        ("ulfm_tuples_cost", tuples_cost_percent(survives, seconds, rounds)),
+        ("ulfm_trials_cost", trials_cost_percent(survives, trials, rounds)),
+    ):
+        rows.append(Result(row, statistics.median(costs), None, "none", "%", None))
     report(rows, options.json)
 
 

@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-import csv
 from pathlib import Path
 
 import pytest
-from support import check_end, diel, journal, mpi_implementation, processes_in, run_dir, workflow
+from support import diel, journal, mpi_implementation, processes_in, results, run_dir, workflow
 
 TRAIN = """
 import os, pathlib, time
@@ -73,12 +72,6 @@ modules = ["alone"]
 """
 
 
-def rows(folder: Path) -> list[tuple[str, str, str]]:
-    with (run_dir(folder) / "results.csv").open(newline="") as file:
-        table = list(csv.DictReader(file))
-    return sorted((row["trial"], row["x"], row["score"]) for row in table)
-
-
 @pytest.fixture(autouse=True)
 def _only_open_mpi() -> None:
     if mpi_implementation() != "Open MPI":
@@ -86,24 +79,19 @@ def _only_open_mpi() -> None:
 
 
 def test_a_sweep_goes_on_without_trainers_that_were_killed(tmp_path: Path) -> None:
-    undisturbed, killed = tmp_path / "undisturbed", tmp_path / "killed"
-    for folder in (undisturbed, killed):
-        folder.mkdir()
-        workflow(folder, TOML, train=TRAIN)
-    for number in (7, 23):
-        (undisturbed / f"killed.{number}").touch()
-    whole = diel("run", "w.toml", cwd=undisturbed)
-    check_end(whole, undisturbed)
-    finished = diel("run", "w.toml", cwd=killed)
+    workflow(tmp_path, TOML, train=TRAIN)
+    finished = diel("run", "w.toml", cwd=tmp_path)
     assert finished.status == 0, finished.output
-    assert rows(killed) == rows(undisturbed)
-    lost = [record for record in journal(killed) if record["event"] == "RanksLost"]
+    rows = [(row["trial"], row["x"], row["score"]) for row in results(tmp_path)]
+    undisturbed = [(str(number), str(number), str(number % 10)) for number in range(40)]
+    assert sorted(rows) == sorted(undisturbed)
+    lost = [record for record in journal(tmp_path) if record["event"] == "RanksLost"]
     assert {record["policy"] for record in lost} == {"continue"}
     assert sum(len(record["ranks"]) for record in lost) == 2  # type: ignore[arg-type, misc]
     assert "the run goes on" in finished.stdout
     assert "warning: the run went on without 2 copies that failed:" in finished.stdout
     # What had killed a rank was tried beside another one.
-    log = "".join(file.read_text() for file in (run_dir(killed) / "logs").glob("trainer*"))
+    log = "".join(file.read_text() for file in (run_dir(tmp_path) / "logs").glob("trainer*"))
     assert log.count("on a rank that died: in a process of its own") == 2
 
 
