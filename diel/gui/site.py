@@ -319,7 +319,7 @@ def frame(site: Site, title: str, *scripts: str) -> Iterator[None]:
         ui.button(icon="contrast", on_click=lambda: _switch(dark)).props(
             'flat round dense aria-label="Light or dark"'
         ).classes("diel-dark-switch")
-    with ui.element("main").classes("diel-main"):
+    with ui.element("div").classes("diel-main"):
         ui.label(title).props('role="heading" aria-level="1"').classes("diel-title")
         yield
 

@@ -7,6 +7,7 @@ import math
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
+from urllib.parse import urlencode
 
 import pytest
 
@@ -226,3 +227,70 @@ def test_sweeps_are_compared_and_different_objectives_refused(window: Any, serve
     other = path_of(served, make_run(served.folder, "other", 5, "training_time_s"))
     window.goto(served.url(f"/compare?path={paths[0]}&path={other}"))
     window.get_by_text("minimises training_time_s").wait_for(timeout=20_000)
+
+
+SCRIPT = "<script>alert(1)</script>"
+METRIC = "<b>score</b>"
+
+
+def rude_record(trial: int) -> str:
+    score = 0.5 + trial / 100
+    made = {
+        "trial": trial,
+        "state": "finished" if trial % 5 else "failed",
+        "parameters": {SCRIPT: 0.1 * (trial + 1), f"{BAD} kind": SCRIPT if trial % 2 else "&lt;i>"},
+        "metrics": {"accuracy": score, METRIC: score, "training_time_s": 1.0 + trial % 5},
+        "seed": trial,
+        "trainer": trial % 2,
+        "reason": SCRIPT,
+        "started_s": 1.7e9 + trial,
+        "seconds": 0.5,
+        "reports": [[step, {"accuracy": score - 1 / step}] for step in (1, 2, 4)],
+    }
+    return json.dumps(made) + "\n"
+
+
+def test_markup_in_names_and_values_is_shown_as_text_in_each_figure(
+    window: Any, served: Any
+) -> None:
+    # A folder whose name, in a page's text, would end a script.
+    (served.folder / "of<").mkdir()
+    ledger = make_run(served.folder / "of<", "script><img src=x>", 0)
+    about = json.loads(ledger.read_text())
+    about["sweep"]["space"] = {
+        SCRIPT: {"from": 0.1, "to": 9.0},
+        f"{BAD} kind": [SCRIPT, "&lt;i>"],
+    }
+    ledger.write_text(json.dumps(about) + "\n" + "".join(map(rude_record, range(40))))
+    path = path_of(served, ledger)
+    window.goto(served.url(f"/sweep?{urlencode({'path': path})}"))
+    figures = ("history", "cost", "curves", "importance", "contour", "timeline")
+    for name in figures:
+        card = window.locator(f"[data-figure={name}]")
+        card.scroll_into_view_if_needed(timeout=20_000)
+        card.locator(".figure-svg").wait_for(timeout=20_000)
+    window.locator("[data-figure=parallel] svg").wait_for(timeout=20_000)
+    assert SCRIPT[:20] in window.locator("[data-figure=importance]").inner_text()
+    parallel = window.locator("[data-figure=parallel]").text_content()
+    assert all(text in parallel for text in (SCRIPT, f"{BAD} kind"))
+    dots = window.locator("[data-figure=history] .figure-dots").last
+    dots.scroll_into_view_if_needed()
+    box = dots.bounding_box()
+    window.mouse.move(box["x"] + box["width"] - 4, box["y"] + 4)
+    expect(window.locator(".figure-tip")).to_contain_text(SCRIPT)
+    table = window.get_by_role("table", name="trials")
+    table.get_by_role("columnheader", name=SCRIPT, exact=True).wait_for()
+    table.get_by_role("columnheader", name=METRIC, exact=True).wait_for()
+    table.get_by_role("cell", name=SCRIPT, exact=True).first.wait_for()
+    assert window.locator(".diel-main script, .diel-main b, .diel-main img").count() == 0
+    assert "&lt;i>" in parallel
+    assert "&amp;" not in (text := window.locator(".diel-main").text_content())
+    assert "&lt;s" not in text
+    window.goto(served.url(f"/trial?{urlencode({'path': path, 'trial': 11})}"))
+    window.locator(".figure-svg").wait_for(timeout=20_000)
+    window.get_by_role("button", name="Copy").wait_for()
+    expect(window.get_by_text(SCRIPT, exact=True).first).to_be_visible()
+    assert window.locator(".diel-main script, .diel-main b, .diel-main img").count() == 0
+    window.goto(served.url(f"/compare?{urlencode({'path': path})}"))
+    window.get_by_role("cell", name=ledger.parents[2].name, exact=True).wait_for(timeout=20_000)
+    assert window.locator(".diel-main script, .diel-main b, .diel-main img").count() == 0
