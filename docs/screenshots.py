@@ -117,8 +117,9 @@ def main() -> None:
             place = f"http://127.0.0.1:{port}"
             if "compose" in wanted:
                 page.goto(f"{place}/compose?file=study.toml")
-                page.locator(".diel-graph").first.wait_for()
-                time.sleep(3)
+                page.locator('.module[data-module="master"]').click()
+                page.get_by_text("No problem found.").wait_for(timeout=120_000)
+                time.sleep(1)
                 take(page, "page-compose.png")
             if "watch" not in wanted:
                 return

@@ -7,7 +7,7 @@ they became ready: what follows from one event has one time in the journal.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Final, Literal, TypeAlias
 
 from diel.executive.group_tree import GroupTree
@@ -194,6 +194,26 @@ class RankQueue:
             if plan.modules and self._situation(plan.name) in ("starting", "queued", "waiting")
         ]
 
+    def comes_after(self, name: str, other: str) -> bool:
+        """Whether a group begins only once another has finished."""
+        ends, known = {*self._outwards(other)}, {*self._outwards(name)}
+        left = [*known]
+        while left:
+            for earlier in self._plans[left.pop()].depends:
+                if earlier in ends:
+                    return True
+                if earlier not in known:
+                    known.add(earlier)
+                    left.append(earlier)
+        return False
+
+    def _outwards(self, name: str) -> Iterator[str]:
+        """Iterate over a group and those around it."""
+        around: str | None = name
+        while around is not None:
+            yield around
+            around = self._tree.around(around)
+
     def explain(self, name: str) -> GroupExplanation:
         """Say where a group stands, and why it does not run."""
         plan, situation = self._plans[name], self._situation(name)
@@ -336,10 +356,18 @@ def _waits(
         for name, copy in view.running.items()
         if any(rank not in waiting for rank in copy.ranks)
     ]
-    to_come = [f"group {name}" for name in queue.to_come]
+    to_come = queue.to_come
+    later = {
+        group: [f"group {name}" for name in to_come if not queue.comes_after(name, group)]
+        for group in {ranks[rank].group for rank in waiting}
+    }
     return [
-        _wait(wait, (*(name for name in working if name != wait.copy), *to_come), now_s)
-        for _, wait in sorted(waiting.items())
+        _wait(
+            wait,
+            (*(name for name in working if name != wait.copy), *later[ranks[rank].group]),
+            now_s,
+        )
+        for rank, wait in sorted(waiting.items())
     ]
 
 

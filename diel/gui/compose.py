@@ -143,6 +143,7 @@ class Composer:
                     language="TOML",
                     on_change=self._take_typed,
                     theme="basicLight",
+                    line_wrapping=True,
                 ).classes("compose-editor")
                 self.problems = ui.element("ul").classes("compose-problems")
                 self.problems.props('aria-live="polite" aria-label="Problems"')
@@ -233,7 +234,7 @@ class Composer:
                 with ui.element("li"):
                     ui.label(_words(remark))
             if not problems:
-                with ui.element("li").classes("compose-fine"):
+                with ui.element("li").classes("compose-fine" if is_known else "compose-help"):
                     ui.label("No problem found." if is_known else "Checking ...")
 
     def _mark_lines(self) -> None:

@@ -110,6 +110,21 @@ def test_who_waits_for_what_and_who_could_end_it() -> None:
     assert "this is a deadlock" in found.waits[0].text
 
 
+def test_groups_that_come_after_a_wait_cannot_end_it() -> None:
+    groups = [
+        group("outer", groups=("first", "second")),
+        group("first", "a"),
+        group("second", "b", depends=("first",)),
+        group("after", "c", depends=("outer",)),
+        group("last", groups=("inside",), depends=("after",)),
+        group("inside", "d"),
+        group("beside", "e", copies=5),
+    ]
+    view = view_of(groups, started("first", {"a.0": [2]}))
+    (wait,) = explain(view, StatusView((WaitView(2, "a.0", "tget('x')", 4.0),)), 10.0).waits
+    assert wait.could_end_it == ("group beside",)
+
+
 @pytest.mark.parametrize(
     ("records", "words"),
     [
