@@ -127,7 +127,10 @@ def main() -> None:
             page.get_by_role("link", name="digits-study").click(timeout=60_000)
             page.locator('.diel-graph [data-group="search"].running').wait_for()
             page.locator("[data-part=bars]").get_by_text("best accuracy").wait_for(timeout=120_000)
-            time.sleep(5)
+            page.wait_for_function(
+                "document.querySelector('[data-part=bars] progress').value >= 300", timeout=120_000
+            )
+            time.sleep(1)
             take(page, "page-watch.png")
         finally:
             browser.close()
