@@ -62,7 +62,7 @@ class TableList:
         for number, table in enumerate(tables):
             self._build_table(number, table, len(tables))
         with ui.element("div").classes("compose-new"):
-            choice = ui.select([*self._variants.fields], label=f"a {self._one}")
+            choice = ui.select([*self._variants.fields], label=f"Add a {self._one}")
             choice.props(f'outlined dense aria-label="Add a {safe(self._one)}"')
             choice.on_value_change(lambda event: self._add(event.value))
 

@@ -61,9 +61,10 @@ diel.figures = (() => {
     if (low === undefined) {
       low = kept.length ? kept.reduce((a, b) => Math.min(a, scaled(b)), Infinity) : 0;
       high = kept.length ? kept.reduce((a, b) => Math.max(a, scaled(b)), -Infinity) : 1;
+      const isFromZero = layout.rangemode === "tozero" && low >= 0;
+      if (isFromZero) low = 0;
       const room = 0.04 * (high - low);
-      if (layout.rangemode === "tozero" && low >= 0) low = 0;
-      else low -= room;
+      if (!isFromZero) low -= room;
       high += room;
     }
     if (!(high > low)) { low -= 0.5; high = low + 1; }

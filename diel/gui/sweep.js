@@ -33,7 +33,7 @@ diel.sweep = (() => {
   const WIDTH = 110, WIDEST = 320, LETTER = 7.5;
   let trials = null;
   const written = (value) => value === null || value === undefined ? ""
-    : typeof value === "number" && !Number.isInteger(value) ? String(Number(value.toPrecision(5)))
+    : typeof value === "number" && !Number.isSafeInteger(value) ? String(Number(value.toPrecision(5)))
       : String(value);
   // Rows are lists of values, in the order of the columns; the first is the trial's number.
   const columns = (titles, address) => {

@@ -25,7 +25,7 @@ def record(trial: int) -> str:
         "trial": trial,
         "state": "finished",
         "parameters": {"rate": rate, "kind": BAD if trial % 2 else "relu", "size": trial % 3},
-        "metrics": {"accuracy": accuracy, "training_time_s": 1.0 + trial % 5},
+        "metrics": {"accuracy": accuracy, "training_time_s": 100.0 + trial % 5},
         "seed": 100 + trial,
         "trainer": trial % 2,
         "started_s": 1.7e9 + trial,
@@ -81,6 +81,15 @@ def window(browser: Any, served: Any) -> Iterator[Any]:
     assert [one for one in complaints if "GL Driver" not in one and "WebGL" not in one] == []
 
 
+ROOM_AT_RIGHT = """card => {
+    const marks = card.querySelector(".figure-svg svg");
+    const dots = card.querySelectorAll(".figure-dots");
+    const right = Number(marks.getAttribute("x")) + Number(marks.getAttribute("width"));
+    const places = [...dots].flatMap((path) => [...path.getAttribute("d").matchAll(/M([^,]+)/g)]);
+    return right - Math.max(...places.map(([, x]) => Number(x)));
+}"""
+
+
 def test_a_finished_sweep_is_sorted_filtered_and_opened(window: Any, served: Any) -> None:
     path = path_of(served, make_run(served.folder, "done", 50))
     window.goto(served.url(f"/sweep?path={path}"))
@@ -91,6 +100,9 @@ def test_a_finished_sweep_is_sorted_filtered_and_opened(window: Any, served: Any
                   "What decides", "Two parameters together", "When trials ran"):  # fmt: skip
         window.get_by_role("heading", name=title, exact=True).wait_for(timeout=20_000)
     window.locator(".figure-svg .figure-dots").first.wait_for(timeout=20_000)
+    cost = window.locator("[data-figure=cost]")
+    cost.locator(".figure-dots").first.wait_for(timeout=20_000)
+    assert cost.evaluate(ROOM_AT_RIGHT) > 8  # pixels: no dot is cut off
     table = window.get_by_role("table", name="trials")
     first = table.locator('[aria-rowindex="2"] a')
     table.get_by_role("columnheader", name="accuracy").click()
