@@ -54,9 +54,12 @@ class DeadRanks:
             self._mpi.ERR_PROC_FAILED_PENDING,
             self._mpi.ERR_REVOKED,
         )
-        if error.Get_error_class() not in kinds:
+        kind = error.Get_error_class()
+        if kind not in (*kinds, self._mpi.ERR_IN_STATUS):
             raise error
         self.look()
+        if kind not in kinds and not self.ranks:  # of several requests, and for another reason
+            raise error
 
     def add(self, ranks: Iterable[int]) -> None:
         """Take in that ranks have died, of which MPI has said nothing."""

@@ -86,6 +86,8 @@ class Driver:
     assignment : RankAssignment
         Which ranks a copy takes, and which GPUs a rank has.
     server_ranks : sequence of int
+    tail_ranks : sequence of int
+        For each of these its twin; empty if there are none.
     pool : sequence of int
     heartbeat_timeout_s : float
         How long a rank or a host may be silent.
@@ -109,6 +111,7 @@ class Driver:
         groups: Sequence[GroupPlan],
         assignment: RankAssignment,
         server_ranks: Sequence[int],
+        tail_ranks: Sequence[int] = (),
         pool: Sequence[int],
         heartbeat_timeout_s: float,
         announce: Callable[[Failure], None],
@@ -122,6 +125,8 @@ class Driver:
         self._groups = {group.name: group for group in groups}
         self._numbers = {group.name: number for number, group in enumerate(groups)}
         self._server_ranks = tuple(server_ranks)
+        self._tail_ranks = tuple(tail_ranks)
+        twins = tuple(zip(server_ranks, tail_ranks, strict=True)) if tail_ranks else ()
         self._pool = tuple(pool)
         self._announce = announce
         self._housekeeping = housekeeping
@@ -130,7 +135,13 @@ class Driver:
             {} if resumption is None else resumption.finished
         )
         self._assignment = assignment
-        self._scheduler = Scheduler(groups, pool, self._finished_before, choose=assignment.choose)
+        self._scheduler = Scheduler(
+            groups,
+            pool,
+            self._finished_before,
+            choose=assignment.choose,
+            twins=twins,
+        )
         self._copies_of = {
             name: {module.module: module.copies for module in group.modules}
             for name, group in self._groups.items()
@@ -351,10 +362,13 @@ class Driver:
     def _tuple_client(self) -> TupleClient:
         if self._tuples is None:
             from diel.tuples.client import TupleClient
-            from diel.tuples.mpi_transport import MpiTransport
+            from diel.tuples.replicated_transport import open_transport
 
-            transport = MpiTransport(
-                self._parent.comm, self._server_ranks, self._raise_if_server_is_lost
+            transport = open_transport(
+                self._parent.comm,
+                self._server_ranks,
+                self._tail_ranks,
+                self._raise_if_server_is_lost,
             )
             self._tuples = TupleClient(transport)
         return self._tuples
@@ -371,6 +385,9 @@ class Driver:
             self._waits.forget(rank)
         for server in self._listener.present.intersection(self._server_ranks):
             self._mailbox.send(messages.ForgetRanks(tuple(sorted(dead))), server)
+        if self._tail_ranks and not dead.isdisjoint(self._server_ranks):
+            clients = self._listener.present.intersection(self._pool)
+            self._leaves.send_to_all(messages.ForgetRanks(tuple(sorted(dead))), clients)
         return RanksDied({rank: self._parent.hosts_and_gpus[rank][0] for rank in dead})
 
     def _look_for_silence(self, now_s: float) -> RanksSilent | None:
@@ -387,11 +404,15 @@ class Driver:
         return RanksSilent(hosts, silent_s, since)
 
     def _raise_if_server_is_lost(self) -> None:
-        """End the wait for a server's answer if one has died, or ranks are silent."""
+        """End the wait for a server's answer if one has died, or ranks are silent.
+
+        Of one that has a twin the client itself asks that, where it lives.
+        """
         silence = self._look_for_silence(time.monotonic())
         if silence is not None:
             raise _ServerLost(silence)
-        if not self._parent.dead_ranks.ranks.isdisjoint(self._server_ranks):
+        dead = self._parent.dead_ranks.ranks
+        if not self._tail_ranks and not dead.isdisjoint(self._server_ranks):
             died = self._look_for_deaths()
             if died is not None:
                 raise _ServerLost(died)

@@ -150,8 +150,8 @@ class RankQueue:
         self._tree = GroupTree(plans, _behind(view, self._plans))
         self._tree.start()
         held = {rank for group in view.groups.values() for rank in group.ranks}
-        pool = range(1 + len(view.started.servers), view.ranks)
-        self.free = [rank for rank in pool if rank not in held]
+        held.update(view.started.servers)
+        self.free = [rank for rank in range(1, view.ranks) if rank not in held]
         self._busy = {
             module.module: group.name
             for group in view.groups.values()

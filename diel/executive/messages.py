@@ -31,8 +31,10 @@ class Welcome(Frozen):
         The largest number of BLAS/OpenMP threads that any module asks for.
     server_ranks : tuple of int
         Who serves tuples; all others but rank 0 form the pool.
+    tail_ranks : tuple of int
+        For each of these its twin; empty if there are none.
     server_memory_bytes : int
-        What each of them may hold.
+        What the tuples of each of them may take.
     refuse_when_full : bool
         Whether a put then raises, rather than waits.
     spill : bool
@@ -78,6 +80,7 @@ class Welcome(Frozen):
     groups: tuple[GroupPlan, ...]
     gpus: tuple[str, ...] | None = None
     boundaries: tuple[Boundary, ...] = ()
+    tail_ranks: tuple[int, ...] = ()
     traces_all: bool = False
     session: str = ""
     states: tuple[str, ...] = ()
@@ -152,7 +155,10 @@ class Leave(Frozen):
 
 
 class ForgetRanks(Frozen):
-    """These ranks have died; to tuple servers, whose MPI may not say so."""
+    """These ranks have died; to tuple servers, whose MPI may not say so.
+
+    To all ranks, with the tag of `LeaveCopy`, where servers have died that have twins.
+    """
 
     ranks: tuple[int, ...]
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import platform
 import sys
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Protocol
 
@@ -17,7 +17,7 @@ from diel.errors import CheckpointError, DielError, LaunchError, RunDirectoryErr
 from diel.executive.driver import Driver
 from diel.executive.messages import Goodbye, Leave, Report, Welcome
 from diel.executive.placement.gpus import nodes_of
-from diel.executive.placement.planning import assign_ranks
+from diel.executive.placement.planning import assign_ranks, spread_servers
 from diel.executive.plans import recorded
 from diel.executive.run_plan import RunPlan
 from diel.exit_codes import BAD_INPUT
@@ -138,7 +138,9 @@ def run_rank0(
             only = None if run_dir is None else RunDirectory(run_dir).limits()
             plan, draft = _checked(file, provided, parent.size, going_on, only)
         set_thread_environment(plan.max_threads)
-        nodes = nodes_of((rank, *parent.hosts_and_gpus[rank]) for rank in plan.pool)
+        server_ranks, tail_ranks = _servers(plan, [host for host, _ in parent.hosts_and_gpus])
+        pool = [rank for rank in range(1, parent.size) if rank not in server_ranks]
+        nodes = nodes_of((rank, *parent.hosts_and_gpus[rank]) for rank in pool)
         groups, assignment = assign_ranks(
             plan.groups, plan.needs, nodes, file, remedy_for_none(os.environ)
         )
@@ -161,8 +163,9 @@ def run_rank0(
         recorder,
         groups=groups,
         assignment=assignment,
-        server_ranks=plan.server_ranks,
-        pool=plan.pool,
+        server_ranks=server_ranks,
+        tail_ranks=tail_ranks,
+        pool=pool,
         heartbeat_timeout_s=plan.heartbeat_timeout_s,
         announce=observer.announce,
         housekeeping=observer.refresh,
@@ -180,7 +183,8 @@ def run_rank0(
         server_memory_bytes=plan.server_memory_bytes,
         refuse_when_full=plan.refuse_when_full,
         spill=plan.spill,
-        server_ranks=plan.server_ranks,
+        server_ranks=server_ranks,
+        tail_ranks=tail_ranks,
         specs=plan.specs,
         groups=tuple(groups),
         boundaries=plan.boundaries,
@@ -194,7 +198,8 @@ def run_rank0(
         if plan.on_rank_loss == "continue" and not can_survive_losses(os.environ):
             warnings.append(_CANNOT_SURVIVE)
         warning = "; ".join(warnings)
-        exit_code = driver.run(welcome, _run_started(parent, plan, groups, nodes), warning)
+        started = _run_started(parent, plan, groups, nodes, server_ranks)
+        exit_code = driver.run(welcome, started, warning)
     except CheckpointError as error:
         refusal = f"{directory.path} cannot be resumed: {error}"
         recorder.record(RunRefused(error=refusal, exit_code=BAD_INPUT))
@@ -238,8 +243,23 @@ def _checked(
     return RunPlan.of(workflow, draft, ranks), draft
 
 
+def _servers(plan: RunPlan, hosts: Sequence[str]) -> tuple[tuple[int, ...], tuple[int, ...]]:
+    """Return the ranks that serve tuples, and those of their twins where they have some."""
+    if not plan.replicas or not can_survive_losses(os.environ):
+        return plan.server_ranks, ()
+    from diel.tuples.replication import choose_tails
+
+    servers = spread_servers(plan.servers, hosts)
+    tails = choose_tails([hosts[rank] for rank in servers])
+    return servers, tuple(servers[tail] for tail in tails)
+
+
 def _run_started(
-    parent: Parent, plan: RunPlan, groups: list[GroupPlan], nodes: list[Node]
+    parent: Parent,
+    plan: RunPlan,
+    groups: list[GroupPlan],
+    nodes: list[Node],
+    server_ranks: Sequence[int],
 ) -> RunStarted:
     from mpi4py import MPI
 
@@ -254,7 +274,7 @@ def _run_started(
         python=platform.python_version(),
         mpi=" ".join(MPI.Get_library_version().strip("\0").split(",")[0].splitlines()[0].split()),
         **recorded(groups),
-        servers=plan.server_ranks,
+        servers=server_ranks,
         threads={name: spec.threads for name, spec in plan.specs.items()},
         nodes=[NodeRecord(node.host, node.ranks, node.gpus) for node in nodes],
     )

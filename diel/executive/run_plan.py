@@ -41,6 +41,8 @@ class RunPlan(Frozen):
         Whether the run directory is for its owner alone.
     servers : int
         How many ranks serve tuples.
+    replicas : int
+        Whether each of them has a twin: 1 or 0.
     server_memory_bytes : int
     refuse_when_full, spill : bool
         As in `diel.executive.messages.Welcome`.
@@ -67,6 +69,7 @@ class RunPlan(Frozen):
     name: str
     private: bool
     servers: int
+    replicas: int
     server_memory_bytes: int
     refuse_when_full: bool
     spill: bool
@@ -98,6 +101,7 @@ class RunPlan(Frozen):
             name=workflow.name,
             private=workflow.settings.private,
             servers=workflow.tuple_space.servers,
+            replicas=workflow.tuple_space.replicas,
             server_memory_bytes=workflow.tuple_space.memory_bytes,
             refuse_when_full=workflow.tuple_space.when_full == "raise",
             spill=workflow.tuple_space.spill,

@@ -107,6 +107,8 @@ class Scheduler:
     finished : mapping of str to Finished, optional
         What an earlier run has behind it, from its `finished`: every iteration that it had not
         finished is run, also if it had begun. Neither the ranks nor the copies need be the same.
+    twins : sequence of (int, int), optional
+        Tuple servers that hold the same tuples: the run goes on without one of them.
 
     Raises
     ------
@@ -120,11 +122,14 @@ class Scheduler:
         pool: Iterable[int],
         finished: Mapping[str, Finished] | None = None,
         choose: Choose = in_order,
+        twins: Sequence[tuple[int, int]] = (),
     ) -> None:
         self._choose = choose
         self._plans = {group.name: group for group in groups}
         self._free = sorted(pool)
         self._pool = set(self._free)
+        self._twins = tuple(twins)
+        self._servers = {rank for pair in twins for rank in pair}
         self._dead: dict[int, str] = {}
         for group in groups:
             if group.ranks > len(self._free):
@@ -411,8 +416,9 @@ class Scheduler:
         lost = [copy for copy in self._copies.values() if copy.working & event.hosts.keys()]
         for copy in lost:
             copy.is_lost = True
-        can_go_on = self._pool.issuperset(event.hosts) and all(map(_can_be_missed, lost))
-        if not can_go_on:
+        can_go_on = (self._pool | self._servers).issuperset(event.hosts)
+        are_tuples_left = all(set(pair).difference(self._dead) for pair in self._twins)
+        if not (can_go_on and are_tuples_left and all(map(_can_be_missed, lost))):
             return self._lose(event.hosts, [words, *described])
         self._pool.difference_update(event.hosts)
         self._free = [rank for rank in self._free if rank in self._pool]
@@ -436,9 +442,21 @@ class Scheduler:
         }
         none = dict.fromkeys(self._pool, "no module at this moment")
         return [
-            f"rank {rank} on {hosts[rank]}: {runs_on.get(rank, none.get(rank, 'a tuple server'))}"
+            f"rank {rank} on {hosts[rank]}: "
+            + (runs_on.get(rank) or none.get(rank) or self._described_server(rank))
             for rank in sorted(hosts)
         ]
+
+    def _described_server(self, rank: int) -> str:
+        """Say that a rank serves tuples, and who has them too."""
+        twins = sorted({twin for pair in self._twins if rank in pair for twin in pair} - {rank})
+        if not twins:
+            return "a tuple server"
+        left = [twin for twin in twins if twin not in self._dead]
+        if len(left) < len(twins):
+            return "a tuple server, whose twin has died too"
+        plural = "s" if len(left) > 1 else ""
+        return f"a tuple server; its tuples are on rank{plural} {', '.join(map(str, left))} too"
 
     def _stop_asked(self, event: StopAsked) -> list[Instruction]:
         return self._stop(event.reason, event.exit_code)

@@ -13,6 +13,8 @@ from diel.run.directory import RunDirectory
 if TYPE_CHECKING:
     from diel.comm.mailbox import Mailbox
     from diel.comm.parent import Parent
+    from diel.tuples.replication import ReplicatedStores
+    from diel.tuples.store import TupleStore
 
 GOODBYE_TIMEOUT_S: Final = 1.0
 _TELL_STATUS_EVERY_S: Final = 0.5
@@ -24,9 +26,25 @@ def serve_tuples(parent: Parent, mailbox: Mailbox[Order], welcome: Welcome) -> i
     from diel.tuples.store import SpillFolder, TupleStore
 
     directory = RunDirectory(welcome.run_dir)
-    folder = directory.spill / f"server-{parent.rank}"
-    spill = SpillFolder(folder) if welcome.spill else None
-    store = TupleStore(welcome.server_memory_bytes, welcome.refuse_when_full, spill)
+
+    def make_store(server: int) -> TupleStore:
+        folder = directory.spill / f"server-{parent.rank}" / str(server)
+        spill = SpillFolder(folder) if welcome.spill else None
+        return TupleStore(welcome.server_memory_bytes, welcome.refuse_when_full, spill)
+
+    store: TupleStore | ReplicatedStores
+    if welcome.tail_ranks:
+        from diel.tuples.replication import ReplicatedStores
+
+        store = ReplicatedStores(
+            parent.rank,
+            welcome.server_ranks,
+            welcome.tail_ranks,
+            make_store,
+            lambda rank, message, payload: server.forward(rank, message, payload),
+        )
+    else:
+        store = make_store(welcome.server_ranks.index(parent.rank))
     meter = ServerMeter(keeps_all=welcome.traces_all)
     spans = SpanRecorder(directory, parent.rank, meter)
     server = TupleServer(parent.comm, store, meter=meter)
@@ -38,7 +56,7 @@ def serve_tuples(parent: Parent, mailbox: Mailbox[Order], welcome: Welcome) -> i
         if (now_s := time.monotonic()) < next_s:
             return
         next_s = now_s + _TELL_STATUS_EVERY_S
-        status = sent.replace(tuples=store.tuples_held, size_bytes=store.memory.held_bytes)
+        status = ServerStatus(store.tuples_held, store.held_bytes, store.capacity_bytes)
         if status != sent:
             sent = status
             mailbox.send(status, parent.EXECUTIVE_RANK)

@@ -22,6 +22,7 @@ from diel.coupling.messages import MessageCounts
 from diel.errors import CopyStopped, RunStopped, TupleError
 from diel.executive.children import Children
 from diel.executive.messages import (
+    ForgetRanks,
     Goodbye,
     Leave,
     LeaveCopy,
@@ -62,7 +63,7 @@ from diel.run.directory import RunDirectory, state_of, state_stem
 from diel.run.json_values import StoredValue, plain
 from diel.text import describe_error
 from diel.tuples.client import TupleClient
-from diel.tuples.mpi_transport import MpiTransport
+from diel.tuples.replicated_transport import open_transport
 
 if TYPE_CHECKING:
     from types import ModuleType
@@ -186,9 +187,10 @@ class _Worker:
         )
         self._warned_of_returned: set[str] = set()  # once for each module
         self._found: dict[str, tuple[ModuleType, Callable[[Any], Any]]] = {}
-        transport = MpiTransport(
+        transport = open_transport(
             parent.comm,
             welcome.server_ranks,
+            welcome.tail_ranks,
             self._safe_point,
             parent.raise_if_stopped,
             self._meter,
@@ -199,7 +201,7 @@ class _Worker:
             from diel.tuples.traced import TracedClient
 
             self._tuples = TracedClient(transport, self._meter)
-        self._leaves: Mailbox[LeaveCopy] = Mailbox(
+        self._leaves: Mailbox[LeaveCopy | ForgetRanks] = Mailbox(
             parent.comm,
             sends=tags.WORKER_TO_EXECUTIVE,
             receives=tags.EXECUTIVE_TO_WORKER_LEAVE_COPY,
@@ -220,11 +222,18 @@ class _Worker:
     def _raise_if_told(self) -> None:
         """End a wait if the run is stopping, or if this rank has to leave its copy."""
         self._parent.raise_if_stopped()
-        while (arrival := self._leaves.poll()) is not None:
-            # An order for an earlier copy crossed with the report of its end.
-            self._has_to_leave |= arrival[1].serial == self._serial
+        self._hear()
         if self._has_to_leave:
             raise CopyStopped("the copy has failed: it starts again, or the run goes on without it")
+
+    def _hear(self) -> None:
+        """Take in what rank 0 says to ranks that may be in the middle of a copy."""
+        while (arrival := self._leaves.poll()) is not None:
+            order = arrival[1]
+            if isinstance(order, ForgetRanks):
+                self._parent.dead_ranks.add(order.ranks)
+            else:  # one for an earlier copy crossed with the report of its end
+                self._has_to_leave |= order.serial == self._serial
 
     def _safe_point(self) -> None:
         """End a wait if it shall end; tell rank 0 of one that has lasted a while."""
@@ -232,6 +241,7 @@ class _Worker:
         waiting = self._wait_reporter.current
         if waiting is None:  # a server answers at once: only the end of everything is sooner
             self._parent.raise_if_stopped()
+            self._hear()
             return
         self._raise_if_told()
         self._wait_reporter.tell_if_long(waiting)

@@ -76,7 +76,7 @@ class MpiTransport(Transport):
         super().__init__(len(servers), meter)
         self._mpi = MPI
         self._comm = comm
-        self._ranks = tuple(servers)
+        self._ranks = list(servers)
         self._server_of = {rank: server for server, rank in enumerate(servers)}
         self._safe_point = safe_point
         self._transfer_safe_point = transfer_safe_point or safe_point
@@ -298,7 +298,8 @@ class MpiTransport(Transport):
         """Return server, reply, and the requests of a payload that is still on its way."""
         status = self._status
         message = self._view[: status.Get_count(self._byte)].tobytes()
-        server = self._server_of[status.Get_source()]
+        source = status.Get_source()
+        server = self._server_of[source]
         self._reply.Start()
         if not message[APART]:
             return server, unpack_reply(message), None
@@ -307,9 +308,7 @@ class MpiTransport(Transport):
         target = targets.get(request_id) if targets and request_id in request_ids else None
         payload: Payload = target if target is not None and len(target) == size else _fresh(size)
         pieces = [
-            self._comm.Irecv(
-                [piece, self._byte], self._ranks[server], tags.SERVER_TO_CLIENT_PAYLOAD
-            )
+            self._comm.Irecv([piece, self._byte], source, tags.SERVER_TO_CLIENT_PAYLOAD)
             for piece in chunks(payload)
         ]
         return server, unpack_reply(message, payload), pieces

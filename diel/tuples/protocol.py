@@ -102,6 +102,10 @@ class Operation(IntEnum):
     SURVEY = 21
     RETURN_CREDIT = 22
     START_OVER = 23
+    # In a replicated space alone: of a client, and of the head of a partition to its tail.
+    CONFIRM = 24
+    EXPIRE = 25
+    FORGET_CLIENT = 26
 
 
 class Status(IntEnum):
@@ -347,6 +351,77 @@ def unpack_frames(frames: Buffer) -> Iterator[Reply]:
         payload = bytearray(view[at : at + apart]) if apart else None
         at += apart
         yield unpack_reply(message, payload)
+
+
+# -- replicated servers ----------------------------------------------------------------------------
+
+_SEAL: Final = struct.Struct("<QHB")
+"""Number of the message, 0 for one that need not be sent again; partition; how many receipts."""
+_RECORD: Final = struct.Struct("<QHId")
+"""Number of the message, partition, client, and the time of the head."""
+_RECEIPT_BYTES: Final = 4
+MOST_RECEIPTS: Final = 255
+LONGEST_SEAL_BYTES: Final = _SEAL.size + MOST_RECEIPTS * _RECEIPT_BYTES
+
+
+class Seal(NamedTuple):
+    """What a client adds to a message to replicated servers.
+
+    Attributes
+    ----------
+    partition : int
+        Which tuples it is about.
+    number : int
+        Counts the client's messages to the partition, from 1 on; 0 for a `CONFIRM`.
+    receipts : sequence of int
+        Requests whose replies it has received.
+    """
+
+    partition: int
+    number: int
+    receipts: Sequence[int] = ()
+
+
+class Record(NamedTuple):
+    """What the head of a partition adds to a request that it sends on to the tail."""
+
+    partition: int
+    number: int
+    client: int
+    now_s: float
+
+
+def seal(message: bytes, about: Seal) -> bytes:
+    """Return a message of a client with its seal, which has `MOST_RECEIPTS` at most."""
+    partition, number, receipts = about
+    end = _SEAL.pack(number, partition, len(receipts))
+    return message + struct.pack(f"<{len(receipts)}I", *receipts) + end
+
+
+def unseal(sealed: bytes) -> tuple[bytes, Seal]:
+    """Take apart what `seal` made."""
+    end = len(sealed) - _SEAL.size
+    number, partition, count = _SEAL.unpack_from(sealed, end)
+    start = end - count * _RECEIPT_BYTES
+    receipts = struct.unpack_from(f"<{count}I", sealed, start)
+    return sealed[:start], Seal(partition, number, receipts)
+
+
+def pack_record(message: bytes, about: Record) -> bytes:
+    """Return a request as the head of a partition sends it on to the tail."""
+    return message + _RECORD.pack(about.number, about.partition, about.client, about.now_s)
+
+
+def unpack_record(data: bytes) -> tuple[bytes, Record]:
+    """Take apart what `pack_record` made."""
+    end = len(data) - _RECORD.size
+    number, partition, client, now_s = _RECORD.unpack_from(data, end)
+    return data[:end], Record(partition, number, client, now_s)
+
+
+def pack_notice(operation: Operation) -> bytes:
+    """Return a message that holds nothing but its operation."""
+    return PREFIX.pack(operation, 0, 0, 0, 0)
 
 
 # -- fast path: a put and a take of a few bytes under a tag that was used before ------------------

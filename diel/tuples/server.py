@@ -20,11 +20,21 @@ from diel.comm.meter import ServerMeter
 from diel.comm.waiting import Backoff
 from diel.comm.wakeup import LINE, wakeup_of
 from diel.tuples.codec import np
-from diel.tuples.protocol import APART, MESSAGE_BYTES, Outs, Payload, chunks, payload_bytes
+from diel.tuples.protocol import (
+    APART,
+    LONGEST_SEAL_BYTES,
+    MESSAGE_BYTES,
+    Outs,
+    Payload,
+    chunks,
+    payload_bytes,
+)
 from diel.tuples.store import TupleStore
 
 if TYPE_CHECKING:
     from mpi4py import MPI
+
+    from diel.tuples.replication import ReplicatedStores
 
 
 _Bytes: TypeAlias = "np.ndarray[Any, np.dtype[np.uint8]]"
@@ -53,7 +63,7 @@ class _Transfer:
 
 
 class TupleServer:
-    """Serves one `TupleStore`, which has no clock of its own, to the clients on a communicator.
+    """Serves a store, which has no clock of its own, to the clients on a communicator.
 
     The meter measures when there is nothing to do, and when payloads alone are under way.
     """
@@ -61,7 +71,7 @@ class TupleServer:
     def __init__(
         self,
         comm: MPI.Intracomm,
-        store: TupleStore | None = None,
+        store: TupleStore | ReplicatedStores | None = None,
         meter: ServerMeter | None = None,
     ) -> None:
         from mpi4py import MPI
@@ -86,7 +96,7 @@ class TupleServer:
         """
         MPI, meter = self._mpi, self._meter
         # One receive is always open: a message lands in memory that is there and touched.
-        buffer = bytearray(MESSAGE_BYTES)
+        buffer = bytearray(MESSAGE_BYTES + LONGEST_SEAL_BYTES)
         receive = self._comm.Recv_init([buffer, MPI.BYTE], MPI.ANY_SOURCE, tags.CLIENT_TO_SERVER)
         status = MPI.Status()
         receive.Start()
@@ -165,6 +175,10 @@ class TupleServer:
             receive.Wait()
             receive.Free()
 
+    def forward(self, rank: int, message: bytes, payload: Payload = None) -> None:
+        """Send another server what a client might."""
+        self._send_one(rank, message, payload, tags.CLIENT_TO_SERVER, tags.CLIENT_TO_SERVER_PAYLOAD)
+
     def _accept(self, client: int, message: bytes) -> None:
         """Handle a request, or begin to receive its payload."""
         if self._transfers and client in self._transfers:
@@ -235,24 +249,31 @@ class TupleServer:
 
     def _send(self, replies: Outs) -> None:
         for client, message, payload in replies:
-            try:
-                request = self._comm.Isend(message, client, tags.SERVER_TO_CLIENT)
-            except self._mpi.Exception as error:
-                self._dead_ranks.note(error)
-                continue
-            if not self._dead_ranks.is_done(request):
-                self._sending.append((request, message))
-            self._wakeup.wake(client)
-            if payload is not None:
-                self._send_payload(client, payload)
+            self._send_one(
+                client, message, payload, tags.SERVER_TO_CLIENT, tags.SERVER_TO_CLIENT_PAYLOAD
+            )
 
-    def _send_payload(self, client: int, payload: Payload) -> None:
+    def _send_one(
+        self, rank: int, message: bytes, payload: Payload, tag: int, payload_tag: int
+    ) -> None:
+        try:
+            request = self._comm.Isend(message, rank, tag)
+        except self._mpi.Exception as error:
+            self._dead_ranks.note(error)
+            return
+        if not self._dead_ranks.is_done(request):
+            self._sending.append((request, message))
+        self._wakeup.wake(rank)
+        if payload is not None:
+            self._send_payload(rank, payload, payload_tag)
+
+    def _send_payload(
+        self, rank: int, payload: Payload, tag: int = tags.SERVER_TO_CLIENT_PAYLOAD
+    ) -> None:
         self._meter.moved(len(payload or b""))
         for piece in chunks(payload):
             try:
-                request = self._comm.Isend(
-                    [piece, self._mpi.BYTE], client, tags.SERVER_TO_CLIENT_PAYLOAD
-                )
+                request = self._comm.Isend([piece, self._mpi.BYTE], rank, tag)
             except self._mpi.Exception as error:
                 self._dead_ranks.note(error)
                 return

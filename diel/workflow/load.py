@@ -239,6 +239,7 @@ def _read_tables(draft: Draft) -> None:
             problems.append(Problem(join_path("", [key]), f"unknown table {show_key(key)}", hint))
     draft.settings = _read_table(draft, "workflow", draft.settings)
     draft.tuple_space = _read_table(draft, "tuple_space", draft.tuple_space)
+    problems += _check_replicas(draft.tuple_space, draft.settings)
     draft.modules = _read_entries(draft, "module", Module)
     draft.groups = _read_entries(draft, "group", Group)
     draft.boundaries = _read_entries(draft, "boundary", Boundary)
@@ -251,6 +252,19 @@ def _read_tables(draft: Draft) -> None:
     problems.extend(check_references(document, unsure))
     modules = {module.name: module for _, module in draft.modules}
     problems.extend(check_boundaries(draft.boundaries, document, modules, unsure))
+
+
+def _check_replicas(tuple_space: TupleSpace, settings: WorkflowTable) -> list[Problem]:
+    """Find what keeps tuple servers from having twins."""
+    problems = []
+    if tuple_space.replicas and tuple_space.servers < 2:
+        message = "a tuple server alone cannot have a twin"
+        problems.append(Problem("tuple_space.replicas", message, "let servers be 2 at least"))
+    if tuple_space.replicas and settings.on_rank_loss != "continue":
+        message = "a twin is of no use where the run ends when a rank dies"
+        remedy = 'let on_rank_loss be "continue" in [workflow]'
+        problems.append(Problem("tuple_space.replicas", message, remedy))
+    return problems
 
 
 def _misspelt_tables(document: dict[str, Any]) -> set[str]:

@@ -78,6 +78,16 @@ class TupleSpace(StrictTable):
         ),
     )
 
+    replicas: Literal[0, 1] = Field(
+        default=0,
+        description=(
+            "1: each server has a twin, another server, on another host where there is one, that "
+            "holds the same tuples and goes on with them when it dies. It needs two servers and "
+            'on_rank_loss = "continue" in [workflow], and each server holds twice as much.'
+        ),
+        examples=[1],
+    )
+
     @field_validator("memory")
     @classmethod
     def _check_memory(cls, memory: str | int) -> str | int:

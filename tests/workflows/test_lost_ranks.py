@@ -2,10 +2,23 @@
 
 from __future__ import annotations
 
+import os
+import signal
 from pathlib import Path
 
 import pytest
-from support import diel, journal, mpi_implementation, processes_in, results, run_dir, workflow
+from support import (
+    diel,
+    journal,
+    mpi_implementation,
+    processes_in,
+    results,
+    run_dir,
+    started_diel,
+    wait_until,
+    workflow,
+)
+from workflows.kills import family, rank_of
 
 TRAIN = """
 import os, pathlib, time
@@ -70,6 +83,66 @@ function = "./m.py:kill_rank0"
 name = "work"
 modules = ["alone"]
 """
+USE_TUPLES = """
+import pathlib, time
+import numpy as np
+from diel import ANY
+
+HERE = pathlib.Path(__file__).parent
+
+def give(ctx):
+    tuples = ctx.tuples
+    for number in range(40):
+        tuples.tput(("job", number), number)
+        tuples.tput((f"array {number % 10}", number), np.full(4000, number))  # on both servers
+    tuples.dist_tput("whole", np.arange(1e6))
+    tuples.flush()
+    results = tuples.subscribe(("result", ANY))
+    (HERE / "ready").touch()
+    while not (HERE / "killed").exists():
+        tuples.tput("late", bytes(5000))
+        time.sleep(0.001)
+    tuples.tput("go on", True)
+    tuples.tput("go on", True)
+    found = sorted(results.next()[1] for _ in range(40))
+    assert found == list(range(40)), found
+    for number in range(40):
+        assert (tuples.tget((f"array {number % 10}", number)) == number).all()
+    assert (tuples.dist_tget("whole") == np.arange(1e6)).all()
+    assert tuples.tget("claimed") == 0
+    tuples.collect("late")
+    return tuples.increment("done", 0)
+
+def take(ctx):
+    tuples = ctx.tuples
+    held = tuples.claim(("job", ctx.copy_index))
+    tuples.tget("go on")  # waits while the server dies
+    tuples.tput(("result", held.value), held.value)
+    held.acknowledge()
+    if ctx.copy_index == 0:
+        tuples.tput("claimed", 0)
+    while tuples.increment("taken") <= 38:
+        with tuples.claim(("job", ANY)) as job:
+            tuples.increment("done")
+            tuples.tput(("result", job.value), job.value)
+"""
+WITH_TWINS = """
+[workflow]
+on_rank_loss = "continue"
+[tuple_space]
+servers = 2
+replicas = 1
+[[module]]
+name = "give"
+function = "./use.py:give"
+[[module]]
+name = "take"
+function = "./use.py:take"
+copies = 2
+[[group]]
+name = "work"
+modules = ["give", "take"]
+"""
 
 
 @pytest.fixture(autouse=True)
@@ -101,3 +174,25 @@ def test_no_rank_that_computes_outlives_rank0(tmp_path: Path) -> None:
     assert finished.status == 1, finished.output
     assert "rank 0, the executive, has died" in finished.output
     assert not processes_in(tmp_path)
+
+
+def test_a_run_goes_on_without_a_tuple_server_that_has_a_twin(tmp_path: Path) -> None:
+    workflow(tmp_path, WITH_TWINS, use=USE_TUPLES)
+    with started_diel("run", "w.toml", cwd=tmp_path) as process:
+        wait_until((tmp_path / "ready").exists)
+        victim = next(pid for pid in family(process.pid) if rank_of(pid) == 1)
+        os.kill(victim, signal.SIGKILL)
+        (tmp_path / "killed").touch()
+        output, errors = process.communicate(timeout=60)
+    assert process.returncode == 0, output + errors
+    (lost,) = [record for record in journal(tmp_path) if record["event"] == "RanksLost"]
+    assert (lost["ranks"], lost["policy"]) == ([1], "continue")
+    assert "its tuples are on rank 2 too" in str(lost["explanation"])
+    (given,) = [
+        record
+        for record in journal(tmp_path)
+        if record["event"] == "CopyFinished" and record["module"] == "give"
+    ]
+    assert given["returned"] == 38
+    (ended,) = [record for record in journal(tmp_path) if record["event"] == "RunEnded"]
+    assert ended["tuples_left"] == 42  # the results, and two counters

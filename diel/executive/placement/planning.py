@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
+from itertools import islice, zip_longest
 from typing import TYPE_CHECKING, Final
 
 from diel.errors import Problem, WorkflowError
@@ -27,6 +28,22 @@ MOST_GPUS_OF_A_NODE: Final = 4096
 def server_ranks(workflow: Workflow) -> tuple[int, ...]:
     """Return the ranks that serve tuples: those behind the executive."""
     return tuple(range(1, _service_ranks(workflow)))
+
+
+def spread_servers(servers: int, hosts: Sequence[str]) -> tuple[int, ...]:
+    """Return ranks that serve tuples, of as many hosts as there are.
+
+    Parameters
+    ----------
+    servers : int
+    hosts : sequence of str
+        That of each rank; rank 0, the executive, serves no tuples.
+    """
+    ranks_of: dict[str, list[int]] = {}
+    for rank, host in enumerate(hosts[1:], 1):
+        ranks_of.setdefault(host, []).append(rank)
+    by_turns = (rank for turn in zip_longest(*ranks_of.values()) for rank in turn)
+    return tuple(sorted(islice((rank for rank in by_turns if rank is not None), servers)))
 
 
 def pool_ranks(workflow: Workflow, world_size: int) -> range:

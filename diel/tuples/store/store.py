@@ -121,6 +121,16 @@ class TupleStore:
         """Tuples that lie here, claimed ones included."""
         return len(self.queues) + len(self.claims)
 
+    @property
+    def held_bytes(self) -> int:
+        """Bytes of these tuples."""
+        return self.memory.held_bytes
+
+    @property
+    def capacity_bytes(self) -> int:
+        """What tuples may take."""
+        return self.memory.capacity_bytes
+
     # -- requests -----------------------------------------------------------------------------
 
     def handle(self, client: int, message: bytes, now_s: float, payload: Payload = None) -> Outs:

@@ -23,6 +23,7 @@ MPI = SimpleNamespace(
     ERR_PROC_FAILED="failed",
     ERR_PROC_FAILED_PENDING="pending",
     ERR_REVOKED="revoked",
+    ERR_IN_STATUS="in status",
 )
 
 
@@ -111,6 +112,15 @@ def test_a_rank_that_dies_while_another_is_acknowledged_is_heard_of(comm: Comm) 
 def test_other_errors_are_not_of_the_dead(comm: Comm) -> None:
     with pytest.raises(MpiError, match="truncated"):
         DeadRanks(comm).note(MpiError("truncated"))  # type: ignore[arg-type]
+
+
+def test_of_several_requests_one_may_be_of_the_dead(comm: Comm) -> None:
+    dead = DeadRanks(comm)  # type: ignore[arg-type]
+    with pytest.raises(MpiError, match="in status"):
+        dead.note(MpiError("in status"))  # type: ignore[arg-type]
+    comm.failed = [3]
+    dead.note(MpiError("in status"))  # type: ignore[arg-type]
+    assert dead.ranks == {3}
 
 
 def test_a_receive_that_is_open_goes_on(comm: Comm) -> None:

@@ -565,6 +565,27 @@ def test_a_rank_that_cannot_be_missed_ends_the_run(rank: int, runs_on: str) -> N
     ]
 
 
+def test_a_run_goes_on_with_the_twin_of_a_tuple_server() -> None:
+    twins = ((1, 2), (2, 3), (3, 1))
+    scheduler = Scheduler([group("g", ("a", 1, 1))], range(4, 6), twins=twins)
+    scheduler.start()
+    (lost,) = scheduler.handle(RanksDied({2: "n1"}))
+    assert lost == RanksLost(
+        ranks=[2],
+        hosts=["n1"],
+        explanation="rank 2 died, and the run goes on\n"
+        "rank 2 on n1: a tuple server; its tuples are on ranks 1, 3 too",
+        policy="continue",
+    )
+    lost, *stop = scheduler.handle(RanksDied({1: "n1"}))
+    assert lost == RanksLost(
+        ranks=[1],
+        hosts=["n1"],
+        explanation="rank 1 died\nrank 1 on n1: a tuple server, whose twin has died too",
+    )
+    assert stop == [StopOrdered(reason="rank 1 died"), StopRun("rank 1 died")]
+
+
 def test_a_rank_that_nothing_runs_on_is_not_given_out_again() -> None:
     scheduler = Scheduler([group("g", ("a", 1, 1))], range(2, 5))
     scheduler.start()

@@ -28,6 +28,25 @@ ONE_PROBLEM: dict[str, OneProblem] = {
         "expected a whole number of at least 1, got 0",
         "for example servers = 2",
     ),
+    "too many replicas": (
+        MODULE + GROUP + '[workflow]\non_rank_loss = "continue"\n'
+        "[tuple_space]\nservers = 3\nreplicas = 2",
+        "tuple_space.replicas",
+        "expected 0 or 1, got 2",
+        "for example replicas = 1",
+    ),
+    "a twin of one server": (
+        MODULE + GROUP + '[workflow]\non_rank_loss = "continue"\n[tuple_space]\nreplicas = 1',
+        "tuple_space.replicas",
+        "a tuple server alone cannot have a twin",
+        "let servers be 2 at least",
+    ),
+    "a twin of no use": (
+        MODULE + GROUP + "[tuple_space]\nservers = 2\nreplicas = 1",
+        "tuple_space.replicas",
+        "a twin is of no use where the run ends when a rank dies",
+        'let on_rank_loss be "continue" in [workflow]',
+    ),
     "no size": (
         MODULE + GROUP + '[tuple_space]\nmemory = "2 GB"',
         "tuple_space.memory",

@@ -13,6 +13,7 @@ from diel.executive.placement.planning import (
     plan_groups,
     pool_ranks,
     server_ranks,
+    spread_servers,
 )
 from diel.workflow.model import Group, Module, TupleSpace, Workflow
 
@@ -48,6 +49,13 @@ def test_rank_0_is_the_executive_then_the_servers_then_the_pool() -> None:
     assert server_ranks(three) == (1, 2, 3)
     assert pool_ranks(three, 6) == range(4, 6)
     assert needs(three, cores=1).minimum == 5
+
+
+def test_servers_with_twins_are_on_as_many_hosts_as_there_are() -> None:
+    assert spread_servers(2, ["a"] * 4) == (1, 2)
+    assert spread_servers(2, ["a", "a", "a", "b", "b", "c"]) == (1, 3)
+    assert spread_servers(4, ["a", "a", "a", "b", "b", "c"]) == (1, 2, 3, 5)
+    assert spread_servers(2, ["a", "b", "c"]) == (1, 2)
 
 
 @pytest.mark.parametrize(

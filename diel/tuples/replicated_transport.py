@@ -1,0 +1,248 @@
+"""A client's requests over MPI to servers of which each has a twin."""
+
+from __future__ import annotations
+
+import contextlib
+import functools
+from collections import deque
+from collections.abc import Callable, Collection, Sequence
+from typing import TYPE_CHECKING, Final
+
+from diel.errors import TupleError
+from diel.tuples.mpi_transport import MpiTransport
+from diel.tuples.protocol import (
+    MOST_RECEIPTS,
+    Operation,
+    Payload,
+    Reply,
+    Seal,
+    pack_notice,
+    seal,
+    take_head,
+    unpack_prefix,
+)
+from diel.tuples.transport import Targets
+
+if TYPE_CHECKING:
+    from mpi4py import MPI
+
+    from diel.comm.meter import Meter
+
+_NOTHING: Final = Reply(0, 0, 0)  # no request has the number 0
+
+
+def open_transport(
+    comm: MPI.Intracomm,
+    servers: Sequence[int],
+    tails: Sequence[int],
+    safe_point: Callable[[], None],
+    transfer_safe_point: Callable[[], None] | None = None,
+    meter: Meter | None = None,
+) -> MpiTransport:
+    """Return what talks to tuple servers, whether they have twins (`tails`) or not."""
+    if not tails:
+        return MpiTransport(comm, servers, safe_point, transfer_safe_point, meter)
+    return ReplicatedTransport(comm, servers, tails, safe_point, transfer_safe_point, meter)
+
+
+class ReplicatedTransport(MpiTransport):
+    """Talks to tuple servers, and to their twins when they have died.
+
+    A server is the number of a partition; `tails` are the ranks of the twins, the rest is as in
+    `MpiTransport`. Payloads are copied, since they may have to be sent again.
+    """
+
+    def __init__(
+        self,
+        comm: MPI.Intracomm,
+        servers: Sequence[int],
+        tails: Sequence[int],
+        safe_point: Callable[[], None],
+        transfer_safe_point: Callable[[], None] | None = None,
+        meter: Meter | None = None,
+    ) -> None:
+        super().__init__(comm, servers, safe_point, transfer_safe_point, meter)
+        self._sent = SentMessages(servers, tails)
+        self._ranks = self._sent.ranks
+        self._known_dead: set[int] = set()
+
+    @property
+    def gpu_aware(self) -> bool:
+        """Whether payloads may be in the memory of a GPU: never, since they are copied."""
+        return False
+
+    def send(self, server: int, message: bytes, payload: Payload = None) -> None:
+        """Send a request; return when the payload may be changed."""
+        copy = None if payload is None else bytes(payload)
+        self._send_sealed(server, self._sent.add(server, message, copy), copy)
+        self._look_for_deaths()
+
+    def send_all(self, parts: Sequence[tuple[int, bytes, Payload]]) -> None:
+        """Send (server, message, payload) to several servers, one after the other."""
+        for server, message, payload in parts:
+            self.send(server, message, payload)
+
+    def sender(self, server: int) -> Callable[[bytes], None]:
+        """Return what sends to a server messages without a payload."""
+        return functools.partial(self.send, server)
+
+    def take_quickly(self, server: int, rest: bytes) -> tuple[int, bytes | None]:
+        """Ask for a tuple; the reply is to be had with `receive`."""
+        request_id = self.next_request_id()
+        self.send(server, take_head(request_id) + rest)
+        return request_id, None
+
+    def drop(self, request_id: int) -> None:
+        """Do not keep the reply to a request any longer."""
+        super().drop(request_id)
+        self._sent.forget(request_id)
+
+    def _is_here(self) -> bool:
+        is_here = super()._is_here()
+        self._look_for_deaths()
+        return is_here
+
+    def _look_for_deaths(self) -> None:
+        """Send again what servers that have died since may not have answered."""
+        dead = self._dead_ranks.ranks
+        if len(dead) > len(self._known_dead):
+            self._known_dead = set(dead)
+            for server, message, payload in self._sent.fail_over(dead):
+                self._send_sealed(server, message, payload)
+
+    def _send_sealed(self, server: int, message: bytes, payload: Payload = None) -> None:
+        with contextlib.suppress(TupleError):  # it has died in the middle of a payload
+            super().send(server, message, payload)
+
+    def _take_reply(
+        self, request_ids: Collection[int], targets: Targets
+    ) -> tuple[int, Reply, list[MPI.Request] | None]:
+        """Return server and reply, whose payload is here; of one that comes twice, nothing."""
+        try:
+            _, reply, pieces = super()._take_reply(request_ids, targets)
+            if pieces is not None:
+                self._finish_receiving(pieces, reply)
+        except (self._mpi.Exception, TupleError) as error:
+            # The server has died in the middle of it: its twin sends the whole of it.
+            if isinstance(error, self._mpi.Exception):
+                self._dead_ranks.note(error)
+            return 0, _NOTHING, None
+        server = self._sent.received(reply.request_id)
+        if server is None:
+            return 0, _NOTHING, None
+        if pieces is not None:  # so that the other server need not keep it in memory for long
+            self._send_sealed(server, self._sent.confirmation(server))
+        return server, reply, None
+
+    def _start_payload(self, payload: Payload, rank: int) -> list[MPI.Request]:
+        try:
+            return super()._start_payload(payload, rank)
+        except self._mpi.Exception as error:
+            self._dead_ranks.note(error)
+            return []
+
+
+# -- what may have to be sent again ---------------------------------------------------------------
+
+
+class SentMessages:
+    """What a client has sent to replicated servers and may have to send again.
+
+    A reply says that all that the client had sent before is in both stores. Puts have no reply, but
+    no more can be sent than there is credit for, and the question for more has one.
+
+    Parameters
+    ----------
+    heads, tails : sequence of int
+        The ranks of the servers of each partition.
+
+    Attributes
+    ----------
+    ranks : list of int
+        Where the requests for each partition go now.
+    """
+
+    def __init__(self, heads: Sequence[int], tails: Sequence[int]) -> None:
+        self.ranks = list(heads)
+        self._tails = tuple(tails)
+        self._numbers = [0] * len(heads)
+        self._receipts: list[list[int]] = [[] for _ in heads]
+        # By number, oldest first: what has no reply, and what has none yet.
+        self._puts: list[deque[tuple[int, bytes, Payload]]] = [deque() for _ in heads]
+        self._asked: list[dict[int, tuple[bytes, Payload]]] = [{} for _ in heads]
+        self._places: dict[int, tuple[int, int]] = {}  # partition and number, by request
+
+    def add(self, partition: int, message: bytes, payload: Payload = None) -> bytes:
+        """Remember a message that is about to be sent; return it with its seal."""
+        self._numbers[partition] = number = self._numbers[partition] + 1
+        sealed = seal(message, Seal(partition, number, self._take_receipts(partition)))
+        request_id = unpack_prefix(message)[0]
+        if request_id:
+            self._places[request_id] = partition, number
+            self._asked[partition][number] = sealed, payload
+        else:
+            self._puts[partition].append((number, sealed, payload))
+        return sealed
+
+    def confirmation(self, partition: int) -> bytes:
+        """Return a message that says which replies have come, and nothing else."""
+        receipts = self._take_receipts(partition)
+        return seal(pack_notice(Operation.CONFIRM), Seal(partition, 0, receipts))
+
+    def received(self, request_id: int) -> int | None:
+        """Note a reply; return its partition, None if it came before or nobody waits for it."""
+        if request_id not in self._places:
+            return None
+        partition, number = self._places[request_id]
+        self.forget(request_id)
+        puts = self._puts[partition]
+        while puts and puts[0][0] < number:
+            puts.popleft()
+        return partition
+
+    def forget(self, request_id: int) -> None:
+        """Forget a request whose reply nobody waits for any more."""
+        if request_id in self._places:
+            partition, number = self._places.pop(request_id)
+            del self._asked[partition][number]
+            self._receipts[partition].append(request_id)
+
+    def fail_over(self, dead: Collection[int]) -> list[tuple[int, bytes, Payload]]:
+        """Turn to the tails of partitions whose heads have died.
+
+        Returns
+        -------
+        list of (int, bytes, payload)
+            What has to be sent again, in this order: partition, message and its payload.
+
+        Raises
+        ------
+        TupleError
+            If both servers of a partition have died.
+        """
+        again: list[tuple[int, bytes, Payload]] = []
+        for partition, (rank, tail) in enumerate(zip(self.ranks, self._tails, strict=True)):
+            if rank not in dead:
+                continue
+            if tail in dead:
+                raise TupleError(
+                    f"the tuple servers on ranks {rank} and {tail} have died"
+                    if rank != tail
+                    else f"the tuple server on rank {tail} has died, as its twin had before"
+                )
+            self.ranks[partition] = tail
+            asked = [(number, *sent) for number, sent in self._asked[partition].items()]
+            for _, sealed, payload in sorted([*self._puts[partition], *asked], key=_number_of):
+                again.append((partition, sealed, payload))
+        return again
+
+    def _take_receipts(self, partition: int) -> list[int]:
+        waiting = self._receipts[partition]
+        if not waiting:
+            return waiting
+        receipts, self._receipts[partition] = waiting[:MOST_RECEIPTS], waiting[MOST_RECEIPTS:]
+        return receipts
+
+
+def _number_of(sent: tuple[int, bytes, Payload]) -> int:
+    return sent[0]
