@@ -114,6 +114,18 @@ class DeadRanks:
         receive.Start()  # its message was of the rank that has died
         return False
 
+    def give_back(self, receive: MPI.Prequest) -> None:
+        """Cancel an open receive and free it, whoever has died."""
+        receive.Cancel()
+        has_ended = False
+        while not has_ended:
+            try:
+                receive.Wait()
+                has_ended = True
+            except self._mpi.Exception as error:
+                self.note(error)  # it has ended with this, or ends now that it is acknowledged
+        receive.Free()
+
     def is_done(self, request: MPI.Request) -> bool:
         """Whether a message to or from a certain rank is done with: one of a dead rank is."""
         try:

@@ -106,9 +106,7 @@ class MpiPort:
 
     def close(self) -> None:
         """Give the open receive back to MPI."""
-        self._head.Cancel()
-        self._head.Wait()
-        self._head.Free()
+        self._dead_ranks.give_back(self._head)
 
     def send(self, destination: int, head: bytes) -> None:
         """Send a head."""

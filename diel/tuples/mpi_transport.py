@@ -104,9 +104,7 @@ class MpiTransport(Transport):
 
     def close(self) -> None:
         """Give the open receive back to MPI."""
-        self._reply.Cancel()
-        self._reply.Wait()
-        self._reply.Free()
+        self._dead_ranks.give_back(self._reply)
 
     def send(self, server: int, message: bytes, payload: Payload = None) -> None:
         """Send a request; return when the payload may be changed."""

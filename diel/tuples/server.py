@@ -171,9 +171,7 @@ class TupleServer:
         finally:
             backoff.end()
             meter.work()
-            receive.Cancel()
-            receive.Wait()
-            receive.Free()
+            self._dead_ranks.give_back(receive)
 
     def forward(self, rank: int, message: bytes, payload: Payload = None) -> None:
         """Send another server what a client might."""

@@ -86,6 +86,17 @@ class OpenReceive:
     def Start(self) -> None:
         self.starts += 1
 
+    def Cancel(self) -> None:
+        self.calls = ["Cancel"]
+
+    def Wait(self) -> None:
+        self.calls.append("Wait")
+        if self.calls.count("Wait") == 1:
+            raise MpiError("pending")
+
+    def Free(self) -> None:
+        self.calls.append("Free")
+
 
 @pytest.fixture
 def comm(monkeypatch: pytest.MonkeyPatch) -> Comm:
@@ -142,3 +153,12 @@ def test_a_receive_that_a_dead_sender_has_ended_is_started_again(comm: Comm) -> 
     receive = OpenReceive(source=MPI.ANY_SOURCE)
     assert not message_came(comm, "failed", receive)
     assert receive.starts == 1
+
+
+def test_a_receive_is_given_back_though_somebody_has_died(comm: Comm) -> None:
+    receive: Any = OpenReceive(source=None)
+    dead = DeadRanks(comm)  # type: ignore[arg-type]
+    comm.failed = [3]
+    dead.give_back(receive)
+    assert receive.calls == ["Cancel", "Wait", "Wait", "Free"]
+    assert dead.ranks == {3}
