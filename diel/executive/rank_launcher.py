@@ -109,7 +109,9 @@ def _flux_options(threads: int) -> tuple[str, ...]:
     # Every rank sees all GPUs of its node: diel gives them out.
     options = ["run", "-o", "gpu-affinity=off", f"--cores-per-task={threads}"]
     if nodes.isdecimal() and int(nodes) > 1:
-        options.append(f"--nodes={nodes}")
+        # Else Flux fills one node after another; and without whole nodes each would need cores for
+        # as many ranks as any, which a job that was given odd cores of its nodes does not have.
+        options += [f"--nodes={nodes}", "--exclusive"]
     if library_implementation() == "Open MPI":
         options += ["-o", "pmi=pmix"]  # it knows no other interface
     return tuple(options)

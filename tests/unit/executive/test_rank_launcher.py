@@ -81,7 +81,7 @@ SLURM = {"SLURM_JOB_ID": "7"}
         ({"PBS_NODEFILE": "/f"}, {"srun": "pmix", "mpiexec": OPEN_MPI}, "mpiexec"),
         ({"FLUX_URI": "local:"}, {"flux": "1", "own_mpiexec": OPEN_MPI}, "flux run"),
         ({"FLUX_URI": "local:"}, {"flux": "3"},
-         "flux run -o gpu-affinity=off --cores-per-task=1 --nodes=3 -o pmi=pmix"),
+         "flux run -o gpu-affinity=off --cores-per-task=1 --nodes=3 --exclusive -o pmi=pmix"),
         ({"LSB_JOBID": "7", "LSB_DJOB_HOSTFILE": "/h"}, {"own_mpiexec": OPEN_MPI, "blaunch": ""},
          "venv/mpiexec --hostfile /h --prtemca plm_ssh_agent blaunch"),
     ],
