@@ -169,7 +169,7 @@ def _print_address(host: str, port: int, base: str, start: str, token: str) -> N
     if _is_loopback(host):
         inside = f"[{host}]" if ":" in host else host
         print(
-            "from another machine, say this there and open the same address:\n"
+            "from another machine, run this there and open the same address:\n"
             f"    ssh -L {port}:{inside}:{port} {_user()}@{socket.gethostname()}"
         )
     else:

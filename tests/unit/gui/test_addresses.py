@@ -9,6 +9,7 @@ import pytest
 
 from diel.gui import addresses
 from diel.gui.addresses import noted_server, watch_words
+from diel.gui.server import _print_address
 
 
 @pytest.fixture(autouse=True)
@@ -55,3 +56,23 @@ def test_a_note_that_cannot_be_written_costs_nothing(tmp_path: Path, notes: Path
 def test_without_the_extra_nothing_is_said(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(addresses, "find_spec", lambda name: None)
     assert watch_words(tmp_path, is_private=True) == ""
+
+
+@pytest.mark.parametrize(("host", "inside"), [("127.0.0.1", "127.0.0.1"), ("::1", "[::1]")])
+def test_what_is_printed_has_a_line_for_a_login_node(
+    host: str, inside: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    _print_address(host, 8123, "http://here:8123", "/run?path=a", "secret")
+    printed = capsys.readouterr().out
+    assert printed.startswith("diel gui: http://here:8123/run?path=a&token=secret\n")
+    assert f"    ssh -L 8123:{inside}:8123 " in printed
+
+
+def test_an_address_that_others_can_reach_comes_with_a_warning(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    _print_address("0.0.0.0", 8123, "http://here:8123", "/", "secret")
+    printed = capsys.readouterr()
+    assert "diel gui: http://here:8123/?token=secret" in printed.out
+    assert "ssh" not in printed.out
+    assert "nothing is encrypted" in printed.err
