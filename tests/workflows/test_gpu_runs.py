@@ -170,6 +170,7 @@ def test_the_tests_for_a_gpu_pass_on_the_stand_in(standin: dict[str, str], once:
         "torch",
         "computed_by_then",
         "large_convolution",
+        "convolves",
     )
     elsewhere = " and ".join(f"not {name}" for name in left_out)
     environment = {**standin, "CUDA_VISIBLE_DEVICES": "0"}

@@ -71,7 +71,7 @@ def test_a_time_step_is_a_product_and_a_kernel_for_any_number_of_networks(ops):
     assert kinds.count("update") == 2 * 6
 
 
-SEEDS = range(24)
+SEEDS = range(30)
 
 
 @pytest.mark.parametrize("seed", SEEDS)
