@@ -67,9 +67,9 @@ class SilenceWatch:
         self._listen(now_s)
         self._heard_s.update(dict.fromkeys(ranks, self._listened_s))
 
-    def forget(self, rank: int) -> None:
-        """Watch a rank no longer: it leaves."""
-        self._heard_s.pop(rank, None)
+    def forget(self, rank: int) -> bool:
+        """Watch a rank no longer: it leaves. Return whether it was watched."""
+        return self._heard_s.pop(rank, None) is not None
 
     def silent(self, now_s: float) -> dict[int, float]:
         """Return the ranks that are lost, and for how many seconds each has been silent."""
@@ -245,20 +245,35 @@ class Heartbeats:
             if key.data is None:
                 self._accept()
                 continue
-            connection, host = cast("socket.socket", key.fileobj), key.data
+            connection, host = cast("socket.socket", key.fileobj), cast("_Host", key.data)
             try:
-                data = connection.recv(_READ_BYTES)
+                data: bytes | None = connection.recv(_READ_BYTES)
             except BlockingIOError:
                 continue
-            except OSError:
-                data = b""
+            except OSError:  # its ranks fall silent with it
+                data = None
             heard = host.take(data, self.address) if data else None
             if heard is None:  # its ranks have left, or it is none of ours
                 self._selector.unregister(connection)
                 connection.close()
+                if data == b"":
+                    self._watch_no_more(host)
                 continue
-            self._watch.note((rank for rank in heard if rank > 0), now_s)
+            living = {rank for rank in heard if rank > 0}
+            host.ranks |= living
+            self._watch.note(living, now_s)
             self.ended.update(-rank for rank in heard if rank < 0)
+
+    def _watch_no_more(self, host: _Host) -> None:
+        """Watch the ranks of a host no longer whose process that tells of them was killed."""
+        told = sorted((host.ranks - self.ended).difference(self._here.ranks))
+        left = [rank for rank in told if self._watch.forget(rank)]
+        if left:
+            name = self._parent.hosts_and_gpus[left[0]][0]
+            self._warn(
+                f"the process on {name} that tells which ranks live there has ended before them: "
+                f"that {name} falls silent will not be noticed"
+            )
 
     def _accept(self) -> None:
         assert self._listening is not None
@@ -270,9 +285,10 @@ class Heartbeats:
 
 
 class _Host:
-    """What one host has said."""
+    """What one host has said, and of which ranks so far."""
 
     def __init__(self) -> None:
+        self.ranks: set[int] = set()
         self._received = b""
         self._is_known = False
 

@@ -104,6 +104,36 @@ def test_ranks_of_another_host_are_heard(sleepers: list[subprocess.Popen[bytes]]
     assert warned == []
 
 
+def test_ranks_are_not_lost_with_the_process_that_tells_of_them(
+    sleepers: list[subprocess.Popen[bytes]],
+) -> None:
+    warned: list[str] = []
+    rank0 = rank0_of({rank: process.pid for rank, process in enumerate(sleepers, 1)}, warned)
+    assert rank0.address is not None
+    address = rank0.address._replace(addresses=("127.0.0.1",))
+    helper = start_heartbeat(address, {1: sleepers[0].pid})
+
+    def look() -> bool:
+        assert not rank0.look(time.monotonic())
+        return bool(rank0._watch._heard_s)
+
+    wait_until(look)
+    helper.kill()
+    helper.wait()
+    wait_until(lambda: not look())
+    assert len(warned) == 1
+    assert "the process on there that tells which ranks live there has ended" in warned[0]
+    # Where the ranks themselves have ended they are silent, and it says so before it ends.
+    helper = start_heartbeat(address, {2: sleepers[1].pid})
+    wait_until(look)
+    sleepers[1].kill()
+    sleepers[1].wait()
+    assert helper.wait(10) == 0
+    wait_until(lambda: list(rank0.look(time.monotonic())) == [2])
+    assert len(warned) == 1
+    rank0.close(kills=False)
+
+
 def test_nobody_is_heard_without_the_token() -> None:
     rank0 = rank0_of({1: 2**22}, [])
     assert rank0.address is not None
