@@ -152,12 +152,12 @@ def run_rank0(
             directory = RunDirectory(run_dir)
         else:
             directory = RunDirectory.create(runs, plan.name, Path(plan.file), private=plan.private)
+        resumed = resumption(directory) if resumes else None
         recorder = Recorder(directory)
     except DielError:
         dismiss_all(parent)
         raise
     observer = observer_for(directory)
-    resumed = resumption(directory) if resumes else None
     driver = Driver(
         parent,
         recorder,

@@ -14,7 +14,7 @@ from diel.errors import CheckpointError, RunDirectoryError
 from diel.executive import rank0
 from diel.executive.driver import Driver
 from diel.run.directory import RunDirectory
-from diel.run.journal import JournalReader
+from diel.run.journal import JournalReader, JournalWriter
 
 ONE = """\
 [[module]]
@@ -82,3 +82,30 @@ def test_a_checkpoint_on_a_disk_that_fails_counts_as_one_that_cannot_be_read() -
     driver._tuple_client = lambda: SimpleNamespace(restore=restore)
     with pytest.raises(CheckpointError, match="No space left"):
         driver._restore_tuples()
+
+
+def test_a_run_that_cannot_go_on_lets_the_other_ranks_go(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    file = tmp_path / "w.toml"
+    file.write_text("")
+    directory = RunDirectory.create(tmp_path / "runs", "w", file)  # nobody has asked to resume it
+    plan: Any = SimpleNamespace(max_threads=1, pool=(), groups=[], needs={})
+    dismissed: list[object] = []
+    monkeypatch.setattr(rank0, "_checked", lambda *_: (plan, None))
+    monkeypatch.setattr(rank0, "set_thread_environment", lambda _: None)
+    monkeypatch.setattr(rank0, "assign_ranks", lambda *_: ([], None))
+    monkeypatch.setattr(rank0, "dismiss_all", dismissed.append)
+    parent: Any = SimpleNamespace(size=3)
+    with pytest.raises(RunDirectoryError, match="nobody has asked to resume"):
+        rank0.run_rank0(
+            parent,
+            str(file),
+            ranks=None,
+            runs=tmp_path,
+            run_dir=directory.path,
+            resumes=True,
+            observer_for=lambda _: rank0.NullObserver(),
+        )
+    assert dismissed == [parent]
+    JournalWriter(directory.journal).close()  # nobody keeps it locked
