@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import errno
 import json
 import os
@@ -241,7 +242,7 @@ class _LaunchedRun:
         self, plan: RunPlan, status: int, display: Display, signals: LauncherSignals
     ) -> int:
         """Start the ranks again as long as they die and may be; return mpiexec's last status."""
-        from diel.executive.restarts import Restarts, after_loss, is_lost
+        from diel.executive.restarts import Restarts, after_loss, is_lost, record_stop
         from diel.run.resuming import order_resumption
 
         directory, most = self._directory, self._options.restarts
@@ -257,7 +258,14 @@ class _LaunchedRun:
                 fits=self._why_not,
             )
             display.refresh()
-            if restart is None or self._is_asked_to_stop(signals):
+            if restart is None:
+                break
+            if self._is_asked_to_stop(signals):
+                with contextlib.suppress(FileNotFoundError):  # whoever concludes says so
+                    if signals.is_asked:
+                        signals.request_stop(directory)
+                    record_stop(directory, restart.number - 1)
+                display.refresh()
                 break
             order_resumption(directory, restart.number)
             plan = self._plan_for(restart.ranks)
@@ -305,11 +313,8 @@ class _LaunchedRun:
 
     def _is_asked_to_stop(self, signals: LauncherSignals) -> bool:
         """Whether a person has asked the run to stop; not a rank whose launcher has lost one."""
-        from diel.executive.signals import LOST_OR_ENDED
-
         directory = self._directory
-        is_asked = directory.stop_requested() and LOST_OR_ENDED not in directory.why_stop()
-        return signals.is_asked or is_asked
+        return signals.is_asked or (directory.stop_requested() and not directory.is_lost_or_ended())
 
     def _answers(self, started: RunStarted) -> dict[str, bool]:
         """Say of each host of a run whether it still answers; nothing if all ranks are here."""

@@ -39,8 +39,8 @@ from diel.executive.listener import Listener, StatusWriter, TimeTable
 from diel.executive.outside import OutsideSocket
 from diel.executive.plans import CopyPlan, GroupPlan
 from diel.executive.scheduler import Scheduler
-from diel.executive.signals import LOST_OR_ENDED
 from diel.exit_codes import FAILED
+from diel.run.directory import LOST_OR_ENDED
 from diel.run.fields import Record
 from diel.run.records import (
     CopyFinished,

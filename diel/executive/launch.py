@@ -18,7 +18,7 @@ from typing import Any, Final
 from diel.comm.devices import visible_gpus
 from diel.errors import LaunchError
 from diel.executive.placement.gpus import Node
-from diel.executive.signals import LOST_OR_ENDED, STOP_SIGNALS, before_time_limit, exit_code_after
+from diel.executive.signals import STOP_SIGNALS, before_time_limit, exit_code_after
 from diel.exit_codes import STOPPED
 from diel.frozen import Frozen
 from diel.loading.environment import shorten, thread_environment
@@ -416,7 +416,7 @@ class Launched:
                 if self._cannot_reach_spawned():
                     self._directory.request_stop(_SPAWNS)
                 if end_at_s is None and self._directory.stop_requested():
-                    is_loss = not has_asked and LOST_OR_ENDED in self._directory.why_stop()
+                    is_loss = not has_asked and self._directory.is_lost_or_ended()
                     end_at_s = now_s + (_AFTER_LOSS_S if is_loss else _POLITE_STOP_S)
                 if exit_code is not None and not after_end:
                     after_end = True

@@ -19,12 +19,12 @@ from typing import Final, TypeAlias
 
 from diel.errors import RunDirectoryError
 from diel.executive.losses import find_loss
-from diel.executive.signals import LOST_OR_ENDED
 from diel.exit_codes import BAD_INPUT
 from diel.frozen import Frozen
 from diel.run.directory import RunDirectory
+from diel.run.fields import Record
 from diel.run.journal import JournalWriter
-from diel.run.records import LOSSES, RunLost, RunStarted
+from diel.run.records import LOSSES, RunEnded, RunLost, RunStarted, StopOrdered
 from diel.run.view import RunView
 from diel.text import format_duration
 
@@ -113,8 +113,7 @@ def is_lost(view: RunView, directory: RunDirectory, launcher_status: int) -> boo
         return False
     if isinstance(view.failure, LOSSES):
         return True
-    was_told_to_end = directory.stop_requested() and LOST_OR_ENDED in directory.why_stop()
-    return view.failure is None and was_told_to_end
+    return view.failure is None and directory.is_lost_or_ended()
 
 
 class Restart(Frozen):
@@ -215,7 +214,28 @@ def _on_what_is_left(
     return restart.replace(ranks=sum(count for _, count in hosts), hosts=hosts)
 
 
-def _write(directory: RunDirectory, record: RunLost) -> None:
+def record_stop(directory: RunDirectory, restarts: int) -> None:
+    """Record that a run ends as somebody has asked, before it was started again.
+
+    Parameters
+    ----------
+    directory : RunDirectory
+    restarts : int
+        How often it had been started again by then.
+
+    Raises
+    ------
+    FileNotFoundError
+        If somebody has removed the folder.
+    RunDirectoryError
+        If another process still writes the journal.
+    """
+    stop = StopOrdered(reason=directory.why_stop())
+    ended = RunEnded(exit_code=directory.exit_code_of_stop(), restarts=restarts)
+    _write(directory, stop, ended)
+
+
+def _write(directory: RunDirectory, *records: Record) -> None:
     """Write to the journal, as soon as nobody else does."""
     deadline_s = time.monotonic() + _LOCK_S
     while True:
@@ -223,7 +243,8 @@ def _write(directory: RunDirectory, record: RunLost) -> None:
             raise FileNotFoundError(directory.journal)
         try:
             with JournalWriter(directory.journal) as journal:
-                journal.write(record)
+                for record in records:
+                    journal.write(record)
             return
         except RunDirectoryError as error:
             if time.monotonic() >= deadline_s:

@@ -15,12 +15,11 @@ from collections.abc import Callable
 from typing import Final
 
 from diel.exit_codes import NOT_FINISHED, STOPPED
+from diel.run.directory import LOST_OR_ENDED
 
 STOP_SIGNALS: Final = (signal.SIGTERM, signal.SIGUSR1, signal.SIGINT, signal.SIGHUP)
 _OF_BATCH_SCHEDULERS: Final = (signal.SIGTERM, signal.SIGUSR1)
 _PATIENCE_S: Final = 8.0
-LOST_OR_ENDED: Final = "somebody ends the job, or its launcher, having lost a rank"
-"""Why a run is asked to stop by a signal to a rank: under ``diel run`` it is the latter."""
 
 
 class StopSignals:

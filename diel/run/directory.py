@@ -48,6 +48,8 @@ from typing import IO, BinaryIO, Final
 from diel.errors import RunDirectoryError
 from diel.exit_codes import NOT_FINISHED, STOPPED
 
+LOST_OR_ENDED: Final = "somebody ends the job, or its launcher, having lost a rank"
+"""Why a run is asked to stop by a signal to a rank: under ``diel run`` it is the latter."""
 _STOP: Final = "a stop was asked for"
 _LONGEST_REASON: Final = 1000
 _WITHOUT_LINKS: Final = (errno.EPERM, errno.ENOTSUP, errno.ENOSYS, errno.EMLINK)
@@ -193,12 +195,22 @@ class RunDirectory:
             note.unlink(missing_ok=True)
 
     def recorded_bytes(self) -> int:
-        """Return how much sweeps have recorded: it grows with each trial, whoever is killed."""
+        """Return how much sweeps have recorded: it grows with each trial, whoever is killed.
+
+        The first line of a ledger, which says what was asked for, does not count.
+        """
         size_bytes = 0
         for ledger in self.path.glob("sweeps/*/trials.jsonl"):
-            with contextlib.suppress(OSError):
-                size_bytes += ledger.stat().st_size
+            with contextlib.suppress(OSError), open_regular(ledger) as file:
+                size_bytes += os.fstat(file.fileno()).st_size - len(file.readline())
         return size_bytes
+
+    def keep_states(self, names: Sequence[str]) -> None:
+        """Remove the states that modules have saved, but those of these names."""
+        with contextlib.suppress(FileNotFoundError):
+            for place in sorted(self.states.iterdir()):
+                if place.name not in names and place.is_file():
+                    place.unlink(missing_ok=True)
 
     def trace_part(self, rank: int) -> Path:
         """Return the file of what one rank did and when."""
@@ -226,7 +238,9 @@ class RunDirectory:
             return log.tell()
 
     def request_stop(self, why: str = _STOP, exit_code: int = STOPPED) -> None:
-        """Ask the run to stop; rank 0 looks for this now and then. The first request counts.
+        """Ask the run to stop; rank 0 looks for this now and then.
+
+        The first request counts; but one of a rank that had a signal gives way to any other.
 
         Parameters
         ----------
@@ -244,7 +258,10 @@ class RunDirectory:
         part = self.path / f"stop.{os.urandom(4).hex()}.part"
         try:
             part.write_text(json.dumps({"reason": why, "exit_code": exit_code}), encoding="utf-8")
-            _make_unless_there(part, self.stop_request)
+            if LOST_OR_ENDED not in why and self.is_lost_or_ended():
+                part.replace(self.stop_request)
+            else:
+                _make_unless_there(part, self.stop_request)
         finally:
             part.unlink(missing_ok=True)
 
@@ -278,6 +295,10 @@ class RunDirectory:
     def stop_requested(self) -> bool:
         """Whether somebody asked the run to stop."""
         return self.stop_request.exists()
+
+    def is_lost_or_ended(self) -> bool:
+        """Whether a rank has asked the run to stop since it had a signal, and nobody else has."""
+        return self.stop_requested() and LOST_OR_ENDED in self.why_stop()
 
     def request_more(self) -> None:
         """Ask a run that has finished to go on from its last checkpoint when it is resumed."""

@@ -21,6 +21,7 @@ from diel.frozen import Frozen
 from diel.run.directory import RunDirectory
 from diel.run.fields import Record
 from diel.run.journal import Damage, JournalReader, JournalWriter
+from diel.run.json_lines import locked_file
 from diel.run.records import (
     FORMAT,
     CheckpointSaved,
@@ -79,7 +80,7 @@ def order_resumption(directory: RunDirectory, restart: int = 0) -> Resumption | 
     Raises
     ------
     RunDirectoryError
-        If it is no run's directory, somebody writes there, its workflow file has changed, its
+        If it is no run's directory, somebody runs it, its workflow file has changed, its
         journal is damaged where it matters, or it holds links that would be written through.
     """
     past = _Past.read(directory)
@@ -88,8 +89,15 @@ def order_resumption(directory: RunDirectory, restart: int = 0) -> Resumption | 
     _check_unchanged(past.file, directory)
     directory.refuse_links()
     directory.logs.mkdir(exist_ok=True)
+    if not restart and directory.launcher_log.exists():
+        # Between two starts of its ranks nobody writes the journal, but their launcher is there.
+        with locked_file(directory.launcher_log):
+            pass
     with JournalWriter(directory.journal) as journal:
-        directory.withdraw_stop()
+        # A person's request that comes while ranks are started again is one to these.
+        if not restart or directory.is_lost_or_ended():
+            directory.withdraw_stop()
+        directory.keep_states(past.states)  # later ones do not go with the tuples
         directory.withdraw_more()
         directory.forget_crashes()  # of ranks that are started anew
         journal.write(

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import argparse
+import os
 import platform
+import signal
 from pathlib import Path
 
 import pytest
@@ -13,6 +15,7 @@ from diel.cli.display import PlainDisplay
 from diel.cli.run import _LaunchedRun
 from diel.executive.launch import LauncherSignals, Mpiexec
 from diel.executive.run_plan import RunPlan
+from diel.exit_codes import STOPPED
 from diel.loading.functions import check_options
 from diel.run.directory import RunDirectory
 from diel.run.journal import JournalWriter
@@ -32,6 +35,34 @@ printf '%s\\n' "$*" >>{told}
 test "$(wc -l <{told})" -gt 1 || echo "The PMIx server's listener thread failed to start."
 exit 1
 """
+
+
+def test_a_stop_that_comes_before_the_next_start_stops_the_run(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    draft = read_draft(workflow(tmp_path, ONE, m="def work(ctx): pass\n"))
+    checked = check_options(draft)
+    directory = RunDirectory.create(tmp_path / "runs", "w", tmp_path / "w.toml")
+    with JournalWriter(directory.journal) as journal:
+        journal.write(record("RunStarted", workflow="w", ranks=4, groups=["g"], host="here"))
+    options = argparse.Namespace(file=tmp_path / "w.toml", trace=False, restarts=1)
+    launcher = Mpiexec(tmp_path / "none", "Open MPI", allow_run_as_root=True)
+    run = _LaunchedRun(options, checked, draft, directory, launcher)
+
+    def press(_: object) -> dict[str, bool]:
+        os.kill(os.getpid(), signal.SIGINT)
+        return {}
+
+    monkeypatch.setattr(run, "_answers", press)
+    display = PlainDisplay(directory)
+    display.refresh()
+    with LauncherSignals() as signals:
+        run._restart_if_lost(RunPlan.of(checked, draft, 4), 1, display, signals)
+    assert display.conclude(1) == STOPPED
+    printed = capsys.readouterr()
+    assert "w was stopped after" in printed.out
+    assert f"to go on with it: diel run --resume {directory.path}" in printed.out
+    assert printed.err == ""
 
 
 def test_an_mpiexec_that_has_started_nothing_is_told_the_same_hosts_again(

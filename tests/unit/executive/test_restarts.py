@@ -11,8 +11,7 @@ from support import record
 
 from diel.executive.losses import find_loss
 from diel.executive.restarts import Restarts, after_loss, is_lost
-from diel.executive.signals import LOST_OR_ENDED
-from diel.run.directory import RunDirectory
+from diel.run.directory import LOST_OR_ENDED, RunDirectory
 from diel.run.journal import JournalReader
 from diel.run.records import RunLost
 from diel.run.view import RunView

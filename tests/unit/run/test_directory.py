@@ -12,7 +12,7 @@ import pytest
 
 from diel.errors import RunDirectoryError
 from diel.exit_codes import NOT_FINISHED, STOPPED
-from diel.run.directory import RunDirectory
+from diel.run.directory import LOST_OR_ENDED, RunDirectory
 
 
 @pytest.fixture
@@ -91,6 +91,32 @@ def test_a_stop_can_be_asked_for_more_than_once(tmp_path: Path, workflow: Path) 
     run.withdraw_stop()
     run.request_stop("no time is left", NOT_FINISHED)
     assert (run.why_stop(), run.exit_code_of_stop()) == ("no time is left", NOT_FINISHED)
+
+
+def test_a_rank_that_had_a_signal_gives_way_to_whoever_asks_for_a_stop(
+    tmp_path: Path, workflow: Path
+) -> None:
+    run = RunDirectory.create(tmp_path, "w", workflow)
+    assert not run.is_lost_or_ended()
+    run.request_stop(f"SIGTERM came: {LOST_OR_ENDED}", NOT_FINISHED)
+    run.request_stop(f"SIGINT came: {LOST_OR_ENDED}")
+    assert run.is_lost_or_ended()
+    assert run.exit_code_of_stop() == NOT_FINISHED
+    run.request_stop("enough")
+    run.request_stop(f"SIGTERM came: {LOST_OR_ENDED}", NOT_FINISHED)
+    assert (run.why_stop(), run.exit_code_of_stop()) == ("enough", STOPPED)
+    assert not run.is_lost_or_ended()
+
+
+def test_what_a_sweep_was_asked_is_nothing_that_it_has_recorded(
+    tmp_path: Path, workflow: Path
+) -> None:
+    run = RunDirectory.create(tmp_path, "w", workflow)
+    ledger = run.path / "sweeps" / "g.master" / "trials.jsonl"
+    ledger.parent.mkdir(parents=True)
+    for text, recorded in (("", 0), ('{"format"', 0), ('{"format": 1}\n', 0), ("{}\n{}\n", 3)):
+        ledger.write_text(text)
+        assert run.recorded_bytes() == recorded, text
 
 
 def test_a_stop_that_cannot_be_written_is_not_asked_for(tmp_path: Path, workflow: Path) -> None:

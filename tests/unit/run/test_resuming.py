@@ -9,8 +9,9 @@ import pytest
 from support import record
 
 from diel.errors import RunDirectoryError
-from diel.run.directory import RunDirectory
+from diel.run.directory import LOST_OR_ENDED, RunDirectory
 from diel.run.journal import JournalReader, JournalWriter
+from diel.run.json_lines import locked_file
 from diel.run.recorder import Recorder
 from diel.run.resuming import order_resumption, resumption
 from diel.run.view import RunView
@@ -55,6 +56,42 @@ def test_a_run_goes_on_from_its_last_checkpoint(directory: RunDirectory) -> None
     assert found.number == 2
     assert found == resumption(directory)
     assert not directory.stop_requested()
+
+
+def test_a_run_whose_launcher_starts_its_ranks_again_is_not_resumed_by_another(
+    directory: RunDirectory,
+) -> None:
+    write(directory, saved(1))
+    before = directory.journal.read_bytes()
+    with locked_file(directory.launcher_log):
+        with pytest.raises(RunDirectoryError, match="a run goes on there"):
+            order_resumption(directory)
+        assert directory.journal.read_bytes() == before
+        assert order_resumption(directory, restart=1) is not None
+
+
+def test_a_stop_that_is_asked_for_before_ranks_are_started_again_is_for_these(
+    directory: RunDirectory,
+) -> None:
+    write(directory, saved(1))
+    directory.request_stop(f"SIGTERM came: {LOST_OR_ENDED}")
+    order_resumption(directory, restart=1)
+    assert not directory.stop_requested()
+    directory.request_stop("enough")
+    order_resumption(directory, restart=2)
+    assert directory.why_stop() == "enough"
+
+
+def test_states_that_are_newer_than_the_tuples_are_removed(directory: RunDirectory) -> None:
+    names = ["m.0.0.a.0_1.zip", "m.0.0.a.0_2.zip", ".m.0.0.a.0_3.zip.part"]
+    directory.states.mkdir()
+    for name in names:
+        (directory.states / name).touch()
+    event, fields = saved(1)
+    write(directory, (event, {**fields, "states": names[:1]}))
+    found = order_resumption(directory)
+    assert found is not None
+    assert [file.name for file in directory.states.iterdir()] == list(found.states) == names[:1]
 
 
 def test_without_a_checkpoint_it_begins_at_the_beginning(directory: RunDirectory) -> None:
