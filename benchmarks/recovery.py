@@ -20,6 +20,9 @@ checkpoint_cost (%)
 ulfm_tuples_cost, ulfm_trials_cost (%)
     What ``on_rank_loss = "continue"`` takes where nobody dies, since mpiexec is told ``--with-ft
     ulfm``: of small puts and takes in a second, and of trials in a second that do nothing.
+replicas_small_cost, replicas_1MiB_cost (%)
+    What ``replicas = 1`` takes from one client of two servers, beside that: of puts and takes in a
+    second, of a number and of an array of 1 MiB.
 """
 
 from __future__ import annotations
@@ -67,7 +70,7 @@ TUPLES = """\
 [[module]]
 name = "user"
 function = "{script}:use_tuples"
-options = {{ seconds = {seconds}, mebibytes = {mebibytes} }}
+options = {{ seconds = {seconds}, mebibytes = {mebibytes}, value_bytes = {value_bytes} }}
 [[group]]
 name = "work"
 modules = ["user"]
@@ -88,15 +91,16 @@ def do_nothing(parameters: dict[str, Any], report: object) -> dict[str, float]:
 
 
 def use_tuples(ctx: Any) -> float:
-    """Module: fill the tuple space, then put and take small values; return how many a second."""
+    """Module: fill the tuple space, then put and take values; return how many a second."""
+    value = bytes(ctx.options["value_bytes"]) or 1.0
     for number in range(ctx.options["mebibytes"]):
         ctx.tuples.tput(("large", number), bytes(2**20))
     ctx.tuples.flush()
     count, end_s = 0, time.perf_counter() + ctx.options["seconds"]
     while time.perf_counter() < end_s:
         for _ in range(50):
-            ctx.tuples.tput("small", 1.0)
-            ctx.tuples.tget("small")
+            ctx.tuples.tput("value", value)
+            ctx.tuples.tget("value")
         count += 50
     ctx.tuples.collect(("large", ANY))
     return count / float(ctx.options["seconds"])
@@ -220,18 +224,30 @@ def restart_rows(python: str, kills: int, names: dict[str, str]) -> list[Result]
 
 
 def tuples_cost_percent(
-    settings: str, seconds: float, rounds: int, mebibytes: int = 0
+    settings: str,
+    seconds: float,
+    rounds: int,
+    mebibytes: int = 0,
+    *,
+    without: str = "",
+    value_bytes: int = 0,
 ) -> list[float]:
-    """Return by how many percent settings slow down a module that uses tuples all the time."""
+    """Return by how many percent settings slow down a module that uses tuples all the time.
+
+    They are compared with those of `without`.
+    """
     found = []
     with tempfile.TemporaryDirectory() as name:
         file = Path(name, "w.toml")
         for _ in range(rounds):
             rates = []
-            for chosen in ("", settings):
-                script = Path(__file__).resolve()
+            for chosen in (without, settings):
                 text = TUPLES.format(
-                    settings=chosen, script=script, seconds=seconds, mebibytes=mebibytes
+                    settings=chosen,
+                    script=Path(__file__).resolve(),
+                    seconds=seconds,
+                    mebibytes=mebibytes,
+                    value_bytes=value_bytes,
                 )
                 file.write_text(text)
                 ran = diel_run(file, Path(name))
@@ -272,11 +288,18 @@ def main() -> None:
         rows += restart_rows(options.mpich, kills, {"restart_s": "restart_mpich_s"})
     seconds, rounds = (3.0, 1) if options.quick else (10.0, 3)
     survives, saves = 'on_rank_loss = "continue"', 'checkpoint_every = "1 s"'
+    two = f"{survives}\n[tuple_space]\nservers = 2\n"
+    twins = f"{two}replicas = 1\n"
     trials = 20_000 if options.quick else 200_000
     for row, costs in (
         ("checkpoint_cost", tuples_cost_percent(saves, seconds, rounds, MEBIBYTES)),
         ("ulfm_tuples_cost", tuples_cost_percent(survives, seconds, rounds)),
         ("ulfm_trials_cost", trials_cost_percent(survives, trials, rounds)),
+        ("replicas_small_cost", tuples_cost_percent(twins, seconds, rounds, without=two)),
+        (
+            "replicas_1MiB_cost",
+            tuples_cost_percent(twins, seconds, rounds, without=two, value_bytes=2**20),
+        ),
     ):
         rows.append(Result(row, statistics.median(costs), None, "none", "%", None))
     report(rows, options.json)

@@ -367,7 +367,8 @@ def test_requests_go_to_the_tail_in_the_order_of_their_numbers() -> None:
     assert again == [0, 2, 0]  # the first put was in both stores before the answer
 
 
-def test_a_store_goes_by_the_clock_of_its_head() -> None:
+def chain() -> tuple[ReplicatedStores, ReplicatedStores, list[tuple[bytes, Payload]]]:
+    """Return the head and the tail of partition 0, and what they send each other."""
     sent: list[tuple[bytes, Payload]] = []
     head, tail = (
         ReplicatedStores(
@@ -375,10 +376,15 @@ def test_a_store_goes_by_the_clock_of_its_head() -> None:
         )
         for rank in SERVERS
     )
+    return head, tail, sent
+
+
+def test_a_store_goes_by_the_clock_of_its_head() -> None:
+    head, tail, sent = chain()
     client = SentMessages(SERVERS, SERVERS[::-1])
     message = client.add(0, pack_query(Operation.TAKE, 1, KEYS[0], timeout_s=10))
     assert head.handle(3, message, 1000.0) == ()
-    assert tail.handle(1, *[sent[0][0], 5.0]) == ()
+    assert tail.handle(1, sent[0][0], 5.0) == ()
     assert head.next_deadline_s() == 1010.0
     assert tail.next_deadline_s() == math.inf  # its head says when time is over
     tail.client_died(1, 7.0)
@@ -388,21 +394,53 @@ def test_a_store_goes_by_the_clock_of_its_head() -> None:
     assert (rank, unpack_reply(reply).status) == (3, Status.TIMEOUT)
 
 
+def put_message(client: SentMessages) -> bytes:
+    return client.add(0, pack_put(Operation.PUT, 0, 0, codec.BYTES, KEYS[0], b"", b"value")[0])
+
+
 def test_what_a_dead_head_has_sent_comes_after_what_its_client_sends_again() -> None:
-    sent: list[bytes] = []
-    head, tail = (
-        ReplicatedStores(
-            rank, SERVERS, SERVERS[::-1], lambda _: TupleStore(), lambda *out: sent.append(out[1])
-        )
-        for rank in SERVERS
-    )
+    head, tail, sent = chain()
     client = SentMessages(SERVERS, SERVERS[::-1])
-    client.add(0, pack_put(Operation.PUT, 0, 0, codec.BYTES, KEYS[0], b"", b"value")[0])
+    put_message(client)
     (again,) = client.fail_over({1})
     head.handle(3, again[1], 0.0)
     tail.handle(3, again[1], 0.0)
-    tail.handle(1, sent[0], 0.0)
+    tail.handle(1, sent[0][0], 0.0)
     assert tail.tuples_held == 1
+
+
+@pytest.mark.parametrize("hears_first", ["the server", "a client"])
+def test_the_claims_of_a_client_that_died_before_the_head_go_back(hears_first: str) -> None:
+    head, tail, sent = chain()
+    dead, living = (SentMessages(SERVERS, SERVERS[::-1]) for _ in range(2))
+    head.handle(3, put_message(dead), 0.0)
+    head.handle(3, dead.add(0, pack_query(Operation.CLAIM, 1, KEYS[0])), 0.0)
+    for message, payload in sent:
+        tail.handle(1, message, 0.0, payload)
+    tail.client_died(3, 1.0)
+    wait = living.add(0, pack_query(Operation.TAKE, 1, KEYS[0]))
+    head.handle(4, wait, 1.0)
+    tail.handle(1, sent[-1][0], 1.0)  # nobody has told the head yet
+    if hears_first == "the server":
+        replies = tail.client_died(1, 2.0)
+    else:
+        replies = tail.handle(4, living.add(0, pack_query(Operation.COUNT, 2, KEYS[0])), 2.0)
+    taken = unpack_reply(replies[0][1])
+    assert (replies[0][0], taken.request_id, taken.payload) == (4, 1, b"value")
+
+
+def test_a_head_sends_all_that_the_tail_may_not_have_sent() -> None:
+    head, _, _ = chain()
+    clients = [SentMessages(SERVERS, SERVERS[::-1]) for _ in range(3)]
+    for number, operation in enumerate((Operation.WATCH, Operation.READ)):
+        question = pack_query(operation, 1, KEYS[0])
+        assert not head.handle(3 + number, clients[number].add(0, question), 0.0)
+    assert not head.handle(5, put_message(clients[2]), 0.0)
+    assert [reply[0] for reply in head.client_died(2, 1.0)] == [3, 4]
+    assert not head.client_died(2, 1.0)
+    count = clients[2].add(0, pack_query(Operation.COUNT, 1, KEYS[0]))
+    ((_, answer, _),) = head.handle(5, count, 1.0)  # from now on by itself
+    assert unpack_reply(answer).number == 1
 
 
 def test_tails_are_on_other_hosts_where_there_are_some() -> None:
