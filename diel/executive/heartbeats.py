@@ -61,14 +61,17 @@ class SilenceWatch:
         self._listened_s = 0.0
         self._looked_s: float | None = None
         self._heard_s: dict[int, float] = {}
+        self._forgotten: set[int] = set()
 
     def note(self, ranks: Iterable[int], now_s: float) -> None:
         """Record that ranks have been heard of; from the first time on they are watched."""
         self._listen(now_s)
-        self._heard_s.update(dict.fromkeys(ranks, self._listened_s))
+        heard = set(ranks) - self._forgotten  # what has been said of these may come late
+        self._heard_s.update(dict.fromkeys(heard, self._listened_s))
 
     def forget(self, rank: int) -> bool:
         """Watch a rank no longer: it leaves. Return whether it was watched."""
+        self._forgotten.add(rank)
         return self._heard_s.pop(rank, None) is not None
 
     def silent(self, now_s: float) -> dict[int, float]:

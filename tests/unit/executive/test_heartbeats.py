@@ -36,7 +36,10 @@ def test_a_rank_is_lost_when_it_has_been_silent_for_long() -> None:
         assert watch.silent(now_s) == {}
     assert watch.silent(30) == {3: 30}
     watch.forget(3)
-    assert watch.silent(31) == {}
+    watch.note([3, 4], 30)  # said before it left, and read after
+    for now_s in range(31, 90):
+        watch.note([4], now_s)
+    assert watch.silent(90) == {}
 
 
 def test_time_in_which_nobody_listened_is_a_beat_at_most() -> None:
