@@ -126,9 +126,13 @@ def locked_file(path: str | os.PathLike[str]) -> Iterator[None]:
     Raises
     ------
     RunDirectoryError
-        If another process has locked it.
+        If another process has locked it, or it cannot be written.
     """
-    with open(path, "ab") as file:
+    try:
+        file = open(path, "ab")  # noqa: SIM115
+    except OSError as error:
+        raise RunDirectoryError(f"{os.fspath(path)} cannot be written: {error.strerror}") from error
+    with file:
         _wait_for_lock(file, path)
         yield
 
