@@ -90,13 +90,15 @@ def test_a_run_that_cannot_go_on_lets_the_other_ranks_go(
     file = tmp_path / "w.toml"
     file.write_text("")
     directory = RunDirectory.create(tmp_path / "runs", "w", file)  # nobody has asked to resume it
-    plan: Any = SimpleNamespace(max_threads=1, pool=(), groups=[], needs={})
+    plan: Any = SimpleNamespace(
+        max_threads=1, pool=(), groups=[], needs={}, replicas=0, server_ranks=(1,)
+    )
     dismissed: list[object] = []
     monkeypatch.setattr(rank0, "_checked", lambda *_: (plan, None))
     monkeypatch.setattr(rank0, "set_thread_environment", lambda _: None)
     monkeypatch.setattr(rank0, "assign_ranks", lambda *_: ([], None))
     monkeypatch.setattr(rank0, "dismiss_all", dismissed.append)
-    parent: Any = SimpleNamespace(size=3)
+    parent: Any = SimpleNamespace(size=3, hosts_and_gpus=[("here", ())] * 3)
     with pytest.raises(RunDirectoryError, match="nobody has asked to resume"):
         rank0.run_rank0(
             parent,
