@@ -51,6 +51,7 @@ servers = 2
 memory = "64 MiB"
 when_full = "raise"
 spill = true
+replicas = 1
 [[module]]
 name = "solver"
 function = "./hello.py:answer"
