@@ -16,7 +16,7 @@ def text_of(name: str) -> str:
     return (ROOT / name).read_text(encoding="utf-8")
 
 
-@pytest.mark.parametrize("name", ["containers/Dockerfile", "containers/diel.def"])
+@pytest.mark.parametrize("name", ["docs/containers/Dockerfile", "docs/containers/diel.def"])
 def test_a_container_is_installed_as_the_readme_and_ci_install(name: str) -> None:
     (line,) = re.findall(r"pip install.*", text_of(name))
     assert line.replace("--no-cache-dir ", "") == INSTALL
@@ -25,11 +25,11 @@ def test_a_container_is_installed_as_the_readme_and_ci_install(name: str) -> Non
 
 
 def test_the_definitions_can_be_read() -> None:
-    lines = [line for line in text_of("containers/Dockerfile").splitlines() if line]
+    lines = [line for line in text_of("docs/containers/Dockerfile").splitlines() if line]
     instructions = [line.split()[0] for line in lines if not line.startswith("#")]
     assert instructions[0] == "FROM"
     assert set(instructions) <= set(DOCKER)
-    definition = text_of("containers/diel.def")
+    definition = text_of("docs/containers/diel.def")
     header, *sections = re.split(r"^%", definition, flags=re.MULTILINE)
     assert dict(re.findall(r"^(\w+): (\S+)$", header, re.MULTILINE)).keys() == {"Bootstrap", "From"}
     assert {section.split()[0] for section in sections} <= set(APPTAINER)
