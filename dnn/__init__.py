@@ -20,7 +20,14 @@ if TYPE_CHECKING:
     from dnn.backend import *  # noqa: F403
     from dnn.backend.device import *  # noqa: F403
     from dnn.callbacks import *  # noqa: F403
-    from dnn.data import *  # noqa: F403
+    from dnn.data.augmentation import *  # noqa: F403
+    from dnn.data.batches import *  # noqa: F403
+    from dnn.data.dataset import *  # noqa: F403
+    from dnn.data.downloads import *  # noqa: F403
+    from dnn.data.images import *  # noqa: F403
+    from dnn.data.labels import *  # noqa: F403
+    from dnn.data.loading import *  # noqa: F403
+    from dnn.data.sequences import *  # noqa: F403
     from dnn.distributed import AsynchronousSGD as AsynchronousSGD
     from dnn.distributed import DataParallel as DataParallel
     from dnn.distributed import LocalSGD as LocalSGD
@@ -50,13 +57,19 @@ _PUBLIC = {
     "backend": "RoutineTable device_facts ops_for",
     "backend.device": "cuda_problem free_bytes free_memory limit_memory",
     "callbacks": "BestCheckpoint Callback Checkpoint EarlyStopping Epoch ProgressBar Pruning",
-    "data": """
-        Augmentation Crop Cutout Dataset Flip Images Normalise PixelMap Shift batches
-        class_weights download impute load_breast_cancer load_cifar10 load_cifar100
-        load_cleveland load_csv load_dataset load_digits load_fashion_mnist load_idx
-        load_image_folder load_mnist load_npz pad_sequences prefetch reading_options standardise
-        train_validation_split train_validation_test_split
+    "data.augmentation": "Augmentation Crop Cutout Flip Images Normalise PixelMap Shift",
+    "data.batches": "batches prefetch",
+    "data.dataset": """
+        Dataset impute standardise train_validation_split train_validation_test_split
     """,
+    "data.downloads": "download",
+    "data.images": "load_cifar10 load_cifar100 load_image_folder load_npz",
+    "data.labels": "class_weights",
+    "data.loading": """
+        load_breast_cancer load_cleveland load_csv load_dataset load_digits load_fashion_mnist
+        load_idx load_mnist reading_options
+    """,
+    "data.sequences": "pad_sequences",
     "distributed": "AsynchronousSGD DataParallel LocalSGD Mesh ParameterServer SimulatedWorkers",
     "ensemble": "Ensemble",
     "errors": """

@@ -30,7 +30,6 @@ import time
 from bisect import bisect_right
 from collections.abc import Callable, Container, Iterator, Mapping, Sequence
 from pathlib import Path
-from statistics import median
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -521,4 +520,4 @@ def _seconds(call: Callable[[], object], clock: Callable[[], float], times: int 
         began = clock()
         call()
         taken.append(clock() - began)
-    return median(taken)
+    return float(np.median(taken))

@@ -16,10 +16,9 @@ from __future__ import annotations
 import math
 from collections import deque
 from collections.abc import Iterator, Sequence
-from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass
 from functools import lru_cache
-from typing import Any, Final, Literal
+from typing import TYPE_CHECKING, Any, Final, Literal
 
 import numpy as np
 import numpy.typing as npt
@@ -35,6 +34,9 @@ from dnn.errors import (
     unknown_name,
 )
 from dnn.seeds import stream
+
+if TYPE_CHECKING:
+    from concurrent.futures import Future
 
 __all__ = ["Augmentation", "Crop", "Cutout", "Flip", "Images", "Normalise", "PixelMap", "Shift"]
 
@@ -381,6 +383,8 @@ class Images:
         array of float32, shape (batch, channels, height, width)
             Behind an axis of K networks, if the order has one. Each is a new array.
         """
+        from concurrent.futures import ThreadPoolExecutor
+
         keys = np.array([_key(seed) for seed in seeds], np.uint64)
         starts = iter(range(0, order.shape[-1], batch_size))
         ready: deque[Future[Array]] = deque()

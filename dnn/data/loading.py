@@ -36,11 +36,10 @@ from dnn.errors import (
     MissingDependencyError,
     unknown_name,
 )
-from dnn.table import Table, read_csv
+from dnn.table import read_csv
 
 __all__ = [
     "DATASETS",
-    "Table",
     "load_breast_cancer",
     "load_cleveland",
     "load_csv",
@@ -49,7 +48,6 @@ __all__ = [
     "load_fashion_mnist",
     "load_idx",
     "load_mnist",
-    "read_csv",
     "reading_options",
 ]
 

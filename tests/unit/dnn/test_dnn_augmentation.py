@@ -6,8 +6,10 @@ import numpy as np
 import pytest
 
 import dnn
+from dnn import Crop, Cutout, Flip, Images, Normalise, Shift
 from dnn.backend import ops_for
-from dnn.data import Crop, Cutout, Flip, Images, Normalise, Shift, augmentation
+from dnn.data import augmentation
+from dnn.data.dataset import split_rows
 from dnn.errors import ConfigurationError, DataError, ShapeError
 
 
@@ -216,7 +218,7 @@ def test_a_share_for_validation_is_not_augmented():
     model, plain = network(3), network(3)
     history = model.fit(images, y, validation=0.25, epochs=1, progress=False)
     assert len(history.validation) == 1
-    kept, out = dnn.data.split_rows(60, y, 0.25, 3)
+    kept, out = split_rows(60, y, 0.25, 3)
     pair = (Images(pixels[out]), y[out])
     other = plain.fit(images.take(kept), y[kept], validation=pair, epochs=1, progress=False)
     assert (other.loss, other.validation) == (history.loss, history.validation)

@@ -20,6 +20,7 @@ from dnn import (
     Pruning,
     mlp,
 )
+from dnn.data.dataset import split_rows
 from dnn.errors import ConfigurationError, DataError, MissingDependencyError
 
 
@@ -257,7 +258,7 @@ def test_a_share_of_the_samples_validates():
     history = model.fit(x, y, validation=0.2, epochs=3, batch_size=8)
     assert len(history.validation) == 3
     assert history.steps == 3 * 9  # 72 rows remain
-    kept, held_out = dnn.data.split_rows(90, y, 0.2, 0)
+    kept, held_out = split_rows(90, y, 0.2, 0)
     apart = network()
     expected = apart.fit(
         x[kept], y[kept], validation=(x[held_out], y[held_out]), epochs=3, batch_size=8

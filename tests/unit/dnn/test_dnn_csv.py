@@ -3,8 +3,9 @@
 import numpy as np
 import pytest
 
-from dnn import data
+import dnn
 from dnn.errors import DataError, LabelError
+from dnn.table import read_csv
 
 
 def written(folder, text):
@@ -15,10 +16,10 @@ def written(folder, text):
 
 def test_a_table_with_names(tmp_path):
     path = written(tmp_path, "age, weight ,sick\n63,70.5,1\n\n41,-1e2,0\n")
-    table = data.read_csv(path)
+    table = read_csv(path)
     assert table.columns == ("age", "weight", "sick")
     np.testing.assert_array_equal(table.values, [[63, 70.5, 1], [41, -100, 0]])
-    loaded = data.load_csv(path)
+    loaded = dnn.load_csv(path)
     assert (loaded.name, loaded.classes) == ("table", 2)
     np.testing.assert_array_equal(loaded.x, [[63, 70.5], [41, -100]])
     assert loaded.y.tolist() == [1, 0]
@@ -26,34 +27,34 @@ def test_a_table_with_names(tmp_path):
 
 @pytest.mark.parametrize("text", ["1,2\n3,4\n", "1,2\r\n3,4", "\ufeff1,2\n3,4\n", '"1","2"\n3,4\n'])
 def test_a_table_without_names(tmp_path, text):
-    table = data.read_csv(written(tmp_path, text))
+    table = read_csv(written(tmp_path, text))
     assert table.columns == ("1", "2")
     np.testing.assert_array_equal(table.values, [[1, 2], [3, 4]])
 
 
 def test_the_first_row_as_one_says(tmp_path):
     path = written(tmp_path, "2020,2021\n1,2\n")
-    assert data.read_csv(path, header=True).columns == ("2020", "2021")
-    assert len(data.read_csv(path).values) == 2
+    assert read_csv(path, header=True).columns == ("2020", "2021")
+    assert len(read_csv(path).values) == 2
     path = written(tmp_path, "a,b\n1,2\n")
     with pytest.raises(DataError, match=r"line 1, column '1': 'a' is no number"):
-        data.read_csv(path, header=False)
+        read_csv(path, header=False)
 
 
 def test_other_delimiters(tmp_path):
-    table = data.read_csv(written(tmp_path, "1;2\n3;4\n"), delimiter=";")
+    table = read_csv(written(tmp_path, "1;2\n3;4\n"), delimiter=";")
     np.testing.assert_array_equal(table.values, [[1, 2], [3, 4]])
 
 
 def test_marked_cells_are_missing(tmp_path):
     path = written(tmp_path, "a,b,c\n1,?,0\n,5,1\n")
-    table = data.read_csv(path, missing=["", "?"])
+    table = read_csv(path, missing=["", "?"])
     np.testing.assert_array_equal(table.values, [[1, np.nan, 0], [np.nan, 5, 1]])
-    loaded = data.load_csv(path, missing=["", "?"])
-    (filled,) = data.impute(loaded)
+    loaded = dnn.load_csv(path, missing=["", "?"])
+    (filled,) = dnn.impute(loaded)
     np.testing.assert_array_equal(filled.x, [[1, 5], [1, 5]])
     with pytest.raises(DataError, match=r"line 3, column 'a': the cell is empty"):
-        data.read_csv(path, missing="?")
+        read_csv(path, missing="?")
 
 
 @pytest.mark.parametrize(
@@ -73,38 +74,38 @@ def test_marked_cells_are_missing(tmp_path):
 def test_a_csv_with_a_hole_a_text_or_a_ragged_row(tmp_path, row, message):
     path = written(tmp_path, f"a,b,c\n1,2,3\n{row}\n")
     with pytest.raises(DataError, match=message):
-        data.read_csv(path)
+        read_csv(path)
     if "cannot" not in message:
         with pytest.raises(DataError, match=message):
-            data.read_csv(path, missing="?")  # other marks excuse nothing
+            read_csv(path, missing="?")  # other marks excuse nothing
 
 
 def test_files_without_rows(tmp_path):
     for text, message in [("", "no rows"), ("\n\n", "no rows"), ("a,b\n", "no rows below")]:
         with pytest.raises(DataError, match=message):
-            data.read_csv(written(tmp_path, text))
+            read_csv(written(tmp_path, text))
     with pytest.raises(DataError, match="nowhere"):
-        data.read_csv(tmp_path / "nowhere")
+        read_csv(tmp_path / "nowhere")
     (tmp_path / "table.csv").write_bytes(b"\xff\xfe1,2\n")
     with pytest.raises(DataError, match="cannot be read"):
-        data.read_csv(tmp_path / "table.csv")
+        read_csv(tmp_path / "table.csv")
 
 
 def test_the_column_of_the_labels(tmp_path):
     path = written(tmp_path, "kind,a,b\n2,1,0.5\n0,3,0.25\n")
     for label in ("kind", 0, -3):
-        loaded = data.load_csv(path, label)
+        loaded = dnn.load_csv(path, label)
         assert loaded.y.tolist() == [2, 0]
         assert loaded.classes == 3
         np.testing.assert_array_equal(loaded.x, [[1, 0.5], [3, 0.25]])
     for label in ("kin", 3, -4):
         with pytest.raises(DataError, match="no column"):
-            data.load_csv(path, label)
+            dnn.load_csv(path, label)
 
 
 @pytest.mark.parametrize("label", ["0.5", "-1"])
 def test_labels_that_are_no_integers_from_0(tmp_path, label):
     path = written(tmp_path, f"a,kind\n1,0\n2,{label}\n")
     with pytest.raises(LabelError, match=rf"{label} in row 1 of column 'kind'") as caught:
-        data.load_csv(path)
+        dnn.load_csv(path)
     assert caught.value.row == 1

@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 from support import DATA
 
-from dnn import data
+import dnn
 from dnn.data import downloads
 from dnn.errors import ConfigurationError, DataError
 
@@ -104,15 +104,15 @@ def test_a_download_is_whole_and_done_once(server, tmp_path):
     def progress(*given):
         seen.append(given)
 
-    assert data.download("made", folder, mirror=server.url, progress=progress) == folder
+    assert dnn.download("made", folder, mirror=server.url, progress=progress) == folder
     assert files_in(folder) == dict.fromkeys(NAMES, CONTENT)
     assert seen[-1] == (NAMES[1], len(CONTENT), len(CONTENT))
     assert next(done for name, done, _ in seen if name == NAMES[0]) < len(CONTENT)
     assert len(server.log) == 2
-    data.download("made", folder, mirror=server.url)
+    dnn.download("made", folder, mirror=server.url)
     assert len(server.log) == 2  # what is there and right stays
     (folder / NAMES[0]).write_bytes(b"something else")
-    data.download("made", folder, mirror=f"{server.url}/")
+    dnn.download("made", folder, mirror=f"{server.url}/")
     assert files_in(folder) == dict.fromkeys(NAMES, CONTENT)
 
 
@@ -122,9 +122,9 @@ def test_a_download_goes_on_where_it_stopped(server, tmp_path, takes_ranges):
     with pytest.raises(
         DataError, match=r"lost after 150000 of 200000 bytes \(the next call goes on"
     ):
-        data.download("made", tmp_path, mirror=server.url)
+        dnn.download("made", tmp_path, mirror=server.url)
     assert files_in(tmp_path) == {f".{NAMES[0]}.part": CONTENT[:150_000]}
-    data.download("made", tmp_path, mirror=server.url)
+    dnn.download("made", tmp_path, mirror=server.url)
     assert server.log[1] == (NAMES[0], "bytes=150000-")
     assert files_in(tmp_path) == dict.fromkeys(NAMES, CONTENT)
 
@@ -135,27 +135,27 @@ def test_a_wrong_checksum_keeps_nothing(server, tmp_path):
     for content in (bytes(wrong), CONTENT + b"more"):
         server.content = content
         with pytest.raises(DataError, match=r"first\.gz: its SHA-256 is \w{64}, not \w{64}"):
-            data.download("made", tmp_path, mirror=server.url)
+            dnn.download("made", tmp_path, mirror=server.url)
         assert files_in(tmp_path) == {}
     server.content = CONTENT
     # A part of another file: found out at the end, and the next call begins anew.
     (tmp_path / f".{NAMES[0]}.part").write_bytes(b"x" * 1000)
     with pytest.raises(DataError, match="SHA-256"):
-        data.download("made", tmp_path, mirror=server.url)
+        dnn.download("made", tmp_path, mirror=server.url)
     (tmp_path / f".{NAMES[0]}.part").write_bytes(b"x" * 300_000)
-    data.download("made", tmp_path, mirror=server.url)
+    dnn.download("made", tmp_path, mirror=server.url)
     assert files_in(tmp_path) == dict.fromkeys(NAMES, CONTENT)
 
 
 def test_time_limits(server, tmp_path):
     server.silent_after = 50_000
     with pytest.raises(DataError, match=r"first\.gz: .*timed out"):
-        data.download("made", tmp_path, mirror=server.url, timeout_s=0.2)
+        dnn.download("made", tmp_path, mirror=server.url, timeout_s=0.2)
     server.silent_after, server.pause_s = None, 0.03
     with pytest.raises(DataError, match="time_limit_s is over"):
-        data.download("made", tmp_path, mirror=server.url, time_limit_s=0.1)
+        dnn.download("made", tmp_path, mirror=server.url, time_limit_s=0.1)
     server.pause_s = 0.0
-    data.download("made", tmp_path, mirror=server.url)
+    dnn.download("made", tmp_path, mirror=server.url)
     assert files_in(tmp_path) == dict.fromkeys(NAMES, CONTENT)
 
 
@@ -163,26 +163,26 @@ def test_the_time_limit_is_kept_where_bytes_come_one_by_one(server, tmp_path):
     server.piece, server.pause_s = 100, 0.01  # a whole chunk takes more than 6 s
     begin_s = time.monotonic()
     with pytest.raises(DataError, match="time_limit_s is over"):
-        data.download("made", tmp_path, mirror=server.url, time_limit_s=0.2)
+        dnn.download("made", tmp_path, mirror=server.url, time_limit_s=0.2)
     assert time.monotonic() - begin_s < 3
     server.silent_after = 0
     with pytest.raises(DataError, match="time_limit_s is over"):
-        data.download("made", tmp_path, mirror=server.url, time_limit_s=0.2)
+        dnn.download("made", tmp_path, mirror=server.url, time_limit_s=0.2)
     assert time.monotonic() - begin_s < 6
 
 
 def test_a_server_that_is_not_there_or_has_no_such_file(server, tmp_path, monkeypatch):
     with pytest.raises(DataError, match=r"127\.0\.0\.1:9/first\.gz: .*refused"):
-        data.download("made", tmp_path / "set")
+        dnn.download("made", tmp_path / "set")
     files = (downloads._File("third.gz", 1, "0" * 64),)
     monkeypatch.setitem(downloads.SOURCES, "made", downloads._Source(server.url + "/", files))
     with pytest.raises(DataError, match=r"third\.gz: the server answers 404"):
-        data.download("made", tmp_path / "set")
+        dnn.download("made", tmp_path / "set")
     assert files_in(tmp_path / "set") == {}
     blocked = tmp_path / "file"
     blocked.write_text("no folder")
     with pytest.raises(DataError, match="file"):
-        data.download("made", blocked)
+        dnn.download("made", blocked)
 
 
 def test_one_process_at_a_time(server, tmp_path):
@@ -190,18 +190,18 @@ def test_one_process_at_a_time(server, tmp_path):
     with (tmp_path / f".{NAMES[0]}.part").open("ab") as file:
         fcntl.flock(file, fcntl.LOCK_EX)
         with pytest.raises(DataError, match="another process is downloading this file"):
-            data.download("made", tmp_path, mirror=server.url)
-    data.download("made", tmp_path, mirror=server.url)
+            dnn.download("made", tmp_path, mirror=server.url)
+    dnn.download("made", tmp_path, mirror=server.url)
 
 
 def test_what_is_wrong_with_a_call(tmp_path):
     with pytest.raises(ConfigurationError, match=r"unknown data set to download 'mnits'.*'mnist'"):
-        data.download("mnits", tmp_path)
+        dnn.download("mnits", tmp_path)
     with pytest.raises(ConfigurationError, match="timeout_s must be above 0"):
-        data.download("mnist", tmp_path, timeout_s=0)
+        dnn.download("mnist", tmp_path, timeout_s=0)
     for mirror in ("ftp://a/b", "/etc", "file:///etc"):
         with pytest.raises(ConfigurationError, match="the URL of a folder, http or https"):
-            data.download("mnist", tmp_path, mirror=mirror)
+            dnn.download("mnist", tmp_path, mirror=mirror)
     assert not [*tmp_path.iterdir()]
 
 

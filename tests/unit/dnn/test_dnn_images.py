@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 from support import DATA
 
-from dnn import data
+import dnn
 from dnn.data import images
 from dnn.errors import (
     ConfigurationError,
@@ -55,14 +55,14 @@ def test_cifar10_from_a_folder_and_from_an_archive(tmp_path):
     write_archive(archive, tmp_path / "cifar-10-batches-bin", CIFAR10, "../../elsewhere/")
     expected = np.concatenate(parts[:5])
     for path in (tmp_path, tmp_path / "cifar-10-batches-bin", archive, archive.parent):
-        train, test = data.load_cifar10(path)
+        train, test = dnn.load_cifar10(path)
         assert (train.x.dtype, train.images.shape) == (np.uint8, (20, 3, 32, 32))
         np.testing.assert_array_equal(train.x, expected[:, 1:])
         np.testing.assert_array_equal(train.y, expected[:, 0])
         np.testing.assert_array_equal(test.x, parts[5][:, 1:])
         assert test.class_names[3] == "cat"
         assert repr(train) == "Dataset('cifar10': 20 images of 3 x 32 x 32, 10 classes)"
-        np.testing.assert_array_equal(data.load_dataset("cifar10", path).x, train.x)
+        np.testing.assert_array_equal(dnn.load_dataset("cifar10", path).x, train.x)
     assert {path.name for path in tmp_path.iterdir()} == {"archives", "cifar-10-batches-bin"}
 
 
@@ -72,7 +72,7 @@ def test_cifar10s_own_records(tmp_path):
         pytest.skip("there is no cifar10/data_batch_1.first200.bin in the folder DIEL_DATA")
     for name in CIFAR10:
         (tmp_path / name).write_bytes(source.read_bytes())
-    train, test = data.load_cifar10(tmp_path)
+    train, test = dnn.load_cifar10(tmp_path)
     assert (len(train), len(test)) == (1000, 200)
     assert test.y[:5].tolist() == [6, 9, 9, 4, 1]  # frog, truck, truck, deer, automobile
     assert test.images[0, :, 0, 0].tolist() == [59, 62, 63]  # red, green, blue of the corner
@@ -82,16 +82,16 @@ def test_cifar100_has_fine_and_coarse_labels(tmp_path):
     parts = [cifar(6, 2, seed, 100) for seed in range(2)]
     for name, records in zip(("train.bin", "test.bin"), parts, strict=True):
         (tmp_path / name).write_bytes(records.tobytes())
-    fine, test = data.load_cifar100(tmp_path)
-    coarse, _ = data.load_cifar100(tmp_path, "coarse")
+    fine, test = dnn.load_cifar100(tmp_path)
+    coarse, _ = dnn.load_cifar100(tmp_path, "coarse")
     assert (fine.classes, coarse.classes, len(test)) == (100, 20, 6)
     assert fine.y.tolist() == parts[0][:, 1].tolist()
     assert coarse.y.tolist() == parts[0][:, 0].tolist()
     np.testing.assert_array_equal(fine.x, parts[0][:, 2:])
     assert isinstance(fine.x, np.memmap)  # what is not looked at is not read
-    assert data.load_dataset("cifar100", tmp_path, labels="coarse").classes == 20
+    assert dnn.load_dataset("cifar100", tmp_path, labels="coarse").classes == 20
     with pytest.raises(ConfigurationError, match="unknown labels 'rough'"):
-        data.load_cifar100(tmp_path, "rough")
+        dnn.load_cifar100(tmp_path, "rough")
 
 
 def test_damaged_cifar(tmp_path):
@@ -103,30 +103,30 @@ def test_damaged_cifar(tmp_path):
     for cut in (len(raw) // 2, len(raw) - 20, 30):
         path.write_bytes(raw[:cut])
         with pytest.raises(DataError, match=r"a\.tar\.gz: truncated or damaged archive"):
-            data.load_cifar10(path)
+            dnn.load_cifar10(path)
     path.write_bytes(raw[:1000] + bytes(1000) + raw[2000:])
     with pytest.raises(DataError, match="truncated or damaged archive"):
-        data.load_cifar10(path)
+        dnn.load_cifar10(path)
     write_archive(path, folder, CIFAR10[1:])
     with pytest.raises(DataError, match=r"data_batch_1\.bin is not in the archive"):
-        data.load_cifar10(path)
+        dnn.load_cifar10(path)
     with pytest.raises(DataError, match=r"neither data_batch_1\.bin nor .*dnn\.download"):
-        data.load_cifar10(tmp_path)
+        dnn.load_cifar10(tmp_path)
     with pytest.raises(DataError, match="no such file"):
-        data.load_cifar10(tmp_path / "nowhere")
+        dnn.load_cifar10(tmp_path / "nowhere")
     third = folder / CIFAR10[2]
     third.write_bytes(third.read_bytes()[:-1])
     with pytest.raises(DataError, match=r"data_batch_3\.bin is truncated: 12291 bytes"):
-        data.load_cifar10(folder)
+        dnn.load_cifar10(folder)
     third.write_bytes(b"")
     with pytest.raises(DataError, match=r"data_batch_3\.bin: cannot be read"):
-        data.load_cifar10(folder)
+        dnn.load_cifar10(folder)
     third.write_bytes(b"\x0a" + bytes(3072))
     with pytest.raises(LabelError, match="label 10 in row 8"):
-        data.load_cifar10(folder)
+        dnn.load_cifar10(folder)
     third.unlink()
     with pytest.raises(DataError, match=r"data_batch_3\.bin: cannot be read"):
-        data.load_cifar10(folder)
+        dnn.load_cifar10(folder)
 
 
 def stated(name, size, sparse_size=None):
@@ -152,7 +152,7 @@ def test_what_an_archive_states_is_not_taken_unseen(tmp_path):
     ]:
         path.write_bytes(head + bytes(1024))
         with pytest.raises(DataError, match=message):
-            data.load_cifar10(path)
+            dnn.load_cifar10(path)
 
 
 def write_images(folder, shapes):
@@ -172,23 +172,23 @@ def test_a_folder_of_classes(tmp_path):
     shapes = [("dog", (4, 6, 3)), ("cat", (4, 6, 3)), ("dog", (4, 6)), ("emu", (4, 6, 3))]
     written = write_images(tmp_path, shapes)
     (tmp_path / "cat" / "notes.txt").write_text("no image")
-    loaded = data.load_image_folder(tmp_path)
+    loaded = dnn.load_image_folder(tmp_path)
     assert loaded.class_names == ("cat", "dog", "emu")
     assert loaded.y.tolist() == [0, 1, 1, 2]
     assert (loaded.images.dtype, loaded.images.shape) == (np.uint8, (4, 3, 4, 6))
     np.testing.assert_array_equal(loaded.images[1], written[0].transpose(2, 0, 1))
     np.testing.assert_array_equal(loaded.images[2], np.stack([written[2]] * 3))  # grey as colour
-    grey = data.load_dataset("image_folder", tmp_path, grey=True)
+    grey = dnn.load_dataset("image_folder", tmp_path, grey=True)
     assert grey.image_shape == (1, 4, 6)
     np.testing.assert_array_equal(grey.images[2, 0], written[2])
-    assert data.load_image_folder(tmp_path, (8, 9)).image_shape == (3, 8, 9)
+    assert dnn.load_image_folder(tmp_path, (8, 9)).image_shape == (3, 8, 9)
 
 
 def test_large_sets_of_images_lie_in_a_file(tmp_path, monkeypatch):
     write_images(tmp_path, [("cat", (4, 6, 3)), ("dog", (4, 6, 3))])
-    expected = data.load_image_folder(tmp_path)
+    expected = dnn.load_image_folder(tmp_path)
     monkeypatch.setattr(images, "_IN_MEMORY", 10)
-    loaded = data.load_image_folder(tmp_path)
+    loaded = dnn.load_image_folder(tmp_path)
     assert isinstance(loaded.x, np.memmap)
     np.testing.assert_array_equal(loaded.x, expected.x)
 
@@ -197,45 +197,45 @@ def test_folders_that_are_wrong(tmp_path, monkeypatch):
     written = tmp_path / "set"
     write_images(written, [("cat", (4, 6, 3)), ("dog", (4, 6, 3)), ("dog", (5, 6, 3))])
     with pytest.raises(DataError, match=r"2\.png: the image is 5 x 6, and the others are 4 x 6"):
-        data.load_image_folder(written)
+        dnn.load_image_folder(written)
     broken = written / "dog" / "2.png"
     broken.write_bytes(broken.read_bytes()[:60])
     with pytest.raises(DataError, match=r"2\.png: cannot be read as an image"):
-        data.load_image_folder(written)
+        dnn.load_image_folder(written)
     broken.write_bytes(b"no image at all")
     with pytest.raises(DataError, match=r"2\.png: cannot be read as an image"):
-        data.load_image_folder(written, (4, 6))
+        dnn.load_image_folder(written, (4, 6))
     broken.unlink()
     outside = tmp_path / "outside.png"
     (written / "dog" / "1.png").rename(outside)
     (written / "dog" / "link.png").symlink_to(outside)
     with pytest.raises(DataError, match=r"link\.png: a link to .*outside\.png, outside of"):
-        data.load_image_folder(written)
+        dnn.load_image_folder(written)
     (written / "dog" / "link.png").unlink()
     with pytest.raises(DataError, match="dog: no images of this class"):
-        data.load_image_folder(written)
+        dnn.load_image_folder(written)
     with pytest.raises(DataError, match="no folder of a class"):
-        data.load_image_folder(written / "cat")
+        dnn.load_image_folder(written / "cat")
     with pytest.raises(DataError, match="no such folder"):
-        data.load_image_folder(tmp_path / "nowhere")
+        dnn.load_image_folder(tmp_path / "nowhere")
     monkeypatch.setitem(__import__("sys").modules, "PIL.Image", None)
     with pytest.raises(MissingDependencyError, match=r'pip install "diel\[images\]"'):
-        data.load_image_folder(written)
+        dnn.load_image_folder(written)
 
 
 def test_sizes_of_images_that_are_wrong(tmp_path):
     write_images(tmp_path, [("cat", (4, 6, 3)), ("dog", (5, 6, 3))])
-    assert data.load_image_folder(tmp_path, 3).image_shape == (3, 3, 3)
+    assert dnn.load_image_folder(tmp_path, 3).image_shape == (3, 3, 3)
     for size in ((0, 0), [-1, 4], 0, (4,), "44", (4.5, 4), True):
         with pytest.raises(ConfigurationError, match="size"):
-            data.load_image_folder(tmp_path, size)
+            dnn.load_image_folder(tmp_path, size)
 
 
 def test_what_is_no_file_of_an_image(tmp_path, monkeypatch):
     write_images(tmp_path, [("cat", (4, 6, 3))])
     os.mkfifo(tmp_path / "cat" / "a.png")
     with pytest.raises(DataError, match=r"a\.png: is no file"):
-        data.load_image_folder(tmp_path)
+        dnn.load_image_folder(tmp_path)
     (tmp_path / "cat" / "a.png").unlink()
     listed = Path.iterdir
 
@@ -246,7 +246,7 @@ def test_what_is_no_file_of_an_image(tmp_path, monkeypatch):
 
     monkeypatch.setattr(Path, "iterdir", refuse)
     with pytest.raises(DataError, match="cat: cannot be read: Permission denied"):
-        data.load_image_folder(tmp_path)
+        dnn.load_image_folder(tmp_path)
 
 
 def test_an_interrupt_ends_the_reading_of_images(tmp_path, monkeypatch):
@@ -265,7 +265,7 @@ def test_an_interrupt_ends_the_reading_of_images(tmp_path, monkeypatch):
 
     monkeypatch.setattr(images, "_decoded", interrupted)
     with pytest.raises(KeyboardInterrupt):
-        data.load_image_folder(tmp_path)
+        dnn.load_image_folder(tmp_path)
     assert len(read) < 90
 
 
@@ -279,64 +279,64 @@ def test_npz(tmp_path):
         (np.stack([pixels] * 3, axis=3), (3, 8, 6), np.stack([pixels] * 3, axis=1)),
     ]:
         np.savez(path, x_train=samples, y_train=np.arange(5)[:, None] % 3)
-        loaded = data.load_npz(path)
+        loaded = dnn.load_npz(path)
         assert (loaded.image_shape, loaded.classes, loaded.name) == (shape, 3, "made")
         np.testing.assert_array_equal(loaded.images, expected)
     np.savez_compressed(path, a=np.ones((5, 2)), b=np.arange(5))
-    loaded = data.load_dataset("npz", path, x="a", y="b")
+    loaded = dnn.load_dataset("npz", path, x="a", y="b")
     assert (loaded.x.shape, loaded.image_shape, loaded.standardise_by) == ((5, 2), None, "columns")
     with pytest.raises(DataError, match="the samples are rows of 2 numbers"):
         _ = loaded.images
     with pytest.raises(DataError, match=r"no array 'x' \(there are: a, b\)"):
-        data.load_npz(path)
+        dnn.load_npz(path)
 
 
 def test_npz_of_sequences(tmp_path):
     path, x = tmp_path / "made.npz", np.arange(24.0).reshape(2, 4, 3)
     np.savez(path, x=x, y=[0, 1], ends=[4, 2])
-    loaded = data.load_npz(path, lengths="ends")
+    loaded = dnn.load_npz(path, lengths="ends")
     assert loaded.sequence_shape == (4, 3)
     assert loaded.standardise_by == "none"
     assert "2 sequences of 4 x 3" in repr(loaded)
     samples = loaded.x.reshape(2, 5, 3)
-    assert np.array_equal(samples, data.pad_sequences(x, 4, [4, 2]))
+    assert np.array_equal(samples, dnn.pad_sequences(x, 4, [4, 2]))
     assert samples[:, 4, 0].tolist() == [4, 2]
     for wrong, message in (([4, 5], "room for 4"), ([0, 2], "at least 1"), ([4], "must be 2")):
         np.savez(path, x=x, y=[0, 1], ends=wrong)
         with pytest.raises((DataError, ShapeError), match=message):
-            data.load_npz(path, lengths="ends")
+            dnn.load_npz(path, lengths="ends")
     np.savez(path, x=x[0], y=[0, 1, 0, 1], ends=[1, 1, 1, 1])
     with pytest.raises(ShapeError, match="no sequences"):
-        data.load_npz(path, lengths="ends")
+        dnn.load_npz(path, lengths="ends")
     with pytest.raises(DataError, match="no array 'steps'"):
-        data.load_npz(path, lengths="steps")
+        dnn.load_npz(path, lengths="steps")
     with pytest.raises(ShapeError, match="have not 6 values"):
-        data.Dataset(np.zeros((1, 6)), np.zeros(1, int), 1, "made", sequence_shape=(4, 3))
+        dnn.Dataset(np.zeros((1, 6)), np.zeros(1, int), 1, "made", sequence_shape=(4, 3))
 
 
 def test_npz_files_that_are_wrong(tmp_path):
     path = tmp_path / "made.npz"
     np.savez(path, x=np.array([{}, {}], object), y=np.arange(2))
     with pytest.raises(DataError, match="allow_pickle"):
-        data.load_npz(path)
+        dnn.load_npz(path)
     np.savez(path, x=np.zeros((2, 3)), y=np.zeros(2))
     with pytest.raises(LabelError, match="y must be integers"):
-        data.load_npz(path)
+        dnn.load_npz(path)
     np.savez(path, x=np.zeros((2, 3)), y=np.zeros(3, int))
     with pytest.raises(ShapeError, match="do not fit"):
-        data.load_npz(path)
+        dnn.load_npz(path)
     np.savez(path, x=np.zeros((2, 5, 6, 7)), y=np.zeros(2, int))
     with pytest.raises(ShapeError, match="channels"):
-        data.load_npz(path)
+        dnn.load_npz(path)
     raw = path.read_bytes()
     path.write_bytes(raw[: len(raw) // 2])
     with pytest.raises(DataError, match="cannot be read"):
-        data.load_npz(path)
+        dnn.load_npz(path)
     np.save(io.BytesIO(), np.zeros(2))
     with path.open("wb") as file:
         np.save(file, np.zeros(2))
     with pytest.raises(DataError, match="a single array"):
-        data.load_npz(path)
+        dnn.load_npz(path)
 
 
 def npy(header):
@@ -359,7 +359,7 @@ def test_npz_files_that_state_anything(tmp_path):
     ]:
         np.savez(path, x=x, y=y)
         with pytest.raises(DataError, match=message):
-            data.load_npz(path)
+            dnn.load_npz(path)
     for name, raw, message in [
         ("x", b"no array", "no array 'x'"),
         ("x.npy", b"no array at all", "cannot be read"),
@@ -369,14 +369,14 @@ def test_npz_files_that_state_anything(tmp_path):
         with zipfile.ZipFile(path, "w") as archive:
             archive.writestr(name, raw)
         with pytest.raises(DataError, match=message):
-            data.load_npz(path)
+            dnn.load_npz(path)
     np.savez(path, x=rows, y=labels)
     raw = bytearray(path.read_bytes())
     raw[6] |= 1  # encrypted, as the member's own head and the table at the end say
     raw[raw.index(b"PK\x01\x02") + 8] |= 1
     path.write_bytes(raw)
     with pytest.raises(DataError, match="encrypted"):
-        data.load_npz(path)
+        dnn.load_npz(path)
 
 
 def test_bytes_are_standardised_as_brightness_is():
@@ -384,28 +384,28 @@ def test_bytes_are_standardised_as_brightness_is():
     x = generator.integers(0, 256, (3000, 12), dtype=np.uint8)
     x[:, 5] = 7
     shape, y = (3, 2, 2), np.arange(3000) % 4
-    made = data.Dataset(x, y, 4, "bytes", "one scale", shape)
-    same = data.Dataset(x / 255.0, y, 4, "floats", "one scale", shape)
-    parts, others = data.train_validation_split(made), data.train_validation_split(same)
+    made = dnn.Dataset(x, y, 4, "bytes", "one scale", shape)
+    same = dnn.Dataset(x / 255.0, y, 4, "floats", "one scale", shape)
+    parts, others = dnn.train_validation_split(made), dnn.train_validation_split(same)
     assert parts[0].x.dtype == np.uint8
     for by in ("one scale", "columns", "none"):
-        found = data.standardise(*data.impute(*parts), by=by)
-        expected = data.standardise(*data.impute(*others), by=by)
+        found = dnn.standardise(*dnn.impute(*parts), by=by)
+        expected = dnn.standardise(*dnn.impute(*others), by=by)
         for one, other in zip(found, expected, strict=True):
             assert one.x.dtype == np.float32
             np.testing.assert_allclose(one.x, other.x, rtol=1e-5, atol=2e-6)
-    _train, mixed = data.standardise(parts[0], others[1])
-    np.testing.assert_allclose(mixed.x, data.standardise(*others)[1].x, rtol=1e-5, atol=2e-6)
-    _, mixed = data.standardise(others[0], parts[1])
-    np.testing.assert_allclose(mixed.x, data.standardise(*others)[1].x, rtol=1e-5, atol=2e-6)
+    _train, mixed = dnn.standardise(parts[0], others[1])
+    np.testing.assert_allclose(mixed.x, dnn.standardise(*others)[1].x, rtol=1e-5, atol=2e-6)
+    _, mixed = dnn.standardise(others[0], parts[1])
+    np.testing.assert_allclose(mixed.x, dnn.standardise(*others)[1].x, rtol=1e-5, atol=2e-6)
     with pytest.raises(ShapeError, match=r"images \(1, 2, 2\) have not 12 values"):
-        data.Dataset(x, y, 4, "bytes", image_shape=(1, 2, 2))
+        dnn.Dataset(x, y, 4, "bytes", image_shape=(1, 2, 2))
 
 
 def test_images_of_the_sets_that_are_there(tmp_path):
     pytest.importorskip("sklearn", reason="scikit-learn is not installed")
-    assert data.load_digits().images.shape == (1797, 1, 8, 8)
+    assert dnn.load_digits().images.shape == (1797, 1, 8, 8)
     with pytest.raises(ConfigurationError, match=r"no option 'size': it takes none"):
-        data.load_dataset("digits", size=3)
+        dnn.load_dataset("digits", size=3)
     with pytest.raises(ConfigurationError, match=r"no option 'labels': it takes size, grey"):
-        data.load_dataset("image_folder", tmp_path, labels="fine")
+        dnn.load_dataset("image_folder", tmp_path, labels="fine")

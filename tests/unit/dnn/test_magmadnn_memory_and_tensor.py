@@ -20,8 +20,8 @@ import pytest
 
 import dnn
 from dnn import GradientDescent, MemoryManager, Tensor, graph, linalg
-from dnn.data import read_csv
 from dnn.initializers import CONSTANT, UNIFORM
+from dnn.table import read_csv
 from dnn.training.epoch import Stage, Trainer
 
 

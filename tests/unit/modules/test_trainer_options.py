@@ -9,9 +9,9 @@ import numpy as np
 import pytest
 from pydantic import ValidationError
 
-from dnn import ConfigurationError, Dataset, standardise
-from dnn.data import DATASETS, reading_options
+from dnn import ConfigurationError, Dataset, reading_options, standardise
 from dnn.data.downloads import SOURCES
+from dnn.data.loading import DATASETS
 from modules import tabular, trainer
 from modules.sweep.runners import Limits
 from modules.tabular import load_split
