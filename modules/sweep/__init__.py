@@ -8,7 +8,8 @@
     steering                what is asked of a sweep while it runs, and the answers
     in_flight               which trials each rank is running, for whoever finds it dead
 
-    master_loop             the master: gives out leases, records outcomes
+    master_loop             the master: records outcomes, does what is asked of the sweep
+    dispatcher              gives out leases: which trials are next, and who gets them
     warm_start              what is taken over from an earlier sweep
     decisions               what becomes of what is asked: pure
     results                 from outcomes to ledger records to rows, the best rows

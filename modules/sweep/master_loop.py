@@ -1,4 +1,4 @@
-"""The master's loop: give out leases, write down what comes back, tell the strategy.
+"""The master's loop: have leases given out, write down what comes back, tell the strategy.
 
 There is no barrier: each outcome makes room for the next lease. A trial counts when its line is in
 the ledger; the table, the best rows and the strategy are told after that.
@@ -15,12 +15,12 @@ from typing import TYPE_CHECKING, Any, Final, Protocol
 
 from diel.errors import ModuleFailed
 
-from ..strategies import Wait
 from ..trial import Trial, trial_seed
 from .decisions import Steering
+from .dispatcher import Dispatcher
 from .in_flight import note_interrupted, take_in_flight
-from .joining import JoinedWorkers, WorkerChange, leases_ahead
-from .leases import LeaseBook, Pace
+from .joining import JoinedWorkers, WorkerChange
+from .leases import LeaseBook
 from .ledger import (
     FAILED,
     STOPPED,
@@ -34,7 +34,6 @@ from .ledger import (
 from .messages import (
     End,
     IntermediateReport,
-    Lease,
     ModelSaved,
     Outcome,
     SaveModel,
@@ -52,12 +51,6 @@ if TYPE_CHECKING:
 
     from ..search import Search
 
-_AHEAD: Final = 2
-"""Leases for each trainer that are out at a time: one to work on, one to find at once."""
-_HERE: Final = ""
-"""In place of a worker's name: the trainers of this run."""
-_MOST_ADAPTIVE: Final = 16
-"""Caps the lease where the strategy learns, so that results reach it soon."""
 _HOPELESS: Final = 20
 """If so many trials fail before one succeeds, the sweep ends: the points are not the cause."""
 _MATTERS_FOR_ROUNDING: Final = ("device", "device_name", "precision")
@@ -164,12 +157,8 @@ class _MasterLoop:
         self._trainers = trainers
         self._session = uuid.uuid4().hex
         self._search = plan.search
-        self._asks_here = not plan.search.is_stateless
         self._wants_reports = hasattr(plan.search.strategy, "report")
         self._book = LeaseBook(plan.search.size)
-        self._asked = 0
-        self._points: dict[int, dict[str, Any]] = {}
-        self._pace = Pace()
         self._saves_models: bool | None = None
         self._known_trainers: set[int] = set()
         self._is_other_device = False
@@ -203,6 +192,19 @@ class _MasterLoop:
             self._earlier = EarlierResults(
                 plan.warm_start, ctx.folder, self._path, search.space, search.objectives
             )
+        self._dispatcher = Dispatcher(
+            ctx,
+            tags,
+            trainers,
+            self._session,
+            plan.search,
+            self._book,
+            self._steering,
+            self._workers,
+            self._earlier,
+            record=lambda record: self._write([record]),
+            why_over=self._why_over,
+        )
 
     def resume(self) -> None:
         """Read what the ledger holds already, and what was under way."""
@@ -239,7 +241,7 @@ class _MasterLoop:
         return SweepOrder(
             self._session,
             self._plan.seed,
-            None if self._asks_here else self._search.strategy,
+            self._search.strategy if self._search.is_stateless else None,
             wants_reports=self._wants_reports,
             quarantined=self._quarantined,
             not_to_try=self._not_to_try,
@@ -260,20 +262,20 @@ class _MasterLoop:
             self._show_pause()
             self._ctx.log.warning("the sweep is %s", _PAUSED)
         self._steer(at_once=True)
-        self._give_out()
+        self._dispatcher.give_out()
         while self._goes_on():
             self._output.show()
             message = self._next_message()
             if self._steer() or message is None:
-                self._give_out()
+                self._dispatcher.give_out()
             if isinstance(message, WorkerChange):
                 self._follow_worker(message)
-                self._give_out()
+                self._dispatcher.give_out()
             elif isinstance(message, IntermediateReport):
                 self._answer(message)
             elif message is not None and message.session == self._session:
                 self._record(message)
-                self._give_out()
+                self._dispatcher.give_out()
         tuples.collect(self._tags.stops)
         self._ledger.sync()
         self._workers.dismiss()
@@ -293,7 +295,7 @@ class _MasterLoop:
         if self._book.leases_out:
             return True
         if self._steer(at_once=True):
-            self._give_out()
+            self._dispatcher.give_out()
         start, stop = self._book.upcoming(1)
         is_over = start >= stop or bool(self._why_over())
         return bool(self._book.leases_out) or (self._steering.is_paused and not is_over)
@@ -306,7 +308,7 @@ class _MasterLoop:
         if (said := self._workers.next_message()) is not None:
             return said
         # Where nothing is out nobody would say anything: only a wait without an end is a deadlock.
-        timeout_s = None if self._leases_here else _LONGEST_PAUSE_S
+        timeout_s = None if self._dispatcher.leases_here else _LONGEST_PAUSE_S
         try:
             message: Outcome | IntermediateReport = self._ctx.tuples.tget_unless(
                 self._tags.outcome, self._is_interrupted, timeout=timeout_s
@@ -325,11 +327,6 @@ class _MasterLoop:
             self._leads.look()
         return self._workers.look()
 
-    @property
-    def _leases_here(self) -> int:
-        """How many leases the trainers of this run have."""
-        return self._book.leases_out - self._workers.leases_out
-
     def _follow_worker(self, change: WorkerChange) -> None:
         """Take in what has become of a worker of another run."""
         for lease in change.leases:
@@ -338,18 +335,12 @@ class _MasterLoop:
             trials = f"; its {len(change.leases)} leases go to others" if change.leases else ""
             say = self._ctx.log.warning if change.is_loss else self._ctx.log.info
             say("%s%s", change.text, trials)
-            self._take_back_unclaimed()  # so that all have something to do
+            self._dispatcher.take_back_unclaimed()  # so that all have something to do
             here = self._workers.here
             shown = (
                 f"with {len(here)} joined workers, {sum(here.values())} trainers" if here else ""
             )
             self._ctx.progress(len(self._book.recorded), self._book.expected, shown)
-
-    def _take_back_unclaimed(self) -> None:
-        """Take back the leases that no trainer of this run has begun."""
-        for _, lease in self._ctx.tuples.collect(self._tags.lease):
-            if isinstance(lease, Lease):
-                self._book.came_back(lease.number, 0)
 
     def _is_asked(self) -> bool:
         """Whether somebody has asked for something; the file is looked at twice a second."""
@@ -393,7 +384,7 @@ class _MasterLoop:
         waiting = {trial for trial in self._steering.stopped if trial not in self._book.recorded}
         if not waiting:
             return
-        self._take_back_unclaimed()
+        self._dispatcher.take_back_unclaimed()
         for trial in sorted(waiting):
             if not self._book.is_trial_out(trial):
                 self._record_untried(trial)
@@ -404,7 +395,7 @@ class _MasterLoop:
 
     def _record_untried(self, trial: int) -> None:
         """Record a trial as stopped that has not begun."""
-        point = self._point_of(trial)
+        point = self._dispatcher.point_of(trial)
         if point is None:
             return
         self._book.drop(trial)
@@ -416,16 +407,7 @@ class _MasterLoop:
             "seed": self._seed_of(trial),
             "reason": "stopped before it began",
         }
-        self._ledger.write([record])
-        self._output.add([self._results.add(record)])
-
-    def _point_of(self, trial: int) -> dict[str, Any] | None:
-        """Return the point of a trial, as far as it is known already."""
-        point = self._steering.points.get(trial) or self._points.get(trial)
-        if point is None and not self._asks_here:
-            asked = self._search.ask(trial)
-            point = asked if isinstance(asked, dict) else None
-        return point
+        self._write([record])
 
     def _save_best(self) -> None:
         """Have a trainer write the model of the best trial.
@@ -452,91 +434,6 @@ class _MasterLoop:
     def _seed_of(self, trial: int) -> int:
         return trial_seed(self._plan.seed, trial)
 
-    def _give_out(self) -> None:
-        """Give out leases, as far as trainers are about to need them."""
-        if self._steering.is_paused:
-            return
-        while (taker := self._next_taker()) is not None and not self._why_over():
-            trainers = self._trainers + sum(self._workers.here.values())
-            count = self._pace.size(self._book.to_give, trainers)
-            points = None
-            if self._asks_here:
-                points = self._ask(min(count, _MOST_ADAPTIVE))
-                count = len(points)
-            elif self._book.enqueued or self._earlier is not None or taker != _HERE:
-                # Of which trainers here do not know; those of another run are told all.
-                known = map(self._point_of, range(*self._book.upcoming(count)))
-                points = [point for point in known if point is not None]
-                count = len(points)
-            if points and self._earlier is not None:
-                known_before = self._take_over(points)
-                if known_before:
-                    continue
-                count = len(points)
-            grant = self._book.take(count)
-            if grant is None:
-                return
-            lease = Lease(
-                self._session, grant.lease, grant.start, grant.stop, points, grant.attempt
-            )
-            if taker == _HERE:
-                self._ctx.tuples.tput(self._tags.lease, lease)
-            else:
-                self._workers.give(taker, lease)
-
-    def _next_taker(self) -> str | None:
-        """Return who needs a lease most: a worker's name, or `_HERE`; None if all have enough."""
-        trial_s, enough = self._pace.trial_s, _AHEAD
-        if self._workers.here:
-            enough = min(enough, leases_ahead(trial_s))
-        busy = self._leases_here / (enough * self._trainers)
-        busy, taker = min((busy, _HERE), self._workers.least_busy(trial_s))
-        return taker if busy < 1 else None
-
-    def _take_over(self, points: list[dict[str, Any]]) -> int:
-        """Record the first of the next trials from an earlier sweep, which has their points.
-
-        Returns how many they were. If none, `points` is cut before the first that it has.
-        """
-        assert self._earlier is not None
-        start, _ = self._book.upcoming(len(points))
-        found = [self._earlier.of(point) for point in points]
-        first = next((place for place, record in enumerate(found) if record is None), len(points))
-        for place, record in enumerate(found[:first]):
-            assert record is not None
-            trial = start + place
-            self._book.drop(trial)
-            own = {**record, "trial": trial, "warm_start": record["trial"]}
-            own.pop(COMPUTED_BY, None)
-            self._ledger.write([own])
-            self._points.pop(trial, None)
-            self._output.add([self._results.add(own)])
-        if not first:
-            wanted = (place for place, record in enumerate(found) if record is not None)
-            del points[next(wanted, len(points)) :]
-        return first
-
-    def _ask(self, count: int) -> list[dict[str, Any]]:
-        """Ask the strategy for the parameters of the next trials, as far as it has some."""
-        points: list[dict[str, Any]] = []
-        for trial in range(*self._book.upcoming(count)):
-            point = self._steering.points.get(trial) or self._points.get(trial)
-            if point is None:
-                while self._asked < trial:  # recorded in an earlier session; strategies count
-                    if self._asked not in self._steering.points:
-                        self._search.ask(self._asked)
-                    self._asked += 1
-                asked = self._search.ask(trial)
-                if isinstance(asked, Wait):
-                    break
-                if asked is None:
-                    self._book.total = self._search.place(trial)
-                    break
-                self._asked = trial + 1
-                self._points[trial] = point = asked
-            points.append(point)
-        return points
-
     def _why_over(self) -> str:
         """Say why nothing more is to be given out, though there may be more; nothing if it is."""
         self._search.clock(time.monotonic() - self._started_s)
@@ -562,8 +459,8 @@ class _MasterLoop:
         if grant is None:
             return
         done = len(outcome.metrics)
-        self._pace.observe(done, sum(outcome.seconds))
-        self._pace.at_once = outcome.at_once
+        self._dispatcher.pace.observe(done, sum(outcome.seconds))
+        self._dispatcher.pace.at_once = outcome.at_once
         if not outcome.worker:
             self._saves_models = outcome.saves_models
         records = self._results.records_of(outcome, grant.attempt)
@@ -574,12 +471,17 @@ class _MasterLoop:
         self._book.came_back(outcome.lease, done, retried)
         if records:
             self._record_facts(outcome, records[0])
-            self._ledger.write(records)
+            self._write(records)
             for record in records:
-                self._points.pop(record["trial"], None)
                 self._log_if_unranked(record, outcome)
-            self._output.add([self._results.add(record) for record in records])
         self._stop_if_enough()
+
+    def _write(self, records: list[dict[str, Any]]) -> None:
+        """Write records to the ledger; then the strategy and the table are told of them."""
+        self._ledger.write(records)
+        for record in records:
+            self._dispatcher.forget(record["trial"])
+        self._output.add([self._results.add(record) for record in records])
 
     def _record_facts(self, outcome: Outcome, record: dict[str, Any]) -> None:
         """Record what computes where a trainer of this session is heard of first."""
@@ -608,7 +510,7 @@ class _MasterLoop:
 
     def _stop_if_enough(self) -> None:
         if self._why_over():
-            self._take_back_unclaimed()
+            self._dispatcher.take_back_unclaimed()
             self._workers.recall()
 
     def close(self, state: str) -> None:
@@ -621,22 +523,7 @@ class _MasterLoop:
         """Show how the sweep has ended; return its best row."""
         self._output.show(at_once=True)
         self._output.show_notes([self._model] if self._model else [])
-        if self._results.failed:
-            self._ctx.log.warning(
-                "%d of %d trials failed: see %s, and tracebacks in %s",
-                self._results.failed,
-                len(self._book.recorded),
-                self._path,
-                self._ctx.run_dir / "logs",
-            )
-        if self._results.diverged:
-            self._ctx.log.warning(
-                "%d of %d trials diverged: their training, or %s, came to NaN or infinity, and "
-                "they are not ranked",
-                self._results.diverged,
-                len(self._book.recorded),
-                " or ".join(objective.text for objective in self._search.objectives),
-            )
+        self._output.log_unranked(self._path)
         if not self._results.best_rows.best:
             unranked = self._results.unranked
             counts = ", ".join(f"{count} {why}" for why, count in unranked.items())

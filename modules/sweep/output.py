@@ -126,6 +126,25 @@ class SweepOutput:
         if notes:
             self._ctx.results.show(len(self._book.recorded), notes=notes)
 
+    def log_unranked(self, ledger: Path) -> None:
+        """Log how many trials failed or diverged, and where to see why."""
+        if self._results.failed:
+            self._ctx.log.warning(
+                "%d of %d trials failed: see %s, and tracebacks in %s",
+                self._results.failed,
+                len(self._book.recorded),
+                ledger,
+                self._ctx.run_dir / "logs",
+            )
+        if self._results.diverged:
+            self._ctx.log.warning(
+                "%d of %d trials diverged: their training, or %s, came to NaN or infinity, and "
+                "they are not ranked",
+                self._results.diverged,
+                len(self._book.recorded),
+                " or ".join(objective.text for objective in self._search.objectives),
+            )
+
     def close(self, state: str) -> None:
         """Bring everything to its files; `state` is how the sweep has ended."""
         self._report.expect(self._book.expected)

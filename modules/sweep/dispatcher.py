@@ -1,0 +1,198 @@
+"""Giving out leases: which trials are next, with which parameters, and which trainer gets them.
+
+A lease goes to whoever needs one most: the trainers of the master's own run, which find it in the
+tuple space, or a worker of another run. A strategy that learns is asked for points only now.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any, Final
+
+from ..strategies import Wait
+from .decisions import Steering
+from .joining import JoinedWorkers, leases_ahead
+from .leases import LeaseBook, Pace
+from .messages import Lease, Tags
+from .results import COMPUTED_BY
+from .warm_start import EarlierResults
+
+if TYPE_CHECKING:
+    from diel import Context
+
+    from ..search import Search
+
+_AHEAD: Final = 2
+"""Leases for each trainer that are out at a time: one to work on, one to find at once."""
+_HERE: Final = ""
+"""In place of a worker's name: the trainers of this run."""
+_MOST_ADAPTIVE: Final = 16
+"""Caps the lease where the strategy learns, so that results reach it soon."""
+
+
+class Dispatcher:
+    """Gives trials to trainers as leases, in one session of a master.
+
+    Parameters
+    ----------
+    ctx : Context
+    tags : Tags
+        Of the trainers of this run.
+    trainers : int
+        How many they are.
+    session : str
+        Of the master.
+    search : Search
+    book : LeaseBook
+    steering : Steering
+        Knows the points that were enqueued, and whether the sweep is paused.
+    workers : JoinedWorkers
+        Of other runs.
+    earlier : EarlierResults, optional
+        Results of another sweep: whose points they have is recorded, and not given out.
+    record : callable
+        Records a trial that was taken over from there.
+    why_over : callable
+        Says why nothing more is to be given out; returns an empty text if something is.
+
+    Attributes
+    ----------
+    pace : Pace
+        To be told how long trials take.
+    """
+
+    def __init__(
+        self,
+        ctx: Context,
+        tags: Tags,
+        trainers: int,
+        session: str,
+        search: Search,
+        book: LeaseBook,
+        steering: Steering,
+        workers: JoinedWorkers,
+        earlier: EarlierResults | None,
+        *,
+        record: Callable[[dict[str, Any]], None],
+        why_over: Callable[[], str],
+    ) -> None:
+        self._tuples = ctx.tuples
+        self._tags = tags
+        self._trainers = trainers
+        self._session = session
+        self._search = search
+        self._book = book
+        self._steering = steering
+        self._workers = workers
+        self._earlier = earlier
+        self._record, self._why_over = record, why_over
+        self.pace = Pace()
+        self._asks_here = not search.is_stateless
+        self._asked = 0
+        self._points: dict[int, dict[str, Any]] = {}
+
+    def give_out(self) -> None:
+        """Give out leases, as far as trainers are about to need them."""
+        if self._steering.is_paused:
+            return
+        while (taker := self._next_taker()) is not None and not self._why_over():
+            trainers = self._trainers + sum(self._workers.here.values())
+            count = self.pace.size(self._book.to_give, trainers)
+            points = None
+            if self._asks_here:
+                points = self._ask(min(count, _MOST_ADAPTIVE))
+                count = len(points)
+            elif self._book.enqueued or self._earlier is not None or taker != _HERE:
+                # Of which trainers here do not know; those of another run are told all.
+                known = map(self.point_of, range(*self._book.upcoming(count)))
+                points = [point for point in known if point is not None]
+                count = len(points)
+            if points and self._earlier is not None:
+                known_before = self._take_over(points)
+                if known_before:
+                    continue
+                count = len(points)
+            grant = self._book.take(count)
+            if grant is None:
+                return
+            lease = Lease(
+                self._session, grant.lease, grant.start, grant.stop, points, grant.attempt
+            )
+            if taker == _HERE:
+                self._tuples.tput(self._tags.lease, lease)
+            else:
+                self._workers.give(taker, lease)
+
+    def _next_taker(self) -> str | None:
+        """Return who needs a lease most: a worker's name, or `_HERE`; None if all have enough."""
+        trial_s, enough = self.pace.trial_s, _AHEAD
+        if self._workers.here:
+            enough = min(enough, leases_ahead(trial_s))
+        busy = self.leases_here / (enough * self._trainers)
+        busy, taker = min((busy, _HERE), self._workers.least_busy(trial_s))
+        return taker if busy < 1 else None
+
+    @property
+    def leases_here(self) -> int:
+        """How many leases the trainers of this run have."""
+        return self._book.leases_out - self._workers.leases_out
+
+    def _ask(self, count: int) -> list[dict[str, Any]]:
+        """Ask the strategy for the parameters of the next trials, as far as it has some."""
+        points: list[dict[str, Any]] = []
+        for trial in range(*self._book.upcoming(count)):
+            point = self._steering.points.get(trial) or self._points.get(trial)
+            if point is None:
+                while self._asked < trial:  # recorded in an earlier session; strategies count
+                    if self._asked not in self._steering.points:
+                        self._search.ask(self._asked)
+                    self._asked += 1
+                asked = self._search.ask(trial)
+                if isinstance(asked, Wait):
+                    break
+                if asked is None:
+                    self._book.total = self._search.place(trial)
+                    break
+                self._asked = trial + 1
+                self._points[trial] = point = asked
+            points.append(point)
+        return points
+
+    def point_of(self, trial: int) -> dict[str, Any] | None:
+        """Return the point of a trial, as far as it is known already."""
+        point = self._steering.points.get(trial) or self._points.get(trial)
+        if point is None and not self._asks_here:
+            asked = self._search.ask(trial)
+            point = asked if isinstance(asked, dict) else None
+        return point
+
+    def _take_over(self, points: list[dict[str, Any]]) -> int:
+        """Record the first of the next trials from an earlier sweep, which has their points.
+
+        Returns how many they were. If none, `points` is cut before the first that it has.
+        """
+        assert self._earlier is not None
+        start, _ = self._book.upcoming(len(points))
+        found = [self._earlier.of(point) for point in points]
+        first = next((place for place, record in enumerate(found) if record is None), len(points))
+        for place, record in enumerate(found[:first]):
+            assert record is not None
+            trial = start + place
+            self._book.drop(trial)
+            own = {**record, "trial": trial, "warm_start": record["trial"]}
+            own.pop(COMPUTED_BY, None)
+            self._record(own)
+        if not first:
+            wanted = (place for place, record in enumerate(found) if record is not None)
+            del points[next(wanted, len(points)) :]
+        return first
+
+    def forget(self, trial: int) -> None:
+        """Forget the point of a trial that is recorded."""
+        self._points.pop(trial, None)
+
+    def take_back_unclaimed(self) -> None:
+        """Take back the leases that no trainer of this run has begun."""
+        for _, lease in self._tuples.collect(self._tags.lease):
+            if isinstance(lease, Lease):
+                self._book.came_back(lease.number, 0)
