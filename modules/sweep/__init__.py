@@ -16,6 +16,12 @@
     output                  results.csv, the report, what is shown
     export                  what was recorded, for other programs
 
+    shared                  in what a run takes part: a sweep of its own, shared, or of another run
+    joining                 files between a master and workers of other runs
+    joined_workers          these workers, for the master
+    joined_loop             a worker
+    election                which of several masters leads
+
     worker_loop             a trainer: claims leases, runs their trials
     runners                 where it runs: here, or on all ranks of a copy
     subprocess_runner       or in a process of its own, which may die

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from ..strategies import Wait
 from .decisions import Steering
-from .joining import JoinedWorkers, leases_ahead
+from .joined_workers import JoinedWorkers, leases_ahead
 from .leases import LeaseBook, Pace
 from .messages import Lease, Tags
 from .results import COMPUTED_BY

@@ -1,4 +1,4 @@
-"""The loop of a run that takes part in a sweep of another: between its master and trainers here.
+"""A worker: a run that takes part in a sweep of another, between its master and trainers here.
 
 Its trainers do what they do in any sweep. What the master of the other run gives comes through
 files (`joining`), and is put into the tuple space of this run; what trainers say goes back so.
@@ -6,14 +6,35 @@ files (`joining`), and is put into the tuple space of this run; what trainers sa
 
 from __future__ import annotations
 
+import math
 import time
 import uuid
-from collections.abc import Callable
+from collections import deque
+from collections.abc import Callable, Iterable
 from contextlib import closing, suppress
+from dataclasses import asdict
 from enum import Enum
+from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
-from .joining import MasterLink, Message, lease_of, order_of
+from .joining import (
+    FOLDER,
+    FORMAT,
+    LOOK_EVERY_S,
+    LOOK_FOR_NEW_EVERY_S,
+    SAID,
+    SILENCE_S,
+    Identity,
+    Message,
+    MessageReader,
+    MessageWriter,
+    lease_of,
+    order_of,
+    orders_path,
+    outcome_message,
+    report_message,
+    terms_in,
+)
 from .messages import IntermediateReport, Lease, Outcome, SweepOrder, Tags
 from .results import choices_as_text, restore_choices
 
@@ -24,6 +45,97 @@ if TYPE_CHECKING:
 
 _LONGEST_WAIT_S: Final = 1e6
 """A wait with an end is no deadlock."""
+
+
+class MasterLink:
+    """A worker's connection to the master of a sweep.
+
+    Parameters
+    ----------
+    ledger : Path
+        Of the sweep.
+    me : Identity
+    trainers : int
+        How many this worker has.
+    silence_s : float, seconds
+        For how long it may say nothing before its leases are given to others.
+    clock : callable, optional
+        Seconds from anywhere.
+
+    Attributes
+    ----------
+    term : int
+        Of the master whose orders are read; 0 as long as there is none.
+    """
+
+    def __init__(
+        self,
+        ledger: Path,
+        me: Identity,
+        trainers: int,
+        silence_s: float = SILENCE_S,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        self._folder = ledger.with_name(FOLDER) / me.name
+        self._clock = clock
+        self.term = 0
+        self._reader = MessageReader(self._folder / "none", clock)
+        self._inbox: deque[Message] = deque()
+        self._look_s = -math.inf
+        self._writer = MessageWriter(self._folder / SAID, silence_s, clock)
+        who = {"format": FORMAT, "worker": me.name, **asdict(me)}
+        self._writer.write([{**who, "trainers": trainers, "silence_s": silence_s}])
+
+    def look(self) -> bool:
+        """Read what the master has said, if it is time; return whether there is something.
+
+        Also writes beats.
+        """
+        now_s = self._clock()
+        if now_s >= self._look_s:
+            self._look_s = now_s + LOOK_EVERY_S
+            # A master that has begun at the same time takes it in only once it is heard of again.
+            self._writer.beat_if_due(math.inf if self.term else LOOK_FOR_NEW_EVERY_S)
+            latest = max(terms_in(self._folder), default=0)
+            if latest > self.term:
+                self.term = latest
+                path = orders_path(self._folder, latest)
+                self._reader = MessageReader(path, self._clock)
+                self._inbox.clear()  # of a master that is no more
+            self._inbox += self._reader.new_messages()
+        return bool(self._inbox)
+
+    def next_message(self) -> Message | None:
+        """Return what the master has said next; None if there is nothing."""
+        return self._inbox.popleft() if self._inbox else None
+
+    @property
+    def silent_for_s(self) -> float:
+        """For how long the master has said nothing."""
+        return self._reader.silent_for_s
+
+    def put_outcome(self, outcome: Outcome) -> None:
+        """Tell the master what a lease gave; it knows the points."""
+        self._say(outcome_message(outcome))
+
+    def put_report(self, report: IntermediateReport) -> None:
+        """Tell the master what a trial has reported; a verdict follows."""
+        self._say(report_message(report))
+
+    def give_back(self, leases: Iterable[int], *, is_leaving: bool = False) -> None:
+        """Give leases back that nobody has begun; one that is leaving is given no others."""
+        self._say({"back": sorted(leases), "leaving": is_leaving})
+
+    def leave(self, why: str) -> None:
+        """Say that this worker takes part no longer."""
+        self._say({"left": why})
+
+    def close(self) -> None:
+        """Close the connection."""
+        self._writer.close()
+
+    def _say(self, message: Message) -> None:
+        self._writer.write([{**message, "term": self.term}])
 
 
 class HowEnded(Enum):

@@ -19,7 +19,7 @@ from ..trial import Trial, trial_seed
 from .decisions import Steering
 from .dispatcher import Dispatcher
 from .in_flight import note_interrupted, take_in_flight
-from .joining import JoinedWorkers, WorkerChange
+from .joined_workers import JoinedWorkers, WorkerChange
 from .leases import LeaseBook
 from .ledger import (
     FAILED,

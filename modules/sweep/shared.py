@@ -24,8 +24,8 @@ from diel import JsonLinesFile, whole_lines
 from diel.errors import ModuleFailed
 
 from .election import Terms
-from .joined_loop import HowEnded, JoinedLoop
-from .joining import SILENCE_S, Identity, MasterLink
+from .joined_loop import HowEnded, JoinedLoop, MasterLink
+from .joining import SILENCE_S, Identity
 from .ledger import LedgerError, LedgerReplaced, about_of, encode, has_begun, ledger_path
 from .master_loop import SweepPlan, conclude_sweep, dismiss_trainers, run_master
 from .messages import Tags

@@ -20,15 +20,9 @@ from unit.modules.sweeping import GRID, Sweep
 from diel.errors import RunStopped
 from diel.testing import ModuleRun
 from modules.sweep.election import Terms
-from modules.sweep.joining import (
-    SILENCE_S,
-    Identity,
-    JoinedWorkers,
-    MasterLink,
-    WorkerChange,
-    list_workers,
-    order_of,
-)
+from modules.sweep.joined_loop import MasterLink
+from modules.sweep.joined_workers import JoinedWorkers, WorkerChange
+from modules.sweep.joining import SILENCE_S, Identity, list_workers, order_of
 from modules.sweep.leases import LeaseBook
 from modules.sweep.ledger import Ledger, LedgerError, LedgerReplaced, records_of
 from modules.sweep.messages import IntermediateReport, Lease, Outcome, SweepOrder

@@ -1,0 +1,285 @@
+"""Workers of other runs that take part in a sweep, as its master sees them.
+
+A worker takes part as soon as it has said who it is, and until it leaves or is silent for too long;
+then its leases come back. What passes between both is in `joining`.
+"""
+
+from __future__ import annotations
+
+import math
+import time
+from collections import deque
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Final
+
+from .joining import (
+    FOLDER,
+    FORMAT,
+    LOOK_EVERY_S,
+    LOOK_FOR_NEW_EVERY_S,
+    SAID,
+    SILENCE_S,
+    Message,
+    MessageReader,
+    MessageWriter,
+    lease_message,
+    names_in,
+    order_message,
+    orders_path,
+    outcome_of,
+    report_of,
+    terms_in,
+)
+from .leases import TARGET_S
+from .messages import IntermediateReport, Lease, Outcome, SweepOrder
+
+_LONG_TRIAL_S: Final = 10.0
+"""Of trials that take so long, no trainer has one that waits for its turn."""
+_MOST_AHEAD: Final = 9
+_MOST_TRAINERS: Final = 2**20
+
+
+@dataclass
+class _Worker:
+    """A worker as the master knows it."""
+
+    name: str
+    reader: MessageReader
+    is_old: bool
+    """Whether it was there before this session: then it has to be heard of again first."""
+    trainers: int = 0
+    """0 as long as it has not said who it is, and once it has left."""
+    first_trainer: int = 0
+    """The number of its first trainer among all of the sweep."""
+    silence_s: float = SILENCE_S
+    writer: MessageWriter | None = None
+    """None while it does not take part."""
+    is_leaving: bool = False
+    leases: dict[int, Lease] = field(default_factory=dict)
+
+
+@dataclass(frozen=True)
+class WorkerChange:
+    """What has become of a worker, and the leases that come back from it untried."""
+
+    text: str
+    """For the log; empty if nobody needs to know."""
+    leases: tuple[int, ...] = ()
+    is_loss: bool = False
+
+
+class JoinedWorkers:
+    """The workers of other runs that take part in a sweep, for its master.
+
+    Parameters
+    ----------
+    ledger : Path
+        Of the sweep; their files lie beside it.
+    order : callable
+        Returns what a worker has to know of the sweep; called when one arrives.
+    trainers : int
+        How many the master's own run has; those of workers are numbered behind them.
+    term : int, optional
+        Of the master's session; left out, the next one for which no worker has orders.
+    clock : callable, optional
+        Seconds from anywhere.
+    """
+
+    def __init__(
+        self,
+        ledger: Path,
+        order: Callable[[], SweepOrder],
+        trainers: int,
+        term: int | None = None,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        self._folder = ledger.with_name(FOLDER)
+        self._order, self._clock, self._term = order, clock, term
+        self._next_trainer = trainers
+        self._workers: dict[str, _Worker] = {}
+        self._inbox: deque[Outcome | IntermediateReport | WorkerChange] = deque()
+        self._look_s = self._look_for_new_s = -math.inf
+        self._has_looked = self._is_over = False
+        self._stops: list[int] = []
+
+    # -- what they say ----------------------------------------------------------------------------
+
+    def look(self) -> bool:
+        """Read what workers have said, if it is time for that; return whether there is something.
+
+        Also writes the master's beats, and finds out who is silent.
+        """
+        now_s = self._clock()
+        if now_s >= self._look_s and not self._is_over:
+            self._look_s = now_s + (LOOK_EVERY_S if self._workers else LOOK_FOR_NEW_EVERY_S)
+            self._find_new(now_s)
+            for worker in self._workers.values():
+                self._hear(worker)
+        return bool(self._inbox)
+
+    def next_message(self) -> Outcome | IntermediateReport | WorkerChange | None:
+        """Return what was heard next; None if there is nothing."""
+        return self._inbox.popleft() if self._inbox else None
+
+    def _find_new(self, now_s: float) -> None:
+        if now_s < self._look_for_new_s:
+            return
+        self._look_for_new_s = now_s + LOOK_FOR_NEW_EVERY_S
+        for name in set(names_in(self._folder)) - self._workers.keys():
+            reader = MessageReader(self._folder / name / SAID, self._clock)
+            self._workers[name] = _Worker(name, reader, is_old=not self._has_looked)
+        self._has_looked = True
+
+    def _hear(self, worker: _Worker) -> None:
+        offset = worker.reader.offset
+        messages = worker.reader.new_messages()
+        is_heard = worker.reader.offset > offset
+        for message in messages:
+            try:
+                self._take_in(worker, message)
+            except (KeyError, TypeError, ValueError, AttributeError):
+                continue  # of another version, or somebody else's
+        try:
+            if worker.writer is not None:
+                if worker.reader.silent_for_s > worker.silence_s:
+                    text = f"worker {worker.name} has said nothing for {worker.silence_s:g} s"
+                    self._end(worker, text, is_loss=True)
+                else:
+                    worker.writer.beat_if_due()
+            elif is_heard and worker.trainers and not worker.is_old:
+                self._begin(worker)
+            worker.is_old = worker.is_old and not is_heard
+        except OSError as error:
+            self._end(worker, f"worker {worker.name} cannot be written to: {error}", is_loss=True)
+
+    def _take_in(self, worker: _Worker, message: Message) -> None:
+        """Record what a worker has said."""
+        if "worker" in message:
+            trainers, silence_s = message["trainers"], float(message["silence_s"])
+            if message["format"] == FORMAT and 1 <= trainers <= _MOST_TRAINERS and silence_s > 0:
+                worker.trainers, worker.silence_s = trainers, silence_s
+        elif "left" in message:
+            self._end(worker, f"worker {worker.name} has left: {message['left']}")
+            worker.trainers = 0
+        elif worker.writer is None or message["term"] != self._term:
+            pass
+        elif "back" in message:
+            worker.is_leaving = worker.is_leaving or bool(message.get("leaving"))
+            back = [number for number in message["back"] if worker.leases.pop(number, None)]
+            self._inbox.append(WorkerChange("", tuple(back)))
+        elif "report" in message:
+            self._inbox.append(report_of(message, worker.first_trainer))
+        elif "outcome" in message:
+            lease = worker.leases.get(message["outcome"]["lease"])
+            if lease is not None:  # else it was given to another meanwhile
+                given = outcome_of(message, lease, worker.name, worker.first_trainer)
+                self._inbox.append(given)
+                del worker.leases[lease.number]
+
+    def _begin(self, worker: _Worker) -> None:
+        """Let a worker take part."""
+        if self._term is None:
+            self._term = 1 + max(
+                (term for name in names_in(self._folder) for term in terms_in(self._folder / name)),
+                default=0,
+            )
+        path = orders_path(self._folder / worker.name, self._term)
+        worker.writer = MessageWriter(path, worker.silence_s, self._clock)
+        if worker.writer.is_new:
+            worker.writer.write([order_message(self._order(), self._term), {"stops": self._stops}])
+            worker.first_trainer = self._next_trainer
+            self._next_trainer += worker.trainers
+        worker.is_leaving = False
+        count = f"{worker.trainers} trainer{'s' if worker.trainers > 1 else ''}"
+        self._inbox.append(WorkerChange(f"worker {worker.name} takes part, with {count}"))
+
+    def _end(self, worker: _Worker, text: str, *, is_loss: bool = False) -> None:
+        """Take a worker's leases back; it takes part again as soon as it is heard of."""
+        leases, worker.leases = tuple(worker.leases), {}
+        if worker.writer is not None:
+            worker.writer.close()
+            worker.writer = None
+            self._inbox.append(WorkerChange(text, leases, is_loss))
+
+    # -- what is said to them ---------------------------------------------------------------------
+
+    @property
+    def here(self) -> dict[str, int]:
+        """Those that take part, and how many trainers each has."""
+        return {worker.name: worker.trainers for worker in self._here()}
+
+    def _here(self) -> Iterator[_Worker]:
+        return (worker for worker in self._workers.values() if worker.writer is not None)
+
+    @property
+    def leases_out(self) -> int:
+        """How many leases they have."""
+        return sum(len(worker.leases) for worker in self._workers.values())
+
+    def least_busy(self, trial_s: float | None) -> tuple[float, str]:
+        """Return the worker that needs a lease most, after how busy it is: 1 if it has enough.
+
+        `trial_s` is what a trial takes, None if that is not known yet. Without one, (1, "").
+        """
+        enough = leases_ahead(trial_s)
+        return min(
+            (
+                (len(worker.leases) / (enough * worker.trainers), worker.name)
+                for worker in self._here()
+                if not worker.is_leaving
+            ),
+            default=(1.0, ""),
+        )
+
+    def give(self, name: str, lease: Lease) -> None:
+        """Give a lease, whose points are known, to a worker."""
+        worker = self._workers[name]
+        worker.leases[lease.number] = lease
+        self._tell([worker], lease_message(lease))
+
+    def answer(self, trainer: int, *, goes_on: bool) -> None:
+        """Tell a trainer whether the trial shall go on that it has reported on."""
+        for worker in self._here():
+            copy = trainer - worker.first_trainer
+            if 0 <= copy < worker.trainers:
+                self._tell([worker], {"verdict": goes_on, "trainer": copy})
+
+    def stop(self, trials: Iterable[int]) -> None:
+        """Have trials end."""
+        self._stops = sorted(trials)
+        self._tell(self._here(), {"stops": self._stops})
+
+    def recall(self) -> None:
+        """Have leases come back that no trainer has begun."""
+        self._tell(self._here(), {"recall": True})
+
+    def dismiss(self) -> None:
+        """Tell all that the sweep is over; nobody is heard any more."""
+        self._tell(self._here(), {"end": True})
+        self.close()
+
+    def close(self) -> None:
+        """Hear and tell nobody any more."""
+        self._is_over = True
+        for worker in list(self._here()):
+            assert worker.writer is not None
+            worker.writer.close()
+            worker.writer = None
+
+    def _tell(self, workers: Iterable[_Worker], message: Message) -> None:
+        for worker in list(workers):
+            try:
+                if worker.writer is not None:
+                    worker.writer.write([message])
+            except OSError as error:
+                text = f"worker {worker.name} cannot be written to: {error}"
+                self._end(worker, text, is_loss=True)
+
+
+def leases_ahead(trial_s: float | None) -> int:
+    """Return how many leases a trainer of a worker needs, so that it waits for none."""
+    if trial_s is None or trial_s >= _LONG_TRIAL_S:
+        return 1
+    return min(_MOST_AHEAD, 1 + math.ceil(1.0 / max(trial_s, TARGET_S)))
