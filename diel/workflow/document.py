@@ -8,31 +8,38 @@
       add_module, rename_module, remove_module
       add_group, rename_group, remove_group
       connect                              what a group depends on
-      put_inside, take_out                       groups inside groups
+      put_inside, take_out                 groups inside groups
       add_to_group                         modules of a group
       undo, redo
       draft, problems                      what is wrong in it, as `diel check` finds it
 
-An edit changes the lines of one table and leaves the rest of the text alone. It is done whole or
-not at all: one that a text cannot take, that gives two things the same name, or that makes groups
-wait for each other raises EditRefused and changes nothing.
+An edit changes the lines of one table and leaves the rest of the text alone (`edits`). It is done
+whole or not at all: one that a text cannot take, that gives two things the same name, or that makes
+groups wait for each other raises EditRefused and changes nothing.
 """
 
 from __future__ import annotations
 
 import copy
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, Final
 
 from diel.errors import EditRefused, Problem
-from diel.text import as_tables, as_toml, join_path, show_key
+from diel.workflow.edits import (
+    document_in,
+    value_at,
+    with_entry,
+    with_item,
+    with_value,
+    without,
+    without_entry,
+)
 from diel.workflow.load import Draft, draft_of_text
 from diel.workflow.references import check_references
-from diel.workflow.source import Place, SourceProblem, headers, parse_document
+from diel.workflow.source import Place
 
-_ENTRIES: Final = ("module", "group", "boundary")
 _UNDO_STEPS: Final = 1000
 _UNDO_LETTERS: Final = 20_000_000  # in all texts that can be gone back to
 
@@ -59,7 +66,6 @@ class Document:
         self._undone: list[str] = []
         self._is_editing = False
         self._draft: Draft | None = None
-        self._parsed: tuple[str, dict[str, Any]] | None = None  # a text, and what it says
 
     @property
     def text(self) -> str:
@@ -147,10 +153,10 @@ class Document:
     @contextmanager
     def _without_new_faults(self) -> Iterator[None]:
         """One edit that may not bring two of one name, nor groups that wait for each other."""
-        known = set(_faults(self._document()))
+        known = set(_faults(document_in(self._text)))
         with self._one_edit():
             yield
-            for path, message, remedy in _faults(self._document()):
+            for path, message, remedy in _faults(document_in(self._text)):
                 if (path, message, remedy) not in known and message not in {
                     words for _, words, _ in known
                 }:
@@ -161,7 +167,7 @@ class Document:
     def get(self, place: Place) -> Any:
         """Return the value at a place, None if there is none or the text is not TOML."""
         try:
-            return copy.deepcopy(_value_at(self._document(), place))
+            return copy.deepcopy(value_at(document_in(self._text), place))
         except (EditRefused, LookupError, TypeError):
             return None
 
@@ -180,33 +186,15 @@ class Document:
         EditRefused
             If the place cannot be edited by itself, and the text has to be.
         """
-        with self._one_edit():
-            wanted = copy.deepcopy(self._document())
-            _put(wanted, place, value)
-            self._change(place, lambda table, keys: _put_item(table, keys, value))
-            self._expect(wanted, place)
+        self.replace_text(with_value(self._text, place, value))
 
     def remove(self, place: Place) -> None:
         """Remove a key or an item of a list; nothing happens where it is not there."""
-        with self._one_edit():
-            wanted = copy.deepcopy(self._document())
-            try:
-                del _value_at(wanted, place[:-1])[place[-1]]
-            except (LookupError, TypeError):
-                return
-            self._change(place, _remove_item)
-            self._expect(wanted, place)
+        self.replace_text(without(self._text, place))
 
     def insert(self, place: Place, value: Any) -> None:
         """Put an item into a list, before the one that stands at a place, or behind the last."""
-        with self._one_edit():
-            wanted = copy.deepcopy(self._document())
-            try:
-                _value_at(wanted, place[:-1]).insert(place[-1], copy.deepcopy(value))
-            except (LookupError, TypeError, AttributeError):
-                raise EditRefused(f"{_named(place[:-1])} is no list", "edit the text") from None
-            self._change(place, lambda table, keys: _insert_item(table, keys, value))
-            self._expect(wanted, place)
+        self.replace_text(with_item(self._text, place, value))
 
     def move(self, place: Place, to: int) -> None:
         """Move an item of a list to another place of it, counted without the item."""
@@ -214,98 +202,6 @@ class Document:
             value = self.get(place)
             self.remove(place)
             self.insert((*place[:-1], to), value)
-
-    def _document(self) -> dict[str, Any]:
-        """Return what the text says, which nobody may change."""
-        if self._parsed is not None and self._parsed[0] == self._text:
-            return self._parsed[1]
-        try:
-            self._parsed = self._text, parse_document(self._text)[0]
-            return self._parsed[1]
-        except SourceProblem as error:
-            problem = error.problem
-            where = f"line {problem.line}: " if problem.line else ""
-            raise EditRefused(f"{where}{problem.message}", problem.remedy) from None
-
-    def _expect(self, wanted: Mapping[str, Any], place: Place) -> None:
-        """Refuse an edit whose text does not say what was wanted."""
-        try:
-            is_there = self._document() == wanted
-        except EditRefused:
-            is_there = False
-        if not is_there:
-            raise EditRefused(f"{_named(place)} cannot be edited by itself", "edit the text")
-
-    def _change(self, place: Place, edit: Callable[[Any, Place], None]) -> None:
-        """Edit the lines of the table that a place is in."""
-        import tomlkit  # in the extra `gui`
-        from tomlkit.exceptions import TOMLKitError
-
-        top: Place = place[:2] if len(place) > 1 and isinstance(place[1], int) else place[:1]
-        lines = self._text.splitlines(keepends=True)
-        blocks = [block for block in _blocks(self._text) if block[0] == top]
-        root = _blocks(self._text)[0]
-        if len(blocks) > 1:
-            raise EditRefused(
-                f"the parts of {_named(top)} stand apart in the file", "edit the text"
-            )
-        if not blocks and self.get(top) is not None:
-            if top[0] in _ENTRIES:
-                raise EditRefused(
-                    f"{_named(top)} stands in a list in brackets",
-                    f"write [[{top[0]}]] for each, or edit the text",
-                )
-            blocks = [root]
-        if not blocks:
-            self._insert(f"[{show_key(top[0])}]\n", _after_tables(self._text))
-            self._change(place, edit)
-            return
-        _, start, end = blocks[0]
-        chunk = "".join(lines[start:end])
-        ends_line = chunk.endswith("\n")
-        try:
-            document = tomlkit.parse(chunk if ends_line else f"{chunk}\n")
-            inner = (top[0], 0, *place[2:]) if len(top) > 1 else place
-            edit(document, inner)
-            changed = tomlkit.dumps(document)
-        except (TOMLKitError, LookupError, TypeError, ValueError, AttributeError) as error:
-            raise EditRefused(
-                f"{_named(place)} cannot be edited by itself: {error}", "edit the text"
-            ) from None
-        if not changed.endswith("\n"):
-            changed += "\n"
-        self._text = "".join([*lines[:start], changed, *lines[end:]])
-
-    def _insert(self, block: str, line: int) -> None:
-        """Insert lines before a line, counted from 0, with an empty line on both sides."""
-        lines = self._text.splitlines(keepends=True)
-        if lines and not lines[-1].endswith("\n"):
-            lines[-1] += "\n"
-        above = "\n" if line and lines[line - 1].strip() else ""
-        below = "\n" if line < len(lines) and lines[line].strip() else ""
-        self._text = "".join([*lines[:line], above, block, below, *lines[line:]])
-
-    def _remove_entry(self, kind: str, index: int) -> None:
-        wanted = copy.deepcopy(self._document())
-        del wanted[kind][index]
-        if not wanted[kind]:
-            del wanted[kind]
-        blocks = [block for block in _blocks(self._text) if block[0] == (kind, index)]
-        if len(blocks) != 1:
-            raise EditRefused(f"{kind}[{index}] cannot be removed by itself", "edit the text")
-        _, start, end = blocks[0]
-        lines = self._text.splitlines(keepends=True)
-        is_below_empty = start == 0 or not lines[start - 1].strip()
-        while is_below_empty and end < len(lines) and not lines[end].strip():
-            end += 1
-        self._text = "".join([*lines[:start], *lines[end:]])
-        self._expect(wanted, (kind, index))
-
-    def _add_entry(self, kind: str, keys: Mapping[str, Any]) -> None:
-        wanted = copy.deepcopy(self._document())
-        wanted.setdefault(kind, []).append(dict(keys))
-        self._insert(as_tables({kind: [keys]}), _after_entries(self._text, kind))
-        self._expect(wanted, (kind, len(wanted[kind]) - 1))
 
     # -- modules ----------------------------------------------------------------------------------
 
@@ -334,7 +230,7 @@ class Document:
     def add_module(self, name: str, keys: Mapping[str, Any], group: str = "") -> None:
         """Add a module behind the others, and to a group if one is named."""
         with self._without_new_faults():
-            self._add_entry("module", {"name": name, **keys})
+            self.replace_text(with_entry(self._text, "module", {"name": name, **keys}))
             if group:
                 self.add_to_group(name, group)
 
@@ -367,7 +263,7 @@ class Document:
         with self._without_new_faults():
             for index, _ in self._entries("group"):
                 self._remove_name(index, "modules", name)
-            self._remove_entry("module", self.index_of("module", name))
+            self.replace_text(without_entry(self._text, "module", self.index_of("module", name)))
 
     def add_to_group(self, module: str, group: str) -> None:
         """Add a module to those of a group."""
@@ -379,7 +275,8 @@ class Document:
     def add_group(self, name: str, modules: Sequence[str] = (), inside: str = "") -> None:
         """Add a group behind the others, inside of one of them if it is named."""
         with self._without_new_faults():
-            self._add_entry("group", {"name": name, **({"modules": [*modules]} if modules else {})})
+            keys = {"name": name, **({"modules": [*modules]} if modules else {})}
+            self.replace_text(with_entry(self._text, "group", keys))
             if inside:
                 self.put_inside(name, inside)
 
@@ -423,7 +320,7 @@ class Document:
                     for before in last or needed:
                         if before != entry.get("name"):
                             self._add_name(place, "depends", before)
-            self._remove_entry("group", index)
+            self.replace_text(without_entry(self._text, "group", index))
 
     def connect(self, before: str, after: str) -> None:
         """Let a group depend on another one: it starts when that has finished."""
@@ -500,7 +397,7 @@ class Document:
     # -- lists of names ---------------------------------------------------------------------------
 
     def _entries(self, kind: str) -> list[tuple[int, dict[str, Any]]]:
-        value = self._document().get(kind)
+        value = document_in(self._text).get(kind)
         entries = value if isinstance(value, list) else []
         return [(index, entry) for index, entry in enumerate(entries) if isinstance(entry, dict)]
 
@@ -559,95 +456,3 @@ def _around(name: str, parents: Mapping[str, str]) -> list[str]:
     while found[-1] in parents and parents[found[-1]] not in found:
         found.append(parents[found[-1]])
     return found[::-1]
-
-
-def _named(place: Place) -> str:
-    return join_path("", place)
-
-
-def _value_at(document: Any, place: Place) -> Any:
-    for step in place:
-        document = document[step]
-    return document
-
-
-def _put(document: Any, place: Place, value: Any) -> None:
-    """Set a value in plain dictionaries and lists."""
-    inner = document
-    try:
-        for step in place[:-1]:
-            inner = inner[step] if isinstance(step, int) else inner.setdefault(step, {})
-        inner[place[-1]] = copy.deepcopy(value)
-    except (LookupError, TypeError, AttributeError):
-        raise EditRefused(f"{_named(place)} cannot be edited by itself", "edit the text") from None
-
-
-# -- lines and tables -----------------------------------------------------------------------------
-
-
-def _blocks(text: str) -> list[tuple[Place, int, int]]:
-    """Return the lines of each entry and table: its place, the first line and the one behind it.
-
-    Lines are counted from 0. The first block is what stands above all headers. A comment right
-    below the last key belongs to the block, unless a header follows it at once; comments further
-    below belong to what follows.
-    """
-    lines = text.splitlines()
-    found: list[tuple[Place, int, int]] = []
-    for header in headers(text):
-        place = header.place
-        top = place[:2] if len(place) > 1 and isinstance(place[1], int) else place[:1]
-        start, end = max(header.line - 1, 0), header.last_line
-        while end < len(lines) and lines[end].lstrip().startswith("#") and header.line:
-            end += 1
-        if end < len(lines) and lines[end].lstrip().startswith("["):
-            end = header.last_line
-        if found and found[-1][0] == top and top:
-            found[-1] = top, found[-1][1], end
-        else:
-            found.append((top, start, end))
-    return found
-
-
-def _after_tables(text: str) -> int:
-    """Return the line before which a new ``[table]`` goes: behind others, before entries."""
-    blocks = _blocks(text)
-    ends = [end for place, _, end in blocks if len(place) == 1]
-    first = next((start for place, start, _ in blocks if place), len(text.splitlines()))
-    return ends[-1] if ends else first
-
-
-def _after_entries(text: str, kind: str) -> int:
-    """Return the line before which a new entry goes: behind those of its kind or an earlier one."""
-    blocks = _blocks(text)
-    for before in reversed(_ENTRIES[: _ENTRIES.index(kind) + 1]):
-        ends = [end for place, _, end in blocks if place[:1] == (before,)]
-        if ends:
-            return ends[-1]
-    if len(blocks) > 1 and not any(len(place) == 1 for place, _, _ in blocks):
-        return blocks[1][1]  # before the entries of a later kind
-    tables = [end for place, _, end in blocks if len(place) == 1]
-    return tables[-1] if tables else len(text.splitlines())
-
-
-def _put_item(table: Any, place: Place, value: Any) -> None:
-    """Set a value in tables of tomlkit; those on the way are made."""
-    import tomlkit
-    from tomlkit.items import Array, InlineTable
-
-    for step in place[:-1]:
-        if isinstance(step, str) and step not in table:
-            is_inline = isinstance(table, (InlineTable, Array))
-            table[step] = tomlkit.inline_table() if is_inline else tomlkit.table()
-        table = table[step]
-    table[place[-1]] = tomlkit.value(as_toml(value))
-
-
-def _insert_item(table: Any, place: Place, value: Any) -> None:
-    import tomlkit
-
-    _value_at(table, place[:-1]).insert(place[-1], tomlkit.value(as_toml(value)))
-
-
-def _remove_item(table: Any, place: Place) -> None:
-    del _value_at(table, place[:-1])[place[-1]]
