@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import time
 from collections import deque
-from collections.abc import Callable, Hashable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any
 
 from diel.comm import tags
@@ -18,26 +18,21 @@ from diel.executive import messages
 from diel.executive.checkpoints import Checkpoints
 from diel.executive.deadlock import WaitWatch
 from diel.executive.events import (
-    AbandonCopy,
-    ConnectModule,
     EndRun,
     Event,
     Instruction,
-    LeaveTimedOut,
     LookForTag,
     RanksDied,
     RanksSilent,
-    RestartCopies,
-    StartGroup,
     StopAsked,
     StopRun,
     TagLooked,
-    TimeLimitPassed,
 )
 from diel.executive.heartbeats import Heartbeats
 from diel.executive.listener import Listener, StatusWriter, TimeTable
+from diel.executive.orders import Orders
 from diel.executive.outside import OutsideSocket
-from diel.executive.plans import CopyPlan, GroupPlan
+from diel.executive.plans import GroupPlan
 from diel.executive.scheduler import Scheduler
 from diel.exit_codes import FAILED
 from diel.run.directory import LOST_OR_ENDED
@@ -57,13 +52,11 @@ from diel.run.records import (
     RunEnded,
     RunStarted,
 )
-from diel.text import format_duration
 
 if TYPE_CHECKING:
     from diel.comm.parent import Parent
     from diel.executive.messages import Report, Welcome
     from diel.executive.placement.assignment import RankAssignment
-    from diel.loading.module_spec import ModuleSpec
     from diel.run.recorder import Recorder
     from diel.run.resuming import Resumption
     from diel.tuples.client import TupleClient
@@ -71,8 +64,6 @@ if TYPE_CHECKING:
 _HOUSEKEEPING_EVERY_S = 0.2
 _LOOKS_FOR_LOSS_EVERY_S = 1.0
 _FAREWELL_TIMEOUT_S = 5.0
-# As long as at the end of a run: whoever waits in diel needs milliseconds.
-_LEAVE_TIMEOUT_S = 5.0
 
 
 class Driver:
@@ -122,8 +113,6 @@ class Driver:
     ) -> None:
         self._parent = parent
         self._recorder = recorder
-        self._groups = {group.name: group for group in groups}
-        self._numbers = {group.name: number for number, group in enumerate(groups)}
         self._server_ranks = tuple(server_ranks)
         self._tail_ranks = tuple(tail_ranks)
         twins = tuple(zip(server_ranks, tail_ranks, strict=True)) if tail_ranks else ()
@@ -142,13 +131,6 @@ class Driver:
             choose=assignment.choose,
             twins=twins,
         )
-        self._copies_of = {
-            name: {module.module: module.copies for module in group.modules}
-            for name, group in self._groups.items()
-        }
-        self._modules = {
-            (group.name, module.module): module for group in groups for module in group.modules
-        }
         self._mailbox: Mailbox[Report] = Mailbox(
             parent.comm, sends=tags.EXECUTIVE_TO_WORKER, receives=tags.WORKER_TO_EXECUTIVE
         )
@@ -170,11 +152,18 @@ class Driver:
         self._next_housekeeping_s = 0.0
         self._next_look_for_loss_s = 0.0
         self._noticed: deque[Event] = deque()  # what no rank has reported
-        self._alarms = Alarms()  # by what it is for, and the serial of a copy
         self._waits = WaitWatch()
         self._status = StatusWriter(recorder.directory, self._waits)
         self._time_table = TimeTable(
             self._server_ranks, self._pool, lambda rank: parent.hosts_and_gpus[rank][0]
+        )
+        self._orders = Orders(
+            self._mailbox,
+            self._leaves,
+            groups=groups,
+            assignment=assignment,
+            waits=self._waits,
+            time_table=self._time_table,
         )
         number = 0 if resumption is None else resumption.number
         states = () if resumption is None else resumption.states
@@ -185,24 +174,16 @@ class Driver:
             recorder,
             (*self._server_ranks, *self._pool),
             plan_of=self._scheduler.plan_of,
-            modules=self._modules,
+            modules=self._orders.modules,
             waits=self._waits,
             status=self._status,
             time_table=self._time_table,
             state_saved=self._checkpoints.note_state,
         )
         self._ended: dict[str, None] = {}  # copies, in order
-        self._specs: Mapping[str, ModuleSpec] = {}
-        self._present_copies: dict[str, dict[str, CopyPlan]] = {}  # by group and name
         self._tuples: TupleClient | None = None
         self._outside = OutsideSocket(recorder.directory, self._tuple_client, self._warn)
         self._has_company = False  # whether somebody outside was connected when this wait began
-        self._orders: dict[type, Callable[[Any], None]] = {
-            StartGroup: self._start_group,
-            RestartCopies: self._restart_copies,
-            AbandonCopy: self._abandon_copy,
-            ConnectModule: self._connect_module,
-        }
         self._performers: dict[type, Callable[[Any], None]] = {
             LookForTag: self._look_for_tag,
             StopRun: self._stop_run,
@@ -238,7 +219,7 @@ class Driver:
         welcome = welcome.replace(heartbeat=self._heartbeats.address)
         for rank in self._server_ranks:
             self._mailbox.send(welcome, rank)
-        self._specs = welcome.specs
+        self._orders.specs = welcome.specs
         try:
             self._restore_tuples()
             for gpus, ranks in self._pool_by_gpus().items():
@@ -453,7 +434,7 @@ class Driver:
                 self._save_checkpoint()
             self._noticed.append(StopAsked(why, exit_code))
             return
-        self._noticed.extend(self._alarms.due(now_s))
+        self._noticed.extend(self._orders.overdue(now_s))
         if self._checkpoints.is_due_by_time():
             self._save_checkpoint()
         # Somebody outside of the run may put what all wait for.
@@ -471,15 +452,10 @@ class Driver:
         if GroupFinished in kinds and EndRun not in kinds and self._checkpoints.is_due():
             self._write_down(instructions)
             self._save_checkpoint()
-            self._order(instructions)
+            self._orders.give(instructions)
         else:
-            self._order(instructions)
+            self._orders.give(instructions)
             self._write_down(instructions)
-
-    def _order(self, instructions: Sequence[Instruction]) -> None:
-        for instruction in instructions:
-            if type(instruction) in self._orders:
-                self._orders[type(instruction)](instruction)
 
     def _write_down(self, instructions: Sequence[Instruction]) -> None:
         with self._recorder.batch():
@@ -493,7 +469,7 @@ class Driver:
         """Write a record to the journal, and do what follows from it here."""
         record = self._recorder.record(record)
         if isinstance(record, (CopyFinished, ModuleFailed)):
-            self._alarms.call_off(_limit_of(record))
+            self._orders.note_end(record)
         if isinstance(record, (CopyFinished, CopyGivenUp)):
             self._ended[record.name] = None
             self._status.forget_progress(record.name)
@@ -503,51 +479,6 @@ class Driver:
             self._recorder.sync()
             if not isinstance(record, (ModuleFailed, RanksLost)) or record.stops_run:
                 self._announce(record)
-
-    def _start_group(self, instruction: StartGroup) -> None:
-        copies = instruction.copies
-        gpus = [self._assignment.gpus_of_copy(plan.module, plan.ranks) for plan in copies]
-        order = messages.RunGroup(
-            self._numbers[instruction.group],
-            instruction.iteration,
-            tuple(rank for plan in copies for rank in plan.ranks),
-            copies[0].module_serial,
-            tuple(gpus) if any(each is not None for each in gpus) else None,
-        )
-        self._mailbox.send_to_all(order, order.ranks)
-        self._present_copies[instruction.group] = {plan.name: plan for plan in copies}
-        self._note_orders(copies)
-
-    def _restart_copies(self, instruction: RestartCopies) -> None:
-        present = self._present_copies[instruction.group]
-        present.update((plan.name, plan) for plan in instruction.copies)
-        peers = messages.peers_of(instruction.group, list(present.values()), self._specs)
-        for plan in instruction.copies:
-            gpus = self._assignment.gpus_of_copy(plan.module, plan.ranks)
-            copies_of = self._copies_of[plan.group]
-            self._mailbox.send_to_all(messages.RunCopy(plan, copies_of, peers, gpus), plan.ranks)
-        self._note_orders(instruction.copies)
-
-    def _note_orders(self, copies: Sequence[CopyPlan]) -> None:
-        for plan in copies:
-            self._time_table.note_order(plan)
-            limit_s = self._modules[plan.group, plan.module].time_limit_s
-            if limit_s is not None:
-                error = f"time limit of {format_duration(limit_s)} exceeded"
-                event = TimeLimitPassed(plan.serial, error)
-                self._alarms.set(_limit_of(plan), time.monotonic() + limit_s, event)
-
-    def _abandon_copy(self, instruction: AbandonCopy) -> None:
-        serial = instruction.plan.serial
-        self._leaves.send_to_all(messages.LeaveCopy(serial), instruction.ranks)
-        for rank in instruction.ranks:  # whatever they wait for is over
-            self._waits.forget(rank)
-        grace_ends_s = time.monotonic() + _LEAVE_TIMEOUT_S
-        timed_out = LeaveTimedOut(serial, _LEAVE_TIMEOUT_S)
-        self._alarms.set(("leave", serial), grace_ends_s, timed_out)
-
-    def _connect_module(self, instruction: ConnectModule) -> None:
-        self._mailbox.send_to_all(messages.MakeModuleComm(instruction.serial), instruction.ranks)
 
     def _look_for_tag(self, instruction: LookForTag) -> None:
         is_there = self._tuple_client().count(instruction.tag) > 0
@@ -620,32 +551,3 @@ class _ServerLost(Exception):
     def __init__(self, event: RanksSilent | RanksDied) -> None:
         super().__init__(event)
         self.event = event
-
-
-class Alarms:
-    """Events that happen at a certain time unless they are called off, each under a name.
-
-    There are never many more than copies that run, and most of these have none: so no heap.
-    """
-
-    def __init__(self) -> None:
-        self._alarms: dict[Hashable, tuple[float, Event]] = {}
-
-    def set(self, name: Hashable, at_s: float, event: Event) -> None:
-        """Let an event happen at `at_s`, in place of any other of this name."""
-        self._alarms[name] = (at_s, event)
-
-    def call_off(self, name: Hashable) -> None:
-        """Forget the event of this name, if there is one."""
-        self._alarms.pop(name, None)
-
-    def due(self, now_s: float) -> list[Event]:
-        """Return, and forget, the events whose time has come, earliest first."""
-        late = [name for name, (at_s, _) in self._alarms.items() if at_s <= now_s]
-        late.sort(key=lambda name: self._alarms[name][0])
-        return [self._alarms.pop(name)[1] for name in late]
-
-
-def _limit_of(copy: CopyPlan | CopyFinished | ModuleFailed) -> tuple[object, ...]:
-    """Return the name of the alarm for a copy's time limit."""
-    return "limit", copy.group, copy.iteration, copy.name, copy.attempt

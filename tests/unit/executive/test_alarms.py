@@ -1,6 +1,6 @@
 from __future__ import annotations
 
-from diel.executive.driver import Alarms
+from diel.executive.orders import Alarms
 
 
 def test_what_is_due_comes_once_and_in_time_order() -> None:

@@ -1,0 +1,187 @@
+"""Orders to the ranks: what the scheduler's instructions make them do, and until when.
+
+::
+
+    StartGroup      RunGroup, to all ranks of the group
+    RestartCopies   RunCopy, to the ranks of each copy
+    AbandonCopy     LeaveCopy, to the ranks of the copy
+    ConnectModule   MakeModuleComm, to the ranks of the module
+
+A copy's time limit begins with its order, and so does the time that it has to leave.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Hashable, Mapping, Sequence
+from typing import TYPE_CHECKING, Any, Final
+
+from diel.comm.mailbox import Mailbox
+from diel.executive import messages
+from diel.executive.deadlock import WaitWatch
+from diel.executive.events import (
+    AbandonCopy,
+    ConnectModule,
+    Event,
+    Instruction,
+    LeaveTimedOut,
+    RestartCopies,
+    StartGroup,
+    TimeLimitPassed,
+)
+from diel.executive.listener import TimeTable
+from diel.executive.plans import CopyPlan, GroupPlan
+from diel.run.records import CopyFinished, ModuleFailed
+from diel.text import format_duration
+
+if TYPE_CHECKING:
+    from diel.executive.messages import Report
+    from diel.executive.placement.assignment import RankAssignment
+    from diel.loading.module_spec import ModuleSpec
+
+# As long as at the end of a run: whoever waits in diel needs milliseconds.
+_LEAVE_TIMEOUT_S: Final = 5.0
+
+
+class Orders:
+    """Gives orders to the ranks of the pool, and knows which copies are overdue.
+
+    Parameters
+    ----------
+    mailbox, leaves : Mailbox
+        To the ranks of the pool; the second one reaches a rank in the middle of a copy.
+    groups : sequence of GroupPlan
+    assignment : RankAssignment
+        Which GPUs a copy has.
+    waits : WaitWatch
+        Told whose waits are over.
+    time_table : TimeTable
+        Told of orders.
+
+    Attributes
+    ----------
+    modules : dict
+        The plan of each module, by its group and name.
+    specs : mapping of str to ModuleSpec
+        What modules run, by name; to be set before the first order.
+    """
+
+    def __init__(
+        self,
+        mailbox: Mailbox[Report],
+        leaves: Mailbox[Any],
+        *,
+        groups: Sequence[GroupPlan],
+        assignment: RankAssignment,
+        waits: WaitWatch,
+        time_table: TimeTable,
+    ) -> None:
+        self._mailbox, self._leaves = mailbox, leaves
+        self._assignment = assignment
+        self._waits = waits
+        self._time_table = time_table
+        self._numbers = {group.name: number for number, group in enumerate(groups)}
+        self._copies_of = {
+            group.name: {module.module: module.copies for module in group.modules}
+            for group in groups
+        }
+        self.modules = {
+            (group.name, module.module): module for group in groups for module in group.modules
+        }
+        self.specs: Mapping[str, ModuleSpec] = {}
+        self._present_copies: dict[str, dict[str, CopyPlan]] = {}  # by group and name
+        self._alarms = Alarms()  # by what it is for, and the serial of a copy
+        self._givers: dict[type, Callable[[Any], None]] = {
+            StartGroup: self._start_group,
+            RestartCopies: self._restart_copies,
+            AbandonCopy: self._abandon_copy,
+            ConnectModule: self._connect_module,
+        }
+
+    def give(self, instructions: Sequence[Instruction]) -> None:
+        """Give the orders that are among instructions; others are passed over."""
+        for instruction in instructions:
+            if type(instruction) in self._givers:
+                self._givers[type(instruction)](instruction)
+
+    def note_end(self, copy: CopyFinished | ModuleFailed) -> None:
+        """Record that a copy has ended: it exceeds no time limit any more."""
+        self._alarms.call_off(_limit_of(copy))
+
+    def overdue(self, now_s: float) -> list[Event]:
+        """Return which copies have just exceeded their time, each once."""
+        return self._alarms.due(now_s)
+
+    def _start_group(self, instruction: StartGroup) -> None:
+        copies = instruction.copies
+        gpus = [self._assignment.gpus_of_copy(plan.module, plan.ranks) for plan in copies]
+        order = messages.RunGroup(
+            self._numbers[instruction.group],
+            instruction.iteration,
+            tuple(rank for plan in copies for rank in plan.ranks),
+            copies[0].module_serial,
+            tuple(gpus) if any(each is not None for each in gpus) else None,
+        )
+        self._mailbox.send_to_all(order, order.ranks)
+        self._present_copies[instruction.group] = {plan.name: plan for plan in copies}
+        self._note_orders(copies)
+
+    def _restart_copies(self, instruction: RestartCopies) -> None:
+        present = self._present_copies[instruction.group]
+        present.update((plan.name, plan) for plan in instruction.copies)
+        peers = messages.peers_of(instruction.group, list(present.values()), self.specs)
+        for plan in instruction.copies:
+            gpus = self._assignment.gpus_of_copy(plan.module, plan.ranks)
+            copies_of = self._copies_of[plan.group]
+            self._mailbox.send_to_all(messages.RunCopy(plan, copies_of, peers, gpus), plan.ranks)
+        self._note_orders(instruction.copies)
+
+    def _note_orders(self, copies: Sequence[CopyPlan]) -> None:
+        for plan in copies:
+            self._time_table.note_order(plan)
+            limit_s = self.modules[plan.group, plan.module].time_limit_s
+            if limit_s is not None:
+                error = f"time limit of {format_duration(limit_s)} exceeded"
+                event = TimeLimitPassed(plan.serial, error)
+                self._alarms.set(_limit_of(plan), time.monotonic() + limit_s, event)
+
+    def _abandon_copy(self, instruction: AbandonCopy) -> None:
+        serial = instruction.plan.serial
+        self._leaves.send_to_all(messages.LeaveCopy(serial), instruction.ranks)
+        for rank in instruction.ranks:  # whatever they wait for is over
+            self._waits.forget(rank)
+        grace_ends_s = time.monotonic() + _LEAVE_TIMEOUT_S
+        timed_out = LeaveTimedOut(serial, _LEAVE_TIMEOUT_S)
+        self._alarms.set(("leave", serial), grace_ends_s, timed_out)
+
+    def _connect_module(self, instruction: ConnectModule) -> None:
+        self._mailbox.send_to_all(messages.MakeModuleComm(instruction.serial), instruction.ranks)
+
+
+class Alarms:
+    """Events that happen at a certain time unless they are called off, each under a name.
+
+    There are never many more than copies that run, and most of these have none: so no heap.
+    """
+
+    def __init__(self) -> None:
+        self._alarms: dict[Hashable, tuple[float, Event]] = {}
+
+    def set(self, name: Hashable, at_s: float, event: Event) -> None:
+        """Let an event happen at `at_s`, in place of any other of this name."""
+        self._alarms[name] = (at_s, event)
+
+    def call_off(self, name: Hashable) -> None:
+        """Forget the event of this name, if there is one."""
+        self._alarms.pop(name, None)
+
+    def due(self, now_s: float) -> list[Event]:
+        """Return, and forget, the events whose time has come, earliest first."""
+        late = [name for name, (at_s, _) in self._alarms.items() if at_s <= now_s]
+        late.sort(key=lambda name: self._alarms[name][0])
+        return [self._alarms.pop(name)[1] for name in late]
+
+
+def _limit_of(copy: CopyPlan | CopyFinished | ModuleFailed) -> tuple[object, ...]:
+    """Return the name of the alarm for a copy's time limit."""
+    return "limit", copy.group, copy.iteration, copy.name, copy.attempt
