@@ -10,7 +10,6 @@ from __future__ import annotations
 import importlib.util
 import logging
 import math
-import os
 import re
 import threading
 import time
@@ -45,6 +44,7 @@ from .layer_list import (
 )
 from .parallel import TrainingOptions
 from .problems import at, problem
+from .routines import routines_of_run
 from .sweep.runners import TRAINERS, Limits, Task, parse_memory
 from .sweep.worker_loop import comm_of, run_trainer
 from .tabular import (
@@ -74,8 +74,6 @@ _OF_DATASET = (
 )
 _LAYERS = "layers"
 _OF_NETWORKS = ("device", "precision", "training", _LAYERS)
-_ROUTINES_FILE = "routines.json"
-_CONVOLUTIONS_FOLDER = "routines"
 
 
 class Options(BaseModel):
@@ -540,62 +538,3 @@ def _own_split(data: Dataset, options: Options) -> TrainingJob:
         numbers, options.validation_fraction, options.split_seed
     )
     return TrainingJob(training.x[:, 0].astype(np.intp), validation.x[:, 0].astype(np.intp), 0)
-
-
-# -- routines -------------------------------------------------------------------------------------
-
-
-@contextmanager
-def routines_of_run(
-    ctx: Context,
-    rank: int = 0,
-    ranks: int = 1,
-    compute: Compute | None = None,
-    *,
-    measured: bool = True,
-) -> Iterator[RoutineTable]:
-    """Give the table of routines of a run, the same one on every rank.
-
-    The first rank measures them, or finds ``routines.json`` in the run directory; the others wait
-    for it in the tuple space. A run that is resumed finds the same file, so that a choice never
-    changes a result. The tuple is claimed meanwhile: a copy that is started again finds it again.
-    Convolutions are measured when they are met, and the first rank that meets a shape writes down
-    for all what it takes, to the folder ``routines``.
-
-    Parameters
-    ----------
-    rank, ranks : int
-        Of this process within its copy, and how many there are.
-    compute : Compute, optional
-        What is measured; the CPU, if left out.
-    measured : bool
-        Measure sums and products; if not, they are always done in the same way.
-    """
-    from dnn import RoutineTable
-
-    folder = ctx.run_dir.absolute() / _CONVOLUTIONS_FOLDER
-    if not measured:
-        yield RoutineTable({}).kept_in(folder)
-        return
-    base = (ctx.group, ctx.module, "routines")
-    if rank or ctx.copy_index:
-        with ctx.tuples.claim((*base, ctx.copy_index, rank)) as claim:
-            yield RoutineTable.from_json(claim.value).kept_in(folder)
-        return
-    file = ctx.run_dir / _ROUTINES_FILE
-    if not file.exists():
-        mine = file.with_name(f"{_ROUTINES_FILE}.{os.getpid()}-{ctx.group}-{ctx.module}")
-        table = (compute or Compute()).measure_routines()
-        mine.write_text(table.to_json(), encoding="utf-8")
-        try:
-            os.link(mine, file)  # unlike a rename it leaves the table of another group alone
-        except FileExistsError:
-            pass
-        finally:
-            mine.unlink()
-    text = file.read_text(encoding="utf-8")
-    for copy in range(ctx.copies_of[ctx.module]):
-        for copy_rank in range(ranks):
-            if copy or copy_rank:
-                ctx.tuples.tput((*base, copy, copy_rank), text)
-    yield RoutineTable.from_json(text).kept_in(folder)

@@ -67,7 +67,7 @@ LAYERS = {
         search
         sweep
         compute sklearn_trainer torch_trainer
-        fused
+        fused routines
         training
         master trainer
         reporter
