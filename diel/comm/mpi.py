@@ -37,8 +37,8 @@ _STARTED_TOGETHER: Final = (
     ),
     (
         *("srun", "SLURM_STEP_NUM_TASKS", "SLURM_PROCID"),
-        "say srun --mpi=pmix, if this MPI and Slurm have that (srun --mpi=list), or leave it to "
-        "diel run, without srun: it starts the ranks itself (diel sbatch prints such a script)",
+        "say srun --mpi=pmix, or --mpi=pmi2 for MPICH, if Slurm has that (srun --mpi=list), or leave "
+        "it to diel run, without srun: it starts the ranks itself (diel sbatch prints such a script)",
     ),
     ("mpiexec", "PMI_SIZE", "PMI_RANK", _ANOTHER_MPI),
 )
@@ -57,8 +57,11 @@ _ON_ONE_MACHINE: Final = {
     "UCX_NET_DEVICES": "lo",
     "FI_TCP_IFACE": "lo",
 }
+# Through UCX, MPICH 4.3 and 5.0 lose messages that are received from MPI_ANY_SOURCE where a rank has
+# neighbours on its own machine and on others. A build without libfabric ignores this.
+_ON_MACHINES: Final = {"MPIR_CVAR_CH4_NETMOD": "ofi"}
 _CHOSEN_BY: Final = (
-    *("OMPI_MCA_btl", "OMPI_MCA_pml", "OMPI_MCA_mtl"),
+    *("OMPI_MCA_btl", "OMPI_MCA_pml", "OMPI_MCA_mtl", "MPIR_CVAR_CH4_NETMOD"),
     *("UCX_NET_DEVICES", "UCX_TLS", "FI_TCP_IFACE", "FI_PROVIDER"),
 )
 _OPEN_MPI_SETTINGS: Final = ".openmpi/mca-params.conf"
@@ -112,7 +115,7 @@ def check_that_tasks_are_ranks(environment: Mapping[str, str], ranks: int = 1) -
 
 
 def world() -> MPI.Intracomm:
-    """Start MPI if need be, on this machine alone if all ranks are here; return COMM_WORLD.
+    """Start MPI if need be, with the transports that fit where the ranks are; return COMM_WORLD.
 
     Raises
     ------
@@ -134,10 +137,12 @@ def world() -> MPI.Intracomm:
 
 
 def transports_for(environment: Mapping[str, str]) -> dict[str, str]:
-    """Return what to set before MPI starts: nothing if a person has chosen, or ranks are apart."""
-    if chosen_transports(environment) or not all_ranks_are_here(environment):
+    """Return what to set before MPI starts: nothing if a person has chosen."""
+    if chosen_transports(environment):
         return {}
-    return dict(_ON_ONE_MACHINE)
+    if all_ranks_are_here(environment):
+        return dict(_ON_ONE_MACHINE)
+    return dict(_ON_MACHINES) if int(environment.get("PMI_SIZE", "1")) > 1 else {}
 
 
 def all_ranks_are_here(environment: Mapping[str, str]) -> bool:

@@ -33,6 +33,15 @@ def test_whether_all_ranks_are_here_is_the_launchers_word(
     assert transports_for({**environment, "OMPI_MCA_btl": "self,tcp"}) == {}
 
 
+def test_mpich_is_kept_from_ucx_where_ranks_are_on_several_machines() -> None:
+    apart = {"PMI_SIZE": "3", "MPI_LOCALNRANKS": "1"}
+    assert transports_for(apart) == {"MPIR_CVAR_CH4_NETMOD": "ofi"}
+    assert transports_for({"PMI_SIZE": "3"}) == transports_for(apart)  # as srun starts them
+    assert "MPIR_CVAR_CH4_NETMOD" not in transports_for({"PMI_SIZE": "3", "MPI_LOCALNRANKS": "3"})
+    assert transports_for({**apart, "MPIR_CVAR_CH4_NETMOD": "ucx"}) == {}
+    assert transports_for({"PMI_SIZE": "1"}) == transports_for({}) == {}
+
+
 def test_what_a_person_has_chosen_in_the_environment_or_in_open_mpis_file(tmp_path: Path) -> None:
     home = {"HOME": str(tmp_path)}
     assert chosen_transports({"OMPI_MCA_btl": "self,tcp"}) == ["OMPI_MCA_btl=self,tcp"]
