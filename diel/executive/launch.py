@@ -124,7 +124,7 @@ def find_mpiexec() -> Path:
 
 
 def mpi_implementation(mpiexec: Path) -> str:
-    """Return "Open MPI" or "MPICH", or "unknown", from what ``mpiexec --version`` prints.
+    """Return what `implementation_in` finds in what ``mpiexec --version`` prints.
 
     Of ``srun`` it is `SLURM`.
     """
@@ -138,9 +138,11 @@ def mpi_implementation(mpiexec: Path) -> str:
 
 
 def implementation_in(text: str) -> str:
-    """Return "Open MPI", "MPICH" or "unknown", from how an MPI names itself."""
+    """Return "Open MPI", "MPICH", "Cray MPICH" or "unknown", from how an MPI names itself."""
     if "Open MPI" in text or "OpenRTE" in text or "PRRTE" in text:
         return "Open MPI"
+    if "CRAY MPICH" in text:
+        return "Cray MPICH"
     return "MPICH" if "HYDRA" in text or "MPICH" in text else "unknown"
 
 

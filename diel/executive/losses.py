@@ -51,6 +51,8 @@ _HOST_LOST: Final = (
     r"Remote daemon:\s+\[[^]]*\] on node (\S+)"
     r"|Remote host:\s+(\S+)\s+Daemon exit status|Node failure on (\S+)"
 )
+# Open MPI and MPICH, of a rank that the launcher has started and that does not find the others.
+_NO_START: Final = r"An error occurred in MPI_Init|Fatal error in internal_Init"
 _OWN_WORDS: Final = r"^diel: (.*)$"
 _NO_ROOM: Final = tuple(os.strerror(number) for number in (errno.ENOSPC, errno.EDQUOT))
 _SIGNALS_OF_SLURM: Final = {"Killed": "SIGKILL", "Terminated": "SIGTERM", "Aborted": "SIGABRT"}
@@ -103,7 +105,7 @@ def find_loss(view: RunView, directory: RunDirectory, launcher_status: int) -> L
         As its journal has it.
     directory : RunDirectory
     launcher_status : int
-        The exit status of mpiexec.
+        The exit status of what has started the ranks.
     """
     log = directory.launcher_words().replace("\0", "")  # which Open MPI ends its messages with
     own = re.findall(_OWN_WORDS, log, re.MULTILINE)
@@ -136,6 +138,11 @@ def find_loss(view: RunView, directory: RunDirectory, launcher_status: int) -> L
         explanation = f"{view.who_is_on(first.rank)} crashed: {first.why}{first.where}"
     elif view.failure is not None and isinstance(view.failure, LOSSES):
         explanation = getattr(view.failure, "explanation", "").partition("\n")[0]
+    elif view.started is None and re.search(_NO_START, log):
+        explanation = (
+            "MPI did not start on the ranks; where srun or flux starts them, --launcher mpiexec "
+            "leaves it to MPI itself"
+        )
     elif hosts:
         named = ", ".join(hosts)
         explanation = f"host{'s' if len(hosts) > 1 else ''} {named} can no longer be reached"
@@ -146,7 +153,7 @@ def find_loss(view: RunView, directory: RunDirectory, launcher_status: int) -> L
     else:
         explanation = (
             "the run ended without a word: a rank was killed, or MPI gave up "
-            f"(mpiexec exited with status {launcher_status})"
+            f"(the launcher exited with status {launcher_status})"
         )
     return Loss(explanation, lines, ranks, hosts)
 

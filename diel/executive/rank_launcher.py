@@ -34,7 +34,9 @@ _LIBRARY: Final = (
 # The interfaces of Slurm that an MPI can ask for its ranks, the best first.
 _PLUGINS: Final = {
     "Open MPI": r"pmix(_v\d+)?",
-    "MPICH": r"cray_shasta|pmi2|pmix(_v\d+)?",
+    # Slurm may have the plugin of Cray where nothing of Cray is.
+    "MPICH": r"pmi2|pmix(_v\d+)?",
+    "Cray MPICH": r"cray_shasta|pmi2|pmix(_v\d+)?",
 }
 _PLUGIN: Final = re.compile(r"\b(pmix(?:_v\d+)?|pmi2|cray_shasta)\b")
 
@@ -128,7 +130,7 @@ def plugin_for(implementation: str, offered: Sequence[str]) -> str | None:
     Parameters
     ----------
     implementation : str
-        "Open MPI", "MPICH" or "unknown".
+        From `implementation_in`.
     offered : sequence of str
         From `mpi_plugins`.
     """
@@ -160,7 +162,7 @@ def hosts_of_job(implementation: str, environment: Mapping[str, str]) -> tuple[s
 
 
 def library_implementation() -> str:
-    """Return "Open MPI", "MPICH" or "unknown": what mpi4py loads, without starting it.
+    """Return what mpi4py loads, as `implementation_in` names it, without starting it.
 
     Raises
     ------

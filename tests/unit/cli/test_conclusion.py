@@ -164,7 +164,7 @@ def test_a_run_that_ended_without_a_word(
     directory.launcher_log.write_bytes(b"".join(b"line %d \xff\n" % n for n in range(30)))
     assert PlainDisplay(directory).conclude(launcher_status=137) == conclusion.FAILED
     err = capsys.readouterr().err
-    assert "mpiexec exited with status 137" in err
+    assert "the launcher exited with status 137" in err
     assert "launcher | line 29" in err
     assert "launcher | line 14" not in err
     assert str(directory.path) in err

@@ -74,6 +74,20 @@ def test_each_launcher_is_understood(
     assert (loss.explanation, tuple(loss.ranks)) == (explanation, ranks)
 
 
+def test_an_mpi_that_does_not_start_is_the_cause_of_what_its_launcher_then_ends(
+    directory: RunDirectory,
+) -> None:
+    said = "*** An error occurred in MPI_Init_thread\n*** on a NULL communicator\n"
+    ended = "srun: error: n1: task 2: Exited with exit code 14\nsrun: error: n2: task 3: Terminated\n"
+    directory.launcher_log.write_text(said + ended)
+    assert find_loss(RunView(), directory, 143).explanation == (
+        "MPI did not start on the ranks; where srun or flux starts them, --launcher mpiexec "
+        "leaves it to MPI itself"
+    )
+    # A module of a run that has started may call MPI_Init for itself.
+    assert "rank 3" in find_loss(started(), directory, 143).explanation
+
+
 def test_a_quota_that_is_used_up_is_named_and_another_start_would_end_so_too(
     directory: RunDirectory,
 ) -> None:
