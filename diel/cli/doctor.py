@@ -34,8 +34,9 @@ PARTS = {
 }
 # CuPy is a package for each version of CUDA.
 IN_ITS_PLACE = {"cupy-cuda13x": ("cupy-cuda12x", "cupy")}
-_IS_GPU_AWARE = (
-    "from mpi4py import MPI; from diel.comm.mpi import is_gpu_aware; print(is_gpu_aware())"
+_ABOUT_MPI = (
+    "from mpi4py import MPI; from diel.comm.mpi import is_gpu_aware, library_name; "
+    "print(library_name()); print(is_gpu_aware())"
 )
 _START_OF_MPI_S = 20.0
 
@@ -59,7 +60,9 @@ def doctor(options: argparse.Namespace) -> int:
             print(f"{package:14s}missing  {brings}; {otherwise}")
             needed = needed and package not in ("mpi4py", "numpy")
     if needed:
-        print(f"{'GPU-aware MPI':14s}{_gpu_aware_mpi()}")
+        library, gpu_aware = _about_mpi()
+        print(f"{'MPI':14s}{library}")
+        print(f"{'GPU-aware MPI':14s}{gpu_aware}")
     try:
         for name, text in describe_machine():
             print(f"{name:14s}{text}")
@@ -75,18 +78,18 @@ def _installed(package: str) -> Iterator[tuple[str, str]]:
             yield name, version(name)
 
 
-def _gpu_aware_mpi() -> str:
-    """Say by which way arrays of GPUs travel; a process of its own starts MPI to find out."""
+def _about_mpi() -> tuple[str, str]:
+    """Say which MPI mpi4py loads, and by which way arrays of GPUs travel; a process starts it."""
     try:
-        answer = answer_of([sys.executable, "-c", _IS_GPU_AWARE], _START_OF_MPI_S)
+        answer = answer_of([sys.executable, "-c", _ABOUT_MPI], _START_OF_MPI_S)
     except OSError as error:
-        return f"not known: MPI was started to find out, and {error}"
+        return f"not known: it was started to find out, and {error}", "not known"
     says = {"True": "yes", "False": "no: arrays of GPUs travel through pinned memory"}
-    lines = answer.stdout.splitlines()
-    if answer.returncode == 0 and lines and lines[-1] in says:
-        return says[lines[-1]]
+    lines = answer.stdout.splitlines()[-2:]
+    if answer.returncode == 0 and len(lines) == 2 and lines[1] in says:
+        return lines[0], says[lines[1]]
     complaint = (answer.stderr.splitlines() or ["it says nothing"])[-1]
-    return f"not known: MPI does not start outside of mpiexec: {complaint}"
+    return f"not known: it does not start outside of mpiexec: {complaint}", "not known"
 
 
 def _transports() -> str:

@@ -37,8 +37,9 @@ _STARTED_TOGETHER: Final = (
     ),
     (
         *("srun", "SLURM_STEP_NUM_TASKS", "SLURM_PROCID"),
-        "say srun --mpi=pmix, or --mpi=pmi2 for MPICH, if Slurm has that (srun --mpi=list), or leave "
-        "it to diel run, without srun: it starts the ranks itself (diel sbatch prints such a script)",
+        "say srun --mpi=pmix, or --mpi=pmi2 for MPICH, if Slurm has that (srun --mpi=list), or "
+        "leave it to diel run, without srun: it starts the ranks itself (diel sbatch prints such a "
+        "script)",
     ),
     ("mpiexec", "PMI_SIZE", "PMI_RANK", _ANOTHER_MPI),
 )
@@ -57,8 +58,8 @@ _ON_ONE_MACHINE: Final = {
     "UCX_NET_DEVICES": "lo",
     "FI_TCP_IFACE": "lo",
 }
-# Through UCX, MPICH 4.3 and 5.0 lose messages that are received from MPI_ANY_SOURCE where a rank has
-# neighbours on its own machine and on others. A build without libfabric ignores this.
+# Through UCX, MPICH 4.3 and 5.0 lose messages that are received from MPI_ANY_SOURCE where a rank
+# has neighbours on its own machine and on others. A build without libfabric ignores this.
 _ON_MACHINES: Final = {"MPIR_CVAR_CH4_NETMOD": "ofi"}
 _CHOSEN_BY: Final = (
     *("OMPI_MCA_btl", "OMPI_MCA_pml", "OMPI_MCA_mtl", "MPIR_CVAR_CH4_NETMOD"),
@@ -134,6 +135,13 @@ def world() -> MPI.Intracomm:
     if not MPI.Is_initialized():  # a caller may have set mpi4py.rc.initialize = False
         MPI.Init_thread()
     return MPI.COMM_WORLD
+
+
+def library_name() -> str:
+    """Return how MPI names itself and its version, in a line."""
+    from mpi4py import MPI
+
+    return " ".join(MPI.Get_library_version().strip("\0").split(",")[0].splitlines()[0].split())
 
 
 def transports_for(environment: Mapping[str, str]) -> dict[str, str]:

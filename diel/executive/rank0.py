@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Protocol
 from diel.comm import tags
 from diel.comm.devices import remedy_for_none
 from diel.comm.mailbox import Mailbox
-from diel.comm.mpi import can_survive_losses
+from diel.comm.mpi import can_survive_losses, library_name
 from diel.errors import CheckpointError, DielError, LaunchError, RunDirectoryError
 from diel.executive.driver import Driver
 from diel.executive.messages import Goodbye, Leave, Report, Welcome
@@ -261,8 +261,6 @@ def _run_started(
     nodes: list[Node],
     server_ranks: Sequence[int],
 ) -> RunStarted:
-    from mpi4py import MPI
-
     from diel import __version__
 
     return RunStarted(
@@ -272,7 +270,7 @@ def _run_started(
         host=parent.host,
         diel=__version__,
         python=platform.python_version(),
-        mpi=" ".join(MPI.Get_library_version().strip("\0").split(",")[0].splitlines()[0].split()),
+        mpi=library_name(),
         **recorded(groups),
         servers=server_ranks,
         threads={name: spec.threads for name, spec in plan.specs.items()},

@@ -21,7 +21,9 @@ def without(monkeypatch):
         monkeypatch.setattr(page, "version", version)
         monkeypatch.setattr(page.launch, "find_mpiexec", lambda: Path("/usr/bin/mpiexec"))
         monkeypatch.setattr(page.os, "environ", {})
-        monkeypatch.setattr(page, "answer_of", lambda command, _: completed(command, 0, "False\n"))
+        monkeypatch.setattr(
+            page, "answer_of", lambda command, _: completed(command, 0, "MPICH\nFalse\n")
+        )
         monkeypatch.setattr(page, "describe_machine", lambda: [("GPUs", "none: no driver")])
 
     return remove
@@ -100,13 +102,22 @@ def test_a_reporter_that_cannot_be_imported_is_named(without, capsys, monkeypatc
 @pytest.mark.parametrize(
     ("answer", "words"),
     [
-        ((0, "hello\nTrue\n"), "yes"),
-        ((0, "False\n"), "no: arrays of GPUs travel through pinned memory"),
-        ((1, "", "trouble\nPMIx\n"), "not known: MPI does not start outside of mpiexec: PMIx"),
-        (TimeoutError("it does not answer"), "not known: MPI was started to find out, and it does"),
+        ((0, "hello\nOpen MPI v5\nTrue\n"), ("Open MPI v5", "yes")),
+        ((0, "MPICH 5\nFalse\n"), ("MPICH 5", "no: arrays of GPUs travel through pinned memory")),
+        ((0, ""), ("not known: it does not start outside of mpiexec: it says noth", "not known")),
+        (
+            (1, "", "trouble\nPMIx\n"),
+            ("not known: it does not start outside of mpiexec: PMIx", "not known"),
+        ),
+        (
+            TimeoutError("it does not answer"),
+            ("not known: it was started to find out, and it does not", "not known"),
+        ),
     ],
 )
-def test_whether_mpi_takes_arrays_of_gpus(without, capsys, monkeypatch, answer, words):
+def test_which_mpi_there_is_and_whether_it_takes_arrays_of_gpus(
+    without, capsys, monkeypatch, answer, words
+):
     without()
 
     def answer_of(command, timeout_s):
@@ -116,4 +127,7 @@ def test_whether_mpi_takes_arrays_of_gpus(without, capsys, monkeypatch, answer, 
 
     monkeypatch.setattr(page, "answer_of", answer_of)
     page.doctor(argparse.Namespace())
-    assert f"GPU-aware MPI {words}" in capsys.readouterr().out
+    out = capsys.readouterr().out
+    library, gpu_aware = words
+    assert f"\nMPI           {library}" in out
+    assert f"\nGPU-aware MPI {gpu_aware}" in out

@@ -78,7 +78,9 @@ def test_an_mpi_that_does_not_start_is_the_cause_of_what_its_launcher_then_ends(
     directory: RunDirectory,
 ) -> None:
     said = "*** An error occurred in MPI_Init_thread\n*** on a NULL communicator\n"
-    ended = "srun: error: n1: task 2: Exited with exit code 14\nsrun: error: n2: task 3: Terminated\n"
+    ended = (
+        "srun: error: n1: task 2: Exited with exit code 14\nsrun: error: n2: task 3: Terminated\n"
+    )
     directory.launcher_log.write_text(said + ended)
     assert find_loss(RunView(), directory, 143).explanation == (
         "MPI did not start on the ranks; where srun or flux starts them, --launcher mpiexec "
