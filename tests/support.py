@@ -203,6 +203,15 @@ def journal(folder: Path) -> list[dict[str, object]]:
     return lines[1:]
 
 
+def records_of(folder: Path, event: str, **fields: object) -> list[dict[str, Any]]:
+    """Return the records of an event, with these fields, of the only run in a folder."""
+    return [
+        record
+        for record in journal(folder)
+        if record["event"] == event and fields.items() <= record.items()
+    ]
+
+
 def check_end(finished: Finished, folder: Path) -> None:
     """Fail unless a run has ended well, without a complaint, and left nothing behind."""
     assert finished.status == 0, finished.output

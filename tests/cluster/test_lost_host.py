@@ -8,7 +8,7 @@ import sys
 from pathlib import Path
 
 from hosts import hosts, ip
-from support import journal, results, run_dir, wait_until, workflow
+from support import records_of, results, run_dir, wait_until, workflow
 
 TRAINER = """
 import time
@@ -62,7 +62,7 @@ def test_a_run_goes_on_without_a_host_that_is_gone(tmp_path: Path) -> None:
         finally:
             process.kill()
     assert process.returncode == 0, output
-    (lost,) = [record for record in journal(tmp_path) if record["event"] == "RunLost"]
+    (lost,) = records_of(tmp_path, "RunLost")
     assert "hostb" in str(lost["explanation"])
     assert (lost["restart"], lost["on_ranks"]) == (1, 4)
     assert sorted(float(row["score"]) for row in results(tmp_path)) == list(range(1, 61))

@@ -15,6 +15,7 @@ from support import (
     is_alive,
     journal,
     pid_in,
+    records_of,
     started_diel,
     wait_until,
     workflow,
@@ -88,7 +89,7 @@ modules = ["busy", "idle"]
 
 def lost(folder: Path) -> dict[str, object]:
     """Return the one record of ranks that were lost."""
-    (found,) = [record for record in journal(folder) if record["event"] == "RanksLost"]
+    (found,) = records_of(folder, "RanksLost")
     return found
 
 

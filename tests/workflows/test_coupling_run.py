@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
-from support import diel, journal, workflow
+from support import diel, journal, records_of, workflow
 
 MODULES = """\
 import time
@@ -131,9 +131,7 @@ def group(name: str, *entries: str, more: str = "") -> str:
 
 def warnings(folder: Path) -> list[str]:
     return [
-        f"{record['module']}: {record['text']}"
-        for record in journal(folder)
-        if record["event"] == "MessageLogged"
+        f"{record['module']}: {record['text']}" for record in records_of(folder, "MessageLogged")
     ]
 
 

@@ -8,7 +8,7 @@ import sys
 from pathlib import Path
 
 import pytest
-from support import execute, journal, mpiexec
+from support import execute, mpiexec, records_of
 
 FILE = """\
 [[module]]
@@ -90,7 +90,7 @@ def test_a_program_runs_its_functions_as_modules(
     assert stat.S_IMODE(run.stat().st_mode) == 0o700 | others_may
     for rank in range(5):
         assert f"rank {rank} of 5: status 0" in finished.stdout
-    ended = [one for one in journal(tmp_path) if one["event"] == "CopyFinished"]
+    ended = records_of(tmp_path, "CopyFinished")
     assert [one["returned"] for one in ended if one["module"] == "listener"] == ["hello", "hello"]
 
 

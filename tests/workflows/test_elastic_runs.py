@@ -6,7 +6,7 @@ import shutil
 from pathlib import Path
 
 import pytest
-from support import diel, journal, run_dir, workflow
+from support import diel, records_of, run_dir, workflow
 
 pytest.importorskip("safetensors.numpy", reason="safetensors is not installed")
 
@@ -106,7 +106,7 @@ def test_killed_on_two_ranks_it_goes_on_with_one_and_with_three(tmp_path: Path) 
     workflow(tmp_path, GOES_ON.format(steps=steps))
     finished = diel("run", "w.toml", cwd=tmp_path)
     assert finished.status == 0, finished.output
-    ended = [r for r in journal(tmp_path) if r["event"] == "CopyFinished"]
+    ended = records_of(tmp_path, "CopyFinished")
     found = {record["module"]: record["returned"] for record in ended}
     expected = names["described"](once)  # type: ignore[operator]
     assert expected["visited"] == [90] * 3

@@ -21,6 +21,7 @@ from support import (
     mpi_implementation,
     parent_of,
     pid_in,
+    records_of,
     run_dir,
     started_diel,
     workflow,
@@ -55,9 +56,7 @@ def test_the_ensemble_agrees_with_theory(tmp_path: Path) -> None:
         pytest.skip("there is no C compiler, cc")
     check_end(diel("run", WORKFLOWS / "ensemble.toml", cwd=tmp_path), tmp_path)
     (returned,) = [
-        record["returned"]
-        for record in journal(tmp_path)
-        if record["event"] == "CopyFinished" and record["module"] == "reduction"
+        record["returned"] for record in records_of(tmp_path, "CopyFinished", module="reduction")
     ]
     assert returned["particles"] == 8 * 20_000
     # Of the Ornstein-Uhlenbeck process at t = 2, from 1: exp(-2), and (1 - exp(-4)) / 8.
@@ -109,7 +108,7 @@ def test_copies_share_tasks_and_one_that_failed_is_done_again(
     assert sorted(done) == sorted([*range(10), 3])
     logs = (run_dir(folder) / "logs").glob("t.*.0.log")
     assert "task 9 of 10\n" in "".join(file.read_text() for file in logs)
-    (failure,) = [one for one in journal(folder) if one["event"] == "ModuleFailed"]
+    (failure,) = records_of(folder, "ModuleFailed")
     assert failure["error"].startswith("ModuleFailed: task 3: sh -c ")
     assert journal(folder)[-1]["tuples_left"] == 0
 

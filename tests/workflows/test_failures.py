@@ -19,6 +19,7 @@ from support import (
     mpiexec,
     mpirun_diel,
     processes_in,
+    records_of,
     run_dir,
     started_diel,
     wait_until,
@@ -95,7 +96,7 @@ def one_group(*entries: str) -> str:
 
 
 def failures(folder: Path) -> list[dict[str, object]]:
-    return [record for record in journal(folder) if record["event"] == "ModuleFailed"]
+    return records_of(folder, "ModuleFailed")
 
 
 @pytest.mark.parametrize("start", ["diel", "mpirun"])
@@ -133,7 +134,7 @@ def test_a_module_that_raises(start: str, tmp_path: Path) -> None:
     assert {name for name, facts in spans.items() if facts["ended"] == "stopped"} == {
         *("waiter.0", "waiter.1", "follower.0", "sleeper.0")
     }
-    assert not [record for record in journal(tmp_path) if record["event"] == "RanksAborted"]
+    assert not records_of(tmp_path, "RanksAborted")
 
 
 def test_ranks_that_never_listen_are_aborted_after_5_s(tmp_path: Path) -> None:
@@ -143,7 +144,7 @@ def test_ranks_that_never_listen_are_aborted_after_5_s(tmp_path: Path) -> None:
     assert finished.status == 1, finished.output
     assert 5 < finished.seconds < 5 + 10
     assert [failure["module"] for failure in failures(tmp_path)] == ["bad"]
-    (aborted,) = [record for record in journal(tmp_path) if record["event"] == "RanksAborted"]
+    (aborted,) = records_of(tmp_path, "RanksAborted")
     assert aborted["ranks"] == [3, 4]
     assert "MPI_Abort" in (run_dir(tmp_path) / "logs" / "launcher.log").read_text().replace(
         "MPI_ABORT", "MPI_Abort"

@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Any
 
-from support import diel, journal, run_dir, workflow
+from support import diel, journal, records_of, run_dir, workflow
 
 MODULES = """
 def where(ctx):
@@ -73,16 +72,8 @@ depends = ["limited", "AB"]
 """
 
 
-def records(folder: Path, event: str, **fields: object) -> list[dict[str, Any]]:
-    return [
-        record
-        for record in journal(folder)
-        if record["event"] == event and fields.items() <= record.items()
-    ]
-
-
 def iterations(folder: Path, group: str, event: str = "GroupStarted") -> list[list[int]]:
-    return [record["iteration"] for record in records(folder, event, group=group)]
+    return [record["iteration"] for record in records_of(folder, event, group=group)]
 
 
 def test_nests_repeat_and_end_by_a_tag(tmp_path: Path) -> None:
@@ -93,14 +84,14 @@ def test_nests_repeat_and_end_by_a_tag(tmp_path: Path) -> None:
         assert iterations(tmp_path, group) == expected
         assert iterations(tmp_path, group, "GroupFinished") == expected
         (module,) = group.lower()
-        told = [one["returned"] for one in records(tmp_path, "CopyFinished", group=group)]
+        told = [one["returned"] for one in records_of(tmp_path, "CopyFinished", group=group)]
         assert [one for one in told if one is not None] == expected, module
     assert iterations(tmp_path, "AB") == [[0], [1], [2]]
     log = (run_dir(tmp_path) / "logs" / "shell.0.0.log").read_text()
     assert log.split("\n")[:4] == [f"iteration {one}" for one in ("0.0", "0.1", "0.2", "1.0")]
     # until, without and with a limit
     ends = {
-        group: [one["ended_by"] for one in records(tmp_path, "GroupFinished", group=group)]
+        group: [one["ended_by"] for one in records_of(tmp_path, "GroupFinished", group=group)]
         for group in ("AB", "solve", "limited")
     }
     assert ends == {
@@ -108,7 +99,8 @@ def test_nests_repeat_and_end_by_a_tag(tmp_path: Path) -> None:
         "solve": [None, None, "until"],
         "limited": [None, "iterations"],
     }
-    assert [one["returned"] for one in records(tmp_path, "CopyFinished", module="checker")] == [3]
+    (checked,) = records_of(tmp_path, "CopyFinished", module="checker")
+    assert checked["returned"] == 3
     assert journal(tmp_path)[-1]["tuples_left"] == 0
     assert "group solve finished after 3 iterations: the tuple that ends it" in finished.stdout
     assert "group AB finished after 3 iterations" in finished.stdout
@@ -118,7 +110,7 @@ def test_ranks_are_used_again(tmp_path: Path) -> None:
     """On the fewest ranks that do, groups take turns."""
     finished = diel("run", "-n", 4, workflow(tmp_path, NEST, m=MODULES), cwd=tmp_path)
     assert finished.status == 0, finished.output
-    for record in records(tmp_path, "GroupStarted"):
+    for record in records_of(tmp_path, "GroupStarted"):
         ranks = [rank for those in record.get("placement", {}).values() for rank in those]
         assert set(ranks) <= {2, 3}
     assert iterations(tmp_path, "AB", "GroupFinished") == [[0], [1], [2]]

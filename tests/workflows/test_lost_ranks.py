@@ -9,9 +9,9 @@ from pathlib import Path
 import pytest
 from support import (
     diel,
-    journal,
     mpi_implementation,
     processes_in,
+    records_of,
     results,
     run_dir,
     started_diel,
@@ -158,7 +158,7 @@ def test_a_sweep_goes_on_without_trainers_that_were_killed(tmp_path: Path) -> No
     rows = [(row["trial"], row["x"], row["score"]) for row in results(tmp_path)]
     undisturbed = [(str(number), str(number), str(number % 10)) for number in range(40)]
     assert sorted(rows) == sorted(undisturbed)
-    lost = [record for record in journal(tmp_path) if record["event"] == "RanksLost"]
+    lost = records_of(tmp_path, "RanksLost")
     assert {record["policy"] for record in lost} == {"continue"}
     assert sum(len(record["ranks"]) for record in lost) == 2  # type: ignore[arg-type, misc]
     assert "the run goes on" in finished.stdout
@@ -185,14 +185,10 @@ def test_a_run_goes_on_without_a_tuple_server_that_has_a_twin(tmp_path: Path) ->
         (tmp_path / "killed").touch()
         output, errors = process.communicate(timeout=60)
     assert process.returncode == 0, output + errors
-    (lost,) = [record for record in journal(tmp_path) if record["event"] == "RanksLost"]
+    (lost,) = records_of(tmp_path, "RanksLost")
     assert (lost["ranks"], lost["policy"]) == ([1], "continue")
     assert "its tuples are on rank 2 too" in str(lost["explanation"])
-    (given,) = [
-        record
-        for record in journal(tmp_path)
-        if record["event"] == "CopyFinished" and record["module"] == "give"
-    ]
+    (given,) = records_of(tmp_path, "CopyFinished", module="give")
     assert given["returned"] == 38
-    (ended,) = [record for record in journal(tmp_path) if record["event"] == "RunEnded"]
+    (ended,) = records_of(tmp_path, "RunEnded")
     assert ended["tuples_left"] == 42  # the results, and two counters

@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
-from support import diel, journal
+from support import diel, records_of
 
 TOML = """\
 [[module]]
@@ -46,8 +46,7 @@ def test_both_packages_work_in_one_run(with_init: bool, tmp_path: Path) -> None:
     assert finished.status == 0, finished.output
     returned = [
         (record["module"], record["returned"])
-        for record in journal(tmp_path)
-        if record["event"] == "CopyFinished" and record["module"] == "theirs"
+        for record in records_of(tmp_path, "CopyFinished", module="theirs")
     ]
     assert returned == [("theirs", 42), ("theirs", 42)]
     assert "2 best of 2 by highest accuracy" in finished.stdout

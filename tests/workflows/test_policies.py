@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
-from support import diel, journal, run_dir, workflow
+from support import diel, journal, records_of, run_dir, workflow
 
 MODULES = """
 import time
@@ -93,17 +93,10 @@ def group(name: str, *modules: str, depends: str = "") -> str:
     return text + (f'depends = ["{depends}"]\n' if depends else "")
 
 
-def records(folder: Path, event: str, **fields: object) -> list[dict[str, Any]]:
-    return [
-        record
-        for record in journal(folder)
-        if record["event"] == event and fields.items() <= record.items()
-    ]
-
-
 def returned(folder: Path) -> dict[str, Any]:
     return {
-        f"{one['module']}.{one['copy']}": one["returned"] for one in records(folder, "CopyFinished")
+        f"{one['module']}.{one['copy']}": one["returned"]
+        for one in records_of(folder, "CopyFinished")
     }
 
 
@@ -127,7 +120,7 @@ def test_copies_start_again_on_clean_ranks(tmp_path: Path) -> None:
     assert finished.status == 0, finished.output
     failures = [
         (one["module"], one["copy"], one["attempt"], one["copy_rank"], one["policy"])
-        for one in records(tmp_path, "ModuleFailed")
+        for one in records_of(tmp_path, "ModuleFailed")
     ]
     assert [one for one in failures if one[0] == "flaky"] == [
         ("flaky", 0, 1, 1, "retry"),
@@ -138,7 +131,7 @@ def test_copies_start_again_on_clean_ranks(tmp_path: Path) -> None:
         ("holder", 0, 1, 0, "retry"),
         ("holder", 0, 2, 0, "continue"),
     ]
-    (again,) = records(tmp_path, "CopiesRestarted", module="shares")
+    (again,) = records_of(tmp_path, "CopiesRestarted", module="shares")
     assert again["copies"] == [0, 1]
     assert again["attempt"] == 2
     assert returned(tmp_path) == {
@@ -149,7 +142,7 @@ def test_copies_start_again_on_clean_ranks(tmp_path: Path) -> None:
         "job.0": None,
         "counts.0": 42,
     }
-    (flaky,) = records(tmp_path, "CopyFinished", module="flaky")
+    (flaky,) = records_of(tmp_path, "CopyFinished", module="flaky")
     assert flaky["attempt"] == 3
     assert "went on without a copy that failed:" in finished.stdout
     assert "holder.0 (group held, 2 attempts): ValueError: with a claim" in finished.stdout
@@ -170,7 +163,7 @@ def test_time_limits_end_what_waits_and_programs(tmp_path: Path) -> None:
     assert finished.status == 0, finished.output
     assert finished.seconds < 15
     errors = {
-        (one["module"], one["copy"]): one["error"] for one in records(tmp_path, "ModuleFailed")
+        (one["module"], one["copy"]): one["error"] for one in records_of(tmp_path, "ModuleFailed")
     }
     assert errors == {
         ("waiter", 0): "time limit of 0.5 s exceeded",
@@ -178,7 +171,7 @@ def test_time_limits_end_what_waits_and_programs(tmp_path: Path) -> None:
         ("sleeper", 0): "time limit of 0.7 s exceeded",
     }
     assert returned(tmp_path) == {"fine.0": "fine"}
-    assert len(records(tmp_path, "CopyGivenUp")) == 3
+    assert len(records_of(tmp_path, "CopyGivenUp")) == 3
     assert "told: the copy" in (run_dir(tmp_path) / "logs" / "waiter.0.0.log").read_text()
     assert "went on without 3 copies" in finished.stdout
 
@@ -201,12 +194,12 @@ def test_a_rank_that_cannot_be_told_ends_the_run(tmp_path: Path) -> None:
     finished = diel("run", workflow(tmp_path, toml, m=MODULES), cwd=tmp_path)
     assert finished.status == 1, finished.output
     assert 10 < finished.seconds < 25
-    (deaf,) = records(tmp_path, "LeaveIgnored")
+    (deaf,) = records_of(tmp_path, "LeaveIgnored")
     assert deaf["ranks"] == [3]
     assert "solver.0 failed at attempt 1, starts again: ValueError" in finished.stdout
     assert "rank 3 did not leave solver.0, which has failed, within 5 s" in finished.stderr
     assert "it computes, or sits in an MPI call of its own" in finished.stderr
-    assert records(tmp_path, "RanksAborted")[0]["ranks"] == [3]
+    assert records_of(tmp_path, "RanksAborted")[0]["ranks"] == [3]
     assert journal(tmp_path)[-1]["event"] == "RunEnded"
 
 

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from support import diel, journal, mpirun_diel, run_dir, workflow
+from support import diel, journal, mpirun_diel, records_of, run_dir, workflow
 
 FOUR = {"CUDA_VISIBLE_DEVICES": "4,5,6,7"}
 
@@ -47,8 +47,7 @@ def returned(folder: Path, name: str) -> list[Any]:
     """Return what each copy of a module returned, in the order of copies."""
     found = {
         record["copy"]: record["returned"]
-        for record in journal(folder)
-        if record["event"] == "CopyFinished" and record["module"] == name
+        for record in records_of(folder, "CopyFinished", module=name)
     }
     return [found[copy] for copy in sorted(found)]
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from support import diel, journal, mpi_implementation, mpirun_diel, run_dir, workflow
+from support import diel, journal, mpi_implementation, mpirun_diel, records_of, run_dir, workflow
 
 MODULES = """\
 import os, signal, time
@@ -86,10 +86,6 @@ modules = ["bad"]
 """
 
 
-def events(folder: Path, name: str) -> list[dict[str, object]]:
-    return [record for record in journal(folder) if record["event"] == name]
-
-
 def test_a_run_whose_rank_is_killed_goes_on_by_itself(tmp_path: Path) -> None:
     workflow(tmp_path, STUDY, m=MODULES)
     finished = diel("run", "w.toml", cwd=tmp_path)
@@ -97,14 +93,14 @@ def test_a_run_whose_rank_is_killed_goes_on_by_itself(tmp_path: Path) -> None:
     records = journal(tmp_path)
     returned = [one["returned"] for one in records if one["event"] == "CopyFinished"]
     assert returned[-1] == 0 + 1 + 2 + 3
-    (lost,) = events(tmp_path, "RunLost")
+    (lost,) = records_of(tmp_path, "RunLost")
     explanation = str(lost["explanation"])
     assert "was killed by SIGKILL" in explanation
     if mpi_implementation() == "Open MPI":  # MPICH's mpiexec does not say which rank
         assert "module add.0" in explanation
         assert lost["ranks"] == [2]
     assert (lost["restart"], lost["on_ranks"]) == (1, 3)
-    (resumed,) = events(tmp_path, "RunResumed")
+    (resumed,) = records_of(tmp_path, "RunResumed")
     assert resumed["restart"] == 1
     assert finished.output.count(explanation) == 1  # the cause is named once
     assert f"{explanation}: starts again on 3 ranks, restart 1" in finished.stdout
@@ -121,7 +117,7 @@ def test_a_run_that_gets_no_further_is_given_up(tmp_path: Path) -> None:
     assert finished.status == 1
     assert "not started again: it has died 3 times in a row" in finished.stderr
     assert f"to go on with it: diel run --resume {run_dir(tmp_path)}" in finished.stderr
-    assert [lost.get("restart", 0) for lost in events(tmp_path, "RunLost")] == [1, 2, 0]
+    assert [lost.get("restart", 0) for lost in records_of(tmp_path, "RunLost")] == [1, 2, 0]
     assert "Traceback" not in finished.output
 
 
@@ -131,7 +127,7 @@ def test_a_long_module_goes_on_from_the_state_that_it_had_saved(tmp_path: Path) 
     workflow(tmp_path, toml, m=MODULES)
     finished = diel("run", "w.toml", cwd=tmp_path)
     assert finished.status == 0, finished.output
-    (ended,) = events(tmp_path, "CopyFinished")
+    (ended,) = records_of(tmp_path, "CopyFinished")
     assert ended["returned"] == [4, [15.0, 15.0], 1]
     # Of six versions those are left that the last two checkpoints name, and what came after.
     assert len(list((run_dir(tmp_path) / "states").iterdir())) < 5
@@ -142,7 +138,7 @@ def test_what_the_run_itself_has_ended_is_not_done_again(tmp_path: Path) -> None
     finished = diel("run", "--restarts", 9, "w.toml", cwd=tmp_path)
     assert finished.status == 1
     assert "not a matter of ranks" in finished.stderr
-    assert events(tmp_path, "RunLost") == events(tmp_path, "RunResumed") == []
+    assert records_of(tmp_path, "RunLost") == records_of(tmp_path, "RunResumed") == []
 
 
 def test_restarts_need_a_launcher_of_ours(tmp_path: Path) -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 from pathlib import Path
 
-from support import diel, journal, run_dir, workflow
+from support import diel, records_of, run_dir, workflow
 
 SEEN_FROM_WITHIN = """
 import subprocess, sys
@@ -56,7 +56,7 @@ def listed(folder: Path) -> dict[str, object]:
 def test_while_it_runs_and_afterwards(tmp_path: Path) -> None:
     finished = diel("run", workflow(tmp_path, WORKFLOW, m=SEEN_FROM_WITHIN), cwd=tmp_path)
     assert finished.status == 0, finished.output
-    (record,) = [one for one in journal(tmp_path) if one["event"] == "CopyFinished"]
+    (record,) = records_of(tmp_path, "CopyFinished")
     (then,) = json.loads(str(record["returned"]))
     assert (then["state"], then["workflow"], then["ranks"]) == ("running", "w", 3)
     assert then["path"] == str(run_dir(tmp_path))

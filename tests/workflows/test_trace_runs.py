@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from support import ROOT, WORKFLOWS, diel, journal, mpirun_diel, run_dir, wait_until, workflow
+from support import ROOT, WORKFLOWS, diel, mpirun_diel, records_of, run_dir, wait_until, workflow
 from trace_rules import checked_events, spans_of
 
 MODULES = """
@@ -115,7 +115,7 @@ def test_waits_and_transfers_are_in_the_trace_and_in_the_account(tmp_path: Path)
             (one, two) = [t for t in transfers if t["name"] == f"{what}(('field', {round}))"]
             assert one["args"]["bytes"] == two["args"]["bytes"] == 800_000
     assert spans_of(events, "tuples") == []  # single calls only where that was asked for
-    (accounts,) = [record for record in journal(tmp_path) if record["event"] == "TimeAccounted"]
+    (accounts,) = records_of(tmp_path, "TimeAccounted")
     ranks: list[Any] = accounts["ranks"]  # type: ignore[assignment]
     ran = {rank["rank"]: rank["copies"] for rank in ranks}
     assert ran == {1: ["tuple server"], 2: ["source.0"], 3: ["sink.0"]}

@@ -6,7 +6,7 @@ import json
 from pathlib import Path
 from typing import Any
 
-from support import diel, journal, run_dir, workflow
+from support import diel, journal, records_of, run_dir, workflow
 
 from modules.sweep.worker_loop import NOT_TRIED
 
@@ -145,6 +145,6 @@ def test_a_rank_that_raises_between_two_steps_is_the_cause_of_the_end(tmp_path: 
     assert "module 'net' failed: ValueError: after two steps" in finished.output
     assert "(rank 1 of the copy)" in finished.output
     assert 'raise ValueError("after two steps")' in finished.output  # in its traceback
-    (failed,) = [r for r in journal(tmp_path) if r["event"] == "ModuleFailed"]
-    (ended,) = [r for r in journal(tmp_path) if r["event"] == "RunEnded"]
+    (failed,) = records_of(tmp_path, "ModuleFailed")
+    (ended,) = records_of(tmp_path, "RunEnded")
     assert ended["time_s"] - failed["time_s"] < 10

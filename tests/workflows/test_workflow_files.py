@@ -13,9 +13,9 @@ from support import (
     WORKFLOWS,
     check_end,
     diel,
-    journal,
     mpirun_diel,
     once_is_enough,
+    records_of,
     results,
     run_dir,
 )
@@ -62,7 +62,7 @@ def test_mnist_reaches_98_percent(tmp_path: Path) -> None:
     assert finished.status == 0, finished.output
     (row,) = results(tmp_path)
     assert float(row["accuracy"]) >= 0.98
-    returned = [r["returned"] for r in journal(tmp_path) if r["event"] == "CopyFinished"]
+    returned = [r["returned"] for r in records_of(tmp_path, "CopyFinished")]
     assert returned == [{name: pytest.approx(float(value)) for name, value in row.items()}]
 
 
@@ -115,7 +115,7 @@ def test_ranks_train_one_network_together(tmp_path: Path) -> None:
     environment = {"DIEL_DATA": str(DATA), "DNN_ALLREDUCE": "ring"}
     finished = diel("run", "all.toml", cwd=tmp_path, environment=environment, timeout_s=180)
     assert finished.status == 0, finished.output
-    ended = [r for r in journal(tmp_path) if r["event"] == "CopyFinished"]
+    ended = records_of(tmp_path, "CopyFinished")
     found = {record["module"]: record["returned"]["accuracy"] for record in ended}
     assert set(found) == {*ON_RANKS, "units", "layers_and_units", "small", "large", "growing"}
     assert min(found.values()) > 0.7, found  # of an untrained network 0.1
@@ -151,7 +151,7 @@ def test_pipeline_hands_a_file_to_an_executable(tmp_path: Path) -> None:
     check_end(diel("run", WORKFLOWS / "pipeline.toml", cwd=tmp_path), tmp_path)
     log = (run_dir(tmp_path) / "logs" / "summary.0.0.log").read_text()
     assert len(re.findall(r"copy \d: 3\.1", log)) == 3
-    starts = [record["group"] for record in journal(tmp_path) if record["event"] == "GroupStarted"]
+    starts = [record["group"] for record in records_of(tmp_path, "GroupStarted")]
     assert starts == ["estimate", "report"]
 
 
@@ -209,10 +209,10 @@ def test_the_number_of_threads_comes_from_the_file(tmp_path: Path) -> None:
         folder.mkdir()
         finished = start("run", file, cwd=folder, environment=environment)
         assert finished.status == 0, finished.output
-        returned = [r["returned"] for r in journal(folder) if r["event"] == "CopyFinished"]
+        returned = [r["returned"] for r in records_of(folder, "CopyFinished")]
         assert all(returned)
         assert [set(threads) for threads in returned] == [{1}, {2}, {1}]
-        assert not [r for r in journal(folder) if r["event"] == "MessageLogged"]
+        assert not records_of(folder, "MessageLogged")
 
 
 @pytest.mark.slow
