@@ -141,11 +141,7 @@ def _join_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def _workers_arguments(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument(
-        "run_dir", nargs="?", type=Path, metavar="RUN_DIR",
-        help="the run's directory, or a folder of runs, of which the newest is asked "
-        "(default: runs)",
-    )  # fmt: skip
+    _add_run_dir_or_newest(parser, "asked")
 
 
 def _run_arguments(parser: argparse.ArgumentParser) -> None:
@@ -328,11 +324,7 @@ def _sweep_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def _watch_arguments(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument(
-        "run_dir", nargs="?", type=Path, metavar="RUN_DIR",
-        help="the run's directory, or a folder of runs, of which the newest is shown "
-        "(default: runs)",
-    )  # fmt: skip
+    _add_run_dir_or_newest(parser, "shown")
     parser.add_argument("--once", action="store_true", help="print how it stands, and leave")
 
 
@@ -386,6 +378,14 @@ def _compare_arguments(parser: argparse.ArgumentParser) -> None:
 
 def _add_run_dir(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("run_dir", type=Path, metavar="RUN_DIR", help="the run's directory")
+
+
+def _add_run_dir_or_newest(parser: argparse.ArgumentParser, what_is_done: str) -> None:
+    parser.add_argument(
+        "run_dir", nargs="?", type=Path, metavar="RUN_DIR",
+        help=f"the run's directory, or a folder of runs, of which the newest is {what_is_done} "
+        "(default: runs)",
+    )  # fmt: skip
 
 
 COMMANDS = (
