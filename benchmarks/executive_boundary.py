@@ -10,7 +10,6 @@ mpiexec starts, on the same arrays. Both return when both arrays may be used aga
 from __future__ import annotations
 
 import functools
-import os
 import sys
 import time
 from collections.abc import Iterator
@@ -19,6 +18,7 @@ from typing import TYPE_CHECKING, Any
 
 import harness
 import relay
+from launching import mpiexec
 
 if TYPE_CHECKING:
     from mpi4py import MPI
@@ -97,20 +97,16 @@ def other(ctx: Any) -> None:
 
 def peer_command(folder: Path) -> list[str | Path]:
     """Return the line that starts two ranks as ``diel run`` starts its own."""
-    from diel.executive import launch
-
-    mpiexec = launch.find_mpiexec()
-    line = launch.mpiexec_line(
-        mpiexec,
-        launch.mpi_implementation(mpiexec),
-        ranks=2,
-        cores=launch.available_cores(),
-        as_root=os.geteuid() == 0,
-        allow_run_as_root=True,
-        environment=os.environ,
-    )
     script = str(Path(__file__).resolve())
-    return [*line, sys.executable, script, "--worker", "peer", "--setup", folder / relay.SOCKET]
+    return [
+        *mpiexec(2),
+        sys.executable,
+        script,
+        "--worker",
+        "peer",
+        "--setup",
+        folder / relay.SOCKET,
+    ]
 
 
 def be_peer(comm: MPI.Comm, socket: str) -> None:

@@ -35,7 +35,8 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -113,15 +114,9 @@ def recovered_s(python: str, kills: int, folder: Path) -> list[dict[str, float]]
     """Kill a trainer so often, and return the seconds of each part of what follows."""
     from kills import family, rank_of
 
-    (folder / "w.toml").write_text(sweep(f"restarts = {kills + 1}", trainers=2))
-    line = [python, "-m", "diel", "run", "w.toml"]
-    output = folder / "output.txt"
-    with output.open("wb") as file:
-        process = subprocess.Popen(line, cwd=folder, stdout=file, stderr=file)
     found = []
-    try:
-        wait_for(lambda: list(folder.glob("runs/*/sweeps/*/trials.jsonl")))
-        (ledger,) = folder.glob("runs/*/sweeps/*/trials.jsonl")
+    toml = sweep(f"restarts = {kills + 1}", trainers=2)
+    with started(python, toml, folder) as (process, ledger):
         journal = ledger.parents[2] / "journal.jsonl"
         for number in range(kills):
             size = ledger.stat().st_size
@@ -141,12 +136,25 @@ def recovered_s(python: str, kills: int, folder: Path) -> list[dict[str, float]]
                     "restart_trial_s": trial_s - begun_s,
                 }
             )
+    return found
+
+
+@contextmanager
+def started(python: str, toml: str, folder: Path) -> Iterator[tuple[subprocess.Popen[bytes], Path]]:
+    """Start a sweep in a folder, and end it; give its process, and its ledger once there is one."""
+    (folder / "w.toml").write_text(toml)
+    output = folder / "output.txt"
+    line = [python, "-m", "diel", "run", "w.toml"]
+    with output.open("wb") as file:
+        process = subprocess.Popen(line, cwd=folder, stdout=file, stderr=file)
+    try:
+        (ledger,) = wait_for(lambda: list(folder.glob("runs/*/sweeps/*/trials.jsonl")))
+        yield process, ledger
     except RuntimeError as error:
         raise RuntimeError(f"{error}: {output.read_text()[-2000:]}") from error
     finally:
         process.terminate()
         process.wait()
-    return found
 
 
 def sweep(settings: str, *, trainers: int, trials: int = 100_000, function: str = "train") -> str:
@@ -168,25 +176,14 @@ def continued_s(kills: int, folder: Path) -> list[float]:
     for number in range(kills):
         place = folder / str(number)
         place.mkdir()
-        (place / "w.toml").write_text(sweep('on_rank_loss = "continue"', trainers=3))
-        output = place / "output.txt"
-        line = [sys.executable, "-m", "diel", "run", "w.toml"]
-        with output.open("wb") as file:
-            process = subprocess.Popen(line, cwd=place, stdout=file, stderr=file)
-        try:
-            wait_for(lambda place=place: list(place.glob("runs/*/sweeps/*/trials.jsonl")))
-            (ledger,) = place.glob("runs/*/sweeps/*/trials.jsonl")
+        toml = sweep('on_rank_loss = "continue"', trainers=3)
+        with started(sys.executable, toml, place) as (process, ledger):
             wait_for(lambda ledger=ledger: ledger.stat().st_size > 10_000)
             victim = next(pid for pid in family(process.pid) if rank_of(pid) == 4)
             os.kill(victim, signal.SIGKILL)
             size, killed_s = ledger.stat().st_size, time.perf_counter()
             wait_for(lambda ledger=ledger, size=size: ledger.stat().st_size > size, pause_s=1e-3)
             found.append(time.perf_counter() - killed_s)
-        except RuntimeError as error:
-            raise RuntimeError(f"{error}: {output.read_text()[-2000:]}") from error
-        finally:
-            process.terminate()
-            process.wait()
     return found
 
 

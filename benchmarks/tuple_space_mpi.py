@@ -13,7 +13,6 @@ Rank 0 is the client and answers the referee; rank 1 waits for the next block wi
 from __future__ import annotations
 
 import functools
-import os
 import sys
 import time
 from collections import defaultdict, deque
@@ -23,6 +22,7 @@ from typing import TYPE_CHECKING, Any
 
 import harness
 import relay
+from launching import mpiexec
 
 if TYPE_CHECKING:
     from mpi4py import MPI
@@ -161,20 +161,8 @@ def be_client(comm: MPI.Comm, name: str, socket: str) -> None:
 
 def command(folder: Path, name: str) -> list[str | Path]:
     """Return the line that starts the two ranks as ``diel run`` starts its own."""
-    from diel.executive import launch
-
-    mpiexec = launch.find_mpiexec()
-    line = launch.mpiexec_line(
-        mpiexec,
-        launch.mpi_implementation(mpiexec),
-        ranks=2,
-        cores=launch.available_cores(),
-        as_root=os.geteuid() == 0,
-        allow_run_as_root=True,
-        environment=os.environ,
-    )
     script = str(Path(__file__).resolve())
-    return [*line, sys.executable, script, "--worker", name, "--setup", folder / relay.SOCKET]
+    return [*mpiexec(2), sys.executable, script, "--worker", name, "--setup", folder / relay.SOCKET]
 
 
 def main() -> None:
