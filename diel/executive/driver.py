@@ -22,14 +22,13 @@ from diel.executive.events import (
     Event,
     Instruction,
     LookForTag,
-    RanksDied,
-    RanksSilent,
     StopAsked,
     StopRun,
     TagLooked,
 )
 from diel.executive.heartbeats import Heartbeats
 from diel.executive.listener import Listener, StatusWriter, TimeTable
+from diel.executive.lost_ranks import LostRanks, ServerLost
 from diel.executive.orders import Orders
 from diel.executive.outside import OutsideSocket
 from diel.executive.plans import GroupPlan
@@ -142,12 +141,16 @@ class Driver:
             sends=tags.EXECUTIVE_TO_WORKER_LEAVE_COPY,
             receives=tags.WORKER_TO_EXECUTIVE,
         )
-        self._survives_loss = survives_loss
         self._heartbeats = Heartbeats(
             parent, heartbeat_timeout_s, self._warn, is_for_all=survives_loss
         )
-        self._dead: set[int] = set()
-        self._silent: set[int] = set()
+        self._lost = LostRanks(
+            parent,
+            self._heartbeats,
+            () if tail_ranks else server_ranks,
+            forget=self._forget_ranks,
+            survives_loss=survives_loss,
+        )
         self._exit_code: int | None = None
         self._next_housekeeping_s = 0.0
         self._next_look_for_loss_s = 0.0
@@ -225,13 +228,13 @@ class Driver:
             for gpus, ranks in self._pool_by_gpus().items():
                 self._mailbox.send_to_all(welcome.replace(gpus=gpus), ranks)
             self._perform(self._scheduler.start())
-        except (_ServerLost, TupleError) as error:
-            self._perform(self._scheduler.handle(self._loss_behind(error)))
+        except (ServerLost, TupleError) as error:
+            self._perform(self._scheduler.handle(self._lost.loss_behind(error)))
         while self._exit_code is None:
             try:
                 self._perform(self._scheduler.handle(self._next_event()))
-            except (_ServerLost, TupleError) as error:
-                self._perform(self._scheduler.handle(self._loss_behind(error)))
+            except (ServerLost, TupleError) as error:
+                self._perform(self._scheduler.handle(self._lost.loss_behind(error)))
             except OSError:  # such as that of a folder that somebody has removed
                 lost = self._look_for_loss()
                 if lost is None:
@@ -266,7 +269,7 @@ class Driver:
     def _next_event(self) -> Event:
         while True:
             self._do_housekeeping()  # also where messages come so fast that no wait ever sleeps
-            if (died := self._look_for_deaths()) is not None:
+            if (died := self._lost.look_for_deaths()) is not None:
                 return died
             if self._noticed:
                 return self._noticed.popleft()
@@ -283,14 +286,14 @@ class Driver:
                 return event
 
     def _hear(self, rank: int, report: Report) -> Event | None:
-        if rank in self._dead and not isinstance(report, messages.Recorded):
+        if rank in self._lost.dead and not isinstance(report, messages.Recorded):
             return None  # what it was doing is given up
         event = self._listener.hear(rank, report)
         if not isinstance(event, messages.RankFailed):
             return event
         # Perhaps since the folder for its log is gone, or another rank, which is the cause then.
         self._parent.dead_ranks.look()
-        if (died := self._look_for_deaths()) is not None:
+        if (died := self._lost.look_for_deaths()) is not None:
             self._noticed.append(event)
             return died
         return self._look_for_loss() or event
@@ -309,7 +312,7 @@ class Driver:
         return arrival or self._has_news() or is_other or None
 
     def _has_news(self) -> bool:
-        return bool(self._noticed) or self._parent.dead_ranks.ranks != self._dead
+        return bool(self._noticed) or self._lost.has_news
 
     def _look_for_deadlock(self) -> DeadlockFound | None:
         """Say so if every module waits and the servers confirm it."""
@@ -349,63 +352,21 @@ class Driver:
                 self._parent.comm,
                 self._server_ranks,
                 self._tail_ranks,
-                self._raise_if_server_is_lost,
+                self._lost.raise_if_server_is_lost,
             )
             self._tuples = TupleClient(transport)
         return self._tuples
 
-    def _look_for_deaths(self) -> RanksDied | None:
-        """Say so if ranks have died that were not known to be dead."""
-        dead = self._parent.dead_ranks.ranks - self._dead
-        if not dead:
-            return None
-        self._dead |= dead
+    def _forget_ranks(self, dead: set[int]) -> None:
+        """Let nobody wait any more for ranks that have died."""
         self._listener.present -= dead
         for rank in dead:
-            self._heartbeats.forget(rank)
             self._waits.forget(rank)
+        order = messages.ForgetRanks(tuple(sorted(dead)))
         for server in self._listener.present.intersection(self._server_ranks):
-            self._mailbox.send(messages.ForgetRanks(tuple(sorted(dead))), server)
+            self._mailbox.send(order, server)
         if self._tail_ranks and not dead.isdisjoint(self._server_ranks):
-            clients = self._listener.present.intersection(self._pool)
-            self._leaves.send_to_all(messages.ForgetRanks(tuple(sorted(dead))), clients)
-        return RanksDied({rank: self._parent.hosts_and_gpus[rank][0] for rank in dead})
-
-    def _look_for_silence(self, now_s: float) -> RanksSilent | None:
-        """Say so if ranks have not been heard of for too long."""
-        silent = self._heartbeats.look(now_s)
-        if self._survives_loss:
-            self._parent.dead_ranks.add(self._heartbeats.ended)
-        if not silent:
-            return None
-        hosts = {rank: self._parent.hosts_and_gpus[rank][0] for rank in silent}
-        self._silent.update(silent)
-        silent_s = max(silent.values())
-        since = time.strftime("%H:%M:%S", time.localtime(time.time() - silent_s))
-        return RanksSilent(hosts, silent_s, since)
-
-    def _raise_if_server_is_lost(self) -> None:
-        """End the wait for a server's answer if one has died, or ranks are silent.
-
-        Of one that has a twin the client itself asks that, where it lives.
-        """
-        silence = self._look_for_silence(time.monotonic())
-        if silence is not None:
-            raise _ServerLost(silence)
-        dead = self._parent.dead_ranks.ranks
-        if not self._tail_ranks and not dead.isdisjoint(self._server_ranks):
-            died = self._look_for_deaths()
-            if died is not None:
-                raise _ServerLost(died)
-
-    def _loss_behind(self, error: _ServerLost | TupleError) -> Event:
-        """Return the loss of ranks that has ended a request to a server; raise what was none."""
-        if isinstance(error, _ServerLost):
-            return error.event
-        died = self._look_for_deaths()  # in the middle of a payload
-        if died is None:
-            raise error
-        return died
+            self._leaves.send_to_all(order, self._listener.present.intersection(self._pool))
 
     def _do_housekeeping(self) -> None:
         now_s = time.monotonic()
@@ -418,7 +379,7 @@ class Driver:
         self._status.write_if_due(now_s)
         if self._exit_code is not None or self._noticed:
             return
-        if (silence := self._look_for_silence(now_s)) is not None:
+        if (silence := self._lost.look_for_silence(now_s)) is not None:
             self._noticed.append(silence)
             return
         if now_s >= self._next_look_for_loss_s:
@@ -533,21 +494,13 @@ class Driver:
             self._recorder.record(RanksAborted(ranks=sorted(self._listener.present)))
 
     def _leave(self) -> messages.Leave:
-        return messages.Leave(self._exit_code or 0, tuple(sorted(self._dead)))
+        return messages.Leave(self._exit_code or 0, tuple(sorted(self._lost.dead)))
 
     def _await_goodbyes(self, ranks: Sequence[int], deadline_s: float) -> None:
-        while (self._listener.present - self._silent).intersection(ranks):
+        while (self._listener.present - self._lost.silent).intersection(ranks):
             left_s = deadline_s - time.monotonic()
             if left_s <= 0:
                 return
             arrival = self._mailbox.wait(timeout_s=left_s)
             if arrival is not None:
                 self._listener.hear_late(*arrival)
-
-
-class _ServerLost(Exception):
-    """Ranks are lost, perhaps the tuple server that was asked: no answer is waited for."""
-
-    def __init__(self, event: RanksSilent | RanksDied) -> None:
-        super().__init__(event)
-        self.event = event

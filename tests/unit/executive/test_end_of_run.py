@@ -34,7 +34,7 @@ def driver(tmp_path: Path, announced: list[Any]) -> Any:
     driver._pool = driver._server_ranks = ()
     driver._listener = SimpleNamespace(present=set(), tuples_left=3)
     driver._resumption = None
-    driver._silent = set()
+    driver._lost = SimpleNamespace(silent=set())
     driver._heartbeats = SimpleNamespace(close=lambda *, kills: None)
     driver._time_table = TimeTable((), (), str)
     driver._outside = OutsideSocket(directory, lambda: None, print)  # type: ignore[arg-type,return-value]

@@ -8,39 +8,44 @@ from typing import Any
 import pytest
 
 from diel.errors import TupleError
-from diel.executive.driver import Driver, _ServerLost
 from diel.executive.events import RanksDied
+from diel.executive.lost_ranks import LostRanks, ServerLost
 
 DIED = RanksDied({1: "n1"})
 
 
-def rank0(dead: set[int], known: set[int] | None = None, tails: tuple[int, ...] = ()) -> Any:
-    """Return what a wait of rank 0 looks at, with a tuple server on rank 1."""
-    return SimpleNamespace(
-        _server_ranks=(1,),
-        _tail_ranks=tails,
-        _parent=SimpleNamespace(dead_ranks=SimpleNamespace(ranks=dead)),
-        _look_for_silence=lambda now_s: None,
-        _look_for_deaths=lambda: DIED if dead - (known or set()) else None,
+def lost_ranks(
+    dead: set[int], known: set[int] | None = None, lone_servers: tuple[int, ...] = (1,)
+) -> LostRanks:
+    """Return what a wait of rank 0 asks, with a tuple server on rank 1."""
+    parent: Any = SimpleNamespace(
+        dead_ranks=SimpleNamespace(ranks=dead),
+        hosts_and_gpus=[(f"n{rank}", ()) for rank in range(4)],
     )
+    heartbeats: Any = SimpleNamespace(look=lambda now_s: {}, forget=lambda rank: None)
+    lost = LostRanks(
+        parent, heartbeats, lone_servers, forget=lambda dead: None, survives_loss=False
+    )
+    lost.dead |= known or set()
+    return lost
 
 
 def test_a_wait_for_a_server_that_has_died_ends() -> None:
-    with pytest.raises(_ServerLost) as raised:
-        Driver._raise_if_server_is_lost(rank0({1}))
-    assert Driver._loss_behind(rank0({1}), raised.value) is DIED
+    with pytest.raises(ServerLost) as raised:
+        lost_ranks({1}).raise_if_server_is_lost()
+    assert lost_ranks({1}).loss_behind(raised.value) == DIED
 
 
 def test_a_wait_goes_on_where_others_have_died() -> None:
-    Driver._raise_if_server_is_lost(rank0({3}))
-    Driver._raise_if_server_is_lost(rank0({1}, known={1}))  # the run is ending for it
+    lost_ranks({3}).raise_if_server_is_lost()
+    lost_ranks({1}, known={1}).raise_if_server_is_lost()  # the run is ending for it
 
 
 def test_a_wait_goes_on_where_the_server_has_a_twin() -> None:
-    Driver._raise_if_server_is_lost(rank0({1}, tails=(2,)))
+    lost_ranks({1}, lone_servers=()).raise_if_server_is_lost()
 
 
 def test_a_payload_that_a_dead_server_has_cut_short_is_that_loss() -> None:
-    assert Driver._loss_behind(rank0({1}), TupleError("in the middle")) is DIED
+    assert lost_ranks({1}).loss_behind(TupleError("in the middle")) == DIED
     with pytest.raises(TupleError, match="no room"):
-        Driver._loss_behind(rank0(set()), TupleError("no room"))
+        lost_ranks(set()).loss_behind(TupleError("no room"))
