@@ -17,5 +17,6 @@
     graph.py       cycles, orders and the heaviest antichain of the dependency graph
     sections.py    boxes of index ranges
     drawing.py     a workflow as text, for Graphviz and for Mermaid
+    document.py    the text of a file as something to edit; edits.py its tables and keys
     schema.py      the JSON Schema of a file, and the page that documents its keys
 """
