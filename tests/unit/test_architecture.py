@@ -92,7 +92,6 @@ MPI_FILES = {
     "diel/comm/mpi.py",
     "diel/comm/parent.py",
     "diel/comm/wakeup.py",
-    "diel/executive/rank0.py",
     "diel/tuples/server.py",
     "diel/tuples/mpi_transport.py",
     "dnn/distributed/mpi.py",
