@@ -7,7 +7,8 @@ import numpy as np
 import pytest
 
 import dnn
-from dnn import SGD, FullyConnected, Input, NeuralNetwork, data, mlp
+from dnn import SGD, FullyConnected, Input, NeuralNetwork, mlp
+from dnn.data.labels import from_one_hot, to_one_hot
 from dnn.errors import ConfigurationError, DataError, LabelError, ShapeError
 
 
@@ -24,10 +25,10 @@ def network(loss="softmax_cross_entropy", outputs=3, dtype="float64"):
 
 def test_class_weights():
     labels = [0, 0, 0, 1, 1, 3]
-    balanced = data.class_weights(labels, 4)
+    balanced = dnn.class_weights(labels, 4)
     np.testing.assert_allclose(balanced, [6 / 9, 6 / 6, 0, 6 / 3])
     assert balanced[labels].mean() == pytest.approx(1)
-    np.testing.assert_array_equal(data.class_weights(labels, 4, {1: 2.5, 3: 0}), [1, 2.5, 1, 0])
+    np.testing.assert_array_equal(dnn.class_weights(labels, 4, {1: 2.5, 3: 0}), [1, 2.5, 1, 0])
     sklearn = pytest.importorskip("sklearn.utils.class_weight", reason="no scikit-learn")
     np.testing.assert_allclose(
         balanced[[0, 1, 3]],
@@ -49,7 +50,7 @@ def test_class_weights():
 )
 def test_class_weights_out_of_range(labels, weights, kind):
     with pytest.raises(kind):
-        data.class_weights(labels, 2, weights)
+        dnn.class_weights(labels, 2, weights)
 
 
 @pytest.mark.parametrize(
@@ -132,7 +133,7 @@ def test_integer_and_one_hot_labels_train_alike():
     x, y = samples()
     integers, rows = network(), network()
     integers.fit(x, y, epochs=2)
-    rows.fit(x, data.to_one_hot(y, 3), epochs=2)
+    rows.fit(x, to_one_hot(y, 3), epochs=2)
     assert integers.predict_proba(x).tobytes() == rows.predict_proba(x).tobytes()
     assert rows.evaluate(x, np.eye(3, dtype=bool)[y]) == integers.evaluate(x, y)
     soft = np.full((60, 3), 1 / 3)
@@ -141,45 +142,45 @@ def test_integer_and_one_hot_labels_train_alike():
 
 
 def test_one_hot_rows():
-    rows = data.to_one_hot([2, 0], 3)
+    rows = to_one_hot([2, 0], 3)
     np.testing.assert_array_equal(rows, [[0, 0, 1], [1, 0, 0]])
     assert rows.dtype == np.float32
-    assert data.from_one_hot(rows).tolist() == [2, 0]
+    assert from_one_hot(rows).tolist() == [2, 0]
     for labels, message in [([3], "label 3 in row 0"), ([0, -1], "row 1"), ([0.5], "integers")]:
         with pytest.raises(LabelError, match=message):
-            data.to_one_hot(labels, 3)
+            to_one_hot(labels, 3)
     for bad in ([[1, 0], [1, 1]], [[1, 0], [0, 0]], [[1, 0], [0, 2]], [[1, 0], [1, np.nan]]):
         with pytest.raises(LabelError, match="row 1") as caught:
-            data.from_one_hot(bad)
+            from_one_hot(bad)
         assert caught.value.row == 1
     with pytest.raises(LabelError, match="rows"):
-        data.from_one_hot([1, 0])
+        from_one_hot([1, 0])
 
 
 def made(n=200):
     y = np.repeat([0, 1, 2], [n * 7 // 10, n // 5, n // 10])
-    return data.Dataset(np.arange(float(n))[:, None], y, 3, "made")
+    return dnn.Dataset(np.arange(float(n))[:, None], y, 3, "made")
 
 
 def test_a_split_in_three_is_stratified_and_complete():
-    train, validation, test = data.train_validation_test_split(made(), 0.2, 0.1, seed=3)
+    train, validation, test = dnn.train_validation_test_split(made(), 0.2, 0.1, seed=3)
     assert [len(part) for part in (train, validation, test)] == [140, 40, 20]
     assert test.class_counts.tolist() == [14, 4, 2]
     assert validation.class_counts.tolist() == [28, 8, 4]
     assert train.features == 1
     rows = np.concatenate([part.x for part in (train, validation, test)]).ravel()
     assert sorted(rows) == list(range(200))
-    held_out = data.train_validation_split(made(), 0.1, seed=3)[1]
+    held_out = dnn.train_validation_split(made(), 0.1, seed=3)[1]
     np.testing.assert_array_equal(test.x, held_out.x)
     np.testing.assert_array_equal(
-        test.x, data.train_validation_test_split(made(), 0.4, 0.1, seed=3)[2].x
+        test.x, dnn.train_validation_test_split(made(), 0.4, 0.1, seed=3)[2].x
     )
 
 
 @pytest.mark.parametrize("shares", [(0.5, 0.5), (0, 0.1), (0.1, 1.0), (0.7, 0.4)])
 def test_splits_in_three_that_cannot_be(shares):
     with pytest.raises(ConfigurationError):
-        data.train_validation_test_split(made(), *shares)
+        dnn.train_validation_test_split(made(), *shares)
 
 
 def test_prefetching_keeps_the_order_and_runs_ahead():
@@ -190,7 +191,7 @@ def test_prefetching_keeps_the_order_and_runs_ahead():
             got.append(number)
             yield np.full(3, number)
 
-    items = data.prefetch(source(), depth=4)
+    items = dnn.prefetch(source(), depth=4)
     assert next(items)[0] == 0
     deadline = time.monotonic() + 10
     while len(got) < 6 and time.monotonic() < deadline:
@@ -206,7 +207,7 @@ def test_an_error_of_the_source_comes_after_its_items():
         yield 1
         raise DataError("the second file is damaged")
 
-    items = data.prefetch(source())
+    items = dnn.prefetch(source())
     assert next(items) == 1
     with pytest.raises(DataError, match="second file"):
         next(items)
@@ -219,7 +220,7 @@ def test_leaving_does_not_wait_for_a_source_that_waits():
         yield 1
         goes_on.wait(10)
 
-    items = data.prefetch(source())
+    items = dnn.prefetch(source())
     assert next(items) == 1
     (thread,) = (each for each in threading.enumerate() if each.name == "dnn-prefetch")
     begin_s = time.monotonic()
@@ -239,10 +240,10 @@ def test_leaving_early_ends_the_thread():
         finally:
             closed.append(True)
 
-    items = data.prefetch(source())
+    items = dnn.prefetch(source())
     assert next(items) == 0
     items.close()
     assert not any(thread.name == "dnn-prefetch" for thread in threading.enumerate())
     assert closed
     with pytest.raises(ConfigurationError, match="depth"):
-        data.prefetch([], depth=0)
+        dnn.prefetch([], depth=0)
