@@ -12,7 +12,6 @@ import signal
 from collections.abc import Generator
 
 import pytest
-from hypothesis import settings
 
 # Open MPI asks for these as root, as in a container.
 for _name in ("OMPI_ALLOW_RUN_AS_ROOT", "PRTE_ALLOW_RUN_AS_ROOT"):
@@ -27,8 +26,14 @@ if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
 # Which routine of convolution is fastest takes a while to find out, with all of them compiled.
 os.environ.setdefault("DNN_ROUTINES", "fixed")
 
-settings.register_profile("ci", derandomize=True, deadline=None, print_blob=True)
-settings.load_profile(os.environ.get("HYPOTHESIS_PROFILE", "ci"))
+
+def pytest_configure(config: pytest.Config) -> None:
+    """Let Hypothesis draw the same examples each time, where it is used."""
+    if config.pluginmanager.hasplugin("hypothesispytest"):  # not under mpiexec
+        from hypothesis import settings
+
+        settings.register_profile("ci", derandomize=True, deadline=None, print_blob=True)
+        settings.load_profile(os.environ.get("HYPOTHESIS_PROFILE", "ci"))
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:

@@ -22,6 +22,8 @@ ROOT = Path(__file__).parent.parent
 WORKFLOWS = ROOT / "workflows"
 # Beside the project where its developers keep it; users name their own folder.
 DATA = Path(os.environ.get("DIEL_DATA", ROOT.parent / "shared" / "data"))
+THOROUGH = os.environ.get("DIEL_TESTS") == "thorough"
+"""Whether tests that draw their cases draw as many as continuous integration does."""
 
 # A daemon, by the book: in a session of its own, and nobody's child. Writes its number, then ready.
 DETACH = """

@@ -14,20 +14,21 @@ def test_mpi_tests_pass(ranks: int) -> None:
     finished = execute(
         [
             *mpiexec(ranks),
+            *(sys.executable, "-m", "pytest", "--with-mpi", "-q", "--color=no"),
+            # Of all plugins this one: each rank would take a second to import the rest.
             *(
-                sys.executable,
-                "-m",
-                "pytest",
-                "--with-mpi",
-                "-q",
-                "--color=no",
+                "-p",
+                "pytest_mpi",
                 "-p",
                 "no:cacheprovider",
+                "-o",
+                "addopts=--import-mode=importlib",
             ),
             *("-o", "faulthandler_timeout=60", "-o", "faulthandler_exit_on_timeout=true"),
             ROOT / "tests" / "mpi",
         ],
         cwd=ROOT,
+        environment={"PYTEST_DISABLE_PLUGIN_AUTOLOAD": "1"},
         timeout_s=150,
     )
     print(finished.stdout)

@@ -10,6 +10,7 @@ import numpy as np
 import pytest
 from support import (
     DATA,
+    THOROUGH,
     WORKFLOWS,
     check_end,
     diel,
@@ -220,16 +221,19 @@ def test_the_heart_search_reports_the_honest_figure_first(tmp_path: Path) -> Non
     once_is_enough()
     if not HEART.exists():
         pytest.skip(f"there is no {HEART}; set DIEL_DATA")
-    file = WORKFLOWS / "heart_search.toml"
+    file, trials = WORKFLOWS / "heart_search.toml", 200
+    if not THOROUGH:
+        trials = 60
+        file = shortened("heart_search.toml", tmp_path, trials=str(trials))
     finished = diel("run", file, cwd=tmp_path, environment={"DIEL_DATA": str(DATA)})
     check_end(finished, tmp_path)
     honest = re.search(r"accuracy, nested cross-validation .*: (0\.\d+)", finished.stdout)
-    naive = re.search(r"best of 200 on the rows that chose it: (0\.\d+)", finished.stdout)
+    naive = re.search(rf"best of {trials} on the rows that chose it: (0\.\d+)", finished.stdout)
     assert honest is not None
     assert naive is not None
     assert honest.start() < naive.start()
     assert "\nhonest: 10 best of 12 by highest accuracy" in finished.stdout
-    assert "\npapers: 10 best of 200 by highest accuracy" in finished.stdout
+    assert f"\npapers: 10 best of {trials} by highest accuracy" in finished.stdout
     assert 0.78 <= float(honest[1]) <= 0.88
     assert float(naive[1]) >= 0.93
-    assert "luck alone can give 0.2" in finished.stdout
+    assert "luck alone can give 0." in finished.stdout

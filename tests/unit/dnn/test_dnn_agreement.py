@@ -1,4 +1,4 @@
-"""2,000 seeded random shapes against PyTorch in float64: values and gradients of each operation.
+"""Seeded random shapes, 2,000 in all, against PyTorch in float64: values and gradients.
 
 A failure names its operation and seed: ``CASES["convolution"](torch, random.Random(17))`` is case
 17 again.
@@ -10,6 +10,7 @@ from functools import partial
 
 import numpy as np
 import pytest
+from support import THOROUGH
 
 from dnn import graph
 from dnn.backend import Convolution, Ops, empty, ops_for
@@ -67,7 +68,7 @@ def convolution(torch, draw):
     )
     images = draw.randint(1, 4)
     # Kernels are compiled for numbers of channels: a few of them.
-    numbers = (1, 3, 6) if most == 6 else range(1, most + 1)
+    numbers = (1, 3, 6) if most == 6 else (1, 3, 7, 8, 15, 16, 17, 35)
     channels, filters = draw.choice(numbers), draw.choice(numbers)
     if most == 6 and draw.random() < 0.2:  # each channel by itself
         groups, channels, filters, layout = draw.randint(2, 9), 1, 1, "NHWC"
@@ -186,7 +187,7 @@ def recurrence(torch, draw):
     )
 
 
-CASES = {
+CASES = {  # how many of each if tests are thorough, else a quarter
     convolution: 1200,
     pooling: 450,
     batch_norm: 150,
@@ -213,11 +214,11 @@ def one_thread():
     ],
 )
 def test_random_shapes_agree_with_torch(case, one_thread):
-    for seed in range(CASES[case]):
+    for seed in range(CASES[case] if THOROUGH else CASES[case] // 4):
         try:
             case(one_thread, random.Random(seed))
         except Exception as error:
             raise AssertionError(f"{case.__name__}, seed {seed}: {error}") from error
     if case is convolution:
         assert {name for name, _ in USED} == (ROUTINES if type(OPS) is not Ops else {"direct"})
-        assert min(USED.values()) >= 10, USED
+        assert min(USED.values()) >= (10 if THOROUGH else 2), USED

@@ -14,7 +14,7 @@ from pathlib import Path
 
 import pytest
 from jsonschema import Draft7Validator
-from support import ROOT, WORKFLOWS, status_of
+from support import ROOT, THOROUGH, WORKFLOWS, status_of
 
 from diel.errors import WorkflowError
 from diel.executive.batch_job import job_for
@@ -97,7 +97,7 @@ shape = [64, 2]
 owners = [{ module = "solver", copy = 0, section = [[0, 64], [0, 1]], split = 0 }]
 readers = [{ module = "solver", copy = 1, rank = 1, section = [[0, 32], [0, 1]] }]
 """
-SEEDS = range(160)
+SEEDS = range(160 if THOROUGH else 60)
 MOST_RANKS_DRAWN = 2000
 
 
@@ -237,7 +237,7 @@ def test_what_is_accepted_is_planned_drawn_and_submitted(
     folder: Path, validator: Draft7Validator, capsys: pytest.CaptureFixture[str]
 ) -> None:
     """All commands agree on it, and on how many ranks it takes."""
-    for which, data, workflow in accepted(folder, 60):
+    for which, data, workflow in accepted(folder, 60 if THOROUGH else 20):
         assert not list(validator.iter_errors(tomllib.loads(data.decode()))), which
         need = needs(workflow, cores=3)
         assert 0 < need.minimum <= need.moment, which
