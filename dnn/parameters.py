@@ -14,8 +14,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
@@ -30,8 +29,7 @@ if TYPE_CHECKING:
 __all__ = ["FlatBuffer", "PartOfBuffer", "Segment"]
 
 
-@dataclass(frozen=True)
-class Segment:
+class Segment(NamedTuple):
     """A named part of a flat buffer.
 
     Attributes

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import copy
 from collections.abc import Sequence
-from dataclasses import dataclass
+from typing import NamedTuple
 
 import numpy as np
 
@@ -17,8 +17,7 @@ from dnn.layers.layer import build_all
 __all__ = ["LayerSummary", "layer_summaries", "summary"]
 
 
-@dataclass(frozen=True)
-class LayerSummary:
+class LayerSummary(NamedTuple):
     """A row of `NeuralNetwork.summary`.
 
     Attributes

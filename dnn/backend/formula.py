@@ -17,7 +17,7 @@ import ast
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
@@ -247,8 +247,7 @@ SIGMOID = Formula("sigmoid", "x", SIGMOID_OF.format(z="x"))
 TANH = Formula("tanh", "x", "tanh(x)")
 
 
-@dataclass(frozen=True)
-class Language:
+class Language(NamedTuple):
     """How a language spells what formulas consist of: templates of `str.format`.
 
     ``{type}`` stands for the type of arithmetic, ``{0}``, ``{1}`` and so on for operands.

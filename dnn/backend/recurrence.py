@@ -22,7 +22,6 @@ References
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
@@ -45,8 +44,7 @@ __all__ = [
 ]
 
 
-@dataclass(frozen=True)
-class Cell:
+class Cell(NamedTuple):
     """A kind of recurrent cell.
 
     Attributes
@@ -91,8 +89,7 @@ class Time(NamedTuple):
     after: int
 
 
-@dataclass(frozen=True)
-class Recurrence:
+class Recurrence(NamedTuple):
     """The arrays of one recurrence; of K models each has a leading axis of K.
 
     Attributes

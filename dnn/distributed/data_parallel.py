@@ -14,7 +14,6 @@ in one flat buffer, which ranks of one host share where they can.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import replace
 from typing import TYPE_CHECKING, Any, Literal
 from weakref import WeakKeyDictionary
 
@@ -368,7 +367,7 @@ class _PartTrainer(Trainer):
         # are kept, so that all of them choose at the same step, and once.
         kept = self._scheme._way_times.setdefault(self._network, {})
         way = FasterWay(self._communicator, ways, kept.setdefault(run.total, WayTimes()))
-        return [replace(late[0], calls=[(way, ())])]
+        return [late[0]._replace(calls=[(way, ())])]
 
     def _can_overlap(self, stage: Stage | None) -> bool:
         """Whether gradients are final before the end of a step, on all ranks alike."""

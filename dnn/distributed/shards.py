@@ -124,7 +124,7 @@ class BatchRunner:
         if key not in self._trainers:
             chosen = np.broadcast_to(np.intp(0), rows.shape)  # only the number of them matters
             samples = replace(self._task.samples, rows=chosen)
-            task = replace(self._task, samples=samples, batch_size=batch_size)
+            task = self._task._replace(samples=samples, batch_size=batch_size)
             self._trainers[key] = Trainer(self._network, task)
         trainer = self._trainers[key]
         means = trainer.epoch(np.ascontiguousarray(rows), seeds, number)
@@ -172,4 +172,4 @@ class ShardedTrainer:
         # An epoch, or a part of one, may have fewer samples than a batch, or than workers.
         self._shards = Shards(self.count, task.batch_size, workers)
         self.steps = self._shards.batches
-        self._runner = BatchRunner(network, replace(task, update=ends_with))
+        self._runner = BatchRunner(network, task._replace(update=ends_with))

@@ -20,7 +20,6 @@ import re
 import zlib
 from collections import Counter
 from collections.abc import Sequence
-from dataclasses import dataclass
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -34,8 +33,7 @@ from dnn.initializers import Initializer, initializer_of
 __all__ = ["Layer", "NoiseSource", "Parameter", "build_all"]
 
 
-@dataclass(frozen=True)
-class Parameter:
+class Parameter(NamedTuple):
     """A parameter or a state of a layer: its node, and what it starts from."""
 
     node: Node

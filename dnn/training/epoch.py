@@ -8,9 +8,8 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass, replace
 from itertools import pairwise
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -90,8 +89,7 @@ class Stage:
         return steps
 
 
-@dataclass(frozen=True)
-class Run:
+class Run(NamedTuple):
     """Steps of an epoch that follow each other and are alike.
 
     Attributes
@@ -109,8 +107,7 @@ class Run:
     repeats: int
 
 
-@dataclass(frozen=True)
-class Piece:
+class Piece(NamedTuple):
     """A part of a step: what is done for some rows of its batch, and the last one's update too.
 
     Attributes
@@ -127,8 +124,7 @@ class Piece:
     calls: list[Step]
 
 
-@dataclass(frozen=True)
-class TrainingTask:
+class TrainingTask(NamedTuple):
     """What a network is trained on, and what moves its parameters by that.
 
     Attributes
@@ -297,7 +293,7 @@ class Trainer:
         # Linked, an update may come before the end of a plan, and gradients be nowhere.
         scratch = update.gradients if self._updates_at_once(run) else None
         return [
-            replace(piece, calls=self._ops.link(piece.calls, scratch=scratch)) for piece in pieces
+            piece._replace(calls=self._ops.link(piece.calls, scratch=scratch)) for piece in pieces
         ]
 
     def _updates_at_once(self, run: Run) -> bool:

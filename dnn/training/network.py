@@ -10,8 +10,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 
 import numpy as np
 
@@ -43,8 +42,7 @@ __all__ = ["BatchPlan", "Network", "PlanKind", "load_rows"]
 PlanKind = Literal["training", "weighted training", "evaluation", "probability"]
 
 
-@dataclass(frozen=True)
-class BatchPlan:
+class BatchPlan(NamedTuple):
     """A plan for one size of batch, with the arrays at its edges.
 
     Attributes

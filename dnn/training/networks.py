@@ -11,7 +11,6 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
-from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -267,7 +266,7 @@ class Fit:
         if self.pauses is None and networks._progress is None:
             return trainer_of(samples)
         networks._progress = networks._progress or EpochProgress(samples.count)
-        pauses = self.pauses and replace(self.pauses, function=self._pause)
+        pauses = self.pauses and self.pauses._replace(function=self._pause)
         return EpochInParts(trainer_of, samples, size, pauses, networks._progress)
 
     def _pause(self, steps: int) -> None:

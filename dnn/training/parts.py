@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from itertools import zip_longest
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
@@ -85,8 +85,7 @@ def _added(a: Any, b: Any, name: str = "") -> Any:
     return a + b
 
 
-@dataclass(frozen=True)
-class Pauses:
+class Pauses(NamedTuple):
     """What is done within epochs.
 
     Attributes

@@ -13,7 +13,7 @@ K networks have a leading axis of length K in each of these arrays that differs 
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from typing import NamedTuple
 
 import numpy as np
 
@@ -29,8 +29,7 @@ Snapshot = dict[str, Array]
 """Copies of parameters and running statistics by name, where the network lies."""
 
 
-@dataclass(frozen=True)
-class State:
+class State(NamedTuple):
     """All that training changes in one network, copied to the host.
 
     Attributes
