@@ -151,7 +151,7 @@ class Listener:
             report = report.replace(has_timeout=True)  # its end is no end of the run
         self._waits.note(rank, plan, report, time.monotonic())
         if report.what.startswith("tput"):
-            self._warn(plan, f"{report.what} waits for room: the tuple server is full")
+            self._warn(plan, f"{report.what} waits: the tuple server is full, or slow to answer")
 
     def _warn(self, plan: CopyPlan, text: str) -> None:
         self._recorder.record(

@@ -125,7 +125,7 @@ def test_a_wait_is_known_until_it_is_over(heard: Heard, over: Any) -> None:
 
 def test_a_put_that_waits_for_room_is_said_at_once(heard: Heard) -> None:
     heard.hear(waiting("tput('x')"))
-    assert heard.records[0].text == "tput('x') waits for room: the tuple server is full"
+    assert heard.records[0].text == "tput('x') waits: the tuple server is full, or slow to answer"
 
 
 @pytest.mark.parametrize(("policy", "has_timeout"), [("stop", False), ("continue", True)])
