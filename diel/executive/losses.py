@@ -150,6 +150,10 @@ def find_loss(view: RunView, directory: RunDirectory, launcher_status: int) -> L
         explanation = told
     elif own:
         explanation = own[-1]
+    elif directory.stop_requested():
+        explanation = (
+            f"the ranks were ended before the run could stop in order: {directory.why_stop()}"
+        )
     else:
         explanation = (
             "the run ended without a word: a rank was killed, or MPI gave up "

@@ -90,6 +90,15 @@ def test_an_mpi_that_does_not_start_is_the_cause_of_what_its_launcher_then_ends(
     assert "rank 3" in find_loss(started(), directory, 143).explanation
 
 
+def test_ranks_that_are_ended_while_the_run_stops_are_told_so(directory: RunDirectory) -> None:
+    directory.launcher_log.write_text("Abort is in progress...\n")
+    directory.request_stop("SIGTERM came, as before a time limit")
+    assert find_loss(started(), directory, 1).explanation == (
+        "the ranks were ended before the run could stop in order: "
+        "SIGTERM came, as before a time limit"
+    )
+
+
 def test_a_quota_that_is_used_up_is_named_and_another_start_would_end_so_too(
     directory: RunDirectory,
 ) -> None:
