@@ -9,6 +9,7 @@ from __future__ import annotations
 import contextlib
 import fcntl
 import os
+import shlex
 import shutil
 import subprocess
 import tempfile
@@ -18,7 +19,8 @@ from pathlib import Path
 import pytest
 from support import execute, mpi_implementation
 
-BRIDGE = "dieltests"
+BRIDGE = "bridge"
+SWITCH = "dieltests"  # a namespace too: for other programs the machine's network does not change
 NETWORK = "10.78.0.0/24"
 FILES = Path("/etc/netns")  # what is in a folder here lies over /etc in the namespace of its name
 AGENT = """\
@@ -41,16 +43,18 @@ class Hosts:
 
     def up(self) -> None:
         self.down()  # what is left of tests that were killed
-        ip("link", "add", BRIDGE, "type", "bridge")
-        ip("link", "set", BRIDGE, "up")
+        ip("netns", "add", SWITCH)
+        ip("-n", SWITCH, "link", "add", BRIDGE, "type", "bridge")
+        ip("-n", SWITCH, "link", "set", BRIDGE, "up")
         known = ["127.0.0.1 localhost"]
         known += [f"10.78.0.{10 + number} {name}" for number, name in enumerate(self.names)]
         for number, name in enumerate(self.names):
             (FILES / name).mkdir(parents=True, exist_ok=True)
             (FILES / name / "hosts").write_text("\n".join(known) + "\n")
             ip("netns", "add", name)
-            ip("link", "add", f"to-{name}", "type", "veth", "peer", "name", "eth0", "netns", name)
-            ip("link", "set", f"to-{name}", "master", BRIDGE, "up")
+            cable = ["type", "veth", "peer", "name", "eth0", "netns", name]
+            ip("-n", SWITCH, "link", "add", f"to-{name}", *cable)
+            ip("-n", SWITCH, "link", "set", f"to-{name}", "master", BRIDGE, "up")
             ip("-n", name, "addr", "add", f"10.78.0.{10 + number}/24", "dev", "eth0")
             ip("-n", name, "link", "set", "eth0", "up")
             ip("-n", name, "link", "set", "lo", "up")
@@ -58,11 +62,9 @@ class Hosts:
     def down(self) -> None:
         for name in self.names:
             self.kill(name)
-            # By name: what goes with its namespace does so later, and is in the way of the next.
-            subprocess.run(["ip", "link", "del", f"to-{name}"], check=False, capture_output=True)
             subprocess.run(["ip", "netns", "del", name], check=False, capture_output=True)
             shutil.rmtree(FILES / name, ignore_errors=True)
-        subprocess.run(["ip", "link", "del", BRIDGE], check=False, capture_output=True)
+        subprocess.run(["ip", "netns", "del", SWITCH], check=False, capture_output=True)
         with contextlib.suppress(OSError):
             FILES.rmdir()
 
@@ -84,16 +86,17 @@ class Hosts:
             "OMPI_MCA_btl_tcp_if_include": NETWORK,
         }
 
-    def cut(self, name: str) -> None:
-        """Cut the network of a host."""
-        ip("link", "set", f"to-{name}", "down")
+    @staticmethod
+    def port(name: str) -> list[str]:
+        """Return the words for ``ip`` that set what a host is connected to."""
+        return ["-n", SWITCH, "link", "set", f"to-{name}"]
 
     def dropping(self, name: str, *, after: Path, times: int, for_s: float) -> list[object]:
         """Return what to put before a command: a host's packets are dropped meanwhile.
 
         So many times, for so long each, once a file is there.
         """
-        port = f"ip link set to-{name}"
+        port = shlex.join(["ip", *self.port(name)])
         outage = f"{port} nomaster; sleep {for_s}; {port} master {BRIDGE}; sleep {for_s}"
         waiting = f"while [ ! -e '{after}' ]; do sleep 0.05; done"
         script = f"{waiting}; for _ in $(seq {times}); do {outage}; done; touch '{after}.done'"

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import platform
+import shlex
 import signal
 import sys
 from pathlib import Path
@@ -99,7 +100,8 @@ def test_a_host_whose_network_is_cut_is_lost(tmp_path: Path) -> None:
         environment = two.environment(slots=3)
         line = two.on("hosta", sys.executable, "-m", "diel", "run", "w.toml", "-n", 6)
         cutter = "while [ ! -e pid.hostb.0 ]; do sleep 0.1; done"
-        waiting = ["sh", "-c", f'({cutter}; ip link set to-hostb down) & exec "$@"', "sh"]
+        cut = shlex.join(["ip", *two.port("hostb"), "down"])
+        waiting = ["sh", "-c", f'({cutter}; {cut}) & exec "$@"', "sh"]
         done = execute([*waiting, *line], timeout_s=60, cwd=tmp_path, environment=environment)
         assert done.status == 1, done.output
         record = lost(tmp_path)
