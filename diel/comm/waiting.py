@@ -32,7 +32,7 @@ _IDLE_AFTER_S: Final = 1.0
 _IDLE_SLEEP_S: Final = 5e-3
 # A rank that can be woken polls for some times as long as waking it takes, if there is a core for
 # it: ranks that only wait for each other then start groups as fast as by polling alone.
-_WAKEABLE_SPIN_S: Final = 200e-6
+_WAKEABLE_SPIN_S: Final = 500e-6
 # A message may have come before it says that it sleeps. Open MPI's probe looks first and takes in
 # what has come afterwards, so that only the second one finds it.
 _POLLS_AFTER_ANNOUNCING: Final = 2
