@@ -80,10 +80,11 @@ class Outcome:
 def ranks_below(folder: Path) -> dict[int, int]:
     """Return the processes, by rank, of a run whose directory is in a folder."""
     found = {}
+    here = bytes(Path(sys.executable).parent)  # the same Python may go by several names there
     for place in Path("/proc").glob("[0-9]*"):
         with contextlib.suppress(OSError):
             line = (place / "cmdline").read_bytes().split(b"\0")
-            if line[0] != sys.executable.encode() or bytes(folder) not in b" ".join(line[2:]):
+            if os.path.dirname(line[0]) != here or bytes(folder) not in b" ".join(line[2:]):
                 continue
             names = dict(
                 one.partition(b"=")[::2] for one in (place / "environ").read_bytes().split(b"\0")
