@@ -170,7 +170,7 @@ def test_sequences_as_data(tmp_path: Path) -> None:
     given: dict[str, Any] = {"dataset": "npz", "path": "made.npz", "reading": {"lengths": "ends"}}
     task = trainer_options(tmp_path, **given).task(tmp_path)
     train, report = task.load(), task.report(Trial(0, {}, 1))
-    point = {"recurrent": [6], "hidden": [], "epochs": 8, "learning_rate": 1.0, "batch_size": 16}
+    point = {"recurrent": [6], "hidden": [], "epochs": 8, "learning_rate": 0.5, "batch_size": 16}
     assert train(point, report)["accuracy"] > 0.85  # one of two, untrained
     assert train.train_together([(point, report)] * 2) == [None, None]
     with pytest.raises(ValueError, match="these samples are sequences: give recurrent"):
