@@ -114,7 +114,6 @@ def steps(
 
 def routines(names: list[str]) -> list[harness.Result]:
     """Time each routine of some convolutions, NHWC, against the fastest one."""
-    from dataclasses import replace
 
     from dnn import ops_for
     from dnn.backend.routines import measure_convolution
@@ -122,7 +121,7 @@ def routines(names: list[str]) -> list[harness.Result]:
     ops, rows = ops_for("cuda"), []
     for name in names:
         for kind in conv_routines.SHAPES[name].kinds:
-            problem = replace(conv_routines.problem_of(name, kind), layout="NHWC")
+            problem = conv_routines.problem_of(name, kind)._replace(layout="NHWC")
             found = measure_convolution(ops, problem)
             best = found["ms"][found["routine"]]
             for routine, ms in found["ms"].items():

@@ -45,6 +45,7 @@ if TYPE_CHECKING:
     from dnn.nets import *  # noqa: F403
     from dnn.optimizers import *  # noqa: F403
     from dnn.optimizers.minimization import *  # noqa: F403
+    from dnn.optimizers.schedules import *  # noqa: F403
     from dnn.penalties import *  # noqa: F403
     from dnn.summaries import *  # noqa: F403
     from dnn.tensor import *  # noqa: F403
@@ -89,10 +90,10 @@ _PUBLIC = {
     "model": "History NeuralNetwork TrainingParameters",
     "nets": "alexnet densenet121 lenet5 mlp resnet18 resnet50 vgg16",
     "optimizers": """
-        LARS SGD AdaGrad Adam AdamW Cosine GradientDescent GrowingBatch Muon NAdam OneCycle
-        Optimizer RMSProp StepDecay WarmUp
+        LARS SGD AdaGrad Adam AdamW GradientDescent Muon NAdam Optimizer RMSProp
     """,
     "optimizers.minimization": "minimize",
+    "optimizers.schedules": "Cosine GrowingBatch OneCycle StepDecay WarmUp",
     "penalties": "L1 L2 Penalty",
     "summaries": "LayerSummary layer_summaries summary",
     "tensor": "Tensor",

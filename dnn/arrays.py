@@ -1,16 +1,17 @@
-"""Checks of what users hand over: arrays, types of elements, labels."""
+"""Checks of what users hand over: arrays, types of elements, labels, numbers."""
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
 from dnn.backend import Array
-from dnn.errors import DataError, DtypeError, LabelError
+from dnn.errors import ConfigurationError, DataError, DtypeError, LabelError
 
-__all__ = ["array_of", "check_labels", "dtype_of"]
+__all__ = ["array_of", "check_labels", "checked_numbers", "dtype_of"]
 
 
 def array_of(name: str, values: npt.ArrayLike) -> Array:
@@ -51,3 +52,17 @@ def check_labels(labels: Array, classes: int, where: str = "") -> None:
         row = int(wrong[0])
         message = f"{where}label {labels[row]} in row {row} is not in 0 .. {classes - 1}"
         raise LabelError(f"{message} ({classes} classes; {wrong.size} such rows)", row)
+
+
+def checked_numbers(
+    name: str, given: float | Sequence[float], most: float = float(np.finfo(np.float32).max)
+) -> float | tuple[float, ...]:
+    """Return a number in 0 .. `most`, or one for each of K networks; `name` is for messages."""
+    try:
+        values = np.asarray(given, np.float64)
+    except (TypeError, ValueError):
+        values = np.array(np.nan)
+    if values.ndim > 1 or not values.size or not ((values >= 0) & (values <= most)).all():
+        allowed = f"in 0 .. {most:g}" if most == 1 else "0 or more, and finite"
+        raise ConfigurationError(f"{name} must be {allowed}, not {given!r}")
+    return tuple(values.tolist()) if values.ndim else float(values)

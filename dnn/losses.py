@@ -6,18 +6,20 @@ import copy
 import math
 from collections.abc import Mapping, Sequence
 from types import MappingProxyType
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import numpy.typing as npt
 
-from dnn.arrays import array_of, check_labels
+from dnn.arrays import array_of, check_labels, checked_numbers
 from dnn.backend import Array
 from dnn.data.labels import from_one_hot
 from dnn.errors import ConfigurationError, DataError, LabelError, ShapeError, unknown_name
 from dnn.graph import operations
 from dnn.graph.node import Node, Shape, constant, placeholder, variable
-from dnn.penalties import Penalty, checked_numbers
+
+if TYPE_CHECKING:
+    from dnn.penalties import Penalty
 
 __all__ = [
     "LOSSES",
@@ -57,6 +59,8 @@ class Loss:
         It is part of what is trained and of `History.loss`. `evaluate` and the validation report
         how good outputs are, without it.
         """
+        from dnn.penalties import Penalty
+
         if not isinstance(penalty, Penalty):
             return NotImplemented
         both = copy.copy(self)

@@ -6,7 +6,6 @@ message gives ours, or what to do instead.
 
 from __future__ import annotations
 
-import difflib
 from collections.abc import Iterable
 
 __all__ = ["ELSEWHERE", "suggestion"]
@@ -193,6 +192,8 @@ def suggestion(kind: str, name: object, known: Iterable[str] = ()) -> str:
     known = set(known)
     if ours is not None and (ours in known or not (known and ours.isidentifier())):
         return f"; here that is {ours!r}" if ours in known else f"; here that is {ours}"
+    import difflib
+
     names = sorted(known)
     close = difflib.get_close_matches(str(name), names, n=1)
     close = close or difflib.get_close_matches(str(name).lower(), names, n=1)

@@ -5,13 +5,12 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 
-import numpy as np
-
+from dnn.arrays import checked_numbers
 from dnn.errors import ConfigurationError
 from dnn.graph import operations
 from dnn.graph.node import Node
 
-__all__ = ["L1", "L2", "Penalty", "checked_numbers"]
+__all__ = ["L1", "L2", "Penalty"]
 
 
 @dataclass(frozen=True)
@@ -139,17 +138,3 @@ def _sum_of_sizes(w: Node) -> Node:
 
 def _sum_of_squares(w: Node) -> Node:
     return operations.sum(operations.square(w))
-
-
-def checked_numbers(
-    name: str, given: float | Sequence[float], most: float = float(np.finfo(np.float32).max)
-) -> float | tuple[float, ...]:
-    """Return a number in 0 .. `most`, or one for each of K networks; `name` is for messages."""
-    try:
-        values = np.asarray(given, np.float64)
-    except (TypeError, ValueError):
-        values = np.array(np.nan)
-    if values.ndim > 1 or not values.size or not ((values >= 0) & (values <= most)).all():
-        allowed = f"in 0 .. {most:g}" if most == 1 else "0 or more, and finite"
-        raise ConfigurationError(f"{name} must be {allowed}, not {given!r}")
-    return tuple(values.tolist()) if values.ndim else float(values)

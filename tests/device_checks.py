@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
-
 import image_problems
 import numpy as np
 import pytest
@@ -309,13 +307,13 @@ def check_convolution(ops, seed):
     """Compare each routine with NumPy in float64: random shapes, of one network or three."""
     problem = image_problems.convolution_of(seed, dtype=("f4", "f8")[seed % 3 == 0])
     if problem.kind == "forward":
-        problem = replace(problem, bias=seed % 2 == 0, relu=seed % 3 == 0)
+        problem = problem._replace(bias=seed % 2 == 0, relu=seed % 3 == 0)
     if seed % 4 > 1:
         stacked = ((True, True), (True, False), (False, True))[seed % 3]
-        problem = replace(problem, models=3, stacked=stacked)
+        problem = problem._replace(models=3, stacked=stacked)
     if seed % 5 == 0:
         window, padding = (1, 1), ((0, 0), (0, 0))
-        problem = replace(problem, window=window, padding=padding, layout="NHWC", stride=(1, 1))
+        problem = problem._replace(window=window, padding=padding, layout="NHWC", stride=(1, 1))
     inputs = image_problems.convolution_inputs(problem, seed)
     expected = image_problems.exact(problem, inputs)
     offered = ops.convolutions(problem)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import random
-from dataclasses import replace
 
 import numpy as np
 
@@ -39,7 +38,7 @@ def convolution_of(seed, **given):
         padding=padding,
         groups=groups,
     )
-    return replace(problem, **given)
+    return problem._replace(**given)
 
 
 def convolution_inputs(problem, seed):
@@ -90,5 +89,5 @@ def run(ops, routine, problem, inputs):
 
 def exact(problem, inputs):
     """Return a convolution by NumPy in float64."""
-    wide = replace(problem, dtype="f8")
+    wide = problem._replace(dtype="f8")
     return run(ORACLE, ORACLE.convolution(wide), wide, [x.astype("f8") for x in inputs])

@@ -3,8 +3,6 @@
 Tests on a GPU walk through the same table.
 """
 
-from dataclasses import replace
-
 import hypothesis.extra.numpy as hnp
 import numpy as np
 from hypothesis import strategies as st
@@ -166,7 +164,7 @@ def pooled_numpy(x, function):
 
 
 def of_max_pooling(kind, given, x):
-    problem = replace(max_pooled(x).attributes["problem"], kind=kind)
+    problem = max_pooled(x).attributes["problem"]._replace(kind=kind)
     return apply(f"max_pool2d_{kind.partition('_')[2]}", given, x, problem=problem)
 
 

@@ -13,7 +13,6 @@ from typing import Literal
 from pydantic import BaseModel, ConfigDict, Field, ValidationInfo, field_validator
 
 import dnn
-from dnn.optimizers import Cosine, WarmUp
 
 SETS = {
     "mnist": dnn.load_mnist,
@@ -94,13 +93,13 @@ def run(ctx) -> dict[str, float]:
         changes.append(dnn.Cutout(options.augment.cutout))
     steps_an_epoch = -(-len(train) // options.batch_size)
     warm = round(options.warm_up * steps_an_epoch)
-    falling = Cosine(max(1, options.epochs * steps_an_epoch - warm))  # to 0 after the last step
+    falling = dnn.Cosine(max(1, options.epochs * steps_an_epoch - warm))  # to 0 after the last step
     optimizer = dnn.SGD(
         options.learning_rate,
         options.momentum,
         options.weight_decay,
         nesterov=True,
-        schedule=WarmUp(warm, then=falling) if warm else falling,
+        schedule=dnn.WarmUp(warm, then=falling) if warm else falling,
     )
     layers = NETWORKS[options.network](train.image_shape, train.classes)
     model = dnn.NeuralNetwork(layers, optimizer=optimizer, seed=options.seed)

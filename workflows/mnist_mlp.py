@@ -13,8 +13,7 @@ from typing import Literal
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationInfo, field_validator
 
-from dnn import LARS, SGD, Callback, GrowingBatch, NeuralNetwork, load_mnist, mlp
-from dnn.optimizers import Cosine, WarmUp
+from dnn import LARS, SGD, Callback, Cosine, GrowingBatch, NeuralNetwork, WarmUp, load_mnist, mlp
 from modules.parallel import TrainingOptions
 
 

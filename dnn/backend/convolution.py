@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -28,8 +27,7 @@ COLUMNS_BYTES = 8 << 20
 """The direct routine takes so many images at once that their columns take about this much."""
 
 
-@dataclass(frozen=True)
-class Convolution:
+class Convolution(NamedTuple):
     """One convolution: what is computed, of which shapes.
 
     With x padded by zeros, for each image and filter (of a group, its channels alone)::

@@ -77,7 +77,8 @@ class Formula:
     Raises
     ------
     ValueError
-        If the expression uses what formulas may not; it says what.
+        If the expression uses what formulas may not; it says what. It is read when the formula is
+        first used: `dnn` has many that a network does not need.
     """
 
     name: str
@@ -85,10 +86,6 @@ class Formula:
     expression: str
     ufunc: np.ufunc | None = field(default=None, compare=False)
     is_bool: bool = False
-
-    def __post_init__(self) -> None:
-        for node in ast.walk(self.tree):
-            self._check(node)
 
     def __repr__(self) -> str:
         return self.name
@@ -106,6 +103,8 @@ class Formula:
         except SyntaxError as error:
             raise ValueError(f"formula {self.name!r}: {self.expression!r}: {error.msg}") from None
         folded: ast.Expression = _NegativeNumbers().visit(parsed)
+        for node in ast.walk(folded.body):
+            self._check(node)
         return folded.body
 
     def _check(self, node: ast.AST) -> None:

@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -23,8 +22,7 @@ _FIRST = Formula("first", "x best done", "1 if (x == best or x != x) and done ==
 _ADD_WHERE = Formula("add_where", "sum mask y", "sum + y if mask != 0 else sum")
 
 
-@dataclass(frozen=True)
-class Pooling:
+class Pooling(NamedTuple):
     """One pooling: what is computed, of which shapes.
 
     K models are so many images more, or channels in the layout CHWN: pooling knows nothing of them.

@@ -19,7 +19,6 @@ so that the ranks of a run agree whoever meets a shape first, and the next run m
 from __future__ import annotations
 
 import contextlib
-import dataclasses
 import functools
 import json
 import math
@@ -361,9 +360,7 @@ def _measured(
         found = machine.find(key, offered)
         if found is not None:
             return found
-        alone = dataclasses.replace(
-            problem, models=None, stacked=(False, False), bias=False, relu=False
-        )
+        alone = problem._replace(models=None, stacked=(False, False), bias=False, relu=False)
         return machine.keep(key, measure_convolution(ops, alone), offered)
 
 

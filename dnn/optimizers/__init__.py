@@ -2,7 +2,7 @@
 
 `descent` has SGD (plain, with momentum, Nesterov's), AdaGrad and RMSProp, `adam` Adam, AdamW and
 NAdam, `parameter_rule` LARS and Muon. These and `optimizer` and `rule` say how to write another
-one; clipping and `schedules` go with any.
+one; clipping goes with any, and so do `schedules`, which are imported where there is one.
 """
 
 from typing import Any
@@ -13,46 +13,26 @@ from dnn.optimizers.descent import SGD, AdaGrad, GradientDescent, RMSProp
 from dnn.optimizers.optimizer import BLOCK, Block, Optimizer
 from dnn.optimizers.parameter_rule import LARS, Muon, ParameterRule
 from dnn.optimizers.rule import Rule
-from dnn.optimizers.schedules import (
-    SCHEDULES,
-    Constant,
-    Cosine,
-    GrowingBatch,
-    OneCycle,
-    Schedule,
-    StepDecay,
-    WarmUp,
-    schedule_of,
-)
 from dnn.optimizers.update import Update
 
 __all__ = [
     "BLOCK",
     "LARS",
     "OPTIMIZERS",
-    "SCHEDULES",
     "SGD",
     "AdaGrad",
     "Adam",
     "AdamW",
     "Block",
-    "Constant",
-    "Cosine",
     "GradientDescent",
-    "GrowingBatch",
     "Muon",
     "NAdam",
-    "OneCycle",
     "Optimizer",
     "ParameterRule",
     "RMSProp",
     "Rule",
-    "Schedule",
-    "StepDecay",
     "Update",
-    "WarmUp",
     "optimizer_of",
-    "schedule_of",
 ]
 
 OPTIMIZERS: dict[str, type[Optimizer]] = {

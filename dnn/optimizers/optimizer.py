@@ -33,7 +33,7 @@ from __future__ import annotations
 import copy
 import math
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
@@ -45,9 +45,11 @@ from dnn.graph.operation import Step
 from dnn.graph.operations.arithmetic import Multiply, Negative
 from dnn.graph.operations.extremes import Clip
 from dnn.optimizers.minimization import Minimization
-from dnn.optimizers.schedules import Schedule, schedule_of, schedule_steps
 from dnn.optimizers.update import Update
 from dnn.parameters import FlatBuffer, Segment
+
+if TYPE_CHECKING:
+    from dnn.optimizers.schedules import Schedule
 
 __all__ = ["BLOCK", "CLIPPED_COLUMNS", "Block", "Hyperparameter", "Optimizer", "clip_steps"]
 
@@ -136,7 +138,11 @@ class Optimizer:
         self.hyperparameter("learning_rate", learning_rate, above=0.0)
         self.hyperparameter("weight_decay", weight_decay, 0.0)
         self.no_decay = tuple(no_decay)
-        self.schedule = None if schedule is None else schedule_of(schedule)
+        self.schedule: Schedule | None = None
+        if schedule is not None:
+            from dnn.optimizers.schedules import schedule_of
+
+            self.schedule = schedule_of(schedule)
         for name, limit in (("clip_value", clip_value), ("clip_norm", clip_norm)):
             if limit is not None:
                 self.hyperparameter(name, limit, above=0.0)
@@ -245,6 +251,8 @@ class Optimizer:
         end = gradients.segments[-1].stop if ops.in_blocks and gradients.segments else None
         steps = clip_steps(ops, gradients.flat[..., :end], columns)
         if self.schedule is not None:
+            from dnn.optimizers.schedules import schedule_steps
+
             steps += schedule_steps(ops, self.schedule, columns, state)
         own = {name: state[name] for name in self.state_names}
         buffers = {"w": parameters, "g": gradients, **own}
@@ -366,6 +374,8 @@ def _average_steps(
 
     The first step has no past.
     """
+    from dnn.optimizers.schedules import schedule_steps
+
     steps = schedule_steps(ops, _has_past, scalars, state, "average", "averaging")
     w = parameters.flat
     # Whole even if parameters are a part of a network's: predictions are made with it.

@@ -13,7 +13,6 @@ from dnn.arrays import array_of
 from dnn.backend import Array, empty
 from dnn.backend.device import free_bytes
 from dnn.data.augmentation import Images
-from dnn.data.dataset import split_rows
 from dnn.data.labels import class_weights
 from dnn.errors import ConfigurationError, DataError, ShapeError
 from dnn.layers import Layer
@@ -366,6 +365,8 @@ def fit_data(
             message = f"validation must be (x, y) or a share, not {len(pair)} things"
             raise ConfigurationError(message)
         return training, checked_pair(network, "validation x", pair[0], pair[1])
+    from dnn.data.dataset import split_rows
+
     labels = training.y if loss.classifies else None
     kept, out = split_rows(training.count, labels, validation, seed)
     held_out = Samples(training.x.take(out, 0), training.y[out])

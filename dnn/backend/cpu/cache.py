@@ -75,9 +75,9 @@ _compiled_here: list[object] = []
 @cache
 def measured_with(threads: int) -> tuple[str, str]:
     """Return a name with a hash of all that times depend on, and what people read."""
-    foundations = _foundations() + f"NumPy {np.__version__}, {threads} threads".encode()
+    name = _hash_of(f"NumPy {np.__version__}, {threads} threads")
     about = f"{llvm.get_host_cpu_name()}, {threads} threads, dnn {dnn.__version__}"
-    return f"routines-{hashlib.sha256(foundations).hexdigest()[:16]}", about
+    return f"routines-{name[:16]}", about
 
 
 def source_of(module: str, function: str) -> str:
@@ -99,7 +99,7 @@ def entry_of(source: str) -> int:
 
 @cache
 def _entry_of(source: str) -> int:
-    symbol = f"kernel_{hashlib.sha256(_foundations() + source.encode()).hexdigest()[:24]}"
+    symbol = f"kernel_{_hash_of(source)[:24]}"
     code: bytes | int | None = _stored(symbol)
     if code is None:
         with _claimed(symbol):
@@ -147,14 +147,20 @@ def _claimed(symbol: str) -> Iterator[None]:
                     lock.unlink()
 
 
+def _hash_of(text: str) -> str:
+    """Return the hash of a text, and of what every kernel depends on besides its own source."""
+    begun = _hash_of_foundations().copy()  # to hash them each time takes longer than to load
+    begun.update(text.encode())
+    return str(begun.hexdigest())
+
+
 @lru_cache(maxsize=1)
-def _foundations() -> bytes:
-    """Return what every kernel depends on besides its own source."""
+def _hash_of_foundations() -> Any:
     sources = [path.read_bytes() for path in sorted(Path(__file__).parent.glob("*.py"))]
     parts = [llvmlite.__version__, platform.python_version(), platform.machine()]
     parts += [llvm.get_host_cpu_name(), llvm.get_host_cpu_features().flatten()]
     parts += [f"{name}={os.environ[name]}" for name in sorted(os.environ) if name[:6] == "NUMBA_"]
-    return b"\n".join([*sources, _numba_version(), *(part.encode() for part in parts)])
+    return hashlib.sha256(b"\n".join([*sources, _numba_version(), *map(str.encode, parts)]))
 
 
 def _numba_version() -> bytes:

@@ -15,15 +15,12 @@ from dnn.backend.cpu import (
     gathers,
     images,
     noise,
-    pooling,
     products,
-    recurrence,
     reductions,
     updates,
 )
 from dnn.backend.cpu.blas import blas_threads
 from dnn.backend.cpu.cache import measured_with
-from dnn.backend.cpu.convolutions import ROUTINES
 from dnn.backend.cpu.fused_update import fuse_update
 from dnn.backend.cpu.program import Native, link
 from dnn.backend.formula import Formula, UpdateFormula
@@ -47,7 +44,8 @@ FEW_CHANNELS = 32
 class CpuOps(Ops):
     """Array functions on the CPU, in compiled loops.
 
-    What a kernel does not take (strided arrays, other types of elements) is NumPy's to do.
+    What a kernel does not take (strided arrays, other types of elements) is NumPy's to do. Kernels
+    of images and sequences are imported for the networks that have any: others start sooner.
     """
 
     description = "compiled kernels"
@@ -106,6 +104,8 @@ class CpuOps(Ops):
 
     def convolutions(self, problem: Convolution) -> Sequence[Routine]:
         """Return the compiled routines that take it, and what every device has."""
+        from dnn.backend.cpu.convolutions import ROUTINES
+
         compiled = (routine(problem) for routine in ROUTINES)
         return [*(found for found in compiled if found), *super().convolutions(problem)]
 
@@ -126,6 +126,8 @@ class CpuOps(Ops):
         if of.packed.ndim == 4:
             each = zip(of.each(), *arrays, strict=True)
             return [step for one in each for step in self.recurrence(*one)]
+        from dnn.backend.cpu import recurrence
+
         return recurrence.steps(of, *arrays) or super().recurrence(of, *arrays)
 
     def recurrence_gradient(self, of: Recurrence, arrays: GradientArrays) -> list[Step]:
@@ -133,6 +135,8 @@ class CpuOps(Ops):
         if of.packed.ndim == 4:
             each = zip(of.each(), arrays.each(), strict=True)
             return [step for one in each for step in self.recurrence_gradient(*one)]
+        from dnn.backend.cpu import recurrence
+
         found = recurrence.gradient_steps(of, arrays)
         return found or super().recurrence_gradient(of, arrays)
 
@@ -144,10 +148,14 @@ class CpuOps(Ops):
         if dy.ndim == 3:
             each = zip(*arrays, strict=True)
             return [step for one in each for step in self.weights_and_bias(*one, rows)]
+        from dnn.backend.cpu import recurrence
+
         return recurrence.weight_steps(*arrays, rows) or super().weights_and_bias(*arrays, rows)
 
     def pooling(self, problem: Pooling) -> Routine:
         """Return the compiled routine where there is one."""
+        from dnn.backend.cpu import pooling
+
         return pooling.routine(problem) or super().pooling(problem)
 
     def image_layout(self, problems: Sequence[Convolution]) -> str:

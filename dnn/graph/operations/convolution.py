@@ -5,7 +5,6 @@ from __future__ import annotations
 import math
 import operator
 from collections.abc import Sequence
-from dataclasses import replace
 from typing import Any, ClassVar
 
 import numpy as np
@@ -66,13 +65,13 @@ class OneConvolution(Operation):
         if not (first or second):  # but the bias
             inputs = [inputs[0], *stack_all(inputs[1:2], [False], models), *inputs[2:]]
             second = True
-        problem = replace(problem, models=models, stacked=(first, second))
+        problem = problem._replace(models=models, stacked=(first, second))
         return apply(self.name, *inputs, problem=problem)
 
 
 def _changed(problem: Convolution, kind: str) -> Convolution:
     """Return the problem of a gradient of a problem: of the same shapes, and without a bias."""
-    return replace(problem, kind=kind, bias=False, relu=False)
+    return problem._replace(kind=kind, bias=False, relu=False)
 
 
 @register
@@ -212,7 +211,7 @@ def conv2d(
         raise ShapeError("conv2d", message, x.shape, w.shape)
     if bias is None:
         return apply("conv2d", x, w, problem=problem)
-    return apply("conv2d", x, w, bias, problem=replace(problem, bias=True))
+    return apply("conv2d", x, w, bias, problem=problem._replace(bias=True))
 
 
 def conv2d_data_gradient(

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import replace
 from typing import Any, ClassVar
 
 import numpy as np
@@ -65,8 +64,8 @@ class OnePooling(Operation):
         problem: Pooling = node.attributes["problem"]
         models = node.attributes.get("models") or 1
         if problem.layout[0] == "C":
-            return replace(problem, channels=models * problem.channels)
-        return replace(problem, images=models * problem.images)
+            return problem._replace(channels=models * problem.channels)
+        return problem._replace(images=models * problem.images)
 
     def with_models(
         self, node: Node, inputs: Sequence[Node], stacked: Sequence[bool], models: int
@@ -85,7 +84,7 @@ class MaxPool2d(OnePooling):
     kind = "max"
 
     def gradient(self, node: Node, dy: Node) -> Sequence[Node | None]:
-        problem = replace(node.attributes["problem"], kind="max_gradient")
+        problem = node.attributes["problem"]._replace(kind="max_gradient")
         return (apply("max_pool2d_gradient", dy, node.inputs[0], problem=problem),)
 
 
@@ -97,7 +96,7 @@ class MaxPool2dGradient(OnePooling):
     kind = "max_gradient"
 
     def gradient(self, node: Node, dy: Node) -> Sequence[Node | None]:
-        problem = replace(node.attributes["problem"], kind="max_taken")
+        problem = node.attributes["problem"]._replace(kind="max_taken")
         return apply("max_pool2d_taken", dy, node.inputs[1], problem=problem), None
 
 
@@ -109,7 +108,7 @@ class MaxPool2dTaken(OnePooling):
     kind = "max_taken"
 
     def gradient(self, node: Node, dy: Node) -> Sequence[Node | None]:
-        problem = replace(node.attributes["problem"], kind="max_gradient")
+        problem = node.attributes["problem"]._replace(kind="max_gradient")
         return apply("max_pool2d_gradient", dy, node.inputs[1], problem=problem), None
 
 
@@ -121,7 +120,7 @@ class AveragePool2d(OnePooling):
     kind = "average"
 
     def gradient(self, node: Node, dy: Node) -> Sequence[Node | None]:
-        problem = replace(node.attributes["problem"], kind="average_gradient")
+        problem = node.attributes["problem"]._replace(kind="average_gradient")
         return (apply("average_pool2d_gradient", dy, problem=problem),)
 
 
@@ -133,7 +132,7 @@ class AveragePool2dGradient(OnePooling):
     kind = "average_gradient"
 
     def gradient(self, node: Node, dy: Node) -> Sequence[Node | None]:
-        problem = replace(node.attributes["problem"], kind="average")
+        problem = node.attributes["problem"]._replace(kind="average")
         return (apply("average_pool2d", dy, problem=problem),)
 
 

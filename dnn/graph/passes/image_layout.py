@@ -9,7 +9,6 @@ that moves nothing, since the axes that are longer than 1 keep their order, is a
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import replace
 from typing import Any
 
 from dnn.backend import Convolution
@@ -69,7 +68,7 @@ def image_layout(graph: Graph) -> Graph:
                 x if is_weight else moved(x, layout)
                 for x, is_weight in zip(inputs, _weights(problem, inputs), strict=True)
             ]
-            attributes = {**node.attributes, "problem": replace(problem, layout=layout)}
+            attributes = {**node.attributes, "problem": problem._replace(layout=layout)}
             y = apply(node.kind, *images, **attributes)
             y.name = node.name
             is_image = node.kind != "conv2d_weight_gradient"
@@ -195,7 +194,7 @@ def convolution_relu(graph: Graph) -> Graph:
         (x,) = inputs
         if x.kind != "conv2d":
             return None
-        y = apply("conv2d", *x.inputs, problem=replace(x.attributes["problem"], relu=True))
+        y = apply("conv2d", *x.inputs, problem=x.attributes["problem"]._replace(relu=True))
         y.name = x.name or node.name
         return y
 
@@ -222,7 +221,7 @@ def pooling_relu(graph: Graph) -> Graph:
             return None
         gradient = node.inputs[0]
         x, least = gradient.inputs[1], inputs[2]
-        forward = replace(gradient.attributes["problem"], kind="max")
+        forward = gradient.attributes["problem"]._replace(kind="max")
         if readers[gradient] != 1 or node.inputs[1] is not x or (x, forward) not in found:
             return None
         if least.kind != CONSTANT or least.size != 1 or least.attributes["value"].any():
@@ -260,14 +259,14 @@ def batch_norm_folding(graph: Graph) -> Graph:
             image, w, *bias = x.inputs
             if node.kind == "add":
                 total = bias[0] + vector if bias else vector
-                y = apply("conv2d", image, w, total, problem=replace(problem, bias=True))
+                y = apply("conv2d", image, w, total, problem=problem._replace(bias=True))
             else:
                 is_stacked = vector.ndim == 2 or problem.stacked[1]
                 if is_stacked and not problem.stacked[1] and problem.models is None:
                     continue
                 factor = reshaped(vector, (*vector.shape, 1, 1, 1))
                 scaled = [each * vector for each in bias]
-                now = replace(problem, stacked=(problem.stacked[0], is_stacked))
+                now = problem._replace(stacked=(problem.stacked[0], is_stacked))
                 y = apply("conv2d", image, w * factor, *scaled, problem=now)
             y.name = x.name
             return y

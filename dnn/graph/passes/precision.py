@@ -21,7 +21,6 @@ With TF32 nothing is narrow; a product alone rounds its operands.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -113,7 +112,7 @@ class ReducedConvolution(OneConvolution):
         problem: Convolution = node.attributes["problem"]
         if ops.takes_narrow:
             return super().workspace(node, ops)
-        size = ops.convolution(replace(problem, precision="float32")).workspace_bytes
+        size = ops.convolution(problem._replace(precision="float32")).workspace_bytes
         rounded = node.inputs[:2] if problem.precision == "tf32" else ()
         narrow = [x for x in (*node.inputs, node) if x.dtype != SINGLE]
         return [((size,), np.dtype(np.uint8)), *_in_float32([*rounded, *narrow])]
@@ -134,7 +133,7 @@ class ReducedConvolution(OneConvolution):
             elif x.dtype != SINGLE:
                 steps += ops.convert(x, inputs[-1])
         out = arrays.out if arrays.out.dtype == SINGLE else spaces.pop(0)
-        routine = ops.convolution(replace(problem, precision="float32"))
+        routine = ops.convolution(problem._replace(precision="float32"))
         steps += routine.steps(inputs, out, space)
         return steps if out is arrays.out else [*steps, *ops.convert(out, arrays.out)]
 
@@ -308,7 +307,7 @@ def _narrowing(precision: str, kept: np.dtype[Any]) -> Callable[[Graph], Graph]:
 def _reduced(node: Node, inputs: tuple[Node, ...], precision: str, dtype: np.dtype[Any]) -> Node:
     """Return a product or convolution of float32 with operands of another precision."""
     if isinstance(node.operation, OneConvolution):
-        problem = replace(node.attributes["problem"], precision=precision)
+        problem = node.attributes["problem"]._replace(precision=precision)
         given = {"problem": problem}
         of = ReducedConvolution()
         return Node("reduced_convolution", node.shape, dtype, inputs, given, node.name, of)

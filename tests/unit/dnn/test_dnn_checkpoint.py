@@ -13,7 +13,7 @@ import pytest
 import dnn
 from dnn import SGD, AdamW, FullyConnected, Input, NeuralNetwork, mlp
 from dnn.errors import CheckpointError, MissingDependencyError
-from dnn.optimizers import Cosine
+from dnn.optimizers.schedules import Cosine
 from dnn.training.loss_scaling import LossScaling
 
 safetensors = pytest.importorskip("safetensors.numpy", reason="safetensors is not installed")

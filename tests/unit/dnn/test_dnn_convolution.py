@@ -1,7 +1,5 @@
 """Convolution: the direct routine against the definition and torch, layouts, K models, errors."""
 
-from dataclasses import replace
-
 import numpy as np
 import pytest
 from hypothesis import given, settings
@@ -129,9 +127,9 @@ def test_direct_convolution_is_the_definition(problem, seed, chunk):
 @given(problem=problems(models=True), seed=st.integers(0, 2**32 - 1), dtype=st.sampled_from("48"))
 @settings(max_examples=40, deadline=None)
 def test_direct_convolutions_of_models_are_those_of_each_alone(problem, seed, dtype):
-    problem = replace(problem, dtype=f"f{dtype}")
+    problem = problem._replace(dtype=f"f{dtype}")
     inputs = inputs_of(problem, np.random.default_rng(seed))
-    alone = replace(problem, models=None, stacked=(False, False))
+    alone = problem._replace(models=None, stacked=(False, False))
     for ops in DEVICES:
         together = run(ops.convolutions(problem)[-1], problem, inputs)
         for k, found in enumerate(together):
@@ -144,11 +142,11 @@ def test_direct_convolutions_of_models_are_those_of_each_alone(problem, seed, dt
 @settings(max_examples=40, deadline=None)
 def test_bias_and_relu(problem, seed, models):
     generator = np.random.default_rng(seed)
-    bare = replace(problem, kind="forward", models=models, stacked=(models is not None,) * 2)
+    bare = problem._replace(kind="forward", models=models, stacked=(models is not None,) * 2)
     x, w = inputs_of(bare, generator)
     bias = generator.normal(size=(*(() if models is None else (models,)), problem.filters))
     y = image_view(run(Ops().convolution(bare), bare, [x, w]), problem.layout)
-    whole = replace(bare, bias=True, relu=True)
+    whole = bare._replace(bias=True, relu=True)
     found = image_view(run(Ops().convolution(whole), whole, [x, w, bias]), problem.layout)
     spread = bias[..., None, :, None, None]
     np.testing.assert_array_equal(found, np.maximum(y + spread, 0))

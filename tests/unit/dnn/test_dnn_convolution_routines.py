@@ -1,7 +1,6 @@
 """Routines of convolution: each against NumPy's in float64, K models, the table that chooses."""
 
 import json
-from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -25,7 +24,7 @@ def test_each_routine_computes_what_numpy_does(module):
     for seed in range(60):
         problem = convolution_of(seed)
         if problem.kind == "forward":
-            problem = replace(problem, bias=seed % 2 == 0, relu=seed % 3 == 0)
+            problem = problem._replace(bias=seed % 2 == 0, relu=seed % 3 == 0)
         routine = module.routine(problem)
         if routine is None:
             continue
@@ -48,7 +47,7 @@ def test_each_of_k_models_is_what_it_is_alone(module, stacked):
         )  # fmt: skip
         inputs = convolution_inputs(problem, seed)
         together = run(OPS, module.routine(problem), problem, inputs)
-        alone = replace(problem, models=None, stacked=(False, False))
+        alone = problem._replace(models=None, stacked=(False, False))
         for k in range(3):
             mine = [x[k] if has else x for x, has in zip(inputs, (*stacked, True), strict=False)]
             expected = run(OPS, module.routine(alone), alone, mine)
@@ -81,14 +80,14 @@ def measured(monkeypatch, tmp_path):
 
 def test_a_key_says_the_shape_and_not_how_many_models():
     assert convolution_key(LARGE) == KEY
-    assert convolution_key(replace(LARGE, models=7, stacked=(True, True), relu=True)) == KEY
-    other = replace(LARGE, stride=(2, 1), dilation=(1, 2), groups=2, padding=((0, 0), (0, 0)))
+    assert convolution_key(LARGE._replace(models=7, stacked=(True, True), relu=True)) == KEY
+    other = LARGE._replace(stride=(2, 1), dilation=(1, 2), groups=2, padding=((0, 0), (0, 0)))
     assert convolution_key(other).endswith("64x3x3-stride2x1-dilation1x2-groups2")
 
 
 def test_a_shape_is_measured_once_and_then_known(measured):
     assert OPS.convolution(LARGE).name == "direct"
-    assert OPS.convolution(replace(LARGE, models=2, stacked=(True, False))).name == "direct"
+    assert OPS.convolution(LARGE._replace(models=2, stacked=(True, False))).name == "direct"
     assert measured == [LARGE]
     (record,) = OPS.choices.records()
     assert (record["convolution"], record["routine"]) == (KEY, "direct")
@@ -101,7 +100,7 @@ def test_a_shape_is_measured_once_and_then_known(measured):
 
 def test_small_ones_and_fixed_ones_are_not_measured(measured, monkeypatch):
     first = OPS.convolutions(LARGE)[0].name
-    assert OPS.convolution(replace(LARGE, size=(4, 4))).name == first
+    assert OPS.convolution(LARGE._replace(size=(4, 4))).name == first
     monkeypatch.setenv("DNN_ROUTINES", "fixed")
     assert OPS.convolution(LARGE).name == first
     assert measured == []
@@ -113,7 +112,7 @@ def test_a_table_has_precedence_and_notes_what_was_measured_later(measured, tmp_
     given = RoutineTable.from_json(text)
     ops = ops_for("cpu", given)
     assert ops.convolution(LARGE).name == "im2col"
-    other = replace(LARGE, images=9)
+    other = LARGE._replace(images=9)
     assert ops.convolution(other).name == "direct"
     assert measured == [other]
     assert RoutineTable.from_json(given.to_json()) == given
@@ -203,7 +202,7 @@ def test_what_another_process_has_measured_meanwhile_is_taken(measured, monkeypa
 
 def test_a_run_keeps_what_was_not_measured_too(measured, monkeypatch, tmp_path):
     table = RoutineTable({}).kept_in(tmp_path / "run")
-    small = replace(LARGE, size=(4, 4))
+    small = LARGE._replace(size=(4, 4))
     first = OPS.convolutions(LARGE)[0].name
     assert ops_for("cpu", table).convolution(small).name == first
     monkeypatch.setenv("DNN_ROUTINES", "fixed")
@@ -248,7 +247,7 @@ def test_too_much_memory_is_not_tried_and_too_little_is_not_taken():
 def test_lists_of_addresses_are_kept_once_for_a_geometry():
     indirect._lists.cache_clear()
     for images, channels in ((1, 32), (2, 64), (3, 32)):
-        indirect.routine(replace(LARGE, images=images, channels=channels))
+        indirect.routine(LARGE._replace(images=images, channels=channels))
     assert indirect._lists.cache_info().currsize == 1
     assert indirect._lists.cache_info().maxsize is not None
 

@@ -1,7 +1,5 @@
 """Direct convolution by rows: against NumPy's, in parts and in K models."""
 
-from dataclasses import replace
-
 import numpy as np
 import pytest
 
@@ -70,7 +68,7 @@ def test_it_is_the_definition(kind):
         problem = drawn(generator, kind)
         inputs = inputs_of(problem, generator)
         found = run(direct_rows.routine(problem), problem, inputs)
-        exact = replace(problem, dtype="f8")
+        exact = problem._replace(dtype="f8")
         (oracle,) = Ops().convolutions(exact)
         expected = run(oracle, exact, [x.astype("f8") for x in inputs])
         error = np.abs(found - expected).max() / (np.abs(expected).max() or 1)
@@ -82,7 +80,7 @@ def test_parts_and_models_have_the_bits_of_one(kind, monkeypatch):
     monkeypatch.setattr(direct_rows, "SPLIT_OPERATIONS", 0)
     generator = np.random.default_rng(5)
     for stacked in ((True, True), (False, True), (True, False)):
-        problem = replace(drawn(generator, kind), models=3, stacked=stacked, bias=False)
+        problem = drawn(generator, kind)._replace(models=3, stacked=stacked, bias=False)
         inputs = inputs_of(problem, generator)
         together = run(direct_rows.routine(problem), problem, inputs)
         in_parts = np.full_like(together, np.nan)
@@ -91,7 +89,7 @@ def test_parts_and_models_have_the_bits_of_one(kind, monkeypatch):
         assert len(parts) == 3
         Program(parts, inputs).run()
         np.testing.assert_array_equal(in_parts, together)
-        alone = replace(problem, models=None, stacked=(False, False))
+        alone = problem._replace(models=None, stacked=(False, False))
         for k in range(3):
             of_k = [x[k] if has else x for x, has in zip(inputs, stacked, strict=True)]
             one = run(direct_rows.routine(alone), alone, of_k)
@@ -103,14 +101,12 @@ def test_channels_by_themselves(kind, monkeypatch):
     monkeypatch.setattr(depthwise, "SPLIT_OPERATIONS", 0)
     generator = np.random.default_rng(8)
     for channels in (1, 5, 16, 40, 130, 64, 3, 70):
-        given = drawn(generator, kind)
-        problem = replace(
-            given, layout="NHWC", groups=channels, channels=channels, filters=channels
-        )
+        every = dict.fromkeys(("groups", "channels", "filters"), channels)
+        problem = drawn(generator, kind)._replace(layout="NHWC", **every)
         inputs = inputs_of(problem, generator)
         routine = depthwise.routine(problem)
         found = run(routine, problem, inputs)
-        exact = replace(problem, dtype="f8")
+        exact = problem._replace(dtype="f8")
         (oracle,) = Ops().convolutions(exact)
         expected = run(oracle, exact, [x.astype("f8") for x in inputs])
         error = np.abs(found - expected).max() / (np.abs(expected).max() or 1)
@@ -122,10 +118,10 @@ def test_channels_by_themselves(kind, monkeypatch):
             function(*turned)
         Program(kernel.parts(arguments, 2), arguments).run()
         np.testing.assert_array_equal(in_parts, found)
-    assert depthwise.routine(replace(problem, groups=1)) is None
+    assert depthwise.routine(problem._replace(groups=1)) is None
 
 
 def test_it_leaves_to_others_what_it_is_not_for():
     problem = drawn(np.random.default_rng(0), "forward")
-    assert direct_rows.routine(replace(problem, layout="NHWC")) is None
-    assert direct_rows.routine(replace(problem, layout="NCHW", stride=(1, 2))) is None
+    assert direct_rows.routine(problem._replace(layout="NHWC")) is None
+    assert direct_rows.routine(problem._replace(layout="NCHW", stride=(1, 2))) is None

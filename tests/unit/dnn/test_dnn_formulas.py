@@ -232,4 +232,4 @@ def test_a_rule_that_is_not_elementwise_is_refused():
 )
 def test_what_is_no_formula(expression, message):
     with pytest.raises(ValueError, match=f"^formula 'wrong': .*{message}"):
-        Formula("wrong", "x", expression)
+        _ = Formula("wrong", "x", expression).tree

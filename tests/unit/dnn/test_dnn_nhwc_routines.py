@@ -1,7 +1,5 @@
 """Routines for images in NHWC: against the definition in float64, in parts and in K models."""
 
-from dataclasses import replace
-
 import numpy as np
 import pytest
 
@@ -70,7 +68,7 @@ def assert_right(name, problem, generator):
     inputs = inputs_of(problem, generator)
     routine = ROUTINES[name](problem)
     assert routine.name == name
-    exact = replace(problem, dtype="f8")
+    exact = problem._replace(dtype="f8")
     (*_, oracle) = Ops().convolutions(exact)
     expected = run(oracle, exact, [x.astype("f8") for x in inputs])
     error = np.abs(run(routine, problem, inputs) - expected).max()
@@ -114,10 +112,9 @@ def test_any_window_stride_and_dilation(kind):
             for n, d in zip(window, dilation, strict=True)
         )
         channels, filters = map(int, generator.choice([1, 3, 16, 24, 40, 300], 2))
-        problem = replace(
-            problem_of(kind, int(generator.integers(1, 20)), channels, size, filters, padding),
-            **{"window": window, "stride": stride, "dilation": dilation},
-        )
+        images = int(generator.integers(1, 20))
+        problem = problem_of(kind, images, channels, size, filters, padding)
+        problem = problem._replace(window=window, stride=stride, dilation=dilation)
         assert_right("indirect", problem, generator)
 
 
@@ -147,7 +144,7 @@ def test_parts_have_the_bits_of_the_whole(name, kind, shape, monkeypatch):
 def test_each_of_k_models_has_its_bits_alone(name, kind, stacked):
     generator = np.random.default_rng(7)
     alone = problem_of(kind, *SHAPES["nothing divides"], bias=kind == "forward")
-    problem = replace(alone, models=3, stacked=stacked)
+    problem = alone._replace(models=3, stacked=stacked)
     inputs = inputs_of(problem, generator)
     together = run(ROUTINES[name](problem), problem, inputs)
     for k in range(3):
@@ -167,9 +164,9 @@ def test_it_leaves_to_others_what_it_is_not_for():
         {"window": (3, 1)},
         {"images": 0},
     ):
-        assert winograd.winograd4(replace(problem, **change)) is None
+        assert winograd.winograd4(problem._replace(**change)) is None
     # Where tiles would multiply more often than the taps that meet the image.
     for change in ({"size": (2, 2)}, {"channels": 3}):
-        assert winograd.winograd4(replace(problem, **change)) is None
+        assert winograd.winograd4(problem._replace(**change)) is None
     for change in ({"layout": "NCHW"}, {"dtype": "f8"}, {"groups": 2}, {"images": 0}):
-        assert indirect.routine(replace(problem, **change)) is None
+        assert indirect.routine(problem._replace(**change)) is None

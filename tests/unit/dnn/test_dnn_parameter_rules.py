@@ -7,7 +7,8 @@ from dnn import LARS, SGD, AdamW, Ensemble, Muon, NeuralNetwork, graph, ops_for
 from dnn.backend import Ops
 from dnn.errors import ConfigurationError
 from dnn.layers import Activation, Conv2D, Flatten, FullyConnected, Input
-from dnn.optimizers import Cosine, OneCycle, ParameterRule
+from dnn.optimizers import ParameterRule
+from dnn.optimizers.schedules import Cosine, OneCycle
 from dnn.parameters import FlatBuffer, segments_of
 
 SHAPES = {"a.weight": (6, 4), "a.bias": (4,), "b.weight": (5, 3, 2, 2), "b.bias": (5,)}

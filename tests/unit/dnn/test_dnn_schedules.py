@@ -11,20 +11,18 @@ import dnn.optimizers.rule
 from dnn import SGD, Adam, NeuralNetwork, graph, mlp
 from dnn.backend import Ops
 from dnn.errors import ConfigurationError
-from dnn.optimizers import (
-    LARS,
+from dnn.optimizers import LARS, Optimizer, Rule
+from dnn.optimizers.optimizer import CLIPPED_COLUMNS as COLUMNS
+from dnn.optimizers.schedules import (
     SCHEDULES,
     Constant,
     Cosine,
     GrowingBatch,
     OneCycle,
-    Optimizer,
-    Rule,
     StepDecay,
     WarmUp,
     schedule_of,
 )
-from dnn.optimizers.optimizer import CLIPPED_COLUMNS as COLUMNS
 from dnn.parameters import FlatBuffer, segments_of
 
 
