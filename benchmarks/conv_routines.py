@@ -104,7 +104,7 @@ def _dnn() -> Callable[..., dict[str, Any]]:
 
     def work(shape: str, kind: str, routine: str | None) -> dict[str, Any]:
         problem = problem_of(shape, kind)
-        offered = {one.name: one for one in ops.convolutions(problem)}
+        offered = {convolution.name: convolution for convolution in ops.convolutions(problem)}
         if routine is None:
             return {"routines": list(offered), "choice": ops.convolution(problem).name}
         if routine == ANEW:

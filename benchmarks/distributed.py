@@ -89,7 +89,7 @@ class Contenders:
         """Let the ranks of a contender do a task; return the answer of the slowest."""
         answer = self._workers[name, ranks].ask(task=task, **given)
         answers = answer.get("ranks", [answer])
-        slowest: dict[str, Any] = max(answers, key=lambda one: one["seconds"])
+        slowest: dict[str, Any] = max(answers, key=lambda answer: answer["seconds"])
         if "loss" in slowest and name == "torch":  # each rank has the loss of its own rows
             slowest["loss"] = statistics.fmean(one["loss"] for one in answers)
         return slowest

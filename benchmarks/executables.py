@@ -70,7 +70,7 @@ def run_s(folder: Path, *, module: str = "", group: str = "") -> float:
     file = folder / "programs.toml"
     file.write_text(MODULE.format(program=PROGRAM, module=module, group=group))
     ran = diel_run(file, folder)
-    ends_s = [one["time_s"] for one in ran.of("GroupFinished")]
+    ends_s = [record["time_s"] for record in ran.of("GroupFinished")]
     began_s = ends_s[0] if len(ends_s) > 1 else ran.of("GroupStarted")[0]["time_s"]
     return float(ends_s[-1] - began_s)
 

@@ -61,7 +61,7 @@ def our_starts_per_s(iterations: int, folder: Path) -> float:
     file = folder / "starts.toml"
     script = Path(__file__).resolve()
     file.write_text(WORKFLOW.format(script=script, processes=PROCESSES, iterations=iterations))
-    finished_s = [one["time_s"] for one in diel_run(file, folder).of("GroupFinished")]
+    finished_s = [record["time_s"] for record in diel_run(file, folder).of("GroupFinished")]
     if len(finished_s) != iterations:
         raise RuntimeError(f"{len(finished_s)} of {iterations} iterations have run")
     return (iterations - 1) / (finished_s[-1] - finished_s[0])

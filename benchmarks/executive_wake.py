@@ -103,7 +103,7 @@ def row(folder: Path, *, quick: bool) -> Result:
     ours, peer = [], []
     for _ in range(rounds):
         ended = diel_run(file, folder).of("CopyFinished")
-        ours += [one["returned"] for one in ended if one["module"] == "asking"]
+        ours += [record["returned"] for record in ended if record["module"] == "asking"]
         peer.append(float(output_of([sys.executable, script, times, busy_s])))
     return compare("wake_us", ours, peer, "two processes, pipes", "us there and back")
 

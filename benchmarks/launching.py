@@ -34,7 +34,7 @@ class Ran:
 
     def of(self, event: str) -> list[dict[str, Any]]:
         """Return the records of an event."""
-        return [one for one in self.records if one["event"] == event]
+        return [record for record in self.records if record["event"] == event]
 
 
 def diel_run(file: Path, folder: Path, ranks: int | None = None) -> Ran:

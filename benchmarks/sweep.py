@@ -48,7 +48,7 @@ def main() -> None:
             runs.append(sweep(folder, 100_000))
             single.append(futures(10_000, 1))
             chunked.append(futures(100_000, CHUNK))
-        ours = [one["per_s"] for one in runs]
+        ours = [run["per_s"] for run in runs]
         for title, peer, about in (
             ("trials_vs_futures", single, "mpi4py.futures, one by one"),
             ("trials_vs_futures_chunked", chunked, f"mpi4py.futures, chunks of {CHUNK}"),

@@ -121,7 +121,7 @@ def torch_worker(path: str) -> None:
                 found = gradients_of(values, x[rows], y[rows])
                 for name, value in values.items():
                     shape = (-1,) + (1,) * (value.ndim - 1)
-                    rate, momentum, decay = (one.view(shape) for one in settings.values())
+                    rate, momentum, decay = (setting.view(shape) for setting in settings.values())
                     velocities[name].mul_(momentum).add_(found[name] + decay * value)
                     value.sub_(rate * velocities[name])
 

@@ -97,15 +97,15 @@ def sweep(
     )
     file.write_text(text)
     ran = diel_run(file, folder)
-    (ended_s,) = (one["time_s"] for one in ran.of("GroupFinished"))
+    (ended_s,) = (record["time_s"] for record in ran.of("GroupFinished"))
     (ledger,) = ran.directory.glob("sweeps/*/trials.jsonl")
     records = [json.loads(line) for line in ledger.read_text().splitlines()[1:]]
-    if {one["trial"] for one in records} != set(range(trials)):
+    if {record["trial"] for record in records} != set(range(trials)):
         raise RuntimeError(f"{len(records)} of {trials} trials")
-    records.sort(key=lambda one: one["trial"])
-    began_s = min(one["started_s"] for one in records)
-    accuracy = statistics.mean(one["metrics"]["accuracy"] for one in records)
-    return trials / (ended_s - began_s), [one["parameters"] for one in records], accuracy
+    records.sort(key=lambda record: record["trial"])
+    began_s = min(record["started_s"] for record in records)
+    accuracy = statistics.mean(record["metrics"]["accuracy"] for record in records)
+    return trials / (ended_s - began_s), [record["parameters"] for record in records], accuracy
 
 
 # -- the peer -------------------------------------------------------------------------------------
@@ -137,8 +137,8 @@ def _pytorch(
     for worker in workers:
         worker.communicate()
     return (
-        sum(one["per_s"] for one in answers),
-        statistics.mean(one["accuracy"] for one in answers),
+        sum(answer["per_s"] for answer in answers),
+        statistics.mean(answer["accuracy"] for answer in answers),
     )
 
 
@@ -209,9 +209,9 @@ def _train_bmm(torch: Any, parts: Any, points: list[dict[str, Any]], epochs: int
             bound = fan_in**-0.5
             weights.append((torch.rand(models, fan_in, fan_out) * 2 - 1) * bound)
             weights.append((torch.rand(models, 1, fan_out) * 2 - 1) * bound)
-        for one in weights:
-            one.requires_grad_()
-        velocity = [torch.zeros_like(one) for one in weights]
+        for weight in weights:
+            weight.requires_grad_()
+        velocity = [torch.zeros_like(weight) for weight in weights]
         rate, momentum, decay = (
             torch.tensor([point[name] for point in some])[:, None, None]
             for name in ("learning_rate", "momentum", "weight_decay")

@@ -131,15 +131,15 @@ def be_optuna() -> None:
                 subprocess.Popen(line, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
                 for _ in range(TRAINERS)
             ]
-            for one in workers:
-                assert one.stdout is not None
-                one.stdout.readline()  # ready
+            for worker in workers:
+                assert worker.stdout is not None
+                worker.stdout.readline()  # ready
             started_s = time.perf_counter()
-            for one in workers:
-                assert one.stdin is not None
-                one.stdin.close()
-            for one in workers:
-                one.wait()
+            for worker in workers:
+                assert worker.stdin is not None
+                worker.stdin.close()
+            for worker in workers:
+                worker.wait()
             seconds = time.perf_counter() - started_s
             study = optuna_study(journal)
             for one in study.trials:

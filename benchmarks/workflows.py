@@ -94,8 +94,8 @@ def our_ms_per_task(graph: Graph, folder: Path) -> float:
     file = folder / "graph.toml"
     file.write_text("".join(_tables_of(graph)))
     ran = diel_run(file, folder, ranks=SERVICE_RANKS + WORKERS)
-    started_s = [one["time_s"] for one in ran.of("GroupStarted")]
-    finished_s = [one["time_s"] for one in ran.of("GroupFinished")]
+    started_s = [record["time_s"] for record in ran.of("GroupStarted")]
+    finished_s = [record["time_s"] for record in ran.of("GroupFinished")]
     if len(finished_s) != len(graph):
         raise RuntimeError(f"{len(finished_s)} of {len(graph)} tasks have run")
     return 1e3 * (max(finished_s) - min(started_s)) / len(graph)

@@ -35,7 +35,7 @@ if TYPE_CHECKING:
 __version__ = "0.1.0.dev0"
 
 # Public name -> the module that defines it; imported on first use.
-_HOME = {
+_MODULE_OF = {
     "ANY": "diel.tuples.tags",
     "Address": "diel.coupling.address",
     "Context": "diel.loading.context",
@@ -87,9 +87,9 @@ __all__ = [
 
 
 def __getattr__(name: str) -> Any:
-    if name not in _HOME:
+    if name not in _MODULE_OF:
         raise AttributeError(f"module 'diel' has no attribute {name!r}")
-    value = globals()[name] = getattr(import_module(_HOME[name]), name)
+    value = globals()[name] = getattr(import_module(_MODULE_OF[name]), name)
     return value
 
 

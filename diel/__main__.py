@@ -6,7 +6,7 @@ from typing import NoReturn
 
 
 def main() -> NoReturn:
-    """Run the command line and exit; Ctrl-C while it is being imported ends it without a word."""
+    """Run the command line and exit; Ctrl-C during its imports ends the process silently."""
     interrupts = signal.getsignal(signal.SIGINT) is signal.default_int_handler
     if interrupts:  # and is not ignored, as under nohup
         signal.signal(signal.SIGINT, signal.SIG_DFL)

@@ -1,4 +1,4 @@
-"""The executive inside of a program of one's own, under a plain ``mpirun -n N python driver.py``.
+"""The executive inside a user's own program, started by a plain ``mpirun -n N python driver.py``.
 
 ::
 
@@ -58,14 +58,14 @@ class Executive:
         self._functions: dict[str, Callable[[Any], Any]] = {}
 
     def add_module(self, function: Callable[[Any], Any], name: str | None = None) -> Executive:
-        """Let a function be what a module of the file runs.
+        """Set the function that a module of the workflow file runs.
 
         Parameters
         ----------
         function : callable
             Takes a context, as every module does.
         name : str, optional
-            Of the module in the file; default: the function's own.
+            Of the module in the file; default: that of the function.
 
         Returns
         -------
@@ -90,8 +90,8 @@ class Executive:
     def run(self, comm: MPI.Intracomm | None = None) -> int:
         """Run the workflow; every rank of the communicator calls this, with the same modules added.
 
-        Rank 0 is the executive, the next ranks serve tuples, all others run modules. What happens
-        is printed by rank 0. MPI is neither started nor ended here if the program has done so.
+        Rank 0 is the executive, the next ranks serve tuples, all others run modules. Rank 0 prints
+        the progress. MPI is neither started nor ended here if the program has done so.
 
         Parameters
         ----------

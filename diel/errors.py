@@ -90,7 +90,7 @@ def _cut(text: str) -> str:
 
 
 class DielError(Exception):
-    """Something diel noticed and can explain to a person."""
+    """Base of all errors that diel raises on purpose, with a message for people."""
 
     def __reduce__(self) -> tuple[Any, ...]:
         # The default rebuilds an exception from `args`, which for us is the finished message:
@@ -152,7 +152,7 @@ class LaunchError(DielError, RuntimeError):
 
 
 class PluginError(DielError, ValueError):
-    """What an installed package declares for diel is not there, or cannot be used."""
+    """A plugin that an installed package declares is missing, or cannot be used."""
 
 
 class MissingPackage(DielError, ImportError):
@@ -160,7 +160,7 @@ class MissingPackage(DielError, ImportError):
 
 
 class SweepCallError(DielError, ValueError):
-    """`diel.sweep` cannot start a sweep as asked: of a function that others could not import."""
+    """`diel.sweep` cannot start a sweep as asked, say of a function that ranks cannot import."""
 
 
 class NewModuleError(DielError, ValueError):
@@ -176,7 +176,7 @@ class RunDirectoryError(DielError, OSError):
 
 
 class ModuleFailed(DielError, RuntimeError):
-    """A module failed, and the message says all about it: a traceback would explain nothing.
+    """A module failed, and the message says it all: no traceback is printed.
 
     An executable that exited with a status other than zero or could not be started, say, or a sweep
     in which no trial succeeded.
@@ -188,7 +188,7 @@ class RunStopped(DielError, RuntimeError):
 
 
 class CopyStopped(RunStopped):
-    """One copy has failed elsewhere, and starts again or is given up; the run goes on."""
+    """Rank 0 ended this copy, which has failed: it starts again or is given up; the run goes on."""
 
 
 class TupleSocketError(DielError, RuntimeError):
@@ -196,7 +196,7 @@ class TupleSocketError(DielError, RuntimeError):
 
 
 class TupleError(DielError):
-    """Something about the tuple space."""
+    """Base of the errors of the tuple space."""
 
 
 class TagError(TupleError, ValueError):
@@ -245,11 +245,11 @@ class TupleTimeout(TupleError, TimeoutError):
 
 
 class CouplingError(DielError):
-    """Something about messages between modules, or about shared boundaries."""
+    """Base of the errors of messages between modules and of shared boundaries."""
 
 
 class AddressError(CouplingError, ValueError):
-    """Nobody in the group has this address."""
+    """No rank in the group has this address."""
 
 
 class BoundaryError(CouplingError, ValueError):
@@ -257,7 +257,7 @@ class BoundaryError(CouplingError, ValueError):
 
 
 class CouplingTimeout(CouplingError, TimeoutError):
-    """No message came in time, or nobody received one in time.
+    """No message came in time, or a sent message was not received in time.
 
     Parameters
     ----------

@@ -8,7 +8,7 @@ FINE: Final = 0
 FAILED: Final = 1
 BAD_INPUT: Final = 2
 INTERNAL_ERROR: Final = 70  # EX_SOFTWARE of sysexits.h
-NOT_FINISHED: Final = 75  # EX_TEMPFAIL: whoever tries again later may succeed
+NOT_FINISHED: Final = 75  # EX_TEMPFAIL: a later try may succeed
 STOPPED: Final = 130  # as a shell says of what SIGINT has ended
 
 MEANINGS: Final = {

@@ -21,9 +21,9 @@ else:
 
 @dataclass_transform(frozen_default=True)
 class Frozen:
-    """Values under names that are annotations of the class, with their defaults beside them.
+    """Base of immutable records: the annotations of a class are its fields, with their defaults.
 
-    A default is shared by all instances, so it must be something that nobody changes.
+    A default is shared by all instances, so it must be a value that is never changed.
     """
 
     _fields: ClassVar[tuple[str, ...]] = ()
@@ -36,8 +36,8 @@ class Frozen:
             dict.fromkeys(
                 name
                 for kind in reversed(cls.__mro__[:-1])
-                for name, what in kind.__annotations__.items()
-                if "ClassVar" not in str(what)
+                for name, annotation in kind.__annotations__.items()
+                if "ClassVar" not in str(annotation)
             )
         )
         cls._names = frozenset(cls._fields)
@@ -54,7 +54,7 @@ class Frozen:
         self.__dict__.update(values)
 
     def replace(self, **changes: Any) -> Self:
-        """Return the same with other values of some fields."""
+        """Return a copy with other values of some fields."""
         return type(self)(**{**self.as_dict(), **changes})
 
     def as_dict(self) -> dict[str, Any]:

@@ -1,7 +1,7 @@
-"""A function of a notebook as a file: its source with all that it uses of the notebook.
+"""A Python file with the source of a notebook's function and of all that it uses there.
 
-Nothing is pickled. What the function finds in the notebook is written down as Python: imports,
-plain constants, other functions and classes; anything else is refused, by name.
+Nothing is pickled. The globals that the function uses are written as Python: imports, plain
+constants, other functions and classes; a global of any other kind is refused, by name.
 """
 
 from __future__ import annotations
@@ -20,13 +20,13 @@ from typing import Any, Final
 from diel.errors import SweepCallError
 
 _LONGEST_CONSTANT: Final = 20_000
-"""Characters of a constant as Python writes it."""
+"""Most characters of a constant's source."""
 _PLAIN: Final = (bool, int, float, complex, str, bytes, type(None))
 _HEAD: Final = "from __future__ import annotations\n"
 
 
 def source_of(function: Callable[..., Any]) -> str:
-    """Return a Python file that defines a function, and all that it uses.
+    """Return the text of a Python file that defines a function and all that it uses.
 
     Parameters
     ----------
@@ -36,8 +36,8 @@ def source_of(function: Callable[..., Any]) -> str:
     Raises
     ------
     SweepCallError
-        If it uses what cannot be written down, such as an open file or a large array; it says what
-        to do.
+        If it uses a value that cannot be written as source, such as an open file or a large array;
+        the message says what to do.
     """
     writer = _Writer()
     writer.add_function(function.__name__, function)
@@ -48,7 +48,7 @@ def source_of(function: Callable[..., Any]) -> str:
 
 
 class _Writer:
-    """Collects what a function uses, each thing behind those that it needs itself."""
+    """Collects imports, constants and definitions for a function, each after those it uses."""
 
     def __init__(self) -> None:
         self.imports: set[str] = set()
@@ -57,7 +57,7 @@ class _Writer:
         self._known: dict[str, Any] = {}
 
     def add_function(self, name: str, function: Any) -> None:
-        """Add a function of the notebook, and what it uses."""
+        """Add the source of a notebook's function, and all that it uses."""
         if not isinstance(function, FunctionType) or function.__name__ == "<lambda>":
             raise SweepCallError(
                 f"{name} is {_kind(function)}: define it by def, so that ranks can be given its "
@@ -93,7 +93,7 @@ class _Writer:
     def _add_used(self, user: str, names: list[str], scope: dict[str, Any]) -> None:
         for name in dict.fromkeys(names):
             if name not in scope or name in self._known:
-                continue  # of Python itself, or found out when it runs
+                continue  # a builtin, a name that is missing when it runs too, or added already
             self._add(user, name, scope[name])
 
     def _add(self, user: str, name: str, value: Any) -> None:
@@ -132,25 +132,25 @@ def _globals_of(code: CodeType) -> Iterator[str]:
 
 
 def _names_at_definition(source: str) -> Iterator[str]:
-    """Yield the names that a definition itself reads: in decorators, defaults, base classes."""
+    """Yield the names that a definition reads at once: in decorators, defaults, base classes."""
     for node in ast.walk(ast.parse(source)):
         parts: list[Any] = []
         if isinstance(node, (ast.FunctionDef, ast.AsyncFunctionDef)):
             defaults = [*node.args.defaults, *node.args.kw_defaults]
-            parts = [*node.decorator_list, *(one for one in defaults if one is not None)]
+            parts = [*node.decorator_list, *(value for value in defaults if value is not None)]
         elif isinstance(node, ast.ClassDef):
             parts = [*node.decorator_list, *node.bases, *node.keywords]
             parts += [
-                one.value for one in node.body if isinstance(one, (ast.Assign, ast.AnnAssign))
+                stmt.value for stmt in node.body if isinstance(stmt, (ast.Assign, ast.AnnAssign))
             ]
         for part in parts:
             names = ast.walk(part) if part is not None else ()
             yield from (name.id for name in names if isinstance(name, ast.Name))
 
 
-def _source(name: str, thing: Any) -> str:
+def _source(name: str, definition: Any) -> str:
     try:
-        source = textwrap.dedent(inspect.getsource(thing))
+        source = textwrap.dedent(inspect.getsource(definition))
         ast.parse(source)
     except (OSError, TypeError, SyntaxError):
         raise SweepCallError(
@@ -160,7 +160,7 @@ def _source(name: str, thing: Any) -> str:
 
 
 def _place_of(value: Any) -> tuple[str, str] | None:
-    """Return module and name from which a value can be imported; None if it is the notebook's."""
+    """Return the module and name to import a value by; None if the notebook defines it."""
     attribute = getattr(value, "__qualname__", None) or getattr(value, "__name__", None)
     if not isinstance(attribute, str) or "." in attribute:
         return None
@@ -169,7 +169,7 @@ def _place_of(value: Any) -> tuple[str, str] | None:
         if not isinstance(module, str) or module in ("__main__", builtins.__name__):
             continue
         found = sys.modules.get(module)
-        # What a notebook's kernel keeps it in has a name, and nothing to be imported from.
+        # A module without a spec, as a notebook's kernel makes it, cannot be imported by ranks.
         is_module = getattr(found, "__spec__", None) is not None
         if is_module and getattr(found, attribute, None) is value:
             return module, attribute
@@ -177,9 +177,9 @@ def _place_of(value: Any) -> tuple[str, str] | None:
 
 
 def _constant(value: Any) -> str | None:
-    """Return a plain value as Python writes it; None if it is none, or very long."""
+    """Return the source of a plain value; None if it is not plain, or its source is too long."""
     if hasattr(value, "item") and getattr(value, "shape", None) == ():
-        value = value.item()  # a number of NumPy's
+        value = value.item()  # a NumPy scalar
     if not _is_plain(value):
         return None
     text = _written(value)
@@ -192,12 +192,12 @@ def _is_plain(value: Any) -> bool:
     if type(value) in (list, tuple, set, frozenset):
         return all(map(_is_plain, value))
     if type(value) is dict:
-        return all(_is_plain(key) and _is_plain(one) for key, one in value.items())
+        return all(_is_plain(key) and _is_plain(entry) for key, entry in value.items())
     return False
 
 
 def _written(value: Any) -> str:
-    """Return the text of a plain value: as `repr`, which has no names for NaN and infinity."""
+    """Return the source of a plain value: its `repr`, but ``float("nan")`` for NaN, and so on."""
     if isinstance(value, float) and not math.isfinite(value):
         return f'float("{value}")'
     if isinstance(value, dict):
@@ -211,7 +211,7 @@ def _written(value: Any) -> str:
 
 
 def _kind(value: Any) -> str:
-    """Say in words what a value is."""
+    """Describe a value in a few words, for a message: its type, or its type and size."""
     size = getattr(value, "nbytes", None)
     if isinstance(size, int):
         return f"a {type(value).__name__} of {size:,} bytes"

@@ -1,11 +1,11 @@
-"""openDIEL's names [1]_.
+"""The functions of openDIEL under their names there, on top of diel [1]_.
 
 ::
 
     openDIEL          here
-    IELAddModule      Executive.add_module    a function is what a module of the file runs
+    IELAddModule      Executive.add_module    set the function that a module of the file runs
     IELExecutive      Executive.run           run a workflow file on the ranks of a communicator
-    IEL_tput          ctx.tuples.tput         put a tuple, without waiting for who takes it
+    IEL_tput          ctx.tuples.tput         put a tuple, without waiting until it is taken
     IEL_tget          ctx.tuples.tget         take a tuple, wait until there is one
     IEL_dist_tput     ctx.tuples.dist_tput    put a tuple in pieces on all servers
     IEL_dist_tget     ctx.tuples.dist_tget    take it, all pieces at the same time
@@ -13,13 +13,13 @@
     IEL_recv          ctx.recv                receive, wait until something was sent
     IEL_move          ctx.move                send, wait until it has been received
 
-They act for the module whose function is running on this rank. Values come back as what they were
-put or sent as, so there are no pointers and sizes to pass. The last three also take a shared
-boundary, of which they send and receive the sections that this rank owns and reads. Everything else
-is in ``ctx``, and both can be used side by side.
+They act for the module whose function is running on this rank. Values come back with the type and
+size that they were put or sent with, so there are no pointers and sizes to pass. The last three
+also take a shared boundary, of which they send and receive the sections that this rank owns and
+reads. Everything else is in ``ctx``, and both can be used side by side.
 
-All but the first two raise RuntimeError where no module is running, and otherwise what the method
-raises that they stand for.
+All but the first two raise RuntimeError where no module is running; otherwise they raise the errors
+of the methods beside them.
 
 References
 ----------
@@ -63,7 +63,7 @@ _functions: dict[str, Callable[[Any], Any]] = {}
 
 
 def IELAddModule(function: Callable[[Any], Any], name: str) -> None:
-    """Let a function be what a module of the workflow file runs; for the next `IELExecutive`.
+    """Set the function that a module of the workflow file runs, for the next `IELExecutive`.
 
     Parameters
     ----------
@@ -79,7 +79,7 @@ def IELAddModule(function: Callable[[Any], Any], name: str) -> None:
     ValueError
         If the module has a function already.
     """
-    Executive("").add_module(function, name)  # says what is wrong with it
+    Executive("").add_module(function, name)  # raises TypeError if it cannot be called
     if name in _functions:
         raise ValueError(f"the module {name!r} has a function already")
     _functions[name] = function
@@ -133,7 +133,7 @@ def IEL_send(value: object, to: To | None = None, tag: Tag | None = None) -> Sen
     ----------
     value : object or SharedBoundary
     to : str, tuple or Address
-        As in `Context.send`; none for a boundary, whose readers are in the workflow file.
+        As in `Context.send`; None for a boundary, whose readers are in the workflow file.
     tag : str or tuple of str and int, optional
     """
     context = _context("IEL_send")

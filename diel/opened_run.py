@@ -1,4 +1,4 @@
-"""A run as an object of Python: of a script, or of a notebook, while it goes on or afterwards.
+"""A run as a Python object, for scripts and notebooks, while it goes on or afterwards.
 
 ::
 
@@ -9,8 +9,8 @@
     run.results()                       # its table of results as a pandas frame
     run.figure("history")               # of its sweep, by Plotly
 
-It reads the run's directory and nothing else, so it may lie on another machine. What it says is as
-of the moment in which it is asked.
+A `Run` reads the run's directory and nothing else, so the run may be on another machine. Each
+property is read anew at every access.
 """
 
 from __future__ import annotations
@@ -45,7 +45,7 @@ _LONGEST_LOG_BYTES: Final = 2**26
 
 
 def open_run(path: str | os.PathLike[str]) -> Run:
-    """Open the directory of a run: one that goes on, that has ended, or that was killed.
+    """Open the directory of a run that goes on, has ended or was killed.
 
     Parameters
     ----------
@@ -59,7 +59,7 @@ def open_run(path: str | os.PathLike[str]) -> Run:
     Raises
     ------
     RunDirectoryError
-        If it is none, or cannot be read.
+        If the path is not a run's directory, or cannot be read.
     """
     folder = Path(path)
     if not is_run(folder):
@@ -71,7 +71,7 @@ def open_run(path: str | os.PathLike[str]) -> Run:
 
 
 class Run:
-    """A run, from its directory; `open_run` makes it.
+    """A run, read from its directory; made by `open_run`.
 
     Attributes
     ----------
@@ -86,18 +86,18 @@ class Run:
         self._view = RunView()
         self._sweeps: dict[str, WatchedSweep] = {}
 
-    # -- how it stands ----------------------------------------------------------------------------
+    # -- state ------------------------------------------------------------------------------------
 
     @property
     def view(self) -> RunView:
-        """What the journal says so far: groups, results, failures, times."""
+        """State of the run from its journal so far: groups, results, failures, times."""
         for record in self._reader.new_records():
             self._view.apply(record)
         return self._view
 
     @property
     def state(self) -> State:
-        """One of running, finished, failed, stopped, killed, never started and damaged."""
+        """State of the run: running, finished, failed, stopped, killed, never started, damaged."""
         return summarize(self.path, time.time()).state
 
     @property
@@ -107,7 +107,7 @@ class Run:
 
     @property
     def groups(self) -> dict[str, GroupView]:
-        """Its groups by name: the state and the iteration of each."""
+        """Groups of the run by name, each with its state and iteration."""
         return self.view.groups
 
     @property
@@ -116,7 +116,7 @@ class Run:
         return self._reader.complaint
 
     def journal(self) -> Iterator[Record]:
-        """Yield all records of the journal, each of its own class of `diel.run.records`."""
+        """Yield all records of the journal, as instances of the classes of `diel.run.records`."""
         yield from JournalReader(self._directory.journal).new_records()
 
     def wait(self, timeout_s: float | None = None) -> State:
@@ -134,7 +134,7 @@ class Run:
 
     @property
     def tuples(self) -> RunTuples | SavedTuples:
-        """Its tuples: of a run that goes on, to read, put and take; else the last checkpoint's.
+        """Tuples of the run, to read, put and take; after its end those of the last checkpoint.
 
         Raises
         ------
@@ -153,19 +153,19 @@ class Run:
 
     @property
     def logs(self) -> list[str]:
-        """The names of its log files, such as ``trainer.0.0.log``."""
+        """Names of the run's log files, such as ``trainer.0.0.log``."""
         return sorted(file.name for file in self._directory.logs.glob("*") if file.is_file())
 
     def log(self, name: str) -> str:
-        """Return what a log file says, the last 64 MiB of it.
+        """Return the text of a log file, at most its last 64 MiB.
 
         Raises
         ------
         RunDirectoryError
-            If there is none of that name.
+            If there is no log file of that name.
         """
         there = self.logs
-        known = [one for one in there if one in (name, f"{name}.log")]
+        known = [log for log in there if log in (name, f"{name}.log")]
         if not known:
             raise RunDirectoryError(
                 f"{self.path} has no log {name!r}; there are {', '.join(there) or 'none'}"
@@ -178,7 +178,7 @@ class Run:
 
     @property
     def tables(self) -> list[str]:
-        """The names of its tables of results, such as ``results.csv``."""
+        """Names of the run's tables of results, such as ``results.csv``."""
         found = (file.name for file in self.path.glob("results*.csv") if file.is_file())
         return sorted(found, key=lambda name: (len(name), name))
 
@@ -188,7 +188,7 @@ class Run:
         Parameters
         ----------
         table : str, optional
-            One of `tables`; need not be said where there is one.
+            One of `tables`; may be left out where there is only one.
         as_ : {"pandas", "polars", "rows"}
             A pandas or polars frame, or a list of dictionaries by column.
 
@@ -209,8 +209,8 @@ class Run:
             return f"{table.removesuffix('.csv')}.csv"
         if not there:
             raise RunDirectoryError(f"{self.path} holds no results (yet)")
-        what = "has several tables" if table is None else f"has no table {table!r}"
-        raise RunDirectoryError(f"{self.path} {what}: name one of {', '.join(there)}")
+        problem = "has several tables" if table is None else f"has no table {table!r}"
+        raise RunDirectoryError(f"{self.path} {problem}: name one of {', '.join(there)}")
 
     @property
     def best(self) -> dict[str, Any] | None:
@@ -225,7 +225,7 @@ class Run:
 
     @property
     def sweeps(self) -> list[str]:
-        """The names of its sweeps that have begun: group and module of each master."""
+        """Names of the run's sweeps that have begun: group and module of each master."""
         return [sweep.name for sweep in self._read_sweeps()]
 
     def trials(self, sweep: str | None = None, as_: Form = "pandas") -> Any:
@@ -234,7 +234,7 @@ class Run:
         Parameters
         ----------
         sweep : str, optional
-            One of `sweeps`; need not be said where there is one.
+            One of `sweeps`; may be left out where there is only one.
         as_ : {"pandas", "polars", "rows"}
 
         Returns
@@ -253,7 +253,7 @@ class Run:
         return _as_frame(list(self._sweep(sweep).trials()), as_)
 
     def trial(self, number: int, sweep: str | None = None) -> dict[str, Any]:
-        """Return what is known of a trial: parameters, metrics, seed, the command to repeat it.
+        """Return the data of a trial: parameters, metrics, seed, the command to repeat it.
 
         Raises
         ------
@@ -275,7 +275,7 @@ class Run:
         name : str
             One of `figures`.
         sweep : str, optional
-            One of `sweeps`; need not be said where there is one.
+            One of `sweeps`; may be left out where there is only one.
         theme : {"light", "dark"}
 
         Raises
@@ -316,16 +316,16 @@ class Run:
             return there[name]
         if not there:
             raise RunDirectoryError(f"{self.path} has no sweep (that has begun)")
-        what = "has several sweeps" if name is None else f"has no sweep {name!r}"
-        raise RunDirectoryError(f"{self.path} {what}: name one of {', '.join(there)}")
+        problem = "has several sweeps" if name is None else f"has no sweep {name!r}"
+        raise RunDirectoryError(f"{self.path} {problem}: name one of {', '.join(there)}")
 
-    # -- for people -------------------------------------------------------------------------------
+    # -- display ----------------------------------------------------------------------------------
 
     def __repr__(self) -> str:
         return f"<run {self.name}: {self.state}, {self.path}>"
 
     def _repr_html_(self) -> str:
-        """Return how the run stands, for a notebook."""
+        """Return the state of the run as HTML, for a notebook."""
         view, summary = self.view, summarize(self.path, time.time())
         lasted = "" if summary.duration_s is None else format_duration(summary.duration_s)
         ranks = f"{view.ranks} ranks" if view.ranks else ""
@@ -374,7 +374,7 @@ def _group_line(view: RunView, group: GroupView) -> str:
 
 
 def _table_of(table: ResultsView) -> str:
-    """Return the best rows of a table, or those that came first where nothing ranks them."""
+    """Return a table's best rows as HTML; its first rows where no objective ranks them."""
     rows: Sequence[Any] = table.rows
     head = f"{table.count:,} results of {table.module}"
     if table.objective and rows:
@@ -401,7 +401,7 @@ def _shown(value: Any) -> str:
 
 
 def _as_frame(rows: list[dict[str, Any]], as_: str) -> Any:
-    """Return rows as they are, or as a frame of an optional package."""
+    """Return rows as the list that they are, or as a pandas or polars frame."""
     if as_ == "rows":
         return rows
     if as_ not in ("pandas", "polars"):

@@ -1,4 +1,4 @@
-"""What installed packages add to diel, found by the entry points that they declare.
+"""Plugins of installed packages, found by the entry points that the packages declare.
 
 ::
 
@@ -12,8 +12,8 @@
     [project.entry-points."diel.reporters"]
     lattice = "lattice.reporter"                see `diel.loading.reports.Reporter`
 
-diel's own modules and its report of a sweep are found in the same way. To go through what is
-installed takes some milliseconds: that is done once, and only where a name is asked for.
+diel's own modules and its report of a sweep are found in the same way. To go through the installed
+packages takes some milliseconds: that is done once, and only where a name is asked for.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ STRATEGIES: Final = "strategies"
 TRAINERS: Final = "trainers"
 
 INSTALL_ROOT = Path(__file__).absolute().parents[1]
-"""Where diel lies, and what comes with it."""
+"""The folder of the package ``diel`` and of the packages that are installed with it."""
 
 _KINDS: Final = (MODULES, REPORTERS, STRATEGIES, TRAINERS)
 _OWN_KINDS: Final = (MODULES, REPORTERS)
@@ -52,13 +52,13 @@ class Plugin(Frozen):
     Attributes
     ----------
     name : str
-        By which a workflow file calls it.
+        As a workflow file writes it.
     value : str
-        What it stands for: ``package.module:attribute``, or a module or package.
+        ``package.module:attribute``, or a module or package.
     distribution : str
-        Which installed package declares it.
+        The installed package that declares it.
     folder : Path
-        Where that lies, unless it is installed as editable.
+        The folder that this package is installed in, unless it is installed as editable.
     """
 
     name: str
@@ -68,7 +68,7 @@ class Plugin(Frozen):
 
 
 def installed_plugins(kind: str) -> Mapping[str, Plugin]:
-    """Return what installed packages declare of a kind, by name.
+    """Return the plugins of a kind that installed packages declare, by name.
 
     Parameters
     ----------
@@ -84,18 +84,18 @@ def installed_plugins(kind: str) -> Mapping[str, Plugin]:
 
 @functools.lru_cache(maxsize=4)
 def _installed(_search_path: tuple[str, ...]) -> dict[str, dict[str, Plugin]]:
-    # pydantic imports it too, so it costs little by the time that a workflow file is read.
+    # pydantic imports this too, so it costs little by the time that a workflow file is read.
     from importlib import metadata
 
     found: dict[str, dict[str, Plugin]] = {kind: {} for kind in _KINDS}
     own: set[str] = set()
     seen: set[str] = set()
     for distribution in metadata.distributions():
-        # Few packages declare any, and to parse the text takes longer than to read it.
+        # Few packages declare plugins, and to parse the text takes longer than to read it.
         if _PREFIX not in (distribution.read_text("entry_points.txt") or ""):
             continue
         owner = distribution.metadata["Name"]
-        if owner in seen:  # a second one of that name is hidden, as its code is
+        if owner in seen:  # a second distribution of that name is hidden, as its code is
             continue
         seen.add(owner)
         folder = Path(str(distribution.locate_file("")))
@@ -122,7 +122,7 @@ def _installed(_search_path: tuple[str, ...]) -> dict[str, dict[str, Plugin]]:
 
 
 def load_installed(kind: str, name: str) -> Any:
-    """Import what an installed package offers under a name.
+    """Import the object or module that an installed plugin names.
 
     Parameters
     ----------
@@ -132,7 +132,7 @@ def load_installed(kind: str, name: str) -> Any:
     Raises
     ------
     PluginError
-        If there is nothing of that name, or it cannot be imported.
+        If there is no plugin of that name, or it cannot be imported.
     """
     plugin = installed_plugins(kind).get(name)
     if plugin is None:
@@ -153,7 +153,7 @@ def load_installed(kind: str, name: str) -> Any:
 
 
 def module_packages() -> dict[str, Path]:
-    """Return the folders of the packages of modules that are installed, by their names."""
+    """Return the folders of installed packages of modules, by the names of the packages."""
     packages = {}
     for plugin in installed_plugins(MODULES).values():
         if ":" in plugin.value or "." in plugin.value:
@@ -172,7 +172,7 @@ def module_packages() -> dict[str, Path]:
 def import_installed(name: str) -> ModuleType:
     """Import a module of an installed package, even where a user's folder has the package's name.
 
-    A package of modules is imported under another name then: it imports its own files relatively.
+    A package of modules is imported under an alias, so it must import its own files relatively.
 
     Parameters
     ----------

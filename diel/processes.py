@@ -1,4 +1,4 @@
-"""Processes that diel starts: helpers beside this one, and tools that answer a question."""
+"""Processes that diel starts: helpers that run beside it, and tools whose output it reads."""
 
 from __future__ import annotations
 
@@ -19,12 +19,12 @@ _MAIN: Final = "from diel.__main__ import main; main()"
 
 
 def python_command(code: str) -> list[str]:
-    """Return the command line that runs code of ours by this Python."""
+    """Return the command line that runs code of diel by this Python interpreter."""
     return [sys.executable, "-c", _PATH + code]
 
 
 def diel_command(arguments: Sequence[str]) -> list[str]:
-    """Return the command line of ``diel ARGUMENTS``, by this Python."""
+    """Return the command line that runs ``diel ARGUMENTS`` by this Python interpreter."""
     return [*python_command(_MAIN), *arguments]
 
 
@@ -36,16 +36,16 @@ def start_helper(
     stdout: Output = subprocess.DEVNULL,
     stderr: Output = subprocess.DEVNULL,
 ) -> subprocess.Popen[bytes]:
-    """Start a process that serves this one, in a session of its own: signals to this one miss it.
+    """Start a helper process in a session of its own, which signals to our process group miss.
 
     Parameters
     ----------
     command : sequence of str
     descriptor : int
-        Of the socket or pipe through which it is told what to do: it has the same number there.
+        Of the socket or pipe by which the helper is controlled; it has the same number there.
     environment : mapping of str to str
     stdout, stderr : optional
-        As for ``subprocess.Popen``; by default what it prints is thrown away.
+        As for ``subprocess.Popen``; by default its output is thrown away.
 
     Raises
     ------
@@ -64,7 +64,7 @@ def start_helper(
 
 
 def signal_name(number: int) -> str:
-    """Return what a signal is called; its number, if it has no name."""
+    """Return the name of a signal, such as SIGTERM; ``signal N`` if it has none."""
     try:
         return signal.Signals(number).name
     except ValueError:
@@ -72,12 +72,12 @@ def signal_name(number: int) -> str:
 
 
 def end_with_parent() -> None:
-    """Have this process killed when the one that has started it ends, however that happens."""
+    """Have the kernel kill this process as soon as its parent process ends, for any reason."""
     ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
 
 
 def answer_of(command: Sequence[str], timeout_s: float) -> subprocess.CompletedProcess[str]:
-    """Return what a tool prints and its exit status.
+    """Run a tool, and return its output and exit status.
 
     Raises
     ------

@@ -1,7 +1,7 @@
-"""The tuples of a run for a process outside of it: of `diel.Run`.
+"""The tuples of a run for a process outside of it, as `diel.Run.tuples` returns them.
 
-While the run goes on, its executive is asked, through the socket that ``diel tuple --run`` uses
-too; afterwards the last checkpoint is read.
+While the run goes on, its executive answers, through the socket that ``diel tuple --run`` uses too;
+afterwards the last checkpoint is read.
 """
 
 from __future__ import annotations
@@ -30,13 +30,13 @@ _TIMEOUT_S: Final = 10.0
 
 
 class RunTuples:
-    """The tuple space of a run that goes on on this host.
+    """The tuple space of a run that is running on this host, for reads, puts and takes.
 
     Tags are written as for `ctx.tuples`: ``"name"`` or ``("job", 3)``, and ``("job", diel.ANY)`` to
-    read and take. Values are text, numbers, bytes, arrays, and lists and tables of such; a tuple of
-    Python's arrives as a list. Each call connects anew, but in a ``with`` block: as long as that is
-    open, a run whose modules all wait is not ended as a deadlock, since what they wait for may yet
-    be put.
+    read and take. Values are text, numbers, bytes, arrays, and lists and tables of such; a Python
+    tuple arrives as a list. Each call connects anew, except in a ``with`` block, which keeps one
+    connection: while it is open, a run whose modules all wait is not ended as a deadlock, since the
+    tuples that they wait for may yet be put.
     """
 
     def __init__(self, directory: RunDirectory) -> None:
@@ -51,7 +51,7 @@ class RunTuples:
         ----------
         tag : str, or tuple of str, int and `diel.ANY`
         timeout_s : float, seconds, optional
-            How long to wait for one; None for as long as the run goes on.
+            How long to wait for a match; None for as long as the run goes on.
 
         Raises
         ------
@@ -60,7 +60,7 @@ class RunTuples:
         TupleSocketError
             If the run is out of reach, or has ended.
         TagError, PayloadError
-            If the tag is none, or the value is an object of some class.
+            If the tag is invalid, or the value is an object of some class.
         """
         return self._ask("read", tag, timeout_s)
 
@@ -85,7 +85,7 @@ class RunTuples:
         TupleSocketError
             If the run is out of reach, has ended, or refuses.
         TagError, PayloadError
-            If the tag is none, or the value cannot be put.
+            If the tag is invalid, or the value cannot be put.
         """
         from diel.programs.shell_values import given
 
@@ -105,7 +105,7 @@ class RunTuples:
             if not self._stays:
                 self.close()
             raise
-        except BaseException:  # an interrupt: its answer is not to be taken for the next one's
+        except BaseException:  # an interrupt: a late answer must not pass for the next call's
             self.close()
             raise
         if not self._stays:
@@ -149,7 +149,7 @@ class RunTuples:
         return answer.head, answer.body
 
     def close(self) -> None:
-        """Leave; the next call connects anew."""
+        """Close the connection; the next call opens a new one."""
         connection, self._connection = self._connection, None
         if connection is not None:
             connection.close()
@@ -164,7 +164,7 @@ class RunTuples:
 
 
 class SavedTuples:
-    """The tuples of the last checkpoint of a run that has ended; they can be read.
+    """Read-only tuples of the last checkpoint of a run that has ended.
 
     Iterating over it yields tags and values.
     """
@@ -180,9 +180,9 @@ class SavedTuples:
         Raises
         ------
         TupleError
-            If there is none.
+            If no tuple matches.
         TagError, PayloadError
-            If the tag is none, or the value is an object of some class.
+            If the tag is invalid, or the value is an object of some class.
         """
         pattern = split_fields(encode_pattern(tag)[0])
         for found, stored in self._stored:

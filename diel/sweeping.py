@@ -42,8 +42,8 @@ from diel.run.records import RunCreated
 from diel.text import as_tables
 
 _STARTED_BY: Final = "DIEL_SWEEP_OF"
-"""Set for a sweep's ranks: the file of the function. Whoever calls `sweep` there would do so for
-ever."""
+"""Environment variable of a sweep's ranks: the file of the function. A call of `sweep` in a rank
+would start further ranks without end."""
 _MARK: Final = "# Written by diel.sweep"
 _LOOK_EVERY_S: Final = 0.1
 _SHOW_EVERY_S: Final = 0.5
@@ -67,7 +67,7 @@ def sweep(
     allow_run_as_root: bool = False,
     **more: Any,
 ) -> Run:
-    """Try points of a space by a function, on many ranks, and return the run with its results.
+    """Run a function for points of a parameter space, on many ranks; return the run.
 
     Parameters
     ----------
@@ -83,7 +83,7 @@ def sweep(
         MPI ranks to start; as many as there are cores for, if left out.
     name : str, optional
         Of the workflow; default: the function's. Where `folder` has another sweep of that name,
-        a number goes behind it.
+        a number is appended.
     options : mapping, optional
         What the function finds in ``report.options``.
     folder : path, optional
@@ -138,9 +138,9 @@ def sweep(
 
 
 def _place_of(train: Callable[..., Any]) -> tuple[str, str | None]:
-    """Return where ranks find a function, and, of one of a notebook, the file to be written.
+    """Return a function's place, as a workflow file has it, and the file to write, or None.
 
-    Then the place is the function's name alone.
+    For a function of a notebook a file is written, and the place is the function's name alone.
     """
     if not callable(train):
         raise SweepCallError(f"train is a function or its place, not {train!r:.60}")
@@ -170,7 +170,7 @@ def _place_of(train: Callable[..., Any]) -> tuple[str, str | None]:
 
 
 def _check_guard(file: Path) -> None:
-    """Find out whether the call that is being made stands behind a script's main guard."""
+    """Raise SweepCallError unless a script calls `sweep` behind its main guard."""
     frame: FrameType | None = sys._getframe()
     while frame is not None and frame.f_globals.get("__name__") != "__main__":
         frame = frame.f_back
@@ -194,7 +194,7 @@ def _check_guard(file: Path) -> None:
 
 
 def _workflow(name: str, train: str, asked: dict[str, Any], options: dict[str, Any]) -> str:
-    """Return the text of a workflow file, from what a reporter says that a sweep consists of."""
+    """Return the text of a sweep's workflow file, as the reporter of sweeps describes it."""
     for describe in reporting("describe_sweep"):
         document = describe(name, train, asked, options)
         return f"{_MARK}: diel run {name}.toml runs it again.\n\n{as_tables(_plain(document))}"
@@ -202,15 +202,15 @@ def _workflow(name: str, train: str, asked: dict[str, Any], options: dict[str, A
 
 
 def _plain(value: Any) -> Any:
-    """Return a value of Python's or NumPy's as TOML knows it: numbers, text, lists and tables."""
+    """Return a Python or NumPy value in the types of TOML: numbers, text, lists and tables."""
     if hasattr(value, "tolist"):
         value = value.tolist()
     if isinstance(value, (bool, str, int, float)):
         return value
     if isinstance(value, Mapping):
-        return {str(key): _plain(one) for key, one in value.items()}
+        return {str(key): _plain(entry) for key, entry in value.items()}
     if isinstance(value, (list, tuple, range)):
-        return [_plain(one) for one in value]
+        return [_plain(entry) for entry in value]
     raise SweepCallError(
         f"{value!r:.60} (a {type(value).__name__}) cannot stand in a workflow file: give numbers, "
         "text, and lists and tables of such"
@@ -225,9 +225,9 @@ def _write(
     asked: dict[str, Any],
     options: dict[str, Any],
 ) -> tuple[Path, str]:
-    """Write the workflow file, and the source of a notebook's function; return it and its place.
+    """Write the workflow file, and a notebook's function; return the file and the function's place.
 
-    Files that are there stay: those of another sweep of that name have it, and this one a number.
+    Existing files are kept: where another sweep has the name, this one gets it with a number.
     """
     number = 0
     while True:
@@ -271,7 +271,7 @@ def _run(arguments: list[str], file: Path, runs: Path, spec: str) -> Run:
             stdin=subprocess.DEVNULL,
             stdout=shown,
             stderr=None if shown is None else subprocess.STDOUT,
-            start_new_session=True,  # an interrupt is this process's, which hands it on
+            start_new_session=True,  # Ctrl-C reaches only this process, which passes it on
         )
         run: Run | None = None
         try:
@@ -291,7 +291,7 @@ def _run(arguments: list[str], file: Path, runs: Path, spec: str) -> Run:
             notebook(run)
         output.seek(0)
         said = output.read().decode(errors="replace")
-    if run is not None and spec.startswith("./"):  # so that the run keeps what it has run
+    if run is not None and spec.startswith("./"):  # so that the run directory has the source
         with contextlib.suppress(OSError):
             shutil.copy(file.parent / spec.rpartition(":")[0], run.path)
     if process.returncode in (FINE, NOT_FINISHED, STOPPED) and run is not None:
@@ -304,12 +304,12 @@ def _run(arguments: list[str], file: Path, runs: Path, spec: str) -> Run:
 
 
 def _stop(process: subprocess.Popen[bytes]) -> None:
-    """Let a run stop as Ctrl-C does; kill what has not ended by then."""
+    """Interrupt a run as Ctrl-C does; terminate it after 30 s, or if interrupted again."""
     with contextlib.suppress(ProcessLookupError):
         process.send_signal(signal.SIGINT)
     try:
         process.wait(_STOP_PATIENCE_S)
-    except BaseException:  # somebody interrupts again
+    except BaseException:  # a timeout, or another interrupt
         with contextlib.suppress(ProcessLookupError):
             process.send_signal(signal.SIGTERM)
         process.wait()
@@ -321,13 +321,16 @@ def _folders(runs: Path) -> Iterator[Path]:
 
 
 def _new_run(runs: Path, there: set[Path], file: Path) -> Run | None:
-    """Return the run of a file that was not there before, as soon as it says of which it is."""
+    """Return the new run of a workflow file, or None as long as no new journal names the file."""
     for folder in _folders(runs):
         if folder in there:
             continue
         with contextlib.suppress(RunDirectoryError, OSError):
             records = JournalReader(folder / "journal.jsonl").new_records()
-            if any(isinstance(one, RunCreated) and one.file == str(file) for one in records[:2]):
+            if any(
+                isinstance(record, RunCreated) and record.file == str(file)
+                for record in records[:2]
+            ):
                 return Run(folder)
     return None
 
@@ -340,7 +343,7 @@ def _is_terminal() -> bool:
 
 
 def _notebook() -> Callable[[Run], object] | None:
-    """Return what shows a run in a notebook, again and again in one place; None elsewhere."""
+    """Return a function that shows a run in a notebook's cell, updated; None outside a notebook."""
     ipython = sys.modules.get("IPython")
     shell = None if ipython is None else ipython.get_ipython()
     if shell is None or not hasattr(shell, "kernel"):

@@ -80,7 +80,7 @@ def size_bytes(size: str | int) -> int:
 
 
 def format_bytes(size_bytes: int) -> str:
-    """Write a size for people, in the largest unit of which it has one: ``1.5 MiB``."""
+    """Write a size for people, in the largest unit that is no larger than the size: ``1.5 MiB``."""
     size, units = float(size_bytes), iter(("bytes", "KiB", "MiB", "GiB", "TiB"))
     unit = next(units)
     while size >= 1024 and (larger := next(units, "")):
@@ -94,12 +94,12 @@ def format_value(value: Any, *, digits: int = 4, longest: int = 60) -> str:
     Parameters
     ----------
     value : object
-        A number, also one of NumPy's, is written with a few digits, a list as ``64x32``, an empty
-        one as ``none``, a table as ``key value, ...``, None not at all.
+        A number, of Python or NumPy, is written with a few digits, a list as ``64x32``, an empty
+        list as ``none``, a table as ``key value, ...``, None not at all.
     digits : int, optional
         Significant digits of a number with a fraction.
     longest : int, optional
-        In characters; what is longer is cut.
+        In characters; longer text is cut.
     """
     if hasattr(value, "item") and getattr(value, "ndim", None) == 0:
         value = value.item()
@@ -121,10 +121,10 @@ def format_value(value: Any, *, digits: int = 4, longest: int = 60) -> str:
 
 
 def describe_error(error: BaseException) -> str:
-    """Return an exception in one line: what it is, and the first line of what it says."""
+    """Return an exception in one line: its class, and the first line of its message."""
     try:
         text = str(error).strip().splitlines()
-    except Exception:  # an exception of a user's own may be unable to say what it is
+    except Exception:  # the __str__ of a user's exception may raise
         text = []
     return f"{type(error).__name__}: {text[0]}" if text else type(error).__name__
 
@@ -160,10 +160,10 @@ def as_toml(value: Any) -> str:
 
 
 def as_tables(document: Mapping[str, Any]) -> str:
-    """Write tables as the lines of a TOML file: lists of tables as ``[[name]]``, each by its own.
+    """Write a document as a TOML file: each table with a header, lists of tables as ``[[name]]``.
 
-    A table within one has a header of its own where it holds further tables, or would be longer
-    than a line; else it stands in line.
+    A table within a table has a header of its own where it holds further tables, or would be long;
+    else it is written in line.
     """
     blocks: list[str] = []
     for name, value in document.items():
@@ -175,7 +175,7 @@ def as_tables(document: Mapping[str, Any]) -> str:
 
 
 def _table_blocks(bracket: str, name: str, table: Mapping[str, Any]) -> list[str]:
-    """Return the lines of a table, then those of the tables in it that have headers."""
+    """Return the text of a table, then the texts of its inner tables that have headers."""
     apart = {
         key: value for key, value in table.items() if isinstance(value, Mapping) and _is_long(value)
     }
@@ -197,7 +197,7 @@ def show_key(key: Any) -> str:
 
 
 def show_given(value: Any) -> str:
-    """Write a value with its kind, where the kind is not plain to see."""
+    """Write a value as TOML does, after the name of its type if it is a string, table or list."""
     kinds: dict[type, str] = {str: "the string ", dict: "the table ", list: "the list "}
     return f"{kinds.get(type(value), '')}{show(value)}"
 
@@ -215,7 +215,7 @@ def join_path(prefix: str, steps: Iterable[str | int]) -> str:
 
 def did_you_mean(name: str, known: Iterable[str]) -> str | None:
     """Return the known name nearest to a misspelt one, None if none is near."""
-    if len(name) > _LONGEST_NAME:  # nobody has typed that
+    if len(name) > _LONGEST_NAME:  # no typing error, and slow to compare
         return None
     from difflib import get_close_matches  # not before a message needs it
 
@@ -225,6 +225,6 @@ def did_you_mean(name: str, known: Iterable[str]) -> str | None:
 
 
 def near_file_name(name: str, known: Iterable[str]) -> str | None:
-    """Return the file name nearest to a misspelt one; an ending in common makes none near."""
+    """Return the file name nearest to a misspelt one; names must be near without their endings."""
     stem = Path(name).stem
     return did_you_mean(name, [name for name in known if did_you_mean(stem, [Path(name).stem])])

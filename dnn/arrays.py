@@ -1,4 +1,4 @@
-"""Checks of what users hand over: arrays, types of elements, labels, numbers."""
+"""Checks of arguments from users: arrays, types of elements, labels and numbers."""
 
 from __future__ import annotations
 
@@ -15,10 +15,10 @@ __all__ = ["array_of", "check_labels", "checked_numbers", "dtype_of"]
 
 
 def array_of(name: str, values: npt.ArrayLike) -> Array:
-    """Return values as an array, without a copy where they are one.
+    """Return values as a NumPy array; an array of NumPy is returned as it is.
 
-    `name` is that of the argument. It raises `DataError` if they have no shape, such as rows that
-    differ in length.
+    `name` is the argument's, for the message. Raises `DataError` if the values have no shape, such
+    as rows that differ in length.
     """
     try:
         return np.asarray(values)
@@ -27,10 +27,10 @@ def array_of(name: str, values: npt.ArrayLike) -> Array:
 
 
 def dtype_of(where: str, dtype: npt.DTypeLike) -> np.dtype[Any]:
-    """Return a type of elements, one that nodes, tensors and memory may have.
+    """Return a NumPy dtype, checked to be one that nodes, tensors and memory can have.
 
-    `where` is what was given it, for the message. It raises `DtypeError` if the type is unknown,
-    or not of real numbers of at most 64 bits.
+    `where` names the function or class that was given it, for the message. Raises `DtypeError` if
+    the type is unknown, or not of real numbers of at most 64 bits.
     """
     try:
         known = np.dtype(dtype)
@@ -57,7 +57,7 @@ def check_labels(labels: Array, classes: int, where: str = "") -> None:
 def checked_numbers(
     name: str, given: float | Sequence[float], most: float = float(np.finfo(np.float32).max)
 ) -> float | tuple[float, ...]:
-    """Return a number in 0 .. `most`, or one for each of K networks; `name` is for messages."""
+    """Return a number checked to be in 0 .. `most`, or a tuple of K; `name` is for messages."""
     try:
         values = np.asarray(given, np.float64)
     except (TypeError, ValueError):

@@ -1,14 +1,14 @@
-"""Callbacks: what `fit` calls round epochs.
+"""Callbacks: objects whose methods `fit` calls before, during and after training.
 
-It calls each in the order in which they are given::
+`fit` calls them in the order in which they are given::
 
     on_fit_begin(model, epochs)
     on_steps(model)               after every `every_steps` steps of an epoch, but for its end
     on_epoch_end(epoch)           after each epoch; a string returned is a reason to stop
     on_fit_end(model, history)    after the last epoch, and when training was stopped or failed
 
-Nothing is called for a batch unless it is asked for: on a small network that would cost more than
-the step itself.
+No method is called for each batch unless a callback asks for it: on a small network that would cost
+more than the step itself.
 """
 
 from __future__ import annotations
@@ -51,7 +51,7 @@ __all__ = [
 
 @dataclass(frozen=True)
 class Epoch:
-    """An epoch that has ended.
+    """An epoch that has ended: its network, number, loss and metrics.
 
     Attributes
     ----------
@@ -74,11 +74,11 @@ class Epoch:
 
     @property
     def training(self) -> dict[str, float]:
-        """`History.training` of this epoch; empty unless it is a classification."""
+        """Training metrics of this epoch, as in `History.training`; empty without classes."""
         return next(iter(History(tallies=self.history.tallies[-1:]).training), {})
 
     def value(self, monitor: str) -> float:
-        """Return a value by the name under which callbacks watch it.
+        """Return the loss or a metric of this epoch by its name.
 
         Parameters
         ----------
@@ -105,7 +105,7 @@ class Epoch:
 
 
 class Callback:
-    """Something to be done round epochs; a subclass overrides what it needs.
+    """Base class of callbacks; a subclass overrides the methods that it needs.
 
     Attributes
     ----------
@@ -117,17 +117,17 @@ class Callback:
     every_steps: int | None = None
 
     def on_fit_begin(self, model: NeuralNetwork, epochs: int) -> None:
-        """Begin a call of `fit`; state of an earlier one is dropped.
+        """Prepare for a call of `fit`; state of an earlier call is dropped.
 
         Parameters
         ----------
         model : NeuralNetwork
         epochs : int
-            How many there will be at most.
+            The largest number of epochs that there will be.
         """
 
     def on_steps(self, model: NeuralNetwork) -> None:
-        """Look at a network within an epoch; what it saves goes on at this step.
+        """Look at a network within an epoch; a checkpoint saved here resumes at this step.
 
         Parameters
         ----------
@@ -135,7 +135,7 @@ class Callback:
         """
 
     def on_epoch_end(self, epoch: Epoch) -> str | None:
-        """Look at an epoch that has ended.
+        """Look at an epoch that has ended, and say whether to stop.
 
         Parameters
         ----------
@@ -149,7 +149,7 @@ class Callback:
         return None
 
     def on_fit_end(self, model: NeuralNetwork, history: History) -> None:
-        """End a call of `fit`.
+        """Finish after a call of `fit`, also when training was stopped or failed.
 
         Parameters
         ----------
@@ -160,7 +160,7 @@ class Callback:
 
 
 class EarlyStopping(Callback):
-    """Stop when a value has not become better for some epochs.
+    """Stop training when a watched value has not become better for some epochs.
 
     Parameters
     ----------
@@ -204,20 +204,20 @@ class EarlyStopping(Callback):
         self.patience = check_count("EarlyStopping: patience", patience)
         self.min_delta = float(min_delta)
         self.restore_best = restore_best
-        self._forget()
+        self._reset()
 
-    def _forget(self) -> None:
+    def _reset(self) -> None:
         self.best: float | None = None
         self.best_epoch: int | None = None
         self._waited = 0
         self._snapshot: Snapshot | None = None
 
     def on_fit_begin(self, model: NeuralNetwork, epochs: int) -> None:
-        """Forget an earlier training."""
-        self._forget()
+        """Reset the best value and the count of epochs without a better one."""
+        self._reset()
 
     def on_epoch_end(self, epoch: Epoch) -> str | None:
-        """Stop after `patience` epochs without a better value."""
+        """Return a reason to stop after `patience` epochs without a better value."""
         value = epoch.value(self.monitor)
         if is_better(self.monitor, value, self.best, self.min_delta):
             self.best, self.best_epoch, self._waited = value, epoch.index, 0
@@ -230,7 +230,7 @@ class EarlyStopping(Callback):
         return f"{self.monitor} has not become better for {self._waited} epochs"
 
     def on_fit_end(self, model: NeuralNetwork, history: History) -> None:
-        """Restore the best epoch."""
+        """Restore the parameters of the best epoch, if `restore_best` is set."""
         if self._snapshot is not None:
             model.restore(self._snapshot)
             self._snapshot = None
@@ -246,7 +246,7 @@ class Pruning(Callback):
     report : callable (epoch: int, value: float) -> bool
         True ends the training; epochs are counted from 1, within this call of `fit`.
     monitor : str
-        What is reported; as in `EarlyStopping`.
+        Name of the value to report, as in `EarlyStopping`.
     every : int, at least 1
         Epochs from one report to the next.
 
@@ -269,11 +269,11 @@ class Pruning(Callback):
         self.pruned = False
 
     def on_fit_begin(self, model: NeuralNetwork, epochs: int) -> None:
-        """Forget an earlier training."""
+        """Reset `pruned`."""
         self.pruned = False
 
     def on_epoch_end(self, epoch: Epoch) -> str | None:
-        """Report, and stop if the report returns True."""
+        """Report the value every `every` epochs; stop if `report` returns True."""
         done = len(epoch.history)
         if done % self.every == 0:
             self.pruned = bool(self.report(done, epoch.value(self.monitor)))
@@ -313,7 +313,7 @@ class BestCheckpoint(Callback):
         self.best_epoch: int | None = None
 
     def on_fit_begin(self, model: NeuralNetwork, epochs: int) -> None:
-        """Forget an earlier training."""
+        """Reset the best value and its epoch."""
         self.best = self.best_epoch = None
 
     def on_epoch_end(self, epoch: Epoch) -> str | None:
@@ -326,7 +326,7 @@ class BestCheckpoint(Callback):
 
 
 class Checkpoint(Callback):
-    """Write a checkpoint after each epoch, and within epochs too, for a training to go on.
+    """Write a checkpoint after each epoch, and within epochs if asked to, to resume training.
 
     Parameters
     ----------
@@ -405,7 +405,7 @@ class ProgressBar(Callback):
             self._progress.disable = True
 
     def on_epoch_end(self, epoch: Epoch) -> str | None:
-        """Move on by one epoch."""
+        """Advance the bar by one epoch, and show the values of that epoch."""
         # Short names: a terminal of 80 columns shows the bar too.
         shown = {"loss": epoch.loss}
         if not epoch.validation and "accuracy" in epoch.training:
@@ -424,7 +424,7 @@ class ProgressBar(Callback):
 
 
 def pauses_of(model: NeuralNetwork, callbacks: Sequence[Callback]) -> Pauses | None:
-    """Return when and how a `fit` calls `Callback.on_steps`; None if nobody asks for it.
+    """Return the calls of `Callback.on_steps` within epochs; None if no callback asks for them.
 
     Parameters
     ----------
@@ -438,24 +438,24 @@ def pauses_of(model: NeuralNetwork, callbacks: Sequence[Callback]) -> Pauses | N
     Raises
     ------
     ConfigurationError
-        If something else is among the callbacks.
+        If `callbacks` is no sequence, or holds something that is no `Callback`.
     """
     if isinstance(callbacks, Callback):
         raise ConfigurationError(f"callbacks are a sequence: [{type(callbacks).__name__}(...)]")
     for callback in callbacks:
         if not isinstance(callback, Callback):
             raise ConfigurationError(f"callbacks: {callback!r} is no Callback")
-    asking = [(callback.every_steps, callback) for callback in callbacks]
-    known = [(every, callback) for every, callback in asking if every is not None]
-    if not known:
+    every_steps = [(callback.every_steps, callback) for callback in callbacks]
+    asking = [(every, callback) for every, callback in every_steps if every is not None]
+    if not asking:
         return None
 
     def call(steps: int) -> None:
-        for every, callback in known:
+        for every, callback in asking:
             if steps % every == 0:
                 callback.on_steps(model)
 
-    return Pauses(math.gcd(*(every for every, _ in known)), call)
+    return Pauses(math.gcd(*(every for every, _ in asking)), call)
 
 
 @contextmanager
@@ -466,7 +466,7 @@ def watching(
     callbacks: Sequence[Callback],
     progress: bool | None,
 ) -> Iterator[Callable[[], str | None]]:
-    """Call the callbacks of a call of `fit` at its beginning and its end, a progress bar last.
+    """Call callbacks when `fit` begins and ends; yield the function to call after each epoch.
 
     Parameters
     ----------
@@ -474,16 +474,16 @@ def watching(
     history : History
         Of this call of `fit`.
     epochs : int
-        How many there will be at most.
+        The largest number of epochs that there will be.
     callbacks : sequence of Callback
     progress : bool, optional
-        Whether there is a progress bar; None: at a terminal.
+        Whether a progress bar is added behind the callbacks; None: at a terminal.
 
     Yields
     ------
     callable () -> str or None
-        To be called after each epoch. It calls every callback, though one has asked to stop, and
-        returns the first reason to.
+        To be called after each epoch. It calls every callback, even after a callback has returned
+        a reason to stop, and returns the first reason.
     """
     if progress or (progress is None and at_a_terminal()):
         callbacks = [*callbacks, ProgressBar()]

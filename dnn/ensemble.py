@@ -36,7 +36,7 @@ OnEpoch = Callable[[int, Sequence[int], Sequence[History]], Collection[int]]
 
 
 class Ensemble(Networks):
-    """K networks of the same layers.
+    """K networks of the same layers, trained at once in one plan.
 
     Parameters
     ----------
@@ -46,9 +46,9 @@ class Ensemble(Networks):
     optimizer : Optimizer, optional
         Each hyperparameter is one number for all, or one for each of the K networks.
     seeds : sequence of K int, not negative
-        Each does what the seed of a `NeuralNetwork` does.
+        The seed of each network, as that of a `NeuralNetwork`.
     states : mapping of str to (number or sequence of K numbers), optional
-        What untrained arrays of layers start from, by name: ``{"dropout_1.rate": [0.1, 0.3]}``.
+        First values of untrained arrays of layers, by name: ``{"dropout_1.rate": [0.1, 0.3]}``.
     dtype, device : str
     routines : RoutineTable, optional
     parallel : Scheme, optional
@@ -63,7 +63,7 @@ class Ensemble(Networks):
 
     Notes
     -----
-    What comes out equals K calls of `NeuralNetwork` bit for bit, and so depends neither on how
+    Results equal those of K single `NeuralNetwork` bit for bit, and so depend neither on how
     networks are put together nor on which of them end early, as long as BLAS has one thread and
     all run on one type of machine.
 
@@ -105,7 +105,7 @@ class Ensemble(Networks):
 
     @property
     def seeds(self) -> tuple[int, ...]:
-        """Of each network."""
+        """The seed of each network."""
         return tuple(self._seeds)
 
     def restart(
@@ -115,26 +115,26 @@ class Ensemble(Networks):
         states: Mapping[str, float | Sequence[float]] | None = None,
         loss: Loss | None = None,
     ) -> None:
-        """Let these be other networks of the same layers, untrained, in the plans that are there.
+        """Start again with untrained networks of the same layers, reusing compiled plans.
 
-        What follows equals that of a new ensemble, without the time it takes to compile one.
+        Results equal those of a new ensemble, without the time that it takes to compile plans.
 
         Parameters
         ----------
         seeds : sequence of int, not negative
-            If they are as many as before, plans are kept.
+            If there are as many as before, plans are kept.
         optimizer : Optimizer, optional
             The same as before if left out.
         states : mapping of str to (number or sequence of K numbers), optional
-            As when it was made; what is left out starts as the layer says.
+            As for the class; arrays left out start as their layer says.
         loss : Loss, optional
-            The same as before if left out; it differs from that in values of hyperparameters only.
+            The same as before if left out; else it differs in values of hyperparameters only.
 
         Raises
         ------
         ConfigurationError
-            If there are no seeds, a name is unknown, values are not one or K, or the loss is
-            another one.
+            If there are no seeds, a name is unknown, values are not one or K, or the loss differs
+            in more than values of hyperparameters.
         """
         if not len(seeds):
             raise ConfigurationError("an ensemble needs at least one seed")
@@ -180,13 +180,13 @@ class Ensemble(Networks):
 
     @property
     def states(self) -> Mapping[str, Tensor]:
-        """Running statistics and the like by name, of shape (K, ...), as `parameters` are."""
+        """Running statistics and other untrained arrays by name, each of shape (K, ...)."""
         buffer = self._network.state_buffer
         return {segment.name: buffer.tensor(segment.name) for segment in buffer.segments}
 
     @property
     def histories(self) -> Sequence[History]:
-        """What happened to each network in all calls of `fit`."""
+        """The history of each network over all calls of `fit`."""
         return self._histories
 
     @explains_arguments
@@ -280,7 +280,7 @@ class Ensemble(Networks):
         return fit.histories
 
     def copy_to(self, k: int, model: NeuralNetwork) -> None:
-        """Let a model be network `k`: to save it, or to train it further by itself.
+        """Copy network `k` into a model, to save it or to train it further by itself.
 
         Parameters
         ----------
@@ -288,15 +288,15 @@ class Ensemble(Networks):
         model : NeuralNetwork
             Of the same layers, loss and kind of optimizer, with averages of the parameters if
             the ensemble has them; it takes over parameters, running statistics, seed, history
-            and what the optimizer remembers.
+            and the optimizer's state.
 
         Raises
         ------
         ConfigurationError
-            If its layers are others.
+            If the model has other layers, or another dtype.
         ShapeError
-            If its optimizer is another, or keeps averages where the ensemble's does not or does
-            not where it does. A `state_dict` of a model with averages is how to leave them.
+            If the model has another kind of optimizer, or only one of the two keeps averages. To
+            go on without averages, load the `state_dict` of a model that has them.
         """
         network, other = self._network, model._network
         if other.precision != network.precision:
@@ -320,7 +320,7 @@ class Ensemble(Networks):
         rows: Sequence[npt.ArrayLike] | None = None,
         versions: Sequence[int] | None = None,
     ) -> list[dict[str, float]]:
-        """Measure each network on its rows.
+        """Return the loss and the metrics of each network on its rows.
 
         Parameters
         ----------

@@ -2,14 +2,14 @@
 
 ::
 
-    DnnError                    something dnn noticed and can explain
+    DnnError                    the base class of all of them
     ├── ShapeError              shapes that do not fit together (ValueError)
     ├── DtypeError              types of elements that do not fit together (TypeError)
     ├── ConfigurationError      an unknown name or a hyperparameter out of range (ValueError)
     ├── DataError               the data themselves are wrong (ValueError)
     │   └── LabelError          a label is not an integer in 0 .. classes - 1
-    ├── NonFiniteError          NaN or infinity where it was to be looked for (ArithmeticError)
-    ├── DeviceError             a device that is not there or cannot do it (RuntimeError)
+    ├── NonFiniteError          NaN or infinity, found by a check for it (ArithmeticError)
+    ├── DeviceError             a device that is missing, or cannot do it (RuntimeError)
     │   └── OutOfDeviceMemory   a GPU has no room for what was asked for (MemoryError)
     ├── OutOfRangeError         an index outside a tensor (IndexError)
     ├── CheckpointError         a network's file that cannot be written, read or used (ValueError)
@@ -58,7 +58,7 @@ class MixedPrecisionWarning(RuntimeWarning):
 
 
 class DnnError(Exception):
-    """Something dnn noticed and can explain to a person."""
+    """Base class of every error that dnn raises on purpose, with a message for a person."""
 
     def __reduce__(self) -> tuple[Any, ...]:
         # The default calls the class again with `args`, which is only the finished message.
@@ -120,7 +120,7 @@ class LabelError(DataError):
 
 
 class DeviceError(DnnError, RuntimeError):
-    """A device that is not there, or that cannot do what it was asked for.
+    """A device is missing, or cannot do what it was asked for.
 
     Parameters
     ----------
@@ -136,7 +136,7 @@ class DeviceError(DnnError, RuntimeError):
 
 
 class OutOfDeviceMemory(DeviceError, MemoryError):
-    """A GPU has no room for what was asked for.
+    """A GPU has too little free memory for an allocation.
 
     Parameters
     ----------
@@ -149,18 +149,21 @@ class OutOfDeviceMemory(DeviceError, MemoryError):
         self.wanted_bytes = wanted_bytes
         self.free_bytes = free_bytes
         self.total_bytes = total_bytes
-        one, unit = _unit(total_bytes)
-        free = f"{free_bytes / one:.1f} {unit} of {total_bytes / one:.1f} free"
-        one, unit = _unit(wanted_bytes)
+        unit_bytes, unit = _unit(total_bytes)
+        free = f"{free_bytes / unit_bytes:.1f} {unit} of {total_bytes / unit_bytes:.1f} free"
+        unit_bytes, unit = _unit(wanted_bytes)
         super().__init__(
-            f"{device} has no room: {wanted_bytes / one:.1f} {unit} wanted, {free}", device
+            f"{device} has no room: {wanted_bytes / unit_bytes:.1f} {unit} wanted, {free}", device
         )
 
 
 def _unit(size_bytes: int) -> tuple[int, str]:
-    """Return the largest unit of which a size has at least one: its bytes and its name."""
+    """Return bytes and name of the largest unit that is not larger than a size."""
     units = {1 << 30: "GiB", 1 << 20: "MiB", 1 << 10: "KiB"}
-    return next(((one, unit) for one, unit in units.items() if size_bytes >= one), (1, "bytes"))
+    return next(
+        ((unit_bytes, unit) for unit_bytes, unit in units.items() if size_bytes >= unit_bytes),
+        (1, "bytes"),
+    )
 
 
 class OutOfRangeError(DnnError, IndexError):
@@ -172,7 +175,7 @@ class CheckpointError(DnnError, ValueError):
 
 
 class CommunicationError(DnnError, RuntimeError):
-    """A rank did not answer in time, or sent what was not expected."""
+    """A rank did not answer in time, or sent an unexpected message."""
 
 
 class PeerError(CommunicationError):
@@ -193,7 +196,7 @@ class PeerError(CommunicationError):
 
 
 class DisagreementError(CommunicationError, ValueError):
-    """Ranks differ in what has to be the same on all of them.
+    """Ranks differ in values that have to be the same on all of them.
 
     Parameters
     ----------
@@ -212,7 +215,7 @@ class DisagreementError(CommunicationError, ValueError):
 
 
 class NonFiniteError(DnnError, ArithmeticError):
-    """NaN or infinity came up where it was to be looked for.
+    """NaN or infinity was found by a check for it.
 
     Parameters
     ----------
@@ -232,7 +235,7 @@ class MissingDependencyError(DnnError, ImportError):
 
 
 def unknown_name(kind: str, name: object, known: Iterable[str]) -> ConfigurationError:
-    """Return the error that a name is unknown, and which one was probably meant.
+    """Return the error for an unknown name; its message suggests the name probably meant.
 
     `kind` is what the name should have named, such as ``"activation"``.
     """
@@ -242,7 +245,7 @@ def unknown_name(kind: str, name: object, known: Iterable[str]) -> Configuration
 
 
 def check_count(name: str, value: object) -> int:
-    """Return an integer of at least 1; `ConfigurationError` names what is something else."""
+    """Return `value` as an int; raise `ConfigurationError` unless it is an integer above 0."""
     if isinstance(value, bool) or not isinstance(value, Integral) or value < 1:
         raise ConfigurationError(f"{name} must be an integer of at least 1, not {value!r}")
     return int(value)
@@ -253,10 +256,10 @@ R = TypeVar("R")
 
 
 def explains_arguments(function: Callable[P, R]) -> Callable[P, R]:
-    """Let a function say of an argument that it does not have which one was probably meant.
+    """Decorate a function so that the error for an unknown argument suggests the one meant.
 
-    It raises `ConfigurationError` where Python raises `TypeError`. A function's ``**options``, if
-    it has such, are not looked into.
+    It raises `ConfigurationError` where Python raises `TypeError`. It is not for a function that
+    takes ``**options``, whose names it would refuse.
     """
     parameters = inspect.signature(function).parameters
     names = [name for name in parameters if name != "self"]
@@ -266,15 +269,15 @@ def explains_arguments(function: Callable[P, R]) -> Callable[P, R]:
     def checked(*args: P.args, **options: P.kwargs) -> R:
         if not known.issuperset(options):
             wrong = next(name for name in options if name not in known)
-            where, there = function.__qualname__, names
+            where, arguments = function.__qualname__, names
             if function.__name__ == "__init__":  # of a base class, perhaps
                 where = type(args[0]).__name__
                 own = inspect.signature(type(args[0])).parameters.values()
-                there = [option.name for option in own if option.kind is not option.VAR_KEYWORD]
-                there += [name for name in names if name not in there]
-            hint = suggestion("argument", wrong, there)
+                arguments = [option.name for option in own if option.kind is not option.VAR_KEYWORD]
+                arguments += [name for name in names if name not in arguments]
+            hint = suggestion("argument", wrong, arguments)
             message = f"{where} has no argument {wrong!r}{hint}"
-            raise ConfigurationError(f"{message} (known: {', '.join(there)})")
+            raise ConfigurationError(f"{message} (known: {', '.join(arguments)})")
         return function(*args, **options)
 
     return checked

@@ -1,4 +1,4 @@
-"""What parameters and tensors start from.
+"""Initializers: functions that make the first values of parameters and tensors.
 
 An initializer is a function ``(generator, shape, dtype) -> array``:
 
@@ -56,7 +56,7 @@ Initializer = Callable[[np.random.Generator, Shape, npt.DTypeLike], Array]
 
 
 def fans(shape: Shape) -> tuple[int, int]:
-    """Return how many inputs a unit has and how many outputs an input reaches.
+    """Return fan-in and fan-out: inputs of each unit, and units that each input reaches.
 
     The last axis counts units and the one before it inputs; axes before these, a convolution's
     window, multiply both.
@@ -68,7 +68,7 @@ def fans(shape: Shape) -> tuple[int, int]:
 
 
 def zeros(generator: np.random.Generator, shape: Shape, dtype: npt.DTypeLike) -> Array:
-    """Return zeros: what biases start from."""
+    """Return zeros, from which biases start."""
     return np.zeros(shape, dtype)
 
 
@@ -78,7 +78,7 @@ def ones(generator: np.random.Generator, shape: Shape, dtype: npt.DTypeLike) -> 
 
 
 def constant(value: float) -> Initializer:
-    """Return an initializer: `value` everywhere.
+    """Return an initializer that fills an array with `value`.
 
     Parameters
     ----------
@@ -96,7 +96,7 @@ def constant(value: float) -> Initializer:
 
 
 def _drawn(draw: Callable[[np.random.Generator, Shape], npt.ArrayLike]) -> Initializer:
-    """Return an initializer that casts what is drawn."""
+    """Return an initializer that casts the values that `draw` returns."""
 
     def fill(generator: np.random.Generator, shape: Shape, dtype: npt.DTypeLike) -> Array:
         return np.asarray(draw(generator, shape)).astype(dtype)
@@ -105,7 +105,7 @@ def _drawn(draw: Callable[[np.random.Generator, Shape], npt.ArrayLike]) -> Initi
 
 
 def uniform(low: float, high: float) -> Initializer:
-    """Return an initializer: drawn uniformly from `low` to `high`.
+    """Return an initializer that draws uniformly from `low` to `high`.
 
     Parameters
     ----------
@@ -127,7 +127,7 @@ def uniform(low: float, high: float) -> Initializer:
 
 
 def normal(mean: float, deviation: float) -> Initializer:
-    """Return an initializer: drawn normally.
+    """Return an initializer that draws from a normal distribution.
 
     Parameters
     ----------
@@ -151,7 +151,7 @@ def normal(mean: float, deviation: float) -> Initializer:
 
 
 def mask(probability: float) -> Initializer:
-    """Return an initializer: 1 with a probability, else 0.
+    """Return an initializer that draws 1 with a probability, else 0.
 
     Parameters
     ----------
@@ -173,12 +173,12 @@ def mask(probability: float) -> Initializer:
 
 
 def diagonal(values: npt.ArrayLike) -> Initializer:
-    """Return an initializer: values on the diagonal of the last two axes, zeros elsewhere.
+    """Return an initializer that puts values on the diagonal of the last two axes, else zeros.
 
     Parameters
     ----------
     values : array_like, shape () or (n,)
-        One for all, or one for each element of the diagonal.
+        One value for the whole diagonal, or one for each of its elements.
 
     Returns
     -------
@@ -253,7 +253,7 @@ INITIALIZERS: dict[str, Initializer] = {
     "zero": zeros,
     "zeros": zeros,
 }
-"""By name; MagmaDNN's names are among them."""
+"""Initializers by name, with the names that MagmaDNN uses."""
 
 
 # As MagmaDNN's programs write them. The last two are called: ``CONSTANT(0.5)``.
@@ -263,7 +263,7 @@ CONSTANT, DIAGONAL = constant, diagonal
 
 
 DRAWING_NOTHING: tuple[Initializer, ...] = (zeros, ones)
-"""What starts every network alike, of whatever shape."""
+"""Initializers that draw no random numbers, so that every network starts with the same values."""
 
 
 def initializer_of(given: str | float | Initializer) -> Initializer:
@@ -281,7 +281,7 @@ def initializer_of(given: str | float | Initializer) -> Initializer:
     Raises
     ------
     ConfigurationError
-        If there is none of that name; it names the one probably meant.
+        If no initializer has that name; the message suggests the name probably meant.
     """
     if callable(given):
         return given

@@ -39,10 +39,10 @@ def layers_from_tables(tables: Sequence[Mapping[str, Any]]) -> list[Layer]:
     ----------
     tables : sequence of mapping
         Each has the key ``type``, one of `layer_kinds`, and the arguments of that layer by their
-        names. What a layer is given as layers, such as a `Residual`, is a list of tables too. Two
-        keys mean layers of their own: ``activation``, of layers with weights, puts an `Activation`
-        behind it, and, where that is a rectifier, lets the weights start from ``"he_uniform"``;
-        ``repeat = 3`` puts both there three times, ``repeat = 0`` not at all.
+        names. Layers inside a layer, such as a `Residual`, are a list of tables too. Two keys add
+        layers: ``activation``, of layers with weights, puts an `Activation` behind the layer, and,
+        where that is a rectifier, lets the weights start from ``"he_uniform"``; ``repeat = 3`` puts
+        both there three times, ``repeat = 0`` not at all.
 
     Returns
     -------
@@ -52,7 +52,7 @@ def layers_from_tables(tables: Sequence[Mapping[str, Any]]) -> list[Layer]:
     Raises
     ------
     ConfigurationError
-        If a kind or an argument is not known, or none that the layer takes.
+        If a kind or an argument is unknown, or its value is not one that the layer takes.
 
     Examples
     --------
@@ -78,17 +78,17 @@ def layer_kinds() -> dict[str, dict[str, inspect.Parameter]]:
 @lru_cache(maxsize=1)
 def _classes() -> dict[str, type[Layer]]:
     public = (getattr(layers, name) for name in layers.__all__)
-    found = [one for one in public if isinstance(one, type) and issubclass(one, Layer)]
+    found = [item for item in public if isinstance(item, type) and issubclass(item, Layer)]
     return {cls.kind(): cls for cls in found if cls.kind() not in ("layer", *_FIRST_LAYERS)}
 
 
 def _arguments(cls: type[Layer]) -> dict[str, inspect.Parameter]:
-    """Return the arguments of a layer, those that it hands on to its base class among them."""
+    """Return the arguments of a layer, with those that it passes on to its base class."""
     arguments: dict[str, inspect.Parameter] = {}
     for base in cls.__mro__:
         own = [] if base is object else list(inspect.signature(base).parameters.values())
         for argument in own:
-            # A first layer is no plain value.
+            # A plain value cannot stand for the network's Input.
             if argument.kind is not argument.VAR_KEYWORD and "Input" not in str(
                 argument.annotation
             ):
@@ -122,18 +122,18 @@ def _layers_of(table: Mapping[str, Any]) -> list[Layer]:
 
 
 def _built(cls: type[Layer], kind: str, table: Mapping[str, Any]) -> list[Layer]:
-    """Return a layer, and its activation if it is given one."""
+    """Return the layer of a table, and its activation behind it if the table has one."""
     known = _arguments(cls)
     given = dict(table)
     for name, value in given.items():
         if name not in known:
             hint = unknown_name("argument", name, {*known, _REPEAT})
             raise ConfigurationError(f"{kind}: {hint}")
-        if text := _mistaken(str(known[name].annotation), value):
+        if text := _expected(str(known[name].annotation), value):
             raise ConfigurationError(f"{kind}: {name} is {text}, not {value!r}")
     after: list[Layer] = []
-    if isinstance(start := given.get("initializer"), str):
-        initializer_of(start)  # which is not known before the network is built otherwise
+    if isinstance(initializer := given.get("initializer"), str):
+        initializer_of(initializer)  # else an unknown name is found when the network is built
     if "initializer" in known and given.get(_ACTIVATION) is not None:
         function = given.pop(_ACTIVATION)
         after.append(Activation(function))
@@ -156,8 +156,8 @@ def _built(cls: type[Layer], kind: str, table: Mapping[str, Any]) -> list[Layer]
     return [layer, *after]
 
 
-def _mistaken(annotation: str, value: Any) -> str:
-    """Return what an argument is, in words, if a value is none; nothing if it may be one."""
+def _expected(annotation: str, value: Any) -> str:
+    """Return the expected type, in words, if a value is of another type; else an empty string."""
     if annotation == "bool" and not isinstance(value, bool):
         return "true or false"
     is_number = isinstance(value, (int, float)) and not isinstance(value, bool)

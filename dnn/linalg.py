@@ -1,7 +1,7 @@
 """Linear algebra and Fourier transforms of tensors: by NumPy on the host, by CuPy on a GPU.
 
-What a tensor is given for is a tensor in memory of the same kind; complex numbers, which tensors do
-not hold, come out as an array of NumPy or CuPy. Arrays are taken too, and give arrays.
+Functions of a tensor return a tensor in memory of the same kind; complex numbers, which tensors do
+not hold, are returned as an array of NumPy or CuPy. Functions of an array return an array.
 """
 
 from __future__ import annotations
@@ -75,7 +75,7 @@ def svd(x: Tensor, full_matrices: bool = True) -> tuple[Tensor, Tensor, Tensor]:
 
 
 def eigh(x: Tensor) -> tuple[Tensor, Tensor]:
-    """Return the eigenvalues and eigenvectors of symmetric matrices; the lower half is read.
+    """Return eigenvalues and eigenvectors of symmetric matrices; the lower triangle is read.
 
     Parameters
     ----------
@@ -87,7 +87,7 @@ def eigh(x: Tensor) -> tuple[Tensor, Tensor]:
     values : Tensor, shape (..., n)
         In ascending order.
     vectors : Tensor, shape (..., n, n)
-        One in each column.
+        An eigenvector in each column.
 
     Raises
     ------
@@ -99,7 +99,7 @@ def eigh(x: Tensor) -> tuple[Tensor, Tensor]:
 
 
 def eigvalsh(x: Tensor) -> Tensor:
-    """Return the eigenvalues of symmetric matrices, in ascending order; the lower half is read.
+    """Return the eigenvalues of symmetric matrices in ascending order, from the lower triangle.
 
     Parameters
     ----------
@@ -119,7 +119,7 @@ def eigvalsh(x: Tensor) -> Tensor:
 
 
 def eigvals(x: Tensor) -> Tensor | Array:
-    """Return the eigenvalues of any square matrices, in no order.
+    """Return the eigenvalues of any square matrices, in no particular order.
 
     Parameters
     ----------
@@ -204,7 +204,7 @@ def _computed(
     axes: int,
     square: bool = False,
 ) -> Any:
-    """Call a function of NumPy or CuPy, with the library and an array of at least so many axes."""
+    """Call `function` with NumPy or CuPy and the array of `x`, which needs at least `axes` axes."""
     array = x._array() if isinstance(x, Tensor) else x if is_foreign(x) else np.asarray(x)
     shape = tuple(array.shape)
     if len(shape) < axes or (square and shape[-1] != shape[-2]):

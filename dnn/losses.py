@@ -1,4 +1,4 @@
-"""Losses: what a network's outputs are compared with, and how."""
+"""Losses: functions of a network's outputs and targets, to be minimised by training."""
 
 from __future__ import annotations
 
@@ -32,13 +32,13 @@ __all__ = [
 
 
 class Loss:
-    """The mean over a batch of what each sample costs.
+    """Base class of losses: the mean over a batch of the loss of each sample.
 
     Attributes
     ----------
     classifies : bool
-        The targets are labels, and the class of the largest output is the prediction; of a single
-        output, whether it is above 0.
+        The targets are labels, and the class of the largest output is the prediction; with a single
+        output, class 1 if it is above 0.
     contains : frozenset of str
         Operations that are part of the loss, so that a network must not end in one of them.
     hyperparameters : mapping of str to (float or tuple of K float)
@@ -56,8 +56,8 @@ class Loss:
     def __add__(self, penalty: Penalty) -> Loss:
         """Return a loss with one penalty more, ``L(y, y') + lambda Omega(w)``.
 
-        It is part of what is trained and of `History.loss`. `evaluate` and the validation report
-        how good outputs are, without it.
+        Training minimises the penalty too, and `History.loss` includes it. `evaluate` and the
+        validation report the loss without it.
         """
         from dnn.penalties import Penalty
 
@@ -77,9 +77,10 @@ class Loss:
         ----------
         value : Node, shape ()
         parameters : sequence of Node
-            All of the network.
+            All of the network, unless `part` is set.
         part : bool
-            Whether they are a part of it, which some penalties may not be on.
+            Whether `parameters` are only some of the network's. Then a penalty that is on none of
+            them is left out.
 
         Returns
         -------
@@ -98,7 +99,7 @@ class Loss:
         return value
 
     def scalar(self, name: str, dtype: np.dtype[Any]) -> Node:
-        """Return one of the hyperparameters as a node, for `value`.
+        """Return a hyperparameter as a node, for use in `value`.
 
         Parameters
         ----------
@@ -115,7 +116,7 @@ class Loss:
         return variable((), dtype, f"loss.{name}", value=alone)
 
     def is_like(self, other: Loss) -> bool:
-        """Say whether both compute the same, but for the values of hyperparameters.
+        """Say whether another loss is the same but for the values of hyperparameters.
 
         Parameters
         ----------
@@ -131,7 +132,7 @@ class Loss:
         return type(self) is type(other) and mine == theirs
 
     def class_count(self, outputs: Shape) -> int:
-        """Return how many classes a network tells apart.
+        """Return the number of classes that a network predicts.
 
         Parameters
         ----------
@@ -163,14 +164,14 @@ class Loss:
         return outputs
 
     def check(self, y: npt.ArrayLike, samples: int, outputs: Shape, dtype: np.dtype[Any]) -> Array:
-        """Return targets as the array that `target` takes its rows from.
+        """Return checked targets as an array whose rows fill the placeholder of `target`.
 
         Parameters
         ----------
         y : array_like
             As the user gave them.
         samples : int
-            How many there must be.
+            Number of targets that there must be.
         outputs : tuple of int
             Shape of the network's output for one sample.
         dtype : numpy.dtype
@@ -183,7 +184,7 @@ class Loss:
         Raises
         ------
         ShapeError, DataError
-            If they are not targets of such a network.
+            If `y` is not of targets for such a network.
         """
         raise NotImplementedError
 
@@ -198,7 +199,7 @@ class Loss:
         Returns
         -------
         Node
-            Of as many rows as the batch, and of the type of what `check` returns.
+            Of as many rows as the batch, and of the dtype of the array that `check` returns.
         """
         raise NotImplementedError
 
@@ -222,8 +223,8 @@ class Loss:
     def measured(self, outputs: Node, target: Node) -> Node:
         """Return the loss of a batch as `evaluate` and the validation report it.
 
-        It leaves out what is there for the sake of training alone, such as smoothed labels, so that
-        networks trained in different ways can be compared. If not overridden, it is `value`.
+        It leaves out what serves training alone, such as smoothed labels, so that networks trained
+        in different ways can be compared. If not overridden, it is `value`.
 
         Parameters
         ----------
@@ -257,7 +258,7 @@ class Loss:
         raise ConfigurationError(f"{type(self).__name__} takes no weights of samples or classes")
 
     def probabilities(self, outputs: Node) -> Node:
-        """Return what the outputs say about each class.
+        """Return the probability of each class.
 
         Parameters
         ----------
@@ -281,8 +282,8 @@ class SoftmaxCrossEntropy(Loss):
     Parameters
     ----------
     class_weight : sequence of float, optional
-        What the loss of a sample is multiplied by, for each class; 1 for all if left out. The mean
-        divides by the number of samples, so weights should have mean 1 over them.
+        Factor of the losses of samples of each class; 1 for all if left out. The mean divides by
+        the number of samples, so weights should have mean 1 over them.
     label_smoothing : float, or K of them, in 0 .. 1
         The label stands for ``1 - label_smoothing`` of its class, and all classes share the rest
         [1]_: the loss of a sample is ``-sum(t log softmax(outputs))`` with ``t = label_smoothing /
@@ -319,11 +320,11 @@ class SoftmaxCrossEntropy(Loss):
                     raise ConfigurationError(f"SoftmaxCrossEntropy: {message}")
 
     def class_count(self, outputs: Shape) -> int:
-        """Return one for each output."""
+        """Return the number of outputs: each stands for a class."""
         return outputs[0]
 
     def predicted(self, outputs: Array) -> Array:
-        """Return where the largest output stands."""
+        """Return the index of the largest output of each sample."""
         labels: Array = outputs.argmax(axis=-1)
         return labels
 
@@ -352,7 +353,7 @@ class SoftmaxCrossEntropy(Loss):
         return operations.softmax_cross_entropy(outputs, one_hot)
 
     def measured(self, outputs: Node, target: Node) -> Node:
-        """Return the mean cross entropy with the labels as they are."""
+        """Return the mean cross entropy without label smoothing."""
         plain = (
             SoftmaxCrossEntropy(self.class_weight)
             if "label_smoothing" in self.hyperparameters
@@ -365,10 +366,10 @@ class SoftmaxCrossEntropy(Loss):
         return self._weighted(outputs, target, weight)
 
     def _weighted(self, outputs: Node, target: Node, weight: Node | None = None) -> Node:
-        # Not the operation of the plain mean: its rows of targets would have to sum to 1.
+        # Not `operations.softmax_cross_entropy`, whose rows of targets have to sum to 1.
         one_hot = operations.one_hot(target, outputs.shape[-1], outputs.dtype)
         logarithms = operations.log_softmax(outputs)
-        # Chosen and not multiplied: the logarithm of another class may be -inf.
+        # Selected and not multiplied: another class's logarithm may be -inf, times 0 that is NaN.
         chosen = operations.where(operations.greater(one_hot, 0.0), logarithms, 0.0)
         each = operations.sum(chosen, -1)
         of_class = None if self.class_weight is None else self._of_class(outputs, target)
@@ -394,7 +395,7 @@ class SoftmaxCrossEntropy(Loss):
         return operations.take_rows(constant(np.array(weights), outputs.dtype), target)
 
     def probabilities(self, outputs: Node) -> Node:
-        """Return the softmax."""
+        """Return the softmax of the outputs."""
         return operations.softmax(outputs)
 
 
@@ -423,7 +424,7 @@ class BinaryCrossEntropy(Loss):
         self.hyperparameters = _smoothing(type(self).__name__, label_smoothing)
 
     def class_count(self, outputs: Shape) -> int:
-        """Return 2."""
+        """Return 2: the single output tells class 1 from class 0."""
         return 2
 
     def predicted(self, outputs: Array) -> Array:
@@ -449,7 +450,7 @@ class BinaryCrossEntropy(Loss):
         return operations.mean(self._each(outputs, target))
 
     def measured(self, outputs: Node, target: Node) -> Node:
-        """Return the mean cross entropy with the labels as they are."""
+        """Return the mean cross entropy without label smoothing."""
         plain = BinaryCrossEntropy() if "label_smoothing" in self.hyperparameters else self
         return plain.value(outputs, target)
 
@@ -474,11 +475,11 @@ class MeanSquaredError(Loss):
     """``mean((outputs - targets)^2)``, over samples and outputs."""
 
     def check(self, y: npt.ArrayLike, samples: int, outputs: Shape, dtype: np.dtype[Any]) -> Array:
-        """Return targets, checked for shape and for numbers; (samples,) fits one output."""
+        """Return targets, checked for shape and finite numbers; (samples,) fits one output."""
         targets = array_of("targets", y)
         if targets.dtype.kind not in "fiub":
             raise DataError(f"targets must be numbers, not {targets.dtype}")
-        with np.errstate(over="ignore"):  # what becomes infinite is named below
+        with np.errstate(over="ignore"):  # the check for infinity below reports it
             targets = targets.astype(dtype, order="C", copy=False)
         if targets.shape == (samples,) and outputs == (1,):
             targets = targets.reshape(samples, 1)
@@ -495,17 +496,17 @@ class MeanSquaredError(Loss):
         return placeholder(outputs.shape, outputs.dtype, "targets")
 
     def value(self, outputs: Node, target: Node) -> Node:
-        """Return the mean square."""
+        """Return the mean squared error."""
         return operations.mean(operations.square(outputs - target))
 
     def weighted_value(self, outputs: Node, target: Node, weight: Node) -> Node:
-        """Return the weighted mean square."""
+        """Return the weighted mean squared error."""
         column = operations.reshape(weight, (weight.shape[0], *(1 for _ in outputs.shape[1:])))
         return operations.mean(operations.square(outputs - target) * column)
 
 
 def _smoothing(kind: str, given: float | Sequence[float]) -> dict[str, float | tuple[float, ...]]:
-    """Return the hyperparameter of smoothed labels; none where all labels stay as they are."""
+    """Return the hyperparameter ``label_smoothing``, or no hyperparameter if it is 0."""
     value = checked_numbers(f"{kind}: label_smoothing", given, 1.0)
     return {"label_smoothing": value} if np.any(value) else {}
 
@@ -543,7 +544,7 @@ def loss_of(given: str | Loss) -> Loss:
     Raises
     ------
     ConfigurationError
-        If there is none of that name; it names the one probably meant.
+        If no loss has that name; the message suggests the name probably meant.
     """
     if isinstance(given, Loss):
         return given

@@ -9,7 +9,7 @@ CUDA_      one piece that CUDA moves     the host waits for the device before it
 MANAGED    page by page                  reads
 ========== ============================= ==========================================
 
-Without a GPU, MANAGED memory is host memory, and the two kinds that need one say what is missing.
+Without a GPU, MANAGED memory is host memory, and DEVICE and CUDA_MANAGED raise `DeviceError`.
 """
 
 from __future__ import annotations
@@ -52,7 +52,7 @@ class MemoryKind(enum.Enum):
 
 
 def default_kind(device: Device) -> MemoryKind:
-    """Return the kind of memory that a device computes on."""
+    """Return the kind of memory that a device computes on: HOST or DEVICE."""
     return MemoryKind.HOST if device.kind == "cpu" else MemoryKind.DEVICE
 
 
@@ -78,8 +78,8 @@ def _device_of(kind: MemoryKind, device: str | Device | CudaMemory | None) -> Cu
 
 
 def _may_have_gpu() -> bool:
-    """Return whether to look for a GPU, which takes a second: CuPy is imported for it."""
-    drivers = (Path("/proc/driver/nvidia"), Path("/dev/dxg"))  # of Linux, and of Linux in Windows
+    """Say whether there may be a GPU, without the second that it takes to import CuPy."""
+    drivers = (Path("/proc/driver/nvidia"), Path("/dev/dxg"))  # on Linux, and on Linux in Windows
     return "cupy" in sys.modules or any(path.exists() for path in drivers)
 
 
@@ -165,7 +165,7 @@ class MemoryManager:
         device : str or Device, optional
             Where it lies; on the host if left out.
         managed : bool
-            The other side may be read too, and gets a copy then.
+            Whether the other side may be read too; it is copied there when it is.
 
         Returns
         -------
@@ -194,7 +194,7 @@ class MemoryManager:
 
     @property
     def size_bytes(self) -> int:
-        """Of one copy."""
+        """Size in bytes of the elements, on one side."""
         return self.size * self.dtype.itemsize
 
     def __repr__(self) -> str:
@@ -320,7 +320,7 @@ class MemoryManager:
         if self.device is None:
             raise DeviceError(f"{self.kind.name} memory of the host cannot be read on a device")
         if self._ticket is not None:
-            # The ticket stays: a host that writes next must not outrun a copy that reads it.
+            # The ticket stays: before the host writes, it has to wait for a copy that reads there.
             self.device.finish_on_device(self._ticket)
         array = self._device_side()
         if self._device_stale and update:
@@ -364,7 +364,7 @@ class MemoryManager:
     # Prefetching.
 
     def prefetch(self, side: str) -> None:
-        """Begin to bring one side up to date, and return at once.
+        """Start to bring one side up to date, and return without waiting.
 
         Parameters
         ----------
@@ -374,12 +374,12 @@ class MemoryManager:
         Raises
         ------
         ConfigurationError
-            If it is neither.
+            If `side` is neither.
 
         Notes
         -----
-        The next read of that side waits for what is still under way. Where there is only one
-        side there is nothing to do, so that a program works on a machine without a GPU.
+        The next read of that side waits for the copy. Where there is only one side there is
+        nothing to do, so that a program works on a machine without a GPU.
         """
         if side not in ("host", "device"):
             raise unknown_name("side", side, ["host", "device"])
@@ -407,14 +407,14 @@ class MemoryManager:
         begin : int
             The first element of `source` to copy.
         size : int, optional
-            How many; from `begin` to the end of `source` if left out.
+            Number of elements; all from `begin` to the end of `source` if left out.
 
         Raises
         ------
         DtypeError
             If the types of elements differ.
         ShapeError
-            If the elements are not all there in `source`, or don't fit in here.
+            If `source` has fewer elements, or they do not fit in here.
 
         Notes
         -----
@@ -449,7 +449,7 @@ class MemoryManager:
             host[:count] = source.read_host()[part]
 
     def _current_on_device(self) -> bool:
-        """Whether reading on the device needs no copy and reading on the host might."""
+        """Say whether reading on the device needs no copy, where reading on the host may."""
         if self.kind is MemoryKind.MANAGED:
             return self._host_stale
         return self.kind in (MemoryKind.DEVICE, MemoryKind.CUDA_MANAGED)
@@ -460,20 +460,20 @@ class MemoryManager:
 
 @dataclass
 class Usage:
-    """Memory of one kind: what is taken now, and the most that ever was."""
+    """Bytes of one kind of memory: allocated now, and the largest number so far."""
 
     size_bytes: int = 0
     peak_bytes: int = 0
 
     def add(self, size_bytes: int) -> None:
-        """Record that so much was taken; negative, that it was given back."""
+        """Record an allocation of `size_bytes`; a negative number records a release."""
         self.size_bytes += size_bytes
         self.peak_bytes = max(self.peak_bytes, self.size_bytes)
 
 
 @dataclass
 class Allocations:
-    """What memory managers hold, in unified memory and on each side, and copies between the sides.
+    """Memory that managers hold, on each side and unified, and copies between the sides.
 
     Unified memory is CUDA's own managed memory.
     """
@@ -493,7 +493,7 @@ _lock = threading.RLock()
 
 
 def _count_memory(kind: str, size_bytes: int) -> None:
-    """Count memory of a kind, ``"host"``, ``"device"`` or ``"unified"``; negative: given back."""
+    """Count memory of kind ``"host"``, ``"device"`` or ``"unified"``; negative if released."""
     with _lock:
         getattr(_allocations, kind).add(size_bytes)
 
@@ -506,6 +506,6 @@ def _count_copy(direction: str, size_bytes: int) -> None:
 
 
 def allocation_statistics() -> Allocations:
-    """Return what memory managers of this process hold now and have moved so far, as a copy."""
+    """Return the memory that managers of this process hold now, and their copies so far."""
     with _lock:
         return deepcopy(_allocations)

@@ -1,4 +1,4 @@
-"""How good a classifier is."""
+"""Metrics of classifiers, accuracy and Matthews correlation, and which values are better."""
 
 from __future__ import annotations
 
@@ -12,19 +12,19 @@ from dnn.errors import unknown_name
 __all__ = ["MORE_IS_BETTER", "is_better", "more_is_better", "of_predictions", "of_sums"]
 
 MORE_IS_BETTER = {"loss": False, "accuracy": True, "mcc": True}
-"""The metrics of a network, and whether more of one is better."""
+"""Metrics of a network by name, and whether a larger value is better."""
 MORE_IS_BETTER |= {f"validation_{name}": more for name, more in MORE_IS_BETTER.items()}
 
 
 def more_is_better(name: str) -> bool:
-    """Return whether more of a metric is better; an unknown name is a `ConfigurationError`."""
+    """Say whether a larger value of a metric is better; `ConfigurationError` if it is unknown."""
     if name not in MORE_IS_BETTER:
         raise unknown_name("value to watch", name, MORE_IS_BETTER)
     return MORE_IS_BETTER[name]
 
 
 def is_better(name: str, value: float, than: float | None, by: float = 0.0) -> bool:
-    """Return whether a value of a metric is better than another, by at least so much.
+    """Say whether a value of a metric is better than another by more than `by`.
 
     NaN is never better, and any number is better than None.
     """
@@ -36,7 +36,7 @@ def is_better(name: str, value: float, than: float | None, by: float = 0.0) -> b
 
 
 def of_predictions(y: Array, predicted: Array) -> list[dict[str, float]]:
-    """Return ``"accuracy"`` and ``"mcc"`` of each of K classifiers.
+    """Return ``"accuracy"`` and ``"mcc"`` of each of K classifiers, from labels and predictions.
 
     Parameters
     ----------
@@ -62,13 +62,13 @@ def of_predictions(y: Array, predicted: Array) -> list[dict[str, float]]:
     # All at once: a classifier's pairs of classes are counted in a range of their own.
     pairs += np.arange(0, models * classes**2, classes**2)[:, None]
     counts = np.bincount(pairs.reshape(-1), minlength=models * classes**2)
-    counts = counts.reshape(models, classes, classes)  # rows: the class, columns: the predicted one
+    counts = counts.reshape(models, classes, classes)  # rows: class, columns: prediction
     right = np.trace(counts, axis1=1, axis2=2)
     return of_sums(right, counts.sum(axis=2), counts.sum(axis=1))
 
 
 def of_sums(right: Array, of_class: Array, of_guess: Array) -> list[dict[str, float]]:
-    """Return the same from counts.
+    """Return ``"accuracy"`` and ``"mcc"`` of each of K classifiers, from counts of samples.
 
     Parameters
     ----------

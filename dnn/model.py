@@ -43,14 +43,14 @@ __all__ = ["History", "NeuralNetwork", "TrainingParameters"]
 
 @dataclass(frozen=True)
 class TrainingParameters:
-    """How to train a network, in one object, as MagmaDNN has it.
+    """Learning rate, batch size, epochs and weight decay in one object, as in MagmaDNN.
 
     Parameters
     ----------
     learning_rate : float, positive, optional
         The optimizer's own if left out.
     batch_size, epochs : int, at least 1
-        What `NeuralNetwork.fit` takes where it is told nothing else.
+        Defaults of the arguments of `NeuralNetwork.fit`.
     decay : float, not negative
         The optimizer's ``weight_decay``.
 
@@ -71,7 +71,7 @@ class TrainingParameters:
         self.optimizer("sgd")  # it checks the rest
 
     def optimizer(self, given: str | Optimizer) -> Optimizer:
-        """Return an optimizer of a name with this learning rate and decay.
+        """Return the optimizer of a name, with this learning rate and decay.
 
         Parameters
         ----------
@@ -84,7 +84,7 @@ class TrainingParameters:
         Raises
         ------
         ConfigurationError
-            If there is none of that name, or it is an object, which has a learning rate and a
+            If no optimizer has that name, or `given` is an object, which has a learning rate and a
             decay of its own, and they are stated here too.
         """
         stated = {"learning_rate": self.learning_rate, "weight_decay": self.decay or None}
@@ -96,7 +96,7 @@ class TrainingParameters:
 
 
 class NeuralNetwork(Networks):
-    """Layers with a loss and an optimizer.
+    """A network: layers with a loss and an optimizer, to be trained and to predict.
 
     Parameters
     ----------
@@ -107,7 +107,7 @@ class NeuralNetwork(Networks):
     optimizer : str or Optimizer
         A name, such as ``"adam"``, stands for its default settings.
     seed : int, not negative
-        Of the first parameters and of the order of samples. On one machine type and number of
+        Seed of the first parameters and of the order of samples. On one machine type and number of
         threads, the same seed gives the same bits.
     dtype : "float32", "float64", "tf32", "float16" or "bfloat16"
         With the last three, matrix products round their operands and sum up in float32, and
@@ -119,17 +119,18 @@ class NeuralNetwork(Networks):
         Look at every value of every training step, and raise `NonFiniteError`, which names the
         first node that was NaN or infinite. Slow: for finding out why a network diverges.
     recompute : bool
-        Of results that are computed element by element, and read again by the backward half of a
-        training step, keep none that can be computed once more: less memory for a little more
-        time, and the same bits.
+        Compute results of elementwise operations again for the backward half of a training step,
+        where that is possible, instead of keeping them: less memory for a little more time, and
+        the same bits.
     routines : RoutineTable, optional
-        Which of several routines computes what, measured on this machine; they differ in rounding.
+        Which of several routines computes each operation, as measured on this machine; routines
+        differ in rounding.
     params : TrainingParameters, optional
         Learning rate and decay of an optimizer that is given by name, and what `fit` takes for
         `epochs` and `batch_size`.
     parallel : Scheme, optional
-        How several ranks train this network together, such as a `DataParallel`: each makes it
-        alike, and calls the same methods with the same arguments. A copy is of one process.
+        How several ranks train this network together, such as a `DataParallel`: each rank makes the
+        same network, and calls the same methods with the same arguments. A copy is of one process.
 
     Raises
     ------
@@ -181,12 +182,12 @@ class NeuralNetwork(Networks):
 
     @property
     def seed(self) -> int:
-        """Of the first parameters and of the order of samples."""
+        """Seed of the first parameters and of the order of samples."""
         return self._seeds[0]
 
     @property
     def history(self) -> History:
-        """What happened in all calls of `fit` so far."""
+        """History of all calls of `fit` so far."""
         return self._histories[0]
 
     @explains_arguments
@@ -206,7 +207,7 @@ class NeuralNetwork(Networks):
         metrics: dict[str, float] | None = None,
         accumulate: int = 1,
     ) -> History:
-        """Train from the present parameters on.
+        """Train the network further, from its present parameters on.
 
         Parameters
         ----------
@@ -219,16 +220,16 @@ class NeuralNetwork(Networks):
             0 and below 1, that is taken out of training for it: the same rows in every call, and
             of each class its share.
         epochs, batch_size : int, at least 1, optional
-            If left out, as `params` say, which are 1 and 32 without. The last batch of an epoch
-            holds what remains. The size may be a function of the number of epochs done so far, such
+            If left out, those of `params`, or else 1 and 32. The last batch of an epoch holds the
+            remaining samples. The size may be a function of the number of epochs done so far, such
             as a `GrowingBatch`.
         callbacks : sequence of Callback
             Called after each epoch in this order; any of them may end the training.
         class_weight : mapping of class to float, or "balanced", optional
-            What the losses of a class are multiplied by; see `dnn.class_weights`.
+            Factor of the losses of samples of each class; see `dnn.class_weights`.
         sample_weight : array_like, shape (n,), optional
-            What the loss of each sample is multiplied by. Batches are averaged over their number
-            of samples, whatever these weigh.
+            Factor of the loss of each sample. Batches are averaged over their number of samples,
+            not over the sum of weights.
         progress : bool, optional
             Show a progress bar; by default at a terminal only.
         resident : bool, optional
@@ -254,7 +255,7 @@ class NeuralNetwork(Networks):
         ShapeError, LabelError, DataError
             If the data do not fit the network, or contain NaN or infinity.
         ConfigurationError
-            If an option is out of its range, or a callback watches a value that there is not.
+            If an option is out of its range, or a callback watches a value that does not exist.
 
         Notes
         -----
@@ -278,7 +279,7 @@ class NeuralNetwork(Networks):
         with ExitStack() as stack:
             stack.enter_context(self._scheme.training())
             pauses = None
-            # Imported here: most of a sweep's networks are trained without anybody watching.
+            # Imported here: most networks of a sweep are trained without callbacks.
             if callbacks:
                 from dnn.callbacks import pauses_of
 
@@ -294,7 +295,7 @@ class NeuralNetwork(Networks):
                 pauses=pauses,
             )
             (history,) = fit.histories
-            stack.callback(setattr, self, "_last", None)  # which would hold the data
+            stack.callback(setattr, self, "_last", None)  # it would keep the data in memory
             watch = None
             if callbacks or progress is not False:
                 from dnn.callbacks import watching
@@ -323,13 +324,13 @@ class NeuralNetwork(Networks):
         Parameters
         ----------
         into : dict of str to array, optional
-            An earlier one of this network, whose arrays are used again.
+            An earlier snapshot of this network, whose arrays are overwritten.
 
         Returns
         -------
         dict of str to array
             ``parameter/NAME``, ``state/NAME``, and ``optimizer/average/NAME`` where there are
-            averages; where the network lies.
+            averages; on the device of the network.
         """
         arrays = self._weights
         if into is None:
@@ -339,7 +340,7 @@ class NeuralNetwork(Networks):
         return into
 
     def restore(self, snapshot: Snapshot) -> None:
-        """Take parameters and running statistics back.
+        """Set parameters and running statistics to those of a snapshot.
 
         Parameters
         ----------
@@ -361,13 +362,13 @@ class NeuralNetwork(Networks):
         Returns
         -------
         dict of str to array
-            ``parameter/NAME``, ``state/NAME``, and ``optimizer/BUFFER/NAME`` for what the
-            optimizer remembers of a parameter. They are the network's own, on its device.
+            ``parameter/NAME``, ``state/NAME``, and ``optimizer/BUFFER/NAME`` for the optimizer's
+            state of a parameter. They are the network's own arrays, on its device.
         """
         return trained_arrays(self._network, self._update)
 
     def gathered(self) -> NeuralNetwork:
-        """Return a copy that is of one process, with all parameters.
+        """Return a copy of the whole network that belongs to one process.
 
         Returns
         -------
@@ -380,19 +381,19 @@ class NeuralNetwork(Networks):
         kept = {name: x for name, x in state.arrays.items() if name.startswith("hyperparameter/")}
         whole = NeuralNetwork.__new__(NeuralNetwork)
         layers = self._network.whole_layers
-        whole.__setstate__(self._about(layers, State(kept | arrays, state.steps)))
+        whole.__setstate__(self._copied_state(layers, State(kept | arrays, state.steps)))
         return whole
 
-    def _check_whole(self, what: str) -> None:
-        """Refuse what takes all parameters where this rank has some of them."""
+    def _check_whole(self, method: str) -> None:
+        """Raise `ConfigurationError` if this rank has a part of the network, for `method`."""
         if self._network.is_part:
             message = "this rank has a part of the network alone"
             raise ConfigurationError(
-                f"{what}: {message}: call gathered() on all ranks, which returns the whole"
+                f"{method}: {message}: call gathered() on all ranks, which returns the whole"
             )
 
     def __getstate__(self) -> dict[str, Any]:
-        """Return what a copy is made from: plans, with their arrays, are compiled anew."""
+        """Return what a copy is made from, without plans, which a copy compiles anew."""
         self._check_whole("copy")
         if self._scheme.cuts_state:
             message = "copy: this rank has a part of the optimizer's state alone"
@@ -400,9 +401,9 @@ class NeuralNetwork(Networks):
                 f"{message}: call gathered() on all ranks, which returns the whole"
             )
         (state,) = states_of(self._network, self._update)
-        return self._about(self._network.layers, state)
+        return self._copied_state(self._network.layers, state)
 
-    def _about(self, layers: Sequence[Layer], state: State) -> dict[str, Any]:
+    def _copied_state(self, layers: Sequence[Layer], state: State) -> dict[str, Any]:
         params = replace(self._params, learning_rate=None, decay=0.0)  # the optimizer has them
         return {
             "layers": layers,
@@ -424,16 +425,16 @@ class NeuralNetwork(Networks):
     def resume(
         self, seed: int, steps: int, history: History, progress: EpochProgress | None = None
     ) -> None:
-        """Take over the seed and the past of a checkpoint.
+        """Take over seed, number of steps and history of a checkpoint.
 
         Parameters
         ----------
         seed : int
         steps : int
-            Done so far.
+            Number of steps done so far.
         history : History
         progress : EpochProgress, optional
-            Of the epoch under way, if it was written within one.
+            Of the epoch that has begun, if the checkpoint was written within an epoch.
         """
         self._seeds = [seed]
         self._update.steps_done = steps
@@ -452,7 +453,7 @@ class NeuralNetwork(Networks):
         save_checkpoint(self, path)
 
     def load(self, path: str | PathLike[str]) -> None:
-        """Go on from a checkpoint, as `dnn.load_checkpoint` does.
+        """Read a checkpoint to go on from, as `dnn.load_checkpoint` does.
 
         Parameters
         ----------
@@ -479,15 +480,15 @@ class NeuralNetwork(Networks):
         return state_dict(self)
 
     def load_state_dict(self, state: Mapping[str, Any], *, in_order: bool = False) -> None:
-        """Take parameters and running statistics from PyTorch.
+        """Set parameters and running statistics from a `state_dict` of PyTorch.
 
         Parameters
         ----------
         state : mapping of str to array or tensor of the host
             Of the names and shapes of `state_dict`.
         in_order : bool
-            Names are of another module: take arrays in the order in which `state` has them, as
-            ``module.state_dict()`` does.
+            Ignore names, such as those of another module: take arrays in the order of `state`,
+            which is that of ``module.state_dict()``.
 
         Raises
         ------
@@ -536,7 +537,7 @@ class NeuralNetwork(Networks):
         ----------
         path : path
         loss, optimizer, **options
-            As for a network of layers; a model does not say them.
+            As for a network of layers; an ONNX model does not have them.
 
         Returns
         -------
@@ -578,14 +579,14 @@ class NeuralNetwork(Networks):
     def load_safetensors(
         self, path: str | PathLike[str], *, names: Mapping[str, str] | None = None
     ) -> None:
-        """Take parameters and running statistics from a safetensors file of PyTorch's.
+        """Set parameters and running statistics from a safetensors file of PyTorch.
 
         Parameters
         ----------
         path : path
         names : mapping of str to str, optional
-            What arrays of the file are called in `state_dict`, where that is something else: whole
-            names, or what they begin with up to a dot, as in ``{"fc1": "0", "fc2": "2"}``.
+            From names in the file to names in `state_dict`, where they differ: whole names, or
+            their beginnings up to a dot, as in ``{"fc1": "0", "fc2": "2"}``.
 
         Raises
         ------
@@ -597,7 +598,7 @@ class NeuralNetwork(Networks):
 
         load_safetensors(self, path, names=names)
 
-    if not TYPE_CHECKING:  # whose readers know all attributes
+    if not TYPE_CHECKING:  # type checkers are to report unknown attributes
 
         def __getattr__(self, name: str) -> Any:
             hint = suggestion("attribute of a model", name)
@@ -629,7 +630,7 @@ class NeuralNetwork(Networks):
         Raises
         ------
         ConfigurationError
-            If the loss is no classification's.
+            If the loss does not classify.
         ShapeError, DataError
             As for `predict`.
         """
@@ -640,7 +641,7 @@ class NeuralNetwork(Networks):
     def evaluate(
         self, x: npt.ArrayLike | DeviceData, y: npt.ArrayLike | None = None
     ) -> dict[str, float]:
-        """Measure the network on samples.
+        """Return the loss and the metrics of the network on samples.
 
         Parameters
         ----------
@@ -663,9 +664,9 @@ class NeuralNetwork(Networks):
         return result
 
     def summary(self) -> str:
-        """Return a table of layers, their output shapes, and what they hold and compute.
+        """Return a table of layers: output shapes, parameters and multiply-adds.
 
-        `dnn.summary` returns the same for layers of which no network was made.
+        `dnn.summary` returns the same table for layers without a network.
 
         Returns
         -------

@@ -1,4 +1,4 @@
-"""What other libraries call things: from their names to ours, for messages.
+"""Names of other libraries and the names that stand for them here, for error messages.
 
 Nothing is accepted under two names. For a name of Keras, PyTorch or scikit-learn the
 message gives ours, or what to do instead.
@@ -179,11 +179,11 @@ ELSEWHERE: dict[str, dict[str, str]] = {
         "train_test_split": "train_validation_split",
     },
 }
-"""For each kind of name, other libraries' names and what stands for them here."""
+"""For each kind of name: from the names of other libraries to the names or advice to give."""
 
 
 def suggestion(kind: str, name: object, known: Iterable[str] = ()) -> str:
-    """Return which of the `known` names was probably meant, as the end of a message, or nothing.
+    """Return the end of a message that suggests the name probably meant; empty if there is none.
 
     `kind` is a key of `ELSEWHERE`, such as ``"loss"``.
     """

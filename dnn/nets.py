@@ -1,8 +1,8 @@
 """Networks by name: functions that return a list of layers.
 
-Networks of images are those of ImageNet. Images below 64 x 64, such as those of MNIST and CIFAR,
-get another beginning, which keeps their few pixels, and of VGG and AlexNet another end; each says
-which.
+Networks of images are those of ImageNet. For images below 64 x 64, such as those of MNIST and
+CIFAR, they have other first layers, which keep the few pixels, and VGG and AlexNet other last
+layers; each function documents them.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ Image = tuple[int, int, int]
 
 
 def _input(inputs: Image) -> Input:
-    """Return the layer for images, whose three numbers are checked here."""
+    """Return the `Input` for images; `ConfigurationError` if `inputs` are not three integers."""
     try:
         channels, height, width = inputs
         return Input(operator.index(channels), operator.index(height), operator.index(width))
@@ -89,7 +89,7 @@ def mlp(
 
 @explains_arguments
 def lenet5(inputs: Image = (1, 28, 28), outputs: int = 10) -> list[Layer]:
-    """Return the layers of LeNet-5, with rectifiers and maxima as it is mostly trained today.
+    """Return the layers of LeNet-5, with ReLU and max pooling as it is mostly trained today.
 
     Parameters
     ----------
@@ -128,8 +128,8 @@ def alexnet(inputs: Image = (3, 32, 32), outputs: int = 10) -> list[Layer]:
     Parameters
     ----------
     inputs : (channels, height, width)
-        Those below 64 x 64 begin with a window of 5 in steps of 1; others, of at least 63 x 63,
-        with one of 11 in steps of 4. ImageNet's are 224 x 224.
+        Images below 64 x 64 begin with a window of 5 in steps of 1; larger images, of at least
+        63 x 63, with a window of 11 in steps of 4. ImageNet's are 224 x 224.
     outputs : int
         Classes.
 
@@ -176,7 +176,7 @@ def _halving(is_small: bool) -> MaxPool2D:
 
 
 VGG16 = ((64, 2), (128, 2), (256, 3), (512, 3), (512, 3))
-"""Filters of a convolution, and how many stand before each pooling."""
+"""Number of filters, and number of convolutions before a pooling, of each block of VGG-16."""
 
 
 @explains_arguments
@@ -188,11 +188,11 @@ def vgg16(
     Parameters
     ----------
     inputs : (channels, height, width)
-        Those below 32 x 32 are pooled to half their size rounded up, so that MNIST's do.
+        Images below 32 x 32 are pooled to half their size rounded up, so that MNIST's 28 x 28 fit.
     outputs : int
         Classes.
     batch_norm : bool
-        Behind each convolution, which then has no bias.
+        Put a `BatchNorm` behind each convolution, which then has no bias.
 
     Returns
     -------
@@ -232,8 +232,8 @@ def resnet18(inputs: Image = (3, 32, 32), outputs: int = 10) -> list[Layer]:
     Parameters
     ----------
     inputs : (channels, height, width)
-        Those below 64 x 64 begin with a window of 3, as is usual with CIFAR; others with one of 7,
-        in steps of 2, and a pooling.
+        Images below 64 x 64 begin with a window of 3, as is usual with CIFAR; larger images with a
+        window of 7, in steps of 2, and a pooling.
     outputs : int
         Classes.
 
@@ -288,7 +288,7 @@ def _resnet(
     block: Callable[[int, int, int], list[Layer]],
     widening: int,
 ) -> list[Layer]:
-    layers = _first(inputs)
+    layers = _first_layers(inputs)
     channels = 64
     for stage, number in enumerate(blocks):
         filters = 64 * 2**stage
@@ -298,8 +298,8 @@ def _resnet(
     return [*layers, GlobalAvgPool2D(), FullyConnected(outputs)]
 
 
-def _first(inputs: Image) -> list[Layer]:
-    """Return the layers that residual and dense networks begin with, to 64 channels."""
+def _first_layers(inputs: Image) -> list[Layer]:
+    """Return the first layers of residual and dense networks, which put out 64 channels."""
     layers: list[Layer] = [_input(inputs)]
     if _is_small(inputs):
         return [*layers, _convolution(64, 3, 1), BatchNorm(), Activation("relu")]
@@ -333,7 +333,7 @@ def densenet121(inputs: Image = (3, 32, 32), outputs: int = 10) -> list[Layer]:
     ----------
     .. [1] Huang et al., Densely connected convolutional networks, 2017, table 1.
     """
-    layers = _first(inputs)
+    layers = _first_layers(inputs)
     channels = 64
     for number in (6, 12, 24, 16):
         if channels > 64:
@@ -346,7 +346,7 @@ def densenet121(inputs: Image = (3, 32, 32), outputs: int = 10) -> list[Layer]:
 
 
 def dense_layer(filters: int) -> Concat:
-    """Return convolutions to four times as many channels as are added, and to these.
+    """Return a layer that adds `filters` channels, by convolutions of 1 x 1 and of 3 x 3.
 
     Parameters
     ----------
@@ -370,7 +370,7 @@ def dense_layer(filters: int) -> Concat:
 
 
 def basic_block(channels: int, filters: int, stride: int = 1) -> list[Layer]:
-    """Return two convolutions with a shortcut past them, trained where it changes the shape.
+    """Return two 3 x 3 convolutions with a shortcut, which is trained if the shape changes.
 
     Parameters
     ----------
@@ -396,7 +396,7 @@ def basic_block(channels: int, filters: int, stride: int = 1) -> list[Layer]:
 
 
 def bottleneck_block(channels: int, filters: int, stride: int = 1) -> list[Layer]:
-    """Return convolutions to fewer channels, there, and to four times as many, with a shortcut.
+    """Return convolutions of 1 x 1, 3 x 3 and, to four times the filters, 1 x 1, with a shortcut.
 
     Parameters
     ----------

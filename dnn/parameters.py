@@ -7,7 +7,7 @@
 
 An optimizer makes one pass over the whole buffer; a checkpoint, a message between ranks or a
 learning rate of a layer's own works on segments by name. A buffer lies in a `MemoryManager`, of the
-kind that the device asks for, and a segment seen from outside is a `Tensor` of it.
+kind that the device computes on, and a `Tensor` of a segment shares that memory.
 """
 
 from __future__ import annotations
@@ -52,12 +52,12 @@ class Segment(NamedTuple):
 
     @property
     def stop(self) -> int:
-        """Where it ends in the buffer, in elements."""
+        """Where the segment ends in the buffer, in elements."""
         return self.start + self.size
 
 
 def segments_of(variables: Sequence[Node]) -> tuple[Segment, ...]:
-    """Lay variables out one behind the other, each beginning at a cache line."""
+    """Return segments for variables one behind the other, each beginning at a cache line."""
     segments: list[Segment] = []
     end = 0
     for node in variables:
@@ -121,19 +121,19 @@ class FlatBuffer:
         """Return a segment by name, as a view in its shape; for K networks K comes first."""
         segment = self._by_name[name]
         part = self.flat[..., segment.start : segment.stop]
-        # To split the last axis of a strided array takes no copy.
+        # Splitting the last axis of a strided array needs no copy.
         return part.reshape((*self.flat.shape[:-1], *segment.shape))
 
     def lie_in(self, memory: Array, keeps: bool = True) -> None:
-        """Let the elements lie in other memory of the host.
+        """Move the elements into other memory of the host.
 
-        What has been bound to the buffer before keeps the old memory.
+        Plans and updates that were bound to the buffer before keep the old memory.
 
         Parameters
         ----------
         memory : array of as many elements of the same type, one axis
         keeps : bool
-            Whether they keep the values that they have, or take those in that memory.
+            Whether the elements keep their values, or take those that `memory` holds.
         """
         if keeps:
             np.copyto(memory, self.flat.reshape(-1))
@@ -142,11 +142,11 @@ class FlatBuffer:
 
     @property
     def all_segments(self) -> tuple[Segment, ...]:
-        """Its segments, and of a part those of the whole buffer."""
+        """The segments of the whole buffer, also if this is a part of it."""
         return self.segments
 
     def cut(self, flat: Array) -> Array:
-        """Return what of an array like the whole buffer's stands at the place of this one."""
+        """Return the part of an array like the whole buffer's that belongs here: all of it."""
         return flat
 
     def tensor(self, name: str) -> Tensor:
@@ -163,7 +163,7 @@ class FlatBuffer:
 
 
 class PartOfBuffer(FlatBuffer):
-    """Some neighbouring elements of a buffer of one network on the host, where they lie there.
+    """A contiguous part of a buffer of one network on the host, which shares its memory.
 
     Parameters
     ----------
@@ -174,7 +174,7 @@ class PartOfBuffer(FlatBuffer):
 
     def __init__(self, whole: FlatBuffer, start: int, stop: int) -> None:
         self._place = slice(start, stop)
-        self._of = whole.segments
+        self._whole_segments = whole.segments
         self.segments = tuple(
             _cut(segment, start, stop)
             for segment in whole.segments
@@ -188,15 +188,15 @@ class PartOfBuffer(FlatBuffer):
     @property
     def all_segments(self) -> tuple[Segment, ...]:
         """The segments of the whole buffer."""
-        return self._of
+        return self._whole_segments
 
     def cut(self, flat: Array) -> Array:
-        """Return what of an array like the whole buffer's stands at the place of this part."""
+        """Return the part of an array like the whole buffer's that belongs to this part."""
         return flat[self._place]
 
 
 def _cut(segment: Segment, start: int, stop: int) -> Segment:
-    """Return what of a segment is within bounds, by its place from the first of them."""
+    """Return the part of a segment from `start` to `stop`, counted from `start`."""
     first, last = max(segment.start, start), min(segment.stop, stop)
     is_whole = (first, last) == (segment.start, segment.stop)
     shape = segment.shape if is_whole else (last - first,)

@@ -1,4 +1,4 @@
-"""Penalties: what parameters cost by themselves, added to a loss."""
+"""Penalties: functions of the parameters, such as L1 and L2, that are added to a loss."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ class Penalty:
     Parameters
     ----------
     function : callable (w : Node) -> Node of shape ()
-        Given one parameter after the other.
+        Called with each parameter in turn.
     strength : float, or K of them, not negative
         The lambda of ``L(y, y') + lambda Omega(w)``; each of K networks may have its own.
     of : sequence of str, optional
@@ -56,7 +56,7 @@ class Penalty:
         Parameters
         ----------
         parameters : sequence of Node
-            All of a network, by their names.
+            All of a network, which are chosen by their names.
 
         Returns
         -------
@@ -65,13 +65,13 @@ class Penalty:
         Raises
         ------
         ConfigurationError
-            If the function returns no scalar, or none of the parameters is meant.
+            If the function returns no scalar, or the penalty is on none of the parameters.
         """
         meant = [w for w in parameters if self.means(w)]
         if not meant:
             known = ", ".join(w.name for w in parameters)
-            what = "two or more axes" if self.of is None else f"the names {', '.join(self.of)}"
-            raise ConfigurationError(f"a penalty: no parameter has {what} (there are: {known})")
+            wanted = "two or more axes" if self.of is None else f"the names {', '.join(self.of)}"
+            raise ConfigurationError(f"a penalty: no parameter has {wanted} (there are: {known})")
         total: Node | None = None
         for w in meant:
             cost: object = self.function(w)
@@ -84,11 +84,11 @@ class Penalty:
 
     @property
     def adds_up(self) -> bool:
-        """Whether the penalty of a parameter is known to be the sum of those of its slices."""
+        """Whether the penalty on a parameter is known to be the sum of those on its slices."""
         return self.function in (_sum_of_sizes, _sum_of_squares)
 
     def means(self, w: Node) -> bool:
-        """Whether it is a penalty on a parameter."""
+        """Say whether the penalty is on a parameter, by its name or number of axes."""
         return w.ndim >= 2 if self.of is None else w.name.rsplit(".", 1)[-1] in self.of
 
 

@@ -1,7 +1,7 @@
-"""Precisions that networks are trained in: the table of them.
+"""The table of precisions in which networks can be trained.
 
-Parameters, gradients, what an optimizer remembers, losses and statistics are of `Precision.dtype`
-in each of them. The passes decide what else is rounded, see `dnn.graph.passes.precision`.
+Parameters, gradients, optimizer states, losses and statistics are of `Precision.dtype` in each of
+them. Passes decide which other values are rounded, see `dnn.graph.passes.precision`.
 """
 
 from __future__ import annotations
@@ -16,23 +16,23 @@ __all__ = ["PRECISIONS", "Dtype", "Precision", "precision_of"]
 
 
 Dtype = Literal["float32", "float64", "tf32", "float16", "bfloat16", "mixed_float16"]
-"""What the argument ``dtype`` of networks may be."""
+"""Values of the argument ``dtype`` of networks."""
 
 
 class Precision(NamedTuple):
-    """One row of the table.
+    """A precision: the dtype of parameters, and how operands of products are rounded.
 
     Attributes
     ----------
     name : str
     dtype : dtype
-        Of parameters, and of all that is not rounded.
+        Of parameters, and of all values that are not rounded.
     passes : tuple of str, or None
-        Those that round, by name, with those that have to run before them.
+        Names of the passes that round, and of passes that have to run before them.
     scales_loss : bool
         Gradients would vanish or overflow unless the loss were scaled.
     largest : float or None
-        Where the type of the operands of products ends, if that is before float32 does.
+        Largest number of the type of the operands of products, if it is less than float32's.
     """
 
     name: str
@@ -56,16 +56,16 @@ PRECISIONS: dict[str, Precision] = {
         Precision("bfloat16", _SINGLE, (*_FUSIONS, "bfloat16"), False, None),
     )
 }
-PRECISIONS["mixed_float16"] = PRECISIONS["float16"]  # as it was called before
+PRECISIONS["mixed_float16"] = PRECISIONS["float16"]  # an alias
 
 
 def precision_of(dtype: str) -> Precision:
-    """Return the row of a name.
+    """Return the precision of a name.
 
     Raises
     ------
     ConfigurationError
-        If there is none.
+        If no precision has that name.
     """
     if not isinstance(dtype, str) or dtype not in PRECISIONS:
         *names, last = dict.fromkeys(row.name for row in PRECISIONS.values())

@@ -42,7 +42,7 @@ def stream(seed: int, *purpose: str | int) -> np.random.Generator:
     words = _purpose_words(*purpose)
     if seed >> 32:
         sequence = np.random.SeedSequence([int(seed), *(int(word) for word in words)])
-    else:  # the same in half the time, which K small networks feel at each epoch
+    else:  # the same stream in half the time, which counts at each epoch of K small networks
         sequence = np.random.SeedSequence(np.array([seed, *words], np.uint32))
     return np.random.Generator(np.random.PCG64(sequence))
 
@@ -60,10 +60,10 @@ _AT_ONCE: Final = 1 << 17
 _ROW: Final = np.uint64(0xFFFFFFFF)
 
 _PHILOX: Final = np.random.Philox(0)
-"""One for all: it takes longer to make one than to draw an order."""
+"""The generator of all orders: making a generator takes longer than drawing an order."""
 _STATE: Final[Any] = _PHILOX.state
 _LOCK: Final = threading.Lock()
-"""Of `_PHILOX`: its own lock is taken by what it draws, and not twice before NumPy 2.4."""
+"""Guards `_PHILOX`, whose own lock is taken when it draws, and not twice before NumPy 2.4."""
 
 
 def epoch_order(samples: int, seed: int, epoch: int) -> Array:
@@ -87,7 +87,7 @@ def epoch_orders(samples: int, seeds: Sequence[int], first: int, last: int) -> I
 
 
 def _orders(samples: int, seeds: Sequence[int], first: int, epochs: int) -> Array:
-    """Return orders of shape (epochs, K, samples)."""
+    """Return the orders of epochs from `first` on, of shape (epochs, K, samples)."""
     blocks = -(-samples // 4)
     words = np.empty((epochs, len(seeds), samples), np.uint64)
     for k, seed in enumerate(seeds):

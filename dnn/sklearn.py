@@ -49,7 +49,7 @@ __all__ = ["DNNClassifier", "DNNRegressor"]
 
 @dataclass(eq=False, repr=False)
 class _DNN(BaseEstimator):  # type: ignore[misc]
-    """What both estimators share; scikit-learn reads the parameters from ``__init__``."""
+    """Base class of both estimators; scikit-learn reads the parameters from ``__init__``."""
 
     hidden: Sequence[int] = (64,)
     _: KW_ONLY
@@ -73,7 +73,7 @@ class _DNN(BaseEstimator):  # type: ignore[misc]
             layers = list(self.layers(x.shape[1], outputs))
         else:
             layers = mlp(x.shape[1], list(self.hidden), outputs, self.activation)
-        # An integer is the network's own seed; of anything else one is drawn.
+        # An integer is the network's seed; from a RandomState or None a seed is drawn.
         seed = self.random_state
         if not isinstance(seed, int | np.integer) or isinstance(seed, bool):
             seed = check_random_state(seed).randint(np.iinfo(np.int32).max)
@@ -114,9 +114,9 @@ class DNNClassifier(ClassifierMixin, _DNN):  # type: ignore[misc]
     hidden : sequence of int
         Units of each hidden layer.
     activation : str
-        After each of them.
+        Name of the activation after each hidden layer.
     layers : callable (inputs: int, outputs: int) -> sequence of Layer, optional
-        Makes another network; then `hidden` and `activation` say nothing.
+        Makes another network; then `hidden` and `activation` are ignored.
     optimizer : str or Optimizer
         A name of `dnn.optimizers.OPTIMIZERS`, such as ``"adam"``, with `learning_rate` and
         `weight_decay`; an `Optimizer` has its own.
@@ -128,11 +128,11 @@ class DNNClassifier(ClassifierMixin, _DNN):  # type: ignore[misc]
     validation_fraction : float
     patience : int
     random_state : int, RandomState or None
-        Of the first parameters and of the order of samples.
+        Seed of the first parameters and of the order of samples.
     progress : bool, optional
         Show a progress bar; None: at a terminal only.
     class_weight : mapping of label to float, or "balanced", optional
-        What the losses of a class are multiplied by.
+        Factor of the losses of samples of each class.
 
     Attributes
     ----------
@@ -185,9 +185,9 @@ class DNNClassifier(ClassifierMixin, _DNN):  # type: ignore[misc]
 
 @dataclass(eq=False, repr=False)
 class DNNRegressor(RegressorMixin, _DNN):  # type: ignore[misc]
-    """A regressor: a network trained on the mean squared error.
+    """A regressor: a network trained on the mean squared error of standardised targets.
 
-    Targets are standardised for training, so that `learning_rate` means the same for all of them.
+    Targets are standardised for training, so that `learning_rate` does not depend on their scale.
     Its parameters are those of `DNNClassifier`, without `class_weight`.
 
     Attributes

@@ -1,4 +1,4 @@
-"""What each layer of a network puts out, how many parameters it has, and what it computes."""
+"""Summaries of networks: output shape, parameters and multiply-adds of each layer."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ __all__ = ["LayerSummary", "layer_summaries", "summary"]
 
 
 class LayerSummary(NamedTuple):
-    """A row of `NeuralNetwork.summary`.
+    """A layer's row of `NeuralNetwork.summary`: output shape, parameters and multiply-adds.
 
     Attributes
     ----------
@@ -27,7 +27,7 @@ class LayerSummary(NamedTuple):
     shape : tuple of int
         Of one sample of its output.
     parameters : int
-        How many numbers are trained.
+        Number of trained elements.
     multiply_adds : int
         Products of two numbers, each added to a sum, for the prediction of one sample: those of
         matrix products, convolutions and recurrent cells. Each is two floating-point operations.
@@ -40,7 +40,7 @@ class LayerSummary(NamedTuple):
 
 
 def summary(layers: Sequence[Layer]) -> str:
-    """Return the table of `NeuralNetwork.summary` without making room for any parameter.
+    """Return the table of `NeuralNetwork.summary` without allocating any parameter.
 
     Parameters
     ----------
@@ -73,7 +73,7 @@ def summary(layers: Sequence[Layer]) -> str:
 
 
 def layer_summaries(layers: Sequence[Layer]) -> list[LayerSummary]:
-    """Return the rows of `summary`, one for each layer, without making room for any parameter.
+    """Return the rows of `summary`, one for each layer, without allocating any parameter.
 
     Parameters
     ----------
@@ -99,7 +99,7 @@ def layer_summaries(layers: Sequence[Layer]) -> list[LayerSummary]:
 
 
 def summaries_of(layers: Sequence[Layer], outputs: Sequence[Node]) -> list[LayerSummary]:
-    """Return a row for each built layer; `outputs` are what they make of a batch of one."""
+    """Return a row for each built layer; `outputs` are the layers' nodes for a batch of one."""
     return [
         LayerSummary(
             layer.name,

@@ -49,7 +49,8 @@ def read_csv(
     header : bool, optional
         The first row holds names. By default it does if none of its cells is a number.
     missing : collection of str
-        What stands for a missing cell, such as ``["", "?"]``. By default none may be missing.
+        Texts that stand for a missing cell, such as ``["", "?"]``. By default no cell may be
+        missing.
 
     Returns
     -------
@@ -87,7 +88,7 @@ def read_csv(
             right = not marks and np.isfinite(values[index]).all()
         except ValueError:
             right = False
-        if not right:  # which of them, or with marks: whether any
+        if not right:  # names the wrong cell; with marks, a NaN may stand for a missing cell
             _check_cells(f"{path}, line {line}", row, columns, marks)
     return Table(columns, values)
 

@@ -20,10 +20,10 @@ if TYPE_CHECKING:
     from dnn import History, RoutineTable
 
 MOST_NETWORKS: Final = 64
-"""In one plan on a CPU: with more of them what a step needs no longer stays in a core's cache."""
+"""Most networks in one plan on a CPU: with more, what a step needs outgrows a core's cache."""
 WIDE: Final = 128
-"""On a CPU, layers of so many units and more take longer in products than in calls: nothing is
-gained by several networks in one plan."""
+"""Units from which on a layer on a CPU takes longer in matrix products than in calls, so that
+several networks in one plan gain nothing."""
 SMALL_IMAGE: Final = 100
 """Values of an image up to which several convolutional networks in one plan on a CPU are no slower
 than one by one: 4 of them take 0.83 to 1 of that time with 8 x 8 pixels, 0.9 to 2.3 with 28 x 28.
@@ -32,25 +32,26 @@ MOST_CONVOLUTIONAL: Final = 4
 _MOST_ON_GPU: Final = 4096
 _NETWORKS_ON_GPU: Final = "gpu_models"
 _BY_PARAMETERS: Final = ((0, 1024), (2_000, 256), (20_000, 64), (200_000, 16), (2_000_000, 1))
-"""Parameters of one network from which on so many networks go into one plan on a GPU: an estimate,
-where it is not measured."""
+"""Least number of parameters of a network, and how many such networks go into one plan on a GPU:
+an estimate, where it is not measured."""
 _HIDDEN_MEASURED: Final = ((16,), (128,), (230, 230), (750, 750), (2000, 2000))
-"""What is measured for each of them, with `_FEATURES` and `_CLASSES`."""
+"""Hidden layers of the network that is measured for each of them, with `_FEATURES` inputs and
+`_CLASSES` outputs."""
 _FEATURES, _CLASSES = 32, 10
 _COUNTS_MEASURED: Final = (1, 16, 64, 256, 1024)
 _MOST_MEASURED: Final = 2**24
-"""Parameters of all networks together: more take the CPU seconds to draw."""
+"""Most parameters of all networks in a measurement: to draw more takes the CPU seconds."""
 _SHARE_OF_MEMORY: Final = 0.8
 _MARGIN: Final = 1.25
-"""Times the estimate of a network's bytes: what else a plan needs."""
-# With the same places to import from, in the same order.
-_ASKING: Final = """\
+"""Factor on the estimated bytes of a network, for what else a plan needs."""
+# Run by another Python with the `sys.path` of this one, so that both import the same packages.
+_CUDA_CHECK: Final = """\
 import json, sys
 sys.path[:] = json.loads(sys.argv[1])
 import dnn
 print(dnn.cuda_problem() or "")
 """
-_ASKING_S: Final = 60.0
+_CUDA_CHECK_TIMEOUT_S: Final = 60.0
 _NARROW: Final = ("float16", "bfloat16")
 
 
@@ -61,11 +62,11 @@ class Compute:
     Attributes
     ----------
     device : "cpu" or "cuda"
-        The first of the GPUs that the process sees is meant by ``"cuda"``.
+        ``"cuda"`` is the first GPU that the process sees.
     precision : str
         As `dnn.NeuralNetwork` has it.
     share : float
-        Of the GPU's memory, where several copies have one GPU.
+        Share of the GPU's memory that this process may use, where several copies have one GPU.
     """
 
     device: str = "cpu"
@@ -74,13 +75,13 @@ class Compute:
 
     @classmethod
     def of(cls, device: str, precision: str, gpus: Sequence[int], share: float = 1.0) -> Compute:
-        """Return what options mean for a rank that was given some GPUs."""
+        """Return the device and precision that options mean on a rank with these GPUs."""
         if device == "auto":
             device = "cuda" if gpus else "cpu"
         return cls(device, precision, share)
 
     def to_options(self) -> dict[str, Any]:
-        """Return plain values, from which ``Compute(**values)`` is the same."""
+        """Return the fields as plain values, from which ``Compute(**values)`` is made again."""
         return asdict(self)
 
     @property
@@ -90,11 +91,11 @@ class Compute:
 
     @property
     def networks(self) -> Mapping[str, Any]:
-        """What `dnn.NeuralNetwork` and `dnn.Ensemble` are told."""
+        """Keyword arguments of `dnn.NeuralNetwork` and `dnn.Ensemble`: device and precision."""
         return {"device": self.device, "dtype": self.precision}
 
     def begin(self) -> None:
-        """Take no more of the GPU's memory, in this process, than the share allows."""
+        """Limit this process to its share of the GPU's memory."""
         if self.is_gpu and self.share < 1:
             from dnn import limit_memory
 
@@ -102,22 +103,22 @@ class Compute:
 
     @property
     def description(self) -> str:
-        """What computes, for a log: without a word to the GPU, which may be another process's."""
+        """Device and precision for a log; the GPU is not touched: another process may have it."""
         from dnn import ops_for
 
         return f"a GPU, in {self.precision}" if self.is_gpu else ops_for("cpu").description
 
     def is_too_narrow(self, history: History) -> bool:
-        """Whether a training in float16 has never had a finite loss."""
+        """Whether a training in float16 had no finite loss in its first epoch."""
         return self.precision == "float16" and not math.isfinite(history.loss[0])
 
     def metrics_of(self, history: History) -> dict[str, int]:
-        """Return what a precision adds to the metrics of a training."""
+        """Return metrics that only trainings in this precision have: skipped steps in float16."""
         return {"skipped_steps": history.skipped_steps} if self.precision == "float16" else {}
 
     @contextmanager
     def without_warnings(self) -> Iterator[None]:
-        """Leave out the warning that a network diverged in float16: its trial says so."""
+        """Suppress the warning that a network diverged in float16: its trial says so."""
         if self.precision != "float16":
             yield
             return
@@ -128,7 +129,7 @@ class Compute:
             yield
 
     def facts(self) -> dict[str, str]:
-        """Return what computes: the device and its name, the precision, versions of libraries."""
+        """Return the device and its name, the precision, and the versions of libraries."""
         from dnn import device_facts
 
         return {**device_facts(self.device), "precision": self.precision}
@@ -141,10 +142,10 @@ class Compute:
         free_bytes: int = 0,
         table: RoutineTable | None = None,
     ) -> int:
-        """Return how many networks of a kind to put into one plan, at least 1.
+        """Return how many networks with such hyperparameters to put into one plan, at least 1.
 
-        On a GPU as many as its free memory holds, at most what pays for networks of that size: as
-        the table of the run says, if that was measured.
+        On a GPU as many as fit its free memory, but no more than are fastest for networks of that
+        size: measured, if `table` has it, or else estimated.
         """
         if wanted.is_recurrent:
             return 1  # several in one plan have not been measured
@@ -168,7 +169,7 @@ class Compute:
         return max(1, min(most, fits, _MOST_ON_GPU))
 
     def measure_routines(self) -> RoutineTable:
-        """Return which routines are fastest on this machine; on a GPU it takes some seconds."""
+        """Measure which routines are fastest on this machine; on a GPU it takes some seconds."""
         from dnn import RoutineTable, ops_for
 
         table = RoutineTable.measure(ops_for(self.device))
@@ -177,12 +178,12 @@ class Compute:
         return RoutineTable({**table.choices, _NETWORKS_ON_GPU: self._measure_networks()})
 
     def _measure_networks(self) -> list[tuple[int, str]]:
-        """Return from how many parameters on which number of networks in one plan is fastest."""
+        """Measure rows of (least parameters of a network, fastest number of networks in a plan)."""
         rows: list[tuple[int, str]] = []
         for (least, _), hidden in zip(_BY_PARAMETERS, _HIDDEN_MEASURED, strict=True):
             parameters = _parameters_of([_FEATURES, *hidden, _CLASSES])
             seconds = {
-                networks: self._epoch_of_one_s(hidden, networks)
+                networks: self._epoch_per_network_s(hidden, networks)
                 for networks in _COUNTS_MEASURED
                 if networks == 1 or networks * parameters <= _MOST_MEASURED
             }
@@ -191,8 +192,8 @@ class Compute:
                 rows.append((least if rows else 0, fastest))
         return rows
 
-    def _epoch_of_one_s(self, hidden: Sequence[int], networks: int) -> float:
-        """Return what an epoch takes, divided by the number of networks trained in it."""
+    def _epoch_per_network_s(self, hidden: Sequence[int], networks: int) -> float:
+        """Return the seconds of an epoch divided by the number of networks trained in it."""
         import numpy as np
 
         from dnn import Ensemble, mlp
@@ -212,27 +213,32 @@ def _parameters_of(units: Sequence[int]) -> int:
 def missing_gpu() -> str:
     """Return why no GPU can be used here; empty if one can.
 
-    Another process asks the driver: one that has asked cannot share GPUs with those it starts.
+    A child process asks the driver: a process that has asked it itself cannot share GPUs with
+    the processes that it starts.
     """
     import dnn
 
     if importlib.util.find_spec("cupy") is None:
         return dnn.cuda_problem() or ""
-    asking = [sys.executable, "-c", _ASKING, json.dumps(sys.path)]
+    command = [sys.executable, "-c", _CUDA_CHECK, json.dumps(sys.path)]
     try:
-        asked = subprocess.run(
-            asking, capture_output=True, text=True, timeout=_ASKING_S, check=False
+        completed = subprocess.run(
+            command,
+            capture_output=True,
+            text=True,
+            timeout=_CUDA_CHECK_TIMEOUT_S,
+            check=False,
         )
     except (OSError, subprocess.TimeoutExpired) as error:
         return f"the driver was asked in a process of its own: {error}"
-    if asked.returncode:
-        lines = asked.stderr.strip().splitlines() or [f"status {asked.returncode}"]
+    if completed.returncode:
+        lines = completed.stderr.strip().splitlines() or [f"status {completed.returncode}"]
         return f"a process that asked the driver failed: {lines[-1]}"
-    return asked.stdout.strip()
+    return completed.stdout.strip()
 
 
 def describe_machine() -> Iterator[tuple[str, str]]:
-    """Yield what this machine has to train on: a name and a text each."""
+    """Yield the GPUs of this machine, and the versions of their libraries, as (name, text)."""
     from dnn import cuda_problem, device_facts, free_bytes
 
     if problem := cuda_problem():

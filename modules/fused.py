@@ -1,11 +1,12 @@
-"""Several trials of our trainer at once: one plan with a leading axis of networks.
+"""Train the networks of several trials at once: one plan with a leading axis of networks.
 
 A step of a small network is mostly the overhead of many short calls. So trainings, of different
 trials and of different folds, go through `dnn.Ensemble` together where layers, batch size, kind of
 optimizer, schedule and numbers of rows agree; what else differs between them is an input. Each
-result is that of the network trained alone, bit for bit, so however trials are grouped. How long it
-takes does depend on that, so its training time is what it would take alone: an epoch of one such
-network is timed once, by itself. Where batches grow, epochs differ: those train alone.
+result is that of the network trained alone, bit for bit, however trials are grouped. Only the time
+depends on the grouping, so the training time that is reported is what the network would take
+alone: an epoch of one such network is timed once, by itself. Networks whose batches grow have
+epochs of different lengths, and train alone.
 """
 
 from __future__ import annotations
@@ -35,17 +36,17 @@ if TYPE_CHECKING:
     from dnn import Ensemble, History, RoutineTable
 
 MOST_KEPT: Final = 4
-"""Compiled groups that wait for the next networks of their kind."""
+"""Most ensembles that stay compiled for later networks of the same kind."""
 _TIMED_EPOCHS: Final = 5
 _LONG_S: Final = 0.1
-"""An epoch that takes longer is timed once, and not so often."""
+"""An epoch that takes longer is timed once, not `_TIMED_EPOCHS` times."""
 
 
 def curve_epochs(epochs: int) -> frozenset[int]:
     """Return after which epochs to evaluate a network for its curve: 1, 2, 4, 8, 16, 32, 48, ...
 
-    That takes a small network as long as a third of an epoch, so it is not done after each; the
-    end is evaluated anyway.
+    To evaluate a small network takes a third of an epoch, so that is not done after each epoch; the
+    last one is evaluated anyway.
     """
     early = (1, 2, 4, 8)
     return frozenset((*(epoch for epoch in early if epoch <= epochs), *range(16, epochs + 1, 16)))
@@ -56,11 +57,12 @@ def undisturbed_s(
     epoch_s: float | None = None,
     batch_size: Callable[[int], int] | None = None,
 ) -> float:
-    """Return what a training takes where nothing else goes on: its epochs times the shortest, in s.
+    """Return the seconds of a training on an idle machine: its epochs times the shortest of them.
 
-    So it does not matter whether others trained at the same time, on this rank or beside it.
-    `epoch_s` is what an epoch of its kind takes, where that was timed. Where `batch_size`, of the
-    number of epochs done, changes, so does the number of steps: only epochs of one size are alike.
+    So the result does not depend on trainings at the same time, on this rank or on others.
+    `epoch_s` is the time of an epoch of such a network, where it was measured. `batch_size` returns
+    the batch size after a number of epochs; only epochs with batches of one size are compared,
+    since others have another number of steps.
     """
     if epoch_s is not None:
         return len(history) * epoch_s
@@ -75,16 +77,16 @@ class _Training:
     """One network to train."""
 
     trial: int
-    """Its place among those that are trained together."""
+    """Index of its trial among those that are trained together."""
     number: int
-    """Of the split."""
+    """Index of the split."""
     wanted: Hyperparameters
     seed: int
     report: Report
-    """Of the trial."""
+    """Report of the trial."""
 
     def key(self, job: TrainingJob) -> tuple[Any, ...]:
-        """Return what has to agree in one plan."""
+        """Return the values in which trainings of one plan have to agree."""
         return (*self.wanted.plan_key(), len(job.train), len(job.test))
 
 
@@ -93,7 +95,7 @@ _log: Final = logging.getLogger(__name__)
 
 
 class FusedTrainings:
-    """Trains networks for several trials at once, in plans that it keeps for the next ones."""
+    """Trains the networks of several trials at once; compiled plans stay for later trials."""
 
     def __init__(
         self, rounds: Rounds, table: RoutineTable | None = None, compute: Compute = _ON_CPU
@@ -109,10 +111,10 @@ class FusedTrainings:
     def __call__(
         self, trials: Sequence[tuple[Hyperparameters, Sequence[int], Report]]
     ) -> list[list[dict[str, Any]]]:
-        """Train; return for each trial what each split gave; nothing if float16 is too narrow.
+        """Train the networks of trials; return the metrics of each split, for each trial.
 
-        A trial comes with the seed of each split. Of a single split its report gets the learning
-        curve.
+        A trial comes with the seed of each split. Metrics are empty if float16 was too narrow. If
+        there is a single split, the trial's report gets the learning curve.
         """
         trainings = [
             _Training(trial, number, wanted, seed, report)
@@ -132,24 +134,25 @@ class FusedTrainings:
     def _train_in_parts(
         self, key: tuple[Any, ...], trainings: Sequence[_Training]
     ) -> Iterator[tuple[_Training, dict[str, Any]]]:
-        """Train as many at once as fit; yield what each gave."""
+        """Train as many networks at once as fit; yield each training with its metrics."""
         left = trainings
         while left:
-            # Of about one size: the last one is no better than a few alone.
+            # Parts of about one size: a small last part would gain little from one plan.
             parts = -(-len(left) // self._most_networks(left[0].wanted))
-            some = left[::parts]
-            found = self._train_if_they_fit(key, some)
+            part = left[::parts]
+            found = self._train_if_they_fit(key, part)
             if found is not None:
-                yield from zip(some, found, strict=True)
+                yield from zip(part, found, strict=True)
                 left = [training for place, training in enumerate(left) if place % parts]
 
     def _train_if_they_fit(
         self, key: tuple[Any, ...], trainings: Sequence[_Training]
     ) -> list[dict[str, Any]] | None:
-        """Train all at once; None if the GPU had no room, and next time it may have it.
+        """Train all networks at once; None if GPU memory ran out, and another try may succeed.
 
-        What was kept for other networks is dropped first; after that half as many are trained at
-        once from now on. One that is alone on the GPU and does not fit raises `OutOfDeviceMemory`.
+        If plans of other networks are kept they are dropped; if not, half as many networks are
+        trained at once from now on. A single network that does not fit, with no other on the GPU,
+        raises `OutOfDeviceMemory`.
         """
         from dnn import OutOfDeviceMemory
 
@@ -161,7 +164,7 @@ class FusedTrainings:
             if is_alone and networks == 1:
                 raise
             device = error.device
-        # No sooner: its traceback holds arrays.
+        # Not in the handler of the error, whose traceback holds arrays.
         self.make_room()
         if is_alone:
             half = networks // 2
@@ -172,7 +175,7 @@ class FusedTrainings:
         return None
 
     def make_room(self) -> None:
-        """Give the GPU back what is kept for the next networks."""
+        """Free the GPU memory of plans that are kept for later networks."""
         from dnn import free_memory
 
         self._kept.clear()
@@ -231,19 +234,19 @@ class FusedTrainings:
 
     @property
     def at_once(self) -> int:
-        """How many trials to take at once, each of which is trained on all splits."""
+        """How many trials to take at once; each is trained on all splits."""
         return max(1, 2 * self._networks_at_once // len(self._rounds))
 
     def trains_alone(self, wanted: Hyperparameters) -> bool:
-        """Whether networks like this one are better trained alone."""
+        """Whether networks with such hyperparameters are better trained one by one."""
         return self._most_networks(wanted) == 1
 
     def _most_networks(self, wanted: Hyperparameters) -> int:
-        """Return how many networks of a kind to train in one plan; the same in every call."""
+        """Return how many networks with such hyperparameters to train in one plan, at least 1."""
         if wanted.batch_growth > 1:
-            return 1  # its epochs differ, and of a training in a plan a single one is timed
+            return 1  # its epochs differ in length, and only one epoch is timed of a plan
         if self._rounds.augment or self._rounds[0].is_sequence:
-            return 1  # there is no array of rows, one version behind the other
+            return 1  # such rows do not fit the one array of `_Versions`
         if not self._compute.is_gpu:
             return self._compute.most_networks(wanted, self._rounds[0].features)
         key = wanted.plan_key()
@@ -261,26 +264,26 @@ class FusedTrainings:
 
     @cached_property
     def _free_bytes(self) -> int:
-        """Of the GPU, before there is a network on it."""
+        """Free bytes of the GPU, before there is a network on it."""
         from dnn import free_bytes
 
         free, _ = free_bytes(self._compute.device)
         return free
 
     def epoch_s(self, wanted: Hyperparameters, number: int) -> float | None:
-        """Return what an epoch of a network of a split takes alone; None of those never fused."""
+        """Return the seconds of an epoch of a network alone; None for networks never fused."""
         if self.trains_alone(wanted):
             return None
         training = _Training(0, number, wanted, 0, Report(0, 0, options={}, folder=Path()))
         return self._epoch_s(training.key(self._rounds.jobs[number]), training, self._versions)
 
     def _epoch_s(self, key: tuple[Any, ...], training: _Training, data: _Versions) -> float:
-        """Return what an epoch of a network takes that is trained alone, timed the first time."""
+        """Return the seconds of an epoch of a network trained alone; timed on the first call."""
         if key not in self._epoch_alone_s:
             from dnn import NeuralNetwork
 
             alone = self._rounds[training.number]
-            # Of rates that a network diverges with nothing can be learned about time.
+            # With the default rate: the time of a network that diverges says nothing.
             wanted = training.wanted.model_copy(update={"learning_rate": None})
             model = NeuralNetwork(
                 layers_of(wanted, data.features, data.classes, data.shape),
@@ -296,7 +299,7 @@ class FusedTrainings:
                 times_s = fit().epoch_times_s
                 if times_s[0] < _LONG_S:
                     times_s = fit(epochs=_TIMED_EPOCHS).epoch_times_s
-            # As `undisturbed_s` has it.
+            # The shortest epoch, as in `undisturbed_s`.
             self._epoch_alone_s[key] = min(times_s)
         return self._epoch_alone_s[key]
 
@@ -337,9 +340,9 @@ def _metrics(score: Mapping[str, float], training_time_s: float) -> dict[str, An
 
 
 class _Versions:
-    """All rows, once for each split, prepared by what its training rows say.
+    """All rows, once for each split, as its training rows have them standardised.
 
-    They lie one version behind the other, so that they are used where they are.
+    The versions lie in one array, one behind the other, so that plans read them in place.
     """
 
     def __init__(self, rounds: Rounds, compute: Compute) -> None:

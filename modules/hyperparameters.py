@@ -1,4 +1,4 @@
-"""The hyperparameters that our trainer knows, and the networks and optimizers that they mean."""
+"""The hyperparameters of the trainer of this package, as networks, losses and optimizers."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ DEFAULTS: Final[Mapping[str, Mapping[str, Any]]] = {
     "lars": {"learning_rate": 1.0, "momentum": 0.9, "trust": 0.001},
     "muon": {"learning_rate": 0.02, "momentum": 0.95, "nesterov": True},
 }
-"""What each optimizer takes besides the weight decay, and its value where it is left out."""
+"""Parameters of each optimizer besides the weight decay, with their defaults."""
 
 _GOES_WITH: Final[Mapping[str, tuple[str, tuple[str, ...]]]] = {
     name: ("optimizer", tuple(kind for kind, taken in DEFAULTS.items() if name in taken))
@@ -54,17 +54,17 @@ _OF_SHAPE: Final = (
     *("channels", "depth", "kernel", "recurrent", "cell", "bidirectional"),
     *("hidden", "activation", "dropout", "batch_norm"),
 )
-"""What says of which layers a network is, where no list of layers does."""
+"""Parameters that define the layers of a network, where no list of layers does."""
 _PARTS: Final[Mapping[str, tuple[str, str]]] = {
     "depth": ("channels", "convolutions: give channels, the filters"),
     "kernel": ("channels", "convolutions: give channels, the filters"),
     "cell": ("recurrent", "recurrent layers: give recurrent, the units"),
     "bidirectional": ("recurrent", "recurrent layers: give recurrent, the units"),
 }
-"""What says more of layers that are there if another parameter says so."""
+"""Parameters of layers that exist only if another parameter is given: that one, and a text."""
 
 _FLAGS: Final = ("nesterov", "decoupled")
-"""Of optimizers, in which all networks of one plan agree."""
+"""Parameters of optimizers in which all networks of one plan agree."""
 
 
 class Hyperparameters(BaseModel):
@@ -163,25 +163,25 @@ class Hyperparameters(BaseModel):
         return self
 
     def of_optimizer(self, name: str) -> Any:
-        """Return what the optimizer gets, its default where nothing was said."""
+        """Return the value of an optimizer's parameter: its default, if it was not given."""
         given = getattr(self, name)
         return DEFAULTS[self.optimizer][name] if given is None else given
 
     @property
     def drops(self) -> bool:
-        """Whether there are layers for dropout."""
+        """Whether the network has layers for dropout."""
         return self.layers is None and self.dropout > 0 and bool(self.hidden)
 
     @property
     def is_convolutional(self) -> bool:
-        """Whether there are convolutions."""
+        """Whether the network has convolutions."""
         if self.layers is None:
             return bool(self.channels)
         return any(layer.kind().startswith("conv") for layer in built(self.layers))
 
     @property
     def is_recurrent(self) -> bool:
-        """Whether there are recurrent layers."""
+        """Whether the network has recurrent layers."""
         if self.layers is None:
             return bool(self.recurrent)
         return any(layer.kind() in ("lstm", "gru", "rnn") for layer in built(self.layers))
@@ -194,7 +194,7 @@ class Hyperparameters(BaseModel):
         return max((getattr(layer, "units", 0) for layer in built(self.layers)), default=0)
 
     def plan_key(self) -> tuple[Any, ...]:
-        """Return what networks have to agree in to be trained in one plan."""
+        """Return the values in which networks have to agree to be trained in one plan."""
         scheduled: tuple[Any, ...] = (self.schedule, self.warm_up)
         if self.schedule in ("cosine", "one_cycle"):
             scheduled += (self.epochs,)
@@ -216,7 +216,7 @@ class Hyperparameters(BaseModel):
 
 
 def suggested_values() -> dict[str, Any]:
-    """Return what a space may begin with, by parameter: all choices, or else one usual value."""
+    """Return a first entry of a space for each parameter: all choices, or else one usual value."""
     found: dict[str, Any] = {}
     for name, info in Hyperparameters.model_fields.items():
         if name == "layers":
@@ -232,7 +232,7 @@ def suggested_values() -> dict[str, Any]:
 
 
 def parameters_with(name: str, value: Any) -> dict[str, Any]:
-    """Return parameters of which only this one was chosen."""
+    """Return parameters with this value, and with another one where it needs that to be valid."""
     if name in _PARTS:
         return {name: value, _PARTS[name][0]: [1]}
     parent, kinds = _GOES_WITH.get(name, ("", ()))
@@ -249,15 +249,15 @@ def layers_of(
 ) -> list[Layer]:
     """Return the layers of a network: convolutions or recurrent layers, if any, then hidden ones.
 
-    Or those listed, and behind them one with a unit for each class.
+    If `wanted` has a list of layers, return those, and behind them one with a unit for each class.
 
     Parameters
     ----------
     wanted : Hyperparameters
     features, classes : int
-        Numbers of a sample, and classes.
+        How many numbers a sample has, and how many classes there are.
     shape : tuple of int, optional
-        Of an image or a sequence, if samples are such.
+        Shape of a sample, if it is an image or a sequence.
     in_rows : bool
         Whether an image arrives as one row of numbers.
 
@@ -327,7 +327,7 @@ def _rows_as_steps(
 
 
 def _recurrent(wanted: Hyperparameters, lengths: SequenceInput | None) -> Iterator[Layer]:
-    """Yield recurrent layers, of which the last one puts out its last state."""
+    """Yield the recurrent layers; only the last of them returns its last state alone."""
     from dnn import GRU, LSTM, RNN
 
     kind = {"lstm": LSTM, "gru": GRU, "rnn": RNN}[wanted.cell]
@@ -377,7 +377,7 @@ def _convolutions(wanted: Hyperparameters) -> Iterator[Layer]:
 
 
 def dropout_rates(wanted: Sequence[Hyperparameters]) -> dict[str, list[float]]:
-    """Return the rates of K networks, for the states of an ensemble."""
+    """Return the dropout rates of K networks, as states of a `dnn.Ensemble`."""
     layers = len(wanted[0].hidden) if wanted[0].drops else 0
     rates = [parameters.dropout for parameters in wanted]
     return {f"dropout_{number}.rate": rates for number in range(1, layers + 1)}
@@ -403,7 +403,7 @@ def loss_of(wanted: Hyperparameters | Sequence[Hyperparameters]) -> Loss:
 def optimizer_of(wanted: Hyperparameters | Sequence[Hyperparameters], rows: int) -> Optimizer:
     """Return the optimizer of one network, or that of K networks which agree in `plan_key`.
 
-    `rows` are those of an epoch: schedules count steps.
+    `rows` is the number of rows of an epoch, from which schedules count steps.
     """
     from dnn import LARS, SGD, AdaGrad, Adam, AdamW, Muon, NAdam, RMSProp
 
@@ -430,7 +430,7 @@ def optimizer_of(wanted: Hyperparameters | Sequence[Hyperparameters], rows: int)
 
 
 def batch_size_of(wanted: Hyperparameters) -> Callable[[int], int]:
-    """Return the size of a batch, from the number of epochs done."""
+    """Return a function from the number of epochs done to the size of a batch."""
     from dnn import GrowingBatch
 
     return GrowingBatch(wanted.batch_size, wanted.growth_every, wanted.batch_growth)

@@ -1,4 +1,4 @@
-"""A network as a list of layers in a workflow file: ``layers`` of our trainer's options.
+"""A network as a list of layers in a workflow file: the option ``layers`` of the trainer.
 
 ::
 
@@ -9,8 +9,8 @@
         { type = "fully_connected", units = 64, activation = "relu", repeat = "$depth" },
     ]
 
-What a table may say is `dnn.layers_from_tables`'s. A text that begins with ``$`` stands for the
-value that the parameter of that name has in a trial; `filled` puts it there.
+`dnn.layers_from_tables` says which keys a table may have. A text that begins with ``$`` stands for
+the value that the parameter of that name has in a trial; `filled` inserts it.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ _PLAIN_TYPES: Final[Mapping[str, Any]] = {"bool": bool, "int": int, "float": flo
 
 
 def references(layers: Any) -> list[str]:
-    """Return the names of the parameters whose values stand in layers, each once, in order."""
+    """Return the names of the parameters that layers refer to, each once, in order."""
     return list(dict.fromkeys(_references(layers)))
 
 
@@ -49,7 +49,7 @@ def _references(part: Any) -> Iterator[str]:
 
 
 def filled(layers: LayerTables, values: Mapping[str, Any]) -> list[dict[str, Any]]:
-    """Return layers with the values of a trial in the places of their names.
+    """Return layers with each ``$name`` replaced by the value that a trial has for that parameter.
 
     A ValueError names a parameter that the trial does not have.
     """
@@ -71,7 +71,7 @@ def _filled(part: Any, values: Mapping[str, Any]) -> Any:
 
 
 def with_layers(parameters: Mapping[str, Any], layers: LayerTables | None) -> dict[str, Any]:
-    """Return the parameters of a trial, with its layers in place of what these refer to."""
+    """Return the parameters of a trial, with layers in place of the parameters they refer to."""
     if layers is None:
         return dict(parameters)
     inside = set(references(layers))
@@ -80,7 +80,7 @@ def with_layers(parameters: Mapping[str, Any], layers: LayerTables | None) -> di
 
 
 def built(layers: LayerTables) -> list[Layer]:
-    """Return the layers themselves; a ValueError says which of the list is wrong, and how."""
+    """Build layers from their tables; a ValueError says which of the list is wrong, and how."""
     from dnn import DnnError, layers_from_tables
 
     found: list[Layer] = []
@@ -93,7 +93,7 @@ def built(layers: LayerTables) -> list[Layer]:
 
 
 def layer_problems(layers: LayerTables) -> Iterator[InitErrorDetails]:
-    """Yield what is wrong with layers, as far as it depends on no parameter of the space."""
+    """Yield the problems of a list of layers that depend on no parameter of the space."""
     from dnn import DnnError, layer_kinds, layers_from_tables
 
     for number, table in enumerate(layers):
@@ -103,7 +103,7 @@ def layer_problems(layers: LayerTables) -> Iterator[InitErrorDetails]:
             yield at(("layers", number), dict(table), problem)
             continue
         known = isinstance(kind, str) and kind in layer_kinds()
-        # What refers to parameters is tried with points of the space; names are looked at here.
+        # Tables that refer to parameters are tried with points of the space: here only their keys.
         parts = [table]
         if references(table) and known:
             parts = [{"type": kind, key: None} for key in table if not _is_known(str(kind), key)]
@@ -121,7 +121,7 @@ def _is_known(kind: str, key: str) -> bool:
 
 
 def layer_models() -> dict[str, type[BaseModel]]:
-    """Return a model for each kind of layer that a list can have: its arguments, for a form."""
+    """Return a pydantic model of the arguments of each kind of layer, for a form."""
     from dnn import layer_kinds
 
     found = {}
@@ -142,7 +142,7 @@ def layer_models() -> dict[str, type[BaseModel]]:
 
 
 def rows_of(layers: Sequence[Layer]) -> list[dict[str, Any]]:
-    """Return a row for each layer of a network, up to one that does not fit, which says why.
+    """Return a row for each layer of a network, up to the first that does not fit.
 
     A row has ``name``, ``shape`` (of a sample of its output), ``parameters`` and ``multiply_adds``,
     as `dnn.summary` shows them; the last one of a network that cannot be built has ``problem``.
@@ -174,5 +174,5 @@ def _row(summary: LayerSummary) -> dict[str, Any]:
 
 
 def remedy_for_shapes(text: str) -> str:
-    """Return what to do about shapes that do not fit together, from what `dnn` says of them."""
+    """Return the remedy for shapes that do not fit, from the text of dnn's error; empty if none."""
     return 'add { type = "flatten" } before it' if "must be a vector" in text else ""

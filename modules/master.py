@@ -49,7 +49,7 @@ class Options(SweepOptions):
             check_fits(earlier, Space.parse(self.space), self.objectives(folder))
         except (OSError, ValueError) as error:
             if run_dir is not None and is_copied(run_dir):
-                return self  # this run has begun: the master goes on with its copy
+                return self  # this run has begun: the master goes on with its copy of the ledger
             found = at(("warm_start",), self.warm_start, str(error), "name a run with such a sweep")
             raise ValidationError.from_exception_data("sweep", [found]) from None
         return self
@@ -78,7 +78,7 @@ def run(ctx: Context) -> dict[str, Any]:
 
 @dataclass(frozen=True)
 class Preview:
-    """What a sweep will do."""
+    """The strategy, the size and the first trials of a sweep that has not begun."""
 
     strategy: str
     size: int | None
@@ -86,9 +86,9 @@ class Preview:
     points: list[dict[str, Any]]
     """The parameters of the first trials, as far as they follow from no result."""
     trainer: str
-    """The module that tries them."""
+    """Name of the module that runs the trials."""
     what_is_wrong: Callable[[Mapping[str, Any]], str]
-    """Says of the metrics of a trial why they cannot be ranked; nothing if they can."""
+    """Returns why the metrics of a trial cannot be ranked; empty if they can."""
 
 
 def preview_sweep(options: Options, folder: Path) -> Preview:
@@ -110,12 +110,12 @@ def preview_sweep(options: Options, folder: Path) -> Preview:
 
 
 def option_variants() -> dict[str, tuple[str, dict[str, type[BaseModel]]]]:
-    """Return what the tables of options hold: by which key, and a model for each of its values."""
+    """Return, for each option that is a table, the key that names its kind, and a model by kind."""
     return {"strategy": ("name", {**STRATEGIES}), "early_stopping": ("rule", {**RULES})}
 
 
 def export_sweep(run_dir: Path, formats: list[str], folder: Path) -> list[Path]:
-    """Write what the sweeps of a run have recorded in other formats; return the files.
+    """Export the results of a run's sweeps in other formats; return the files.
 
     A ValueError if a format is unknown, or what it needs is not installed.
     """
@@ -126,7 +126,7 @@ def export_sweep(run_dir: Path, formats: list[str], folder: Path) -> list[Path]:
 
 
 def check_export(formats: list[str]) -> None:
-    """Find out, before a sweep is run, whether it can be exported so; errors as `export_sweep`."""
+    """Check, before a sweep is run, that it can be exported so; errors as `export_sweep`."""
     from .sweep.export import check_formats
 
     check_formats(formats)

@@ -1,7 +1,7 @@
-"""What is to be made large or small: a number from what a trainer reports of a trial.
+"""The objective of a sweep: a number to maximise or minimise, from the metrics of a trial.
 
-A metric, an expression of metrics (arithmetic only: nothing that a file says is executed), or a
-function of the user's.
+It is a metric, an expression of metrics (arithmetic only: no code of the file is executed), or a
+user's function.
 """
 
 from __future__ import annotations
@@ -63,7 +63,7 @@ ALLOWED = f"numbers, metrics, + - * / % **, a if b > c else d, and {', '.join(_F
 
 
 class ExpressionError(ValueError):
-    """An expression is not arithmetic, or names what is not there."""
+    """An expression is not arithmetic, or has no value for the metrics of a trial."""
 
 
 class UnknownName(ExpressionError):
@@ -71,7 +71,7 @@ class UnknownName(ExpressionError):
 
 
 def compile_expression(text: str) -> tuple[Evaluate, list[str]]:
-    """Turn an expression into a function of a trial's metrics, and the metrics it names, sorted.
+    """Return an expression as a function of a trial's metrics, and the metrics it names, sorted.
 
     An `ExpressionError` if it is something else than arithmetic.
     """
@@ -184,17 +184,17 @@ class ObjectiveError(ValueError):
 
 @dataclass(frozen=True)
 class Objective:
-    """A number that is to be made large or small."""
+    """A number to maximise or minimise, computed from the metrics of a trial."""
 
     text: str
-    """As the workflow file says it."""
+    """The objective as it is written in the workflow file."""
     maximise: bool
     evaluate: Evaluate
-    """From the metrics of a trial to the number."""
+    """Computes the number from the metrics of a trial."""
     names: tuple[str, ...]
-    """The metrics that it needs, as far as that can be seen from the text."""
+    """The metrics that it needs, as far as the text shows them."""
     is_function: bool = False
-    """Whether it is a user's function, whose needs cannot be seen."""
+    """Whether it is a user's function; which metrics that needs is not known."""
 
     @classmethod
     def parse(
@@ -204,7 +204,7 @@ class Objective:
         folder: Path = Path(),
         known: Iterable[str] | None = None,
     ) -> Objective:
-        """Read an objective.
+        """Parse an objective of a workflow file.
 
         Parameters
         ----------
@@ -214,9 +214,9 @@ class Objective:
         maximise : bool, optional
             May be left out if the text is a metric whose better direction is known.
         folder : Path
-            Of the workflow file.
+            Folder of the workflow file.
         known : iterable of str, optional
-            What the trainer reports, if that is known.
+            Metrics that the trainer reports, if they are known.
 
         Raises
         ------
@@ -236,7 +236,7 @@ class Objective:
                 inspect.signature(function).bind({})
             except TypeError as error:
                 raise PluginError(f"{text} is called as function(metrics): {error}") from None
-            except ValueError:  # one of C may have no signature that could be read
+            except ValueError:  # a function written in C may have no signature to read
                 pass
             evaluate: Evaluate = lambda metrics: float(function(dict(metrics)))  # noqa: E731
             names: list[str] = []
@@ -256,7 +256,7 @@ class Objective:
         return cls(text, maximise, evaluate, tuple(names), is_function)
 
     def value(self, metrics: Mapping[str, Any]) -> float:
-        """Return the objective of a trial; NaN where arithmetic gives none, as 1 / 0.
+        """Return the objective of a trial; NaN where it is not defined, as 1 / 0.
 
         An `ObjectiveError` if a metric that it needs is not there or is no number, or the user's
         function raises.
@@ -293,22 +293,22 @@ class Objective:
 
 @dataclass(frozen=True)
 class Judgement:
-    """Whether metrics are a result."""
+    """Whether the metrics of a trial are a result that can be ranked."""
 
     reason: str = ""
-    """Why they are none; empty if they are."""
+    """Why the metrics are no result; empty if they are one."""
     is_diverged: bool = False
-    """Whether numbers are lost, rather than missing: the trial diverged, and did not fail."""
+    """Whether the training diverged: numbers are NaN or infinite, and not missing."""
 
 
 _SOUND = Judgement()
 
 
 def judge(metrics: Mapping[str, Any], objectives: Iterable[Objective]) -> Judgement:
-    """Say whether the metrics at the end of a trial are a result that objectives can rank.
+    """Judge whether the metrics at the end of a trial are a result that objectives can rank.
 
-    They are none if they lack what an objective needs, if an objective is NaN or infinite, or
-    if ``diverged`` is true among them, which a trainer says of itself.
+    They are not if a metric that an objective needs is missing, if an objective is NaN or infinite,
+    or if the trainer has reported ``diverged`` as true.
     """
     if metrics.get(DIVERGED) is True:
         return Judgement("the training diverged", is_diverged=True)

@@ -1,4 +1,4 @@
-"""What a workflow file says of a sweep: every problem at once, each at its place.
+"""Options of a sweep in a workflow file: all their problems are found at once, each at its place.
 
 ::
 
@@ -44,15 +44,15 @@ from .trial import METRICS
 
 _OUR_TRAINER = Path(__file__).with_name("trainer.py")
 COLUMNS = ("trial", *METRICS, "trainer", "seed", "state", "splits")
-"""Columns of the results that no parameter may be called like."""
+"""Columns of the results; no parameter may have such a name."""
 
-_OURS = ("trial", "trainer", "seed", "state")
+_RESERVED_COLUMNS = ("trial", "trainer", "seed", "state")
 
 _READERS = {
     "channels": ("convolutions", "images", "depth and kernel"),
     "recurrent": ("recurrent layers", "sequences", "cell and bidirectional"),
 }
-"""Parameters of layers that read samples of one kind, which that is, and what goes with them."""
+"""By parameter: the layers it adds, the samples that these read, and parameters that go with it."""
 _STATELESS = ("grid", "random")
 _VALUES_CHECKED = 1000
 _POINTS_CHECKED = 100
@@ -201,7 +201,7 @@ class SweepOptions(BaseModel):
             )
             return
         for text, maximise in zip(self.objective, self._directions(), strict=True):
-            if text in self.space or text in _OURS:
+            if text in self.space or text in _RESERVED_COLUMNS:
                 yield at(
                     ("objective",),
                     text,
@@ -229,7 +229,7 @@ class SweepOptions(BaseModel):
         if self.strategy["name"] == "grid" or self.trials or self.until.time is not None:
             return
         if self._is_users_strategy:
-            return  # which knows when it has no more
+            return  # a user's strategy ends the sweep itself
         if self.until.objective is not None:
             yield at(
                 ("until", "objective"),
@@ -276,7 +276,7 @@ class SweepOptions(BaseModel):
         if modules is None:
             return
         if self.trainer not in modules:
-            # A module that is named but not there: its own entry says what is wrong.
+            # A module that is named but not there: the problem is reported at its own entry.
             if self.trainer not in context.get("names", ()):
                 text = f'there is no module "{self.trainer}", which is to try the points'
                 yield at(("trainer",), self.trainer, text, meant(self.trainer, modules))
@@ -295,14 +295,14 @@ class SweepOptions(BaseModel):
     def _data_problems(self, trainer: Mapping[str, Any]) -> Iterator[InitErrorDetails]:
         dataset, reading = trainer.get("dataset"), trainer.get("reading")
         is_sequence = isinstance(reading, Mapping) and reading.get("lengths") is not None
-        what = "a table" if dataset in TABLES else "sequences" if is_sequence else ""
-        for name, (readers, wanted, others) in _READERS.items():
-            if name in self.space and what and what != wanted:
+        kind = "a table" if dataset in TABLES else "sequences" if is_sequence else ""
+        for name, (readers, wanted, related) in _READERS.items():
+            if name in self.space and kind and kind != wanted:
                 yield at(
                     ("space", name),
                     self.space[name],
-                    f"{readers} are of {wanted}, and {self.trainer} trains on {dataset}: {what}",
-                    f"leave out {name}, {others}",
+                    f"{readers} are of {wanted}, and {self.trainer} trains on {dataset}: {kind}",
+                    f"leave out {name}, {related}",
                 )
         if is_sequence and "recurrent" not in self.space:
             yield at(
@@ -332,7 +332,7 @@ class SweepOptions(BaseModel):
         module = (info.context or {}).get("modules", {}).get(self.trainer)
         if module is None:
             return False
-        # Else it calls a function of theirs.
+        # With `train` it calls a user's function, which may report any metrics.
         return dict(getattr(module, "options", {})).get("train") is None
 
     def _directions(self) -> Sequence[bool | None]:
@@ -365,7 +365,7 @@ def _folder(info: ValidationInfo) -> Path:
 
 
 def space_problems(space: dict[str, Any], columns: Collection[str]) -> Iterator[InitErrorDetails]:
-    """Read every parameter, then all together; none may be called like a column of the results."""
+    """Yield the problems of a space: names of columns, each parameter, then all together."""
     sound = True
     for name, entry in space.items():
         if name in columns:
@@ -384,7 +384,7 @@ def space_problems(space: dict[str, Any], columns: Collection[str]) -> Iterator[
 
 
 def _is_sound(layers: Any) -> bool:
-    """Whether an option says layers as `layer_list` has them, as far as that needs no point."""
+    """Whether an option is a valid list of layers, as far as that can be told without a point."""
     if not isinstance(layers, list) or not all(isinstance(table, dict) for table in layers):
         return False
     return not any(layer_problems(layers))
@@ -393,7 +393,7 @@ def _is_sound(layers: Any) -> bool:
 def parameter_problems(
     space: Space, layers: LayerTables | None = None, shape: DataShape | None = None
 ) -> Iterator[InitErrorDetails]:
-    """Try every value of every parameter on the model of our own trainer, and then points.
+    """Yield the problems of a space for the trainer of this package: of values, then of points.
 
     `layers` are those of the trainer, if it has such, and `shape` that of its data, if known.
     """
@@ -419,7 +419,7 @@ def parameter_problems(
                 Hyperparameters.model_validate(parameters_with(name, value))
             except ValidationError as error:
                 text = f"{value!r}: {error.errors()[0]['msg']}"
-                # diel says it in the words of the model that refused it.
+                # diel words the problem from the model that refused the value.
                 context = {"text": text, "caught": error, "model": Hyperparameters}
                 kind = PydanticCustomError("hyperparameter", "{text}", context)
                 yield InitErrorDetails(type=kind, loc=("space", name), input=value)
@@ -430,13 +430,13 @@ def parameter_problems(
 
 
 def stage_problems(space: Space, trainer: Any) -> Iterator[InitErrorDetails]:
-    """Yield what is wrong with the ranks of a trainer's copy for networks of the space."""
+    """Yield the problems of training networks of the space on the ranks of a trainer's copy."""
     parallel = Parallel.of_options(trainer.options)
     if parallel is None or parallel.problem_with(trainer.processes):
         return  # which is said there
     for point in _drawn_points(space):
         wanted = Hyperparameters.model_validate(with_layers(point, trainer.options.get("layers")))
-        # Of any image and number of classes: how many layers there are does not depend on them.
+        # Any image and number of classes will do: the number of layers does not depend on them.
         pixels = 2 ** len(wanted.channels)
         shape = DataShape(pixels * pixels, 2, (1, pixels, pixels))
         if wanted.layers is not None:
@@ -466,7 +466,7 @@ def _drawn_points(space: Space) -> Iterator[dict[str, Any]]:
 def _point_problems(
     space: Space, layers: LayerTables | None, shape: DataShape | None
 ) -> Iterator[InitErrorDetails]:
-    """Yield once for each parameter that it does not go with others: drawn points show it."""
+    """Yield each problem of parameters in combination once, as drawn points show it."""
     texts: dict[str, None] = {}
     tried: set[str] = set()
     for point in _drawn_points(space):

@@ -7,8 +7,7 @@
     training.parallel = { scheme = "local_sgd", steps = 8 }
     training.parallel = { data = 2, pipeline = 2 }              # a mesh
 
-Which schemes there are, and what each is told, is dnn's: a table's keys are the parameters of the
-scheme's class.
+The schemes are defined in dnn: a table's keys are the parameters of the scheme's class.
 """
 
 from __future__ import annotations
@@ -40,14 +39,14 @@ _OF_BATCHES: Final = ("local_sgd", "parameter_server", "asynchronous_sgd")
 
 @dataclass(frozen=True)
 class Parallel:
-    """A scheme by its name, and what the file says of it."""
+    """A scheme of parallel training: its name, and its options in the workflow file."""
 
     name: str
     options: Mapping[str, Any]
 
     @classmethod
     def of(cls, given: str | Mapping[str, Any]) -> Parallel:
-        """Return what an option means: a name, or a table, which is a mesh if it has no name.
+        """Return the scheme that an option names; a table without a name is a mesh.
 
         Raises
         ------
@@ -71,14 +70,14 @@ class Parallel:
 
     @classmethod
     def of_options(cls, options: Mapping[str, Any]) -> Parallel | None:
-        """Return what the options of a trainer in a workflow file say, if they are sound."""
+        """Return the scheme in the options of a trainer; None without one, or if it is invalid."""
         training = options.get("training")
         given = training.get("parallel") if isinstance(training, Mapping) else None
         if not isinstance(given, (str, Mapping)):
             return None
         try:
             return cls.of(given)
-        except ValueError:  # said where it stands
+        except ValueError:  # reported when the option itself is checked
             return None
 
     @property
@@ -88,7 +87,7 @@ class Parallel:
         return getattr(distributed, SCHEMES[self.name])
 
     def scheme(self, comm: Any) -> Any:
-        """Return the scheme on the ranks of a communicator, which all call this.
+        """Create the scheme on the ranks of a communicator, all of which call this.
 
         Parameters
         ----------
@@ -97,12 +96,12 @@ class Parallel:
         Returns
         -------
         Scheme
-            What a `dnn.NeuralNetwork` is told as ``parallel``.
+            For the argument ``parallel`` of `dnn.NeuralNetwork`.
         """
         return self._kind(comm, **self.options)
 
     def problem_with(self, ranks: int, layers: Sequence[Layer] | None = None) -> str:
-        """Return what is wrong with it for so many ranks, and for a network; empty if nothing."""
+        """Return why so many ranks cannot train a network by the scheme; empty if they can."""
         from dnn import DnnError
 
         try:
@@ -117,7 +116,7 @@ class Parallel:
         return find(ranks, layers=layers, **options) or ""
 
     def problem_with_precision(self, precision: str) -> str:
-        """Return what is wrong with it for networks of a precision; empty if nothing."""
+        """Return why the scheme cannot train networks in a precision; empty if it can."""
         if precision != "float16":
             return ""
         text = f'scheme "{self.name}" cannot train in float16, which scales losses'
@@ -127,7 +126,7 @@ class Parallel:
         return f"{text}, with {named[0]}" if named else ""
 
     def problem_with_batches(self, ranks: int, batch_size: int) -> str:
-        """Return what is wrong with it for batches of so many rows; empty if nothing."""
+        """Return why the scheme cannot train on batches of so many rows; empty if it can."""
         workers = ranks - bool(self.options.get("dedicated"))
         if self.name not in _OF_BATCHES or batch_size >= workers:
             return ""
@@ -188,7 +187,7 @@ class TrainingOptions(BaseModel):
 
     @property
     def chosen(self) -> Parallel | None:
-        """What the option means; None if each rank trains alone."""
+        """The scheme that the option names; None if each rank trains alone."""
         return None if self.parallel is None else Parallel.of(self.parallel)
 
     def scheme(self, comm: Any) -> Any:

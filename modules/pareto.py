@@ -1,4 +1,4 @@
-"""The Pareto front: what nothing else beats in all objectives, kept while results come."""
+"""The Pareto front of several objectives, kept up to date while results come."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ class ParetoFront(Generic[Entry]):
     Parameters
     ----------
     largest : int, optional
-        A front of more entries is thinned out: every second one goes, the ends stay.
+        A front of more entries is thinned out: every second entry goes, the ends stay.
 
     Notes
     -----
@@ -30,7 +30,7 @@ class ParetoFront(Generic[Entry]):
     def __init__(self, largest: int | None = None) -> None:
         self.thinned = False
         self._largest = largest
-        # By the first objective, the best first; its negated scores, to be searched in.
+        # Sorted by the first objective, the best first; its negated scores, to bisect in.
         self._front: list[tuple[tuple[float, ...], int, Entry]] = []
         self._firsts: list[float] = []
 
@@ -44,7 +44,7 @@ class ParetoFront(Generic[Entry]):
             return False
         start = bisect_left(self._firsts, -new[0])
         stop = bisect_right(self._firsts, -new[0])
-        # Along a front of two objectives the second grows: who is next has most of it.
+        # Along a front of two objectives the second grows: the nearest entry has most of it.
         for old, earlier, _ in self._front[max(0, stop - 1) if len(new) == 2 else 0 : stop]:
             if dominates(old, new) or (old == new and earlier < number):
                 return False
@@ -69,12 +69,12 @@ class ParetoFront(Generic[Entry]):
 
     @property
     def front(self) -> list[Entry]:
-        """What was kept: best by the first objective first, of equals the smaller number."""
+        """Entries of the front: best by the first objective first, of equals the smaller number."""
         ranked = sorted(self._front, key=lambda kept: ([-score for score in kept[0]], kept[1]))
         return [entry for _, _, entry in ranked]
 
 
 def dominates(scores: Sequence[float], rivals: Sequence[float]) -> bool:
-    """Whether scores are at least as good as their rivals in everything, and better in one."""
+    """Whether scores are at least as good as `rivals` in every objective, and better in one."""
     pairs = list(zip(scores, rivals, strict=True))
     return all(a >= b for a, b in pairs) and any(a > b for a, b in pairs)

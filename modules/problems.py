@@ -1,4 +1,4 @@
-"""What is wrong with options of a workflow file: each problem at its place, with its remedy."""
+"""Problems of the options in a workflow file: each at its place, with its remedy."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from pydantic_core import InitErrorDetails, PydanticCustomError
 
 
 def with_remedies(error: ValidationError, model: type[BaseModel]) -> ValidationError:
-    """Return an error that lists the keys there are beside each unknown one."""
+    """Return a validation error that lists the known keys beside each unknown key."""
     problems = []
     for entry in error.errors(include_url=False):
         place = tuple(str(step) for step in entry["loc"])
@@ -26,7 +26,7 @@ def with_remedies(error: ValidationError, model: type[BaseModel]) -> ValidationE
 
 
 def meant(name: str, known: Collection[str], otherwise: str | None = None) -> str:
-    """Return the remedy for a name that is not known: the nearest one, or all there are."""
+    """Return the remedy for an unknown name: the nearest known name, or a list of all."""
     near = get_close_matches(name, known, 1)
     if near:
         return f'did you mean "{near[0]}"?'
@@ -39,5 +39,5 @@ def at(place: tuple[str | int, ...], given: Any, text: str, remedy: str = "") ->
 
 
 def problem(text: str, remedy: str = "") -> PydanticCustomError:
-    """Return a problem with what to do about it, as `diel check` shows it."""
+    """Return a problem with its remedy, as `diel check` shows it."""
     return PydanticCustomError("sweep", text, {"remedy": remedy})

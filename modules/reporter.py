@@ -81,7 +81,7 @@ def write_comparison(sweeps: Mapping[str, WatchedSweep], path: Path) -> Path:
 def steer_sweep(
     run_dir: Path, asked: Sequence[Mapping[str, Any]], name: str
 ) -> tuple[str, Callable[[float], list[dict[str, Any]]]]:
-    """Check what is asked of a sweep of a run; return its name, and what asks it.
+    """Check requests to a sweep of a run; return its name, and a function that sends them.
 
     The function takes how many seconds to wait for the master, and returns of each request its
     ``kind``, ``accepted``, ``answer`` and ``trial``. A ValueError if there is no such sweep, or
@@ -95,7 +95,7 @@ def steer_sweep(
         if not ledgers:
             raise SteeringError(f"{run_dir} has no sweep that has begun")
         raise SteeringError(f"say which sweep, with --sweep: there are {names}")
-    (name, ledger), *_ = [(one, at) for one, at in ledgers.items() if name in ("", one)]
+    (name, ledger), *_ = [(sweep, at) for sweep, at in ledgers.items() if name in ("", sweep)]
     requests = requests_for(ledger, asked)
 
     def perform(wait_s: float) -> list[dict[str, Any]]:
@@ -114,7 +114,7 @@ def steer_sweep(
 
 
 def take_part(run_dir: Path, said: Mapping[str, Any]) -> None:
-    """Say in the directory of a run that has not begun in what sweep it takes part.
+    """Record in the directory of a run that has not begun which sweep it takes part in.
 
     `said` has the fields of `modules.sweep.shared.Part`. An OSError if it cannot be written.
     """
@@ -124,25 +124,25 @@ def take_part(run_dir: Path, said: Mapping[str, Any]) -> None:
 
 
 def joinable_sweeps(run_dir: Path) -> list[dict[str, Any]]:
-    """Return the sweeps of a run that have begun, as who takes part in them has to know them.
+    """Return the sweeps of a run that have begun, with what a worker needs to join them.
 
     ``name``; ``group``, ``master`` and ``trainer``: its modules; ``ledger``. In an iteration of its
     group ``master`` is followed by its number. An OSError if a file cannot be read.
     """
     found = []
     for name, ledger in _ledgers(run_dir).items():
-        with contextlib.suppress(ValueError):  # raised by one that is damaged
+        with contextlib.suppress(ValueError):  # raised by a damaged ledger
             about = about_of(ledger)
             group, _, master = name.partition(".")
-            who = {"group": group, "master": master, "trainer": str(about["trainer"])}
-            found.append({"name": name, **who, "ledger": str(ledger)})
+            modules = {"group": group, "master": master, "trainer": str(about["trainer"])}
+            found.append({"name": name, **modules, "ledger": str(ledger)})
     return found
 
 
 def list_workers(run_dir: Path) -> list[dict[str, Any]]:
     """Return the workers of other runs that take part in the sweeps of a run, or did.
 
-    Each as `modules.sweep.joining.list_workers` has it, with ``sweep``.
+    Each is an entry of `modules.sweep.joining.list_workers`, with ``sweep`` added.
     """
     from .sweep import joining
 
@@ -154,7 +154,7 @@ def list_workers(run_dir: Path) -> list[dict[str, Any]]:
 
 
 def _ledgers(run_dir: Path) -> dict[str, Path]:
-    """Return the ledgers of a run's sweeps by their names: of a shared one that of all runs."""
+    """Return the ledgers of a run's sweeps by their names; a shared sweep has one for all runs."""
     from .sweep.shared import Part
 
     part = Part.of_run(run_dir)
@@ -197,7 +197,7 @@ def new_sweep() -> dict[str, Any]:
 
 
 def explain_lost_ranks(run_dir: Path, copies: Collection[str]) -> list[str]:
-    """Return which trials were under way when a run was ended by the death of a rank."""
+    """Return which trials were in flight when a run was ended by the death of a rank."""
     return in_flight.explain_lost_ranks(run_dir, copies)
 
 
@@ -207,18 +207,18 @@ def describe_machine() -> Iterator[tuple[str, str]]:
 
     try:
         yield from describe()
-    except Exception as error:  # so does a driver that is out of order
+    except Exception as error:  # a broken driver may raise any error
         yield "GPUs", f"not known: {error}"
 
 
 def _with_curves(table: ResultsTable) -> Iterator[dict[str, Any]]:
-    """Yield the rows of a table; with learning curves, if it is of a sweep that has some.
+    """Yield the rows of a table, with learning curves if it is of a sweep that has some.
 
     A ledger has its records in the order of the rows.
     """
     curves: Iterator[tuple[int, Any]] = iter(())
     for ledger in sorted((table.run_dir / "sweeps").glob("*/trials.jsonl")):
-        with contextlib.suppress(OSError, ValueError):  # raised by one that is damaged
+        with contextlib.suppress(OSError, ValueError):  # raised by a damaged ledger
             if about_of(ledger).get("table") == table.file.name:
                 curves = curves_of(ledger, table.run_dir)
     trial, curve = None, None

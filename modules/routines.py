@@ -26,20 +26,20 @@ def routines_of_run(
     *,
     measured: bool = True,
 ) -> Iterator[RoutineTable]:
-    """Give the table of routines of a run, the same one on every rank.
+    """Return a context with the table of routines of a run, the same on every rank.
 
     The first rank measures them, or finds ``routines.json`` in the run directory; the others wait
     for it in the tuple space. A run that is resumed finds the same file, so that a choice never
     changes a result. The tuple is claimed meanwhile: a copy that is started again finds it again.
-    Convolutions are measured when they are met, and the first rank that meets a shape writes down
-    for all what it takes, to the folder ``routines``.
+    Convolutions are measured when they are met, and the first rank that meets a shape writes its
+    choice, for all ranks, to the folder ``routines``.
 
     Parameters
     ----------
     rank, ranks : int
-        Of this process within its copy, and how many there are.
+        Rank of this process within its copy, and how many ranks the copy has.
     compute : Compute, optional
-        What is measured; the CPU, if left out.
+        The device to measure; the CPU, if left out.
     measured : bool
         Measure sums and products; if not, they are always done in the same way.
     """
@@ -56,15 +56,15 @@ def routines_of_run(
         return
     file = ctx.run_dir / _ROUTINES_FILE
     if not file.exists():
-        mine = file.with_name(f"{_ROUTINES_FILE}.{os.getpid()}-{ctx.group}-{ctx.module}")
+        own_file = file.with_name(f"{_ROUTINES_FILE}.{os.getpid()}-{ctx.group}-{ctx.module}")
         table = (compute or Compute()).measure_routines()
-        mine.write_text(table.to_json(), encoding="utf-8")
+        own_file.write_text(table.to_json(), encoding="utf-8")
         try:
-            os.link(mine, file)  # unlike a rename it leaves the table of another group alone
+            os.link(own_file, file)  # unlike a rename it leaves the table of another group alone
         except FileExistsError:
             pass
         finally:
-            mine.unlink()
+            own_file.unlink()
     text = file.read_text(encoding="utf-8")
     for copy in range(ctx.copies_of[ctx.module]):
         for copy_rank in range(ranks):

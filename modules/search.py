@@ -1,10 +1,10 @@
-"""The pure head of a sweep: which trial comes next, what a result means, when it is over.
+"""The decisions of a sweep: which trial comes next, how results rank, when it is over.
 
-It knows neither ranks nor tuples nor files nor the time, but for what it is told::
+They are pure: they use neither ranks nor tuples nor files nor a clock::
 
-    while (asked := search.ask(trial)) is not None:      the master hands out
-        search.report(trial, step, metrics)              a trainer says how far it is
-        search.tell(trial, parameters, metrics)          and what came of it
+    while (asked := search.ask(trial)) is not None:      parameters for a trainer
+        search.report(trial, step, metrics)              its intermediate metrics
+        search.tell(trial, parameters, metrics)          and its result
         search.clock(elapsed_s)
     search.best, search.front, search.bias.report()
 
@@ -39,14 +39,14 @@ from .strategies import (
 
 @dataclass
 class Until:
-    """Watches what happens and says when it is enough."""
+    """The limits of a sweep, and which of them has been reached."""
 
     trials: int | None = None
-    """As many are tried."""
+    """Most trials of the strategy."""
     score: float | None = None
-    """Once a trial has it or more, no further one begins."""
+    """Once a trial has this score or more, no further trial begins."""
     time_s: float | None = None
-    """Seconds after the start, as `clock` tells them; no further one begins."""
+    """Seconds after the start, by `clock`, from which on no further trial begins."""
     _reason: str | None = None
 
     def allows(self, trial: int) -> bool:
@@ -54,18 +54,18 @@ class Until:
         return self._reason is None and (self.trials is None or trial < self.trials)
 
     def told(self, score: float | None) -> None:
-        """Take the score of a trial, larger being better."""
+        """Record the score of a trial, larger being better."""
         if self.score is not None and score is not None and score >= self.score:
             self._reason = self._reason or "objective"
 
     def clock(self, elapsed_s: float) -> None:
-        """Take the time since the start: it passes only by being told."""
+        """Set the time since the start, in seconds: nothing else measures it."""
         if self.time_s is not None and elapsed_s >= self.time_s:
             self._reason = self._reason or "time"
 
     @property
     def reason(self) -> str | None:
-        """Why no further trial may begin: "objective" or "time"; None if one may, for all these."""
+        """The limit that has been reached: "objective" or "time"; None if neither has."""
         return self._reason
 
 
@@ -73,16 +73,16 @@ _FRONT_LINES = 20
 
 
 class StrategyError(ValueError):
-    """A user's strategy does not do what a strategy does."""
+    """A user's strategy returned something else than the parameters of a point."""
 
 
 class Search:
-    """Makes the decisions of a sweep.
+    """Chooses the trials of a sweep by its strategy, and ranks their results.
 
     Parameters
     ----------
     folder : Path
-        Of the workflow file, beside which a user's own functions are found.
+        Folder of the workflow file, beside which a user's own functions are found.
 
     Attributes
     ----------
@@ -121,34 +121,34 @@ class Search:
 
     @property
     def size(self) -> int | None:
-        """How many trials of the strategy's there will be, if nothing ends them before.
+        """How many trials the strategy will have, if nothing ends the sweep before.
 
-        None if that is unknown. Those that were enqueued come on top.
+        None if that is unknown. Trials that were enqueued come on top.
         """
         sizes = (self.most, self._until.trials)
         return min((size for size in sizes if size is not None), default=None)
 
     def limit(self, trials: int | None) -> None:
-        """Change how many trials of the strategy's there are at most."""
+        """Set the most trials that the strategy may have; None for no limit."""
         self._until.trials = trials
 
     def enqueue(self, trial: int) -> None:
-        """Record a trial that the strategy is not asked for; its number is behind all others'."""
+        """Record the number of a trial that was enqueued, and not chosen by the strategy."""
         self._enqueued.append(trial)
 
     def place(self, trial: int) -> int:
-        """Return which trial of the strategy's it is: those that were enqueued do not count."""
+        """Return the number of a trial among the strategy's: enqueued trials do not count."""
         return trial - bisect_left(self._enqueued, trial)
 
     def is_enqueued(self, trial: int) -> bool:
-        """Whether a trial was asked for by somebody, and not by the strategy."""
+        """Whether a trial was enqueued by a user, and not chosen by the strategy."""
         return bisect_left(self._enqueued, trial) != bisect_left(self._enqueued, trial + 1)
 
     def ask(self, trial: int) -> Parameters | Wait | None:
         """Return the parameters of a new trial; `WAIT` before another `tell`, None for no more.
 
-        A `StrategyError` if a user's strategy returns something else, or a parameter that the space
-        has not.
+        A `StrategyError` if a user's strategy returns something else, or a parameter that is not in
+        the space.
         """
         place = self.place(trial)
         if not self._until.allows(place):
@@ -166,9 +166,9 @@ class Search:
         return asked
 
     def report(self, trial: int, step: int, metrics: Mapping[str, Any]) -> bool:
-        """Take intermediate metrics; True if the trial is to be stopped.
+        """Record intermediate metrics; True if the trial is to be stopped.
 
-        An `ObjectiveError` if the objective needs what is not reported.
+        An `ObjectiveError` if the objective needs a metric that is not reported.
         """
         report = getattr(self.strategy, "report", None)
         if report is None or self.is_enqueued(trial):
@@ -186,11 +186,11 @@ class Search:
         *,
         is_stopped: bool = False,
     ) -> tuple[float, ...]:
-        """Take the result of a trial; return the values of its objectives, NaN where there is none.
+        """Record the result of a trial; return the values of its objectives, NaN without one.
 
         `metrics` are those at the end; None if the trial failed, or was stopped early: then its
         scores have had a part in the choice. `evaluated` has them split by split, for the selection
-        bias. An `ObjectiveError` if an objective needs what is not there.
+        bias. An `ObjectiveError` if an objective needs a metric that is not there.
         """
         if metrics is None:
             self._tell_strategy(trial, parameters, None)
@@ -216,11 +216,11 @@ class Search:
     def _tell_strategy(self, trial: int, parameters: Parameters, score: float | None) -> None:
         if not self.is_enqueued(trial):
             self.strategy.tell(self.place(trial), parameters, score)
-        elif not self._is_lagged:  # which counts what it is told
+        elif not self._is_lagged:  # `Lagged` learns in the order of the strategy's trials
             self._add(parameters, score)
 
     def learn(self, parameters: Parameters, metrics: Mapping[str, Any]) -> None:
-        """Tell a strategy that learns of a result of an earlier sweep, if it is one here."""
+        """Let the strategy learn from a result of an earlier sweep, if it can be ranked."""
         if not self.judge(metrics).reason:
             objective = self.objectives[0]
             self._add(parameters, objective.score(objective.value(metrics)))
@@ -231,15 +231,15 @@ class Search:
             add(parameters, score)
 
     def judge(self, metrics: Mapping[str, Any]) -> Judgement:
-        """Say whether the metrics at the end of a trial are a result that can be ranked.
+        """Judge whether the metrics at the end of a trial are a result that can be ranked.
 
-        They are none if they lack what an objective needs, if an objective is NaN or infinite, or
-        if ``diverged`` is true among them, which a trainer says of itself.
+        They are not if a metric that an objective needs is missing, if an objective is NaN or
+        infinite, or if the trainer has reported ``diverged`` as true.
         """
         return judge(metrics, self.objectives)
 
     def clock(self, elapsed_s: float) -> None:
-        """Take the time since the sweep began, in seconds."""
+        """Set the time since the sweep began, in seconds."""
         self._until.clock(elapsed_s)
 
     @property
@@ -249,7 +249,7 @@ class Search:
 
     @property
     def front(self) -> list[tuple[int, Parameters, tuple[float, ...]]]:
-        """Trials that no other beats in all objectives; empty if there is but one objective."""
+        """Trials on the Pareto front of all objectives; empty if there is only one objective."""
         return self._front.front
 
     def front_lines(self) -> list[str]:

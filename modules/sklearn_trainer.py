@@ -24,15 +24,15 @@ _DEFAULT = "sklearn.linear_model.LogisticRegression"
 
 
 def train(parameters: dict[str, Any], report: Report) -> dict[str, float]:
-    """Fit one classifier.
+    """Fit one classifier; return its metrics on the validation rows.
 
     Parameters
     ----------
     parameters : dict
-        Of the estimator; lists become tuples, as ``hidden_layer_sizes`` wants them.
+        Parameters of the estimator; lists become tuples, as ``hidden_layer_sizes`` wants them.
     report : Report
-        Its options: ``estimator``, ``package.module.Class``, and those of the data, as for our own
-        trainer.
+        Its options: ``estimator``, ``package.module.Class``, and those of the data, as for
+        `modules.trainer`.
 
     Returns
     -------

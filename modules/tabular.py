@@ -1,4 +1,4 @@
-"""The data of the shipped trainers: where they lie, how they are read; for others split here."""
+"""Data sets of the shipped trainers: paths, how they are read, shapes, and a split of the rows."""
 
 from __future__ import annotations
 
@@ -32,13 +32,13 @@ DatasetName = Literal[
 """Data sets of `dnn.load_dataset`."""
 
 BUNDLED = ("digits", "breast_cancer")
-"""Those that come with scikit-learn; all others need a path."""
+"""Data sets that come with scikit-learn; all others need a path."""
 
 TABLES = ("breast_cancer", "cleveland", "csv")
-"""Those that are no images."""
+"""Data sets that are no images."""
 
 DOWNLOADED = ("cifar10", "cifar100", "fashion_mnist", "mnist")
-"""Those that `dnn.download` gets."""
+"""Data sets that `dnn.download` gets."""
 
 
 SampleShape = tuple[int, ...]
@@ -46,7 +46,7 @@ SampleShape = tuple[int, ...]
 
 
 class DataShape(NamedTuple):
-    """What a network has to know of a data set."""
+    """Features and classes of a data set, and the shape of a sample."""
 
     features: int
     classes: int
@@ -60,7 +60,7 @@ _SHAPES: Final = {
     "fashion_mnist": DataShape(784, 10, (1, 28, 28)),
     "cifar10": DataShape(3072, 10, (3, 32, 32)),
 }
-"""Of data sets that are the same everywhere: they need not be read to know it."""
+"""Shapes of data sets that are the same everywhere, and need not be read for that."""
 
 
 class ReadingOptions(BaseModel):
@@ -87,11 +87,11 @@ class ReadingOptions(BaseModel):
 
     @property
     def given(self) -> dict[str, Any]:
-        """What was said, for `dnn.load_dataset`."""
+        """The options that were given, for `dnn.load_dataset`."""
         return {name: getattr(self, name) for name in self.model_fields_set}
 
     def problem_with(self, dataset: str) -> str:
-        """Return what a data set does not take, "" if it takes all."""
+        """Return why a data set does not take these options; empty if it takes all."""
         from dnn import reading_options
 
         known = reading_options(dataset)
@@ -103,14 +103,14 @@ class ReadingOptions(BaseModel):
 
 
 def known_shape(dataset: object) -> DataShape | None:
-    """Return the shape of a data set that is the same everywhere; None of others."""
+    """Return the shape of a data set that is the same everywhere; None for others."""
     return _SHAPES.get(str(dataset))
 
 
 def shape_of(options: Mapping[str, Any], folder: Path) -> DataShape:
     """Return the shape of the data that the options of a trainer name, as `load_split` has them.
 
-    Reads them, once, where it is not known of all that go by the name.
+    The data are read, once, where their name does not determine the shape.
     """
     known = known_shape(options.get("dataset"))
     if known is not None:
@@ -130,7 +130,7 @@ AUGMENTATIONS: Final[Mapping[str, str]] = {
 
 
 def augmentations_of(given: Sequence[str | Mapping[str, Any]]) -> list[Augmentation]:
-    """Return what a list of changes of images means: names, or tables of a name and its options.
+    """Return the augmentations in a list of names, or of tables of a name and its options.
 
     Raises
     ------
@@ -169,17 +169,17 @@ _OPTIONS = {"dataset": "digits", "path": None, "validation_fraction": 0.2, "spli
 
 
 def load_split(options: Mapping[str, Any], folder: Path) -> tuple[Dataset, Dataset]:
-    """Return training and validation rows; of equal options the same ones, loaded once.
+    """Return training and validation rows, loaded once for equal options.
 
     The options are ``dataset``, ``path`` (relative to the workflow file's folder),
-    ``reading``, ``validation_fraction``, ``split_seed`` and ``standardise``, as our own trainer has
-    them; others do not matter here.
+    ``reading``, ``validation_fraction``, ``split_seed`` and ``standardise``, as those of
+    `modules.trainer`; others are ignored.
     """
     dataset, path, fraction, seed = (options.get(name, _OPTIONS[name]) for name in _OPTIONS)
     place = None if path is None else place_of_data(path, folder)
     reading = ReadingOptions.model_validate(options.get("reading", {}))
-    said = reading.model_dump_json(exclude_unset=True)
-    return _load(dataset, place, said, float(fraction), int(seed), options.get("standardise"))
+    text = reading.model_dump_json(exclude_unset=True)
+    return _load(dataset, place, text, float(fraction), int(seed), options.get("standardise"))
 
 
 def place_of_data(path: str, folder: Path) -> Path:
@@ -205,6 +205,6 @@ def _load(
 
     given = ReadingOptions.model_validate_json(reading).given
     parts = train_validation_split(load_dataset(dataset, place, **given), fraction, seed)
-    # What is learned about the rows is learned from the training rows only.
+    # Means and deviations are those of the training rows only.
     training, validation = standardise(*impute(*parts), by=by)
     return training, validation

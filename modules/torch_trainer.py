@@ -1,4 +1,4 @@
-"""A trainer for multilayer perceptrons in PyTorch: as a start for one's own.
+"""A trainer for multilayer perceptrons in PyTorch, as a start for a trainer of your own.
 
 ::
 
@@ -26,7 +26,7 @@ def train(parameters: dict[str, Any], report: Report) -> dict[str, Any]:
         ``hidden`` (a list), ``activation`` ("relu", "tanh", "sigmoid"), ``optimizer`` ("sgd",
         "adam"), ``learning_rate``, ``momentum``, ``weight_decay``, ``batch_size``, ``epochs``.
     report : Report
-        Its options are those of the data, as for our own trainer.
+        Its options are those of the data, as for `modules.trainer`.
 
     Returns
     -------
@@ -63,7 +63,7 @@ def train(parameters: dict[str, Any], report: Report) -> dict[str, Any]:
                 "loss": float(loss_of(scores, held_y)),
                 "training_time_s": seconds,
             }
-        # What has come to NaN or infinity will not come back.
+        # A training that has come to NaN or infinity does not recover.
         if not report(epoch, **metrics) or not math.isfinite(metrics["loss"]):
             break
     return marked(metrics)

@@ -159,8 +159,8 @@ class Options(BaseModel):
         dataset, reading = info.data.get("dataset"), info.data.get("reading")
         is_sequence = reading is not None and reading.lengths is not None
         if augment and (dataset in TABLES or is_sequence):
-            what = "sequences" if is_sequence else "a table"
-            raise problem(f"these changes are of images, and {dataset} is {what}", "leave it out")
+            kind = "sequences" if is_sequence else "a table"
+            raise problem(f"these changes are of images, and {dataset} is {kind}", "leave it out")
         return augment
 
     @model_validator(mode="after")
@@ -304,20 +304,20 @@ class Options(BaseModel):
 
     @property
     def limits(self) -> Limits:
-        """What a trial may take."""
+        """The limits of a trial: its time, its memory, and whether it has a process of its own."""
         return Limits(self.isolated, self.time_limit, parse_memory(self.memory_limit))
 
     def compute(self, gpus: Sequence[int] = (), share: float = 1.0) -> Compute:
-        """Return what networks are trained on by a rank that was given some GPUs."""
+        """Return the device and the precision of networks on a rank with these GPUs."""
         return Compute.of(self.device, self.precision, gpus, share)
 
     def task(
         self, folder: Path, table: RoutineTable | None = None, compute: Compute | None = None
     ) -> Task:
-        """Return what is to be done for each trial.
+        """Return the function that is called for each trial, with its options.
 
-        `table` is for networks of ours, and so is `compute`, in place of what a rank without GPUs
-        has.
+        `table` and `compute` are for networks of dnn; without `compute`, they are trained as on a
+        rank without GPUs.
         """
         if self.train is not None:
             return Task(self.train, self.options, folder)
@@ -332,7 +332,7 @@ class Options(BaseModel):
         return Task(prepare, given, folder)
 
     def resolve(self, folder: Path) -> Path:
-        """Return the data's place; `folder` is that of the workflow file.
+        """Return the path of the data; `folder` is that of the workflow file.
 
         A ValueError if the path names an environment variable that is not set.
         """
@@ -346,7 +346,7 @@ def _problem_at(name: str, given: Any, text: str, remedy: str = "") -> Validatio
 def missing_here(options: Options, module: Any) -> tuple[str, str] | None:
     """Return what this machine lacks to train networks on a GPU, and what to do; None if nothing.
 
-    `module` is that of the workflow file. `diel check` says it, and `diel run` starts no rank.
+    `module` is that of the workflow file. `diel check` reports it, and `diel run` starts no rank.
     """
     asks = range(math.ceil(module.gpus))
     if options.train is not None or not options.compute(asks).is_gpu:
@@ -354,10 +354,10 @@ def missing_here(options: Options, module: Any) -> tuple[str, str] | None:
     problem = missing_gpu()
     if not problem:
         return None
-    what, _, install = problem.partition(" (pip install")
+    lack, _, install = problem.partition(" (pip install")
     if install:
-        return what, f"pip install{install.removesuffix(')')}"
-    return what, 'run it where there is a GPU, or say device = "cpu", without gpus'
+        return lack, f"pip install{install.removesuffix(')')}"
+    return lack, 'run it where there is a GPU, or say device = "cpu", without gpus'
 
 
 def run(ctx: Context) -> int:
@@ -380,7 +380,7 @@ def _run(ctx: Context, options: Options, compute: Compute) -> int:
 
 @contextmanager
 def _logged(ctx: Context) -> Iterator[None]:
-    """Let what dnn and this package log in this thread go to the log of the rank."""
+    """Send what dnn and this package log in this thread to the log of the rank."""
     thread = threading.get_ident()
 
     class ToRank(logging.Handler):
@@ -407,7 +407,7 @@ def try_one(
     trial: int = 0,
     own_seed: int | None = None,
 ) -> tuple[str, float, dict[str, Any]]:
-    """Try one point here, for `diel sweep`: why it failed, its seconds, its metrics.
+    """Try one point in this process; return why it failed, its seconds and its metrics.
 
     `seed` is that of the sweep, `trial` the number of the trial; `own_seed` is the trial's, if left
     out the one that follows from these.
@@ -432,7 +432,7 @@ def try_one(
 
 
 def _own_line(detail: str, folder: Path) -> str:
-    """Return the last line of a user's own that a traceback names, as `` (file.py:4)``."""
+    """Return the last line of a user's own code that a traceback names, as `` (file.py:4)``."""
     own = [
         (path, line)
         for path, line in re.findall(r'File "(.+?)", line (\d+)', detail)
@@ -442,7 +442,7 @@ def _own_line(detail: str, folder: Path) -> str:
 
 
 def prepare(options: Mapping[str, Any], folder: Path) -> NetworkTrainer:
-    """Load the data; return what trains networks on it.
+    """Load the data; return a trainer of networks on it.
 
     The options are ``dataset``, ``path``, which rows, by what to standardise them and ``training``,
     as in `Options`; ``compute``, the fields of a `Compute`; and ``table``, the text of a
@@ -457,8 +457,8 @@ def prepare(options: Mapping[str, Any], folder: Path) -> NetworkTrainer:
     compute.begin()
     given = Options.model_validate(rest, context={"folder": folder})
     rounds = _rounds(given, folder)
-    # What has to be imported and compiled is no part of the first trial's time. Where a GPU has no
-    # room even for this, each trial says so, and how much it wants.
+    # Imports and compilation are no part of the first trial's time. Where a GPU has no room even
+    # for this, each trial reports that, and how much it needs.
     with suppress(OutOfDeviceMemory):
         smallest = {"hidden": [1], "epochs": 1}
         if rounds[0].is_sequence:
@@ -470,7 +470,7 @@ def prepare(options: Mapping[str, Any], folder: Path) -> NetworkTrainer:
 def describe_network(
     options: Options, folder: Path, point: Mapping[str, Any]
 ) -> list[dict[str, Any]]:
-    """Return the layers of the network of a point: of each its name, shape and parameters.
+    """Return the layers of the network of a point, each with its name, shape and parameters.
 
     Parameters
     ----------
@@ -483,14 +483,14 @@ def describe_network(
     Returns
     -------
     list of dict
-        See `modules.layer_list.rows_of`: as `dnn.summary` has them, and where they do not fit
-        together, up to there; of those that `options` lists also ``layer``: which of the list.
-        Nothing of a function of one's own.
+        The rows of `modules.layer_list.rows_of`, up to the first layer that does not fit. Layers
+        that `options` lists also have ``layer``, their index in the list. Empty for a user's
+        function.
 
     Raises
     ------
     ValueError
-        If the point is none of this trainer, or the data cannot be read.
+        If the point is not valid for this trainer, or the data cannot be read.
     """
     if options.train is not None:
         return []
@@ -499,7 +499,7 @@ def describe_network(
     shape = shape_of({**data, "reading": options.reading.given}, folder)
     layers = layers_of(wanted, *shape)
     rows = rows_of(layers)
-    # Those listed stand behind what reads samples, and before the one of the classes.
+    # Listed layers stand behind the layers that read samples, and before that of the classes.
     listed = [n for n, table in enumerate(wanted.layers or ()) for _ in built([table])]
     for row, number in zip(rows[len(layers) - 1 - len(listed) :], listed, strict=False):
         row["layer"] = number
@@ -507,7 +507,7 @@ def describe_network(
 
 
 def option_variants() -> dict[str, tuple[str, dict[str, type[BaseModel]]]]:
-    """Return what a table of an option may hold: by which key, and a model for each value."""
+    """Return, for options that are lists of tables, the key of their kind and a model by kind."""
     return {"layers": ("type", layer_models())}
 
 

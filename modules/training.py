@@ -1,4 +1,4 @@
-"""What our trainer does for a trial: trains networks, alone or many at once, and scores them."""
+"""Trains the networks of trials, alone or many at once, and scores them."""
 
 from __future__ import annotations
 
@@ -26,10 +26,10 @@ _ON_CPU: Final = Compute()
 class NetworkTrainer:
     """Trains multilayer perceptrons, one trial or several at once.
 
-    `facts` say what computes. It has a `save_model` only if a trial has one network, and
-    safetensors can write it. `layers`, if given, say of what a network is, see
-    `modules.layer_list`. Where a copy has several ranks, `parallel` says how they train each
-    network together; all of them call the same methods.
+    `facts` are those of the device. There is a `save_model` only if a trial has one network, and
+    safetensors can write it. `layers`, if given, define the network, see `modules.layer_list`.
+    Where a copy has several ranks, `parallel` says how they train each network together; all of
+    them call the same methods.
     """
 
     def __init__(
@@ -59,7 +59,7 @@ class NetworkTrainer:
     def __call__(self, parameters: dict[str, Any], report: Report) -> dict[str, Any]:
         """Train once for each split, and report after each that takes part in the choice.
 
-        Of a single split, report after each epoch, or some if none of them can end the trial.
+        With a single split, report after each epoch, or after some if no report can end the trial.
         """
         rounds = self._rounds
         report.total = None if len(rounds) == 1 else len(rounds)
@@ -71,7 +71,7 @@ class NetworkTrainer:
         scheme = self._scheme_of(report)
 
         def train_split(number: int) -> dict[str, Any]:
-            # As if it were trained with others, which is up to who else is there.
+            # As if it were trained with others: whether it is depends on the trials of its lease.
             is_alone = report.may_be_stopped or scheme is not None
             epoch_s = None if is_alone else self._together.epoch_s(wanted, number)
             return train(
@@ -86,7 +86,7 @@ class NetworkTrainer:
             )
 
         for number in range(len(rounds)):
-            # One of several ranks cannot try again by itself.
+            # A rank of several cannot try again by itself.
             once = partial(train_split, number)
             results.append(once() if scheme is not None else self._with_all_memory(once))
             if len(rounds) > 1 and not rounds.jobs[number].is_test:
@@ -96,9 +96,9 @@ class NetworkTrainer:
         return self._evaluated(results)
 
     def _scheme_of(self, report: Report) -> Any:
-        """Return how the ranks of the copy train; None of one rank, as where a trial is tried out.
+        """Return the scheme by which the ranks of the copy train; None for a single rank.
 
-        The same until a trial has failed: it has communicators of its own.
+        It stays the same until a trial has failed: the scheme has communicators of its own.
         """
         if self._parallel is None or report.communicator is None:
             return None
@@ -107,7 +107,7 @@ class NetworkTrainer:
         return self._scheme[1]
 
     def _with_all_memory(self, train: Callable[[], dict[str, Any]]) -> dict[str, Any]:
-        """Train; if the GPU has no room, again without what is kept there for other networks."""
+        """Train; if GPU memory runs out, free what is kept for other networks and train again."""
         from dnn import OutOfDeviceMemory
 
         with contextlib.suppress(OutOfDeviceMemory):
@@ -120,33 +120,33 @@ class NetworkTrainer:
     ) -> list[dict[str, Any] | None]:
         """Train several trials at once, each with its parameters and its report.
 
-        Returns of each what a call alone returns; None where it is better trained alone.
+        Returns, for each trial, what a call alone returns; None where it is better trained alone.
         """
         wanted = [
             Hyperparameters.model_validate(with_layers(parameters, self._layers))
             for parameters, _ in trials
         ]
-        narrow = [
+        fused = [
             place
             for place, parameters in enumerate(wanted)
             if not self._together.trains_alone(parameters)
         ]
-        if len(narrow) * len(self._rounds) < 2:
+        if len(fused) * len(self._rounds) < 2:
             return [None] * len(trials)
         given = []
-        for place in narrow:
+        for place in fused:
             report = trials[place][1]
             given.append((wanted[place], self._seeds(report.seed), report))
         found: list[dict[str, Any] | None] = [None] * len(trials)
-        for place, results in zip(narrow, self._together(given), strict=True):
+        for place, results in zip(fused, self._together(given), strict=True):
             if not all(results):
-                continue  # alone it is found out why
+                continue  # trained alone, the trial says why
             self._report_splits(results, trials[place][1])
             found[place] = self._evaluated(results)
         return found
 
     def _report_splits(self, results: Sequence[Mapping[str, Any]], report: Report) -> None:
-        """Give a report what a trial on several splits would have said after each."""
+        """Add to a report the means that a trial trained alone reports after each split."""
         jobs = self._rounds.jobs
         if len(jobs) == 1:
             return
@@ -218,13 +218,13 @@ def train(
         Gets the metrics after each epoch, and may end the training; where it cannot, after those
         of `curve_epochs`.
     table : RoutineTable, optional
-        Of the run.
+        Routine table of the run.
     epoch_s : float, seconds, optional
         As in `undisturbed_s`.
     compute : Compute, optional
         The CPU, in float32, if left out.
     scheme : dnn.Scheme, optional
-        By which several ranks train it together; each calls this alike.
+        By which several ranks train the network together; each of them makes the same call.
 
     Returns
     -------
@@ -297,7 +297,7 @@ def _model(
 def _epoch_reports(
     report: Report, wanted: Hyperparameters, data: SplitData, epoch_s: float | None
 ) -> Callback:
-    """Return what tells `report` how a training stands after each epoch, or some of them."""
+    """Return a callback that reports the metrics after each epoch, or after some epochs."""
     from dnn import Callback
 
     report.total = epochs = wanted.epochs

@@ -30,17 +30,17 @@ Train: TypeAlias = "Callable[[dict[str, Any], Report], Mapping[str, Any]]"
 OnReport: TypeAlias = "Callable[[int, int, Metrics], bool]"
 """Takes a trial, a step and metrics; returns whether the trial shall go on."""
 IsToStop: TypeAlias = "Callable[[int], bool]"
-"""Says of a trial whether somebody has asked that it ends; cheap enough to be called each step."""
+"""Returns whether a trial has been requested to end; cheap enough to be called each step."""
 ShowProgress: TypeAlias = "Callable[[float, float | None, str], None]"
-"""Takes how far something is, of how much, and what is being done; as `Context.progress` does."""
+"""Takes how much is done, of which total, and a text, as `Context.progress` does."""
 Reports: TypeAlias = "list[tuple[int, Metrics]]"
-"""Steps and what was reported at each."""
+"""Steps, and the metrics that were reported at each."""
 
 MOST_REPORTS: Final = 64
 """A trial's learning curve has at most so many points."""
 
 SPLITS: Final = "splits"
-"""Among metrics: what an evaluation on several splits gave in each, see `modules.evaluation`."""
+"""Key among metrics: the metrics of each split, as `modules.evaluation` has them."""
 _LARGEST: Final = 2**1023
 """Whole numbers beyond this are no floats, and those of some thousand digits no text either."""
 
@@ -60,20 +60,20 @@ METRICS: Final[Mapping[str, Metric]] = {
     "mcc": Metric(True, -1.0, 1.0),
     "training_time_s": Metric(False, 0.0, math.inf),
 }
-"""What our trainers report, in this order."""
+"""Metrics that the trainer of this package reports, in this order."""
 
 DIVERGED: Final = "diverged"
 """The metric by which a trainer says that a training has come to NaN or infinity."""
 
 
 def trial_seed(sweep_seed: int, index: int) -> int:
-    """Return the seed of a trial, below 2**32: the same whoever trains it, in whatever order."""
+    """Return the seed of a trial, below 2**32: the same on any trainer, in whatever order."""
     digest = blake2b(f"{sweep_seed}/{index}".encode(), digest_size=4).digest()
     return int.from_bytes(digest, "little")
 
 
 def marked(metrics: Mapping[str, Any], *, is_diverged: bool = False) -> dict[str, Any]:
-    """Return metrics that say so if the training diverged, or one of them is NaN or infinite."""
+    """Return metrics, with `DIVERGED` if the training diverged, or one is NaN or infinite."""
     numbers = (value for value in metrics.values() if isinstance(value, float))
     if is_diverged or not all(map(math.isfinite, numbers)):
         return {**metrics, DIVERGED: True}
@@ -81,7 +81,7 @@ def marked(metrics: Mapping[str, Any], *, is_diverged: bool = False) -> dict[str
 
 
 class Trial(NamedTuple):
-    """What is to be run."""
+    """A trial to run: its number, parameters and seed."""
 
     number: int
     """Within its sweep, from 0."""
@@ -102,7 +102,7 @@ class LearningCurve:
         self._count = 0
 
     def add(self, step: int, metrics: Metrics) -> None:
-        """Take a report: of the same step again, the later one counts."""
+        """Add a report; of several with the same step, the last one counts."""
         is_again = self.last is not None and self.last[0] == step
         self.last = (step, metrics)
         if is_again:
@@ -119,7 +119,7 @@ class LearningCurve:
 
     @property
     def points(self) -> Reports:
-        """Steps and what was reported there, in order, as plain numbers and text."""
+        """Steps and the metrics reported there, in order, as plain numbers and text."""
         points = list(self._kept)
         if self.last is not None and points[-1][0] != self.last[0]:
             step, metrics = self.last
@@ -136,14 +136,14 @@ def thinned(reports: Iterable[tuple[int, Metrics]]) -> Reports:
 
 
 class Report:
-    """What a trial's function finds out about itself, and says of itself.
+    """Tells a trial's function about its trial, and takes the metrics that the function reports.
 
     Attributes
     ----------
     trial : int
-        Its number.
+        Number of the trial.
     seed : int
-        Its own: the same on whichever trainer, and on any number of ranks.
+        Seed of the trial: the same on whichever trainer, and on any number of ranks.
     attempt : int
         From 1.
     options : mapping
@@ -156,13 +156,13 @@ class Report:
         The same ranks for the schemes of dnn, such as `dnn.DataParallel`; None of one rank alone.
         A trial that fails on one rank while others wait in it fails on all of them.
     metrics : dict
-        What was reported last.
+        The metrics that were reported last.
     curve : LearningCurve
-        What was reported at which step.
+        The metrics that were reported, by step.
     progress : function
         Shows how far something is that takes long: ``progress(done, total, text)``.
     total : int or None
-        How many steps there will be, where the function says so: for those who watch.
+        How many steps there will be, if the function sets it: for displays.
     """
 
     __slots__ = (
@@ -212,7 +212,7 @@ class Report:
         self._is_stopped = False
 
     def __call__(self, step: int, **metrics: Any) -> bool:
-        """Report how far the trial is, and how good.
+        """Report the step that the trial has reached, and its metrics there.
 
         Parameters
         ----------
@@ -247,7 +247,7 @@ class Report:
         self.progress(step, self.total, f"trial {self.trial}, step {step}{of}")
 
     def find_out_whether_to_stop(self) -> bool:
-        """Whether the trial is to stop, also if a person has asked for it meanwhile."""
+        """Whether the trial is to stop, also if a user has requested that meanwhile."""
         if not self._is_stopped and self._is_to_stop is not None:
             self._is_stopped = self._is_to_stop(self.trial)
         return self._is_stopped
@@ -265,10 +265,10 @@ class Report:
 
 @dataclass
 class TrialResult:
-    """What a trial gave."""
+    """The result of a trial: its metrics, or why it failed."""
 
     metrics: Metrics = field(default_factory=dict)
-    """Of a trial that failed, what it reported last."""
+    """Metrics of the trial; if it failed, those that it reported last."""
     reason: str = ""
     """Why it failed; empty if it did not."""
     detail: str = ""
@@ -276,7 +276,7 @@ class TrialResult:
     is_stopped: bool = False
     """Whether it was stopped early."""
     has_died: bool = False
-    """Whether the process that tried it is no more."""
+    """Whether the process that ran it has died."""
     is_consequence: bool = False
     """Whether it failed here since another rank of its trainer has failed."""
     reports: Reports = field(default_factory=list)
@@ -284,9 +284,9 @@ class TrialResult:
 
 
 def run_trial(train: Train, parameters: dict[str, Any], report: Report) -> TrialResult:
-    """Try in this process; what the function raises is the trial's failure.
+    """Run a trial in this process; an error that its function raises is the trial's failure.
 
-    The function may do with its parameters what it likes: they are its own.
+    The function gets a copy of the parameters, which it may change.
 
     Raises
     ------
@@ -318,7 +318,7 @@ def failed_result(error: BaseException) -> TrialResult:
 
 @contextlib.contextmanager
 def telling_failures(communicator: Communicator | None) -> Iterator[None]:
-    """Tell the other ranks of a trainer what is raised meanwhile, so that none waits in vain."""
+    """Return a context that reports its errors to the trainer's other ranks, so that none waits."""
     try:
         yield
     except BaseException as error:
@@ -332,7 +332,7 @@ def _tell_failure(communicator: Communicator | None, error: BaseException) -> No
 
 
 def _show_nothing(done: float, total: float | None, text: str) -> None:
-    """Stand in where nobody looks."""
+    """Do nothing: progress of a trial that is not shown."""
 
 
 class NoSuchParameter(KeyError):
@@ -343,7 +343,7 @@ class NoSuchParameter(KeyError):
 
 
 class _Parameters(dict[str, Any]):
-    """The parameters of a trial: of one that is missing it says which ones there are."""
+    """The parameters of a trial; the error for a missing name lists the names there are."""
 
     def __missing__(self, name: Any) -> Any:
         near = get_close_matches(str(name), self, 1) or _abbreviated(str(name), self)
@@ -358,7 +358,7 @@ class _Parameters(dict[str, Any]):
 
 
 def _abbreviated(name: str, names: Iterable[str]) -> list[str]:
-    """Return the names of which one is an abbreviation, such as ``lr`` of ``learning_rate``."""
+    """Return the names that `name` abbreviates, as ``lr`` does ``learning_rate``."""
     found = []
     for known in names:
         letters = iter(known)
@@ -368,7 +368,7 @@ def _abbreviated(name: str, names: Iterable[str]) -> list[str]:
 
 
 def _copy_of(parameters: dict[str, Any]) -> dict[str, Any]:
-    """Return parameters that share nothing with those that are recorded, or tried next."""
+    """Return a copy of parameters that shares no value with those that are recorded."""
     own = _Parameters(parameters)
     for name, value in own.items():
         kind = type(value)
@@ -425,7 +425,7 @@ def _plain_metric(name: Any, value: Any) -> Any:
 
 
 def _sound_metrics(given: Mapping[str, Any]) -> Metrics:
-    """Return those that are metrics: of a trial that has failed anyway."""
+    """Return the values that are valid metrics, and leave out all others."""
     sound: Metrics = {}
     for name, value in given.items():
         with contextlib.suppress(Exception):

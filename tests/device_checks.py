@@ -158,13 +158,13 @@ EDGES = {
 
 def check_edges(ops, name):
     """Compare values and gradients at kinks and extremes with what they are; nothing warns."""
-    expression, operands, values, slopes = EDGES[name]
+    expression, operands, values, gradients = EDGES[name]
     given = [np.array(x, np.float32) for x in operands]
     nodes = [graph.placeholder(x.shape) for x in given]
     y = expression(*nodes)
     outputs = [y, *graph.gradients(graph.sum(y), nodes)]
     found = graph.evaluate(outputs, dict(zip(nodes, given, strict=True)), ops)
-    for mine, wanted in zip(found, [values, *slopes], strict=True):
+    for mine, wanted in zip(found, [values, *gradients], strict=True):
         expected = np.array(wanted, np.float64)  # NaN: what rounds is not pinned down
         known = ~np.isnan(expected)
         np.testing.assert_allclose(mine[known], expected[known], rtol=3e-6, atol=1e-45)
@@ -176,10 +176,10 @@ def check_operation(ops, expression, values, generator):
     nodes = [graph.placeholder(x.shape, np.float64) for x in values]
     y = expression(*nodes)
     v = graph.constant(generator.normal(size=y.shape), np.float64)
-    slopes = graph.gradients(y, nodes, v)
+    gradients = graph.gradients(y, nodes, v)
     feeds = dict(zip(nodes, values, strict=True))
-    found = graph.evaluate([y, *slopes], feeds, ops)
-    expected = graph.evaluate([y, *slopes], feeds, Ops())
+    found = graph.evaluate([y, *gradients], feeds, ops)
+    expected = graph.evaluate([y, *gradients], feeds, Ops())
     for mine, wanted in zip(found, expected, strict=True):
         np.testing.assert_allclose(mine, wanted, rtol=1e-10, atol=1e-12)
 

@@ -1,4 +1,4 @@
-"""Reduce what the walkers of an ensemble have put, and compare it with what theory says."""
+"""Reduce the moments that the walkers of an ensemble have put, and compare them with theory."""
 
 import math
 
@@ -6,12 +6,12 @@ RATE, NOISE, START = 1.0, 0.5, 1.0  # k, s and x(0) in ensemble.c
 
 
 def reduce(ctx):
-    """Return the mean and the variance of all particles, and how far off they are.
+    """Return the mean and the variance of all particles, and their distance from theory.
 
     Raises
     ------
     ArithmeticError
-        If one differs from theory by more than five of its standard errors.
+        If either differs from theory by more than five of its standard errors.
     """
     counts, sums, squares = zip(
         *(ctx.tuples.tget(("moments", copy)) for copy in range(ctx.options["walkers"])),

@@ -14,7 +14,7 @@
 
 The two solvers know nothing of each other but the wall. The solid gives its temperature there
 (Dirichlet), the fluid answers with the heat that it lets through (Neumann), and the solid moves
-the temperature towards the one that this heat leads to, a part of the way [1]_::
+the wall's temperature a part of the way towards the one that this heat leads to [1]_::
 
     T_wall <- T_wall + relaxation (T_solid(q) - T_wall),     q = k_f dT_fluid(T_wall)/dy
 
@@ -80,11 +80,11 @@ class Columns:
     def sweep(self, heat):
         """Solve all columns; `heat` is what flows into each cell from outside the domain."""
         for _ in range(SWEEPS):
-            self._meet_neighbours()
+            self._exchange_sides()
             sides = self.from_east * self.T[2:] + self.from_west * self.T[:-2]
             self.T[1:-1] = (sides + heat) @ self.solve.T
 
-    def _meet_neighbours(self):
+    def _exchange_sides(self):
         comm, T = self.comm, self.T
         west = comm.rank - 1 if comm.rank > 0 else MPI.PROC_NULL
         east = comm.rank + 1 if comm.rank < comm.size - 1 else MPI.PROC_NULL
@@ -97,7 +97,7 @@ class Columns:
 
 
 def fluid(ctx):
-    """Find out how much heat the fluid takes at the temperature that the wall has."""
+    """Solve for the fluid at the temperature of the wall; give back the heat through the wall."""
     height, mean = ctx.options["height"], ctx.options["speed"]
     wall = ctx.boundary("wall")
     temperature, flux = wall.read[0][0], wall.owned[0][0]
@@ -117,7 +117,7 @@ def fluid(ctx):
 
 
 def solid(ctx):
-    """Find out which temperature the wall has with the heat that the fluid lets through."""
+    """Solve for the solid with the heat through the wall; give back the temperature of the wall."""
     wall = ctx.boundary("wall")
     temperature, flux = wall.owned[0][0], wall.read[0][0]
     here = Columns(ctx, len(flux), wall.array.shape[1])
@@ -140,14 +140,14 @@ def solid(ctx):
 
 
 def report(ctx):
-    """Write the temperatures, and how the two solvers came to agree; return the number of steps."""
+    """Write the temperatures, and the change of the wall's in each step; return how many steps."""
     steps = sorted(ctx.tuples.collect(("change", ANY)))
     history = [(step, change) for (_, step), change in steps]
     np.savetxt(ctx.run_dir / "history.csv", history, delimiter=",", header="step,change")
     rows = []
     places = [("solid", -ctx.options["solid_height"]), ("fluid", ctx.options["fluid_height"])]
     for name, height in places:
-        parts = sorted(ctx.tuples.collect((name, ANY)), key=lambda one: one[0])
+        parts = sorted(ctx.tuples.collect((name, ANY)), key=lambda part: part[0])
         T = np.concatenate([part for _, part in parts])
         x = (np.arange(T.shape[0]) + 0.5) * ctx.options["length"] / T.shape[0]
         y = (np.arange(T.shape[1]) + 0.5) * abs(height) / T.shape[1] + min(height, 0.0)

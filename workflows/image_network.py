@@ -1,6 +1,6 @@
 """A convolutional network by name on MNIST, Fashion-MNIST or CIFAR-10, tested once, at the end.
 
-No choice was left to the test images: hyperparameters and the number of epochs stand in the
+The test images had no part in any choice: hyperparameters and the number of epochs stand in the
 workflow file.
 """
 
@@ -65,7 +65,7 @@ class Options(BaseModel):
 
 
 class Progress(dnn.Callback):
-    """Tells the run how far the training is."""
+    """Reports the progress of the training to the run."""
 
     def __init__(self, ctx) -> None:
         self.ctx = ctx
@@ -78,7 +78,7 @@ class Progress(dnn.Callback):
 
 
 def run(ctx) -> dict[str, float]:
-    """Train, test, report."""
+    """Train a network, test it, and record the results."""
     options: Options = ctx.options
     train, test = SETS[options.dataset](options.path)
     if options.images is not None:

@@ -1,6 +1,6 @@
 """One network on the handwritten digits of MNIST: 60,000 to train on, 10,000 to test.
 
-No choice was left to the test digits: hyperparameters and the number of epochs stand in the
+The test digits had no part in any choice: hyperparameters and the number of epochs stand in the
 workflow file, and the network is tested once, after its last epoch. Where the module has several
 processes, ``training.parallel`` says how they train it together.
 """
@@ -57,7 +57,7 @@ class Options(BaseModel):
 
 
 class Progress(Callback):
-    """Tells the run how far the training is."""
+    """Reports the progress of the training to the run."""
 
     def __init__(self, ctx) -> None:
         self.ctx = ctx
@@ -70,7 +70,7 @@ class Progress(Callback):
 
 
 def run(ctx) -> dict[str, float]:
-    """Train, test, report."""
+    """Train a network, test it, and record the results."""
     options: Options = ctx.options
     train, test = load_mnist(options.path)
     if options.images is not None:

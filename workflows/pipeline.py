@@ -4,7 +4,7 @@ import random
 
 
 def sample(ctx):
-    """Throw points; tell the collector what share fell into the circle."""
+    """Throw points; put an estimate of pi, 4 times the share in the circle, for the collector."""
     generator = random.Random(ctx.copy_index)
     points = ctx.options["points"]
     inside = sum(generator.random() ** 2 + generator.random() ** 2 < 1 for _ in range(points))

@@ -1,1 +1,1 @@
-"""The command line: it reads the run directory and nothing else of a run."""
+"""The command line ``diel``: of a run it reads the run directory and nothing else."""

@@ -1,7 +1,7 @@
 """The commands of ``diel``: their arguments, and where each is performed.
 
-Nothing is imported here that takes time, so that ``diel --help`` answers at once. What a shell
-completes, and what the README lists, follow from this table.
+Nothing is imported here that takes time, so that ``diel --help`` answers at once. The completion of
+shells and the list in the README are derived from this table.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from diel.frozen import Frozen
 
 
 class Command(Frozen):
-    """One command of ``diel``."""
+    """A command of ``diel``: its help, its arguments, and the function that performs it."""
 
     name: str
     help: str
@@ -24,18 +24,18 @@ class Command(Frozen):
     add_arguments: Callable[[argparse.ArgumentParser], None]
     # ``module:function``, which takes the parsed arguments and returns the exit code.
     home: str
-    # Whether what it prints is all that it is for, so that it fails where nobody can read that.
+    # Whether printing is its only purpose, so that it fails if its output cannot be written.
     is_for_its_output: bool = True
 
     def perform(self, options: argparse.Namespace) -> int:
-        """Import what performs the command, and do it."""
+        """Import the function that performs the command, and call it; return the exit code."""
         module, _, function = self.home.partition(":")
         exit_code: int = getattr(import_module(module), function)(options)
         return exit_code
 
 
 def add_commands(parsers: Any, commands: Sequence[Command]) -> None:
-    """Add commands to the parsers of ``diel``."""
+    """Add a subparser for each command."""
     for command in commands:
         parser = parsers.add_parser(
             command.name, help=command.help, description=command.description
@@ -45,7 +45,7 @@ def add_commands(parsers: Any, commands: Sequence[Command]) -> None:
 
 
 def positive(text: str) -> int:
-    """Read a number of ranks or nodes; argparse shows what is wrong."""
+    """Convert an argument to a positive number of ranks; argparse prints the error."""
     number = int(text)
     if number < 1:
         raise argparse.ArgumentTypeError("must be at least 1")
@@ -56,7 +56,7 @@ positive.__name__ = "number of ranks"  # what argparse calls it in its messages
 
 
 def count(text: str) -> int:
-    """Read a count; argparse shows what is wrong."""
+    """Convert an argument to a positive whole number; argparse prints the error."""
     return positive(text)
 
 
@@ -64,14 +64,14 @@ count.__name__ = "count"
 
 
 def add_file(parser: argparse.ArgumentParser) -> None:
-    """Add the workflow file."""
+    """Add the argument FILE, the workflow file."""
     parser.add_argument("file", metavar="FILE", help="the workflow file (TOML)")
 
 
 def add_launch_arguments(
     parser: argparse.ArgumentParser, *, runs: Path | None = Path("runs")
 ) -> None:
-    """Add how ranks are started and where their run is kept: for every command that starts them."""
+    """Add the options of all commands that start ranks: how they start, and where runs are kept."""
     parser.add_argument(
         "-n", "--ranks", type=positive, metavar="N",
         help="MPI ranks to start (default: as many as the file can use at once)",
@@ -117,7 +117,7 @@ def _add_silence(parser: argparse.ArgumentParser) -> None:
 
 
 def seconds(text: str) -> float:
-    """Read a duration such as ``30 s`` or ``2 h``; argparse shows what is wrong."""
+    """Convert a duration such as ``30 s`` or ``2 h`` to seconds; argparse prints the error."""
     from diel.text import duration_s
 
     return duration_s(float(text) if text.replace(".", "", 1).isdecimal() else text)
@@ -357,7 +357,7 @@ def _explain_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def _tuple_arguments(parser: argparse.ArgumentParser) -> None:
-    from diel.cli.tuple import add_tuple_arguments  # which needs sockets
+    from diel.cli.tuple import add_tuple_arguments  # late, as it imports sockets
 
     add_tuple_arguments(parser)
 
@@ -554,7 +554,7 @@ COMMANDS = (
         "The tuple space of a run, for its executables: shell scripts, say.",
         _tuple_arguments,
         "diel.cli.tuple:use_tuples",
-        is_for_its_output=False,  # which it looks after itself
+        is_for_its_output=False,  # it checks its output itself
     ),
     Command(
         "completion",

@@ -1,7 +1,7 @@
 """``diel completion``: scripts that make a shell complete commands, options and files.
 
-What there is to complete is taken from the parsers, as a list of `Level`; each shell has a function
-here that writes this list in its own language.
+Commands, options and arguments are taken from the parsers, as a list of `Level`; each shell has a
+function here that writes this list in its own language.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from typing import Final, Literal, TypeAlias
 
 from diel.frozen import Frozen
 
-# How arguments that are files are called in the commands' help.
+# The names that arguments for files and folders have in the commands' help.
 _FILES: Final[dict[str, Literal["toml", "folder"]]] = {
     "FILE": "toml",
     "RUN_DIR": "folder",
@@ -22,7 +22,7 @@ _FILES: Final[dict[str, Literal["toml", "folder"]]] = {
 }
 
 Values: TypeAlias = 'tuple[str, ...] | Literal["toml", "folder", "any"]'
-"""Words to choose from; or workflow files, or folders, or what nobody can know."""
+"""Words to choose from; or workflow files, or folders; ``any`` is not completed."""
 
 
 class Option(Frozen):
@@ -30,16 +30,16 @@ class Option(Frozen):
 
     names: tuple[str, ...]  # ``-n`` and ``--ranks``
     help: str
-    values: Values | None  # what stands behind it, if anything does
+    values: Values | None  # of its argument; None if it takes no argument
 
 
 class Level(Frozen):
-    """What may stand behind ``diel``, or behind one of its commands."""
+    """The commands, options and arguments that may follow ``diel`` or one of its commands."""
 
     words: tuple[str, ...]  # the commands so far: ``()``, ``("run",)``, ``("tuple", "put")``
-    commands: dict[str, str]  # those that may follow, with their help
+    commands: dict[str, str]  # commands that may follow, with their help
     options: tuple[Option, ...]
-    arguments: tuple[Values, ...]  # for each argument that is no option
+    arguments: tuple[Values, ...]  # of each positional argument
 
 
 def completion(options: argparse.Namespace) -> int:
@@ -49,7 +49,7 @@ def completion(options: argparse.Namespace) -> int:
 
 
 def levels(parser: argparse.ArgumentParser, words: tuple[str, ...] = ()) -> Iterator[Level]:
-    """Yield what may stand where, from the whole command line down."""
+    """Yield a `Level` for a parser, and for each of its subcommands at any depth."""
     commands: dict[str, str] = {}
     below: list[tuple[str, argparse.ArgumentParser]] = []
     options, arguments = [], []
@@ -111,7 +111,7 @@ def _key(level: Level) -> str:
 
 
 def _first(level: Level) -> Values:
-    """Return what stands behind a command: all its arguments are of one kind."""
+    """Return the values that may follow a command: all its arguments are of one kind."""
     if level.commands:
         return tuple(level.commands)
     known = [argument for argument in level.arguments if argument != "any"]
@@ -213,8 +213,8 @@ def _zsh_option(option: Option) -> str:
     specs = [shlex.quote(f"{name}[{help_text}]{behind}") for name in option.names]
     if len(specs) == 1:
         return specs[0]
-    others = f"({' '.join(option.names)})"
-    return " ".join(shlex.quote(f"{others}{name}[{help_text}]{behind}") for name in option.names)
+    excluded = f"({' '.join(option.names)})"
+    return " ".join(shlex.quote(f"{excluded}{name}[{help_text}]{behind}") for name in option.names)
 
 
 def _zsh_values(values: Values) -> str:

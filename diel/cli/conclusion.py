@@ -1,4 +1,4 @@
-"""How a run ended, for people: the best rows, what returned, where the time went; why it failed."""
+"""Print how a run ended: its best results, returned values, times of ranks, and failures."""
 
 from __future__ import annotations
 
@@ -43,11 +43,11 @@ def print_conclusion(
     on_terminal: bool = False,
     table_rows: int = TABLE_ROWS,
 ) -> int:
-    """Print how a run ended; return the exit code, from the journal where that has one.
+    """Print how a run ended; return its exit code, from the journal if that has one.
 
     ``launcher_status`` is the exit status of mpiexec, for a run that could not write its own.
-    ``on_terminal`` says that standard output is a terminal of its own: under a bare mpirun that of
-    rank 0 may look like one and be a file.
+    ``on_terminal`` says that standard output is a terminal for certain: under a bare mpirun that of
+    rank 0 may look like a terminal and be a file.
     """
     if view.exit_code is None or (view.lost is not None and view.failure is None):
         print_lost(view, directory, launcher_status)
@@ -71,15 +71,15 @@ def print_conclusion(
     if view.exit_code != 0 and not is_lost:
         print(f"to go on with it: diel run --resume {directory.path}")
     if directory.path.is_dir():
-        what = "what is left of it" if is_lost else "everything about it"
-        print(f"{what}: {directory.path}", flush=True)
+        label = "what is left of it" if is_lost else "everything about it"
+        print(f"{label}: {directory.path}", flush=True)
     return view.exit_code
 
 
 def print_rankings(
     view: RunView, directory: RunDirectory, rows: int = TABLE_ROWS, *, on_terminal: bool = False
 ) -> bool:
-    """Print the best rows of each table of results; return whether there was anything to say."""
+    """Print the best rows of each table of results; return whether there were any results."""
     tables = [results for results in view.results.values() if results.rows]
     for results in tables:
         ranked: Sequence[Mapping[str, Any]]
@@ -102,21 +102,21 @@ def print_rankings(
 
 
 def _print_returned(view: RunView, *, after_table: bool) -> None:
-    """Print what copies have returned, but the best row of a table that has been shown."""
+    """Print the values that copies have returned, except the best row of a table that was shown."""
     best = [
         best_row(results.rows, results.objective, results.maximise)
         for results in view.results.values()
         if results.rows
     ]
-    returned = [(who, value) for who, value in view.returned if not _is_row(value, best)]
+    returned = [(name, value) for name, value in view.returned if not _is_row(value, best)]
     if returned and after_table:
         print()
     # Modules in the order in which the first of their copies ended, copies by number.
-    modules = list(dict.fromkeys(who.rpartition(".")[0] for who, _ in returned))
+    modules = list(dict.fromkeys(name.rpartition(".")[0] for name, _ in returned))
     place = {module: number for number, module in enumerate(modules)}
-    returned.sort(key=lambda one: (place[(who := one[0].rpartition("."))[0]], int(who[2])))
-    for who, value in returned[:_RETURNED_SHOWN]:
-        print(f"{who} returned {_in_a_line(value)}")
+    returned.sort(key=lambda pair: (place[(parts := pair[0].rpartition("."))[0]], int(parts[2])))
+    for name, value in returned[:_RETURNED_SHOWN]:
+        print(f"{name} returned {_in_a_line(value)}")
     if len(returned) > _RETURNED_SHOWN:
         print(f"... and {len(returned) - _RETURNED_SHOWN:,} more, in the journal")
 
@@ -128,7 +128,7 @@ def _is_row(value: Any, rows: Sequence[Mapping[str, Any]]) -> bool:
 
 
 def _in_a_line(value: Any) -> str:
-    """Return a value as a short line: what is not printable is escaped, bytes are counted."""
+    """Return a value as a short line: characters are escaped if not printable, bytes counted."""
     text = str(value)
     length = len(text)
     if length > _RETURNED_CHARACTERS and _BYTES.match(text) and "\\x" in text:
@@ -145,8 +145,8 @@ def _in_a_line(value: Any) -> str:
 def _print_given_up(view: RunView) -> None:
     if not view.given_up:
         return
-    many = len(view.given_up)
-    copies = f"{many} copies" if many > 1 else "a copy"
+    count = len(view.given_up)
+    copies = f"{count} copies" if count > 1 else "a copy"
     print(f"warning: the run went on without {copies} that failed:")
     for record in view.given_up[:_GIVEN_UP_SHOWN]:
         where = f"group {record.group}"
@@ -155,14 +155,14 @@ def _print_given_up(view: RunView) -> None:
             where += f", {group.describe_iteration(record.iteration)}"
         tries = f", {record.attempt} attempts" if record.attempt > 1 else ""
         print(f"  {record.name} ({where}{tries}): {record.error}")
-    if many > _GIVEN_UP_SHOWN:
-        print(f"  ... and {many - _GIVEN_UP_SHOWN} more, in the journal")
+    if count > _GIVEN_UP_SHOWN:
+        print(f"  ... and {count - _GIVEN_UP_SHOWN} more, in the journal")
 
 
 def _print_ranking(
     name: str, results: ResultsView, shown: Sequence[Mapping[str, Any]], *, on_terminal: bool
 ) -> None:
-    """Print a table, under the name of whose it is where there are several."""
+    """Print the best rows of a table of results, with the module's name if there are several."""
     from rich import box
     from rich.table import Table
 
@@ -180,11 +180,11 @@ def _print_ranking(
         table.add_row(
             str(place), *(format_value(row.get(column, ""), longest=100) for column in columns)
         )
-    whose = f"{name}: " if name else ""
+    prefix = f"{name}: " if name else ""
     by = f"by {direction} {results.objective}"
     if results.unranked:
         by += f"; of {results.count:,}: {results.unranked_text}"
-    print(f"\n{whose}{len(shown)} best of {results.ranked} {by}")
+    print(f"\n{prefix}{len(shown)} best of {results.ranked} {by}")
     if on_terminal:
         console().print(table)
     else:
@@ -199,7 +199,7 @@ def _print_ranking(
 
 
 def _constants(results: ResultsView) -> dict[str, str]:
-    """Return the columns that say the same in every row: a line below the table is enough."""
+    """Return the columns with the same value in every row, which a line below the table shows."""
     first = results.rows[0]
     if results.file:
         return {name: format_value(value, longest=100) for name, value in results.constants.items()}
@@ -216,7 +216,7 @@ def rank_times_lines(view: RunView) -> list[str]:
     return ["", *(f"  {line}" for line in aligned(table)), ""] if table else []
 
 
-# -- a failure, or no end at all ------------------------------------------------------------
+# -- failures and lost runs -----------------------------------------------------------------------
 
 _EXPLAINED: Final[dict[type[Record], str]] = {
     DeadlockFound: "deadlock: every module waits for a tuple that nobody puts",

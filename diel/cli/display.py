@@ -1,4 +1,4 @@
-"""A run while it goes on: a live display on a terminal, plain lines otherwise.
+"""Show a run while it goes on: by a live display on a terminal, by plain lines otherwise.
 
 Both read the run directory and nothing else of a run.
 """
@@ -39,12 +39,12 @@ if TYPE_CHECKING:
 
 _PLAIN_PROGRESS_EVERY_S: Final = 2.0
 _PLAIN_SILENCE_S: Final = 10.0
-"""After so long without a line, a few copies that report progress get one each."""
+"""After so long without a line, one is printed for each of a few copies that report progress."""
 _PLAIN_COPIES: Final = 4
 
 
 def display_for(directory: RunDirectory, table_rows: int | None = None) -> Display:
-    """Return the display that fits where standard output goes."""
+    """Return a live display if standard output is a terminal, else one that prints plain lines."""
     rows = table_rows or TABLE_ROWS
     return LiveDisplay(directory, rows) if sys.stdout.isatty() else PlainDisplay(directory, rows)
 
@@ -77,7 +77,7 @@ class Display:
         return self
 
     def __exit__(self, *details: Any) -> None:
-        """End what `__enter__` has begun."""
+        """Stop the display."""
 
     def refresh(self) -> int | None:
         """Show what is new; return the exit code once the run has ended."""
@@ -106,7 +106,7 @@ class Display:
 
 
 class PlainDisplay(Display):
-    """One line for each thing that happens: for logs, and for rank 0 under a bare mpirun."""
+    """Prints a line for each event of a run: for logs, and for rank 0 under a bare mpirun."""
 
     def __init__(self, directory: RunDirectory, table_rows: int = TABLE_ROWS) -> None:
         super().__init__(directory, table_rows)
@@ -132,7 +132,7 @@ class PlainDisplay(Display):
         return self.view.exit_code
 
     def _is_due(self, record: Record) -> bool:
-        """Whether to show a record: of iterations, only one now and then."""
+        """Whether to print a record; of a repeated group, only one start in a while."""
         if not isinstance(record, GroupStarted) or not self.view.is_repeated(record.group):
             return True
         shown_s = self._iterations_shown_s.get(record.group, 0.0)
@@ -175,7 +175,7 @@ class PlainDisplay(Display):
 
 
 def _is_lost(view: RunView) -> bool:
-    """Whether the run itself has said what has become of its journal."""
+    """Whether the run has failed because its journal was lost, and has said so itself."""
     return isinstance(view.failure, JournalLost)
 
 
@@ -239,7 +239,7 @@ def _line_for_finish(record: GroupFinished, view: RunView) -> str:
     if not view.is_repeated(name):
         return f"group {name} finished"
     if group.inside and view.is_repeated(group.inside):
-        return ""  # it will be back with the next iteration around it
+        return ""  # it starts again with the next iteration of its outer group
     count = record.iteration[-1] + 1
     after = f"after {count} iteration{'s' if count > 1 else ''}"
     why = ""
@@ -261,7 +261,7 @@ class LiveDisplay(Display):
         super().__init__(directory, table_rows)
         self._status = StatusView()
         self._changing = Lock()  # Rich draws from a thread of its own
-        # What modules say is shown as it is: brackets and colons are theirs, not Rich's.
+        # Messages of modules are shown literally: brackets and colons in them are no markup.
         self._live = Live(
             get_renderable=self._render,
             console=console(),
@@ -279,7 +279,7 @@ class LiveDisplay(Display):
         self._live.__exit__(*details)
 
     def refresh(self) -> int | None:
-        """Read what is new; the screen follows a few times a second."""
+        """Read new records and the ranks' status; the screen is redrawn a few times a second."""
         records = self._journal.new_records()
         with self._changing:
             news = _after_resumption(records, self.view)
@@ -292,8 +292,8 @@ class LiveDisplay(Display):
         for record in news:
             if isinstance(record, RunLost) and record.restart:
                 self._live.console.print(_line_for(record, self.view))
-        for level, who, text in self.view.messages[self._shown_messages :]:
-            self._live.console.print(f"{level.lower()} from {who}: {text}")
+        for level, name, text in self.view.messages[self._shown_messages :]:
+            self._live.console.print(f"{level.lower()} from {name}: {text}")
         self._shown_messages = len(self.view.messages)
         return self.view.exit_code
 

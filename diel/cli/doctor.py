@@ -16,7 +16,7 @@ from diel.executive import launch
 from diel.loading.reports import describe_machine
 from diel.processes import answer_of
 
-# Package: what it brings, and what to say where it is missing.
+# Package: what it provides, and what to print where it is missing.
 PARTS = {
     "mpi4py": ("MPI", "no run is possible: pip install mpi4py"),
     "numpy": ("arrays", "no network trains: pip install numpy"),
@@ -32,7 +32,7 @@ PARTS = {
     "optuna": ("its samplers for sweeps", "pip install 'diel[optuna]'"),
     "cupy-cuda13x": ("GPUs", "networks train on the CPU: pip install 'diel[gpu]'"),
 }
-# CuPy is a package for each version of CUDA.
+# CuPy has a package for each version of CUDA.
 IN_ITS_PLACE = {"cupy-cuda13x": ("cupy-cuda12x", "cupy")}
 _ABOUT_MPI = (
     "from mpi4py import MPI; from diel.comm.mpi import is_gpu_aware, library_name; "
@@ -72,14 +72,14 @@ def doctor(options: argparse.Namespace) -> int:
 
 
 def _installed(package: str) -> Iterator[tuple[str, str]]:
-    """Yield name and version of a package, or of those in its place, as far as they are there."""
+    """Yield name and version of a package and its alternatives, as far as they are installed."""
     for name in (package, *IN_ITS_PLACE.get(package, ())):
         with contextlib.suppress(PackageNotFoundError):
             yield name, version(name)
 
 
 def _about_mpi() -> tuple[str, str]:
-    """Say which MPI mpi4py loads, and by which way arrays of GPUs travel; a process starts it."""
+    """Return, from a child process, which MPI mpi4py loads and whether it is GPU-aware."""
     try:
         answer = answer_of([sys.executable, "-c", _ABOUT_MPI], _START_OF_MPI_S)
     except OSError as error:
@@ -93,7 +93,7 @@ def _about_mpi() -> tuple[str, str]:
 
 
 def _transports() -> str:
-    """Say what MPI's messages travel by, and who can reach the ranks."""
+    """Describe the transports that MPI's messages use, and who can reach the ranks by them."""
     if chosen := chosen_transports(os.environ):
         return f"MPI's, as you have set them: {' '.join(chosen)}"
     return (

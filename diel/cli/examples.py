@@ -11,12 +11,12 @@ from diel.workflow.examples import copy_example, find_example, list_examples
 
 
 def examples(options: argparse.Namespace) -> int:
-    """List the examples, or copy one; return the exit code.
+    """List the examples, or copy an example; return the exit code.
 
     Raises
     ------
     LaunchError
-        If there are none, or none of that name, or the copy would replace something.
+        If there are no examples, none has that name, or the copy would replace a file.
     """
     if options.name is not None:
         files = copy_example(find_example(options.name), options.to)

@@ -34,7 +34,7 @@ _HERE: Final = Path("runs")
 
 
 def explain(options: argparse.Namespace) -> int:
-    """Print why things stand as they do; return the exit code.
+    """Print why groups do not start, and what ranks wait for; return the exit code.
 
     Raises
     ------
@@ -66,7 +66,7 @@ def explain(options: argparse.Namespace) -> int:
 
 
 def _explain_file(file: str, ranks: int | None) -> int:
-    """Print which groups of a workflow file would start when, and what the others wait for."""
+    """Print when each group of a workflow file would start, and what it waits for."""
     set_thread_environment(1)
     draft = read_draft(file)
     workflow = check_options(draft)
@@ -91,8 +91,8 @@ def _explain_file(file: str, ranks: int | None) -> int:
     )
     rows = [("moment", "group", "ranks", "at the start")]
     rows += [
-        (str(first.get(each.group, "")), each.group, str(each.wanted or ""), each.text)
-        for each in found.groups
+        (str(first.get(entry.group, "")), entry.group, str(entry.wanted or ""), entry.text)
+        for entry in found.groups
     ]
     print("\n".join(aligned(rows)))
     return 0

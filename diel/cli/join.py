@@ -21,7 +21,7 @@ _ITERATION: Final = re.compile(r"-\d+(\.\d+)*$")
 
 
 def join(options: argparse.Namespace) -> int:
-    """Start a run that takes part in a sweep of another; return the exit code.
+    """Start a run that takes part in a sweep of another run; return the exit code.
 
     Raises
     ------
@@ -48,7 +48,7 @@ def join(options: argparse.Namespace) -> int:
 
 
 def _master_of(name: str, file: Path) -> str:
-    """Return the module of a master whose name may be followed by the number of an iteration."""
+    """Return a master's module: its name without the number of an iteration that may follow."""
     from diel.workflow.load import read_draft
 
     modules = {module.name for _, module in read_draft(str(file)).modules}
@@ -56,7 +56,7 @@ def _master_of(name: str, file: Path) -> str:
 
 
 def workers(options: argparse.Namespace) -> int:
-    """Print who takes part in the sweeps of a run; return the exit code.
+    """Print the workers of other runs that take part in a run's sweeps; return the exit code.
 
     Raises
     ------
@@ -74,15 +74,15 @@ def workers(options: argparse.Namespace) -> int:
     rows = [("sweep", "worker", "job", "trainers", "trials", "heard of", "state")]
     rows += [
         (
-            one["sweep"],
-            one["worker"],
-            one["job"],
-            str(one["trainers"]),
-            str(one["trials"]),
-            f"{format_duration(one['heard_s'])} ago",
-            one["state"],
+            worker["sweep"],
+            worker["worker"],
+            worker["job"],
+            str(worker["trainers"]),
+            str(worker["trials"]),
+            f"{format_duration(worker['heard_s'])} ago",
+            worker["state"],
         )
-        for one in found
+        for worker in found
     ]
     print("\n".join(aligned(rows)))
     return 0

@@ -15,7 +15,7 @@ from diel.errors import DielError
 from diel.exit_codes import BAD_INPUT, FAILED, MEANINGS
 from diel.text import did_you_mean
 
-# What other programs call it.
+# Names that commands have in other programs, and what to type here.
 _SYNONYMS: Final = {
     "help": "--help",
     "version": "--version",
@@ -38,7 +38,7 @@ def main(arguments: Sequence[str] | None = None) -> NoReturn:
     Parameters
     ----------
     arguments : sequence of str, optional
-        Default: those of the process.
+        By default those of the process.
     """
     protect_standard_streams()
     options = parse(arguments)
@@ -54,15 +54,16 @@ def main(arguments: Sequence[str] | None = None) -> NoReturn:
 
 
 def parse(arguments: Sequence[str] | None = None) -> argparse.Namespace:
-    """Return the options; exit if there is something wrong with them, and say what was meant."""
+    """Parse the command line; exit with a message and a suggestion if it is wrong."""
     arguments = sys.argv[1:] if arguments is None else arguments
-    # The parsers of all commands take longer than what some of them do.
+    # Only the parser of this command: building those of all commands takes longer than some of
+    # them run.
     asked = [command for command in COMMANDS if command.name in arguments[:1]]
     parser = build_parser(asked or COMMANDS)
     options, unknown = parser.parse_known_args(arguments)
     options.build_parser = build_parser
     if unknown:
-        # The parser of the whole knows no options of the command.
+        # The main parser does not know the options of the command.
         of_command = Parser(prog=f"diel {options.command.name}")
         options.command.add_arguments(of_command)
         known = of_command.option_strings()
@@ -73,10 +74,10 @@ def parse(arguments: Sequence[str] | None = None) -> argparse.Namespace:
 
 
 class Parser(argparse.ArgumentParser):
-    """A parser that says what a mistyped command or choice may have meant."""
+    """An argument parser that suggests the command or choice that a mistyped word may mean."""
 
     def option_strings(self) -> list[str]:
-        """Return the options, each as it is written, those of commands below it too."""
+        """Return all option strings, such as ``--ranks``, of this parser and its subcommands."""
         names: list[str] = []
         for action in self._actions:
             names += action.option_strings
@@ -86,7 +87,7 @@ class Parser(argparse.ArgumentParser):
         return names
 
     def error(self, message: str) -> NoReturn:
-        """Print the message and exit."""
+        """Print the message, with a suggestion where there is one, and exit."""
         found = re.search(r"invalid choice: '(.*)' \(choose from (.*)\)", message, re.DOTALL)
         if found is None:
             super().error(message)
@@ -98,7 +99,7 @@ class Parser(argparse.ArgumentParser):
 
 
 def _meant(given: str) -> str:
-    """Return what to type in place of a command that there is not."""
+    """Return a suggestion for a command that does not exist."""
     names = [command.name for command in COMMANDS]
     meant = _SYNONYMS.get(given.lower()) or did_you_mean(given, names)
     if given.endswith(".toml"):

@@ -95,12 +95,12 @@ modules = ["NAME"]
 
 
 def new_module(options: argparse.Namespace) -> int:
-    """Write the files and say what to do with them; return the exit code.
+    """Write a new module, its test and its workflow, and print their paths; return the exit code.
 
     Raises
     ------
     NewModuleError
-        If the name will not do, or a file is there already.
+        If a module cannot have the name, or a file is there already.
     """
     name, folder = options.name, options.folder
     check_name(name)
@@ -120,14 +120,14 @@ def new_module(options: argparse.Namespace) -> int:
 
 
 def check_name(name: str) -> None:
-    """Find out whether a module can have this name.
+    """Check that a module can have this name.
 
     Raises
     ------
     NewModuleError
-        If it cannot; says what to use instead.
+        If it cannot; the message suggests another name.
     """
-    # What Python makes of an identifier must be the same name.
+    # Python normalizes identifiers to NFKC, which must not change the name.
     plain = unicodedata.normalize("NFKC", name) == name and not name.startswith("_")
     if not (plain and name.isidentifier()):
         raise NewModuleError(
@@ -141,7 +141,7 @@ def check_name(name: str) -> None:
     if keyword.iskeyword(name):
         raise NewModuleError(f"{name!r} is a word of Python's{_instead(f'{name}_module')}")
     if name in sys.stdlib_module_names or _is_installed(name):
-        # A test's folder comes first where Python looks: it would hide the other one.
+        # The folder of a test comes first on sys.path: its module would hide the other package.
         raise NewModuleError(
             f"there is a package {name!r} already, which {name}.py would hide"
             f"{_instead(f'{name}_module')}"
@@ -155,11 +155,11 @@ def _instead(name: str) -> str:
 def _is_installed(name: str) -> bool:
     try:
         found = importlib.util.find_spec(name)
-    except (ImportError, ValueError, AttributeError):  # a package that is broken in itself
+    except (ImportError, ValueError, AttributeError):  # an installed package that is broken
         return True
     if found is None:
         return False
-    # With `python -m diel` the current folder counts too: what is there is the user's own.
+    # With `python -m diel` the current folder is searched too: a file there is the user's own.
     return found.origin is None or Path(found.origin).parent != Path.cwd()
 
 

@@ -1,6 +1,6 @@
-"""Standard output that may go away: a pipe whose reader has left, a full disk, none at all.
+"""Print without errors: the reader of a pipe may have left, a disk be full, a stream be closed.
 
-A run goes on without anybody who watches, so what cannot be shown is dropped.
+A run goes on even if nobody watches it, so text that cannot be written is dropped.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from rich.console import Console
 
 
-# What moves the cursor, colours or rings, and what turns the direction of writing.
+# Characters that move the cursor, change colours or ring the bell, or change the direction of text.
 _CONTROLS: Final = re.compile(
     "[\x00-\x08\x0b-\x1f\x7f-\x9f\u061c\u200e\u200f\u2028-\u202e\u2066-\u2069]"
 )
@@ -26,16 +26,16 @@ _CONTROLS: Final = re.compile(
 def without_controls(text: str) -> str:
     r"""Return text with control characters written as numbers: ``\u001b`` for an escape.
 
-    What is printed comes from files of a run and from modules; a terminal must not obey it. As JSON
-    it still says the same.
+    Printed text comes from the files of a run and from modules, and must not control the terminal.
+    JSON text keeps its meaning, as these are JSON's own escapes.
     """
     return _CONTROLS.sub(lambda found: f"\\u{ord(found[0]):04x}", text)
 
 
 class _ForgivingStream:
-    """A text stream whose writes never fail; everything else is the stream's own.
+    """A wrapper of a text stream whose writes never raise: text that cannot be written is dropped.
 
-    Control characters are written as numbers, unless they are of our own drawings.
+    Control characters are written as numbers, except those of Rich's own drawings.
     """
 
     def __init__(self, stream: TextIO, drawn_for: _ForgivingStream | None = None) -> None:
@@ -46,20 +46,20 @@ class _ForgivingStream:
 
     @property
     def rich_proxied_file(self) -> Any:
-        """The stream that Rich writes to: its consoles escape what they are given (`console`)."""
+        """The same stream for Rich, which does not escape: `console` has escaped texts already."""
         return self if self._is_drawn else _ForgivingStream(self._stream, drawn_for=self)
 
     def __getattr__(self, name: str) -> Any:
         return getattr(self._stream, name)
 
     def write(self, text: str) -> int:
-        """Write; what cannot be written is dropped."""
+        """Write text, or drop it if the stream cannot be written."""
         with self._forgiven():
             self._stream.write(text if self._is_drawn else without_controls(text))
         return len(text)
 
     def flush(self) -> None:
-        """Flush; what cannot be flushed is dropped."""
+        """Flush the stream, or drop its content if it cannot be written."""
         with self._forgiven():
             self._stream.flush()
 
@@ -68,16 +68,16 @@ class _ForgivingStream:
         try:
             yield
         except OSError as error:
-            if error.errno != errno.EPIPE:  # a reader that leaves has seen enough
+            if error.errno != errno.EPIPE:  # that a pipe's reader has left is no error
                 self._owner.lost = error
-            # What lies in the stream's buffer must not fail again at the end of the process.
+            # Text left in the stream's buffer must not fail again at the end of the process.
             nowhere = os.open(os.devnull, os.O_WRONLY)
             os.dup2(nowhere, self._stream.fileno())
             os.close(nowhere)
 
 
 def console(**options: Any) -> Console:
-    """Return a console of Rich's that shows text as it is: no markup, and no control characters."""
+    """Return a Rich console that shows text literally: no markup, and no control characters."""
     from rich.console import Console
     from rich.segment import Segment
 
@@ -93,32 +93,32 @@ def console(**options: Any) -> Console:
 
 
 def protect_standard_streams() -> None:
-    """Let nothing that is printed from now on raise."""
+    """Wrap stdout and stderr, so that printing never raises."""
     for name in ("stdout", "stderr"):
         stream = getattr(sys, name)
-        if stream is None:  # closed by whoever started us
+        if stream is None:  # closed by the parent process
             stream = open(os.devnull, "w", encoding="utf-8")  # noqa: SIM115 - for good
         if hasattr(stream, "reconfigure"):
-            # What an encoding lacks is written as its number: a name must not end a command.
+            # Characters that the encoding lacks are written as numbers: no name may raise.
             stream.reconfigure(errors="backslashreplace")
         if not isinstance(stream, _ForgivingStream):
             setattr(sys, name, _ForgivingStream(stream))
 
 
 def warn(text: str) -> None:
-    """Print something that a person should know, beside what was asked for."""
+    """Print a warning to standard error."""
     print(f"diel: {text}", file=sys.stderr, flush=True)
 
 
 def why_output_was_lost() -> str | None:
-    """Return why standard output did not take all that was printed, None if it did."""
+    """Return why not all printed text could be written to standard output, None if it could."""
     sys.stdout.flush()
     lost = getattr(sys.stdout, "lost", None)
     return None if lost is None else f"standard output could not be written: {lost.strerror}"
 
 
 def aligned(rows: Sequence[Sequence[str]], gap: str = "  ") -> list[str]:
-    """Return the lines of a table whose columns are as wide as they have to be."""
+    """Return the lines of a table with aligned columns, control characters escaped."""
     rows = [[without_controls(cell).replace("\n", "\\n") for cell in row] for row in rows]
     widths = [max(map(width_of, column)) for column in zip(*rows, strict=True)]
     return [
@@ -130,7 +130,7 @@ def aligned(rows: Sequence[Sequence[str]], gap: str = "  ") -> list[str]:
 
 
 def width_of(text: str) -> int:
-    """Return how many columns of a terminal a text takes: letters of Asia take two each."""
+    """Return how many columns of a terminal a text takes: East Asian letters take two each."""
     if text.isascii():
         return len(text)
     from rich.cells import cell_len

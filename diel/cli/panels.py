@@ -1,4 +1,4 @@
-"""Pieces of a run that a terminal shows, each drawn from a `RunView`."""
+"""Parts of the display of a run on a terminal, each drawn from a `RunView`."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ _RANKS_NAMED: Final = 4
 
 
 def head(view: RunView, state: str = "running", now_s: float | None = None) -> RenderableType:
-    """Draw which run this is, and how long it has taken."""
+    """Draw a run's name, ranks, duration, restarts and state, in a line."""
     from rich.text import Text
 
     seconds = view.lasted_s(view.ended_s or now_s or time.time())
@@ -32,7 +32,7 @@ def head(view: RunView, state: str = "running", now_s: float | None = None) -> R
 
 
 def failure(view: RunView) -> list[RenderableType]:
-    """Draw the root cause of a failure, in a line."""
+    """Draw the root cause of a run's failure, or else its last loss of ranks, in a line."""
     from rich.text import Text
 
     record = view.failure
@@ -89,9 +89,9 @@ def bars(view: RunView, status: StatusView) -> list[RenderableType]:
             f"{done}/{total}" if total is not None else str(done),
             Text(results.best_text),
         )
-    for who, (reached, whole, text) in latest_progress(view, status).items():
+    for name, (reached, whole, text) in latest_progress(view, status).items():
         bar = ProgressBar(total=whole, completed=reached, width=40)
-        table.add_row(who, bar, f"{reached:g}/{whole:g}" if whole else f"{reached:g}", text)
+        table.add_row(name, bar, f"{reached:g}/{whole:g}" if whole else f"{reached:g}", text)
     return [table] if table.row_count else []
 
 
@@ -123,17 +123,17 @@ def _ranks(ranks: Sequence[int]) -> str:
 
 
 def _waits(copy: CopyView, status: StatusView, now_s: float) -> str:
-    """Say what a copy waits for; of several of its ranks, what the first does and how many do."""
+    """Describe what a copy waits for: its first rank that waits, and how many of them wait."""
     waiting = [wait for wait in status.waiting if wait.rank in copy.ranks]
     if not waiting:
         return ""
     first = waiting[0]
-    who = "" if len(copy.ranks) == 1 else f"{len(waiting)} of {len(copy.ranks)} ranks: "
-    return f"waits: {who}{first.what}, {format_duration(max(0.0, now_s - first.since_s))}"
+    ranks = "" if len(copy.ranks) == 1 else f"{len(waiting)} of {len(copy.ranks)} ranks: "
+    return f"waits: {ranks}{first.what}, {format_duration(max(0.0, now_s - first.since_s))}"
 
 
 def servers(status: StatusView) -> list[RenderableType]:
-    """Draw what the tuple servers hold."""
+    """Draw how many tuples and bytes each tuple server holds, in a line for each."""
     from rich.text import Text
 
     return [

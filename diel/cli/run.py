@@ -1,4 +1,4 @@
-"""``diel run``: outside of MPI it starts mpiexec and watches; inside it is a rank."""
+"""``diel run``: outside of MPI it starts the ranks and shows the run; inside MPI it is a rank."""
 
 from __future__ import annotations
 
@@ -34,8 +34,8 @@ if TYPE_CHECKING:
 
 
 _RANKS_A_CORE = 64
-# Not ``python -m diel``: that would let every file in the current folder hide a module of ours
-# or of Python's.
+# Not ``python -m diel``: with that, files in the current folder could hide modules of diel or of
+# Python.
 _RANK = (
     "import sys; sys.path = [place for place in sys.path if place]; "
     "from diel.cli.run import start_rank; start_rank(sys.argv[-1])"
@@ -43,12 +43,12 @@ _RANK = (
 
 
 class RankOptions(NamedTuple):
-    """What ``diel run`` was asked for, as far as ranks need it.
+    """The options of ``diel run`` that its ranks need.
 
     Attributes
     ----------
     file, resume : str or None
-        The workflow file, or the directory of the run that goes on.
+        The workflow file, or the directory of the run to resume.
     trace : bool
     run_dir : str or None
         The run's directory, where the launcher has made it.
@@ -57,7 +57,7 @@ class RankOptions(NamedTuple):
     runs : str
         Where a new run directory is made.
     takes_part : dict or None
-        In what sweep of several runs it takes part, where no launcher has said that.
+        The sweep of several runs that it takes part in, if diel has not started the ranks itself.
     """
 
     file: str | None
@@ -123,7 +123,7 @@ def run(options: argparse.Namespace) -> int:
 
 
 def takes_part_in(options: argparse.Namespace) -> dict[str, Any] | None:
-    """Return in what sweep of several runs this one takes part, as its command line says."""
+    """Return the sweep of several runs that the command line asks to take part in, if any."""
     share = getattr(options, "share", None)
     if share is None:
         return None
@@ -174,7 +174,7 @@ def _launch(options: argparse.Namespace, directory: RunDirectory | None) -> int:
         threads=plan.max_threads,
         allow_run_as_root=options.allow_run_as_root,
     )
-    mpiexec.line(ranks)  # what is wrong with it is said before a run directory is made
+    mpiexec.line(ranks)  # raises, if at all, before a run directory is made
     if options.launcher or not launch.is_one_machine(os.environ):
         print(f"{ranks} ranks are started by {mpiexec}", flush=True)
     resumes = directory is not None
@@ -211,7 +211,7 @@ class _LaunchedRun:
         self._mpiexec = mpiexec
 
     def run_to_its_end(self, plan: RunPlan, *, resumes: bool) -> int:
-        """Start the ranks and show the run, as often as it may be started; return its exit code."""
+        """Start the ranks, show the run, and restart it if ranks die; return its exit code."""
         from diel.executive.launch import LauncherSignals
 
         with locked_file(self._directory.launcher_log):
@@ -241,7 +241,7 @@ class _LaunchedRun:
     def _restart_if_lost(
         self, plan: RunPlan, status: int, display: Display, signals: LauncherSignals
     ) -> int:
-        """Start the ranks again as long as they die and may be; return mpiexec's last status."""
+        """Restart the ranks while they die and restarts are left; return mpiexec's last status."""
         from diel.executive.restarts import Restarts, after_loss, is_lost, record_stop
         from diel.run.resuming import order_resumption
 
@@ -254,14 +254,14 @@ class _LaunchedRun:
                 directory,
                 status,
                 ranks=plan.ranks,
-                hosts=self._answers,
-                fits=self._why_not,
+                hosts=self._answering_hosts,
+                fits=self._why_unfit,
             )
             display.refresh()
             if restart is None:
                 break
             if self._is_asked_to_stop(signals):
-                with contextlib.suppress(FileNotFoundError):  # whoever concludes says so
+                with contextlib.suppress(FileNotFoundError):  # reported by display.conclude
                     if signals.is_asked:
                         signals.request_stop(directory)
                     record_stop(directory, restart.number - 1)
@@ -280,7 +280,7 @@ class _LaunchedRun:
 
         plan.save(self._directory.plan)
         run_dir = str(self._directory.path)
-        # Passed to the ranks as JSON: the parser of all commands would cost each of them time.
+        # Passed to the ranks as JSON: parsing the command line would cost each of them time.
         given = RankOptions(
             None if resumes else str(self._options.file),
             run_dir if resumes else None,
@@ -301,7 +301,7 @@ class _LaunchedRun:
         display: Display,
         signals: LauncherSignals,
     ) -> int:
-        """Wait for mpiexec to end, and start it once more where it has started nothing."""
+        """Wait for mpiexec to end; start it again, a few times, if it has not started any rank."""
         from diel.executive.launch import ATTEMPTS, started_nothing
 
         status = launched.wait(display.refresh, signals)
@@ -312,12 +312,12 @@ class _LaunchedRun:
         return status
 
     def _is_asked_to_stop(self, signals: LauncherSignals) -> bool:
-        """Whether a person has asked the run to stop; not a rank whose launcher has lost one."""
+        """Whether a person has asked the run to stop, not a rank after ranks were lost."""
         directory = self._directory
         return signals.is_asked or (directory.stop_requested() and not directory.is_lost_or_ended())
 
-    def _answers(self, started: RunStarted) -> dict[str, bool]:
-        """Say of each host of a run whether it still answers; nothing if all ranks are here."""
+    def _answering_hosts(self, started: RunStarted) -> dict[str, bool]:
+        """Return whether each host of a run still answers; empty if all ranks are on this host."""
         from diel.executive.launch import is_one_machine
 
         hosts = list(dict.fromkeys([started.host, *(node.host for node in started.nodes)]))
@@ -328,8 +328,8 @@ class _LaunchedRun:
 
         return RunPlan.of(self._workflow, self._draft, ranks)
 
-    def _why_not(self, ranks: int) -> str:
-        """Say why the workflow cannot run on so many ranks; nothing if it can."""
+    def _why_unfit(self, ranks: int) -> str:
+        """Return why the workflow cannot run on so many ranks; empty if it can."""
         try:
             self._plan_for(ranks)
         except DielError as error:
@@ -360,7 +360,7 @@ def _run_as_rank(options: RankOptions) -> NoReturn:
         exit_code = BAD_INPUT
     except SystemExit as ended:
         exit_code = int(ended.code or 0)
-    except BaseException as error:  # ours: no rank may be left waiting for this one
+    except BaseException as error:  # of diel itself: no rank may be left waiting for this one
         if isinstance(error, OSError) and error.errno in (errno.ENOSPC, errno.EDQUOT):
             print(f"diel: {error.strerror}: {error.filename or options.run_dir}", file=sys.stderr)
         else:
@@ -414,7 +414,10 @@ def _run_rank(parent: Parent, options: RankOptions, signals: StopSignals) -> int
 
 
 def _file_to_resume(parent: Parent, directory: RunDirectory, launched_by_us: bool) -> str | None:
-    """Return the workflow file of a run that goes on; None, and the others let go, if it cannot."""
+    """Return the workflow file of a run to resume; dismiss all ranks if it cannot be resumed.
+
+    None if the run has finished: then nothing is left to run.
+    """
     from diel.executive.rank0 import dismiss_all
     from diel.run.resuming import order_resumption, resumption
 

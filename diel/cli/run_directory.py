@@ -20,7 +20,7 @@ _LONGEST_REASON: Final = 100
 
 
 def runs(options: argparse.Namespace) -> int:
-    """Print the runs; return the exit code.
+    """Print the runs in a folder, as a table or a JSON list; return the exit code.
 
     Raises
     ------
@@ -52,7 +52,7 @@ def _row(run: RunSummary) -> tuple[str, ...]:
 
 
 def trace(options: argparse.Namespace) -> int:
-    """Write the trace; return the exit code.
+    """Write trace.json of a run; return the exit code.
 
     Raises
     ------
@@ -75,7 +75,8 @@ def compare(options: argparse.Namespace) -> int:
     Raises
     ------
     RunDirectoryError
-        If one is no run or has no sweep, objectives differ, or the report cannot be written.
+        If a directory is no run or has no sweep, objectives differ, or the report cannot be
+        written.
     """
     from diel.loading.sweeps import compare_sweeps, named_sweeps, write_comparison
 
@@ -96,7 +97,7 @@ def compare(options: argparse.Namespace) -> int:
 
 
 def report(options: argparse.Namespace) -> int:
-    """Write a report on each table of results; return the exit code.
+    """Write the reports of a run's tables of results; return the exit code.
 
     Raises
     ------

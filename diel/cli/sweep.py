@@ -1,7 +1,7 @@
 """``diel sweep``: run a sweep, or look at it before or after.
 
-What a sweep is, is known to the code of the workflow file's modules. Of a module's file that
-defines ``Options`` these names are looked for, and called if they are there::
+Sweeps are defined by the code of the workflow file's modules, not by diel. In a module's file that
+defines ``Options`` these functions are looked up, and called if they exist; what they return::
 
     preview_sweep(options, folder)               strategy, size, points, trainer, what_is_wrong
     export_sweep(run_dir, formats, folder)       files
@@ -33,14 +33,14 @@ from diel.text import format_duration, format_value
 from diel.workflow.load import read_draft
 
 _ANSWER_S: Final = 10.0
-"""How long to wait for what a sweep says: it looks twice a second, between two tuples."""
+"""How long to wait for a sweep's answer: it reads requests twice a second, between two tuples."""
 
 if TYPE_CHECKING:
     from diel.workflow.load import Draft
 
 
 def sweep(options: argparse.Namespace) -> int:
-    """Do what is asked for; return the exit code.
+    """Run, preview, steer, show, repeat or export a sweep, as the options say; return exit code.
 
     Raises
     ------
@@ -53,8 +53,8 @@ def sweep(options: argparse.Namespace) -> int:
         raise LaunchError("--dry-run records nothing that --export could write")
     if options.repeat is not None and not is_run(options.file):
         raise LaunchError(f"{options.file} is no run's directory, which --repeat goes with")
-    if asked := _asked_for(options):
-        return _steer(options, asked)
+    if requests := _requests(options):
+        return _steer(options, requests)
     if is_run(options.file):
         directory = RunDirectory(options.file)
         view = _view(directory)
@@ -86,9 +86,9 @@ def sweep(options: argparse.Namespace) -> int:
 # -- while it runs ---------------------------------------------------------------------------------
 
 
-def _asked_for(options: argparse.Namespace) -> list[dict[str, Any]]:
-    """Return what is asked of a running sweep, in plain values."""
-    asked: list[dict[str, Any]] = []
+def _requests(options: argparse.Namespace) -> list[dict[str, Any]]:
+    """Return the requests to a running sweep, as JSON objects."""
+    requests: list[dict[str, Any]] = []
     for text in options.enqueue:
         try:
             parameters = json.loads(text)
@@ -96,17 +96,17 @@ def _asked_for(options: argparse.Namespace) -> list[dict[str, Any]]:
             raise LaunchError(f"--enqueue {text}: no JSON: {error}") from None
         if not isinstance(parameters, dict):
             raise LaunchError(f'--enqueue {text}: write a point as {{"parameter": value, ...}}')
-        asked.append({"kind": "enqueue", "parameters": parameters})
-    asked += [{"kind": "stop", "number": trial} for trial in options.stop_trial]
+        requests.append({"kind": "enqueue", "parameters": parameters})
+    requests += [{"kind": "stop", "number": trial} for trial in options.stop_trial]
     if options.trials is not None:
-        asked.append({"kind": "trials", "number": options.trials})
+        requests.append({"kind": "trials", "number": options.trials})
     if options.pause and options.resume:
         raise LaunchError("--pause and --resume at once: choose one")
-    asked += [{"kind": kind} for kind in ("pause", "resume") if getattr(options, kind)]
-    return asked
+    requests += [{"kind": kind} for kind in ("pause", "resume") if getattr(options, kind)]
+    return requests
 
 
-def _steer(options: argparse.Namespace, asked: list[dict[str, Any]]) -> int:
+def _steer(options: argparse.Namespace, requests: list[dict[str, Any]]) -> int:
     if not is_run(options.file):
         raise LaunchError(
             f"{options.file} is no run's directory: only a sweep that runs, or has run, can be "
@@ -115,7 +115,7 @@ def _steer(options: argparse.Namespace, asked: list[dict[str, Any]]) -> int:
     from diel.loading.sweeps import steer_sweep
 
     wait_s = 0.0 if options.no_wait else _ANSWER_S
-    answers = steer_sweep(RunDirectory(options.file), asked, sweep=options.sweep, wait_s=wait_s)
+    answers = steer_sweep(RunDirectory(options.file), requests, sweep=options.sweep, wait_s=wait_s)
     for answer in answers:
         refused = "refused: " if answer["accepted"] is False else ""
         print(f"{answer['kind']}: {refused}{answer['answer']}")
@@ -167,7 +167,7 @@ def _print_points(points: list[dict[str, Any]]) -> None:
 def _print_estimate(
     trainer: ModulePart, folder: Path, found: Any, seed: int, trainers: int
 ) -> bool:
-    """Try the first point and say how long the sweep takes; return whether that went well."""
+    """Try the first point and print how long the sweep would take; return whether it succeeded."""
     reason, seconds, metrics = trainer.code.try_one(trainer.options, folder, found.points[0], seed)
     reason = reason or found.what_is_wrong(metrics)
     if reason:
@@ -195,38 +195,38 @@ def _view(directory: RunDirectory) -> RunView:
 
 
 def _repeat(directory: RunDirectory, wanted: str, file: Path) -> int:
-    """Try a recorded trial here once more, and print what it gives beside what it gave."""
+    """Try a recorded trial here once more, and print its metrics beside the recorded ones."""
     name, _, text = wanted.rpartition(":")
-    watched = [one for one in watch_sweeps(directory) if name in ("", one.name)]
-    if len(watched) != 1:
-        there = ", ".join(one.name for one in watched) or "none of that name"
+    sweeps = [watched for watched in watch_sweeps(directory) if name in ("", watched.name)]
+    if len(sweeps) != 1:
+        there = ", ".join(watched.name for watched in sweeps) or "none of that name"
         raise LaunchError(f"{directory.path} has several sweeps or none ({there}): --repeat NAME:N")
-    (one,) = watched
-    one.catch_up()
-    told = one.trial(int(text)) if text.isdecimal() else None
-    if told is None or not told["command"]:
-        raise LaunchError(f"{directory.path} has no record of a trial {text} of {one.name}")
+    (watched,) = sweeps
+    watched.catch_up()
+    trial = watched.trial(int(text)) if text.isdecimal() else None
+    if trial is None or not trial["command"]:
+        raise LaunchError(f"{directory.path} has no record of a trial {text} of {watched.name}")
     set_thread_environment(1)
     draft = read_draft(str(file))
     parts = {part.module.name: part for part in parts_with_options(draft, check_options(draft))}
-    own = one.name.partition(".")[2]  # an iteration's number may follow: master-2
+    own = watched.name.partition(".")[2]  # an iteration's number may follow: master-2
     master = parts.get(own) or parts.get(own.rpartition("-")[0])
     trainer = parts.get(getattr(master.options, "trainer", "")) if master is not None else None
     if master is None or trainer is None or not hasattr(trainer.code, "try_one"):
-        raise LaunchError(f"{file} does not say who tries the trials of {one.name}")
+        raise LaunchError(f"{file} does not say who tries the trials of {watched.name}")
     seed = getattr(master.options, "seed", 0)
-    # A trial that was taken over from an earlier sweep has a seed of that one's.
+    # A trial that was taken over from an earlier sweep has the seed that it had there.
     reason, seconds, metrics = trainer.code.try_one(
-        trainer.options, draft.file.parent, told["parameters"], seed, told["trial"], told["seed"]
+        trainer.options, draft.file.parent, trial["parameters"], seed, trial["trial"], trial["seed"]
     )
     if reason:
         print(f"trial {text} failed: {reason}")
         return FAILED
-    recorded = told["metrics"]
+    recorded = trial["metrics"]
     rows = [("", "recorded", "now")]
     for key in recorded:
         rows.append((key, *(format_value(given.get(key, "")) for given in (recorded, metrics))))
-    rows.append(("seconds", format_value(told["seconds"]), format_value(seconds)))
+    rows.append(("seconds", format_value(trial["seconds"]), format_value(seconds)))
     print("\n".join(aligned(rows)))
     return 0
 
@@ -254,7 +254,7 @@ def _check_export(file: Path, formats: list[str]) -> None:
 
 
 def _exporters(file: Path) -> tuple[Draft, list[Any]]:
-    """Return the code of the sweeps in a file, each once."""
+    """Return the draft of a file, and the code of its modules that can export, each once."""
     draft = read_draft(str(file))
     workflow = check_options(draft)
     found = {

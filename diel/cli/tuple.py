@@ -86,7 +86,7 @@ def _use(options: argparse.Namespace) -> int:
             data = f"{spell_tag(answer.head['tag'])}\n".encode() if options.with_tag else b""
             _print(data + answer.body + (b"\n" if answer.head["is_line"] else b""))
             if options.operation == "get":
-                # Only now is the tuple gone: had this process died, it would be there again.
+                # The tuple is removed only now: if this process dies earlier, it stays there.
                 connection.confirm()
     return 0
 
@@ -105,15 +105,15 @@ def _request(options: argparse.Namespace) -> tuple[dict[str, Any], bytes]:
 
 
 def _why_late(options: argparse.Namespace) -> str:
-    what = "there was no room" if options.operation == "put" else "nothing matched"
-    return f"{options.tag}: {what} in time"
+    cause = "there was no room" if options.operation == "put" else "nothing matched"
+    return f"{options.tag}: {cause} in time"
 
 
-# -- many, one a line -----------------------------------------------------------------------------
+# -- sessions: one operation a line ---------------------------------------------------------------
 
 
 class _LineParser(argparse.ArgumentParser):
-    """Raises what a parser of a command line would print before it ends the process."""
+    """An argument parser that raises ValueError where argparse prints a message and exits."""
 
     def error(self, message: str) -> NoReturn:
         raise ValueError(message)
@@ -146,7 +146,7 @@ def _serve_lines(options: argparse.Namespace) -> int:
 
 
 def _answer_line(options: argparse.Namespace, connection: TupleConnection) -> tuple[int, str, bool]:
-    """Return the exit code, what is printed, and whether a tuple is taken once it is printed."""
+    """Return the exit code, the text to print, and whether a tuple is to be confirmed after it."""
     if options.operation == "put" and options.value == "-":
         raise ValueError("standard input is the session's: diel tuple put TAG - reads its own")
     answer = connection.ask(*_request(options))
@@ -184,7 +184,7 @@ def _given(value: str, form: str | None) -> tuple[str, bytes]:
 
 def _print(data: bytes) -> None:
     try:
-        # Not through sys.stdout, which forgives what cannot be written.
+        # Not through sys.stdout, which drops what cannot be written without an error.
         with open(1, "wb", closefd=False) as output:
             output.write(data)
     except OSError as error:
@@ -197,7 +197,7 @@ def _print(data: bytes) -> None:
 
 
 def add_tuple_arguments(parser: argparse.ArgumentParser) -> None:
-    """Add the operations, the session, and the clients for other languages."""
+    """Add the subcommands put, get, read, session and client."""
     parser.epilog = f"{SPELLING}\n{_EXIT_CODES}"
     parser.formatter_class = argparse.RawDescriptionHelpFormatter
     parser.add_argument(
@@ -257,12 +257,12 @@ def _add(operations: Any, name: str, words: str, add_help: bool) -> argparse.Arg
     )
     parser.add_argument("tag", metavar="TAG", help="see below")
     parser.set_defaults(with_tag=False)
-    what = "for room" if name == "put" else "for a match"
-    patience = parser.add_mutually_exclusive_group()
-    patience.add_argument(
-        "--timeout", type=_seconds, metavar="S", help=f"wait {what} so many seconds at most"
+    purpose = "for room" if name == "put" else "for a match"
+    waiting = parser.add_mutually_exclusive_group()
+    waiting.add_argument(
+        "--timeout", type=_seconds, metavar="S", help=f"wait {purpose} so many seconds at most"
     )
-    patience.add_argument("--nowait", action="store_true", help=f"do not wait {what}")
+    waiting.add_argument("--nowait", action="store_true", help=f"do not wait {purpose}")
     return parser
 
 

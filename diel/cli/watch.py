@@ -1,4 +1,4 @@
-"""``diel watch``: a run of another terminal, from its run directory alone."""
+"""``diel watch``: show a run of another terminal, read from its run directory alone."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ def watch(options: argparse.Namespace) -> int:
 
 
 def draw(watched: WatchedRun, *, is_lively: bool = True) -> RenderableType:
-    """Draw all that there is."""
+    """Draw a run: its state, failure, groups, copies, tuple servers, progress and rank times."""
     from rich.console import Group
     from rich.text import Text
 
@@ -92,7 +92,7 @@ def _watch_live(watched: WatchedRun) -> None:
 
 
 def _watch_plainly(watched: WatchedRun) -> None:
-    """Print a line for each thing that happens: there is no screen to redraw."""
+    """Print a line for each event, for an output that cannot be redrawn."""
     display = PlainDisplay(watched.directory)
     watched.look()
     while not watched.has_ended:

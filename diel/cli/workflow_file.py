@@ -24,7 +24,7 @@ from diel.workflow.svg import draw_svg
 
 
 def check(options: argparse.Namespace) -> int:
-    """Print whether a file is right, and the ranks it needs; return the exit code.
+    """Check a workflow file and print the ranks that it needs; return the exit code.
 
     Raises
     ------
@@ -78,8 +78,8 @@ def _fills(modules: tuple[Module, ...]) -> bool:
     return any(module.copies == "fill" for module in modules)
 
 
-def _count(things: tuple[object, ...], noun: str) -> str:
-    return f"{len(things)} {noun}{'' if len(things) == 1 else 's'}"
+def _count(items: tuple[object, ...], noun: str) -> str:
+    return f"{len(items)} {noun}{'' if len(items) == 1 else 's'}"
 
 
 def _print_schedule(
@@ -94,7 +94,7 @@ def _print_schedule(
 ) -> None:
     """Print a table of nodes, and which copies would run on which of their ranks.
 
-    Without a number of GPUs for each node, as few as are needed count.
+    Without a number of GPUs for each node, nodes have as few as the workflow needs.
 
     Raises
     ------
@@ -130,10 +130,10 @@ def _check_cores(preview: SchedulePreview, *, ranks: int, per_node: int, cores: 
         threads = preview.most_threads(range(node * per_node, min(ranks, (node + 1) * per_node)))
         total = sum(threads.values())
         if total > cores:
-            who = " and ".join(f"{count} of {name}" for name, count in threads.items())
+            shares = " and ".join(f"{count} of {name}" for name, count in threads.items())
             raise LaunchError(
                 f"node {node} has {cores} cores, and at one moment its ranks have "
-                f"{total} threads: {who}; put fewer ranks on a node, or give them fewer threads"
+                f"{total} threads: {shares}; put fewer ranks on a node, or give them fewer threads"
             )
 
 
@@ -141,7 +141,7 @@ _DRAWINGS = {"text": draw_text, "dot": draw_dot, "mermaid": draw_mermaid, "svg":
 
 
 def graph(options: argparse.Namespace) -> int:
-    """Print the drawing; return the exit code.
+    """Print a drawing of a workflow's groups; return the exit code.
 
     Raises
     ------
@@ -165,7 +165,7 @@ def _can_be_shown(text: str) -> bool:
 
 
 def schema(options: argparse.Namespace) -> int:
-    """Print the schema or the page; return the exit code."""
+    """Print the JSON Schema of workflow files, or the page of their keys; return the exit code."""
     if options.format == "json":
         from diel.workflow.schema import workflow_schema
 
@@ -183,7 +183,7 @@ def batch(options: argparse.Namespace) -> int:
     Raises
     ------
     DielError
-        If the workflow is wrong, or what is asked for is, or the file cannot be written.
+        If the workflow or an option is wrong, or the file cannot be written.
     """
     set_thread_environment(1)
     workflow = check_options(read_draft(options.file))

@@ -1,4 +1,4 @@
-"""Bytes between ranks: tags, polite waiting, mailboxes, communicators.
+"""Messages between ranks: MPI tags, waiting that leaves cores free, mailboxes, communicators.
 
-Nothing here knows what a group, a tuple or a sweep is.
+Nothing here depends on groups, tuples or sweeps.
 """

@@ -1,10 +1,10 @@
-"""Ranks that have died while the others live on, as an MPI with ULFM tells them.
+"""Ranks that have died while the run goes on, as an MPI with ULFM reports them.
 
 ULFM (in Open MPI ``mpiexec --with-ft ulfm``) has calls raise that involve a dead rank. A receive
 from any rank raises at each poll until this rank has acknowledged who is dead, and goes on then.
-Nothing here is agreed upon between ranks: each finds out for itself. Of a process that has ended
-by itself, with a status other than 0, Open MPI's launcher tells nobody: those are found by their
-processes (`diel.executive.heartbeats`). Without ULFM nothing of it happens: the launcher ends all
+Ranks do not agree here on who is dead: each finds out for itself. Open MPI's launcher does not
+report a process that has ended by itself, with a status other than 0: such ranks are found by their
+processes (`diel.executive.heartbeats`). Without ULFM none of this happens: the launcher ends all
 ranks when one dies.
 """
 
@@ -20,11 +20,11 @@ if TYPE_CHECKING:
 
 _EXECUTIVE_RANK: Final = 0
 _EXECUTIVE_IS_LOST: Final = 1
-_leave: Final = os._exit  # a crash of a module is noted where that is called later
+_leave: Final = os._exit  # itself: it is replaced, to note crashes, while modules run
 
 
 class DeadRanks:
-    """Which ranks of a communicator this rank knows to be dead.
+    """The ranks of a communicator that have died, as far as this rank has found out.
 
     Parameters
     ----------
@@ -45,7 +45,7 @@ class DeadRanks:
         self._of_open_receive = MPI.Status()
 
     def note(self, error: MPI.Exception) -> None:
-        """Take in that ranks have died, which a call of MPI has raised; raise any other error.
+        """Record the ranks whose death a call of MPI has raised; raise any other error again.
 
         Without rank 0 there is no run: this process ends at once, as a launcher would end it.
         """
@@ -58,15 +58,15 @@ class DeadRanks:
         if kind not in (*kinds, self._mpi.ERR_IN_STATUS):
             raise error
         self.look()
-        if kind not in kinds and not self.ranks:  # of several requests, and for another reason
+        if kind not in kinds and not self.ranks:  # an error of several requests, not a dead rank
             raise error
 
     def add(self, ranks: Iterable[int]) -> None:
-        """Take in that ranks have died, of which MPI has said nothing."""
+        """Record ranks as dead that MPI has not reported."""
         self.ranks.update(ranks)
 
     def look(self) -> set[int]:
-        """Ask MPI who is dead, and acknowledge it; return those that were not known."""
+        """Ask MPI which ranks are dead, and acknowledge them; return those that are new."""
         failed = self._comm.Get_failed()
         ours = self._comm.Get_group()
         try:
@@ -76,7 +76,7 @@ class DeadRanks:
             failed.Free()
             ours.Free()
         if count > self._acknowledged:
-            # These alone: of one that dies meanwhile nobody would hear any more.
+            # Only these: a rank that dies meanwhile would be acknowledged without being recorded.
             self._comm.Ack_failed(count)
             self._acknowledged = count
         new = dead - self.ranks
@@ -87,10 +87,10 @@ class DeadRanks:
         return new
 
     def message_came(self, error: MPI.Exception, receive: MPI.Prequest, status: MPI.Status) -> bool:
-        """Take in what the test of an open receive from any rank has raised.
+        """Handle the error of a test of an open receive; return whether a message has come.
 
-        Open MPI raises that a rank has died also where a whole message of another one has come: the
-        test has ended the receive then, as one without an error does.
+        Open MPI raises that a rank has died also where a whole message of another rank has come:
+        the test has ended the receive then, as a test without an error does.
 
         Parameters
         ----------
@@ -108,14 +108,14 @@ class DeadRanks:
         self.note(error)
         now = self._of_open_receive
         if not receive.Get_status(now) or now.Get_source() != self._mpi.ANY_SOURCE:
-            return False  # it is still open, or the next test ends it
+            return False  # the receive is still open, or the next test ends it
         if error.Get_error_class() == self._mpi.ERR_PROC_FAILED_PENDING:
             return True
         receive.Start()  # its message was of the rank that has died
         return False
 
     def give_back(self, receive: MPI.Prequest) -> None:
-        """Cancel an open receive and free it, whoever has died."""
+        """Cancel an open receive and free it, even where ranks have died."""
         receive.Cancel()
         has_ended = False
         while not has_ended:
@@ -127,7 +127,7 @@ class DeadRanks:
         receive.Free()
 
     def is_done(self, request: MPI.Request) -> bool:
-        """Whether a message to or from a certain rank is done with: one of a dead rank is."""
+        """Whether a message to or from a certain rank is complete, or that rank has died."""
         try:
             return bool(request.Test())
         except self._mpi.Exception as error:
@@ -139,7 +139,7 @@ _keyval: list[int] = []
 
 
 def attach(dead_ranks: DeadRanks, comm: MPI.Intracomm) -> None:
-    """Let all that use a communicator share what is known of dead ranks."""
+    """Attach dead ranks to a communicator, so that all users of the communicator share them."""
     from mpi4py import MPI
 
     if not _keyval:
@@ -148,6 +148,6 @@ def attach(dead_ranks: DeadRanks, comm: MPI.Intracomm) -> None:
 
 
 def dead_ranks_of(comm: MPI.Intracomm) -> DeadRanks:
-    """Return what was attached to a communicator, else something of this caller alone."""
+    """Return the dead ranks attached to a communicator, else new ones for this caller alone."""
     found: Any = comm.Get_attr(_keyval[0]) if _keyval else None
     return found if isinstance(found, DeadRanks) else DeadRanks(comm)

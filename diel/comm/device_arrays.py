@@ -1,8 +1,8 @@
-"""Arrays in the memory of a GPU: CuPy's, or any with ``__cuda_array_interface__``.
+"""Sending and receiving arrays in GPU memory: CuPy's, or any with ``__cuda_array_interface__``.
 
-Where MPI takes their addresses they travel as they are, else through memory of the host. That is
-pinned where CuPy copies, so that the GPU writes and reads it directly; CuPy keeps such memory for
-reuse. Which way an array took stands in the trace.
+A GPU-aware MPI sends them from GPU memory; otherwise they are copied through memory of the host. It
+is pinned where CuPy copies, so that the GPU writes and reads it directly; CuPy keeps such memory
+for reuse. The trace shows which way an array took.
 """
 
 from __future__ import annotations
@@ -40,14 +40,14 @@ def is_on_device(value: object) -> bool:
 
 def layout_of(array: Any) -> tuple[np.dtype[Any], tuple[int, ...]]:
     """Return dtype and shape of a GPU's array."""
-    import numpy as np  # not by ranks that have no such array
+    import numpy as np  # here, since ranks without such arrays need no NumPy
 
     about = array.__cuda_array_interface__
     return np.dtype(about["typestr"]), tuple(about["shape"])
 
 
 def device_bytes(array: Any) -> int:
-    """Return the size of a GPU's array."""
+    """Return the size of a GPU's array in bytes."""
     dtype, shape = layout_of(array)
     return dtype.itemsize * math.prod(shape)
 
@@ -60,14 +60,14 @@ def is_contiguous(array: Any) -> bool:
     return strides is None or tuple(strides) == expected
 
 
-# -- where MPI takes addresses on a GPU -----------------------------------------------------------
+# -- with GPU-aware MPI ---------------------------------------------------------------------------
 
 
 def device_memory(array: Any) -> memoryview:
-    """Return the memory of a C-contiguous array on a GPU, for MPI: nobody else can touch it.
+    """Return the memory of a C-contiguous GPU array, for MPI alone: the host cannot access it.
 
-    It keeps the array. What is under way on the GPU is finished before: MPI knows nothing of its
-    streams.
+    The memoryview keeps the array alive. The GPU's work is finished before, since MPI does not
+    regard streams.
     """
     _finish_work()
     address = array.__cuda_array_interface__["data"][0]
@@ -89,14 +89,14 @@ def memory_to_send(
 
 
 def memory_to_receive_into(out: Any) -> memoryview:
-    """Return the memory of a GPU's array; a PayloadError if that is not C-contiguous."""
+    """Return the memory of a GPU's array; raise PayloadError if it is not C-contiguous."""
     if not is_contiguous(out):
         raise PayloadError("out= takes a C-contiguous array")
     return device_memory(out)
 
 
 def count_received(size_bytes: int, meter: Meter, about: object = None) -> None:
-    """Let the meter count what MPI has written into the memory of a GPU."""
+    """Count on the meter the bytes that MPI has written into the memory of a GPU."""
     meter.communicated(meter.clock(), f"to the GPU, {GPU_AWARE}", about, size_bytes)
 
 
@@ -111,12 +111,12 @@ def to_host(array: Any, meter: Meter, about: object = None) -> np.ndarray[Any, A
     array : array
     meter : Meter
     about : object, optional
-        The tag that it travels under, for the trace.
+        The tag that the array is sent under, for the trace.
 
     Raises
     ------
     PayloadError
-        If it is not CuPy's, and CuPy cannot be imported.
+        If the array is not CuPy's, and CuPy cannot be imported.
     """
     since_s = meter.clock()
     _finish_work()
@@ -131,22 +131,22 @@ def to_host(array: Any, meter: Meter, about: object = None) -> np.ndarray[Any, A
 
 
 class Landing(Frozen):
-    """Where what is received into a GPU's array lands on the host, without GPU-aware MPI."""
+    """Host memory that receives a message for a GPU's array, without GPU-aware MPI."""
 
     host: np.ndarray[Any, Any]
-    memory: str  # what kind of memory that is
+    memory: str  # the kind of host memory: pinned or ordinary
     out: Any
 
     @classmethod
     def of(cls, out: Any) -> Landing:
-        """Return where something lands; a PayloadError if the array is not C-contiguous."""
+        """Allocate host memory for an array; raise PayloadError if that is not C-contiguous."""
         if not is_contiguous(out):
             raise PayloadError("out= takes a C-contiguous array")
         target = out if hasattr(out, "set") else _as_cupy(out)
         return cls(*_host_memory(target), target)
 
     def finish(self, meter: Meter, about: object = None) -> None:
-        """Copy what has landed to the GPU; the meter counts it."""
+        """Copy the received values to the GPU's array; the meter counts them."""
         since_s = meter.clock()
         self.out.set(self.host)
         _finish_work()  # from pinned memory CuPy returns before it has read it
@@ -154,7 +154,7 @@ class Landing(Frozen):
 
 
 def _host_memory(array: Any) -> tuple[np.ndarray[Any, Any], str]:
-    """Return memory of the host for a GPU's array, and what kind of memory it is."""
+    """Return memory of the host for a GPU's array, and its kind: pinned or ordinary."""
     import numpy as np
 
     dtype, shape = layout_of(array)
@@ -169,12 +169,12 @@ def _host_memory(array: Any) -> tuple[np.ndarray[Any, Any], str]:
 
 
 def _finish_work() -> None:
-    """Wait until the GPU has done all that this process has given it."""
+    """Wait until the GPU has finished all work of this process."""
     cupy = sys.modules.get("cupy")
     if cupy is not None:
         cupy.cuda.runtime.deviceSynchronize()
     torch = sys.modules.get("torch")
-    if torch is not None and torch.cuda.is_initialized():  # else it may be one without CUDA
+    if torch is not None and torch.cuda.is_initialized():  # else PyTorch may be built without CUDA
         torch.cuda.synchronize()
 
 

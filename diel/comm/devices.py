@@ -1,7 +1,7 @@
 """The GPUs of the machine that a rank runs on, found without loading CUDA.
 
-CUDA reads ``CUDA_VISIBLE_DEVICES`` once, when it is first used. So nothing here may start it: what
-a rank may use is told to it before a module is imported.
+CUDA reads ``CUDA_VISIBLE_DEVICES`` once, when it is first used. So nothing here may start it: the
+variable is set for a rank before a module is imported.
 """
 
 from __future__ import annotations
@@ -14,16 +14,16 @@ from typing import Final
 
 VISIBLE_GPUS: Final = "CUDA_VISIBLE_DEVICES"
 _DRIVER_FOLDER: Final = Path("/proc/driver/nvidia/gpus")
-_QUESTION_TIMEOUT_S: Final = 20.0
+_NVIDIA_SMI_TIMEOUT_S: Final = 20.0
 
 
 def visible_gpus(
     environment: Mapping[str, str] | None = None, driver_folder: Path = _DRIVER_FOLDER
 ) -> tuple[str, ...]:
-    """Return what this process may use, as ``CUDA_VISIBLE_DEVICES`` names it.
+    """Return the GPUs that this process may use, as ``CUDA_VISIBLE_DEVICES`` names them.
 
-    That variable is taken at its word where it is set, as a batch system does. Without it all GPUs
-    count that the driver knows of, or else those that ``nvidia-smi -L`` lists.
+    Where that variable is set, as by a batch system, it alone decides. Otherwise all GPUs count for
+    which the driver has a folder, or else those that ``nvidia-smi -L`` lists.
 
     Parameters
     ----------
@@ -39,12 +39,12 @@ def visible_gpus(
     if driver_folder.is_dir():
         count = sum(1 for _ in driver_folder.iterdir())
     else:
-        count = _count_by_question(environment)
+        count = _count_by_nvidia_smi(environment)
     return tuple(str(index) for index in range(count))
 
 
 def remedy_for_none(environment: Mapping[str, str]) -> str:
-    """Return what to look at where `visible_gpus` finds none."""
+    """Return what a user should check where `visible_gpus` finds no GPU."""
     given = environment.get(VISIBLE_GPUS)
     said = "is not set" if given is None else f"is {given!r}"
     return f"is there an NVIDIA driver (nvidia-smi)? {VISIBLE_GPUS} {said}"
@@ -61,14 +61,14 @@ def _listed(variable: str) -> tuple[str, ...]:
     return tuple(names)
 
 
-def _count_by_question(environment: Mapping[str, str]) -> int:
+def _count_by_nvidia_smi(environment: Mapping[str, str]) -> int:
     tool = shutil.which("nvidia-smi", path=environment.get("PATH"))
     if tool is None:
         return 0
-    from diel.processes import answer_of  # not for every rank that starts
+    from diel.processes import answer_of  # here, since few ranks need it
 
     try:
-        answer = answer_of([tool, "-L"], _QUESTION_TIMEOUT_S)
+        answer = answer_of([tool, "-L"], _NVIDIA_SMI_TIMEOUT_S)
     except OSError:
         return 0
     if answer.returncode:

@@ -4,14 +4,15 @@
 
     sender                          receiver
     offer(ticket, payload)
-    send(head)             ------>  poll() takes heads in as they come
-                                    looks at a head, decides where its payload goes
+    send(head)             ------>  poll() returns heads as they arrive
+                                    reads a head, decides where its payload goes
                            ------>  receive(ticket, memory)
 
 A head is small and leaves at once. A payload has a ticket, which is in its head, and leaves when
 the receiver asks for it: a synchronous send, completed by the matching receive and never by a
-buffer. So large payloads land in their final place, in any order, and whoever sent one knows when
-it was received. Nothing here blocks. What a head contains is decided by the packages that use this.
+buffer. So large payloads are received into their final place, in any order, and the sender knows
+when a payload was received. Nothing here blocks. What a head contains is decided by the packages
+that use this.
 """
 
 from __future__ import annotations
@@ -37,24 +38,24 @@ CHUNK_BYTES: Final = 2**30
 Memory: TypeAlias = Any
 """Something that can be sliced and has the buffer protocol: bytes, a memoryview."""
 Transfer: TypeAlias = Callable[[], bool]
-"""Whether a payload has been received whole; moves it on, if it has not."""
+"""Returns whether a payload has been received whole; has MPI move it on, if it has not."""
 
 
 class Lane(Protocol):
-    """A message whose head and memory are the same each time."""
+    """A message that is sent again and again, with the same head and the same payload memory."""
 
     def start(self) -> None:
-        """Send it, as it is now; the one before has been received."""
+        """Send the message with the memory's current content; the previous one was received."""
 
     def test(self) -> bool:
-        """Whether it has been received whole; moves it on, if it has not."""
+        """Whether the message has been received whole; has MPI move it on, if it has not."""
 
     def close(self) -> None:
-        """Give back what it holds."""
+        """Free the persistent requests that the message is sent by, if there are any."""
 
 
 class Port(Protocol):
-    """One rank's end."""
+    """One rank's end of the messages between all ranks: sends, offers, receives."""
 
     rank: int
     gpu_aware: bool
@@ -67,7 +68,7 @@ class Port(Protocol):
         """Begin to send a payload, whose memory stays as it is until it has been received."""
 
     def lane(self, destination: int, head: bytes, ticket: int, payload: Memory) -> Lane:
-        """Return what offers the same memory and sends the same head again and again."""
+        """Return a lane, which sends the same head and payload memory again and again."""
 
     def poll(self) -> tuple[int, bytes] | None:
         """Return (source, head) of the next message, or None."""
@@ -77,7 +78,7 @@ class Port(Protocol):
 
 
 class MpiPort:
-    """An end over MPI.
+    """A `Port` over MPI.
 
     Parameters
     ----------
@@ -100,12 +101,12 @@ class MpiPort:
         self._status = MPI.Status()
         self._buffer = bytearray(HEAD_BYTES)
         self._view = memoryview(self._buffer)
-        # One receive is always open: a head lands in memory that is there and touched.
+        # One receive is always open, so that heads arrive in memory that is allocated and mapped.
         self._head = comm.Recv_init([self._buffer, MPI.BYTE], MPI.ANY_SOURCE, tags.DIRECT_HEAD)
         self._head.Start()
 
     def close(self) -> None:
-        """Give the open receive back to MPI."""
+        """Cancel the open receive and free it."""
         self._dead_ranks.give_back(self._head)
 
     def send(self, destination: int, head: bytes) -> None:
@@ -128,7 +129,7 @@ class MpiPort:
         )
 
     def lane(self, destination: int, head: bytes, ticket: int, payload: Memory) -> Lane:
-        """Return what offers the same memory and sends the same head again and again."""
+        """Return a lane, which sends the same head and payload memory again and again."""
         tag, to = tags.DIRECT_PAYLOAD_FIRST + ticket, destination
         requests: list[Any] = [
             self._comm.Ssend_init([piece, self._byte], to, tag) for piece in _chunks(payload)
@@ -167,7 +168,7 @@ class MpiPort:
 
 
 class _MpiLane:
-    """A payload and its head as persistent requests."""
+    """A `Lane` of persistent MPI requests, for the payload and its head."""
 
     def __init__(self, requests: list[MPI.Prequest], wake: Callable[[], None]) -> None:
         self._requests = requests
@@ -181,7 +182,7 @@ class _MpiLane:
         self._wake()
 
     def test(self) -> bool:
-        # One after the other: Testall of what is mostly done costs more than it saves.
+        # One by one: Testall of requests that are mostly complete costs more than it saves.
         return all(test() for test in self._tests)
 
     def close(self) -> None:
@@ -190,7 +191,7 @@ class _MpiLane:
 
 
 def _chunks(memory: Memory) -> Iterator[Memory]:
-    """Cut memory into pieces for one message each; no memory is one empty piece."""
+    """Cut memory into pieces for one message each; empty memory gives one empty piece."""
     size = len(memory)
     if size <= CHUNK_BYTES:
         yield memory
@@ -200,7 +201,7 @@ def _chunks(memory: Memory) -> Iterator[Memory]:
 
 
 class LocalExchange:
-    """Where the ends within one process meet; they may be in several threads."""
+    """Heads and payloads under way between the ports of one process, of one or more threads."""
 
     def __init__(self) -> None:
         self.lock = threading.Lock()
@@ -208,12 +209,12 @@ class LocalExchange:
         self.offers: dict[tuple[int, int, int], deque[_Offer]] = {}
 
     def port(self, rank: int) -> LocalPort:
-        """Return the end of a rank."""
+        """Return the port of a rank."""
         return LocalPort(self, rank)
 
 
 class _Offer:
-    """A payload in its sender's memory."""
+    """A payload in its sender's memory, and whether it has been received."""
 
     def __init__(self, payload: Memory) -> None:
         self.payload = payload
@@ -221,7 +222,7 @@ class _Offer:
 
 
 class LocalPort:
-    """An end within this process.
+    """A `Port` to the other ports of this process.
 
     Parameters
     ----------
@@ -249,7 +250,7 @@ class LocalPort:
         return lambda: offer.received
 
     def lane(self, destination: int, head: bytes, ticket: int, payload: Memory) -> Lane:
-        """Return what offers the same memory and sends the same head again and again."""
+        """Return a lane, which sends the same head and payload memory again and again."""
         return _LocalLane(self, destination, head, ticket, payload)
 
     def poll(self) -> tuple[int, bytes] | None:
@@ -271,7 +272,7 @@ class LocalPort:
 
 
 class _LocalLane:
-    """A payload and its head, sent anew each time."""
+    """A `Lane` within this process, which offers its payload and sends its head at each start."""
 
     def __init__(
         self, port: LocalPort, destination: int, head: bytes, ticket: int, payload: Memory

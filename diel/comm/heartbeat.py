@@ -1,23 +1,23 @@
-"""The process that tells rank 0 which ranks of another host live; one beside the ranks of each.
+"""The process that reports to rank 0 which ranks of its host are alive; one on each other host.
 
 Neither MPI nor its launcher notice in time that a host's network is cut, or that a process has been
-stopped. A rank that computes cannot say that it lives; this process can, at no cost to it::
+stopped. A rank that computes cannot report; this process can, at no cost to the rank::
 
     python -I -S heartbeat.py DESCRIPTOR
-    rank -> here        JSON, in a line: who, where, how often
+    rank -> here        a line of JSON: the ranks' process ids, rank 0's addresses, intervals
     here -> rank        an empty line when rank 0 is reached; else why it is not, in a line
 
     here -> rank 0      the token and all ranks of this host, in a line; then, every few
-                        seconds, a line with those whose processes live and are not stopped; and
-                        at once, with a minus sign, those whose processes have ended
-    rank 0 -> here      an empty line: the run is over, nobody needs to be told any more
-                        a line with an x: what is left of the ranks a while later is killed
+                        seconds, a line with the ranks whose processes run; and at once, with a
+                        minus sign, the ranks whose processes have ended
+    rank 0 -> here      an empty line: the run is over, no further report is needed
+                        a line with an x: ranks that are there a while later are killed
 
-It ends with the last of its ranks, or by the first of these. When rank 0 cannot be reached for as
-long as a host may be silent, or has died, what is left of its ranks is killed: rank 0 takes them
-for lost, or cannot let them go, and what goes on elsewhere must not meet them.
+It ends after the last of its ranks, or at the empty line of rank 0. When rank 0 has died, or cannot
+be reached for as long as a host may be silent, the ranks that are left are killed: rank 0 counts
+them as lost, or cannot release them, and they must not meet the ranks that go on elsewhere.
 
-It runs without diel, so as to start in milliseconds.
+It imports nothing of diel, so that it starts in milliseconds.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ _CONNECTING_S = 3.0
 def look_at(pid: int) -> tuple[str, int] | None:
     """Return the state of a process, as a letter of ps, and the ticks at which it started.
 
-    None if it is gone, or not to be seen from here.
+    None if it has ended, or is not visible from here.
     """
     try:
         with open(f"/proc/{pid}/stat", "rb") as file:
@@ -53,12 +53,12 @@ def look_at(pid: int) -> tuple[str, int] | None:
 
 
 class Processes:
-    """The ranks of one host, which are known by their processes.
+    """The processes of one host's ranks: which run, which are stopped, which have ended.
 
     Parameters
     ----------
     pids : dict of int to int
-        By rank. Those that cannot be seen, as from another container, are left out.
+        By rank. Processes that are not visible, as in another container, are left out.
     """
 
     def __init__(self, pids: dict[int, int]) -> None:
@@ -68,32 +68,32 @@ class Processes:
 
     @property
     def ranks(self) -> list[int]:
-        """Those that could be seen when this was made."""
+        """Ranks whose processes were visible at the start, without those that `ended` returned."""
         return list(self._found)
 
     def heard(self) -> list[int]:
-        """Return the ranks whose processes live and are not stopped; a debugger does not count."""
+        """Return the ranks whose processes run: none that is stopped, except by a debugger."""
         return [rank for rank in self._found if self._state(rank) not in ("", "T")]
 
     def left(self) -> list[int]:
-        """Return the ranks whose processes are there, stopped or not."""
+        """Return the ranks whose processes have not ended, stopped or not."""
         return [rank for rank in self._found if self._state(rank)]
 
     def watch(self) -> None:
-        """Have `files` end a wait."""
+        """Open a descriptor for each process, for `files`."""
         for rank, (pid, _) in self._found.items():
             try:
                 self._files[rank] = os.pidfd_open(pid)
-            except OSError:  # it has just ended, or this system has no such files
+            except OSError:  # the process has just ended, or this system has no such descriptors
                 continue
 
     @property
     def files(self) -> list[int]:
-        """Descriptors that can be read when a process has ended which `ended` has not named."""
+        """Descriptors, each readable from the end of its process until `ended` has returned it."""
         return list(self._files.values())
 
     def ended(self) -> list[int]:
-        """Return, and forget, the ranks whose processes have ended."""
+        """Return the ranks whose processes have ended since the last call."""
         gone = [rank for rank in self._found if not self._state(rank)]
         for rank in gone:
             del self._found[rank]
@@ -102,7 +102,7 @@ class Processes:
         return gone
 
     def kill(self) -> None:
-        """Kill all that are left."""
+        """Kill all processes that have not ended."""
         for rank in self.left():
             try:
                 os.kill(self._found[rank][0], signal.SIGKILL)
@@ -124,7 +124,7 @@ def _connect(addresses: list[str], port: int, timeout_s: float) -> socket.socket
             problem = error
             continue
         connection.settimeout(timeout_s)
-        # The system of rank 0's host acknowledges what is sent, however busy rank 0 is itself.
+        # The kernel of rank 0's host acknowledges what is sent, however busy rank 0 itself is.
         timeout_ms = int(timeout_s * 1000)
         connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_USER_TIMEOUT, timeout_ms)
         connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
@@ -133,7 +133,7 @@ def _connect(addresses: list[str], port: int, timeout_s: float) -> socket.socket
 
 
 def _seconds_left(connection: socket.socket, leave_s: float) -> float | None:
-    """Return how many seconds ranks have left after the last word of rank 0, or none."""
+    """Return seconds until ranks are killed after rank 0's last message; None if they may stay."""
     try:
         said = connection.recv(1)
     except ConnectionError:
@@ -146,9 +146,9 @@ def _seconds_left(connection: socket.socket, leave_s: float) -> float | None:
 def _beat(
     connection: socket.socket, processes: Processes, every_s: float, leave_s: float
 ) -> float | None:
-    """Tell who lives until no process is left, or rank 0 is gone.
+    """Report which ranks run until no process is left, or rank 0 ends the reports.
 
-    Return how many seconds are left to the ranks then; None if they may stay.
+    Return seconds until the ranks that are left are killed; None if they may stay.
     """
     processes.watch()
     while True:
@@ -162,12 +162,12 @@ def _beat(
                 return _seconds_left(connection, leave_s)
         except (ConnectionResetError, BrokenPipeError):  # rank 0 has ended
             return _seconds_left(connection, leave_s)
-        except OSError:  # no way to it: no rank here could hear that it has to leave
+        except OSError:  # rank 0 cannot be reached, so it could not tell ranks here to leave
             return 0.0
 
 
 def main() -> None:
-    """Serve until the ranks of this host are gone."""
+    """Report to rank 0 until it ends the reports; kill the ranks of this host that must end."""
     with open(int(sys.argv[1]), "r+b", buffering=0) as rank:
         settings = json.loads(rank.readline())
         processes = Processes({int(rank): pid for rank, pid in settings["pids"].items()})

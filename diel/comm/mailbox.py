@@ -1,4 +1,4 @@
-"""Python objects between ranks without ever blocking: for orders and reports, not for payloads."""
+"""Python objects sent between ranks without blocking: instructions and reports, not payloads."""
 
 from __future__ import annotations
 
@@ -19,8 +19,8 @@ if TYPE_CHECKING:
 Incoming = TypeVar("Incoming")
 
 
-# Whether a message has left is only asked when there are many: where ranks share cores, MPI gives
-# the core away at each question that has to be answered with no.
+# Sends are tested for completion only when there are many: where ranks share cores, MPI yields the
+# core at each test that fails.
 _KEPT_MESSAGES: Final = 16
 _KEPT_BYTES: Final = 1 << 20
 
@@ -35,9 +35,8 @@ class _Arrival:
 class Mailbox(Generic[Incoming]):
     """Sends and receives objects, in order for each pair of ranks.
 
-    Only ranks of one run meet here, so pickle carries the objects. A large one is received
-    piece by piece while the caller goes on polling: a sender that computes in between cannot
-    hold up the receiver.
+    All ranks are of one run, so objects are pickled. A large one is received piece by piece while
+    the caller goes on polling: a sender that computes in between cannot hold up the receiver.
 
     Parameters
     ----------
@@ -61,17 +60,17 @@ class Mailbox(Generic[Incoming]):
         self._arriving: deque[_Arrival] = deque()
 
     def send(self, message: object, destination: int) -> None:
-        """Send without waiting."""
+        """Send a message to one rank, without waiting."""
         self.send_to_all(message, (destination,))
 
     def send_to_all(self, message: object, destinations: Iterable[int]) -> None:
-        """Send the same to several ranks, without waiting."""
+        """Send the same message to several ranks, without waiting."""
         data = pickle.dumps(message, protocol=pickle.HIGHEST_PROTOCOL)
         for destination in destinations:
             try:
                 request = self._comm.Isend([data, self._mpi.BYTE], destination, self._send_tag)
             except self._mpi.Exception as error:
-                self._dead_ranks.note(error)  # whoever is dead need not hear of it
+                self._dead_ranks.note(error)  # a dead rank needs no message
                 continue
             self._sending.append((request, data))
             self._kept_bytes += len(data)
@@ -96,7 +95,7 @@ class Mailbox(Generic[Incoming]):
     def wait(
         self, timeout_s: float | None = None, safe_point: Callable[[], None] | None = None
     ) -> tuple[int, Incoming] | None:
-        """Wait politely for the next message; None after the timeout."""
+        """Wait for the next message, as `wait_for` does; None after the timeout."""
         return wait_for(self.poll, timeout_s, safe_point, wakeup=self._wakeup)
 
     def flush(self, timeout_s: float) -> bool:

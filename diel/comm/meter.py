@@ -1,8 +1,9 @@
-"""What a rank spends its time on: working, waiting, communicating.
+"""The times of a rank: seconds of working, waiting and communicating, and its longer spans.
 
-Nobody measures work: it is what is left. Only waits that go on after a few quick polls are
-measured, and transfers of payloads that travel apart; an operation that is answered at once costs
-microseconds, two looks at the clock would be a part of that, and it counts as work.
+Work is not measured: it is the time that is left. Only waits that go on after a few quick polls are
+measured, and transfers of payloads that travel in messages of their own. An operation that is
+answered at once takes microseconds, of which two readings of the clock would be a part: it counts
+as work.
 """
 
 from __future__ import annotations
@@ -16,9 +17,9 @@ from typing import Final, Literal, NamedTuple, TypeAlias
 SpanKind: TypeAlias = Literal["module", "tuples", "wait", "transfer"]
 
 SPANS_KEPT: Final = 100_000
-"""Of a rank, from its start to its end."""
+"""Most spans that are kept of a rank, from its start to its end."""
 NOTABLE_S: Final = 1e-3
-"""Shorter waits are added up, and not kept as spans."""
+"""Shorter waits are added up, but not kept as spans."""
 
 
 class Times(NamedTuple):
@@ -40,15 +41,15 @@ class Times(NamedTuple):
 
     @property
     def total_s(self) -> float:
-        """The wall time."""
+        """The wall time: the sum of working, waiting and communicating."""
         return self.working_s + self.waiting_s + self.communicating_s
 
     def plus(self, other: Times) -> Times:
-        """Return the sum of two."""
+        """Return the sum of these times and others, field by field."""
         return Times(*map(operator.add, self, other))
 
     def minus(self, earlier: Times) -> Times:
-        """Return what has been spent since `earlier`."""
+        """Return the times spent since `earlier`, an earlier state of the same meter."""
         return Times(*map(operator.sub, self, earlier))
 
 
@@ -56,7 +57,7 @@ NO_TIMES: Final = Times()
 
 
 class Span(NamedTuple):
-    """Something that took a while.
+    """A stretch of a rank's time: a wait, a transfer, an operation on tuples, a module's run.
 
     Attributes
     ----------
@@ -64,11 +65,11 @@ class Span(NamedTuple):
     start_s, end_s : float
         On the meter's clock.
     what : str
-        In a few words.
+        Its description, in a few words.
     about : object
-        A tag, the bytes of one, or None; of a module's run a dictionary.
+        A tag, an encoded tag, or None; a dictionary for a module's run.
     size_bytes : int or None
-        How much was put, taken or carried, where that is known.
+        How much was put, taken or transferred, where that is known.
     """
 
     kind: SpanKind
@@ -80,7 +81,7 @@ class Span(NamedTuple):
 
 
 class Meter:
-    """Adds up the waits and transfers of one rank, and keeps the longer ones until they are taken.
+    """Adds up the waits and transfers of one rank, and keeps spans until `take_spans` is called.
 
     Parameters
     ----------
@@ -93,7 +94,7 @@ class Meter:
     ----------
     clock : callable
     name_wait : callable
-        Returns what the rank waits for at this moment in a tuple space, and the tag of that.
+        Returns what the rank waits for at this moment in a tuple space, and its tag.
     after_wait : callable
         Called at the end of a wait that was not a short one.
     left_out : int
@@ -120,41 +121,41 @@ class Meter:
         self._waiting_s = 0.0
         self._communicating_s = 0.0
 
-    def waited(self, since_s: float, what: str | None = None, *, counts: bool = True) -> None:
-        """Count a wait that ends now; `name_wait` says what for, unless `what` does.
+    def waited(self, since_s: float, reason: str | None = None, *, counts: bool = True) -> None:
+        """Count a wait that ends now; `name_wait` says what for, unless `reason` does.
 
-        One that does not count is kept, and its time is work.
+        With ``counts=False`` its span is kept, but its time counts as work.
         """
         now_s = self.clock()
         if counts:
             self._waiting_s += now_s - since_s
         is_notable = now_s - since_s >= NOTABLE_S
         if is_notable or self._keeps_all:
-            name, tag = self.name_wait() if what is None else (what, None)
+            name, tag = self.name_wait() if reason is None else (reason, None)
             self.keep(Span("wait", since_s, now_s, name, tag))
             if is_notable:
                 self.after_wait()
 
     def communicated(
-        self, since_s: float, what: str, about: object = None, size_bytes: int | None = None
+        self, since_s: float, transfer: str, about: object = None, size_bytes: int | None = None
     ) -> None:
         """Count a transfer that ends now."""
         now_s = self.clock()
         self._communicating_s += now_s - since_s
-        self.keep(Span("transfer", since_s, now_s, what, about, size_bytes))
+        self.keep(Span("transfer", since_s, now_s, transfer, about, size_bytes))
 
     @contextlib.contextmanager
-    def waiting(self, what: str, *, counts: bool = True) -> Iterator[None]:
-        """Count a wait, as `waited`."""
+    def waiting(self, reason: str, *, counts: bool = True) -> Iterator[None]:
+        """Count the time of a ``with`` block as a wait, as `waited` does."""
         since_s = self.clock()
         try:
             yield
         finally:
-            self.waited(since_s, what, counts=counts)
+            self.waited(since_s, reason, counts=counts)
 
     @contextlib.contextmanager
-    def communicating(self, what: str) -> Iterator[None]:
-        """Count what is done to communicate; only what takes a while is kept."""
+    def communicating(self, transfer: str) -> Iterator[None]:
+        """Count the time of a ``with`` block as communication; keep a span only of a long one."""
         since_s = self.clock()
         try:
             yield
@@ -162,10 +163,10 @@ class Meter:
             now_s = self.clock()
             self._communicating_s += now_s - since_s
             if self._keeps_all or now_s - since_s >= NOTABLE_S:
-                self.keep(Span("transfer", since_s, now_s, what))
+                self.keep(Span("transfer", since_s, now_s, transfer))
 
     def keep(self, span: Span) -> None:
-        """Keep a span, if there is room."""
+        """Keep a span if there is room, else count it as left out."""
         if self._room:
             self._room -= 1
             self._spans.append(span)
@@ -178,7 +179,7 @@ class Meter:
         return spans
 
     def times(self) -> Times:
-        """Return what the time since the start was spent on."""
+        """Return the times of the rank since the start of this meter."""
         total_s = self.clock() - self._started_s
         working_s = max(0.0, total_s - self._waiting_s - self._communicating_s)
         cpu_s = self._cpu_clock() - self._started_cpu_s
@@ -186,10 +187,10 @@ class Meter:
 
 
 class ServerMeter(Meter):
-    """The meter of a tuple server, which goes from one state to the next.
+    """The meter of a tuple server, which at any time is working, waiting or moving payloads.
 
     Its transfers overlap, so they have no spans of their own: a span is a time in which there were
-    some.
+    transfers and no requests.
     """
 
     def __init__(
@@ -205,19 +206,19 @@ class ServerMeter(Meter):
         self._moved_bytes = 0
 
     def wait(self, since_s: float) -> None:
-        """There has been nothing to do since then; on the meter's clock."""
+        """Begin to wait: there has been nothing to do since that time on the meter's clock."""
         if self._state != "waiting":
             self.work()
             self._state, self._since_s = "waiting", max(since_s, self._worked_s)
 
     def move(self) -> None:
-        """From now on payloads are under way, and nothing else."""
+        """Begin to move payloads: from now on they are under way, and there are no requests."""
         if self._state != "moving":
             self.work()
             self._state, self._since_s = "moving", self.clock()
 
     def work(self) -> None:
-        """From now on there are requests to handle."""
+        """Begin to work: from now on there are requests to handle."""
         if self._state == "working":
             return
         state, self._state = self._state, "working"
@@ -229,5 +230,5 @@ class ServerMeter(Meter):
         self._worked_s = self.clock()  # the next span begins where this one ends, or later
 
     def moved(self, size_bytes: int) -> None:
-        """Count a payload that came or went."""
+        """Count the bytes of a payload that was received or sent."""
         self._moved_bytes += size_bytes

@@ -1,4 +1,4 @@
-"""The one place that starts and ends MPI."""
+"""The only place that starts and ends MPI, and reads its launcher's variables and settings."""
 
 from __future__ import annotations
 
@@ -51,7 +51,8 @@ _RANKS_AND_HERE: Final = (
 )
 # Where all ranks share a machine: shared memory alone. No rank then listens where other machines
 # could reach it, and none searches for networks, which through libfabric takes Open MPI more than a
-# second. What shared memory is called differs by version, so the others are named and left out.
+# second. The name of shared memory differs by version, so the other transports are named and
+# excluded.
 _ON_ONE_MACHINE: Final = {
     "OMPI_MCA_pml": "ob1",
     "OMPI_MCA_btl": "^ofi,tcp,uct,openib,usnic,ugni,portals4",
@@ -81,9 +82,9 @@ def under_mpi() -> bool:
 
 
 def check_that_tasks_are_ranks(environment: Mapping[str, str], ranks: int = 1) -> None:
-    """Refuse to be one of several processes that were started together and MPI takes for single.
+    """Refuse to run where a launcher started several processes, each of which MPI takes for alone.
 
-    Each would run the whole workflow. The first of them says so, the others end without a word.
+    Each would run the whole workflow. The first process raises, the others exit silently.
 
     Parameters
     ----------
@@ -138,14 +139,14 @@ def world() -> MPI.Intracomm:
 
 
 def library_name() -> str:
-    """Return how MPI names itself and its version, in a line."""
+    """Return the name and version of the MPI library, in a line."""
     from mpi4py import MPI
 
     return " ".join(MPI.Get_library_version().strip("\0").split(",")[0].splitlines()[0].split())
 
 
 def transports_for(environment: Mapping[str, str]) -> dict[str, str]:
-    """Return what to set before MPI starts: nothing if a person has chosen."""
+    """Return the environment variables to set before MPI starts; none if a person has chosen."""
     if chosen_transports(environment):
         return {}
     if all_ranks_are_here(environment):
@@ -154,7 +155,7 @@ def transports_for(environment: Mapping[str, str]) -> dict[str, str]:
 
 
 def all_ranks_are_here(environment: Mapping[str, str]) -> bool:
-    """Whether the launcher of this rank has told it that all ranks share its machine."""
+    """Whether all ranks share this machine, by the variables that the launcher has set."""
     return any(
         ranks in environment and environment[ranks] == environment.get(here)
         for ranks, here in _RANKS_AND_HERE
@@ -181,22 +182,22 @@ def chosen_transports(environment: Mapping[str, str]) -> list[str]:
 
 
 def can_survive_losses(environment: Mapping[str, str]) -> bool:
-    """Whether ranks live on when one dies, as Open MPI's launcher has told them."""
+    """Whether ranks go on when one dies, by the variable that Open MPI's launcher has set."""
     return environment.get("OMPI_MCA_mpi_ft_enable", "").lower() in ("1", "true")
 
 
 def is_gpu_aware() -> bool:
     """Whether the MPI library takes addresses in the memory of a GPU.
 
-    It is asked, by the extension that Open MPI and MPICH share; ``DIEL_GPU_AWARE_MPI``, 0 or 1,
-    overrules what it says.
+    The library is asked, by the extension that Open MPI and MPICH share; ``DIEL_GPU_AWARE_MPI``, 0
+    or 1, overrules its answer.
     """
     said = os.environ.get(_GPU_AWARE_VARIABLE)
     if said in ("0", "1"):
         return said == "1"
     for library in (None, "libmpi.so.40", "libmpi.so.12"):
         try:
-            # Of those that are loaded: another one than mpi4py's must not come in by this.
+            # Only libraries that are loaded already: no MPI but mpi4py's may be loaded by this.
             loaded = ctypes.CDLL(library, mode=os.RTLD_NOLOAD | os.RTLD_LAZY)
             return bool(loaded.MPIX_Query_cuda_support())
         except (OSError, AttributeError):
@@ -208,22 +209,22 @@ _yield_flag: list[tuple[ctypes.c_bool, bool]] = []
 
 
 def yield_when_idle(yields: bool) -> bool:
-    """Say whether MPI gives the core to other processes when a poll finds nothing.
+    """Set whether MPI gives the core to other processes when a poll finds nothing.
 
     Open MPI does so where ranks share cores, whatever ``OMPI_MCA_mpi_yield_when_idle`` says. While
     a rank blocks in MPI that is right. A rank that polls a few times and then sleeps would come
-    back from each poll milliseconds later, if others compute on its core. So its flag is set
-    directly; other MPIs have none.
+    back from each poll milliseconds later, if other processes compute on its core. So Open MPI's
+    flag is set directly; other MPIs have none.
 
     Parameters
     ----------
     yields : bool
-        Whether as MPI chose at its start; else never.
+        True: as MPI chose at its start. False: never.
 
     Returns
     -------
     bool
-        What held before.
+        The setting before.
     """
     if not _yield_flag:
         try:
@@ -239,7 +240,7 @@ def yield_when_idle(yields: bool) -> bool:
 
 @contextlib.contextmanager
 def kept_from_ending() -> Iterator[None]:
-    """Let ``MPI.Finalize()`` raise meanwhile: a module would end MPI under everybody's feet.
+    """Have ``MPI.Finalize()`` raise within a block: a module would end MPI for the whole run.
 
     Many a program that becomes a module has that call in its last line.
     """
@@ -258,7 +259,7 @@ def kept_from_ending() -> Iterator[None]:
 
 
 def finalize_and_exit(exit_code: int, *, ranks_have_died: bool = False) -> NoReturn:
-    """Finalize MPI and leave the process; leave anyway if Finalize hangs.
+    """Finalize MPI and exit the process; exit anyway if Finalize hangs.
 
     Finalize waits for ranks that may be gone, and Python for threads that a module has left behind:
     a watchdog ends the process after 9 s. Where `ranks_have_died` Finalize hangs often, and nothing

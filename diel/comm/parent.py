@@ -1,7 +1,7 @@
-"""The communicator from which everything else is made.
+"""The parent communicator of a run, from which all others are made.
 
-It is one replaceable object: nothing but this file holds it for long, nobody names COMM_WORLD,
-so that a smaller communicator can take its place when a rank is lost.
+It is one replaceable object: no other file holds it for long or names COMM_WORLD, so that a smaller
+communicator can take its place when a rank is lost.
 """
 
 from __future__ import annotations
@@ -26,13 +26,13 @@ if TYPE_CHECKING:
 
 
 class Parent:
-    """One rank's end of the parent communicator.
+    """The parent communicator of one rank, with the rank's host, GPUs and neighbours there.
 
     Parameters
     ----------
     world : MPI.Intracomm
-        Duplicated, so that a module's own messages on COMM_WORLD never meet ours. Collective:
-        every rank of it makes its Parent at start-up.
+        Duplicated, so that a module's own messages on COMM_WORLD never match receives of diel.
+        Collective: every rank of it makes its Parent at start-up.
 
     Attributes
     ----------
@@ -42,11 +42,11 @@ class Parent:
     hosts_and_gpus : list of (str, tuple of str)
         On rank 0: for each rank its host and the GPUs that it sees; empty elsewhere.
     pids_here : dict of int to int
-        The processes of all ranks of this host.
+        The process ids of all ranks of this host, by rank.
     is_beside_rank0 : bool
         Whether rank 0 is on this host too.
     beside : list
-        Processes that serve all ranks of this host, and live as long.
+        Helper processes for all ranks of this host, which run as long as the ranks.
     dead_ranks : DeadRanks
         Attached to the communicator.
     wakeup : Wakeup
@@ -63,8 +63,8 @@ class Parent:
         self.rank: int = self.comm.Get_rank()
         self.size: int = self.comm.Get_size()
         self.host: str = MPI.Get_processor_name()
-        # Beside the duplication the only collective, and here for the same reason: nobody can be
-        # missing yet.
+        # Besides the duplication the only collective call, and made here for the same reason: no
+        # rank can be missing yet.
         token = os.urandom(8).hex() if self.rank == self.EXECUTIVE_RANK else ""
         gathered = self.comm.allgather((self.host, visible_gpus(), token, os.getpid()))
         self.hosts_and_gpus: list[tuple[str, tuple[str, ...]]] = (
@@ -79,21 +79,21 @@ class Parent:
         attach_dead_ranks(self.dead_ranks, self.comm)
         self.wakeup = Wakeup(self.rank, self.size)
         attach(self.wakeup, self.comm)
-        with contextlib.suppress(OSError):  # it polls more often then
+        with contextlib.suppress(OSError):  # then this rank polls more often
             self.wakeup.open(gathered[self.EXECUTIVE_RANK][2])
-        yield_when_idle(False)  # from here on nothing of ours blocks in MPI
+        yield_when_idle(False)  # from here on diel does not block in MPI
 
     def close(self) -> None:
-        """Give back what the rank has outside of MPI."""
+        """Restore MPI's yielding and close the wakeup; the communicator stays."""
         yield_when_idle(True)
         self.wakeup.close()
 
     def let_module_block(self, may_block: bool) -> None:
-        """Say whether a module of this rank has a communicator of its own.
+        """Set whether a module of this rank has a communicator of its own.
 
-        Then it may block in MPI, where an idle rank gives its core away. And it may have messages
-        under way while it waits in diel, which MPI moves only while it is called: it does not sleep
-        for long.
+        Then the module may block in MPI, which has to give the core away meanwhile. And it may have
+        messages under way while it waits in diel, which MPI moves only while it is called: so
+        sleeps are short.
         """
         self.wakeup.sleeps_long = not may_block
         yield_when_idle(may_block)
@@ -106,14 +106,14 @@ class Parent:
         ranks : sequence of int
             Ranks of the parent communicator; rank i of the result is ``ranks[i]``.
         serial : int
-            The same on all of them and different for communicators that are being made at the
-            same time by overlapping ranks.
+            A number: the same on all of these ranks, and different for communicators that
+            overlapping ranks make at the same time.
         """
         if len(ranks) == 1:
             return self._mpi.COMM_SELF.Dup()
         group = self.comm.Get_group()
         members = group.Incl(list(ranks))
-        yielded = yield_when_idle(True)  # it blocks until all of them are here
+        yielded = yield_when_idle(True)  # Create_group blocks until all members are here
         try:
             return self.comm.Create_group(members, tag=tags.for_group(serial))
         finally:
@@ -124,16 +124,16 @@ class Parent:
     def retire_communicator(
         self, comm: MPI.Intracomm, safe_point: Callable[[], None] | None = None
     ) -> int:
-        """Wait until all its ranks are done with a communicator, empty it and free it.
+        """Wait until all ranks are done with a communicator, receive what is left, and free it.
 
-        Emptying matters: MPICH reuses context ids, and a message that nobody received would
-        reach the next communicator with the same id.
+        MPICH reuses context ids: a message that was never received would reach the next
+        communicator with the same id.
 
         Parameters
         ----------
         comm : MPI.Intracomm
         safe_point : callable, optional
-            Asked during the wait; default: `raise_if_stopped`.
+            Called during the wait; default: `raise_if_stopped`.
 
         Returns
         -------
@@ -162,19 +162,19 @@ class Parent:
             return False
 
     def raise_if_stopped(self) -> None:
-        """End a wait if the run is stopping: the safe point of every wait of ours.
+        """Raise RunStopped if the run is stopping: the safe point of every wait in diel.
 
         Raises
         ------
         RunStopped
-            If rank 0 has told this rank that the run is stopping. The message stays where it
-            is, so that every further wait ends too.
+            If rank 0 has told this rank that the run is stopping. The message is not received,
+            so that every further wait ends too.
         """
         if self.stop_was_announced():
             raise RunStopped("the run is stopping: another module failed, or a stop was asked for")
 
     def abort(self, exit_code: int) -> None:
-        """End all ranks at once; what MPI's launcher prints about it comes after our own words."""
+        """End all ranks at once, after a flush, so that output precedes that of the launcher."""
         sys.stdout.flush()
         sys.stderr.flush()
         self.wakeup.remove()

@@ -1,11 +1,11 @@
-"""Polite waiting: spin briefly, then sleep, so that a waiting rank leaves its core to others.
+"""Waiting by polls: spin briefly, then sleep, so that a waiting rank leaves its core to others.
 
 MPI's own blocking calls poll without a pause. On a machine with fewer cores than ranks they
 halve the speed of the ranks that compute. Every wait of diel therefore polls a non-blocking
 call through this file. The spin keeps the round trip of an idle pair of ranks at the speed of
-the hardware; the sleeps leave the core to others. Where whoever is waited for can wake this rank
-(`diel.comm.wakeup`), or a file descriptor can, sleeps are long; elsewhere they are as short as the
-delay may be.
+the hardware; the sleeps leave the core to other processes. Where the awaited rank can wake this one
+(`diel.comm.wakeup`), or a file descriptor can, sleeps are long; elsewhere they are short, since a
+message is noticed only at their end.
 """
 
 from __future__ import annotations
@@ -30,22 +30,22 @@ _FIRST_SLEEP_S: Final = 20e-6
 _LONG_SLEEP_S: Final = 1e-3
 _IDLE_AFTER_S: Final = 1.0
 _IDLE_SLEEP_S: Final = 5e-3
-# A rank that can be woken polls for some times as long as waking it takes, if there is a core for
-# it: ranks that only wait for each other then start groups as fast as by polling alone.
+# A rank that can be woken polls several times as long as waking it takes, if it has a core to
+# itself: ranks that only wait for each other then start groups as fast as by polling alone.
 _WAKEABLE_SPIN_S: Final = 500e-6
-# A message may have come before it says that it sleeps. Open MPI's probe looks first and takes in
-# what has come afterwards, so that only the second one finds it.
+# A message may have come before the rank announces its sleep. Open MPI's probe looks for a match
+# first and processes arrivals afterwards, so that only the second probe finds it.
 _POLLS_AFTER_ANNOUNCING: Final = 2
-# Its sleeps end by themselves too, in case that a wake-up is lost once. Not sooner: many ranks on
-# few cores wait for each other so long that the looks themselves would hold them up.
+# Its sleeps end by themselves too, in case that a wake-up is lost. They are not shorter, since many
+# ranks on few cores wait for each other so long that the polls themselves would hold them up.
 _FIRST_WAKEABLE_SLEEP_S: Final = 50e-3
 _SLEEP_SHARE: Final = 0.1
 _LONGEST_WAKEABLE_SLEEP_S: Final = 0.2
-# While a payload of one's own is under way: MPI moves it only while it is called.
+# While a payload of this rank is under way: MPI moves it only while it is called.
 _BRISK_SPIN_POLLS: Final = 5000
 _BRISK_SLEEP_S: Final = 50e-6
-# A caller's slower checks take several calls of MPI: too often, and they would cost more than the
-# wait itself. So they come after a twentieth of the time that was waited, within these bounds.
+# A caller's slower checks take several calls of MPI: made too often, they would cost more than the
+# wait itself. So they come after a twentieth of the time waited so far, within these bounds.
 _CHECK_EVERY_S: Final = (4e-3, 50e-3)
 _CHECK_SHARE: Final = 0.05
 
@@ -61,8 +61,8 @@ class Backoff:
     wakeup : Wakeup, optional
         By which the ranks that are waited for wake this one.
     wakes : sequence of int or of objects with a fileno, optional
-        What ends a sleep at once when it can be read; the poll has to read it then. There are no
-        yields then: who is woken need not look.
+        Files that end a sleep at once when they can be read; the poll has to read them then. With
+        them there are no yields, since they end the sleep in time.
     """
 
     __slots__ = (
@@ -91,7 +91,7 @@ class Backoff:
         self.reset()
 
     def reset(self) -> None:
-        """Start over: something arrived, and more may follow at once."""
+        """Start over with the shortest pauses: a message arrived, and more may follow at once."""
         self.end()
         self._polls = 0
         self._spin_polls = _BRISK_SPIN_POLLS if self._brisk else _SPIN_POLLS
@@ -104,7 +104,7 @@ class Backoff:
         self._next_check_s = 0.0
 
     def end(self) -> None:
-        """End the wait: nobody has to wake this rank any more."""
+        """End the wait: senders need not wake this rank any more."""
         if self._announced:
             assert self._wakeup is not None
             self._announced = 0
@@ -162,11 +162,11 @@ class Backoff:
         return True
 
     def _is_spinning(self) -> bool:
-        """Give the core to others or not; say whether it is too early for a sleep."""
+        """Return whether it is too early for a sleep; yield the core after the first polls."""
         if self._wakeup is not None and not self._brisk and self._wakeup.wakes_all:
             if time.perf_counter() >= self._spins_until_s:
                 return False
-            os.sched_yield()  # whoever is waited for may be on the same core
+            os.sched_yield()  # the awaited rank may be on the same core
             return True
         if self._wakes:
             return False
@@ -187,7 +187,7 @@ class Backoff:
         elif self._sleep_s >= _LONG_SLEEP_S:
             self._sleep_s = _IDLE_SLEEP_S if waited_s > _IDLE_AFTER_S else _LONG_SLEEP_S
         else:
-            # A tenth more each time: whoever is waited for is noticed a tenth of the wait late.
+            # A tenth more each time: a message is noticed a tenth of the wait late at most.
             self._sleep_s = min((1 + _SLEEP_SHARE) * self._sleep_s, _LONG_SLEEP_S)
         return _BRISK_SLEEP_S if self._brisk else self._sleep_s
 
@@ -201,7 +201,7 @@ def wait_for(
     wakeup: Wakeup | None = None,
     wakes: Sequence[FileDescriptorLike] = (),
 ) -> Found | None:
-    """Poll until something is found, politely.
+    """Poll until something is found, with pauses that leave the core to other processes.
 
     Parameters
     ----------
@@ -213,7 +213,7 @@ def wait_for(
         Called now and then while waiting; what it raises ends the wait. This is how a rank in
         the middle of a wait learns that the run is stopping.
     brisk : bool, optional
-        Whether a payload of one's own may be under way meanwhile, as in `Backoff`.
+        Whether a payload of this rank may be under way meanwhile, as in `Backoff`.
     wakeup : Wakeup, optional
         By which the ranks that are waited for wake this one.
     wakes : sequence of int or of objects with a fileno, optional

@@ -1,7 +1,7 @@
 """Waking ranks of the same host that sleep until a message comes.
 
 MPI has no call that sleeps until something arrives, so a rank that waits has to poll. Between two
-polls it may sleep for long if whoever sends to it wakes it::
+polls it may sleep for long if its senders wake it::
 
     receiver                                sender
     flag = 1: about to sleep                starts its MPI send: the message is in shared memory
@@ -13,9 +13,9 @@ The flags of a host's ranks lie in a file that all of them map, each in a cache 
 datagram goes to the receiver's Unix socket; both are in a folder of the run that only its owner can
 enter. A sender whose receiver does not sleep pays for one look at a byte.
 
-The processor may swap the sender's two steps, so once in a great while nobody is woken: the end of
-the sleep covers that, and ranks that are killed in between. Messages of other hosts wake nobody.
-Where there are some, and for ranks that cannot open the folder, sleeps are short.
+The processor may swap the sender's two steps, so very rarely a wake-up is missing: the timeout of
+the sleep covers that, and senders that are killed in between. Messages of other hosts wake no rank.
+Where there are other hosts, and for ranks that cannot open the folder, sleeps are short.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ if TYPE_CHECKING:
 
 LINE: Final = 64
 """Bytes of a rank in the shared file: a cache line. The first is its flag."""
-_RUNS_MODULE: Final = 1  # the byte after it
+_RUNS_MODULE: Final = 1  # offset of the byte that says whether the rank runs a module
 _PID: Final = struct.Struct("4xi")  # in the same line, once the rank's socket is there
 _FLAGS: Final = "asleep"
 _OWNER: Final = "pid"
@@ -46,9 +46,9 @@ _SHORTEST_S: Final = 1e-3  # poll() counts in milliseconds
 
 
 class Wakeup:
-    """One rank's end: it sleeps, and wakes others.
+    """Sleeps of one rank until a message comes, and wake-ups of the ranks that it sends to.
 
-    Until it is opened nobody is woken, and sleeps end by their time alone.
+    Before `open` no rank is woken, and sleeps end by their timeout alone.
 
     Parameters
     ----------
@@ -58,10 +58,10 @@ class Wakeup:
     Attributes
     ----------
     flags : bytearray or mmap
-        Byte ``LINE * rank`` says whether a rank is asleep; senders in a hurry look for themselves.
+        Byte ``LINE * rank`` says whether a rank is asleep; time-critical senders read it directly.
     sending : list of callable
-        Each says whether something of this rank has yet to leave, or arrives in pieces. MPI moves
-        such things only while it is called: the rank polls meanwhile.
+        Each says whether a message of this rank has yet to leave, or arrives in pieces. MPI moves
+        such messages only while it is called: the rank polls meanwhile.
     sleeps_long : bool
         Whether sleeps may be long. Not while a module has messages of its own under way.
     """
@@ -76,12 +76,12 @@ class Wakeup:
         self._folder: Path | None = None
         self._socket: socket.socket | None = None
         self._addresses: list[str] = []
-        self._everybody_is_here = False
+        self._all_ranks_are_here = False
         cores = len(os.sched_getaffinity(0))
         self._cores = cores if cores > 1 else os.cpu_count() or 1  # one: it is bound to its own
 
     def open(self, token: str, place: Path | None = None) -> None:
-        """Meet the other ranks of this host.
+        """Map the flags of this host's ranks, and bind the socket by which they wake this one.
 
         Parameters
         ----------
@@ -117,20 +117,20 @@ class Wakeup:
 
     @property
     def wakes_all(self) -> bool:
-        """Whether a wake-up alone may end a sleep: all ranks of the run are on this host."""
-        if not self._everybody_is_here and self._socket is not None:
+        """Whether sleeps may last until a wake-up: all ranks of the run are on this host."""
+        if not self._all_ranks_are_here and self._socket is not None:
             # Read anew until all have come: some may still be starting.
-            self._everybody_is_here = all(
+            self._all_ranks_are_here = all(
                 _PID.unpack_from(self.flags, LINE * rank)[0] for rank in range(self._size)
             )
-        return self._everybody_is_here and self.sleeps_long
+        return self._all_ranks_are_here and self.sleeps_long
 
     @property
     def is_crowded(self) -> bool:
-        """Whether others of this host that run modules, and do not sleep, want all of its cores.
+        """Whether other ranks of this host that run modules and are awake need all of its cores.
 
         A rank that polls then holds them up, perhaps the one that it waits for; and once it has
-        given its core to one of them, it gets that back milliseconds later.
+        given its core to one of them, it gets it back milliseconds later.
         """
         if self._size <= self._cores:
             return False
@@ -140,7 +140,7 @@ class Wakeup:
 
     @property
     def runs_module(self) -> bool:
-        """Whether code of a user runs on this rank, or waits there."""
+        """Whether a module runs on this rank, even while it waits."""
         return bool(self.flags[self._at + _RUNS_MODULE])
 
     @runs_module.setter
@@ -153,11 +153,11 @@ class Wakeup:
         if self.flags[at]:
             self.flags[at] = 0
             if self._socket is not None:
-                with contextlib.suppress(OSError):  # it is gone, or its queue is full of these
+                with contextlib.suppress(OSError):  # the rank is gone, or its queue is full
                     self._socket.sendto(b"\0", self._addresses[rank])
 
     def can_sleep(self) -> bool:
-        """Whether this rank can be woken, and nothing of its own is on its way."""
+        """Whether this rank can be woken, and no message of its own is under way."""
         return self._socket is not None and not any(is_under_way() for is_under_way in self.sending)
 
     def announce(self) -> None:
@@ -165,22 +165,22 @@ class Wakeup:
         self.flags[self._at] = 1
 
     def call_off(self) -> None:
-        """Say that this rank does not sleep."""
+        """Take `announce` back: this rank does not sleep."""
         self.flags[self._at] = 0
 
     def sleep(self, timeout_s: float, files: Sequence[FileDescriptorLike] = ()) -> bool:
-        """Sleep after `announce`, until somebody wakes this rank.
+        """Sleep after `announce`, until another rank wakes this one or the timeout is over.
 
         Parameters
         ----------
         timeout_s : float, seconds
         files : sequence of int or of objects with a fileno, optional
-            They end the sleep too when they can be read.
+            Files that end the sleep too, when one can be read.
 
         Returns
         -------
         bool
-            Whether another rank has woken it.
+            Whether another rank has woken this one.
         """
         assert self._socket is not None
         if not self.flags[self._at]:  # woken between `announce` and now
@@ -199,7 +199,7 @@ class Wakeup:
                 pass
 
     def close(self) -> None:
-        """Leave the folder; the last rank removes it."""
+        """Close and remove this rank's socket; the last rank removes the folder."""
         folder, receiver = self._folder, self._socket
         self._folder = self._socket = None
         if folder is None or receiver is None:
@@ -237,7 +237,7 @@ def private_folder(token: str, place: Path | None = None) -> Path:
     Raises
     ------
     OSError
-        If it cannot be made, or somebody else has made it.
+        If it cannot be made, or another user has made it.
     """
     if place is None:
         place = Path("/dev/shm")
@@ -260,7 +260,7 @@ _keyval: list[int] = []
 
 
 def attach(wakeup: Wakeup, comm: MPI.Intracomm) -> None:
-    """Let whoever sends on a communicator wake its receivers."""
+    """Attach a wakeup to a communicator, so that all that send on it wake its receivers."""
     from mpi4py import MPI
 
     if not _keyval:
@@ -269,6 +269,6 @@ def attach(wakeup: Wakeup, comm: MPI.Intracomm) -> None:
 
 
 def wakeup_of(comm: MPI.Intracomm) -> Wakeup:
-    """Return what was attached to a communicator, else one that wakes nobody."""
+    """Return the wakeup attached to a communicator, else a new one that wakes no rank."""
     found = comm.Get_attr(_keyval[0]) if _keyval else None
     return found if isinstance(found, Wakeup) else Wakeup(comm.Get_rank(), comm.Get_size())

@@ -1,4 +1,4 @@
-"""Modules of a group that send each other values directly.
+"""Direct messages between the modules of a group, and boundaries that they share.
 
 ::
 

@@ -28,7 +28,7 @@ To: TypeAlias = "str | tuple[str] | tuple[str, int] | tuple[str, int, int] | Add
 
 
 class CopyRanks(NamedTuple):
-    """Where a copy runs."""
+    """A copy of a module: its serial number, and the ranks that it runs on."""
 
     serial: int
     """Different for every copy that is ever started in a run, and larger for later ones."""
@@ -43,7 +43,7 @@ class Peers(Frozen):
     copies: Mapping[str, tuple[CopyRanks, ...]]
     """The copies of each function module."""
     executables: tuple[str, ...] = ()
-    """The other modules: they receive no messages."""
+    """The modules that are executables: they receive no messages."""
 
     @cached_property
     def by_world_rank(self) -> Mapping[int, tuple[int, Address]]:
@@ -52,12 +52,12 @@ class Peers(Frozen):
 
     @property
     def has_one_rank(self) -> bool:
-        """Whether the group has a single rank, which has nobody to send to."""
+        """Whether the group has a single rank, which has no other rank to send to."""
         copies = next(iter(self.copies.values()), ())
         return len(self.copies) == 1 and len(copies) == 1 and len(copies[0].ranks) == 1
 
     def place(self, address: Address) -> tuple[int, int]:
-        """Return the serial of a copy and the world rank of its rank."""
+        """Return the world rank that an address means, behind the serial of its copy."""
         copy = self.copies[address.module][address.copy]
         return copy.serial, copy.ranks[address.rank]
 
@@ -69,7 +69,7 @@ class Peers(Frozen):
                     yield world_rank, copy.serial, Address(module, index, rank)
 
     def resolve(self, to: To) -> Address:
-        """Return the address that a module has written; an AddressError if no rank has it."""
+        """Return the address that a module has written; raise AddressError if no rank has it."""
         address = _read(to)
         if address.module not in self.copies:
             raise AddressError(self._no_such_module(address.module))

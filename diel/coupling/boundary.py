@@ -1,8 +1,8 @@
 """A shared boundary, as one rank sees it: ``ctx.boundary("wall")``.
 
 Each overlap of a section that one rank owns and one that another rank reads is a message of its
-own, directly between the two. Both know all sections, from the workflow file, so nothing is
-agreed upon at run time.
+own, directly between the two. Both know all sections, from the workflow file, so ranks need not
+negotiate at run time.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ class Piece:
 
 
 def pieces(boundary: Boundary, peers: Peers) -> list[Piece]:
-    """Return everything that travels in an exchange; the same on all ranks, in the same order."""
+    """Return all pieces that are sent in an exchange; the same list on all ranks."""
     owners = list(_shares(boundary, boundary.owners, peers))
     readers = list(_shares(boundary, boundary.readers, peers))
     found = []
@@ -69,15 +69,15 @@ class _OutgoingPiece:
     """A piece that this rank sends."""
 
     piece: Piece
-    view: Array  # its place in the array
+    view: Array  # the piece within the array
     meta: bytes
     lane: OutboxLane | None = None
-    """Sends it from its place, where that is contiguous and too large for a head."""
+    """Sends the piece from the array, where it is contiguous and too large for a head."""
     packed: list[tuple[Array, Transfer | None]] = field(default_factory=list)
-    """Buffers that it was copied into, and whether they are free again."""
+    """Buffers for copies of the piece, each free when its transfer is complete."""
 
     def buffer(self) -> Array:
-        """Return a buffer that is not under way; there are as many as pushes nobody has pulled."""
+        """Return a free buffer for a copy: an old one, or a new one if all are under way."""
         for index, (array, transfer) in enumerate(self.packed):
             if transfer is None or transfer():
                 del self.packed[index]
@@ -90,19 +90,19 @@ class _IncomingPiece:
     """A piece that this rank receives."""
 
     piece: Piece
-    view: Array  # its place in the array
-    landing: Array  # where it lands: the same if that is contiguous
+    view: Array  # the piece within the array
+    landing: Array  # what it is received into: `view` if that is contiguous
     memory: memoryview  # of `landing`
-    subject: object  # what is waited for, in words
+    subject: object  # describes the piece in reports of a wait for it
 
 
 class SharedBoundary:
-    """An array of which this rank owns sections, or reads those of others.
+    """An array of which this rank owns sections, or reads sections that other ranks own.
 
     Parameters
     ----------
     boundary : Boundary
-        What the workflow file says of it.
+        Its declaration in the workflow file.
     channel : Channel
 
     Attributes
@@ -110,7 +110,7 @@ class SharedBoundary:
     name : str
     array : ndarray
         Of the declared shape, on every rank: indices mean the same everywhere. It begins as
-        zeros; what lies outside of a rank's own sections and those that it reads stays so.
+        zeros; elements outside of the sections that a rank owns or reads stay zero.
     owned, read : tuple of ndarray
         Views of the sections that this rank owns and reads, in the order of the file.
 
@@ -164,7 +164,7 @@ class SharedBoundary:
         return _IncomingPiece(piece, view, landing, memory, subject)
 
     def push(self, *values: Any) -> Sending:
-        """Send what this rank owns to whoever reads it; never waits.
+        """Send the sections that this rank owns to the ranks that read them; never waits.
 
         The sections are copied, so that the array may be changed at once. Each push is for one
         pull of each reader; pushes that have not been pulled yet are kept, in order.
@@ -172,17 +172,18 @@ class SharedBoundary:
         Parameters
         ----------
         *values : array, optional
-            Of NumPy or on a GPU, one for each section that this rank owns: what `owned` shall hold.
+            Of NumPy or on a GPU, one for each section that this rank owns: copied into `owned`.
 
         Returns
         -------
         Sending
-            Its ``wait()`` returns when all readers have what does not fit into a head.
+            Its ``wait()`` returns when all readers have received the pieces that are too large for
+            a head.
 
         Raises
         ------
         BoundaryError
-            If this rank owns nothing of it, or the values do not fit its sections.
+            If this rank owns no section, or the values do not fit its sections.
         """
         if not self.owned:
             raise BoundaryError(f'{self._channel.address} owns nothing of boundary "{self.name}"')
@@ -193,20 +194,20 @@ class SharedBoundary:
         )
 
     def pull(self, timeout: float | None = None, *, out: Sequence[Any] = ()) -> None:
-        """Wait for the next push of every owner, and receive what this rank reads of it.
+        """Wait for the next push of every owner, and receive the sections that this rank reads.
 
         Parameters
         ----------
         timeout : float, seconds, optional
-            How long to wait; what has come by then stays for the next pull.
+            How long to wait; pushes that have come by then stay for the next pull.
         out : sequence of array, optional
-            Of NumPy or on a GPU, one for each section that this rank reads: what `read` holds is
-            copied there too.
+            Of NumPy or on a GPU, one for each section that this rank reads: `read` is copied there
+            too.
 
         Raises
         ------
         BoundaryError
-            If this rank reads nothing of it, or `out` does not fit its sections.
+            If this rank reads no section, or `out` does not fit its sections.
         CouplingTimeout
             If an owner has not pushed in time.
         RunStopped
@@ -233,7 +234,7 @@ class SharedBoundary:
                 array[...] = section
 
     def _write(self, values: Sequence[Any]) -> None:
-        """Let the sections that this rank owns hold these values, if there are some."""
+        """Copy values into the sections that this rank owns, if values are given."""
         self._check_fit(values, self.owned, "a value")
         for section, value in zip(self.owned, values, strict=False):
             is_there = is_on_device(value)
@@ -273,10 +274,11 @@ class SharedBoundary:
         values: Sequence[Any] = (),
         out: Sequence[Any] = (),
     ) -> None:
-        """Push what this rank owns and pull what it reads; the array may be changed afterwards.
+        """Push the sections that this rank owns, pull those that it reads, and wait for readers.
 
-        As a Sendrecv: sections that are contiguous memory are sent from where they lie, and it
-        returns when their readers have pulled them. The others may push and pull, or exchange.
+        As MPI's Sendrecv: sections that are contiguous memory are sent from the array itself, and
+        it returns when their readers have pulled them; then the array may be changed. The other
+        ranks may push and pull, or exchange.
 
         Parameters
         ----------
@@ -290,8 +292,8 @@ class SharedBoundary:
         BoundaryError
             If the values or `out` do not fit.
         CouplingTimeout
-            If an owner has not pushed, or a reader not pulled, in time. What was pushed still
-            can be pulled; it must not be changed before.
+            If an owner has not pushed, or a reader not pulled, in time. The sections that were
+            pushed can still be pulled; they must not be changed before.
         RunStopped
             If the run is stopping.
         """

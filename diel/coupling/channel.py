@@ -36,10 +36,11 @@ _QUICK_POLLS: Final = range(50)
 
 
 class Channel:
-    """One rank's messages.
+    """Messages of one rank to and from its peers: sends, receives, and the waits for them.
 
     It lasts as long as the rank and is opened for one copy of a module after the other. A message
-    names the copies that it is from and for, so one that was left over never reaches a later copy.
+    names the copies that it is from and for, so a message that was left over never reaches a later
+    copy.
 
     Parameters
     ----------
@@ -47,9 +48,9 @@ class Channel:
     safe_point : callable, optional
         Called during waits, which end with what it raises.
     warn : callable, optional
-        Given (module, copy, text) on messages that nobody received.
+        Called with (module, copy, text) about messages that were never received.
     meter : Meter, optional
-        Measures waits that outlast a few quick polls, and payloads that it has received.
+        Measures waits that outlast a few quick polls, and transfers of received payloads.
     """
 
     def __init__(
@@ -73,26 +74,26 @@ class Channel:
         self._outbox = Outbox(port)
         if port.wakeup is not None:
             port.wakeup.sending.append(self._is_under_way)
-        self._landing: object = None
+        self._receiving: object = None
 
     # -- the copy that it is open for ---------------------------------------------------------
 
     def open(self, me: Address, peers: Peers) -> None:
-        """Begin with a copy: from now on its messages are received, and no others."""
+        """Open the channel for a copy: from now on its messages are received, and no others."""
         self.address, self.peers = me, peers
         self._outbox.open(peers.place(me)[0])
         self._inbox.open(me, peers)
 
     def close(self) -> None:
-        """End with the copy: wait until its messages have left, drop those that it did not take."""
+        """End with the copy: wait until its messages have left, drop those not yet received."""
         if not self.peers.has_one_rank:
             self.poll()
-        if not self.was_used:  # nearly always; further looks at MPI would take as long as the rest
+        if not self.was_used:  # nearly always; more polls would take as long as all the rest
             self._inbox.close()
             self._outbox.close()
             return
         self._inbox.close()
-        self.await_receipt(self._all_has_left, self._awaited(), None)
+        self.await_receipt(self._all_has_left, self._pending_receivers(), None)
         self._outbox.close()
         self._inbox.tell_of_dropped()
 
@@ -103,8 +104,8 @@ class Channel:
         self.poll()
         return None if self._inbox.is_dropping or self._outbox.pending() else True
 
-    def _awaited(self) -> list[Address]:
-        """Return who has yet to receive a message of this copy."""
+    def _pending_receivers(self) -> list[Address]:
+        """Return the ranks that have yet to receive a message of this copy."""
         return sorted({recipient.address for recipient in self._outbox.pending()})
 
     def abandon(self) -> None:
@@ -121,7 +122,7 @@ class Channel:
         return bool(self._outbox.sent) or self._inbox.arrived > 0
 
     def counts(self) -> MessageCounts:
-        """Return what the copy has sent and received, and what it waits for."""
+        """Return how many messages the copy has sent and received, and what it waits for."""
         outbox, inbox = self._outbox, self._inbox
         return MessageCounts(
             sent=dict(outbox.sent),
@@ -201,11 +202,11 @@ class Channel:
         *,
         apart: bool = False,
     ) -> Transfer | None:
-        """Send encoded memory.
+        """Send encoded memory to another rank of the group.
 
-        What is larger than a head holds must stay as it is until it has been received. `apart`
-        sends even a small payload apart from the head, so that its receipt is known. Returns
-        whether it has been received; None if all of it was in the head, and has left.
+        Memory that does not fit into a head must stay as it is until it has been received. `apart`
+        sends even a small payload apart from the head, so that its receipt is known. Returns the
+        transfer of the payload; None if the head holds it, which has left.
         """
         if self._outbox.is_under_way:
             self.poll()
@@ -213,7 +214,7 @@ class Channel:
         return self._outbox.send(self._recipient(receiver), key, encoded, apart=apart)
 
     def lane(self, receiver: Address, key: bytes, encoded: codec.Encoded) -> OutboxLane:
-        """Return what sends the same memory again and again, as it is at that time.
+        """Return a lane, which sends the current content of the same memory again and again.
 
         It lasts until the copy ends, and so does its ticket: its messages are received in order.
         """
@@ -225,7 +226,7 @@ class Channel:
 
     def _await_ticket(self) -> None:
         if not self._outbox.has_ticket:
-            self.await_receipt(self._has_ticket, self._awaited(), None)
+            self.await_receipt(self._has_ticket, self._pending_receivers(), None)
 
     def _has_ticket(self) -> Literal[True] | None:
         self.poll()
@@ -239,7 +240,7 @@ class Channel:
         timeout: float | None,
         operation: str = "recv",
     ) -> ArrivedMessage:
-        """Wait for a message and return it; it stays until `receive`."""
+        """Wait for a message and return it; it stays in the inbox until `receive`."""
         arrival = self._look_for(key, source)
         if arrival is not None:
             return arrival
@@ -273,15 +274,15 @@ class Channel:
             raise CouplingTimeout(f"receipt({subject!r})", timeout or 0.0)
 
     def receive(self, arrivals: Sequence[tuple[ArrivedMessage, Memory]]) -> None:
-        """Take messages off the queue, each payload into memory of its size; wait for them."""
+        """Receive messages that have arrived, each payload into memory of its size; wait for it."""
         begun = [self._inbox.receive(arrival, memory) for arrival, memory in arrivals]
         transfers = [transfer for transfer in begun if transfer is not None]
         if transfers:
             # Kept if a stop ends the wait: MPI goes on writing there.
-            self._landing = (transfers, arrivals)
+            self._receiving = (transfers, arrivals)
             since_s = self.meter.clock()
             wait_for(_all_of(transfers), None, self._safe_point, brisk=True)
-            self._landing = None
+            self._receiving = None
             size_bytes = sum(arrival.head.size_bytes for arrival, _ in arrivals)
             self.meter.communicated(
                 since_s, f"receive from {arrivals[0][0].source}", None, size_bytes
@@ -290,17 +291,18 @@ class Channel:
     # -- inside -------------------------------------------------------------------------------
 
     def poll(self, wanted: tuple[bytes, Address | None] | None = None) -> None:
-        """Look for messages that have come or have been received; never waits; see `Inbox.poll`."""
+        """Poll for messages that have come or were received; never waits; see `Inbox.poll`."""
         news = self._inbox.poll(wanted)
         news |= self._outbox.forget_received()
         if news and self.waiting_for is not None:
-            # A new object, so that who compares sees that the counts given are not true any more.
+            # A new object: code that compares it by identity finds that earlier counts are old.
             operation, subject, timeout_s = self.waiting_for
             self.waiting_for = (operation, subject, timeout_s)
 
     def _wait(self, poll: Callable[[], Found | None], timeout: float | None) -> Found | None:
         wakeup = self._port.wakeup
-        # Who can be woken does not look in vain: where ranks share cores, that gives the core away.
+        # A rank that can be woken does not poll in vain: where ranks share cores, that yields the
+        # core.
         if timeout != 0 and (wakeup is None or not wakeup.wakes_all):
             for _ in _QUICK_POLLS:
                 found = poll()
@@ -345,7 +347,7 @@ def _all_of(transfers: list[Transfer]) -> Callable[[], Literal[True] | None]:
 
 
 class Subject:
-    """What is waited for; put into words only where the wait is reported."""
+    """Description of what a rank waits for, whose text is made only where the wait is reported."""
 
     def __init__(self, words: Callable[[], str]) -> None:
         self._words = words

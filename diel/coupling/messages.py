@@ -1,4 +1,4 @@
-"""The messages of one rank: their heads, those that have reached it, those that it has sent.
+"""The messages of one rank: the format of a head, the inbox and the outbox.
 
 The head of a message comes before its payload:
 
@@ -8,8 +8,8 @@ The head of a message comes before its payload:
     2  ticket of the payload, or -1      1  kind    2  length of the key    2  length of the meta
     key, meta, and the payload itself where it is small
 
-All integers are little-endian. A head whose serials are not those of copies that run belongs to
-an earlier one, and is dropped.
+All integers are little-endian. A head whose serials are not those of copies that run belongs to an
+earlier copy, and is dropped.
 """
 
 from __future__ import annotations
@@ -30,16 +30,17 @@ if TYPE_CHECKING:
     from diel.tuples.codec import Encoded
 
 INLINE_BYTES: Final = 2048
-"""Payloads up to this size travel in the head: by default both MPIs then let it leave at once."""
+"""Payloads up to this size are sent in the head: by default Open MPI and MPICH let it leave at
+once."""
 NO_TICKET: Final = -1
 
 _FIXED: Final = struct.Struct("<QQQhBHH")
 _RECENT_COPIES: Final = 8
-"""Copies that ran on this rank and whose names a warning of a late message may still need."""
+"""How many copies of this rank are remembered, since a warning of a late message names them."""
 
 
 class Head(NamedTuple):
-    """The head of a message."""
+    """The head of a message, with the payload where that is small."""
 
     to_serial: int
     from_serial: int
@@ -62,7 +63,7 @@ class Head(NamedTuple):
 
     @classmethod
     def unpack(cls, data: bytes) -> Head:
-        """Return the head of some bytes."""
+        """Return the head that was packed into bytes."""
         to, of, size, ticket, kind, key_length, meta_length = _FIXED.unpack_from(data)
         meta_at = _FIXED.size + key_length
         inline_at = meta_at + meta_length
@@ -70,7 +71,7 @@ class Head(NamedTuple):
         return cls(to, of, size, ticket, kind, key, meta, data[inline_at:])
 
 
-# What is sent under: a tag, none, or a piece of a boundary. No tag begins like the others.
+# Keys of messages: a tag, no tag, or a piece of a boundary. No tag begins like the other two.
 _NO_TAG: Final = b"-"
 _BOUNDARY: Final = b"b"
 _SEPARATOR: Final = b"\0"
@@ -82,12 +83,12 @@ def key_of(tag: Tag | None) -> bytes:
 
 
 def boundary_key(name: str, owner: int, reader: int) -> bytes:
-    """Return the key of what goes from an owner to a reader of a boundary, by their numbers."""
+    """Return the key of messages from an owner to a reader of a boundary, by their numbers."""
     return _BOUNDARY + name.encode() + _SEPARATOR + b"%d-%d" % (owner, reader)
 
 
 def describe_key(key: bytes) -> str:
-    """Return in words the tag or the boundary that a message was sent under."""
+    """Describe the tag or the boundary that a message was sent under."""
     if key == _NO_TAG:
         return "no tag"
     if key.startswith(_BOUNDARY):
@@ -95,24 +96,24 @@ def describe_key(key: bytes) -> str:
     return f"tag {format_tag(decode_tag(key))}"
 
 
-_NOBODY: Final[Mapping[tuple[int, int], int]] = {}
+_NO_COUNTS: Final[Mapping[tuple[int, int], int]] = {}
 
 
 class MessageCounts(Frozen):
-    """How many messages a copy on a rank has sent and received: what tells a deadlock from delay.
+    """Numbers of messages that a copy on a rank has sent and received, to recognise deadlocks.
 
     Other ranks are named by serial and world rank.
     """
 
-    sent: Mapping[tuple[int, int], int] = _NOBODY
-    arrived: int = 0  # received by it or not
-    delivered: Mapping[tuple[int, int], int] = _NOBODY
-    """Of those sent with a payload apart, how many are known to have been received."""
-    received: Mapping[tuple[int, int], int] = _NOBODY
-    """Payloads that it has received, by their senders."""
+    sent: Mapping[tuple[int, int], int] = _NO_COUNTS
+    arrived: int = 0  # messages that have reached it, received or not
+    delivered: Mapping[tuple[int, int], int] = _NO_COUNTS
+    """Messages with a payload apart that are known to have been received, by their recipients."""
+    received: Mapping[tuple[int, int], int] = _NO_COUNTS
+    """Messages with a payload apart that it has received, by their senders."""
     waits_for: Literal["message", "receipt", ""] = ""
     receivers: tuple[tuple[int, int], ...] = ()
-    """Those whose receipt it waits for."""
+    """The ranks whose receipt it waits for."""
 
 
 NO_MESSAGES: Final = MessageCounts()
@@ -122,7 +123,7 @@ NO_MESSAGES: Final = MessageCounts()
 
 
 class ArrivedMessage(NamedTuple):
-    """A message whose head is here."""
+    """A message whose head has reached this rank."""
 
     source: Address
     world_rank: int
@@ -130,7 +131,7 @@ class ArrivedMessage(NamedTuple):
 
 
 class _Copy(NamedTuple):
-    """A copy that runs, or ran, on this rank, and everybody around it."""
+    """A copy that runs, or ran, on this rank: its address and its peers."""
 
     me: Address
     peers: Peers
@@ -154,7 +155,7 @@ class Inbox:
         self.received: Counter[tuple[int, int]] = Counter()
 
     def open(self, me: Address, peers: Peers) -> None:
-        """Begin with a copy: from now on its messages are kept, and no others."""
+        """Open the inbox for a copy: from now on its messages are kept, and no others."""
         self._serial = peers.place(me)[0]
         self._peers = peers
         self._recent[self._serial] = _Copy(me, peers)
@@ -167,7 +168,7 @@ class Inbox:
             self._sort(world_rank, head)
 
     def close(self) -> None:
-        """End with the copy: what it has not received is dropped, and what comes from now on."""
+        """End with the copy: drop messages that it has not received, and all that come later."""
         self.is_open = False
         arrived, self._arrivals = self._arrivals, {}
         for queue in arrived.values():
@@ -176,13 +177,13 @@ class Inbox:
 
     @property
     def is_dropping(self) -> bool:
-        """Whether payloads that nobody wants are under way."""
+        """Whether payloads of dropped messages are under way."""
         return bool(self._dropping)
 
     def poll(self, wanted: tuple[bytes, Address | None] | None = None) -> bool:
-        """Look for messages that have come; return whether there are some for this copy.
+        """Poll for messages that have come; return whether there are some for this copy.
 
-        What comes after the `wanted` one, as for `find`, is left for the next time.
+        Messages behind the `wanted` one, as for `find`, are left for the next call.
         """
         before = self.arrived
         found = self._port.poll()
@@ -198,7 +199,7 @@ class Inbox:
         return self.arrived > before
 
     def find(self, key: bytes, source: Address | None) -> ArrivedMessage | None:
-        """Return the oldest message with this key, from this sender or from anybody."""
+        """Return the oldest message with a key, from a sender, or from any if that is None."""
         queue = self._arrivals.get(key)
         if not queue:
             return None
@@ -207,7 +208,7 @@ class Inbox:
         return next((arrival for arrival in queue if arrival.source == source), None)
 
     def receive(self, arrival: ArrivedMessage, memory: Memory) -> Transfer | None:
-        """Receive a message into memory of its size; return whether it is there, None if it is."""
+        """Receive a message into memory of its size; return its transfer, None if that is done."""
         head = arrival.head
         queue = self._arrivals[head.key]
         queue.remove(arrival)
@@ -221,7 +222,7 @@ class Inbox:
         return None if transfer() else transfer
 
     def _sort(self, world_rank: int, head: Head) -> None:
-        if head.to_serial > self._serial:  # the order to start that copy is still on its way
+        if head.to_serial > self._serial:  # this rank has yet to be told to start that copy
             self._early.append((world_rank, head))
             return
         serial, sender = self._peers.by_world_rank.get(world_rank, (-1, None))
@@ -234,7 +235,7 @@ class Inbox:
         self._arrivals.setdefault(head.key, deque()).append(arrival)
 
     def _drop(self, world_rank: int, head: Head) -> None:
-        """Receive a message that nobody wants, since its sender waits for that."""
+        """Receive a message and discard it, since its sender waits for the receipt."""
         self._dropped[head.to_serial, world_rank, describe_key(head.key)] += 1
         if head.has_payload:
             memory = bytearray(head.size_bytes)
@@ -242,14 +243,14 @@ class Inbox:
             self._dropping.append((transfer, memory))
 
     def tell_of_dropped(self) -> None:
-        """Warn of what has been dropped."""
+        """Warn of the messages that have been dropped since the last warning."""
         dropped, self._dropped = self._dropped, Counter()
-        for (serial, world_rank, what), count in dropped.items():
+        for (serial, world_rank, key), count in dropped.items():
             long_ago = _Copy(Address("a copy of long ago"), Peers("", {}))
             me, peers = self._recent.get(serial, long_ago)
             _, sender = peers.by_world_rank.get(world_rank, (0, f"rank {world_rank} of the run"))
             messages, were = ("a message", "was") if count == 1 else (f"{count} messages", "were")
-            text = f"{messages} from {sender} to rank {me.rank} ({what}) {were} never received"
+            text = f"{messages} from {sender} to rank {me.rank} ({key}) {were} never received"
             self._warn(me.module, me.copy, text)
 
 
@@ -257,7 +258,7 @@ class Inbox:
 
 
 class Recipient(NamedTuple):
-    """Whom a message is for: the address, the serial of the copy, and the world rank."""
+    """The recipient of a message: its address, the serial of its copy, and its world rank."""
 
     address: Address
     serial: int
@@ -275,7 +276,7 @@ class _Offered(NamedTuple):
 
 
 class OutboxLane:
-    """Sends the same memory to the same recipient, from `Outbox.lane`."""
+    """Sends the same memory to the same recipient again and again; made by `Outbox.lane`."""
 
     def __init__(self, outbox: Outbox, lane: Lane, recipient: Recipient, ticket: int) -> None:
         self._count = outbox.count
@@ -287,17 +288,17 @@ class OutboxLane:
         self.is_idle: Transfer = lane.test
 
     def send(self) -> None:
-        """Send the memory as it is; the message before has been received: `is_idle`."""
+        """Send the memory as it is now; the previous message must be received: see `is_idle`."""
         self._count(self._place, apart=True)
         self._start()
 
 
 class Outbox:
-    """Messages on their way from one rank.
+    """Messages that one rank sends, and their payloads until these have been received.
 
-    A payload that does not fit into a head has a ticket until it has been received. So nothing
-    that is under way can be taken for anything else. Messages of this copy, all and those with a
-    payload apart, are counted by serial and world rank of their recipients.
+    A payload that does not fit into a head has a ticket until it has been received. So no payload
+    under way can be taken for another. Messages of this copy, all and those with a payload apart,
+    are counted by serial and world rank of their recipients.
     """
 
     def __init__(self, port: Port) -> None:
@@ -311,12 +312,12 @@ class Outbox:
         self.apart: Counter[tuple[int, int]] = Counter()
 
     def open(self, serial: int) -> None:
-        """Begin with a copy."""
+        """Open the outbox for a copy, and count its messages from 0."""
         self._serial = serial
         self.sent, self.apart = Counter(), Counter()
 
     def count(self, place: tuple[int, int], *, apart: bool) -> None:
-        """Count a message."""
+        """Count a message to a recipient, given by serial and world rank."""
         self.sent[place] += 1
         if apart:
             self.apart[place] += 1
@@ -329,7 +330,7 @@ class Outbox:
     def send(
         self, recipient: Recipient, key: bytes, encoded: Encoded, *, apart: bool
     ) -> Transfer | None:
-        """Send a message; return whether it has been received, None if all of it has left."""
+        """Send a message; return the transfer of its payload, None if that was in the head."""
         kind, meta, memory = encoded
         size = len(memory)
         to, world_rank = recipient[1:]
@@ -347,7 +348,7 @@ class Outbox:
         return transfer
 
     def lane(self, recipient: Recipient, key: bytes, encoded: Encoded) -> OutboxLane:
-        """Return what sends the same memory again and again, until the copy ends."""
+        """Return a lane, which sends the same memory again and again, until the copy ends."""
         kind, meta, memory = encoded
         ticket = self._take_ticket()
         head = Head(recipient.serial, self._serial, len(memory), ticket, kind, key, meta, b"")
@@ -368,7 +369,7 @@ class Outbox:
         offered, before = self._offered, len(self._offered)
         while offered and offered[0].transfer():
             self._tickets.discard(offered.popleft().ticket)
-        if offered:  # look at another one first, next time
+        if offered:  # next time, test another payload first
             offered.rotate(-1)
         return len(offered) < before
 
@@ -378,7 +379,7 @@ class Outbox:
         return bool(self._offered) or not all(lane.is_idle() for lane in self._lanes)
 
     def pending(self) -> list[Recipient]:
-        """Return who has yet to receive payloads of this copy, once for each of them."""
+        """Return the recipient of each payload of this copy that has yet to be received."""
         return [
             *(
                 offered.recipient
@@ -394,7 +395,7 @@ class Outbox:
         return {place: count - pending[place] for place, count in self.apart.items()}
 
     def close(self) -> None:
-        """End with the copy."""
+        """End with the copy: free its lanes, or keep them until their recipients are done."""
         lanes, self._lanes = self._lanes, []
         for lane in lanes:
             if lane.is_idle():
@@ -406,7 +407,7 @@ class Outbox:
 
 
 class Sending:
-    """A message on its way, from `Channel.send`."""
+    """A message that was sent, as `Channel.send` returns it."""
 
     def __init__(
         self, channel: Channel, transfers: Sequence[Transfer], receivers: Sequence[Address]
@@ -417,14 +418,14 @@ class Sending:
 
     @property
     def done(self) -> bool:
-        """Whether it has left: from then on nothing of the value is needed."""
+        """Whether the message has left: from then on its value may be changed."""
         self._channel.poll()
         while self._transfers and self._transfers[-1]():
             self._transfers.pop()
         return not self._transfers
 
     def wait(self, timeout: float | None = None) -> None:
-        """Wait until it has left.
+        """Wait until the message has left.
 
         Parameters
         ----------

@@ -1,7 +1,7 @@
 """Values as memory to send, on the host or on a GPU.
 
-An array in the memory of a GPU is sent from where it is if MPI takes its address; else through the
-memory of the host.
+An array in the memory of a GPU is sent from there by a GPU-aware MPI; else through memory of the
+host.
 """
 
 from __future__ import annotations
@@ -25,10 +25,10 @@ if TYPE_CHECKING:
 
 
 def encode(value: Any, port: Port, meter: Meter, *, copy: bool) -> codec.Encoded:
-    """Return a value as something to send.
+    """Encode a value as memory to send.
 
-    With `copy` in memory of its own; what fits into a head is copied there anyway. Whether the port
-    takes the memory of a GPU decides how that travels.
+    With `copy` the memory is not that of the value; a small payload is copied into the head anyway.
+    Whether the port is GPU-aware decides whether an array of a GPU is copied to the host.
     """
     if is_on_device(value):
         if port.gpu_aware and device_bytes(value) > INLINE_BYTES:

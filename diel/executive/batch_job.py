@@ -1,6 +1,6 @@
 """What a workflow asks of a batch scheduler: nodes, ranks, cores, GPUs, time; pure.
 
-How Slurm, PBS, LSF and Flux are told so is in `diel.executive.batch_scripts`.
+`diel.executive.batch_scripts` writes it for Slurm, PBS, LSF and Flux.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ _NAME: Final = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.,@+-]*")
 
 
 class Job(Frozen):
-    """What is asked of a batch scheduler.
+    """The resources and settings that a batch job asks for.
 
     Attributes
     ----------
@@ -32,7 +32,8 @@ class Job(Frozen):
     gpus_per_node : int
     time_limit_s : int or None, seconds
     queue, account : str or None
-        Where it waits, which Slurm calls a partition, and who pays; None for the site's own.
+        The queue, which Slurm calls a partition, and the account to charge; None for the
+        site's defaults.
     """
 
     name: str
@@ -47,7 +48,7 @@ class Job(Frozen):
 
     @property
     def ranks_by_node(self) -> tuple[int, ...]:
-        """Ranks of each node, as the nodes are filled; none where the scheduler may choose."""
+        """The number of ranks on each node; empty where the scheduler may choose."""
         if self.nodes is None or self.per_node is None:
             return ()
         full, rest = divmod(self.ranks, self.per_node)
@@ -65,7 +66,7 @@ def job_for(
     queue: str | None = None,
     account: str | None = None,
 ) -> Job:
-    """Return what a workflow needs.
+    """Return the batch job that a workflow needs.
 
     Parameters
     ----------
@@ -73,8 +74,8 @@ def job_for(
     shown_as : str
         The workflow file as the user named it.
     ranks, nodes, per_node : int, optional
-        What the user has decided. Without `ranks` it is all that the nodes hold, if both others
-        are given, and else what the file can use at once.
+        What the user has decided. The default of `ranks` is what the nodes hold, if `nodes` and
+        `per_node` are given, and else what the file can use at once.
     time_limit : str, optional
         As Slurm writes it: minutes, H:M:S, D-H, ...
     queue, account : str, optional
@@ -87,9 +88,9 @@ def job_for(
     WorkflowError
         If these are too few ranks.
     """
-    for what, name in (("queue", queue), ("account", account)):
+    for option, name in (("queue", queue), ("account", account)):
         if name is not None and not _NAME.fullmatch(name):
-            raise LaunchError(f"{name!r} is no {what}: letters, digits and _ - . , @ +")
+            raise LaunchError(f"{name!r} is no {option}: letters, digits and _ - . , @ +")
     if ranks is None and nodes is not None and per_node is not None:
         ranks = nodes * per_node
     if ranks is None:
@@ -137,7 +138,7 @@ def time_limit_s(limit: str) -> int:
     Raises
     ------
     LaunchError
-        If it is none.
+        If the time limit is invalid.
     """
     found = _TIME_LIMIT.fullmatch(limit)
     if found is None or not any(int(part or 0) for part in found.groups()):

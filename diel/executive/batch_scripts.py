@@ -1,10 +1,10 @@
 """Batch scripts for Slurm, PBS Pro, LSF and Flux, from one description of a job: pure.
 
-The script starts ``diel run`` and nothing else: that starts the ranks by whatever works within the
-job, passes a stop on to them, and has the exit code that counts. Some time before the time limit it
-is sent SIGUSR1: by the scheduler where that can warn the script alone, else by the script itself.
-The script waits for the run's end: a shell's ``wait`` returns at once when a trap is run. It passes
-signals on before the run has a number too: as soon as it has one.
+The script only starts ``diel run``, which starts the ranks by whatever works within the job, passes
+a stop on to them, and returns the exit code that counts. Some time before the time limit it is sent
+SIGUSR1: by the scheduler if that can signal the script alone, else by a timer in the script. The
+script calls ``wait`` in a loop, since a shell's ``wait`` returns at once when a trap is run. A
+signal that comes before the run has a process id is passed on as soon as it has one.
 
 References
 ----------
@@ -35,27 +35,27 @@ _WARNING_S: Final = 60
 
 
 class BatchScheduler(Frozen):
-    """How a batch scheduler is told what a job needs.
+    """The syntax of a batch scheduler: its options, its variables and its commands.
 
     Attributes
     ----------
     name : str
-        As people write it.
+        The name as it is shown.
     sentinel : str
-        What a line for the scheduler begins with.
+        The beginning of each line with options for the scheduler.
     options : callable
-        Returns the options of a job, in order, each as it is written after the sentinel.
+        Returns the options for a job, in order, each as it is written after the sentinel.
     job_id : str
-        What the shell replaces by the number of the job.
+        The shell expression for the job's id.
     submit : str
-        The command that submits the file ``$script`` once more, and hands `_HANDED_ON` to it.
+        The command that submits the file ``$script`` once more, with the variables `_HANDED_ON`.
     submit_stdin : tuple of str
-        The command that submits what it reads from its standard input; its program is on the PATH
-        where jobs are submitted.
+        The command that submits a script from its standard input; jobs are submitted to this
+        scheduler if the program is on the PATH.
     warns : bool
         Whether it sends the script SIGUSR1 itself, some time before the time limit.
     folder : str
-        What brings the script into the folder of its submission, where it does not start there.
+        The command that changes to the folder of submission, if scripts do not start there.
     """
 
     name: str
@@ -92,7 +92,7 @@ def _pbs(job: Job) -> list[str]:
         + (f":ngpus={job.gpus_per_node}" if job.gpus_per_node else "")
         for ranks, same in groupby(chunks)
     )
-    # Of a name PBS takes ASCII alone, and a letter or digit first.
+    # PBS accepts only ASCII in a job's name, and requires a letter or digit first.
     name = re.sub(r"[^A-Za-z0-9_.-]", "_", job.name)
     name = name if name[0].isalnum() else f"w{name}"
     options = [f"-N {name}", f"-l select={selected}", "-j oe"]
@@ -173,26 +173,26 @@ SCHEDULERS: Final = {
         sentinel="# flux:",
         options=_flux,
         job_id='$(flux job id "$(flux getattr jobid)")',  # digits alone
-        submit='flux --parent batch "$script"',  # else a job within this one
+        submit='flux --parent batch "$script"',  # without --parent: a job within this job
         submit_stdin=("flux", "batch"),
     ),
 }
-"""By the word that ``--scheduler`` takes."""
+"""All batch schedulers, by the value of ``--scheduler``."""
 
 
 def warning_s(job: Job) -> int:
-    """Return how long before its time limit a job is warned, in seconds."""
-    # A short job would be stopped as soon as it has started.
+    """Return how many seconds before its time limit a job is sent SIGUSR1."""
+    # At most a quarter of the limit: else a short job would be stopped as soon as it has started.
     return _WARNING_S if job.time_limit_s is None else min(_WARNING_S, job.time_limit_s // 4)
 
 
 def scheduler_here() -> str:
-    """Return the batch scheduler to which jobs are submitted here.
+    """Return the `SCHEDULERS` key of the batch scheduler whose submit command is on the PATH.
 
     Raises
     ------
     LaunchError
-        If there is none.
+        If no such command is on the PATH.
     """
     for word, scheduler in SCHEDULERS.items():
         if shutil.which(scheduler.submit_stdin[0]):
@@ -224,25 +224,26 @@ def batch_script(
     scheduler : str
         One of `SCHEDULERS`.
     launcher : str, optional
-        What starts the ranks; by default ``diel run`` chooses within the job.
+        The ``--launcher`` of ``diel run``; by default ``diel run`` chooses within the job.
     requeue : int, optional
         How many times the script submits itself again while the run is not finished.
     script_file : Path, optional
-        Where the script will lie: a job runs a copy, and not each scheduler says of which file.
+        The file that the script will be written to: a job runs a copy of it, and not every
+        scheduler tells the job of which file.
     share : Path, optional
         The folder in which the runs of all jobs of this script share their sweeps.
 
     Raises
     ------
     LaunchError
-        If no script can name a path, or one that submits itself again has no file of its own.
+        If a path cannot be written into a script, or `requeue` is given without `script_file`.
     """
     if requeue and script_file is None:
         raise LaunchError(
             "a script that submits itself again has to know where it lies: say in which file, "
             "with --output job.sh"
         )
-    told = SCHEDULERS[scheduler]
+    syntax = SCHEDULERS[scheduler]
     # Absolute: the script may be submitted from anywhere, without this environment.
     command = [_diel(), "run", _absolute(file), "--ranks", str(job.ranks)]
     if launcher is not None:
@@ -250,26 +251,26 @@ def batch_script(
     if share is not None:
         command += ["--share", _absolute(share)]
     start = shlex.join(command)
-    head = [f"{told.sentinel} {option}" for option in told.options(job)]
+    head = [f"{syntax.sentinel} {option}" for option in syntax.options(job)]
     parts = ["#!/bin/bash", *head, ""]
-    parts += [told.folder] if told.folder else []
+    parts += [syntax.folder] if syntax.folder else []
     if requeue and script_file is not None:
-        stem, own = f"runs/{job.name}-", _absolute(script_file)
+        stem, path = f"runs/{job.name}-", _absolute(script_file)
         parts.append(
-            _CHAIN.format(stem=shlex.quote(stem), job_id=told.job_id, script=shlex.quote(own))
+            _CHAIN.format(stem=shlex.quote(stem), job_id=syntax.job_id, script=shlex.quote(path))
         )
         start += ' --run-dir "$run_dir"'
     parts.append(_RUN.format(start=start, note="is_late=yes; " if requeue else ""))
     seconds, ends = warning_s(job), ""
-    if not told.warns and job.time_limit_s is not None:
+    if not syntax.warns and job.time_limit_s is not None:
         parts.append(
-            _TIMER.format(name=told.name, seconds=seconds, left_s=job.time_limit_s - seconds)
+            _TIMER.format(name=syntax.name, seconds=seconds, left_s=job.time_limit_s - seconds)
         )
         ends = '\nkill "$timer" 2>/dev/null\n'
     parts.append(_WAIT + ends)
     if requeue:
         parts.append(
-            _REQUEUE.format(requeue=requeue, not_finished=NOT_FINISHED, submit=told.submit)
+            _REQUEUE.format(requeue=requeue, not_finished=NOT_FINISHED, submit=syntax.submit)
         )
     return "\n".join([*parts, 'exit "$status"', ""])
 
@@ -335,12 +336,13 @@ fi
 
 
 def _absolute(path: str | Path) -> str:
-    """Return the whole path of what a script names.
+    """Return the absolute path of a file that a script names.
 
     Raises
     ------
     LaunchError
-        If no script can name it: schedulers look for their options in every line.
+        If the path has a line break, since schedulers look for their options in every line, or is
+        not UTF-8.
     """
     absolute = os.path.abspath(path)
     try:

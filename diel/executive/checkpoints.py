@@ -1,10 +1,10 @@
-"""Checkpoints of a run, so that it can be resumed: at the ends of iterations, as often as is cheap.
+"""Checkpoints of a run, so that it can be resumed: after iterations, for at most 5 % of the time.
 
-What is finished is in the journal; the tuples are in a file, and so is what modules have saved of
-their own state. All are of the same moment, between two decisions of the scheduler. Groups that run
-then, beside the one that has finished, or since a checkpoint is saved by time or for a state, have
-put and taken tuples already: they are repeated, with the tuples as they were, and each module from
-the state that it had saved.
+The journal has the finished iterations; the tuples are in a file, and each state that a module has
+saved is in another. All are of the same moment, between two decisions of the scheduler. Groups may
+be running then: beside the group that has finished, or if the checkpoint is saved by time or for a
+state. Their iterations are repeated in a resumed run, although they have put and taken tuples
+already: with the tuples of the checkpoint, and each module from the state that it had saved.
 """
 
 from __future__ import annotations
@@ -23,12 +23,12 @@ if TYPE_CHECKING:
     from diel.tuples.client import TupleClient
 
 _SHARE: Final = 0.05
-"""Of the time of a run, at most so much goes into checkpoints."""
+"""The largest share of a run's time that goes into checkpoints."""
 _AFTER_FAILURE_S: Final = 60.0
 
 
 class Checkpoints:
-    """Saves a run now and then.
+    """Saves checkpoints of a run, and decides when one is due.
 
     Parameters
     ----------
@@ -36,11 +36,11 @@ class Checkpoints:
     tuples : callable
         Returns the client that reads the tuples.
     number : int
-        Of the last checkpoint that there is; 0 for none.
+        The number of the last checkpoint; 0 for none.
     states : sequence of str
-        The files with states that belong to it.
+        The files of modules' states that belong to that checkpoint.
     every_s : float, optional
-        How often to save one whether an iteration has finished or not.
+        How often to save a checkpoint whether an iteration has finished or not.
     clock : callable, optional
         Returns seconds.
     """
@@ -65,46 +65,46 @@ class Checkpoints:
         self._states = {state_stem(name): name for name in states}
         self._is_state_new = False
         self._needed: tuple[frozenset[str], ...] = (frozenset(), frozenset(states))
-        self._written = set(states)  # files with states that are there
+        self._written = set(states)  # existing files of states
 
     def is_due(self) -> bool:
-        """Whether a checkpoint at this moment leaves all of them within their share of the time."""
+        """Whether a checkpoint now keeps all checkpoints within their share of the run's time."""
         return self._clock() >= self._next_s
 
     def is_due_by_time(self) -> bool:
-        """Whether one is due though no iteration has finished: for a state, or by the time."""
+        """Whether a checkpoint is due without a finished iteration: for a new state, or by time."""
         is_wanted = self._is_state_new or self._clock() - self._saved_s >= self._every_s
         return is_wanted and self.is_due()
 
     def is_wanted_before_end(self) -> bool:
-        """Whether one is worth its time though the run is about to be stopped."""
+        """Whether to save a checkpoint before the run is stopped: for a new state, or if timed."""
         return self._is_state_new or math.isfinite(self._every_s)
 
     def note_state(self, state: StateSaved) -> None:
-        """Record that a module has saved its state; it counts from the next checkpoint on."""
+        """Record that a module has saved its state, which belongs to the next checkpoint."""
         self._states[state_stem(state.name)] = state.name
         self._written.add(state.name)
         self._is_state_new = True
 
     def forget_states(self, group: str) -> None:
-        """Forget the states of modules in an iteration of a group, which has finished."""
+        """Forget the states of a group's modules, since its iteration has finished."""
         self._states = {
             stem: name for stem, name in self._states.items() if group_of_state(name) != group
         }
 
     def save(self, hear: Callable[[], object] = lambda: None) -> None:
-        """Save the run as it is; what is finished is in the journal already.
+        """Save a checkpoint: the tuples to a file, then a record with that file and all states.
 
         Parameters
         ----------
         hear : callable, optional
-            Called when the tuples have been copied: what ranks had reported before that is to be
-            in the journal before the checkpoint is.
+            Called when the tuples have been copied: reports that ranks sent before that have to be
+            in the journal before the checkpoint's record.
 
         Raises
         ------
         OSError
-            If the file cannot be written; earlier checkpoints are still there.
+            If the file cannot be written; earlier checkpoints are kept.
         """
         started_s = self._clock()
         directory, tuples = self._recorder.directory, self._tuples()
@@ -124,14 +124,14 @@ class Checkpoints:
         self._recorder.sync()
         self._is_state_new = False
         self._remove_states(frozenset(states))
-        # The one before stays: this one may yet be found to be unreadable.
+        # The previous checkpoint is kept, in case this one turns out to be unreadable.
         directory.checkpoint_file(self._number - 2).unlink(missing_ok=True)
         ended_s = self._clock()
         self._next_s = ended_s + (ended_s - started_s) * (1 / _SHARE - 1)
         self._saved_s = ended_s
 
     def _remove_states(self, states: frozenset[str]) -> None:
-        """Remove the files of states that neither this checkpoint nor the one before needs."""
+        """Remove the files of states that neither this nor the previous checkpoint needs."""
         self._needed = self._needed[1], states
         for name in self._written.difference(*self._needed):
             (self._recorder.directory.states / name).unlink(missing_ok=True)

@@ -1,9 +1,9 @@
-"""Processes that function modules start on a rank and leave running: ended, and named.
+"""Processes that function modules start on a rank and leave running: end them, with a warning.
 
 A process that a module has left may serve a later copy: an idle pool of workers, say, or a database
-that one module starts for the next. So it lives until its rank leaves the run; but what a copy that
-has failed had started ends with the copy. A rank is the subreaper of all that is started on it:
-what leaves its session, or loses its parent, comes to the rank and is found.
+that one module starts for the next. So it may run until its rank leaves the run; but the processes
+of a copy that has failed are ended with the copy. A rank is the subreaper of all processes started
+on it: those that leave its session, or whose parent ends, become its children and are found.
 """
 
 from __future__ import annotations
@@ -22,34 +22,34 @@ from diel.programs.supervisor import become_subreaper, descendants, signal_desce
 _GRACE_S: Final = 1.0
 _KILLING_S: Final = 1.0
 _LOOK_EVERY_S: Final = 0.01
-_NAMED: Final = 5
+_SHOWN: Final = 5
 _COMMAND_CHARACTERS: Final = 80
 # Python's own helpers, which end with the process that they serve, and tidy up after it.
 _HELPERS: Final = re.compile(r"resource_tracker|multiprocessing\.forkserver|\bloky\b")
 
-Who = tuple[str, int]
+CopyKey = tuple[str, int]
 """A module and the index of its copy."""
 
 
 class Children:
-    """The children of a rank by the module that started them.
+    """Tracks which child processes of a rank were left by which copy, and ends them.
 
-    Those that are there already when this is made are left alone, and so are those of programs,
-    which have a supervisor.
+    Children that exist already when this is created are left alone, and so are children of
+    programs, which have a supervisor.
 
     Parameters
     ----------
     warn : callable
-        Told the module, the copy and what was ended.
+        Called with the module, the copy and a text that names the ended processes.
     """
 
     def __init__(self, warn: Callable[[str, int, str], None]) -> None:
         become_subreaper()
         self._warn = warn
         self._spared = children()
-        self._left: dict[int, Who] = {}
+        self._left: dict[int, CopyKey] = {}
 
-    def note_copy(self, who: Who, *, is_function: bool, failed: bool) -> None:
+    def note_copy(self, copy: CopyKey, *, is_function: bool, failed: bool) -> None:
         """Record which children a copy that has just ended has left, and end them if it failed."""
         present = children()
         if not present and not self._left and not self._spared:
@@ -60,40 +60,40 @@ class Children:
         if not is_function:
             self._spared |= new
             return
-        self._left.update(dict.fromkeys(new, who))
+        self._left.update(dict.fromkeys(new, copy))
         if failed:
             self._end(new)
 
     def end(self) -> None:
-        """End all that is left, and warn of it: the rank leaves the run."""
+        """End all children that copies have left, with a warning, as the rank leaves the run."""
         self._left = {pid: self._left.get(pid, ("", 0)) for pid in children() - self._spared}
-        for who in sorted(set(self._left.values())):
-            self._end([pid for pid, owner in self._left.items() if owner == who])
+        for copy in sorted(set(self._left.values())):
+            self._end([pid for pid, owner in self._left.items() if owner == copy])
 
     def _end(self, roots: Collection[int]) -> None:
         helpers = {pid for pid in roots if _HELPERS.search(_command(pid))}
         spared = children() - (set(roots) - helpers)
         ended = {pid: _command(pid) for pid in descendants(spared) if _is_alive(pid)}
         deadline_s = time.monotonic() + _GRACE_S
-        for number in (signal.SIGTERM, signal.SIGCONT):  # a stopped one would never hear of it
+        for number in (signal.SIGTERM, signal.SIGCONT):  # a stopped process handles no SIGTERM
             signal_descendants(number, spared)
-        while _alive_below(spared) and time.monotonic() < deadline_s:
+        while _any_alive_below(spared) and time.monotonic() < deadline_s:
             time.sleep(_LOOK_EVERY_S)
         deadline_s = time.monotonic() + _KILLING_S
-        while _alive_below(spared) and time.monotonic() < deadline_s:
-            signal_descendants(signal.SIGKILL, spared)  # again: they may start others meanwhile
+        while _any_alive_below(spared) and time.monotonic() < deadline_s:
+            signal_descendants(signal.SIGKILL, spared)  # repeated: they may start new processes
             time.sleep(_LOOK_EVERY_S)
         if ended:
-            named = [f"{pid} ({_shortened(command)})" for pid, command in ended.items()][:_NAMED]
-            more = f" and {len(ended) - _NAMED} more" if len(ended) > _NAMED else ""
+            named = [f"{pid} ({_shortened(command)})" for pid, command in ended.items()][:_SHOWN]
+            more = f" and {len(ended) - _SHOWN} more" if len(ended) > _SHOWN else ""
             owner = next((self._left[pid] for pid in roots if pid in self._left), ("", 0))
             text = f"it left running, and diel has ended: process {', '.join(named)}{more}"
             self._warn(*owner, text)
 
 
 def children() -> set[int]:
-    """Return the children of this process, those too that have ended and were not reaped."""
-    try:  # a microsecond, and there are none as a rule
+    """Return the process ids of this process's children, zombies included."""
+    try:  # takes a microsecond; usually there are no children
         os.waitid(os.P_ALL, 0, os.WEXITED | os.WNOHANG | os.WNOWAIT)
     except ChildProcessError:
         return set()
@@ -105,14 +105,14 @@ def children() -> set[int]:
     return found
 
 
-def _alive_below(spared: Collection[int]) -> bool:
-    """Whether any process below this one lives; reap those that do not."""
+def _any_alive_below(spared: Collection[int]) -> bool:
+    """Whether any descendant of this process is alive; reap the children that are not."""
     alive = False
     for pid in descendants(spared):
         if _is_alive(pid):
             alive = True
         else:
-            with contextlib.suppress(ChildProcessError):  # another one's child
+            with contextlib.suppress(ChildProcessError):  # not a child of this process
                 os.waitpid(pid, os.WNOHANG)
     return alive
 
@@ -126,7 +126,7 @@ def _is_alive(pid: int) -> bool:
 
 
 def _command(pid: int) -> str:
-    """Return the command line of a process; its name if it has none."""
+    """Return the command line of a process, or its name if it has no command line."""
     try:
         words = Path("/proc", str(pid), "cmdline").read_bytes().split(b"\0")
         text = b" ".join(words).strip() or Path("/proc", str(pid), "comm").read_bytes()

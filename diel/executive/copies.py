@@ -1,8 +1,8 @@
 """The copies of one iteration of a group: which ranks still work, and what follows a failure.
 
-Pure. A copy that has failed is *left*: its other ranks are told to, and once all are out it starts
-again on the same ranks or is given up. Copies that share their module's communicator go together:
-none of them could use it without the others.
+Pure. When a copy has failed, its other ranks are ordered to leave it; once all have left, it starts
+again on the same ranks or is given up. Copies that share their module's communicator are left
+together, since none of them could use it without the others.
 """
 
 from __future__ import annotations
@@ -24,32 +24,32 @@ from diel.executive.plans import (
 
 
 def policy_for(module: ModulePlan, attempt: int) -> Policy:
-    """Return what follows when this attempt of a copy has failed."""
+    """Return the policy that applies when this attempt of a copy has failed."""
     return "retry" if attempt <= module.retries else module.on_failure
 
 
 @dataclass(slots=True, eq=False)
 class RunningCopy:
-    """One copy that has been started.
+    """A copy that has been started, and how far it is.
 
     Attributes
     ----------
     plan : CopyPlan
     module : RunningModule
     working : set of int
-        Ranks that have not reported the end of their part.
+        Ranks that have not reported the end of their part of the copy.
     returned : object
-        By rank 0 of the copy.
+        What rank 0 of the copy has returned.
     policy : str or None
-        What follows once all ranks are out, if it has failed.
+        If the copy has failed: what follows once all ranks have left it.
     error : str
-        Why, then.
+        Why the copy failed.
     leaving_with : sequence of RunningCopy
-        The copies that have to be left by all before that, itself included.
+        The copies that all ranks have to leave first, this copy included.
     may_be_lost : bool
-        Whether the others can go on if its rank dies.
+        Whether the module's other copies can go on if this copy's rank dies.
     is_lost : bool
-        Whether it has.
+        Whether its rank has died.
     is_settled : bool
         Whether it counts as done for its group: finished, or given up.
     """
@@ -67,13 +67,13 @@ class RunningCopy:
 
     @property
     def is_left(self) -> bool:
-        """Whether nobody works on it, nor on any copy that goes with it."""
+        """Whether all ranks have left this copy and the copies that are left with it."""
         return not any(copy.working for copy in self.leaving_with)
 
 
 @dataclass(slots=True, eq=False)
 class RunningModule:
-    """One module of a group that runs.
+    """A module of a running group, with its copies.
 
     Attributes
     ----------
@@ -83,7 +83,7 @@ class RunningModule:
     asked : set of int
         Ranks that wait for the communicator of all copies.
     has_comm : bool
-        Whether that has been made.
+        Whether that communicator has been made.
     """
 
     plan: ModulePlan
@@ -92,7 +92,7 @@ class RunningModule:
     has_comm: bool = False
 
     def fail(self, failed: RunningCopy, policy: Policy, error: str) -> Sequence[RunningCopy]:
-        """Begin to leave a copy, or all where they share a communicator; return these."""
+        """Mark a copy as failed, or all if they share a communicator; return the marked copies."""
         together = self.copies if self.has_comm else [failed]
         for copy in together:
             copy.policy, copy.error, copy.leaving_with = policy, error, together
@@ -102,7 +102,7 @@ class RunningModule:
     def restart(
         self, copies: Sequence[RunningCopy], serials: Iterator[int]
     ) -> tuple[CopyPlan, ...]:
-        """Let copies that were left begin again, with new serials; return their plans."""
+        """Set copies that were left to a new attempt with new serials; return their plans."""
         attempt = max(copy.plan.attempt for copy in copies) + 1
         module_serial = next(serials) if self.has_comm else copies[0].plan.module_serial
         self.has_comm = False
@@ -118,14 +118,14 @@ class RunningModule:
 
 @dataclass(slots=True, eq=False)
 class RunningGroup:
-    """One iteration of a group of modules.
+    """A running iteration of a group of modules.
 
     Attributes
     ----------
     plan : GroupPlan
     iteration : tuple of int
     ranks : tuple of int
-        All that it has taken from the pool.
+        All ranks that it has taken from the pool.
     modules : list of RunningModule
     unsettled : int
         Copies that are neither finished nor given up.

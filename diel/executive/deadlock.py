@@ -1,8 +1,8 @@
-"""When every running module waits for a tuple or a message that nobody is left to put or send.
+"""Detection of deadlocks: every running module waits, and no rank is left to end a wait.
 
-Pure: the driver feeds it the reports of ranks that have waited for a while, and, once all of them
+Pure: the driver passes in the reports of ranks that have waited for a while and, once all ranks
 have, what the tuple servers hold. A rank that computes, waits in an MPI call of its own or runs an
-executable reports nothing and so counts as working.
+executable sends no such report and so counts as working.
 """
 
 from __future__ import annotations
@@ -20,20 +20,20 @@ from diel.tuples.tags import decode_tag, format_tag
 
 
 class Waits(Frozen):
-    """A rank that waits, as rank 0 knows it."""
+    """A rank that waits: its copy, its report, and when rank 0 received that."""
 
     plan: CopyPlan
     report: Waiting
     reported_s: float
 
     def describe(self, now_s: float) -> str:
-        """Say in words who waits for what, and since when."""
+        """Return a text that says which copy waits for what, and for how long."""
         waited_s = self.report.waited_s + now_s - self.reported_s
         return f"{self.plan.name} has waited {waited_s:.1f} s in {self.report.what}"
 
 
 class WaitWatch:
-    """Who waits, among the ranks that run modules."""
+    """Tracks which of the ranks that run modules wait, and detects deadlocks."""
 
     def __init__(self) -> None:
         self._waits: dict[int, Waits] = {}
@@ -45,29 +45,29 @@ class WaitWatch:
         self._waits[rank] = Waits(plan, report, now_s)
 
     def forget(self, rank: int) -> None:
-        """Record that a rank no longer waits, or is told not to."""
+        """Record that a rank no longer waits, or has been ordered to leave its copy."""
         self._waits.pop(rank, None)
 
     @property
     def waits(self) -> Mapping[int, Waits]:
-        """Who waits, by rank, as far as ranks have told."""
+        """The reported waits that are not over, by rank."""
         return self._waits
 
     def note_end(self, rank: int, serial: int, counts: MessageCounts) -> None:
-        """Record that a rank's part of a copy has ended, with the messages that it has sent."""
+        """Record that a rank's part of a copy has ended, and how many messages it had sent."""
         self.forget(rank)
-        self._sent_by_ended.pop((serial, rank), None)  # nobody waits for these any more
+        self._sent_by_ended.pop((serial, rank), None)  # counts messages to this part, now useless
         self._sent_by_ended.update(counts.sent)
 
     def search(
         self, running: Collection[int], survey: Callable[[], Sequence[Mapping[str, Any]]]
     ) -> Sequence[Mapping[str, Any]] | None:
-        """Return what the servers hold, once two searches in a row have found a deadlock.
+        """Search for a deadlock; return what the servers hold if two searches in a row found one.
 
         Parameters
         ----------
         running : collection of int
-            Ranks.
+            Ranks that run modules.
         survey : callable
             Asks every server what it holds; called if all ranks wait.
         """
@@ -83,19 +83,19 @@ class WaitWatch:
         )
 
     def is_deadlock(self, running: Iterable[int], surveys: Sequence[Mapping[str, Any]]) -> bool:
-        """Whether the servers confirm that nothing can happen any more.
+        """Whether what the servers hold confirms that no wait can end any more.
 
-        A rank's latest request lies at a server, or the rank waits for other ranks; every put that
-        a rank had sent when it began to wait has been applied, and every message to a rank that
-        waits for one has reached it: nothing is under way.
+        That is so if each rank's latest request is pending at a server, or the rank waits for other
+        ranks; every put that a rank had sent when it began to wait has been applied; and every
+        message to a rank that waits for a message has arrived: nothing is in flight.
 
         Notes
         -----
-        Nobody tells rank 0 that a wait is over, so a report may be out of date. It is enough that
-        no rank can have been the first to go on. One that waited at a server would have another
-        request there, or none. One that waited for a message has received it from a rank that had
-        sent it before its own report, and then the counts differ, or that went on before; and so
-        for a payload that its receiver has received.
+        A report may be out of date, since the news that a wait is over may still be on its way. It
+        is enough that no rank can have been the first to go on. A rank that waited at a server
+        would have another request there, or none. A rank that waited for a message would have
+        received it from a rank that sent it before its own report, and then the counts differ, or
+        from a rank that went on earlier. The same holds for a payload that waits for its receiver.
         """
         ranks = set(running)
         waiting = {
@@ -112,26 +112,26 @@ class WaitWatch:
         return True
 
     def _waits_in_vain(self, rank: int, report: Waiting, running: set[int]) -> bool:
-        """Whether nothing is on its way that could end a wait for other ranks."""
+        """Whether no message is in flight that could end a wait for other ranks."""
         counts = report.counts
         if counts.waits_for == "message":
-            me = (report.serial, rank)
-            sent = [self._waits[rank].report.counts.sent.get(me, 0) for rank in running]
-            return sum(sent) + self._sent_by_ended[me] == counts.arrived
+            waiter = (report.serial, rank)
+            sent = [self._waits[rank].report.counts.sent.get(waiter, 0) for rank in running]
+            return sum(sent) + self._sent_by_ended[waiter] == counts.arrived
         if counts.waits_for == "receipt":
-            me = (report.serial, rank)
+            waiter = (report.serial, rank)
             return bool(counts.receivers) and all(
                 receiver in running
-                and self._has_received_no_more(receiver, me, counts.delivered.get(place, 0))
+                and self._has_received_no_more(receiver, waiter, counts.delivered.get(place, 0))
                 for place in counts.receivers
                 for receiver in place[1:]
             )
-        return True  # the end of its copy's other ranks
+        return True  # it waits for the end of its copy's other ranks
 
     def _has_received_no_more(self, receiver: int, sender: tuple[int, int], left: int) -> bool:
-        """Whether a rank has received no more of a sender's payloads than the sender knows of."""
+        """Whether a rank has received only those payloads that the sender knows to be delivered."""
         report = self._waits[receiver].report
-        # A rank whose function has returned takes what it is sent, and drops it.
+        # A rank whose function has returned receives and drops all messages to it.
         is_in_function = report.at_server or bool(report.counts.waits_for)
         return is_in_function and report.counts.received.get(sender, 0) == left
 
@@ -144,18 +144,18 @@ class WaitWatch:
         groups_to_come: Sequence[str],
         now_s: float,
     ) -> str:
-        """Say who waits for what, which tags nearly match, and who could have put them.
+        """Return a text: the waits, tags that nearly match, and which copies could have put them.
 
         Parameters
         ----------
         running : iterable of int
-            Ranks.
+            Ranks that run modules.
         surveys : sequence of mapping
             What each server holds.
         ended : iterable of str
             Copies that have ended.
         groups_to_come : sequence of str
-            Groups that wait for others or for ranks, or would run again.
+            Groups that wait for other groups or for ranks, or would run again.
         now_s : float, seconds
         """
         held = {

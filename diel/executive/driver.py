@@ -1,6 +1,6 @@
 """The loop of rank 0: events to the scheduler, its instructions to the ranks.
 
-Decides nothing: what is to be done is the scheduler's word, how it is written the recorder's.
+The scheduler decides what is to be done, the recorder how it is written to the journal.
 """
 
 from __future__ import annotations
@@ -77,12 +77,12 @@ class Driver:
         Which ranks a copy takes, and which GPUs a rank has.
     server_ranks : sequence of int
     tail_ranks : sequence of int
-        For each of these its twin; empty if there are none.
+        The twin of each server, in the same order; empty without twins.
     pool : sequence of int
     heartbeat_timeout_s : float
         How long a rank or a host may be silent.
     announce : callable
-        Told the record of the failure that is the root cause, before any rank leaves.
+        Called with the record of the failure that is the root cause, before any rank leaves.
     housekeeping : callable
         Called a few times a second.
     resumption : Resumption, optional
@@ -154,7 +154,7 @@ class Driver:
         self._exit_code: int | None = None
         self._next_housekeeping_s = 0.0
         self._next_look_for_loss_s = 0.0
-        self._noticed: deque[Event] = deque()  # what no rank has reported
+        self._pending_events: deque[Event] = deque()  # still to be handled by the scheduler
         self._waits = WaitWatch()
         self._status = StatusWriter(recorder.directory, self._waits)
         self._time_table = TimeTable(
@@ -186,7 +186,7 @@ class Driver:
         self._ended: dict[str, None] = {}  # copies, in order
         self._tuples: TupleClient | None = None
         self._outside = OutsideSocket(recorder.directory, self._tuple_client, self._warn)
-        self._has_company = False  # whether somebody outside was connected when this wait began
+        self._was_outside_connected = False  # when the present wait began
         self._performers: dict[type, Callable[[Any], None]] = {
             LookForTag: self._look_for_tag,
             StopRun: self._stop_run,
@@ -200,9 +200,9 @@ class Driver:
         ----------
         welcome : Welcome
         started : RunStarted
-            The record to begin with, but for what is finished before.
+            The first record, without the field `finished`.
         warning : str, optional
-            What is to be said then.
+            The text of a warning to record after it.
 
         Returns
         -------
@@ -212,7 +212,7 @@ class Driver:
         Raises
         ------
         CheckpointError
-            If the tuples of the run that is resumed cannot be had; nothing has started.
+            If the tuples of a resumed run cannot be restored; no module has started.
         OSError
             If nothing can be recorded any more, as where the disk is full.
         """
@@ -235,7 +235,7 @@ class Driver:
                 self._perform(self._scheduler.handle(self._next_event()))
             except (ServerLost, TupleError) as error:
                 self._perform(self._scheduler.handle(self._lost.loss_behind(error)))
-            except OSError:  # such as that of a folder that somebody has removed
+            except OSError:  # for instance, the run directory was removed
                 lost = self._look_for_loss()
                 if lost is None:
                     raise
@@ -257,9 +257,9 @@ class Driver:
         return ranks_with
 
     def abort_missing(self, exit_code: int) -> None:
-        """End the ranks that did not say goodbye, if any, and this one with them.
+        """Abort MPI if some rank has not said goodbye: this ends all ranks, rank 0 included.
 
-        They compute, or wait in MPI calls of their own, and would never leave.
+        Such ranks compute, or wait in MPI calls of their own, and would never leave.
         """
         if self._listener.present:
             self._parent.abort(exit_code or FAILED)
@@ -268,18 +268,18 @@ class Driver:
 
     def _next_event(self) -> Event:
         while True:
-            self._do_housekeeping()  # also where messages come so fast that no wait ever sleeps
+            self._do_housekeeping()  # also while messages come so fast that no wait ever sleeps
             if (died := self._lost.look_for_deaths()) is not None:
                 return died
-            if self._noticed:
-                return self._noticed.popleft()
+            if self._pending_events:
+                return self._pending_events.popleft()
             # One wait for as long as nothing happens, so that its pauses grow.
-            self._has_company = self._outside.is_connected
+            self._was_outside_connected = self._outside.is_connected
             arrival = wait_for(
                 self._poll,
                 safe_point=self._do_housekeeping,
                 wakeup=self._parent.wakeup,
-                wakes=(self._outside,) if self._has_company else (),
+                wakes=(self._outside,) if self._was_outside_connected else (),
             )
             event = self._hear(*arrival) if isinstance(arrival, tuple) else None
             if event is not None:
@@ -287,35 +287,36 @@ class Driver:
 
     def _hear(self, rank: int, report: Report) -> Event | None:
         if rank in self._lost.dead and not isinstance(report, messages.Recorded):
-            return None  # what it was doing is given up
+            return None  # its copy has been given up
         event = self._listener.hear(rank, report)
         if not isinstance(event, messages.RankFailed):
             return event
-        # Perhaps since the folder for its log is gone, or another rank, which is the cause then.
+        # The cause may be that the run directory is gone, or that another rank has died.
         self._parent.dead_ranks.look()
         if (died := self._lost.look_for_deaths()) is not None:
-            self._noticed.append(event)
+            self._pending_events.append(event)
             return died
         return self._look_for_loss() or event
 
     def _hear_all(self) -> None:
-        """Take in what has come, and leave for later what the scheduler has to be told."""
+        """Process all reports that have arrived; queue the events that the scheduler handles."""
         while (arrival := self._mailbox.poll()) is not None:
             if (event := self._hear(*arrival)) is not None:
-                self._noticed.append(event)
+                self._pending_events.append(event)
 
     def _poll(self) -> tuple[int, Report] | bool | None:
         if self._outside.is_connected:
             self._outside.serve()
-        is_other = self._has_company != self._outside.is_connected  # then it waits otherwise
+        # Whether an outside process is connected decides what wakes the wait: then begin a new one.
+        has_changed = self._was_outside_connected != self._outside.is_connected
         arrival = self._mailbox.poll()
-        return arrival or self._has_news() or is_other or None
+        return arrival or self._has_news() or has_changed or None
 
     def _has_news(self) -> bool:
-        return bool(self._noticed) or self._lost.has_news
+        return bool(self._pending_events) or self._lost.has_news
 
     def _look_for_deadlock(self) -> DeadlockFound | None:
-        """Say so if every module waits and the servers confirm it."""
+        """Return a record if every module waits and the tuple servers confirm the deadlock."""
         running = self._scheduler.running_ranks
         surveys = self._waits.search(running, self._survey)
         if surveys is None:
@@ -330,7 +331,7 @@ class Driver:
         return DeadlockFound(explanation=explanation)
 
     def _look_for_loss(self) -> JournalLost | None:
-        """Say so if the journal or the run directory is no longer there."""
+        """Return a record if the journal or the run directory no longer exists."""
         loss = self._recorder.loss()
         if not loss:
             return None
@@ -340,7 +341,7 @@ class Driver:
         )
 
     def _survey(self) -> list[dict[str, Any]]:
-        """Ask every tuple server what it holds."""
+        """Return what each tuple server holds: its tags, its waiting requests, its puts."""
         return [self._tuple_client().survey(server) for server in range(len(self._server_ranks))]
 
     def _tuple_client(self) -> TupleClient:
@@ -358,7 +359,7 @@ class Driver:
         return self._tuples
 
     def _forget_ranks(self, dead: set[int]) -> None:
-        """Let nobody wait any more for ranks that have died."""
+        """End all waits for ranks that have died: at rank 0, the servers and the pool."""
         self._listener.present -= dead
         for rank in dead:
             self._waits.forget(rank)
@@ -377,38 +378,38 @@ class Driver:
             self._outside.serve()
         self._housekeeping()
         self._status.write_if_due(now_s)
-        if self._exit_code is not None or self._noticed:
+        if self._exit_code is not None or self._pending_events:
             return
         if (silence := self._lost.look_for_silence(now_s)) is not None:
-            self._noticed.append(silence)
+            self._pending_events.append(silence)
             return
         if now_s >= self._next_look_for_loss_s:
             self._next_look_for_loss_s = now_s + _LOOKS_FOR_LOSS_EVERY_S
             if (lost := self._look_for_loss()) is not None:
-                self._noticed.append(lost)
+                self._pending_events.append(lost)
                 return
         directory = self._recorder.directory
         if directory.stop_requested():
             why, exit_code = directory.why_stop(), directory.exit_code_of_stop()
-            # Not where a rank was lost: tuples may be lost with it.
+            # Not after a rank was lost: tuples may be lost with it.
             if LOST_OR_ENDED not in why and self._checkpoints.is_wanted_before_end():
                 self._save_checkpoint()
-            self._noticed.append(StopAsked(why, exit_code))
+            self._pending_events.append(StopAsked(why, exit_code))
             return
-        self._noticed.extend(self._orders.overdue(now_s))
+        self._pending_events.extend(self._orders.overdue(now_s))
         if self._checkpoints.is_due_by_time():
             self._save_checkpoint()
-        # Somebody outside of the run may put what all wait for.
-        if self._noticed or self._outside.is_connected:
+        # A process outside of the run may put the tuple that all wait for.
+        if self._pending_events or self._outside.is_connected:
             return
         if (deadlock := self._look_for_deadlock()) is not None:
-            self._noticed.append(deadlock)
+            self._pending_events.append(deadlock)
 
     # -- instructions -------------------------------------------------------------------------
 
     def _perform(self, instructions: Sequence[Instruction]) -> None:
-        # Orders first: ranks work while it is written down why. A crash in between only means that
-        # a resumed run does something again. But a checkpoint is of the moment before the orders.
+        # Orders first, so that ranks work while the records are written. After a crash in between,
+        # a resumed run merely repeats work. A checkpoint, though, has to precede the orders.
         kinds = {type(instruction) for instruction in instructions}
         if GroupFinished in kinds and EndRun not in kinds and self._checkpoints.is_due():
             self._write_down(instructions)
@@ -427,7 +428,7 @@ class Driver:
                     self._performers[type(instruction)](instruction)
 
     def _write(self, record: Record) -> None:
-        """Write a record to the journal, and do what follows from it here."""
+        """Write a record to the journal, and update alarms, status and checkpoints by it."""
         record = self._recorder.record(record)
         if isinstance(record, (CopyFinished, ModuleFailed)):
             self._orders.note_end(record)
@@ -443,11 +444,11 @@ class Driver:
 
     def _look_for_tag(self, instruction: LookForTag) -> None:
         is_there = self._tuple_client().count(instruction.tag) > 0
-        self._noticed.append(TagLooked(instruction.group, instruction.iteration, is_there))
+        self._pending_events.append(TagLooked(instruction.group, instruction.iteration, is_there))
 
     def _save_checkpoint(self) -> None:
         try:
-            # What was recorded before the tuples were copied has to count where these do.
+            # Reports sent before the tuples were copied belong to the same checkpoint.
             self._checkpoints.save(self._hear_all)
         except OSError as error:
             self._warn(f"no checkpoint could be written, the last one stays: {error}")
@@ -465,7 +466,7 @@ class Driver:
     # -- the end ------------------------------------------------------------------------------
 
     def _conclude(self, exit_code: int) -> int:
-        """Let every rank go and write the last records; return the exit code of the run."""
+        """Dismiss every rank and write the last records; return the exit code of the run."""
         self._outside.close()
         self._farewell(stopping=exit_code != 0)
         self._heartbeats.close(kills=bool(self._listener.present))
@@ -481,7 +482,7 @@ class Driver:
         return exit_code
 
     def _farewell(self, *, stopping: bool) -> None:
-        """Let every rank go, the servers last, and wait until they say goodbye."""
+        """Dismiss every rank, the servers last, and wait for their goodbyes."""
         if not stopping:
             for rank in self._pool:
                 self._mailbox.send(self._leave(), rank)

@@ -1,6 +1,6 @@
-"""What the scheduler is told, in the past tense, and what it answers, in the imperative.
+"""The scheduler's events, named in the past tense, and its instructions, in the imperative.
 
-What the journal shall say it answers too: records, in the past tense, see `diel.run.records`.
+The scheduler returns records for the journal too, named in the past tense: `diel.run.records`.
 """
 
 from __future__ import annotations
@@ -29,21 +29,21 @@ EndedBy: TypeAlias = Literal["iterations", "until"]
 
 
 class TimeLimitPassed(Frozen):
-    """A copy has taken longer than it may; `error` says so."""
+    """A copy has exceeded its time limit; `error` is the message."""
 
     serial: int
     error: str
 
 
 class LeaveTimedOut(Frozen):
-    """Ranks of a copy were told to leave it so long ago."""
+    """Ranks of a copy have not left it within `timeout_s` of the order to leave."""
 
     serial: int
     timeout_s: float
 
 
 class TagLooked(Frozen):
-    """Whether a tuple with the tag of `LookForTag` is there."""
+    """The answer to `LookForTag`: whether a tuple with the tag exists."""
 
     group: str
     iteration: Iteration
@@ -51,15 +51,15 @@ class TagLooked(Frozen):
 
 
 class RanksSilent(Frozen):
-    """Ranks have not been heard of for too long.
+    """Ranks have sent no heartbeat for too long.
 
     Attributes
     ----------
     hosts : dict of int to str
-        Where each of them runs.
+        The host of each of these ranks.
     silent_s : float
     since : str
-        The time of day when they were heard of last.
+        The time of day of the last heartbeat.
     """
 
     hosts: dict[int, str]
@@ -68,13 +68,13 @@ class RanksSilent(Frozen):
 
 
 class RanksDied(Frozen):
-    """Ranks have died, where MPI lets the others live on; `hosts` says where they ran."""
+    """Ranks have died, with an MPI in which the others can go on; `hosts` has the host of each."""
 
     hosts: dict[int, str]
 
 
 class StopAsked(Frozen):
-    """Somebody asked the run to stop, and with which exit code."""
+    """A stop of the run was requested, with a reason and an exit code."""
 
     reason: str
     exit_code: int = STOPPED
@@ -85,13 +85,13 @@ Event: TypeAlias = (
     "| LeaveTimedOut | TagLooked | RanksSilent | RanksDied | StopAsked | DeadlockFound "
     "| JournalLost"
 )
-"""What has happened: a report of a rank, a record of what rank 0 has found, or one of the above."""
+"""An input of the scheduler: a rank's report, a record of a finding of rank 0, or a class above."""
 
 # -- instructions -------------------------------------------------------------------------------
 
 
 class StartGroup(Frozen):
-    """Order these copies to start: an iteration of a group of modules."""
+    """Order the copies of an iteration of a group of modules to start."""
 
     group: str
     iteration: Iteration
@@ -99,7 +99,7 @@ class StartGroup(Frozen):
 
 
 class RestartCopies(Frozen):
-    """Order these copies of one module to start again, on the same ranks."""
+    """Order copies of one module to start again, on the same ranks."""
 
     group: str
     iteration: Iteration
@@ -107,14 +107,14 @@ class RestartCopies(Frozen):
 
 
 class AbandonCopy(Frozen):
-    """Tell these ranks to leave a copy that has failed, and watch the clock."""
+    """Order ranks to leave a copy that has failed, within a time limit."""
 
     plan: CopyPlan
     ranks: tuple[int, ...]
 
 
 class ConnectModule(Frozen):
-    """Tell these ranks, which all wait for it, to make their module's communicator."""
+    """Order the ranks of a module, which all wait for its communicator, to make it."""
 
     group: str
     iteration: Iteration
@@ -124,7 +124,7 @@ class ConnectModule(Frozen):
 
 
 class LookForTag(Frozen):
-    """Look whether a tuple with this tag is in the tuple space, and leave it there."""
+    """Find out whether a tuple with this tag is in the tuple space, without taking it."""
 
     group: str
     iteration: Iteration
@@ -132,18 +132,18 @@ class LookForTag(Frozen):
 
 
 class StopRun(Frozen):
-    """Tell every rank to stop, why, and with which exit code."""
+    """Notify every rank of the pool that the run stops, with a reason and an exit code."""
 
     reason: str
     exit_code: int = FAILED
 
 
 class EndRun(Frozen):
-    """Everything is done."""
+    """End the run: all groups have finished."""
 
 
 Instruction: TypeAlias = (
     "Record | StartGroup | RestartCopies | AbandonCopy | ConnectModule | LookForTag | StopRun "
     "| EndRun"
 )
-"""What to do; a record is to be written to the journal."""
+"""An output of the scheduler; a record is to be written to the journal."""

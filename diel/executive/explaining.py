@@ -1,8 +1,8 @@
-"""Why each group of a run does not run yet, and who could end each wait.
+"""Why each group of a run does not run yet, and which copies or groups could end each wait.
 
-From its journal and status. Pure, and the scheduler's own reasons: `GroupTree` says which groups
-are ready, and `find_ranks` what the first of them lacks. The order of the others is that in which
-they became ready: what follows from one event has one time in the journal.
+Pure, from the journal and the status of the run. The reasons are the scheduler's own: `GroupTree`
+says which groups are ready, and `find_ranks` what the first of them lacks. Groups are queued in the
+order in which they became ready; groups that one event made ready have equal times in the journal.
 """
 
 from __future__ import annotations
@@ -23,28 +23,28 @@ from diel.text import format_duration
 Situation: TypeAlias = Literal[
     "running", "starting", "queued", "waiting", "finished", "stopped", "never started"
 ]
-_NAMED: Final = 6
+_SHOWN: Final = 6
 
 
 class GroupExplanation(Frozen):
-    """Where a group stands, and why it does not run.
+    """The situation of a group, and why it does not run.
 
     Attributes
     ----------
     group : str
     situation : str
         ``starting``: nothing is missing; ``queued``: it waits for ranks, or for a module that runs
-        elsewhere; ``waiting``: for other groups.
+        in another group; ``waiting``: it waits for other groups.
     text : str
-        The same for people: a sentence.
+        The situation and its reason in words.
     waits_for : tuple of str
         Groups that have to finish first.
     position : int
-        Of a group that is ready: its place in the queue for ranks, from 1; 0 of any other.
+        For a group that is ready, its place in the queue for ranks, from 1; else 0.
     wanted, free : int
-        Ranks that an iteration of its own modules takes, and those that nobody has.
+        Ranks that an iteration of its own modules takes, and free ranks of the pool.
     held_by : dict of str to int
-        Of a queued group: who has the other ranks of the pool, and how many.
+        For a queued group, which groups hold ranks of the pool, and how many each.
     """
 
     group: str
@@ -58,7 +58,7 @@ class GroupExplanation(Frozen):
 
 
 class WaitExplanation(Frozen):
-    """A rank that waits, for what, since when, and who could end that.
+    """A rank that waits: for what, since when, and which copies or groups could end the wait.
 
     Attributes
     ----------
@@ -70,7 +70,7 @@ class WaitExplanation(Frozen):
     could_end_it : tuple of str
         Copies that do not wait, then groups that are to come; empty if there are none.
     text : str
-        The same for people: a sentence.
+        All of this in a sentence.
     """
 
     rank: int
@@ -82,7 +82,7 @@ class WaitExplanation(Frozen):
 
 
 class RunExplanation(Frozen):
-    """Why things stand as they do in a run, or in one that has not begun.
+    """The situation of all groups and waits of a run, and why it has ended.
 
     Attributes
     ----------
@@ -99,7 +99,7 @@ class RunExplanation(Frozen):
     ended: str
 
     def lines(self) -> list[str]:
-        """Return all of it as text, a line each."""
+        """Return the explanation as lines of text: the end, the groups, the waits."""
         width = max((len(each.group) for each in self.groups), default=0)
         found = [f"{each.group:{width}}  {each.text}" for each in self.groups]
         found += [each.text for each in self.waits]
@@ -107,12 +107,12 @@ class RunExplanation(Frozen):
 
 
 def explain(view: RunView, status: StatusView, now_s: float) -> RunExplanation:
-    """Say why each group that does not run waits, and who could end each wait of a rank.
+    """Return why each group does not run, and which copies or groups could end each rank's wait.
 
     Parameters
     ----------
     view : RunView
-        Of a run that has begun; of another there is nothing to say.
+        From the journal. For a run that has not begun the result is empty.
     status : StatusView
     now_s : float, seconds since 1970
 
@@ -132,7 +132,7 @@ def explain(view: RunView, status: StatusView, now_s: float) -> RunExplanation:
 
 
 class RankQueue:
-    """The groups of a run that are ready, in the order in which they get ranks, and the rest.
+    """The queue of groups that wait for ranks, and the situation of all other groups of a run.
 
     Attributes
     ----------
@@ -147,7 +147,7 @@ class RankQueue:
         self._view = view
         plans = planned(view.started)
         self._plans = {plan.name: plan for plan in plans}
-        self._tree = GroupTree(plans, _behind(view, self._plans))
+        self._tree = GroupTree(plans, _finished_so_far(view, self._plans))
         self._tree.start()
         held = {rank for group in view.groups.values() for rank in group.ranks}
         held.update(view.started.servers)
@@ -159,12 +159,12 @@ class RankQueue:
             for module in self._plans[group.name].modules
         }
         ready = [name for name in self._tree.ready if not view.groups[name].ranks]
-        self.ready = sorted(ready, key=self._ready_since)  # of equal times, as the tree is walked
+        self.ready = sorted(ready, key=self._ready_since)  # stable: equal times in tree order
         self._taken: dict[str, tuple[int, ...]] = {}
         self._obstacle = self._take_ranks()
 
     def _take_ranks(self) -> tuple[str, Obstacle] | None:
-        """Give those that can start their ranks; return the first that cannot, and why."""
+        """Assign ranks to ready groups in order; return the first that cannot start, and why."""
         free, busy = self.free, set(self._busy)
         for name in self.ready:
             plan = self._plans[name]
@@ -187,7 +187,7 @@ class RankQueue:
 
     @property
     def to_come(self) -> list[str]:
-        """Groups of modules that are to run, or to run again, and do not now."""
+        """Groups of modules that do not run now, but still have an iteration to run."""
         return [
             plan.name
             for plan in self._plans.values()
@@ -195,8 +195,8 @@ class RankQueue:
         ]
 
     def comes_after(self, name: str, other: str) -> bool:
-        """Whether a group begins only once another has finished."""
-        ends, known = {*self._outwards(other)}, {*self._outwards(name)}
+        """Whether group `name` cannot begin before group `other` has finished."""
+        ends, known = {*self._enclosing(other)}, {*self._enclosing(name)}
         left = [*known]
         while left:
             for earlier in self._plans[left.pop()].depends:
@@ -207,15 +207,15 @@ class RankQueue:
                     left.append(earlier)
         return False
 
-    def _outwards(self, name: str) -> Iterator[str]:
-        """Iterate over a group and those around it."""
+    def _enclosing(self, name: str) -> Iterator[str]:
+        """Yield a group and all groups that it is inside of, innermost first."""
         around: str | None = name
         while around is not None:
             yield around
             around = self._tree.around(around)
 
     def explain(self, name: str) -> GroupExplanation:
-        """Say where a group stands, and why it does not run."""
+        """Return the situation of a group, and why it does not run."""
         plan, situation = self._plans[name], self._situation(name)
         if situation == "waiting":
             return self._waiting(plan)
@@ -238,7 +238,7 @@ class RankQueue:
         return "waiting" if self._is_to_come(name) else "finished"
 
     def _is_to_come(self, name: str) -> bool:
-        """Whether a group that is neither running nor ready has to wait for others."""
+        """Whether a group that is neither running nor ready has to wait for other groups."""
         if self._tree.unmet(name):
             return True
         around = self._tree.around(name)
@@ -280,14 +280,14 @@ class RankQueue:
             f"is ready, and waits for ranks: it wants {obstacle.wanted}, {obstacle.free} are free"
         )
         if held_by:
-            text += "; " + ", ".join(f"{who} has {count}" for who, count in held_by.items())
+            text += "; " + ", ".join(f"{holder} has {count}" for holder, count in held_by.items())
         return text
 
     def _waiting(self, plan: GroupPlan) -> GroupExplanation:
         waits_for = tuple(self._tree.unmet(plan.name))
         around = self._tree.around(plan.name)
         if waits_for:
-            text = "waits for " + ", ".join(self._other(name) for name in waits_for)
+            text = "waits for " + ", ".join(self._describe_dependency(name) for name in waits_for)
         else:
             text = f"waits for {around} to begin, which it is inside of"
             waits_for = (around,) if around is not None else ()
@@ -295,8 +295,8 @@ class RankQueue:
             plan.name, "waiting", text, waits_for, 0, plan.ranks, len(self.free)
         )
 
-    def _other(self, name: str) -> str:
-        """Say how far a group is that another waits for."""
+    def _describe_dependency(self, name: str) -> str:
+        """Describe in words how far a group is that another group waits for."""
         situation = self._situation(name)
         if situation != "running":
             return f"{name} ({situation})"
@@ -306,25 +306,25 @@ class RankQueue:
         return f"{name} (running{''.join(f', {part}' for part in (how_far, left) if part)})"
 
 
-def _behind(view: RunView, plans: Mapping[str, GroupPlan]) -> dict[str, Finished]:
-    """Return what is behind a run at this moment, as a journal has it at its start."""
-    behind = dict(view.started.finished) if view.started is not None else {}
+def _finished_so_far(view: RunView, plans: Mapping[str, GroupPlan]) -> dict[str, Finished]:
+    """Return which iterations have finished by now, as `RunStarted.finished` of a resumed run."""
+    finished = dict(view.started.finished) if view.started is not None else {}
     for name, group in view.groups.items():
         if not group.iteration:
             continue
         *around, own = group.iteration
         if group.state == "finished":
-            behind[name] = Finished(group.iteration, True)
+            finished[name] = Finished(group.iteration, True)
         elif group.started_s and not group.ranks and not plans[name].groups:
-            behind[name] = Finished(group.iteration, False)  # it waits for ranks again
+            finished[name] = Finished(group.iteration, False)  # it waits for ranks again
         elif group.started_s and own > 0:
-            behind[name] = Finished((*around, own - 1), False)
-    return behind
+            finished[name] = Finished((*around, own - 1), False)
+    return finished
 
 
 def _running(group: GroupView, plan: GroupPlan) -> str:
     if plan.groups:
-        parts = ["runs", f"the groups inside are {', '.join(plan.groups[:_NAMED])}"]
+        parts = ["runs", f"the groups inside are {', '.join(plan.groups[:_SHOWN])}"]
     else:
         left = group.copies - group.copies_finished
         parts = [f"runs on {_ranks(group.ranks)}", f"{left} of {group.copies} copies go on"]
@@ -341,8 +341,8 @@ def _iteration(group: GroupView, plan: GroupPlan) -> str:
 
 
 def _ranks(ranks: Sequence[int]) -> str:
-    named = ", ".join(map(str, ranks[:_NAMED]))
-    more = "" if len(ranks) <= _NAMED else f" and {len(ranks) - _NAMED} more"
+    named = ", ".join(map(str, ranks[:_SHOWN]))
+    more = "" if len(ranks) <= _SHOWN else f" and {len(ranks) - _SHOWN} more"
     return f"rank{'s' if len(ranks) > 1 else ''} {named}{more}"
 
 
@@ -375,8 +375,8 @@ def _wait(wait: WaitView, could_end_it: tuple[str, ...], now_s: float) -> WaitEx
     waited_s = max(0.0, now_s - wait.since_s)
     text = f"rank {wait.rank}: {wait.copy} has waited {format_duration(waited_s)} in {wait.what}; "
     if could_end_it:
-        named = ", ".join(could_end_it[:_NAMED])
-        more = len(could_end_it) - _NAMED
+        named = ", ".join(could_end_it[:_SHOWN])
+        more = len(could_end_it) - _SHOWN
         text += f"those that go on: {named}{f' and {more} more' if more > 0 else ''}"
     elif wait.has_timeout:
         text += "it ends by itself in time, though nobody else computes or is to come"

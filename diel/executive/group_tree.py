@@ -1,9 +1,10 @@
 """Which iteration of which group comes next: groups inside groups, ``depends`` and ``until``.
 
-A group of modules is a leaf: it waits in `GroupTree.ready` for its ranks and is done when the
-scheduler says so. A group of groups is done with an iteration when all groups inside are finished.
-A group stands in one place and runs one iteration at a time, so all that is to be known of it is
-how many iterations of the present pass are behind it: a pass is an iteration of the group around.
+A group of modules is a leaf: it waits in `GroupTree.ready` for its ranks, and the scheduler reports
+when an iteration is done. A group of groups is done with an iteration when all groups inside have
+finished. A group is inside one other group at most and runs one iteration at a time, so the number
+of iterations finished in the current pass is its whole state; a pass is an iteration of the
+enclosing group.
 """
 
 from __future__ import annotations
@@ -23,9 +24,9 @@ class _Node:
     parent: _Node | None = None
     inside: list[_Node] = field(default_factory=list)
     dependants: list[_Node] = field(default_factory=list)
-    around: Iteration = ()  # the iteration of the parent
+    around: Iteration = ()  # iteration of the parent
     done: int = 0  # iterations of this pass that are finished
-    unmet: int = 0  # groups to wait for
+    unmet: int = 0  # groups in `depends` that have not finished
     unfinished_inside: int = 0
     is_finished: bool = False
     is_looking: bool = False
@@ -36,14 +37,15 @@ class _Node:
 
 
 class GroupTree:
-    """All groups of a workflow, and how far each is.
+    """The groups of a workflow, how far each is, and which are ready for their next iteration.
 
     Parameters
     ----------
     groups : sequence of GroupPlan
         In the order of the workflow file, which decides among groups that become ready together.
     finished : mapping of str to Finished, optional
-        What an earlier run has behind it. Iterations that it had begun are repeated.
+        Iterations that an earlier session has finished; iterations that it had only begun are
+        repeated.
 
     Attributes
     ----------
@@ -55,7 +57,7 @@ class GroupTree:
     ------
     ValueError
         If a group could never start: it depends on itself or is inside itself, directly or not,
-        or on a group that does not stand beside it.
+        or on a group that is not its sibling.
     """
 
     def __init__(
@@ -83,7 +85,7 @@ class GroupTree:
         self._unfinished_outermost = len(self._outermost)
 
     def _check_startable(self) -> None:
-        """Walk through one pass of everything; whatever is not reached could never start."""
+        """Simulate one pass of all groups; raise if some group could never start."""
         unmet = {name: len(node.plan.depends) for name, node in self._nodes.items()}
         reachable = list(self._outermost)
         startable = [node for node in reachable if not unmet[node.plan.name]]
@@ -102,26 +104,26 @@ class GroupTree:
 
     @property
     def is_finished(self) -> bool:
-        """Whether every group is."""
+        """Whether every group has finished."""
         return self._unfinished_outermost == 0
 
     @property
     def finished(self) -> dict[str, Finished]:
-        """What is behind: enough to go on from there."""
+        """The last finished iteration of each group, as a resumed run needs it."""
         return dict(self._finished)
 
     def iteration_of(self, group: str) -> Iteration:
-        """Return the iteration that a group is in, or that it would begin with."""
+        """Return the iteration that a group is in, or would begin next."""
         return self._nodes[group].iteration
 
     def unmet(self, group: str) -> list[str]:
-        """Return the groups beside it that a group depends on and that have not finished."""
+        """Return the groups that a group depends on and that have not finished."""
         return [
             name for name in self._nodes[group].plan.depends if not self._nodes[name].is_finished
         ]
 
     def around(self, group: str) -> str | None:
-        """Return the group that a group is inside of, if there is one."""
+        """Return the group that a group is inside of; None for an outermost group."""
         parent = self._nodes[group].parent
         return None if parent is None else parent.plan.name
 
@@ -130,7 +132,7 @@ class GroupTree:
         return self._nodes[group].unfinished_inside > 0
 
     def to_come(self, running: Iterable[str]) -> list[str]:
-        """Say in words which groups have iterations that have not begun."""
+        """Return the groups with iterations that have not begun, each as a text."""
         busy = set(running)
         words = []
         for name, node in self._nodes.items():
@@ -146,16 +148,16 @@ class GroupTree:
         return words
 
     def start(self) -> list[Instruction]:
-        """Begin, or go on where an earlier run has ended."""
+        """Begin with the first groups, or go on from where an earlier session ended."""
         self._unfinished_outermost = self._enter(self._outermost, ())
         return self._begin_startable(self._outermost)
 
     def iteration_done(self, group: str) -> list[Instruction]:
-        """Record that the modules of a group are done with its iteration."""
+        """Record that the modules of a group have finished its current iteration."""
         return self._done(self._nodes[group])
 
     def tag_looked(self, group: str, iteration: Iteration, is_there: bool) -> list[Instruction]:
-        """Record whether the tag that ends a group is there."""
+        """Record whether a tuple with the `until` tag of a group exists."""
         node = self._nodes[group]
         if not node.is_looking or node.iteration != iteration:
             return []
@@ -165,7 +167,7 @@ class GroupTree:
     # -- inside -------------------------------------------------------------------------------
 
     def _enter(self, nodes: Sequence[_Node], around: Iteration) -> int:
-        """Set groups beside each other to the start of a pass, or to where an earlier run was.
+        """Set sibling groups to the start of a pass, or to where an earlier session ended.
 
         Returns
         -------
@@ -176,12 +178,12 @@ class GroupTree:
         for node in nodes:
             node.around = around
             node.done, node.is_finished = 0, False
-            behind = self._finished.get(node.plan.name)
-            if behind is not None and behind.iteration[:-1] == around:
-                node.done = behind.iteration[-1] + 1
+            earlier = self._finished.get(node.plan.name)
+            if earlier is not None and earlier.iteration[:-1] == around:
+                node.done = earlier.iteration[-1] + 1
                 most = node.plan.iterations
-                # The second is for a workflow file that was changed in between.
-                node.is_finished = behind.is_last or (most is not None and node.done >= most)
+                # The number of iterations may be smaller in a changed workflow file.
+                node.is_finished = earlier.is_last or (most is not None and node.done >= most)
             unfinished += not node.is_finished
             node.unmet = len(node.plan.depends)
         for node in nodes:
@@ -191,7 +193,7 @@ class GroupTree:
         return unfinished
 
     def _begin_startable(self, nodes: Sequence[_Node]) -> list[Instruction]:
-        # Chosen first: where a group turns out to be finished, its dependants follow from that.
+        # A list, before any begins: a group that finishes at once begins its own dependants.
         startable = [node for node in nodes if not node.unmet and not node.is_finished]
         return [order for node in startable for order in self._begin_iteration(node)]
 
@@ -202,7 +204,7 @@ class GroupTree:
         iteration = node.iteration
         node.unfinished_inside = self._enter(node.inside, iteration)
         note = GroupStarted(group=node.plan.name, iteration=iteration, groups=node.plan.groups)
-        if not node.unfinished_inside:  # an earlier run ended just here
+        if not node.unfinished_inside:  # the earlier session ended between this and the next
             return [note, *self._done(node)]
         return [note, *self._begin_startable(node.inside)]
 

@@ -1,10 +1,10 @@
-"""How rank 0 finds ranks and hosts that have fallen silent, which nothing else would tell.
+"""How rank 0 finds ranks and hosts that no longer respond, which MPI would not report.
 
 A host whose network is cut, and a process that was stopped, leave MPI waiting for good. Rank 0
-looks at the processes of its own host, and a small process on each other host tells it which ranks
-live there (`diel.comm.heartbeat`), over a connection that begins with the token of the run. Where a
-run goes on without ranks that have died, rank 0's own host has such a process too: it says at once
-whose process has ended, and ends the ranks of its host if rank 0 has died.
+looks at the processes of its own host, and a small process on each other host reports which ranks
+are alive there (`diel.comm.heartbeat`), over a connection that begins with the token of the run. If
+the run may go on without ranks that have died, rank 0's own host has such a process too: it reports
+at once which rank's process has ended, and ends the ranks of its host if rank 0 has died.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ if TYPE_CHECKING:
     from diel.comm.parent import Parent
 
 _BEATS: Final = 6
-"""So many of them are missed before a rank is lost."""
+"""A rank counts as lost when it has missed so many heartbeats."""
 _LONGEST_BEAT_S: Final = 5.0
 _READ_BYTES: Final = 64 * 1024
 _LONGEST_LINE_BYTES: Final = 1 << 20
@@ -38,21 +38,21 @@ _THIS_HOST: Final = "127.0.0.1"
 
 
 def beat_every_s(timeout_s: float) -> float:
-    """Return how often ranks are heard of where silence of `timeout_s` means that they are lost."""
+    """Return the interval of heartbeats for a timeout after which silent ranks count as lost."""
     return min(timeout_s / _BEATS, _LONGEST_BEAT_S)
 
 
 class SilenceWatch:
-    """Who has been heard of when, and who is silent for too long; pure.
+    """Tracks each rank's last heartbeat, and which ranks are silent for too long; pure.
 
-    Time in which nobody listened, since rank 0 was stopped or busy, counts as one beat: what was
-    said meanwhile has yet to be read.
+    Time in which rank 0 was stopped or busy counts as one beat at most: heartbeats that were sent
+    meanwhile have yet to be read.
 
     Parameters
     ----------
     timeout_s : float
     every_s : float
-        How often ranks are heard of.
+        The interval of heartbeats.
     """
 
     def __init__(self, timeout_s: float, every_s: float) -> None:
@@ -64,18 +64,18 @@ class SilenceWatch:
         self._forgotten: set[int] = set()
 
     def note(self, ranks: Iterable[int], now_s: float) -> None:
-        """Record that ranks have been heard of; from the first time on they are watched."""
+        """Record heartbeats of ranks; a rank is watched from its first heartbeat on."""
         self._listen(now_s)
-        heard = set(ranks) - self._forgotten  # what has been said of these may come late
+        heard = set(ranks) - self._forgotten  # a late heartbeat must not start the watch again
         self._heard_s.update(dict.fromkeys(heard, self._listened_s))
 
     def forget(self, rank: int) -> bool:
-        """Watch a rank no longer: it leaves. Return whether it was watched."""
+        """Stop watching a rank, which leaves the run; return whether it was watched."""
         self._forgotten.add(rank)
         return self._heard_s.pop(rank, None) is not None
 
     def silent(self, now_s: float) -> dict[int, float]:
-        """Return the ranks that are lost, and for how many seconds each has been silent."""
+        """Return the ranks that are lost, with the seconds that each has been silent."""
         self._listen(now_s)
         since = {rank: self._listened_s - heard_s for rank, heard_s in self._heard_s.items()}
         return {rank: silent_s for rank, silent_s in since.items() if silent_s >= self._timeout_s}
@@ -87,20 +87,20 @@ class SilenceWatch:
 
 
 class HeartbeatAddress(NamedTuple):
-    """Where ranks are heard, and how often they are to say something.
+    """Rank 0's address for heartbeats, with their interval and timeout.
 
     Attributes
     ----------
     addresses : tuple of str
-        Names and numbers of rank 0's host; the first that answers is taken.
+        Host names and IP addresses of rank 0's host; the first that answers is used.
     port : int
     token : str
     every_s, timeout_s : float
     is_for_all : bool
-        Whether ranks of rank 0's own host are to be heard there too.
+        Whether rank 0's own host sends heartbeats to it too.
     leave_s : float
-        What ranks have to leave by themselves when rank 0 is gone: longer than it takes with MPI
-        that hangs in its end.
+        How long ranks may take to leave by themselves when rank 0 is gone: longer than it takes
+        where MPI hangs as it is finalized.
     """
 
     addresses: tuple[str, ...]
@@ -113,13 +113,13 @@ class HeartbeatAddress(NamedTuple):
 
 
 def start_heartbeat(address: HeartbeatAddress, pids: Mapping[int, int]) -> subprocess.Popen[bytes]:
-    """Start the process that tells which ranks of this host live.
+    """Start the process that reports to rank 0 which ranks of this host are alive.
 
     Parameters
     ----------
     address : HeartbeatAddress
     pids : mapping of int to int
-        The processes of this host's ranks.
+        The process id of each rank of this host.
 
     Returns
     -------
@@ -128,17 +128,17 @@ def start_heartbeat(address: HeartbeatAddress, pids: Mapping[int, int]) -> subpr
     Raises
     ------
     OSError
-        If it cannot be started, or does not reach rank 0.
+        If the process cannot be started, or does not reach rank 0.
     """
     settings = {**address._asdict(), "pids": pids}
-    ours, its = socket.socketpair()
-    with ours:
-        with its:
-            line = [sys.executable, "-I", "-S", heartbeat.__file__, str(its.fileno())]
-            helper = start_helper(line, its.fileno(), environment=os.environ)
-        ours.settimeout(_STARTING_S)
-        ours.sendall(json.dumps(settings).encode() + b"\n")
-        with ours.makefile("r") as answer:
+    own_socket, helper_socket = socket.socketpair()
+    with own_socket:
+        with helper_socket:
+            line = [sys.executable, "-I", "-S", heartbeat.__file__, str(helper_socket.fileno())]
+            helper = start_helper(line, helper_socket.fileno(), environment=os.environ)
+        own_socket.settimeout(_STARTING_S)
+        own_socket.sendall(json.dumps(settings).encode() + b"\n")
+        with own_socket.makefile("r") as answer:
             problem = answer.readline()
     if problem != "\n":
         helper.kill()
@@ -148,7 +148,7 @@ def start_heartbeat(address: HeartbeatAddress, pids: Mapping[int, int]) -> subpr
 
 
 class Heartbeats:
-    """Hears of the ranks of all hosts, as rank 0.
+    """Receives the heartbeats of all ranks, on rank 0.
 
     Parameters
     ----------
@@ -156,14 +156,14 @@ class Heartbeats:
     timeout_s : float
         How long a rank may be silent.
     warn : callable
-        Told why other hosts cannot be heard, if so.
+        Called with the reason if heartbeats cannot be received.
     is_for_all : bool, optional
-        Whether a process beside the ranks of this host, too, says which of them have ended.
+        Whether a process on this host, too, reports which of its ranks have ended.
 
     Attributes
     ----------
     address : HeartbeatAddress or None
-        For the other hosts, if there are some, or for all.
+        For the other hosts, or for all; None if no heartbeats are to be sent.
     ended : set of int
         Ranks whose processes are known to have ended.
     """
@@ -181,15 +181,15 @@ class Heartbeats:
         self._warn = warn
         self._every_s = beat_every_s(timeout_s)
         self._watch = SilenceWatch(timeout_s, self._every_s)
-        others = {rank: pid for rank, pid in parent.pids_here.items() if rank != parent.rank}
-        self._here = heartbeat.Processes(others)
+        other_pids = {rank: pid for rank, pid in parent.pids_here.items() if rank != parent.rank}
+        self._here = heartbeat.Processes(other_pids)
         self._next_look_s = 0.0
         self._listening: socket.socket | None = None
         self._selector = selectors.DefaultSelector()
         self.address: HeartbeatAddress | None = None
         self.ended: set[int] = set()
         is_alone = all(host == parent.host for host, _ in parent.hosts_and_gpus)
-        if not is_alone or (is_for_all and others):
+        if not is_alone or (is_for_all and other_pids):
             self.address = self._listen(is_alone=is_alone, is_for_all=is_for_all)
 
     def _listen(self, *, is_alone: bool, is_for_all: bool) -> HeartbeatAddress | None:
@@ -218,7 +218,7 @@ class Heartbeats:
         )
 
     def look(self, now_s: float) -> dict[int, float]:
-        """Take in what has been heard; return who is silent for too long, and how many seconds."""
+        """Read heartbeats; return the ranks that are silent for too long, with their seconds."""
         if self._listening is not None:
             self._read(now_s)
         if now_s < self._next_look_s:
@@ -229,16 +229,16 @@ class Heartbeats:
         return self._watch.silent(now_s)
 
     def forget(self, rank: int) -> None:
-        """Watch a rank no longer: it leaves."""
+        """Stop watching a rank, which leaves the run."""
         self._watch.forget(rank)
 
     def close(self, *, kills: bool) -> None:
-        """Hear no more; `kills` says that what is left on other hosts is killed there."""
+        """Close all connections; `kills` says whether hosts shall kill the ranks that are left."""
         for key in list(self._selector.get_map().values()):
             if key.fileobj is not self._listening:
                 with contextlib.suppress(OSError):
-                    last = heartbeat.LEAVE if kills else heartbeat.OVER
-                    key.fileobj.send(last)  # type: ignore[union-attr]
+                    message = heartbeat.LEAVE if kills else heartbeat.OVER
+                    key.fileobj.send(message)  # type: ignore[union-attr]
             key.fileobj.close()  # type: ignore[union-attr]
         self._selector.close()
         self._listening = None
@@ -253,26 +253,26 @@ class Heartbeats:
                 data: bytes | None = connection.recv(_READ_BYTES)
             except BlockingIOError:
                 continue
-            except OSError:  # its ranks fall silent with it
+            except OSError:  # the connection is lost, so the host's ranks will count as silent
                 data = None
             heard = host.take(data, self.address) if data else None
-            if heard is None:  # its ranks have left, or it is none of ours
+            if heard is None:  # its ranks have left, or the token is wrong
                 self._selector.unregister(connection)
                 connection.close()
                 if data == b"":
-                    self._watch_no_more(host)
+                    self._stop_watching(host)
                 continue
             living = {rank for rank in heard if rank > 0}
             host.ranks |= living
             self._watch.note(living, now_s)
             self.ended.update(-rank for rank in heard if rank < 0)
 
-    def _watch_no_more(self, host: _Host) -> None:
-        """Watch the ranks of a host no longer whose process that tells of them was killed."""
-        told = sorted((host.ranks - self.ended).difference(self._here.ranks))
-        left = [rank for rank in told if self._watch.forget(rank)]
-        if left:
-            name = self._parent.hosts_and_gpus[left[0]][0]
+    def _stop_watching(self, host: _Host) -> None:
+        """Stop watching the ranks of a host whose heartbeat process has ended before them."""
+        reported = sorted((host.ranks - self.ended).difference(self._here.ranks))
+        unwatched = [rank for rank in reported if self._watch.forget(rank)]
+        if unwatched:
+            name = self._parent.hosts_and_gpus[unwatched[0]][0]
             self._warn(
                 f"the process on {name} that tells which ranks live there has ended before them: "
                 f"that {name} falls silent will not be noticed"
@@ -281,14 +281,14 @@ class Heartbeats:
     def _accept(self) -> None:
         assert self._listening is not None
         with contextlib.suppress(OSError):
-            while True:  # until there are no more
+            while True:  # until no connection is pending
                 accepted, _ = self._listening.accept()
                 accepted.setblocking(False)
                 self._selector.register(accepted, selectors.EVENT_READ, _Host())
 
 
 class _Host:
-    """What one host has said, and of which ranks so far."""
+    """The connection of one host: the bytes of an incomplete line, and the ranks it reported."""
 
     def __init__(self) -> None:
         self.ranks: set[int] = set()
@@ -296,9 +296,9 @@ class _Host:
         self._is_known = False
 
     def take(self, data: bytes, address: HeartbeatAddress | None) -> set[int] | None:
-        """Return the ranks that have been heard of, below 0 those that have ended.
+        """Return the ranks with a heartbeat in received data; a negative rank has ended.
 
-        None if it is somebody else who speaks.
+        None if the sender does not have the token of the run.
         """
         *lines, self._received = (self._received + data).split(b"\n")
         if len(self._received) > _LONGEST_LINE_BYTES or address is None:

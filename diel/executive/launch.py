@@ -1,4 +1,4 @@
-"""Starting mpiexec, for ``diel run`` outside of MPI."""
+"""Starting mpiexec, srun or flux, and waiting for it, for ``diel run`` outside of MPI."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ _ROOT_VARIABLES: Final = (
     "PRTE_ALLOW_RUN_AS_ROOT",
     "PRTE_ALLOW_RUN_AS_ROOT_CONFIRM",
 )
-# Where one of these is set, mpiexec may start ranks on other machines too.
+# If any of these is set, mpiexec may start ranks on other machines too.
 _BATCH_VARIABLES: Final = (
     "SLURM_JOB_ID",
     "PBS_NODEFILE",
@@ -46,52 +46,53 @@ _BATCH_VARIABLES: Final = (
 _HOST_FILE: Final = ("HOSTFILE", "HOST_FILE", "hostfile")
 _VERSION_TIMEOUT_S: Final = 20.0
 _POLL_S: Final = 0.05
-# For mpiexec to end after the last record: ranks that finalize, or are aborted.
+# How long mpiexec may take to end after the run's last record: ranks finalize, or are aborted.
 _AFTER_SUCCESS_S: Final = 30.0
 _AFTER_FAILURE_S: Final = 3.0
 _POLITE_STOP_S: Final = 8.0
-# For mpiexec to end the other ranks itself when it has lost one.
+# How long mpiexec may take to end the other ranks itself when it has lost one.
 _AFTER_LOSS_S: Final = 2.0
 _TERMINATION_S: Final = 1.0
-# Collectives of these two components do not know of ranks that have died.
+# The collectives of these two components, han and cuda, do not notice ranks that have died.
 _SURVIVING: Final = ("--with-ft", "ulfm", "--mca", "coll", "^han,cuda")
 _READ_BYTES: Final = 64 * 1024
-# For a host to run a program, and once more: a launcher reaches others within a second or so, but
-# now and then hangs where the one before it has just lost a host.
+# How long a host may take to run a program, at the first and the second try: a launcher reaches
+# other hosts within about a second, but sometimes hangs when the previous launcher lost a host.
 _ANSWERS_S: Final = (3.0, 10.0)
 
 
 SLURM: Final = "Slurm"
+"""The name of ``srun`` where an MPI implementation is named: it takes the place of an mpiexec."""
 FLUX: Final = "Flux"
-"""The name of ``srun`` among the implementations of MPI that have an mpiexec."""
+"""The same for ``flux run``."""
 ATTEMPTS: Final = 3
-# Open MPI's launcher fails so once in hundreds of starts, when another job of the same user is just
-# removing the folder in which it keeps its sockets.
-_BAD_LUCK: Final = "PMIx server's listener thread failed to start"
-# What Open MPI says when a module has started MPI processes of its own, which share no memory
-# with it (MPI_Comm_spawn): the module would wait for them for ever.
+# Open MPI's launcher fails with this about once in hundreds of starts, if another job of the same
+# user is just removing the folder for its sockets.
+_LISTENER_FAILED: Final = "PMIx server's listener thread failed to start"
+# Open MPI's message when a module has started MPI processes of its own (MPI_Comm_spawn), which
+# share no memory with it: the module would wait for them for ever.
 _UNREACHABLE: Final = b"At least one pair of MPI processes are unable to reach each other"
-_SPAWNS: Final = (
+_SPAWN_ADVICE: Final = (
     "a module started MPI processes of its own, and on one machine ranks have shared memory alone: "
     "OMPI_MCA_btl=^ofi diel run ... lets them use TCP too"
 )
 
 
 def started_nothing(directory: RunDirectory) -> bool:
-    """Whether mpiexec ended by bad luck before it had started a rank, and may be tried again."""
-    if directory.stop_requested() or _BAD_LUCK not in directory.launcher_words():
+    """Whether mpiexec failed before it had started any rank, so that a retry is safe."""
+    if directory.stop_requested() or _LISTENER_FAILED not in directory.launcher_words():
         return False
     records = JournalReader(directory.journal).new_records()
     return not records or isinstance(records[-1], (RunCreated, RunResumed))
 
 
 def available_cores() -> int:
-    """Return the cores that this process may use."""
+    """Return the number of cores that this process may use."""
     return len(os.sched_getaffinity(0))
 
 
 def node_of_all(pool: Sequence[int], environment: Mapping[str, str]) -> Node:
-    """Return this machine as the node that all ranks of the pool will be on."""
+    """Return this machine as a `Node` that has all ranks of the pool."""
     return Node(platform.node() or "this machine", tuple(pool), visible_gpus(environment))
 
 
@@ -101,7 +102,7 @@ def is_one_machine(environment: Mapping[str, str]) -> bool:
 
 
 def own_mpiexec() -> str | None:
-    """Return the mpiexec of this Python environment, as MPI from PyPI has it; None without one."""
+    """Return the mpiexec in this Python environment, as MPI wheels install it; None without one."""
     own = Path(sys.executable).parent / "mpiexec"
     return str(own) if own.exists() else None
 
@@ -124,9 +125,9 @@ def find_mpiexec() -> Path:
 
 
 def mpi_implementation(mpiexec: Path) -> str:
-    """Return what `implementation_in` finds in what ``mpiexec --version`` prints.
+    """Return which MPI an mpiexec belongs to, by its ``--version``, as `implementation_in` does.
 
-    Of ``srun`` it is `SLURM`.
+    For ``srun`` it is `SLURM`.
     """
     if mpiexec.name == "srun":
         return SLURM
@@ -158,7 +159,7 @@ def mpiexec_line(
     environment: Mapping[str, str],
     hosts: Sequence[tuple[str, int]] = (),
 ) -> list[str]:
-    """Return the launcher's own part of the command line.
+    """Return the launcher's part of the command line: the launcher and its options.
 
     Parameters
     ----------
@@ -175,17 +176,17 @@ def mpiexec_line(
     environment : mapping
         Of this process.
     hosts : sequence of (str, int), optional
-        On which hosts, with how many ranks on each; by default where the launcher chooses.
+        The hosts, and how many ranks on each; by default the launcher chooses.
 
     Raises
     ------
     LaunchError
-        If Open MPI would refuse to run as root; says what it wants.
+        If Open MPI would refuse to run as root; the message says how to allow it.
     """
     line = [str(mpiexec), "-n", str(ranks)]
     placed = ",".join(f"{host}:{count}" for host, count in hosts)
     if implementation == SLURM:
-        # A step goes on without a task that was killed, unless it is told otherwise.
+        # By default a step of Slurm goes on when one of its tasks was killed.
         names = ",".join(host for host, _ in hosts)
         chosen = [f"--nodelist={names}", f"--nodes={len(hosts)}"] if hosts else []
         return [*line, "--kill-on-bad-exit=1", *chosen]
@@ -217,7 +218,7 @@ def mpiexec_line(
 
 
 class Mpiexec(Frozen):
-    """What starts ranks here: mpiexec, Slurm's srun, or flux.
+    """A launcher of ranks, with its options: mpiexec, Slurm's srun, or flux.
 
     Attributes
     ----------
@@ -227,7 +228,7 @@ class Mpiexec(Frozen):
     allow_run_as_root : bool
         Whether the user said that this is fine.
     options : tuple of str, optional
-        What else it is told, before the number of ranks.
+        Further options, before the number of ranks.
     """
 
     path: Path
@@ -242,7 +243,7 @@ class Mpiexec(Frozen):
     def line(
         self, ranks: int, hosts: Sequence[tuple[str, int]] = (), *, survives_loss: bool = False
     ) -> list[str]:
-        """Return its own part of a command line; see `mpiexec_line`."""
+        """Return the launcher's part of a command line; see `mpiexec_line`."""
         program, *rest = mpiexec_line(
             self.path,
             self.implementation,
@@ -257,7 +258,7 @@ class Mpiexec(Frozen):
         return [program, *self.options, *rest]
 
     def answering(self, hosts: Sequence[str]) -> dict[str, bool]:
-        """Say of each of these hosts whether a program can be started there now."""
+        """Return for each host whether a program can be started there now."""
         answering = {platform.node()}
         for timeout_s in _ANSWERS_S:
             processes = {
@@ -273,12 +274,12 @@ class Mpiexec(Frozen):
             }
             deadline_s = time.monotonic() + timeout_s
             for host, process in processes.items():
-                if _ends_well(process, deadline_s - time.monotonic()):
+                if _succeeds(process, deadline_s - time.monotonic()):
                     answering.add(host)
         return {host: host in answering for host in hosts}
 
 
-def _ends_well(process: subprocess.Popen[bytes], timeout_s: float) -> bool:
+def _succeeds(process: subprocess.Popen[bytes], timeout_s: float) -> bool:
     try:
         return process.wait(max(0.0, timeout_s)) == 0
     except subprocess.TimeoutExpired:
@@ -289,14 +290,14 @@ def _ends_well(process: subprocess.Popen[bytes], timeout_s: float) -> bool:
 
 
 class LauncherSignals:
-    """Ctrl-C, SIGHUP, SIGTERM and SIGUSR1, where they are not ignored, ask the run to stop.
+    """A context in which Ctrl-C, SIGHUP, SIGTERM and SIGUSR1, unless ignored, ask a run to stop.
 
-    Whoever ignores one wants us to: nohup SIGHUP, a shell SIGINT for what it starts with "&".
+    Signals that are ignored at the start stay so: nohup ignores SIGHUP, a shell SIGINT for "&".
 
     Attributes
     ----------
     number : int
-        Of the first that has come in this block; 0 if none has.
+        The first signal that has come in this block; 0 if none has.
     """
 
     def __init__(self) -> None:
@@ -311,7 +312,7 @@ class LauncherSignals:
 
     @property
     def is_asked(self) -> bool:
-        """Whether one has come in this block."""
+        """Whether a signal has come in this block."""
         return bool(self.number)
 
     def request_stop(self, directory: RunDirectory) -> None:
@@ -337,9 +338,9 @@ class LauncherSignals:
 
 
 class Launched:
-    """An mpiexec under a supervisor, in a session of its own: Ctrl-C here does not reach it.
+    """A running mpiexec under a supervisor, in its own session, which Ctrl-C does not reach.
 
-    When this process is killed the supervisor ends mpiexec, the ranks and all that these started.
+    When this process is killed, the supervisor ends mpiexec, the ranks and all their processes.
 
     Parameters
     ----------
@@ -349,7 +350,7 @@ class Launched:
     threads : int
         BLAS/OpenMP threads, set in the environment before NumPy is imported.
     log_size_bytes : int
-        What ``logs/launcher.log`` may grow to.
+        The limit on the size of ``logs/launcher.log``.
     """
 
     def __init__(
@@ -373,18 +374,18 @@ class Launched:
     def wait(
         self, refresh: Callable[[], int | None], signals: LauncherSignals | None = None
     ) -> int:
-        """Wait for mpiexec to end, whatever it takes.
+        """Wait for mpiexec to end; after a stop or a loss, end it if it does not end by itself.
 
-        Signals ask the run to stop through its directory; 8 s after whoever has asked come signals
-        to mpiexec, or 2 s after a rank has: when one has been killed, mpiexec asks the others to
-        end, and now and then never ends itself.
+        Signals ask the run to stop through its directory. mpiexec is ended 8 s after such a
+        request, or 2 s after a rank has asked since a rank was killed: mpiexec then asks the
+        others to end, and sometimes never ends itself.
 
         Parameters
         ----------
         refresh : callable
-            Shows what is new; returns the run's exit code once it has written its last record.
+            Shows new events; returns the run's exit code once it has written its last record.
         signals : LauncherSignals, optional
-            By default those that come meanwhile.
+            By default signals are handled while this waits.
 
         Returns
         -------
@@ -408,15 +409,15 @@ class Launched:
                 now_s = time.monotonic()
                 if signals.is_asked and not has_asked:
                     has_asked = True
-                    end_at_s = end_at_s if after_end else None  # a rank may have been asked before
+                    end_at_s = end_at_s if after_end else None  # a rank may have asked before
                     try:
                         signals.request_stop(self._directory)
-                    except OSError:  # somebody has removed the folder: nobody can be asked
+                    except OSError:  # the run directory was removed: no request can be made
                         end_at_s = now_s
                 if shorten(self._directory.launcher_log, self._log_size_bytes):
                     self._log_read_bytes = 0
                 if self._cannot_reach_spawned():
-                    self._directory.request_stop(_SPAWNS)
+                    self._directory.request_stop(_SPAWN_ADVICE)
                 if end_at_s is None and self._directory.stop_requested():
                     is_loss = not has_asked and self._directory.is_lost_or_ended()
                     end_at_s = now_s + (_AFTER_LOSS_S if is_loss else _POLITE_STOP_S)
@@ -429,7 +430,7 @@ class Launched:
                 else:
                     select.select([self._program], [], [], _POLL_S)
             refresh()
-        except BaseException:  # nobody would watch it any more
+        except BaseException:  # mpiexec must not go on unwatched
             self._program.end()
             raise
         finally:
@@ -446,6 +447,7 @@ class Launched:
         with contextlib.suppress(OSError), self._directory.launcher_log.open("rb") as log:
             log.seek(self._log_read_bytes)
             new = log.read(_READ_BYTES)
-            self._log_read_bytes += max(0, len(new) - len(_UNREACHABLE))  # it may be cut in two
+            # The end is read again, since it may hold a part of the message.
+            self._log_read_bytes += max(0, len(new) - len(_UNREACHABLE))
             return _UNREACHABLE in new
-        return False  # somebody has removed the folder
+        return False  # the run directory was removed

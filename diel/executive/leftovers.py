@@ -1,16 +1,16 @@
-"""What runs leave in shared memory and among temporary files when all their processes are killed.
+"""Removal of the shared memory and temporary files of runs whose processes were all killed.
 
 ::
 
     /dev/shm/sm_segment.<host>.<uid>.*      Open MPI's shared memory (vader_segment: version 4)
-    /dev/shm/mpich_shm_*                    MPICH's
-    /dev/shm/diel-<uid>-*/                  where ranks wake each other
-    /tmp/ompi.<pid>/                        Open MPI's launcher
+    /dev/shm/mpich_shm_*                    MPICH's shared memory
+    /dev/shm/diel-<uid>-*/                  sockets by which ranks wake each other
+    /tmp/ompi.<pid>/                        the folder of Open MPI's launcher
     /tmp/diel-*/tuples                      the socket of ``diel tuple``
 
-The kernel removes none of it, and 16 MiB a rank add up. So the next run does, if a thing is this
-user's, is some time old, and belongs to nobody who lives: no process has mapped it, nobody listens
-at a socket in it, and the process in its name is gone.
+The kernel removes none of it, and 16 MiB a rank add up. So the next run removes such a file or
+folder if it is this user's, is a minute old, and is not in use: no process has mapped it, none
+listens at a socket in it, and the process in its name has ended.
 """
 
 from __future__ import annotations
@@ -28,23 +28,23 @@ from pathlib import Path
 from typing import Final
 
 _SHARED_MEMORY: Final = Path("/dev/shm")
-# Between making a thing and using it a process may be slow.
+# Younger files are kept: a process may have created one and not mapped it yet.
 _YOUNG_S: Final = 60.0
 _CONNECTION_S: Final = 0.5
 
 
 def remove_leftovers(places: Sequence[Path] | None = None) -> list[Path]:
-    """Remove what dead runs of this user have left on this machine.
+    """Remove the files of dead runs of this user on this machine.
 
     Parameters
     ----------
     places : sequence of Path, optional
-        Where to look. Default: shared memory and the folders for temporary files.
+        The folders to search. Default: shared memory and the folders for temporary files.
 
     Returns
     -------
     list of Path
-        What was removed.
+        The removed files and folders.
     """
     if places is None:
         places = (_SHARED_MEMORY, Path(tempfile.gettempdir()), Path("/tmp"))
@@ -57,7 +57,7 @@ def remove_leftovers(places: Sequence[Path] | None = None) -> list[Path]:
         if not _is_used(path, mapped):
             try:
                 shutil.rmtree(path) if path.is_dir() else path.unlink()
-            except OSError:  # somebody else was faster
+            except OSError:  # another process has removed it
                 continue
             removed.append(path)
     return removed
@@ -86,7 +86,7 @@ def _candidates(place: Path) -> Iterator[Path]:
 
 
 def _is_used(path: Path, mapped: set[str]) -> bool:
-    """Whether somebody may still need a thing; what is not surely ours counts as used."""
+    """Whether a process may still use a file or folder; one of unknown origin counts as used."""
     inside = f"{path}{os.sep}"
     if any(name == str(path) or name.startswith(inside) for name in mapped):
         return True
@@ -95,7 +95,8 @@ def _is_used(path: Path, mapped: set[str]) -> bool:
     try:
         names = set(os.listdir(path))
         if path.name.startswith("ompi."):
-            # Of this host: where containers share a folder, the others' processes are unseen.
+            # Only this host's: if containers share the folder, this one does not see the
+            # processes of the others.
             host = platform.node().split(".")[0]
             is_ours = any(name.startswith(f"pmix.{host}.") for name in names)
             return not is_ours or Path("/proc", path.suffix[1:]).exists()
@@ -107,7 +108,7 @@ def _is_used(path: Path, mapped: set[str]) -> bool:
 
 
 def _listens(path: Path) -> bool:
-    """Whether a process, in whatever container, receives at a socket."""
+    """Whether a process, also one in another container, receives at a socket."""
     if not stat.S_ISSOCK(path.lstat().st_mode):
         return False
     for kind in (socket.SOCK_STREAM, socket.SOCK_DGRAM):
@@ -117,20 +118,20 @@ def _listens(path: Path) -> bool:
                 connection.connect(str(path))
             except ConnectionRefusedError:
                 return False
-            except OSError:  # of the other kind, or busy
+            except OSError:  # a socket of the other kind, or a busy one
                 continue
             return True
     return True
 
 
 def _mapped() -> set[str]:
-    """Return the files that processes of this user have mapped into their memory."""
+    """Return the paths that processes of this user have mapped into their memory."""
     files: set[str] = set()
     for name in os.listdir("/proc"):
         if name.isdigit():
             try:
                 lines = Path("/proc", name, "maps").read_bytes().splitlines()
-            except OSError:  # it has just ended, or is another user's
+            except OSError:  # the process has just ended, or is another user's
                 continue
             fields = (line.split(None, 5) for line in lines)
             files.update(field[5].decode(errors="replace") for field in fields if len(field) > 5)

@@ -1,8 +1,8 @@
-"""What rank 0 makes of the reports of other ranks.
+"""How rank 0 processes the reports of other ranks.
 
-A `Listener` receives them: some are events of the scheduler, others go to the journal, to the
-`TimeTable`, which adds up what ranks spend their time on, and to the `StatusWriter`, for whoever
-watches the run.
+A `Listener` passes them on: some are events of the scheduler, others go to the journal, to the
+`TimeTable`, which adds up what ranks spend their time on, and to the `StatusWriter`, whose file
+shows the state of the run.
 """
 
 from __future__ import annotations
@@ -35,13 +35,13 @@ _STATUS_EVERY_S: Final = 0.4
 
 
 class Listener:
-    """Takes in the reports of all other ranks.
+    """Processes the reports of all other ranks on rank 0.
 
     Parameters
     ----------
     recorder : Recorder
     ranks : iterable of int
-        All that are there.
+        The tuple servers and the pool.
     plan_of : callable
         From the serial of a copy to its plan.
     modules : mapping of (str, str) to ModulePlan
@@ -50,14 +50,14 @@ class Listener:
     status : StatusWriter
     time_table : TimeTable
     state_saved : callable
-        Told of each state that a module has saved.
+        Called for each state that a module has saved.
 
     Attributes
     ----------
     present : set of int
         Ranks that have not said goodbye.
     tuples_left : int
-        What servers held when they did.
+        How many tuples servers held at their goodbyes.
     """
 
     def __init__(
@@ -85,7 +85,7 @@ class Listener:
         self.tuples_left = 0
 
     def hear(self, rank: int, report: Report) -> Event | None:
-        """Note a report where it belongs; return what the scheduler has to be told, if anything."""
+        """Process a report; return the event for the scheduler, if it is one."""
         self._note_times(rank, report)
         if isinstance(report, messages.Recorded):
             record = report.record
@@ -117,7 +117,7 @@ class Listener:
         return None
 
     def hear_late(self, rank: int, report: Report) -> None:
-        """Note a report after the last decision: what happens to copies counts no more."""
+        """Process a report after the run's end was decided: only records and times still count."""
         if isinstance(report, (messages.Recorded, messages.Goodbye)):
             self.hear(rank, report)
         else:
@@ -130,10 +130,11 @@ class Listener:
             self._time_table.note_copy(rank, report.serial, report.times)
 
     def _is_due(self, progress: ProgressMade) -> bool:
-        """Note how far a copy is; whether the journal is to have it as well.
+        """Note a copy's progress for the status file; return whether the journal records it too.
 
-        The status file has the last word of each copy. The journal, which only grows, has the end
-        and what comes at times ever further apart: a hundred records in which the run grows e-fold.
+        The status file has the latest progress of each copy. The journal, which only grows, has the
+        last step, and before it records at growing intervals: at least a second and 1 % of the time
+        that the run has taken, about a hundred records while that time grows e-fold.
         """
         copy = progress.name
         self._status.note_progress(progress)
@@ -148,7 +149,7 @@ class Listener:
         plan = self._plan_of(report.serial)
         module = self._modules[plan.group, plan.module]
         if module.time_limit_s is not None and policy_for(module, plan.attempt) != "stop":
-            report = report.replace(has_timeout=True)  # its end is no end of the run
+            report = report.replace(has_timeout=True)  # the copy's time limit ends the wait
         self._waits.note(rank, plan, report, time.monotonic())
         if report.what.startswith("tput"):
             self._warn(plan, f"{report.what} waits: the tuple server is full, or slow to answer")
@@ -160,7 +161,7 @@ class Listener:
 
 
 class TimeTable:
-    """Adds up what ranks report of their time, by rank and by module.
+    """Adds up the times that ranks report, by rank and by module.
 
     Parameters
     ----------
@@ -184,12 +185,12 @@ class TimeTable:
         self._ranks_of: dict[str, set[int]] = {}
 
     def note_order(self, plan: CopyPlan) -> None:
-        """Record that the ranks of a copy are told to run it."""
+        """Record that the ranks of a copy have been ordered to run it."""
         for rank in plan.ranks:
             self._current[rank] = plan
 
     def note_copy(self, rank: int, serial: int, times: Times) -> None:
-        """Record what a rank has spent on the copy that it was told to run."""
+        """Record how a rank spent its time on its current copy; an earlier copy is ignored."""
         plan = self._current[rank]
         if plan.serial != serial:
             return
@@ -199,13 +200,13 @@ class TimeTable:
         self._ranks_of.setdefault(plan.module, set()).add(rank)
 
     def note_total(self, rank: int, times: Times) -> None:
-        """Record the times of a whole rank, which it reports when it leaves."""
+        """Record how a rank spent its whole time, as it reports in its goodbye."""
         self._total[rank] = times
 
     def record(self) -> TimeAccounted:
-        """Return the times as the journal has them.
+        """Return all times as a record for the journal.
 
-        Of a rank that never said goodbye only the copies that it ended are known.
+        For a rank without a goodbye, only the times of copies that it ended are known.
         """
         return TimeAccounted(
             ranks=[
@@ -229,7 +230,7 @@ def _rounded(times: Times) -> list[float]:
 
 
 class StatusWriter:
-    """Writes who waits, what the servers hold and how far copies are, where that has changed."""
+    """Writes the status file: ranks that wait, what the servers hold, how far copies are."""
 
     def __init__(self, directory: RunDirectory, waits: WaitWatch) -> None:
         self._directory = directory
@@ -245,20 +246,20 @@ class StatusWriter:
 
     def note_progress(self, progress: ProgressMade) -> None:
         """Record how far a copy is."""
-        far = {"done": progress.done, "total": progress.total, "text": progress.text}
-        self._progress[progress.name] = {"copy": progress.name, **plain(far)}
+        fields = {"done": progress.done, "total": progress.total, "text": progress.text}
+        self._progress[progress.name] = {"copy": progress.name, **plain(fields)}
 
     def forget_progress(self, copy: str) -> None:
-        """Record that a copy has ended."""
+        """Remove the progress of a copy, which has ended."""
         self._progress.pop(copy, None)
 
     def write_if_due(self, now_s: float, unix_time: Callable[[], float] = time.time) -> None:
-        """Write, if something has changed and the last time is a while ago.
+        """Write the file if anything has changed, at most every 0.4 s.
 
         Parameters
         ----------
         now_s : float
-            On the clock of the waits.
+            On the clock of the reported waits.
         unix_time : callable, optional
             Returns seconds since 1970.
         """

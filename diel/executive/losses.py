@@ -1,12 +1,12 @@
-"""What ended a run that could not say it itself: ranks, a host or mpiexec that died.
+"""The cause of a run's end where ranks, a host or mpiexec died before the journal could name it.
 
 ::
 
-    logs/rank-<rank>.crash    what a rank could say of its own crash
-    logs/launcher.log         what mpiexec, srun or the supervisor of either says of ranks and hosts
+    logs/rank-<rank>.crash    the Python stack of a rank that crashed
+    logs/launcher.log         messages of mpiexec, srun or the supervisor about ranks and hosts
 
-Each launcher has words of its own, and a rank that was killed has none: so what is found out is in
-this order a full disk, a crash, a host, a rank, and the launcher itself.
+Each launcher has messages of its own, and a rank that was killed writes none. So these causes are
+tried in order: a full disk, a crash, a host, a rank, and the launcher itself.
 """
 
 from __future__ import annotations
@@ -33,25 +33,25 @@ _FRAMES_SHOWN: Final = 10
 _DIEL: Final = str(Path(diel.__file__).parent)
 _PYTHON_FRAME: Final = r'^  File "(?P<file>.*)", line (?P<line>\d+) in (?P<name>.*)$'
 _OF_LIBRARIES: Final = r".*/(lib/python3|site-packages/|dist-packages/)|<frozen "
-# What Open MPI prints of a rank that crashes: a person looks for the line of Python.
+# What Open MPI prints of a rank that crashes; left out, since the Python line is what matters.
 _C_FRAMES: Final = r"\[\S+:\d+\] (\*\*\*|\[ ?\d+\]|Signal|Failing at)"
 _RULE: Final = r"[-=]{20,}$"
 
-# Open MPI, after a signal and after an exit; Slurm.
+# Messages of Open MPI, after a signal and after an exit, and of Slurm.
 _RANK_LOST: Final = (
     r"process rank (?P<rank>\d+)(?: with PID \d+ on\s+node (?P<host>\S+) exited\s+on\s+signal"
     r"\s+(?P<signal>\d+))?"
     r"|Process name: \[.*,(?P<named>\d+)\]"
     r"|srun: error: (?P<node>\S+): tasks? (?P<task>\d+): (?P<word>\w+)"
 )
-# MPICH's names a process, but any of those that it has then ended itself.
+# MPICH's mpiexec names a process, but maybe one that it has ended itself.
 _PROCESS_LOST: Final = r"PID \d+ RUNNING AT (?P<host>\S+)\n=\s+EXIT CODE: (?P<status>\d+)"
-# Open MPI, while a run goes on and while it starts; Slurm.
+# Messages of Open MPI, during a run and at its start, and of Slurm.
 _HOST_LOST: Final = (
     r"Remote daemon:\s+\[[^]]*\] on node (\S+)"
     r"|Remote host:\s+(\S+)\s+Daemon exit status|Node failure on (\S+)"
 )
-# Open MPI and MPICH, of a rank that the launcher has started and that does not find the others.
+# Messages of Open MPI and MPICH if ranks have been started but cannot find each other.
 _NO_START: Final = r"An error occurred in MPI_Init|Fatal error in internal_Init"
 _OWN_WORDS: Final = r"^diel: (.*)$"
 _NO_ROOM: Final = tuple(os.strerror(number) for number in (errno.ENOSPC, errno.EDQUOT))
@@ -59,7 +59,7 @@ _SIGNALS_OF_SLURM: Final = {"Killed": "SIGKILL", "Terminated": "SIGTERM", "Abort
 
 
 class Crash(Frozen):
-    """What a rank could say of its crash: why, and where; the innermost frame first."""
+    """A rank's crash: why, and the frames of its Python stack, the innermost first."""
 
     rank: int
     why: str
@@ -67,26 +67,26 @@ class Crash(Frozen):
 
     @property
     def where(self) -> str:
-        """The innermost frame that is no library's; empty without one."""
+        """The text " at " and the innermost frame outside of libraries; empty if unknown."""
         own = [frame for frame in self.frames if not re.match(_OF_LIBRARIES, frame)]
         return f" at {[*own, *self.frames][0]}" if self.frames else ""
 
 
 class Loss(Frozen):
-    """What is known of the end of a run whose ranks have died.
+    """The cause and further details, as far as known, of the end of a run whose ranks died.
 
     Attributes
     ----------
     explanation : str
         The cause, in one line.
     lines : sequence of str
-        What else is known.
+        Further details.
     ranks : sequence of int
-        Those that died first, as far as that is known.
+        The ranks that died first, as far as known.
     hosts : sequence of str
-        Those that were lost, as far as the launcher says so.
+        The hosts that were lost, as far as the launcher says so.
     is_final : bool
-        Whether another start would end in the same way.
+        Whether a restart would end in the same way.
     """
 
     explanation: str
@@ -97,21 +97,21 @@ class Loss(Frozen):
 
 
 def find_loss(view: RunView, directory: RunDirectory, launcher_status: int) -> Loss:
-    """Return what is known of a run that ended without a word of its own.
+    """Find out why a run ended, if its journal does not say so.
 
     Parameters
     ----------
     view : RunView
-        As its journal has it.
+        The state of the run by its journal.
     directory : RunDirectory
     launcher_status : int
-        The exit status of what has started the ranks.
+        The exit status of the launcher of the ranks.
     """
-    log = directory.launcher_words().replace("\0", "")  # which Open MPI ends its messages with
-    own = re.findall(_OWN_WORDS, log, re.MULTILINE)
-    without_room = [words for words in own if words.startswith(_NO_ROOM)]
+    log = directory.launcher_words().replace("\0", "")  # Open MPI ends its messages with "\0"
+    own_lines = re.findall(_OWN_WORDS, log, re.MULTILINE)
+    without_room = [words for words in own_lines if words.startswith(_NO_ROOM)]
     crashes = find_crashes(directory)
-    lost, told = _lost_ranks(log, view)
+    lost, first_loss = _lost_ranks(log, view)
     ranks = tuple(dict.fromkeys([*(crash.rank for crash in crashes), *lost]))
     hosts = tuple(
         dict.fromkeys(name for found in re.findall(_HOST_LOST, log) for name in found if name)
@@ -130,7 +130,7 @@ def find_loss(view: RunView, directory: RunDirectory, launcher_status: int) -> L
     if is_full(directory):
         explanation = f"the disk is full, so the run has ended: {directory.path}"
         return Loss(explanation, lines, ranks, hosts, is_final=True)
-    if without_room:  # of a quota, say: the disk itself may have some
+    if without_room:  # such as a quota: the disk itself may have room
         explanation = f"the run has ended for want of room: {without_room[0]}"
         return Loss(explanation, lines, ranks, hosts, is_final=True)
     if crashes:
@@ -146,10 +146,10 @@ def find_loss(view: RunView, directory: RunDirectory, launcher_status: int) -> L
     elif hosts:
         named = ", ".join(hosts)
         explanation = f"host{'s' if len(hosts) > 1 else ''} {named} can no longer be reached"
-    elif told:
-        explanation = told
-    elif own:
-        explanation = own[-1]
+    elif first_loss:
+        explanation = first_loss
+    elif own_lines:
+        explanation = own_lines[-1]
     elif directory.stop_requested():
         explanation = (
             f"the ranks were ended before the run could stop in order: {directory.why_stop()}"
@@ -163,13 +163,13 @@ def find_loss(view: RunView, directory: RunDirectory, launcher_status: int) -> L
 
 
 def _lost_ranks(log: str, view: RunView) -> tuple[list[int], str]:
-    """Return the ranks that a launcher says it has lost, and how the first one was, in a line."""
+    """Return the ranks that a launcher reports as lost, and a line on how the first was lost."""
     ranks: dict[int, None] = {}
-    told = ""
+    first_loss = ""
     for found in re.finditer(_RANK_LOST, log):
         rank = int(found["rank"] or found["named"] or found["task"])
         ranks[rank] = None
-        if told:
+        if first_loss:
             continue
         name, host = "", found["host"] or found["node"]
         if found["signal"]:
@@ -177,26 +177,28 @@ def _lost_ranks(log: str, view: RunView) -> tuple[list[int], str]:
         elif found["word"]:
             name = _SIGNALS_OF_SLURM.get(found["word"], "")
         if name:
-            told = f"{view.who_is_on(rank)} (rank {rank}, host {host}) was killed by {name}"
+            first_loss = f"{view.who_is_on(rank)} (rank {rank}, host {host}) was killed by {name}"
     process = re.search(_PROCESS_LOST, log)
-    if not told and process is not None:
+    if not first_loss and process is not None:
         status = int(process["status"])
-        how = f"was killed by {signal_name(status)}" if status in set(signal.Signals) else ""
-        how = how or f"ended by itself with status {status}"
-        told = f"a rank on host {process['host']} {how}; MPICH's mpiexec does not say which"
-    return list(ranks), told
+        ending = f"was killed by {signal_name(status)}" if status in set(signal.Signals) else ""
+        ending = ending or f"ended by itself with status {status}"
+        first_loss = (
+            f"a rank on host {process['host']} {ending}; MPICH's mpiexec does not say which"
+        )
+    return list(ranks), first_loss
 
 
 def is_full(directory: RunDirectory) -> bool:
-    """Whether the disk of a run has no room left."""
+    """Whether the disk of the run directory has less than 64 KiB left."""
     try:
         return shutil.disk_usage(directory.path).free < _FULL_BYTES
-    except OSError:  # somebody has removed the folder
+    except OSError:  # the run directory was removed
         return False
 
 
 def find_crashes(directory: RunDirectory) -> list[Crash]:
-    """Return which ranks have crashed, and what they could say of it."""
+    """Return the crashes of ranks, from the files that they have left in the run directory."""
     found = []
     for rank, text in directory.crashes():
         why, *lines = text.splitlines()

@@ -1,7 +1,7 @@
-"""Which ranks are lost to rank 0: dead, as MPI says, or silent for too long.
+"""Detection of lost ranks on rank 0: ranks that MPI reports as dead, or that are silent too long.
 
-A rank is lost once. The scheduler is told of it by an event; where rank 0 itself waits for the
-answer of a tuple server that will not come, `ServerLost` ends the wait and brings the event.
+Each loss is one event for the scheduler. Where rank 0 itself waits for the answer of a tuple server
+that is lost, `ServerLost` ends the wait and carries the event.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
 
 class ServerLost(Exception):
-    """Ranks are lost, perhaps the tuple server that was asked: no answer is waited for."""
+    """Ranks were lost while rank 0 waited for a tuple server's answer, which may never come."""
 
     def __init__(self, event: RanksSilent | RanksDied) -> None:
         super().__init__(event)
@@ -27,23 +27,23 @@ class ServerLost(Exception):
 
 
 class LostRanks:
-    """Finds out which ranks are lost.
+    """Detects which ranks have died or fallen silent, and returns events for the scheduler.
 
     Parameters
     ----------
     parent : Parent
     heartbeats : Heartbeats
     lone_servers : sequence of int
-        Tuple servers without a twin; of one that has a twin the client itself asks that.
+        Tuple servers without a twin; where there is a twin, the client turns to it by itself.
     forget : callable
-        Told of ranks that have died, before the event.
+        Called with ranks that have died, before the event is returned.
     survives_loss : bool
         Whether the run may go on without ranks that have died.
 
     Attributes
     ----------
     dead, silent : set of int
-        Those of which there has been an event.
+        Ranks for which there has been an event.
     """
 
     def __init__(
@@ -68,7 +68,7 @@ class LostRanks:
         return self._parent.dead_ranks.ranks != self.dead
 
     def look_for_deaths(self) -> RanksDied | None:
-        """Say so if ranks have died that were not known to be dead."""
+        """Return an event if ranks have died since the last call."""
         dead = self._parent.dead_ranks.ranks - self.dead
         if not dead:
             return None
@@ -79,7 +79,7 @@ class LostRanks:
         return RanksDied({rank: self._parent.hosts_and_gpus[rank][0] for rank in dead})
 
     def look_for_silence(self, now_s: float) -> RanksSilent | None:
-        """Say so if ranks have not been heard of for too long."""
+        """Return an event if ranks have sent no heartbeat for too long."""
         silent = self._heartbeats.look(now_s)
         if self._survives_loss:
             self._parent.dead_ranks.add(self._heartbeats.ended)
@@ -92,7 +92,7 @@ class LostRanks:
         return RanksSilent(hosts, silent_s, since)
 
     def raise_if_server_is_lost(self) -> None:
-        """Raise `ServerLost` if a tuple server that nobody stands in for has died, or silence."""
+        """Raise `ServerLost` if a tuple server without a twin has died, or any rank is silent."""
         silence = self.look_for_silence(time.monotonic())
         if silence is not None:
             raise ServerLost(silence)
@@ -102,10 +102,10 @@ class LostRanks:
                 raise ServerLost(died)
 
     def loss_behind(self, error: ServerLost | TupleError) -> Event:
-        """Return the loss of ranks that has ended a request to a server; raise what was none."""
+        """Return the event of the loss behind a failed request to a server; else raise `error`."""
         if isinstance(error, ServerLost):
             return error.event
-        died = self.look_for_deaths()  # in the middle of a payload
+        died = self.look_for_deaths()  # a server that dies during a payload causes a TupleError
         if died is None:
             raise error
         return died

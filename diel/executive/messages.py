@@ -1,4 +1,4 @@
-"""What rank 0 and the other ranks say to each other: orders one way, reports the other."""
+"""The messages between rank 0 and the other ranks: orders from rank 0, reports to it."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
 
 class Welcome(Frozen):
-    """The workflow is fine: what every rank has to know before it imports NumPy.
+    """The first order of a run: all settings that a rank needs before it imports NumPy.
 
     Attributes
     ----------
@@ -30,40 +30,40 @@ class Welcome(Frozen):
     max_threads : int
         The largest number of BLAS/OpenMP threads that any module asks for.
     server_ranks : tuple of int
-        Who serves tuples; all others but rank 0 form the pool.
+        Ranks that serve tuples; all other ranks but rank 0 form the pool.
     tail_ranks : tuple of int
-        For each of these its twin; empty if there are none.
+        The twin of each server, in the same order; empty without twins.
     server_memory_bytes : int
-        What the tuples of each of them may take.
+        How much memory the tuples of one server may take.
     refuse_when_full : bool
-        Whether a put then raises, rather than waits.
+        Whether a put to a full server raises, rather than waits.
     spill : bool
-        Whether large payloads go to files before that.
+        Whether large payloads go to files before a server counts as full.
     specs : dict of str to ModuleSpec
         Of all modules, by name.
     groups : tuple of GroupPlan
-        All of them; orders name them by their places here.
+        All groups; orders refer to a group by its index here.
     gpus : tuple of str, or None
-        What the receiver may use for as long as it lives, as ``CUDA_VISIBLE_DEVICES`` names it;
-        None if that is to be left as it is.
+        The receiver's GPUs for the whole run, as in ``CUDA_VISIBLE_DEVICES``; None if that
+        variable stays as it is.
     boundaries : tuple of Boundary
-        All that the file declares.
+        All boundaries that the workflow file declares.
     traces_all : bool
         Whether every single call of the tuple space is to be kept for the trace.
     session : str
-        Different each time that a run is begun or resumed.
+        An id that differs each time that a run is begun or resumed.
     log_size_bytes : int
-        What a log file may grow to.
+        The limit on the size of a log file.
     returned_size_bytes : int
-        What a returned value may take in the journal.
+        The limit on the size of a returned value in the journal.
     returned_total_bytes : int
-        What the files of all larger ones may take.
+        The limit on the size of all files of larger returned values together.
     states : sequence of str
-        The files with the states from which modules go on, where the run is resumed.
+        The files with the states from which modules go on in a resumed run.
     survives_loss : bool
-        Whether the run goes on where a copy is lost that its group can do without.
+        Whether the run goes on when a copy is lost that its group does not need.
     heartbeat : HeartbeatAddress or None
-        Where ranks of other hosts than rank 0's are to be heard.
+        Where the heartbeats of other hosts than rank 0's go.
     """
 
     run_dir: str
@@ -89,21 +89,22 @@ class Welcome(Frozen):
 
 
 class RunGroup(NamedTuple):
-    """Do your part of an iteration of a group; which one it is follows from the group's plan.
+    """Order to run a rank's copy in an iteration of a group.
 
-    The same for all ranks of the group, so it is made once.
+    The same for all ranks of the group, so that it is serialized once: each rank finds its own
+    copy by `place_modules`.
 
     Attributes
     ----------
     group : int
-        Its place in the welcome's `groups`.
+        The index of the group in `Welcome.groups`.
     iteration : tuple of int
     ranks : tuple of int
-        Of all its copies, in order.
+        The ranks of all its copies, in order.
     first_serial : int
         As in `place_modules`.
     gpus : tuple, or None
-        For each copy what `RunCopy` has; None if no module asks for GPUs.
+        For each copy `RunCopy.gpus`; None if no module asks for GPUs.
     """
 
     group: int
@@ -114,18 +115,18 @@ class RunGroup(NamedTuple):
 
 
 class RunCopy(Frozen):
-    """Do your part of one copy of a module, which is started again.
+    """Order to run a rank's part of one copy of a module that is started again.
 
     Attributes
     ----------
     plan : CopyPlan
     copies_of : dict
-        Copies of each module in the group.
+        The number of copies of each module in the group.
     peers : Peers
-        The ranks that it can send to.
+        The ranks that the copy can send messages to.
     gpus : tuple of str, or None
-        What the copy's program may see if the module is an executable; None if that is to be left
-        as it is.
+        The GPUs that the copy's program may see if the module is an executable; None if
+        ``CUDA_VISIBLE_DEVICES`` stays as it is.
     """
 
     plan: CopyPlan
@@ -135,13 +136,13 @@ class RunCopy(Frozen):
 
 
 class MakeModuleComm(Frozen):
-    """All ranks of your module want its communicator: make it, together."""
+    """Order to all ranks of a module to make its communicator; all of them have asked for it."""
 
     serial: int
 
 
 class Leave(Frozen):
-    """There is no more work, and this is the run's exit code; finalize MPI and exit.
+    """Order to finalize MPI and exit with the run's exit code: there is no more work.
 
     Attributes
     ----------
@@ -155,9 +156,9 @@ class Leave(Frozen):
 
 
 class ForgetRanks(Frozen):
-    """These ranks have died; to tuple servers, whose MPI may not say so.
+    """Notice that ranks have died, to tuple servers, where MPI may not report it.
 
-    To all ranks, with the tag of `LeaveCopy`, where servers have died that have twins.
+    It goes to the pool too, with the tag of `LeaveCopy`, if servers with twins have died.
     """
 
     ranks: tuple[int, ...]
@@ -167,25 +168,25 @@ Order: TypeAlias = "Welcome | RunGroup | RunCopy | MakeModuleComm | ForgetRanks 
 
 
 class Stop(Frozen):
-    """The run is stopping, with this exit code; sent once to every rank, on a tag of its own."""
+    """Notice that the run is stopping, and with which exit code; it has an MPI tag of its own."""
 
     reason: str
     exit_code: int = 1
 
 
 class LeaveCopy(Frozen):
-    """Leave this copy, which has failed; on a tag of its own too."""
+    """Order to leave a copy that has failed; it has an MPI tag of its own."""
 
     serial: int
 
 
 # -- to rank 0, WORKER_TO_EXECUTIVE -----------------------------------------------------------
-# `rank` is the sender's, in the parent communicator. `times` is what it has spent on a copy or, in
-# its goodbye, from its welcome on. Reports with a rank are events of the scheduler.
+# `rank` is the sender's, in the parent communicator. `times` is how the sender spent its time, on a
+# copy or, in a goodbye, since its welcome. Reports with a rank are events of the scheduler.
 
 
 class RankFinished(Frozen):
-    """A rank's part of a copy is done; `returned` is what its function returned on rank 0 of it."""
+    """A rank's part of a copy is done; rank 0 of the copy sends the value that was `returned`."""
 
     serial: int
     rank: int
@@ -219,14 +220,14 @@ class RankFailed(Frozen):
 
 
 class RankStopped(Frozen):
-    """A rank's part of a copy ended because the run is stopping: a consequence, never a cause."""
+    """A rank's part of a copy ended because the run is stopping, not by a failure of its own."""
 
     serial: int
     times: Times = NO_TIMES
 
 
 class RankLeft(Frozen):
-    """A rank has left a copy, as it was told to."""
+    """A rank has left a copy, as `LeaveCopy` ordered."""
 
     serial: int
     rank: int
@@ -235,7 +236,7 @@ class RankLeft(Frozen):
 
 
 COPY_ENDED = (RankFinished, RankFailed, RankStopped, RankLeft)
-"""How a rank's part of a copy may end."""
+"""The reports that end a rank's part of a copy."""
 
 
 class ModuleCommAsked(Frozen):
@@ -246,19 +247,19 @@ class ModuleCommAsked(Frozen):
 
 
 class LossAllowed(Frozen):
-    """The group can go on if my copy, which has no other rank, dies with me."""
+    """The group can go on without the sender's copy, a copy of one rank, if that rank dies."""
 
     serial: int
 
 
 class WaitOver(Frozen):
-    """I go on; said only after `Waiting`."""
+    """The sender's wait is over; sent only after `Waiting`."""
 
     serial: int
 
 
 class Waiting(Frozen):
-    """I have been waiting for a while.
+    """The report of a wait of the sender that has lasted a while.
 
     Attributes
     ----------
@@ -270,14 +271,14 @@ class Waiting(Frozen):
         The tag or pattern in it.
     has_timeout : bool
     at_server : bool
-        Whether a tuple server has the request; otherwise I wait for other ranks.
+        Whether the sender waits for a tuple server; otherwise it waits for other ranks.
     puts : tuple of int
-        How many puts I have sent to each server.
+        How many puts the sender has sent to each server.
     waited_s : float
     request : int
-        Serial of my latest request to a tuple server.
+        Serial of the sender's latest request to a tuple server.
     counts : MessageCounts
-        My messages to and from other modules, and whether I wait for one.
+        The sender's messages to and from other modules, and whether it waits for a message.
     """
 
     serial: int
@@ -292,7 +293,7 @@ class Waiting(Frozen):
 
 
 class Recorded(Frozen):
-    """Something for the journal."""
+    """A record for the journal."""
 
     record: Record
 
@@ -304,14 +305,14 @@ class StateSaved(NamedTuple):
 
 
 class Goodbye(Frozen):
-    """I am about to finalize MPI; a server tells how many tuples nobody took."""
+    """The sender is about to finalize MPI; `tuples_left` is for servers: tuples never taken."""
 
     tuples_left: int = 0
     times: Times = NO_TIMES
 
 
 class ServerStatus(Frozen):
-    """What I, a tuple server, hold; said now and then, if it has changed."""
+    """How many tuples and bytes a tuple server holds; sent at intervals, if changed."""
 
     tuples: int
     size_bytes: int
@@ -321,7 +322,7 @@ class ServerStatus(Frozen):
 def starting_peers(
     group: str, modules: Sequence[ModulePlacement], specs: Mapping[str, ModuleSpec]
 ) -> Peers:
-    """Return the peers in a group that starts."""
+    """Return the ranks of all modules of a group that starts, as its modules address them."""
     functions: dict[str, tuple[CopyRanks, ...]] = {}
     programs = []
     for placement in modules:
@@ -336,13 +337,13 @@ def starting_peers(
 
 
 def peers_of(group: str, copies: Sequence[CopyPlan], specs: Mapping[str, ModuleSpec]) -> Peers:
-    """Return the peers in a group, of which some copies have been started again."""
+    """Return the peers, as by `starting_peers`, once copies of the group were started again."""
     found: dict[str, list[CopyRanks]] = {}
     for plan in sorted(copies, key=lambda plan: plan.copy_index):
         found.setdefault(plan.module, []).append(CopyRanks(plan.serial, plan.ranks))
     return Peers(
         group,
-        {name: tuple(ones) for name, ones in found.items() if specs[name].function is not None},
+        {name: tuple(ranks) for name, ranks in found.items() if specs[name].function is not None},
         tuple(name for name in found if specs[name].function is None),
     )
 

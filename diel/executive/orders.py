@@ -1,4 +1,4 @@
-"""Orders to the ranks: what the scheduler's instructions make them do, and until when.
+"""Orders to the ranks, from the scheduler's instructions, and the deadlines of copies.
 
 ::
 
@@ -7,7 +7,8 @@
     AbandonCopy     LeaveCopy, to the ranks of the copy
     ConnectModule   MakeModuleComm, to the ranks of the module
 
-A copy's time limit begins with its order, and so does the time that it has to leave.
+A copy's time limit begins with its order to run, the time that it has to leave with its order to
+leave.
 """
 
 from __future__ import annotations
@@ -39,12 +40,12 @@ if TYPE_CHECKING:
     from diel.executive.placement.assignment import RankAssignment
     from diel.loading.module_spec import ModuleSpec
 
-# As long as at the end of a run: whoever waits in diel needs milliseconds.
+# As long as ranks have to leave at the end of a run. A rank that waits in diel needs milliseconds.
 _LEAVE_TIMEOUT_S: Final = 5.0
 
 
 class Orders:
-    """Gives orders to the ranks of the pool, and knows which copies are overdue.
+    """Sends orders to the ranks of the pool, and tracks the deadlines of copies.
 
     Parameters
     ----------
@@ -54,16 +55,16 @@ class Orders:
     assignment : RankAssignment
         Which GPUs a copy has.
     waits : WaitWatch
-        Told whose waits are over.
+        Its waits of ranks that are ordered to leave are removed.
     time_table : TimeTable
-        Told of orders.
+        Notes which copy each rank has been ordered to run.
 
     Attributes
     ----------
     modules : dict
         The plan of each module, by its group and name.
     specs : mapping of str to ModuleSpec
-        What modules run, by name; to be set before the first order.
+        The specs of modules, by name; to be set before the first order.
     """
 
     def __init__(
@@ -90,8 +91,8 @@ class Orders:
         }
         self.specs: Mapping[str, ModuleSpec] = {}
         self._present_copies: dict[str, dict[str, CopyPlan]] = {}  # by group and name
-        self._alarms = Alarms()  # by what it is for, and the serial of a copy
-        self._givers: dict[type, Callable[[Any], None]] = {
+        self._alarms = Alarms()  # by "limit" or "leave", and what identifies the copy
+        self._handlers: dict[type, Callable[[Any], None]] = {
             StartGroup: self._start_group,
             RestartCopies: self._restart_copies,
             AbandonCopy: self._abandon_copy,
@@ -99,17 +100,17 @@ class Orders:
         }
 
     def give(self, instructions: Sequence[Instruction]) -> None:
-        """Give the orders that are among instructions; others are passed over."""
+        """Send the orders that follow from instructions; other instructions are ignored."""
         for instruction in instructions:
-            if type(instruction) in self._givers:
-                self._givers[type(instruction)](instruction)
+            if type(instruction) in self._handlers:
+                self._handlers[type(instruction)](instruction)
 
     def note_end(self, copy: CopyFinished | ModuleFailed) -> None:
-        """Record that a copy has ended: it exceeds no time limit any more."""
+        """Record that a copy has ended: cancel its time limit."""
         self._alarms.call_off(_limit_of(copy))
 
     def overdue(self, now_s: float) -> list[Event]:
-        """Return which copies have just exceeded their time, each once."""
+        """Return an event for each copy that has exceeded its time, once."""
         return self._alarms.due(now_s)
 
     def _start_group(self, instruction: StartGroup) -> None:
@@ -148,7 +149,7 @@ class Orders:
     def _abandon_copy(self, instruction: AbandonCopy) -> None:
         serial = instruction.plan.serial
         self._leaves.send_to_all(messages.LeaveCopy(serial), instruction.ranks)
-        for rank in instruction.ranks:  # whatever they wait for is over
+        for rank in instruction.ranks:  # the order ends their waits
             self._waits.forget(rank)
         grace_ends_s = time.monotonic() + _LEAVE_TIMEOUT_S
         timed_out = LeaveTimedOut(serial, _LEAVE_TIMEOUT_S)
@@ -159,24 +160,24 @@ class Orders:
 
 
 class Alarms:
-    """Events that happen at a certain time unless they are called off, each under a name.
+    """Events that are due at a given time unless they are cancelled, each under a name.
 
-    There are never many more than copies that run, and most of these have none: so no heap.
+    A dictionary, not a heap: there are at most about as many alarms as running copies.
     """
 
     def __init__(self) -> None:
         self._alarms: dict[Hashable, tuple[float, Event]] = {}
 
     def set(self, name: Hashable, at_s: float, event: Event) -> None:
-        """Let an event happen at `at_s`, in place of any other of this name."""
+        """Schedule an event for `at_s`, in place of any earlier event of this name."""
         self._alarms[name] = (at_s, event)
 
     def call_off(self, name: Hashable) -> None:
-        """Forget the event of this name, if there is one."""
+        """Cancel the event of this name, if there is one."""
         self._alarms.pop(name, None)
 
     def due(self, now_s: float) -> list[Event]:
-        """Return, and forget, the events whose time has come, earliest first."""
+        """Remove and return the events whose time has come, earliest first."""
         late = [name for name, (at_s, _) in self._alarms.items() if at_s <= now_s]
         late.sort(key=lambda name: self._alarms[name][0])
         return [self._alarms.pop(name)[1] for name in late]

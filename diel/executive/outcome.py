@@ -1,15 +1,15 @@
-"""What comes of a copy: the value that it returns, or the exception or crash that ends it.
+"""The outcome of a copy: the value that it returns, or the exception or crash that ends it.
 
-A returned value is in the journal if it is small, else in a file of its own, as long as all of
-these together do not outgrow their limit.
+A returned value is in the journal if it is small, else in a file of its own, as long as these files
+together do not exceed a limit.
 
 ::
 
     returned/<module>.<copy>.<group>.<iteration>.npy     an array
                                                 .bin     bytes
                                                 .json    numbers, lists and tables
-                                                .txt     text; of anything else the repr, in part
-             left_out.txt     there if values did not fit
+                                                .txt     text; else the beginning of the repr
+             left_out.txt     exists if values did not fit
 
 None of them needs pickle to be read: ``numpy.load``, ``Path.read_bytes``, ``json.load``.
 """
@@ -30,42 +30,42 @@ import diel
 from diel.errors import DielError, ModuleFailed
 from diel.run.json_values import StoredValue, as_json, plain
 
-_OURS: Final = (f"{Path(diel.__file__).parent}{os.sep}", "<frozen importlib")
+_OWN_FILES: Final = (f"{Path(diel.__file__).parent}{os.sep}", "<frozen importlib")
 _LONGEST_REPR: Final = 2**20
-_NPY_HEAD_BYTES: Final = 128  # nearly always
+_NPY_HEAD_BYTES: Final = 128  # an estimate: a long dtype needs more
 _DEEPEST: Final = 100
-"""Lists may hold themselves: what is nested deeper is not counted."""
+"""Deeper levels are not counted, since a list may contain itself."""
 
 
 class ReturnedFolder:
-    """The folder of returned values that the journal does not hold, and the limit on their sum.
+    """The folder for returned values that are too large for the journal, with a limit on its size.
 
     Parameters
     ----------
     path : Path
-        Made with the first value.
+        Created with the first value.
     limit_bytes : int
-        What its files may take together, whichever ranks write them.
+        The limit on the size of all its files together, of whichever ranks.
     ranks : int
-        How many may write there.
+        How many ranks may write there.
     """
 
     def __init__(self, path: Path, limit_bytes: int, ranks: int) -> None:
         self.path = path
         self._limit_bytes = limit_bytes
         self._ranks = ranks
-        self._share_bytes = 0  # what this rank may still write without looking at the folder
+        self._share_bytes = 0  # how much this rank may write before it has to scan the folder
 
     def store(
         self, value: Any, name: str, size_bytes: int, write: Callable[[BinaryIO], object]
     ) -> StoredValue:
-        """Write a value to a file of this size if there is room; one of its name is replaced."""
+        """Write a value to a file if its size fits; a file of the same name is replaced."""
         part = self.path / f"{name}.part"
         try:
             self.path.mkdir(exist_ok=True)
             part.unlink(missing_ok=True)
             with part.open("xb") as file:
-                file.truncate(size_bytes)  # other ranks see it: no two use the same room
+                file.truncate(size_bytes)  # reserves the room: other ranks count this file
                 if size_bytes <= self._share_bytes:
                     self._share_bytes -= size_bytes
                 elif self._left_bytes(replaced=name) < 0:
@@ -86,19 +86,19 @@ class ReturnedFolder:
         return size_bytes <= self._share_bytes or size_bytes <= self._left_bytes()
 
     def _left_bytes(self, replaced: str = "") -> int:
-        """Return what the files leave of the limit, but for one that is to be replaced."""
+        """Return how much of the limit is left, without counting the file to be replaced."""
         left_bytes = self._limit_bytes
         with contextlib.suppress(OSError), os.scandir(self.path) as entries:
             for entry in entries:
                 if entry.name != replaced:
                     with contextlib.suppress(FileNotFoundError):  # it was removed just now
                         left_bytes -= entry.stat(follow_symlinks=False).st_size
-        # To look takes long where there are many files: not again before this is used up.
+        # A scan of many files takes long: the next is due when this rank's share is used up.
         self._share_bytes = max(0, left_bytes) // self._ranks
         return left_bytes
 
     def left_out(self, value: Any, size_bytes: int) -> StoredValue:
-        """Return what the journal says of a value without room; the first in a run has a reason."""
+        """Return the journal's entry for a value without room; the first in a run has a reason."""
         reason = (
             f"the folder returned may hold {self._limit_bytes:,} bytes (returned_total in "
             "[workflow]) and has no room for it; what does not fit from now on is left out too"
@@ -107,7 +107,7 @@ class ReturnedFolder:
             self.path.mkdir(exist_ok=True)
             with (self.path / "left_out.txt").open("x") as file:
                 file.write(f"{_described(value)}: {reason}\n")
-        except FileExistsError:  # it was said before
+        except FileExistsError:  # another value had the reason already
             reason = ""
         except OSError:
             pass
@@ -115,18 +115,18 @@ class ReturnedFolder:
 
 
 def recordable(value: Any, folder: ReturnedFolder, stem: str, limit_bytes: int) -> Any:
-    """Return a value as the journal can hold it; a large one goes to a file.
+    """Return a value as the journal can hold it; a large value is written to a file.
 
     Parameters
     ----------
     value : object
-        What a module has returned.
+        The value that a module has returned.
     folder : ReturnedFolder
-        Where files of large values are written.
+        The folder for large values.
     stem : str
         The file's name without its suffix. A file of that name is replaced.
     limit_bytes : int
-        What the value may take as JSON.
+        The limit on its size as JSON.
 
     Returns
     -------
@@ -148,7 +148,7 @@ def recordable(value: Any, folder: ReturnedFolder, stem: str, limit_bytes: int) 
         size_bytes = value.nbytes + _NPY_HEAD_BYTES
         return folder.store(value, f"{stem}.npy", size_bytes, lambda file: _save_array(file, value))
     if readable is None:
-        # Without room it is not even converted, which takes many times its memory.
+        # Without room it is not converted, which would take many times its memory.
         least_bytes = _least_json_bytes(value)
         if not folder.has_room(least_bytes):
             return folder.left_out(value, least_bytes)
@@ -166,9 +166,9 @@ def recordable(value: Any, folder: ReturnedFolder, stem: str, limit_bytes: int) 
 
 
 def _least_json_bytes(value: Any, enough_bytes: float = math.inf) -> int:
-    """Return what a value takes as JSON at least, without converting it.
+    """Return a lower bound of a value's size as JSON, without converting it.
 
-    Counting ends when it is more than enough.
+    Counting ends when it exceeds `enough_bytes`.
     """
     least_bytes = 0
     items = [(value, 0)]
@@ -187,7 +187,7 @@ def _least_json_bytes(value: Any, enough_bytes: float = math.inf) -> int:
 
 
 def _is_plain_array(value: Any) -> bool:
-    numpy = sys.modules.get("numpy")  # whoever returns an array has imported it
+    numpy = sys.modules.get("numpy")  # a module that returns an array has imported it
     return numpy is not None and type(value) is numpy.ndarray and not value.dtype.hasobject
 
 
@@ -207,56 +207,57 @@ def _described(value: Any) -> str:
 
 
 def detail(error: BaseException) -> str:
-    """Return a module's traceback, from its own first frame on.
+    """Return a module's traceback, from the module's first frame on.
 
-    Of an error that diel has found, or a failure of the system such as a full disk, the frames
-    within diel are left out, and so is what led to it: the message says it all.
+    For an error that diel raises, or a failure of the system such as a full disk, the innermost
+    frames within diel and the errors that led to it are left out: the message suffices.
     """
     if isinstance(error, ModuleFailed):
         return str(error).partition("\n")[2]
     frames = error.__traceback__
-    while frames is not None and frames.tb_frame.f_code.co_filename.startswith(_OURS):
+    while frames is not None and frames.tb_frame.f_code.co_filename.startswith(_OWN_FILES):
         frames = frames.tb_next
     summary = traceback.TracebackException(type(error), error, frames or error.__traceback__)
-    _leave_out_ours(summary, error)
+    _drop_own_frames(summary, error)
     if not summary.stack:
         return str(error).strip().partition("\n")[2]
     return "".join(summary.format()).rstrip()
 
 
-def _leave_out_ours(summary: traceback.TracebackException, error: BaseException) -> None:
+def _drop_own_frames(summary: traceback.TracebackException, error: BaseException) -> None:
     if isinstance(error, (DielError, OSError)):
         stack = list(summary.stack)
-        while stack and stack[-1].filename.startswith(_OURS):
+        while stack and stack[-1].filename.startswith(_OWN_FILES):
             stack.pop()
             summary.__cause__ = summary.__context__ = None
         summary.stack = traceback.StackSummary.from_list(stack)
-    for told_before, before in (
+    for summary_before, error_before in (
         (summary.__cause__, error.__cause__),
         (summary.__context__, error.__context__),
     ):
-        if told_before is not None and before is not None:
-            _leave_out_ours(told_before, before)
+        if summary_before is not None and error_before is not None:
+            _drop_own_frames(summary_before, error_before)
 
 
 @contextlib.contextmanager
 def noting_crashes(file: Path) -> Iterator[None]:
-    """Keep in a file where Python is if this process crashes or a module ends it meanwhile.
+    """Write the Python stack to a file if this process crashes or a module exits it in this block.
 
     Parameters
     ----------
     file : Path
-        Removed at the end. A crash leaves ``Fatal Python error: ...``, ``os._exit(7)`` leaves just
-        that; frames follow, the innermost first, as `faulthandler` writes them.
+        Removed at the end. After a crash its first line is ``Fatal Python error: ...``, after
+        ``os._exit(7)`` just that; frames follow, innermost first, as `faulthandler` writes them.
 
     Notes
     -----
-    What a signal handler may write must be open before. Open MPI's handlers run after ours.
+    The file is opened at once, since a signal handler cannot open it. Open MPI's handlers run after
+    that of `faulthandler`.
     """
     leave, pid = os._exit, os.getpid()
 
-    def say_where(status: int) -> None:
-        if os.getpid() == pid:  # and not a fork, which ends so as a rule
+    def dump_stack(status: int) -> None:
+        if os.getpid() == pid:  # not in a fork, which usually ends by os._exit
             with contextlib.suppress(Exception):
                 os.write(stream.fileno(), f"os._exit({status})\n".encode())
                 faulthandler.dump_traceback(stream, all_threads=False)
@@ -264,7 +265,7 @@ def noting_crashes(file: Path) -> Iterator[None]:
 
     with file.open("wb") as stream:
         faulthandler.enable(stream, all_threads=False)
-        setattr(os, "_exit", say_where)  # noqa: B010 - an assignment is an error to mypy
+        setattr(os, "_exit", dump_stack)  # noqa: B010 - an assignment is an error to mypy
         try:
             yield
         finally:

@@ -1,7 +1,6 @@
-"""Tuples of a run for processes outside of it: rank 0 serves them at a socket of its own.
+"""Access to a run's tuples for processes outside of the run, at a socket of rank 0.
 
-Nothing but the socket is made, and asked five times a second whether somebody has come, as long as
-nobody does.
+Until a process connects, it costs no more than the socket and five polls of it a second.
 """
 
 from __future__ import annotations
@@ -22,7 +21,7 @@ if TYPE_CHECKING:
     from diel.tuples.client import TupleClient
 
 _OPEN_AFTER_S: Final = 0.5
-"""A run that is over by then has no use for it."""
+"""Shorter runs open no socket."""
 
 
 class OutsideSocket:
@@ -31,11 +30,11 @@ class OutsideSocket:
     Parameters
     ----------
     directory : RunDirectory
-        Where those find out how to reach it.
+        Those processes find the address of the socket there.
     tuples : callable
-        Returns the client that is asked on their behalf.
+        Returns the client that performs their requests.
     warn : callable
-        Told if there can be no socket.
+        Called with the reason if there can be no socket.
     """
 
     def __init__(
@@ -52,20 +51,20 @@ class OutsideSocket:
 
     @property
     def is_connected(self) -> bool:
-        """Whether somebody is connected, who may put a tuple yet."""
+        """Whether a process is connected, which may still put a tuple."""
         return self._socket is not None and self._socket.is_connected
 
     def serve(self) -> None:
-        """Make the socket once the run has gone on for a moment; answer what can be answered."""
+        """Open the socket half a second after the start; perform the requests that have come."""
         if time.monotonic() >= self._opens_at_s:
             self._opens_at_s = math.inf
             self._open()
         if self._socket is not None:
-            with contextlib.suppress(DielError):  # their request, not the run, comes to nothing
+            with contextlib.suppress(DielError):  # the outside request fails, not the run
                 self._socket.serve()
 
     def fileno(self) -> int:
-        """Return what can be read when there is something to serve."""
+        """Return a file descriptor that is readable when there are requests to serve."""
         assert self._socket is not None
         return self._socket.fileno()
 
@@ -82,7 +81,7 @@ class OutsideSocket:
             self.close()
 
     def close(self) -> None:
-        """Give back what they have not confirmed, and remove the socket."""
+        """Give back the tuples that connected processes have not confirmed; remove the socket."""
         connected, self._socket = self._socket, None
         if connected is not None:
             with contextlib.suppress(DielError, OSError):

@@ -1,4 +1,4 @@
-"""What there is to run: groups, their modules, and the copies of one iteration on their ranks."""
+"""Plans of what a run executes: groups, their modules, and the copies of an iteration by rank."""
 
 from __future__ import annotations
 
@@ -10,23 +10,24 @@ from diel.run.records import RunStarted
 from diel.tuples.tags import format_tag
 
 Iteration: TypeAlias = "tuple[int, ...]"
-"""Which iteration, from 0: a number for each group around, outermost first, and one for itself."""
+"""The index of a group's iteration, from 0, after the indices of all enclosing groups, outermost
+first."""
 
 
 class ModulePlan(Frozen):
-    """One module of a group.
+    """A module as part of a group: its copies, and what follows a failure.
 
     Attributes
     ----------
     module : str
     copies, processes : int
-        How many copies, and how many ranks each.
+        The number of copies, and of ranks of each copy.
     on_failure : str
-        What follows a failure when no retry is left.
+        The policy after a failure when no retry is left.
     retries : int
         How often a failed copy is started again.
     time_limit_s : float or None
-        For one run of a copy.
+        The time limit of each attempt of a copy.
     """
 
     module: str
@@ -38,20 +39,20 @@ class ModulePlan(Frozen):
 
 
 class GroupPlan(Frozen):
-    """One group: modules, or other groups.
+    """A group of modules, or a group of groups.
 
     Attributes
     ----------
     name : str
     modules : tuple of ModulePlan
     depends : tuple of str
-        Groups beside it that have to finish first.
+        Sibling groups that have to finish first.
     groups : tuple of str
-        Groups inside it, where it has no modules.
+        The groups inside it, if it has no modules.
     iterations : int or None
-        How many at most; None for any number.
+        The most iterations; None for no limit.
     until : str, tuple, or None
-        The tag of a tuple that ends it after an iteration.
+        The tag of a tuple whose presence ends the group after an iteration.
     """
 
     name: str
@@ -68,7 +69,7 @@ class GroupPlan(Frozen):
 
 
 def recorded(groups: Iterable[GroupPlan]) -> dict[str, Any]:
-    """Return the fields of `RunStarted` that say what groups there are; `planned` reads them."""
+    """Return the fields of `RunStarted` that describe the groups; `planned` is the inverse."""
     groups = list(groups)
     return {
         "groups": [group.name for group in groups],
@@ -94,7 +95,7 @@ def recorded(groups: Iterable[GroupPlan]) -> dict[str, Any]:
 
 
 def planned(started: RunStarted) -> list[GroupPlan]:
-    """Return the groups of a run as its journal has them; policies of failures are not there."""
+    """Return the plans of a run's groups from its journal, which lacks the policies of failures."""
     inside: dict[str, list[str]] = {}
     for name, around in started.inside.items():
         inside.setdefault(around, []).append(name)
@@ -115,7 +116,7 @@ def planned(started: RunStarted) -> list[GroupPlan]:
 
 
 class CopyPlan(Frozen):
-    """One copy of a module on its ranks.
+    """A copy of a module, with the ranks that run it.
 
     Attributes
     ----------
@@ -124,11 +125,11 @@ class CopyPlan(Frozen):
     group, module : str
     copy_index, copies : int
     ranks : tuple of int
-        This copy's; the i-th is rank i of its communicator.
+        The ranks of this copy; the i-th is rank i of its communicator.
     module_serial : int
-        Of the module's own communicator; equal for its copies.
+        The serial of the module's communicator, which all its copies share.
     module_ranks : tuple of int
-        Those of all copies.
+        The ranks of all copies.
     iteration : tuple of int
         Of the group.
     attempt : int
@@ -148,7 +149,7 @@ class CopyPlan(Frozen):
 
     @property
     def place(self) -> dict[str, Any]:
-        """Which copy it is, in the words of the records of `diel.run.records`."""
+        """The fields that identify the copy in the records of `diel.run.records`."""
         return {
             "group": self.group,
             "iteration": self.iteration,
@@ -159,20 +160,20 @@ class CopyPlan(Frozen):
 
     @property
     def name(self) -> str:
-        """What messages call it."""
+        """The name of the copy in messages: its module and its index."""
         return f"{self.module}.{self.copy_index}"
 
 
 class ModulePlacement(NamedTuple):
-    """Where the copies of a module are in an iteration of its group.
+    """The ranks and serials of a module's copies in an iteration of its group.
 
     Attributes
     ----------
     plan : ModulePlan
     serial : int
-        Of the module; its copies have the next ones.
+        The serial of the module; its copies have the serials that follow.
     ranks : tuple of int
-        Of all copies, in order.
+        The ranks of all copies, in order.
     """
 
     plan: ModulePlan
@@ -202,18 +203,18 @@ class ModulePlacement(NamedTuple):
 def place_modules(
     group: GroupPlan, ranks: Sequence[int], first_serial: int
 ) -> Iterator[ModulePlacement]:
-    """Yield where each module of a group is.
+    """Yield the ranks and serials of each module of a group.
 
-    Rank 0 and the ranks of the group come to the same by this, so that an order names the group,
-    its ranks and a number, and no copy.
+    Rank 0 and the ranks of the group compute the same placement by this, so that an order contains
+    only the group, its ranks and a serial, but no copies.
 
     Parameters
     ----------
     group : GroupPlan
     ranks : sequence of int
-        Of all copies, in order.
+        The ranks of all copies, in order.
     first_serial : int
-        Of `serials_of(group)` that nobody else has.
+        The first of `serials_of(group)` unused serials.
     """
     serial, first = first_serial, 0
     for module in group.modules:
@@ -223,5 +224,5 @@ def place_modules(
 
 
 def serials_of(group: GroupPlan) -> int:
-    """Return how many serials an iteration of a group takes: one a module and one a copy."""
+    """Return how many serials an iteration of a group takes: one per module and one per copy."""
     return sum(1 + module.copies for module in group.modules)

@@ -1,4 +1,4 @@
-"""Copies of modules that are executables: what their programs are told, and which tasks they do."""
+"""Copies of executable modules: the arguments and environment of their programs, their tasks."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 
 _PROGRESS_EVERY_S: Final = 0.5
 _SHARE_S: Final = 0.015
-# More than all tasks: what a copy adds to their counter when it finds none.
+# More than any number of tasks: a copy adds it to the task counter when no task is left.
 _ALL_DONE: Final = 2**40
 
 
@@ -37,11 +37,11 @@ class ExecutableCopies:
     folder : Path
         Of the workflow file.
     tuples : TupleClient
-        What ``diel tuple`` in a program reaches; it counts the tasks too.
+        The client for ``diel tuple`` in a program, and for the task counter.
     wakeup : Wakeup
         Of this rank.
     session : str
-        As in `Welcome`: tasks are counted anew when a run is resumed.
+        As in `Welcome`: a resumed run has a new task counter.
     """
 
     def __init__(
@@ -74,9 +74,9 @@ class ExecutableCopies:
         spec : ModuleSpec
             Of an executable.
         safe_point : callable
-            Called while a program runs; what it raises ends it.
+            Called while a program runs; an exception that it raises ends the program.
         record : callable
-            Given the class of a record and its fields, for the journal.
+            Called with the class of a record for the journal, and its fields.
 
         Raises
         ------
@@ -145,11 +145,11 @@ class ExecutableCopies:
             record(MessageLogged, level="WARNING", text=text)
 
     def _shares(self, plan: CopyPlan, tasks: int) -> Iterator[list[int]]:
-        """Yield the tasks of a copy, some at a time; each task goes to one copy.
+        """Yield the tasks of a copy in shares; each task goes to exactly one copy.
 
-        A share is some milliseconds of work, since the counter is in the tuple space and this rank
-        need not come between its programs; it grows slowly, lest long tasks follow short ones. What
-        is still in it when the copy fails or is left is what it begins with when it starts again.
+        A share is some milliseconds of work, so that few requests go to the counter, which is in
+        the tuple space. It at most doubles each time, since long tasks may follow short ones. Tasks
+        that are still in it when the copy fails or is left come first when the copy starts again.
         """
         tag = ("diel tasks", self._session, plan.group, plan.module, plan.module_serial)
         key = (plan.module_serial, plan.copy_index)
@@ -170,7 +170,7 @@ class ExecutableCopies:
             del self._unfinished[key]
             share = []
         if self._tuples.increment(tag, _ALL_DONE) // _ALL_DONE == plan.copies:
-            self._tuples.tget(tag)  # the last copy that asked
+            self._tuples.tget(tag)  # the last copy to ask removes the counter
 
     def close(self) -> None:
         """End the supervisor of programs."""

@@ -1,4 +1,4 @@
-"""What rank 0 does from its start to its end."""
+"""The main function of rank 0: check the file, assign ranks, run the workflow, conclude."""
 
 from __future__ import annotations
 
@@ -51,7 +51,7 @@ class RunObserver(Protocol):
     """Shows a run to a person while rank 0 drives it."""
 
     def refresh(self) -> object:
-        """Show what is new; called a few times a second."""
+        """Show new events; called a few times a second."""
 
     def announce(self, failure: Failure) -> None:
         """Show the root cause of a failure at once."""
@@ -61,7 +61,7 @@ class RunObserver(Protocol):
 
 
 class NullObserver:
-    """Shows nothing: the process that launched the ranks does."""
+    """Shows nothing; used where the process that launched the ranks shows the run."""
 
     def refresh(self) -> None:
         """Show nothing."""
@@ -87,7 +87,7 @@ def run_rank0(
     merges_trace: bool = True,
     observer_for: Callable[[RunDirectory], RunObserver],
 ) -> int:
-    """Run a workflow file as rank 0; every other rank is in `diel.executive.worker.run_worker`.
+    """Run a workflow file as rank 0; the other ranks call `diel.executive.worker.run_worker`.
 
     Parameters
     ----------
@@ -97,20 +97,21 @@ def run_rank0(
     ranks : int or None
         The number that the user expects, if any.
     runs : Path
-        Where a new run directory is made.
+        The folder in which a new run directory is made.
     run_dir : Path or None
-        A run directory that is there already.
+        An existing run directory to use instead.
     resumes : bool
-        Whether a run goes on there from its last checkpoint; `order_resumption` was called.
+        Whether the run in `run_dir` goes on from its last checkpoint; `order_resumption` was
+        called.
     plan_file : Path, optional
-        Where the launcher has left the plan of the workflow file, which it has checked.
+        The file in which the launcher has left the plan of the checked workflow file.
     provided : mapping of str to FunctionLocation, optional
-        Functions of modules that the file need not name, by module.
+        By module, functions that the workflow file need not name.
     traces_all : bool, optional
         Whether to keep every single call of the tuple space for the trace.
     merges_trace : bool, optional
-        Whether to write ``trace.json`` and conclude reports; whoever launched the ranks may do
-        that instead.
+        Whether to write ``trace.json`` and conclude reports; the process that launched the ranks
+        may do that instead.
     observer_for : callable
         Makes the observer once the run directory is known.
 
@@ -122,7 +123,7 @@ def run_rank0(
     Raises
     ------
     DielError
-        If the workflow cannot be run at all; the other ranks have been let go.
+        If the workflow cannot be run at all; the other ranks have been dismissed.
     """
     try:
         if ranks not in (None, parent.size):
@@ -147,7 +148,7 @@ def run_rank0(
         if draft is not None and all(host == parent.host for host, _ in parent.hosts_and_gpus):
             from diel.loading.functions import missing_here
 
-            draft.finish(missing_here(draft))  # else only the other machines can tell
+            draft.finish(missing_here(draft))  # other machines may have other files and packages
         if run_dir is not None:
             directory = RunDirectory(run_dir)
         else:
@@ -225,10 +226,10 @@ def _checked(
     run_dir: Path | None,
     only: tuple[str, list[str]] | None,
 ) -> tuple[RunPlan, Draft]:
-    """Check a workflow file; return its plan, and what was read.
+    """Check a workflow file; return its plan and the draft that was read.
 
-    `run_dir` is that of the run that goes on with it, if one does; `only` a group and modules, if
-    not all of the file run.
+    `run_dir` is that of a resumed run; `only` names a group and its modules, if not all of the
+    file is to run.
     """
     from diel.loading.functions import check_options
     from diel.workflow.load import read_draft
@@ -244,7 +245,7 @@ def _checked(
 
 
 def _servers(plan: RunPlan, hosts: Sequence[str]) -> tuple[tuple[int, ...], tuple[int, ...]]:
-    """Return the ranks that serve tuples, and those of their twins where they have some."""
+    """Return the ranks of the tuple servers, and the ranks of their twins, empty without twins."""
     if not plan.replicas or not can_survive_losses(os.environ):
         return plan.server_ranks, ()
     from diel.tuples.replication import choose_tails
@@ -279,7 +280,7 @@ def _run_started(
 
 
 def dismiss_all(parent: Parent, exit_code: int = BAD_INPUT) -> None:
-    """Let every other rank go, where there is nothing to run."""
+    """Dismiss every other rank, where there is nothing to run."""
     mailbox: Mailbox[Report] = Mailbox(
         parent.comm, sends=tags.EXECUTIVE_TO_WORKER, receives=tags.WORKER_TO_EXECUTIVE
     )

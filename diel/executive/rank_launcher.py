@@ -1,8 +1,8 @@
-"""Which command starts the ranks: mpiexec, or srun or flux within their own allocations.
+"""The choice of the command that starts the ranks: mpiexec, or srun or flux in their own jobs.
 
-An mpiexec knows the MPI that it came with, and how to reach the nodes of a job. Where MPI is the
-site's, srun and flux start ranks too, if they offer the interface by which that MPI asks for its
-ranks: PMIx for Open MPI, PMI for MPICH and its relatives.
+An mpiexec fits the MPI that it came with, and can reach the nodes of a job. With the site's own
+MPI, srun and flux can start ranks too, if they offer the interface by which the ranks of that MPI
+find each other: PMIx for Open MPI, PMI for MPICH and its derivatives.
 """
 
 from __future__ import annotations
@@ -31,10 +31,10 @@ _LIBRARY: Final = (
     "import mpi4py; mpi4py.rc.initialize = False; from mpi4py import MPI; "
     "print(MPI.Get_library_version())"
 )
-# The interfaces of Slurm that an MPI can ask for its ranks, the best first.
+# The plugins of Slurm by which ranks of an MPI can find each other, the best first.
 _PLUGINS: Final = {
     "Open MPI": r"pmix(_v\d+)?",
-    # Slurm may have the plugin of Cray where nothing of Cray is.
+    # Not cray_shasta: Slurm may offer Cray's plugin on machines that are not Cray's.
     "MPICH": r"pmi2|pmix(_v\d+)?",
     "Cray MPICH": r"cray_shasta|pmi2|pmix(_v\d+)?",
 }
@@ -48,15 +48,15 @@ def find_rank_launcher(
     threads: int = 1,
     allow_run_as_root: bool = False,
 ) -> Mpiexec:
-    """Return what starts the ranks here.
+    """Return the launcher that starts the ranks in this environment.
 
-    mpiexec, but within a job of Flux ``flux run``, and within one of Slurm srun where MPI is the
-    site's and Slurm offers an interface that it knows.
+    It is mpiexec, but ``flux run`` within a job of Flux, and srun within a job of Slurm if MPI is
+    the site's and Slurm offers a plugin for it.
 
     Parameters
     ----------
     asked : str or None
-        "mpiexec", "srun" or "flux", if the user has chosen.
+        "mpiexec", "srun" or "flux", if the user has chosen a launcher.
     environment : mapping
         Of this process.
     threads : int, optional
@@ -67,9 +67,9 @@ def find_rank_launcher(
     Raises
     ------
     LaunchError
-        If what was asked for is not there or would not start ranks of this MPI, or there is none.
+        If the chosen launcher does not exist or cannot start ranks of this MPI, or none is found.
     """
-    name = asked or _usual(environment)
+    name = asked or _default_launcher(environment)
     if name == "flux":
         return Mpiexec(_program("flux"), FLUX, allow_run_as_root, _flux_options(threads))
     if name == "srun":
@@ -91,7 +91,7 @@ def find_rank_launcher(
     return Mpiexec(mpiexec, mpi, allow_run_as_root, options)
 
 
-def _usual(environment: Mapping[str, str]) -> str:
+def _default_launcher(environment: Mapping[str, str]) -> str:
     if is_one_machine(environment):
         return "mpiexec"
     if "FLUX_URI" in environment and shutil.which("flux"):
@@ -108,24 +108,24 @@ def _cores_of_task(environment: Mapping[str, str]) -> tuple[str, ...]:
 
 def _flux_options(threads: int) -> tuple[str, ...]:
     nodes = _answer(["flux", "getattr", "size"]).strip()
-    # Every rank sees all GPUs of its node: diel gives them out.
+    # Every rank has to see all GPUs of its node, since diel assigns them.
     options = ["run", "-o", "gpu-affinity=off", f"--cores-per-task={threads}"]
     if nodes.isdecimal() and int(nodes) > 1:
-        # Else Flux fills one node after another; and without whole nodes each would need cores for
-        # as many ranks as any, which a job that was given odd cores of its nodes does not have.
+        # By default Flux fills one node after another. Without --exclusive each node would need
+        # cores for equally many ranks, which a job with unequal cores on its nodes does not have.
         options += [f"--nodes={nodes}", "--exclusive"]
     if library_implementation() == "Open MPI":
-        options += ["-o", "pmi=pmix"]  # it knows no other interface
+        options += ["-o", "pmi=pmix"]  # Open MPI supports no other interface
     return tuple(options)
 
 
 def mpi_plugins(text: str) -> tuple[str, ...]:
-    """Return the interfaces to MPI that ``srun --mpi=list`` names, in its order, each once."""
+    """Return the MPI plugins of Slurm in the output of ``srun --mpi=list``, in order, each once."""
     return tuple(dict.fromkeys(_PLUGIN.findall(text)))
 
 
 def plugin_for(implementation: str, offered: Sequence[str]) -> str | None:
-    """Return the plugin of Slurm by which ranks of an MPI find each other; None if none is offered.
+    """Return the Slurm plugin by which ranks of an MPI find each other; None if none is offered.
 
     Parameters
     ----------
@@ -137,15 +137,15 @@ def plugin_for(implementation: str, offered: Sequence[str]) -> str | None:
     for pattern in _PLUGINS.get(implementation, "").split("|"):
         fitting = [plugin for plugin in offered if pattern and re.fullmatch(pattern, plugin)]
         if fitting:
-            return min(fitting, key=len)  # without a version: Slurm takes the newest
+            return min(fitting, key=len)  # the name without a version: Slurm takes the newest
     return None
 
 
 def hosts_of_job(implementation: str, environment: Mapping[str, str]) -> tuple[str, ...]:
-    """Return what an mpiexec from PyPI has to be told of a job's hosts, and how to reach them.
+    """Return the options by which an mpiexec from PyPI finds and reaches the hosts of a job.
 
-    It was built where no batch scheduler was installed. By itself it finds the hosts of Slurm and
-    PBS, and MPICH's those of LSF too.
+    It was built without any batch scheduler. By itself it finds the hosts of a Slurm or PBS job,
+    and that of MPICH the hosts of an LSF job too.
     """
     if implementation != "Open MPI":
         return ()
@@ -155,19 +155,19 @@ def hosts_of_job(implementation: str, environment: Mapping[str, str]) -> tuple[s
         options, agent = ("--hostfile", hosts), "blaunch"
     elif "PBS_NODEFILE" in environment:
         agent = "pbs_tmrsh"
-    # The scheduler's own remote shell: what it starts is accounted for and ended with the job.
+    # The scheduler's own remote shell: its processes are accounted for and ended with the job.
     if agent is not None and shutil.which(agent):
         options += ("--prtemca", "plm_ssh_agent", agent)
     return options
 
 
 def library_implementation() -> str:
-    """Return what mpi4py loads, as `implementation_in` names it, without starting it.
+    """Return which MPI library mpi4py loads, as `implementation_in` names it, without MPI_Init.
 
     Raises
     ------
     LaunchError
-        If it loads nothing.
+        If mpi4py cannot load an MPI library.
     """
     try:
         answer = answer_of(python_command(_LIBRARY), _ANSWER_TIMEOUT_S)

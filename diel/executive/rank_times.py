@@ -1,4 +1,4 @@
-"""What a rank spends its time on: its part of the trace of the run, and the sum, for rank 0."""
+"""How a rank spends its time: its spans, for the run's trace, and their sums, for rank 0."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ _CLOCK_LOOKS: Final = 5
 
 
 class SpanRecorder:
-    """Brings what a rank's meter keeps into the run directory, now and then.
+    """Writes the spans that a rank's meter keeps into the run directory, at intervals.
 
     A disk that is full costs the trace, never the run.
     """
@@ -37,27 +37,27 @@ class SpanRecorder:
 
     @contextlib.contextmanager
     def copy(self, plan: CopyPlan) -> Iterator[dict[str, Any]]:
-        """Record how long a block runs a copy; the caller puts how it ended into the dictionary."""
-        about: dict[str, Any] = {
+        """Record the block as a span of a copy; the caller may add fields to the dictionary."""
+        span_fields: dict[str, Any] = {
             "group": plan.group,
             "iteration": plan.iteration,
             "attempt": plan.attempt,
         }
         since_s = self.meter.clock()
         try:
-            yield about
+            yield span_fields
         finally:
-            self.meter.keep(Span("module", since_s, self.meter.clock(), plan.name, about))
+            self.meter.keep(Span("module", since_s, self.meter.clock(), plan.name, span_fields))
 
     def save_if_due(self) -> None:
-        """Write what has been kept, if some time has passed since the last time."""
+        """Write the spans that the meter has kept, if the last write is half a second ago."""
         now_s = self.meter.clock()
         if now_s >= self._next_s:
             self._next_s = now_s + _SAVE_EVERY_S
             self._save()
 
     def close(self) -> Times:
-        """Write the rest; return how the rank spent its time."""
+        """Write the remaining spans; return how the rank spent its time."""
         times = self.meter.times()
         self._save()
         if self.meter.left_out:
@@ -82,9 +82,9 @@ class SpanRecorder:
 
 
 def clock_offset_s(clock: Callable[[], float]) -> float:
-    """Return what to add to a clock's seconds for seconds since 1970.
+    """Return the difference between seconds since 1970 and a clock's seconds.
 
-    A rank may lose its core between two looks at clocks: of several tries the shortest counts.
+    The process may be descheduled between two readings: of several tries the fastest counts.
     """
     tries = []
     for _ in range(_CLOCK_LOOKS):
@@ -94,14 +94,14 @@ def clock_offset_s(clock: Callable[[], float]) -> float:
 
 
 def event_of(span: Span, rank: int, offset_ns: int) -> Event:
-    """Return a span as an event of a trace, in nanoseconds since 1970.
+    """Return a span as an event of a trace, with times in nanoseconds since 1970.
 
     Parameters
     ----------
     span : Span
     rank : int
     offset_ns : int
-        From the meter's clock to 1970.
+        To add to the meter's clock for nanoseconds since 1970.
     """
     tag = span.about
     if isinstance(tag, bytes):

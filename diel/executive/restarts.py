@@ -1,14 +1,14 @@
-"""Starting a run again after ranks, a host or mpiexec have died: whether, and on how many ranks.
+"""Restarts of a run after ranks, a host or mpiexec have died: whether, and on how many ranks.
 
 ::
 
-    mpiexec ends ── no last word of the run ──> what was lost: a record, RunLost
-                 ── a restart is left ────────> RunResumed, mpiexec with the ranks that there are
+    mpiexec ends ── before the run has ended ─> the journal gets a record of the loss, RunLost
+                 ── a restart is left ────────> RunResumed, mpiexec with the remaining ranks
                  ── else ─────────────────────> the run is lost
 
-What the run itself has ended, a module that failed or a person that asked it to stop, is not done
-again. No extension of MPI is needed: the new ranks go on from journal and checkpoint, as those of
-``diel run --resume`` do.
+A run that ended since a module failed or a person asked it to stop is not started again. No
+extension of MPI is needed: the new ranks go on from journal and checkpoint, as the ranks of ``diel
+run --resume`` do.
 """
 
 from __future__ import annotations
@@ -29,27 +29,27 @@ from diel.run.view import RunView
 from diel.text import format_duration
 
 _MOST_FRUITLESS: Final = 3
-"""So often in a row a run may die without having got any further."""
+"""The most times in a row that a run may die without progress."""
 _LOCK_S: Final = 15.0
-"""How long a rank 0 on a host that was lost may still write; its host notices within seconds."""
+"""How long rank 0, on a host that cannot be reached, may go on writing before this gives up."""
 _LOOK_EVERY_S: Final = 0.1
 
 Progress: TypeAlias = "tuple[int, int, int]"
 
 
 class Restarts:
-    """Counts how often a run was started again, and decides whether it may be once more: pure.
+    """Counts the restarts of a run, and decides whether it may be started again; pure.
 
     Parameters
     ----------
     most : int
-        How often at most.
+        The most restarts.
 
     Attributes
     ----------
     places_ranks : bool
-        Whether a host is gone: then the launcher is told on which hosts ranks are to be, from here
-        on. Else it places them as it did at first.
+        Whether a host is gone: from then on the launcher is given the hosts of all ranks. Until
+        then it places them as it did at the first start.
     """
 
     def __init__(self, most: int) -> None:
@@ -60,7 +60,7 @@ class Restarts:
         self._fruitless = 0
 
     def refusal(self, progress: Progress) -> str:
-        """Return why a run that has just died is not started again; nothing if it is.
+        """Return why a run that has just died is not started again; an empty text if it is.
 
         Parameters
         ----------
@@ -86,9 +86,9 @@ class Restarts:
 
 
 def progress_of(view: RunView, directory: RunDirectory) -> Progress:
-    """Return how far a run has come: numbers of which at least one grows with all that is kept.
+    """Return how far a run has come, as numbers: some number grows if a restart made progress.
 
-    Those are its checkpoints, what its sweeps have recorded, and the iterations that have finished.
+    These are its checkpoints, the bytes that its sweeps have recorded, and its finished groups.
     """
     finished = sum(group.state == "finished" for group in view.groups.values())
     return view.checkpoint, directory.recorded_bytes(), finished
@@ -100,7 +100,7 @@ def is_lost(view: RunView, directory: RunDirectory, launcher_status: int) -> boo
     Parameters
     ----------
     view : RunView
-        As its journal has it, now that mpiexec has ended.
+        The state of the run by its journal, now that mpiexec has ended.
     directory : RunDirectory
     launcher_status : int
     """
@@ -117,7 +117,7 @@ def is_lost(view: RunView, directory: RunDirectory, launcher_status: int) -> boo
 
 
 class Restart(Frozen):
-    """What is to be started again.
+    """A restart: its number, its ranks and their hosts.
 
     Attributes
     ----------
@@ -125,7 +125,7 @@ class Restart(Frozen):
         Counted from 1.
     ranks : int
     hosts : tuple of (str, int)
-        On which hosts, with how many ranks each; empty where the launcher is to choose.
+        The hosts, and how many ranks on each; empty if the launcher chooses.
     """
 
     number: int
@@ -143,7 +143,7 @@ def after_loss(
     hosts: Callable[[RunStarted], Mapping[str, bool]],
     fits: Callable[[int], str],
 ) -> Restart | None:
-    """Record what was lost; return what is to be started again, None if nothing is.
+    """Record what a run has lost; return the restart that follows, None without one.
 
     Parameters
     ----------
@@ -154,9 +154,9 @@ def after_loss(
         How many had been started.
     hosts : callable
         From the record of the start to the hosts of its ranks, and whether each answers; empty if
-        all ranks are on this one.
+        all ranks are on this host.
     fits : callable
-        From a number of ranks to why the workflow cannot run on it; nothing if it can.
+        From a number of ranks to why the workflow cannot run on them; an empty text if it can.
 
     Raises
     ------
@@ -174,7 +174,7 @@ def after_loss(
         restarts.places_ranks = restarts.places_ranks or bool(gone)
         restart = Restart(restarts.count, ranks)
         if restarts.places_ranks:
-            restart = _on_what_is_left(restart, view.started, answers)
+            restart = _on_answering_hosts(restart, view.started, answers)
         if gone:
             named = ", ".join(gone)
             loss = loss.replace(explanation=f"{loss.explanation}; {named} no longer answers")
@@ -193,15 +193,15 @@ def after_loss(
         _write(directory, record)
     except RunDirectoryError:
         raise
-    except OSError:  # the folder was removed, or its disk is full: whoever concludes says so
+    except OSError:  # the folder was removed, or the disk is full: reported when the run concludes
         return None
     return restart
 
 
-def _on_what_is_left(
+def _on_answering_hosts(
     restart: Restart, started: RunStarted | None, answers: Mapping[str, bool]
 ) -> Restart:
-    """Return a restart on the hosts that answer, with the ranks that each had."""
+    """Return a restart on the hosts that answer, each with as many ranks as it had."""
     if started is None or not answers:
         return restart
     ranks = dict.fromkeys(answers, 0) | {node.host: len(node.ranks) for node in started.nodes}
@@ -215,18 +215,18 @@ def _on_what_is_left(
 
 
 def record_stop(directory: RunDirectory, restarts: int) -> None:
-    """Record that a run ends as somebody has asked, before it was started again.
+    """Record that a run ends because a stop was requested before its next restart.
 
     Parameters
     ----------
     directory : RunDirectory
     restarts : int
-        How often it had been started again by then.
+        The number of restarts before that.
 
     Raises
     ------
     FileNotFoundError
-        If somebody has removed the folder.
+        If the run directory was removed.
     RunDirectoryError
         If another process still writes the journal.
     """
@@ -236,7 +236,7 @@ def record_stop(directory: RunDirectory, restarts: int) -> None:
 
 
 def _write(directory: RunDirectory, *records: Record) -> None:
-    """Write to the journal, as soon as nobody else does."""
+    """Write records to the journal, as soon as no other process has it open for writing."""
     deadline_s = time.monotonic() + _LOCK_S
     while True:
         if not directory.journal.is_file():

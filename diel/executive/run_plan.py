@@ -1,7 +1,7 @@
-"""All that rank 0 needs of a workflow file, checked: the file needs to be checked only once.
+"""A checked workflow file as rank 0 needs it, so that the file is checked only once.
 
-The launcher checks the file, and rank 0 takes its plan where the file still says the same. Without
-a launcher, as under a bare mpirun, rank 0 checks the file itself.
+The launcher checks the file, and rank 0 uses its plan if the file has not changed. Without a
+launcher, as under a bare mpirun, rank 0 checks the file itself.
 """
 
 from __future__ import annotations
@@ -27,34 +27,34 @@ if TYPE_CHECKING:
 
 
 class RunPlan(Frozen):
-    """A checked workflow file, and what follows from it for a number of ranks.
+    """The settings, modules and groups of a checked workflow file, for a number of ranks.
 
     Attributes
     ----------
     file, source : str
         The workflow file, as an absolute path, and its text when it was checked.
     ranks : int
-        All of them, the executive and the servers included.
+        All ranks, the executive and the servers included.
     name : str
-        The workflow's.
+        The name of the workflow.
     private : bool
-        Whether the run directory is for its owner alone.
+        Whether only the owner may read the run directory.
     servers : int
         How many ranks serve tuples.
     replicas : int
-        Whether each of them has a twin: 1 or 0.
+        1 if each server has a twin, else 0.
     server_memory_bytes : int
     refuse_when_full, spill : bool
         As in `diel.executive.messages.Welcome`.
     on_rank_loss : str
-        ``stop``, or ``continue`` where that is possible.
+        ``stop`` or ``continue``; the latter needs an MPI that survives losses.
     heartbeat_timeout_s : float
         How long a rank or a host may be silent.
     log_size_bytes, returned_size_bytes, returned_total_bytes : int
     restarts : int
         How often the launcher may start the run again.
     checkpoint_every_s : float or None
-        How often to save a checkpoint while groups run; None for at the ends of iterations alone.
+        How often to save a checkpoint while groups run; None for only at the ends of iterations.
     groups : tuple of GroupPlan
     specs : dict of str to ModuleSpec
         Of all modules, by name.
@@ -87,12 +87,12 @@ class RunPlan(Frozen):
 
     @classmethod
     def of(cls, workflow: Workflow, draft: Draft, ranks: int) -> RunPlan:
-        """Return the plan for a number of ranks of a workflow that a draft has become.
+        """Return the plan of a workflow, which was read from a draft, for a number of ranks.
 
         Raises
         ------
         WorkflowError
-            If some group of modules needs more ranks than there are; says needed and available.
+            If some group of modules needs more ranks than there are; the message has both numbers.
         """
         return cls(
             file=str(workflow.file),
@@ -123,7 +123,7 @@ class RunPlan(Frozen):
 
     @property
     def server_ranks(self) -> tuple[int, ...]:
-        """The ranks that serve tuples: those behind the executive."""
+        """The ranks that serve tuples: the ranks that follow rank 0, the executive."""
         return tuple(range(1, 1 + self.servers))
 
     @property
@@ -139,7 +139,7 @@ class RunPlan(Frozen):
     # -- from the launcher to rank 0 --------------------------------------------------------------
 
     def save(self, path: Path) -> None:
-        """Write the plan for rank 0, unless JSON cannot hold it: dates in options, boundaries."""
+        """Write the plan for rank 0, unless it has what JSON cannot hold: boundaries, dates."""
         if self.boundaries:
             return
         with contextlib.suppress(TypeError, OSError):
@@ -152,7 +152,7 @@ class RunPlan(Frozen):
         Returns
         -------
         RunPlan or None
-            None if there is none for this number of ranks, or the workflow file has changed.
+            None if no plan was saved for this number of ranks, or the workflow file has changed.
         """
         try:
             given = json.loads(path.read_bytes())

@@ -8,7 +8,7 @@ and no clock here.
     scheduler.py    ready groups take their ranks from the pool and return them
     group_tree.py   which iteration of which group is ready
     copies.py       the copies of one iteration, and what follows a failure
-    plans.py        what there is to run          events.py   what goes in and out
+    plans.py        groups, modules and copies    events.py   events and instructions
 
 A group becomes ready when every group that it depends on has finished, and again for each further
 iteration. Ready groups take their ranks from the pool in the order in which they became ready, each
@@ -49,12 +49,12 @@ from diel.run.records import Finished
 from diel.text import format_duration
 
 Choose: TypeAlias = "Callable[[GroupPlan, Sequence[int]], tuple[tuple[int, ...], ...] | None]"
-"""From a group and the free ranks, in ascending order, to the ranks of each copy, module by module
-in the group's order; None if these ranks will not do."""
+"""A function from a group and the free ranks, in ascending order, to the ranks of each copy, module
+by module in the group's order; it returns None if these ranks do not suffice."""
 
 
 def in_order(plan: GroupPlan, free: Sequence[int]) -> tuple[tuple[int, ...], ...] | None:
-    """Give each copy the next free ranks."""
+    """Assign the free ranks to copies in order; the default of `Choose`."""
     if plan.ranks > len(free):
         return None
     left = iter(free)
@@ -66,14 +66,14 @@ def in_order(plan: GroupPlan, free: Sequence[int]) -> tuple[tuple[int, ...], ...
 
 
 class Obstacle(Frozen):
-    """Why the first of the groups that are ready cannot start now.
+    """The reason why the first ready group cannot start now.
 
     Attributes
     ----------
     busy_modules : tuple of str
         Modules of it that run in another group.
     wanted, free : int
-        Ranks. Where enough are free, they are not those that it needs: they lack its GPUs.
+        Ranks that the group takes, and free ranks. If enough are free, they lack GPUs.
     """
 
     busy_modules: tuple[str, ...]
@@ -84,7 +84,7 @@ class Obstacle(Frozen):
 def find_ranks(
     plan: GroupPlan, free: Sequence[int], busy_modules: Collection[str], choose: Choose = in_order
 ) -> tuple[int, ...] | Obstacle:
-    """Return the ranks of all copies of a group in order, or why it cannot start now."""
+    """Return the ranks of a group's copies, in order, or the reason why it cannot start now."""
     busy = tuple(module.module for module in plan.modules if module.module in busy_modules)
     ranks = None if busy else choose(plan, free)
     if ranks is None:
@@ -93,7 +93,7 @@ def find_ranks(
 
 
 class Scheduler:
-    """Runs groups by their dependencies on a pool of ranks.
+    """A state machine that runs groups, in the order of their dependencies, on a pool of ranks.
 
     Parameters
     ----------
@@ -102,13 +102,13 @@ class Scheduler:
     pool : iterable of int
         Ranks for copies.
     choose : callable, optional
-        Which of the free ranks a group takes, copy by copy in the group's order; with the whole
-        pool free it never says None. Default: the first ones.
+        Chooses the ranks of a group among the free ranks; with the whole pool free it never
+        returns None. Default: `in_order`.
     finished : mapping of str to Finished, optional
-        What an earlier run has behind it, from its `finished`: every iteration that it had not
-        finished is run, also if it had begun. Neither the ranks nor the copies need be the same.
+        The iterations that an earlier session has finished, from its `finished`; an iteration that
+        had only begun is run again. Neither the ranks nor the copies need be the same.
     twins : sequence of (int, int), optional
-        Tuple servers that hold the same tuples: the run goes on without one of them.
+        Pairs of tuple servers that hold the same tuples: the run goes on without one of a pair.
 
     Raises
     ------
@@ -140,7 +140,7 @@ class Scheduler:
         self._tree = GroupTree(groups, finished)
         self._running: dict[str, RunningGroup] = {}
         self._busy_modules: set[str] = set()
-        self._copies: dict[int, RunningCopy] = {}  # those with ranks that work, by serial
+        self._copies: dict[int, RunningCopy] = {}  # copies on which ranks still work, by serial
         self._serials = count(1)
         self._handlers: dict[type, Callable[[Any], list[Instruction]]] = {
             RankFinished: self._rank_finished,
@@ -163,7 +163,7 @@ class Scheduler:
 
     @property
     def free_ranks(self) -> tuple[int, ...]:
-        """Ranks of the pool that nothing runs on."""
+        """Ranks of the pool on which no copy runs."""
         return tuple(self._free)
 
     @property
@@ -173,16 +173,16 @@ class Scheduler:
 
     @property
     def groups_to_come(self) -> list[str]:
-        """Groups that have not started, or have further iterations."""
+        """Groups that have not started, or have further iterations, each as a text."""
         return self._tree.to_come(self._running)
 
     @property
     def finished(self) -> dict[str, Finished]:
-        """What is behind: a later run that is given this goes on from here."""
+        """The last finished iteration of each group, as a resumed run needs it."""
         return self._tree.finished
 
     def plan_of(self, serial: int) -> CopyPlan:
-        """Return the plan of a copy that is running."""
+        """Return the plan of a running copy."""
         return self._copies[serial].plan
 
     @property
@@ -193,11 +193,11 @@ class Scheduler:
     # -- events ------------------------------------------------------------------------------
 
     def start(self) -> list[Instruction]:
-        """Begin; returns the first instructions."""
+        """Start the first groups; return the first instructions."""
         return [*self._tree.start(), *self._advance()]
 
     def handle(self, event: Event) -> list[Instruction]:
-        """Take an event into account and return what is to be done about it.
+        """Process an event and return the instructions that follow from it.
 
         Returns
         -------
@@ -205,22 +205,22 @@ class Scheduler:
             To be performed in this order.
         """
         if self.stopping:
-            return []  # what ends now is a consequence of the stop
+            return []  # whatever happens now is a consequence of the stop
         return self._handlers[type(event)](event)
 
     def _advance(self) -> list[Instruction]:
-        """Start what can start now."""
+        """Start the ready groups for which ranks are free; end the run if all groups finished."""
         ready = self._tree.ready
         instructions: list[Instruction] = []
         while ready:
             plan = self._plans[ready[0]]
             ranks = find_ranks(plan, self._free, self._busy_modules, self._choose)
             if isinstance(ranks, Obstacle):
-                if plan.ranks > len(self._pool):  # some have died since it was planned
-                    left = (
+                if plan.ranks > len(self._pool):  # ranks have died since the group was planned
+                    explanation = (
                         f"group {plan.name!r} needs {plan.ranks} ranks, {len(self._pool)} are left"
                     )
-                    instructions += self._lose(self._dead, [left])
+                    instructions += self._lose(self._dead, [explanation])
                 break
             instructions += self._start_group(ready.popleft(), ranks)
         if self._tree.is_finished:
@@ -245,7 +245,7 @@ class Scheduler:
         return [StartGroup(name, group.iteration, plans), note]
 
     def _settle(self, copies: Sequence[RunningCopy]) -> list[Instruction]:
-        """Count copies as done; go on if they were the last of their group."""
+        """Count copies as done; if they are the last of their group, end its iteration."""
         group = self._running[copies[0].plan.group]
         for copy in copies:
             copy.is_settled = True
@@ -291,7 +291,7 @@ class Scheduler:
     def _module_comm_asked(self, event: ModuleCommAsked) -> list[Instruction]:
         copy = self._copies.get(event.serial)
         if copy is None or copy.policy is not None:
-            return []  # its rank has died, or is about to hear that it has to leave
+            return []  # its rank has died, or has been ordered to leave
         plan, module = copy.plan, copy.module
         module.asked.add(event.rank)
         if len(module.asked) < len(plan.module_ranks):
@@ -315,10 +315,10 @@ class Scheduler:
     def _fail(
         self, copy: RunningCopy, rank: int | None, error: str, host: str = "", detail: str = ""
     ) -> list[Instruction]:
-        """Begin to do what the policy of a copy's module says."""
+        """Record a copy's failure, and begin what its module's policy says: stop, or leave it."""
         plan, module = copy.plan, copy.module
         policy = policy_for(module.plan, plan.attempt)
-        whole = module.has_comm and len(module.copies) > 1
+        is_whole_module = module.has_comm and len(module.copies) > 1
         noted = records.ModuleFailed(
             **plan.place,
             rank=rank,
@@ -328,37 +328,40 @@ class Scheduler:
             error=error,
             detail=detail,
             policy=policy,
-            whole_module=whole,
+            whole_module=is_whole_module,
         )
         if policy == "stop":
             return [noted, *self._stop(f"{plan.name} failed")]
         leaves: list[Instruction] = []
-        for left in module.fail(copy, policy, error):
-            self._copies[left.plan.serial] = left  # until all ranks are out, if they had finished
-            ranks = tuple(sorted(left.working - ({rank} if left is copy else set())))
+        for leaving in module.fail(copy, policy, error):
+            # Also a copy that had finished: until all ranks have left.
+            self._copies[leaving.plan.serial] = leaving
+            ranks = tuple(sorted(leaving.working - ({rank} if leaving is copy else set())))
             if ranks:
-                leaves.append(AbandonCopy(left.plan, ranks))
+                leaves.append(AbandonCopy(leaving.plan, ranks))
         return [noted, *leaves]
 
     def _rank_out(self, copy: RunningCopy, rank: int) -> list[Instruction]:
-        """Record that a rank is done with a copy that has failed."""
+        """Record that a rank has left a failed copy; restart or give up the copy after the last."""
         copy.working.discard(rank)
         if not copy.is_left:
             return []
         together = copy.leaving_with
-        for left in together:
-            del self._copies[left.plan.serial]
+        for leaving in together:
+            del self._copies[leaving.plan.serial]
         if copy.policy == "retry":
             return self._restart(copy, together)
-        given_up = [left for left in together if not left.is_settled]
-        notes = [records.CopyGivenUp(**left.plan.place, error=left.error) for left in given_up]
+        given_up = [leaving for leaving in together if not leaving.is_settled]
+        notes = [
+            records.CopyGivenUp(**leaving.plan.place, error=leaving.error) for leaving in given_up
+        ]
         return [*notes, *self._settle(given_up)]
 
     def _restart(self, copy: RunningCopy, together: Sequence[RunningCopy]) -> list[Instruction]:
         group = self._running[copy.plan.group]
-        group.unsettled += sum(again.is_settled for again in together)
+        group.unsettled += sum(restarted.is_settled for restarted in together)
         plans = copy.module.restart(together, self._serials)
-        self._copies.update((again.plan.serial, again) for again in together)
+        self._copies.update((restarted.plan.serial, restarted) for restarted in together)
         note = records.CopiesRestarted(
             group=group.plan.name,
             iteration=group.iteration,
@@ -385,7 +388,7 @@ class Scheduler:
         )
         return [note, *self._stop(reason)]
 
-    # -- the rest -----------------------------------------------------------------------------
+    # -- tags ---------------------------------------------------------------------------------
 
     def _tag_looked(self, event: TagLooked) -> list[Instruction]:
         instructions = self._tree.tag_looked(event.group, event.iteration, event.is_there)
@@ -395,10 +398,10 @@ class Scheduler:
 
     def _ranks_silent(self, event: RanksSilent) -> list[Instruction]:
         ranks, hosts = sorted(event.hosts), sorted(set(event.hosts.values()))
-        whole = f"host {', '.join(hosts)}" if len(ranks) > 1 else f"rank {ranks[0]}"
+        subject = f"host {', '.join(hosts)}" if len(ranks) > 1 else f"rank {ranks[0]}"
         silent = f"has not been heard of for {format_duration(event.silent_s)}"
         return self._lose(
-            event.hosts, [f"{whole} {silent}, since {event.since}", *self._described(event.hosts)]
+            event.hosts, [f"{subject} {silent}, since {event.since}", *self._described(event.hosts)]
         )
 
     def _loss_allowed(self, event: LossAllowed) -> list[Instruction]:
@@ -408,7 +411,7 @@ class Scheduler:
         return []
 
     def _ranks_died(self, event: RanksDied) -> list[Instruction]:
-        """Go on without ranks, if what ran there can be done without; else end the run."""
+        """Go on without ranks that have died, if no group needs their copies; else end the run."""
         self._dead.update(event.hosts)
         plural = "s" if len(event.hosts) > 1 else ""
         words = f"rank{plural} {', '.join(map(str, sorted(event.hosts)))} died"
@@ -432,11 +435,11 @@ class Scheduler:
         return instructions
 
     def _lose(self, hosts: Mapping[int, str], lines: Sequence[str]) -> list[Instruction]:
-        """End the run for ranks that are lost; the first of the lines says why."""
+        """End the run because ranks are lost; the first line is the reason."""
         return [_record_of(hosts, lines, "stop"), *self._stop(lines[0])]
 
     def _described(self, hosts: Mapping[int, str]) -> list[str]:
-        """Say in lines what runs on some ranks."""
+        """Return a line for each rank that says what ran on it."""
         runs_on = {
             rank: copy.plan.name for copy in self._copies.values() for rank in copy.plan.ranks
         }
@@ -448,15 +451,15 @@ class Scheduler:
         ]
 
     def _described_server(self, rank: int) -> str:
-        """Say that a rank serves tuples, and who has them too."""
+        """Return a text for a rank that serves tuples: whether its twin still has them."""
         twins = sorted({twin for pair in self._twins if rank in pair for twin in pair} - {rank})
         if not twins:
             return "a tuple server"
-        left = [twin for twin in twins if twin not in self._dead]
-        if len(left) < len(twins):
+        living = [twin for twin in twins if twin not in self._dead]
+        if len(living) < len(twins):
             return "a tuple server, whose twin has died too"
-        plural = "s" if len(left) > 1 else ""
-        return f"a tuple server; its tuples are on rank{plural} {', '.join(map(str, left))} too"
+        plural = "s" if len(living) > 1 else ""
+        return f"a tuple server; its tuples are on rank{plural} {', '.join(map(str, living))} too"
 
     def _stop_asked(self, event: StopAsked) -> list[Instruction]:
         return self._stop(event.reason, event.exit_code)
@@ -473,12 +476,12 @@ class Scheduler:
 
 
 def _can_be_missed(copy: RunningCopy) -> bool:
-    """Whether the others can go on without a copy whose rank has died.
+    """Whether the other copies can go on without a copy whose rank has died.
 
-    They cannot where ranks wait for the module's communicator, or have it.
+    They cannot if ranks wait for the module's communicator, or have it.
     """
-    others = copy.module.copies
-    are_left = any(not other.is_lost and other.policy != "continue" for other in others)
+    copies = copy.module.copies
+    are_left = any(not other.is_lost and other.policy != "continue" for other in copies)
     is_alone = not copy.module.asked and not copy.module.has_comm
     return copy.may_be_lost and copy.policy is None and is_alone and are_left
 

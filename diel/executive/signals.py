@@ -1,9 +1,9 @@
-"""Signals to a rank: the first asks the run to stop, and ends the rank if it does not.
+"""Stop signals to a rank: the first asks the run to stop; 8 s later the rank exits in any case.
 
-Under ``diel run`` the launcher has its own way to ask. Under a bare mpirun SIGTERM, SIGINT and
-SIGHUP reach the ranks: Open MPI kills them a quarter of a second later, MPICH never does. So a rank
-that got one leaves by itself after 8 s, whatever its module is doing: a thread sees to that, since
-the main thread may be deep in somebody's numerical library, where Python runs no handler.
+Under ``diel run`` the launcher asks the run to stop by its own means. Under a bare mpirun SIGTERM,
+SIGINT and SIGHUP reach the ranks: Open MPI kills them a quarter of a second later, MPICH never
+does. So a rank exits by itself 8 s after its first signal, whatever its module is doing. A thread
+does this, since Python runs no signal handler while the main thread is in a C library.
 """
 
 from __future__ import annotations
@@ -23,14 +23,14 @@ _PATIENCE_S: Final = 8.0
 
 
 class StopSignals:
-    """Watches for signals to this process; to be made in the main thread, once.
+    """Handles stop signals to this process; to be created once, in the main thread.
 
     Parameters
     ----------
     leave : callable, optional
         Ends the process with a status.
     patience_s : float, seconds, optional
-        How long after the first signal.
+        How long after the first signal `leave` is called.
     """
 
     def __init__(
@@ -47,20 +47,23 @@ class StopSignals:
         signal.set_wakeup_fd(writing, warn_on_full_buffer=False)
         for number in STOP_SIGNALS:
             if signal.getsignal(number) != signal.SIG_IGN:  # as under nohup
-                signal.signal(number, _stay)
+                signal.signal(number, _ignore)
         threading.Thread(target=self._watch, name="diel-signals", daemon=True).start()
 
     def stop_with(self, ask_to_stop: Callable[[str, int], object]) -> None:
-        """Say what asks the run to stop: told why and with which exit code, by a thread."""
+        """Set the function that asks the run to stop: called with a reason and an exit code.
+
+        A thread calls it at the first signal; this method does if that has come already.
+        """
         with self._changing:
             self._ask_to_stop = ask_to_stop
             if self._number:
-                ask_to_stop(_why(self._number), exit_code_after(self._number))
+                ask_to_stop(_reason(self._number), exit_code_after(self._number))
 
     def _watch(self) -> None:
         number = 0
-        # A module may handle others, or these in its own way.
-        while number not in STOP_SIGNALS or signal.getsignal(number) is not _stay:
+        # Signals that a module handles itself, or other signals, do not stop the run.
+        while number not in STOP_SIGNALS or signal.getsignal(number) is not _ignore:
             number = os.read(self._signals, 1)[0]
         deadline = threading.Timer(self._patience_s, self._leave, [exit_code_after(number)])
         deadline.daemon = True
@@ -68,28 +71,28 @@ class StopSignals:
         with self._changing:
             self._number = number
             if self._ask_to_stop is not None:
-                self._ask_to_stop(_why(number), exit_code_after(number))
+                self._ask_to_stop(_reason(number), exit_code_after(number))
 
 
 def exit_code_after(number: int) -> int:
     """Return the exit code of a run that a signal has ended.
 
-    SIGTERM and SIGUSR1 are what batch schedulers send before a time limit: such a run is to be gone
-    on with. SIGINT and SIGHUP are a person's.
+    Batch schedulers send SIGTERM and SIGUSR1 before a time limit: such a run is not finished, and
+    is to be resumed. SIGINT and SIGHUP come from a person.
     """
     return NOT_FINISHED if number in _OF_BATCH_SCHEDULERS else STOPPED
 
 
 def before_time_limit(number: int) -> str:
-    """Return why a run is stopped that a batch scheduler has warned by a signal."""
+    """Return the reason for stopping a run that a batch scheduler has warned by a signal."""
     return f"{signal.Signals(number).name} came, as before a time limit"
 
 
-def _why(number: int) -> str:
-    if number == signal.SIGUSR1:  # which no launcher sends by itself
+def _reason(number: int) -> str:
+    if number == signal.SIGUSR1:  # only batch schedulers send it, no launcher
         return before_time_limit(number)
     return f"{signal.Signals(number).name} came: {LOST_OR_ENDED}"
 
 
-def _stay(number: int, frame: object) -> None:
-    """Do nothing: without a handler the signal would end the process at once."""
+def _ignore(number: int, frame: object) -> None:
+    """Do nothing, as a handler that keeps the signal from ending the process at once."""

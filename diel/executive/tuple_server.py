@@ -1,4 +1,4 @@
-"""A rank that serves tuples, until rank 0 lets it leave."""
+"""The main function of a rank that serves tuples."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ _TELL_STATUS_EVERY_S: Final = 0.5
 
 
 def serve_tuples(parent: Parent, mailbox: Mailbox[Order], welcome: Welcome) -> int:
-    """Serve tuples until rank 0 lets this rank leave; return the exit code of the run."""
+    """Serve tuples until rank 0 dismisses this rank; return the exit code of the run."""
     from diel.tuples.server import TupleServer
     from diel.tuples.store import SpillFolder, TupleStore
 
@@ -48,10 +48,10 @@ def serve_tuples(parent: Parent, mailbox: Mailbox[Order], welcome: Welcome) -> i
     meter = ServerMeter(keeps_all=welcome.traces_all)
     spans = SpanRecorder(directory, parent.rank, meter)
     server = TupleServer(parent.comm, store, meter=meter)
-    last: list[Order] = []
+    final_orders: list[Order] = []
     sent, next_s = ServerStatus(0, 0, welcome.server_memory_bytes), 0.0
 
-    def now_and_then() -> None:
+    def report_status() -> None:
         nonlocal sent, next_s
         if (now_s := time.monotonic()) < next_s:
             return
@@ -63,21 +63,21 @@ def serve_tuples(parent: Parent, mailbox: Mailbox[Order], welcome: Welcome) -> i
         spans.save_if_due()
 
     def should_leave() -> bool:
-        # A stop is for the modules; the server serves until all of them are gone.
+        # A stop is sent to the pool alone: the server goes on until all modules have ended.
         arrival = mailbox.poll()
         if arrival is None:
             return False
         if isinstance(arrival[1], ForgetRanks):
             parent.dead_ranks.add(arrival[1].ranks)
             return False
-        last.append(arrival[1])
+        final_orders.append(arrival[1])
         return True
 
-    server.serve(should_leave, now_and_then)
+    server.serve(should_leave, report_status)
     goodbye = Goodbye(tuples_left=store.tuples_held, times=spans.close())
     mailbox.send(goodbye, parent.EXECUTIVE_RANK)
     mailbox.flush(GOODBYE_TIMEOUT_S)
-    order = last[0]
+    order = final_orders[0]
     assert isinstance(order, Leave)
     parent.dead_ranks.add(order.dead)
     return order.exit_code

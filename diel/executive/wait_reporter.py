@@ -1,4 +1,4 @@
-"""Reports to rank 0 what this rank waits for, once a wait has lasted a second.
+"""Reports of this rank's waits to rank 0, once a wait has lasted a second.
 
 Rank 0 finds deadlocks from these reports, see `deadlock`.
 """
@@ -27,16 +27,16 @@ Wait: TypeAlias = "tuple[str, object, float]"
 
 
 class WaitReporter:
-    """Knows what a rank waits for, and reports waits that last.
+    """Tracks what a rank waits for, and reports waits that last a second to rank 0.
 
     Parameters
     ----------
     tuples : TupleClient
     transport : Transport
-        Of the client.
+        The transport of `tuples`.
     channel : Channel
     meter : Meter
-        Asks it what a wait is called, and says when one is over.
+        Its `name_wait` and `after_wait` hooks are set here.
     report : callable
         Sends a report to rank 0.
     """
@@ -55,49 +55,50 @@ class WaitReporter:
         self._meter = meter
         self._report = report
         self._serial = 0
-        self._for_others: Wait | None = None
-        self._noticed: Wait | None = None
-        self._noticed_s = 0.0
-        self._told_of: Wait | None = None
+        self._wait_for_peers: Wait | None = None
+        self._candidate: Wait | None = None
+        self._candidate_since_s = 0.0
+        self._reported: Wait | None = None
         meter.name_wait = self._name_wait
         meter.after_wait = self._after_wait
 
     def begin(self, serial: int) -> None:
         """Record that a copy begins."""
         self._serial = serial
-        self._for_others = self._told_of = None
+        self._wait_for_peers = self._reported = None
 
     @property
     def current(self) -> Wait | None:
-        """What the rank waits for at this moment."""
-        return self._tuples.waiting_for or self._channel.waiting_for or self._for_others
+        """The wait that the rank is in: at a tuple server, for a message, or for its peers."""
+        return self._tuples.waiting_for or self._channel.waiting_for or self._wait_for_peers
 
     @contextlib.contextmanager
-    def waiting(self, what: str, *, counts: bool = True) -> Iterator[None]:
-        """Be in a wait for other ranks, neither at a server nor for a message of theirs.
+    def waiting(self, call: str, *, counts: bool = True) -> Iterator[None]:
+        """Mark this rank as waiting for other ranks, though not for their messages.
 
         Parameters
         ----------
-        what : str
+        call : str
+            The name of the wait, as it is reported.
         counts : bool, optional
-            Whether the meter calls it waiting; a rank that lends its core to a program works.
+            Whether the meter counts it as waiting: a rank that lends its core to a program works.
         """
-        self._for_others = (what, "", math.inf)
+        self._wait_for_peers = (call, "", math.inf)
         try:
-            with self._meter.waiting(what, counts=counts):
+            with self._meter.waiting(call, counts=counts):
                 yield
         finally:
-            self._for_others = None
+            self._wait_for_peers = None
 
     def tell_if_long(self, waiting: Wait) -> None:
-        """Tell rank 0 of a wait that has lasted a while, once."""
-        if waiting is self._told_of:
+        """Report a wait to rank 0 once it has lasted a second; each wait is reported once."""
+        if waiting is self._reported:
             return
         now_s = time.monotonic()
-        if waiting is not self._noticed:
-            self._noticed, self._noticed_s = waiting, now_s
-        elif now_s - self._noticed_s >= _TELL_AFTER_S:
-            self._told_of = waiting
+        if waiting is not self._candidate:
+            self._candidate, self._candidate_since_s = waiting, now_s
+        elif now_s - self._candidate_since_s >= _TELL_AFTER_S:
+            self._reported = waiting
             operation, tag, timeout_s = waiting
             self._report(
                 Waiting(
@@ -107,7 +108,7 @@ class WaitReporter:
                     has_timeout=timeout_s < math.inf,
                     at_server=waiting is self._tuples.waiting_for,
                     puts=tuple(self._tuples.puts),
-                    waited_s=now_s - self._noticed_s,
+                    waited_s=now_s - self._candidate_since_s,
                     request=self._transport.latest_request_id,
                     counts=self._channel.counts(),
                 )
@@ -118,7 +119,7 @@ class WaitReporter:
         return ("a tuple server's answer", None) if waiting is None else waiting[:2]
 
     def _after_wait(self) -> None:
-        """Take back what rank 0 was told of a wait that is over; the next may be for the same."""
-        if self._told_of is not None:
-            self._told_of = self._noticed = None
+        """Report the end of a wait that was reported; the next wait may be for the same tuple."""
+        if self._reported is not None:
+            self._reported = self._candidate = None
             self._report(WaitOver(self._serial))

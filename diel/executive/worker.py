@@ -86,7 +86,7 @@ _ENDS = {
 
 
 def run_worker(parent: Parent) -> int:
-    """Do what rank 0 orders, until it lets this rank leave or the run stops.
+    """Perform the orders of rank 0 until it dismisses this rank or the run stops.
 
     Returns
     -------
@@ -130,11 +130,11 @@ def run_worker(parent: Parent) -> int:
 
 
 def _start_heartbeat(address: HeartbeatAddress, parent: Parent, mailbox: Mailbox[Order]) -> None:
-    """Let rank 0 hear of the ranks of this host, by its first rank; warn if that cannot be."""
+    """Start this host's heartbeat to rank 0, on its first rank; warn rank 0 if that fails."""
     pids = {rank: pid for rank, pid in parent.pids_here.items() if rank != parent.EXECUTIVE_RANK}
     if parent.rank != min(pids) or (parent.is_beside_rank0 and not address.is_for_all):
         return
-    from diel.executive.heartbeats import start_heartbeat  # where there are several hosts
+    from diel.executive.heartbeats import start_heartbeat  # needed only with several hosts
     from diel.run.records import MessageLogged
 
     try:
@@ -160,12 +160,12 @@ def _next_order(
     mailbox: Mailbox[Order], parent: Parent, safe_point: Callable[[], None] | None = None
 ) -> Order:
     arrival = mailbox.wait(safe_point=safe_point or parent.raise_if_stopped)
-    assert arrival is not None  # without a timeout there is always one
+    assert arrival is not None  # a wait without a timeout always returns a message
     return arrival[1]
 
 
 class _Worker:
-    """One rank of the pool."""
+    """The state of one rank of the pool, and how it performs each order."""
 
     def __init__(
         self, parent: Parent, mailbox: Mailbox[Order], welcome: Welcome, spans: SpanRecorder
@@ -185,8 +185,8 @@ class _Worker:
         self._returned = ReturnedFolder(
             self._directory.returned, welcome.returned_total_bytes, parent.size
         )
-        self._warned_of_returned: set[str] = set()  # once for each module
-        self._found: dict[str, tuple[ModuleType, Callable[[Any], Any]]] = {}
+        self._warned_of_returned: set[str] = set()  # modules: each is warned of once
+        self._functions: dict[str, tuple[ModuleType, Callable[[Any], Any]]] = {}
         transport = open_transport(
             parent.comm,
             welcome.server_ranks,
@@ -219,39 +219,40 @@ class _Worker:
         self._serial = 0
         self._has_to_leave = False
 
-    def _raise_if_told(self) -> None:
-        """End a wait if the run is stopping, or if this rank has to leave its copy."""
+    def _raise_if_ordered(self) -> None:
+        """Raise `RunStopped` if the run is stopping, `CopyStopped` if rank 0 ended this copy."""
         self._parent.raise_if_stopped()
-        self._hear()
+        self._process_interrupts()
         if self._has_to_leave:
             raise CopyStopped("the copy has failed: it starts again, or the run goes on without it")
 
-    def _hear(self) -> None:
-        """Take in what rank 0 says to ranks that may be in the middle of a copy."""
+    def _process_interrupts(self) -> None:
+        """Process the orders that rank 0 sends to ranks in the middle of a copy."""
         while (arrival := self._leaves.poll()) is not None:
             order = arrival[1]
             if isinstance(order, ForgetRanks):
                 self._parent.dead_ranks.add(order.ranks)
-            else:  # one for an earlier copy crossed with the report of its end
+            else:  # an order for an earlier copy may have crossed with the report of its end
                 self._has_to_leave |= order.serial == self._serial
 
     def _safe_point(self) -> None:
-        """End a wait if it shall end; tell rank 0 of one that has lasted a while."""
+        """Raise if the current wait has to end; report it to rank 0 if it has lasted a while."""
         self._channel.poll()
         waiting = self._wait_reporter.current
-        if waiting is None:  # a server answers at once: only the end of everything is sooner
+        if waiting is None:  # a server answers at once: only a stop of the whole run is urgent
             self._parent.raise_if_stopped()
-            self._hear()
+            self._process_interrupts()
             return
-        self._raise_if_told()
+        self._raise_if_ordered()
         self._wait_reporter.tell_if_long(waiting)
 
     def work(self) -> Leave:
+        """Perform orders until the order to leave comes; return that order."""
         while True:
             with self._meter.waiting("work"):
                 order = _next_order(self._mailbox, self._parent, self._between_copies)
             if isinstance(order, Leave):
-                self._channel.poll()  # what nobody received is said before this rank leaves
+                self._channel.poll()  # warns of messages that no module received
                 self._port.close()
                 self._transport.close()
                 return order
@@ -262,18 +263,18 @@ class _Worker:
                 report = self._perform(order)
                 self._report(report.replace(times=self._meter.times().minus(before)))
                 self._spans.save_if_due()
-            else:  # it came when this rank had left the copy
+            else:  # it came after this rank had left the copy
                 assert isinstance(order, MakeModuleComm)
 
     def close(self) -> None:
-        """End what programs and function modules have left on this rank."""
+        """End the processes that programs and function modules have left on this rank."""
         if self._executables is not None:
             with contextlib.suppress(RunStopped, TupleError):
                 self._executables.close()
         self.children.end()
 
     def _my_copy(self, order: RunGroup) -> RunCopy:
-        """Return the copy of an iteration of a group that this rank is in."""
+        """Return the order for this rank's own copy, from the order to its whole group."""
         group = self._groups[order.group]
         modules = list(place_modules(group, order.ranks, order.first_serial))
         mine = next(module for module in modules if self._parent.rank in module.ranks)
@@ -291,7 +292,7 @@ class _Worker:
 
     def _between_copies(self) -> None:
         self._parent.raise_if_stopped()
-        self._channel.poll()  # drops what comes late for a copy that has ended
+        self._channel.poll()  # drops late messages for a copy that has ended
         self._spans.save_if_due()
 
     def _allow_loss(self, serial: int) -> None:
@@ -304,7 +305,7 @@ class _Worker:
     def _perform(self, order: RunCopy) -> _Ended:
         self._serial, self._has_to_leave = order.plan.serial, False
         self._wait_reporter.begin(self._serial)
-        with self._spans.copy(order.plan) as about:
+        with self._spans.copy(order.plan) as span_fields:
             report: _Ended
             try:
                 report = self._run_copy(order)
@@ -313,7 +314,7 @@ class _Worker:
             finally:
                 self._channel.abandon()  # has no effect after `close`
                 self._parent.let_module_block(False)
-            about["ended"] = _ENDS[type(report)]
+            span_fields["ended"] = _ENDS[type(report)]
         plan = order.plan
         self.children.note_copy(
             (plan.module, plan.copy_index),
@@ -322,17 +323,17 @@ class _Worker:
         )
         self._warn_of_log(plan, self._logs.take_left_out_bytes())
         if isinstance(report, (RankFailed, RankLeft)):
-            # Before the report: whoever runs after this copy finds what it held. A server that
-            # does not answer is not worth waiting for; the failure is.
+            # Before the report, so that the next copy finds the tuples that this one held. A
+            # server that does not answer must not delay the report of the failure.
             with contextlib.suppress(RunStopped, TupleError):
                 self._tuples.start_over()
         return report
 
     def _report_of(self, error: BaseException, order: RunCopy) -> _Ended:
-        """Say how a copy ended here: what a stop leads to is no cause of its own."""
+        """Return the report of an exception, which is no failure if the run is stopping."""
         serial, rank, counts = order.plan.serial, self._parent.rank, self._counts(order)
         try:
-            self._raise_if_told()
+            self._raise_if_ordered()
         except CopyStopped:
             return RankLeft(serial, rank, counts)
         except RunStopped:
@@ -349,10 +350,10 @@ class _Worker:
         plan = order.plan
         spec = self._specs[plan.module]
         if spec.function is None and len(plan.ranks) == 1:
-            # It shares nothing with this process, and nobody waits for its end here.
+            # It shares nothing with this process, and no other rank waits for its end.
             self._run_program(order)
             return RankFinished(plan.serial, self._parent.rank, counts=self._counts(order))
-        comm = None  # of a rank alone: made when its module asks for it
+        comm = None  # a copy of one rank makes its communicator when its module asks for it
         self._parent.let_module_block(len(plan.ranks) > 1)
         if len(plan.ranks) > 1:
             with self._meter.communicating("make the copy's communicator"):
@@ -365,7 +366,7 @@ class _Worker:
                 returned, leftovers = run(order, comm)
             finally:
                 self._parent.wakeup.runs_module = False
-        # Its other ranks are the cores of a program: they work while it does.
+        # The other ranks of a program lend it their cores, so that this counts as work.
         if comm is not None:
             leftovers += self._retire(comm, lends_core=spec.function is None)
         counts = self._counts(order)
@@ -436,7 +437,7 @@ class _Worker:
         return SavedState(self._directory.states, stem, self._states.get(stem, ""), note)
 
     def _recordable(self, plan: CopyPlan, value: Any) -> Any:
-        """Return what rank 0 is to hear of a value that a copy has returned."""
+        """Return a copy's returned value as the journal can hold it; warn if it is too large."""
         iteration = "-".join(map(str, plan.iteration))
         stem = f"{plan.module}.{plan.copy_index}.{plan.group}.{iteration}"
         returned = recordable(value, self._returned, stem, self._returned_size_bytes)
@@ -454,19 +455,19 @@ class _Worker:
         return returned
 
     def _find_function(self, spec: ModuleSpec) -> tuple[ModuleType, Callable[[Any], Any]]:
-        """Return a module's function and its code, from the last time if it has run here before."""
+        """Return a module's code and function, cached if the module has run on this rank before."""
         assert spec.function is not None
-        found = self._found.get(spec.name)
+        found = self._functions.get(spec.name)
         if found is None or sys.modules.get(found[0].__name__) is not found[0]:
             set_thread_environment(spec.threads)  # before it imports NumPy
             code = import_code(spec.function, self._folder)
-            found = self._found[spec.name] = code, find_function(spec.function, code)
+            found = self._functions[spec.name] = code, find_function(spec.function, code)
         return found
 
     def _make_module_comm(self, plan: CopyPlan) -> MPI.Intracomm:
-        """Make the communicator of all copies once all of their ranks want it.
+        """Make the communicator of all copies of a module, once all of their ranks ask for it.
 
-        MPI would wait for them too, but nobody could end that wait if one of them fails.
+        MPI would wait for these ranks too, but that wait could not be ended if one of them fails.
         """
         if len(plan.module_ranks) > 1:
             self._parent.let_module_block(True)
@@ -475,7 +476,7 @@ class _Worker:
                 try:
                     self._mailbox.wait(safe_point=self._safe_point)
                 except CopyStopped:
-                    # Those who were ordered to make it cannot do so without this rank.
+                    # Ranks that were ordered to make it cannot do so without this rank.
                     if self._mailbox.poll() is None:
                         raise
         with self._meter.communicating("make ctx.module_comm"):
@@ -491,14 +492,14 @@ class _Worker:
             return self._parent.retire_communicator(comm, self._safe_point)
 
     def _run_executable(self, order: RunCopy, _: object) -> tuple[None, int]:
-        # The copy's other ranks are the cores that it may use.
+        # The copy's other ranks only reserve the cores that the program may use.
         if order.plan.ranks[0] == self._parent.rank:
             self._run_program(order)
         return None, 0
 
     def _run_program(self, order: RunCopy) -> None:
         if self._executables is None:
-            # Imported where a program is run: ranks that run none start sooner.
+            # Imported here, so that ranks that run no programs start sooner.
             from diel.executive.programs import ExecutableCopies
 
             self._executables = ExecutableCopies(
@@ -507,18 +508,18 @@ class _Worker:
         plan, left_out_bytes = order.plan, 0
         log = self._directory.module_log(plan.module, plan.copy_index, 0)
 
-        def look() -> None:
+        def check_program() -> None:
             nonlocal left_out_bytes
             for file in (log, log.with_suffix(".err")):
                 left_out_bytes += shorten(file, self._log_size_bytes)
-            self._raise_if_told()
+            self._raise_if_ordered()
 
         try:
             spec = self._specs[plan.module]
-            self._executables.run(order, spec, look, self._recorder_for(order))
+            self._executables.run(order, spec, check_program, self._recorder_for(order))
         finally:
             with contextlib.suppress(CopyStopped, RunStopped):
-                look()
+                check_program()
             self._warn_of_log(plan, left_out_bytes)
 
     def _warn_of_log(self, plan: CopyPlan, left_out_bytes: int) -> None:
@@ -531,20 +532,20 @@ class _Worker:
 
     def _warn(self, module: str, copy_index: int, text: str) -> None:
         if self._parent.stop_was_announced():
-            return  # what a stop leads to is no cause
+            return  # a consequence of the stop
         self._warn_always(module, copy_index, text)
 
     def _warn_always(self, module: str, copy_index: int, text: str) -> None:
-        from diel.run.records import MessageLogged  # not by every rank
+        from diel.run.records import MessageLogged  # imported here: few ranks ever need it
 
         message = MessageLogged(module=module, copy=copy_index, level="WARNING", text=text)
         self._report(Recorded(message))
 
     def _recorder_for(self, order: RunCopy) -> Any:
-        who: dict[str, Any] = {"module": order.plan.module, "copy": order.plan.copy_index}
+        copy_fields: dict[str, Any] = {"module": order.plan.module, "copy": order.plan.copy_index}
 
         def record(kind: type[Record], **fields: Any) -> None:
-            self._report(Recorded(kind(**who, **plain(fields))))
+            self._report(Recorded(kind(**copy_fields, **plain(fields))))
 
         return record
 

@@ -1,1 +1,1 @@
-"""The page in a browser: it composes workflows, starts them and shows runs (``diel gui``)."""
+"""``diel gui``, the page in a browser: it composes workflows, starts them and shows runs."""

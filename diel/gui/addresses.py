@@ -1,7 +1,7 @@
-"""Which pages are being served now: what ``diel run`` prints, so that its run is one click away.
+"""Find the server of ``diel gui`` that shows a run, so that ``diel run`` can print its address.
 
 Every server notes its folder and its address, token included, in a file that its user alone may
-read, and holds a lock on it: a note whose lock is free was left by a server that was killed.
+read, and locks that file: if a note is not locked, its server was killed.
 """
 
 from __future__ import annotations
@@ -24,14 +24,14 @@ _LONGEST_NOTE: Final = 64 * 1024
 
 @contextlib.contextmanager
 def noted_server(folder: Path, base: str, token: str) -> Iterator[None]:
-    """Note a server for the length of a block; where that cannot be written, nobody is told.
+    """Note a server in a file during a block; do without if the file cannot be written.
 
     Parameters
     ----------
     folder : Path
-        What it may show.
+        The folder that the server may show.
     base : str
-        Its address: ``http://127.0.0.1:8470``.
+        The server's address: ``http://127.0.0.1:8470``.
     token : str
     """
     path = _notes() / f"{os.getpid()}.json"
@@ -43,7 +43,7 @@ def noted_server(folder: Path, base: str, token: str) -> Iterator[None]:
         yield
         return
     with os.fdopen(descriptor, "w") as file:
-        with contextlib.suppress(OSError):  # a file system without locks: it counts as left behind
+        with contextlib.suppress(OSError):  # a file system without locks: the server is not found
             fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
         file.write(json.dumps({"folder": str(folder), "base": base, "token": token}))
         file.flush()
@@ -54,13 +54,13 @@ def noted_server(folder: Path, base: str, token: str) -> Iterator[None]:
 
 
 def watch_words(run_dir: Path, *, is_private: bool) -> str:
-    """Say how a run is watched in a browser; nothing where the extra ``gui`` is not installed.
+    """Return the address or command that shows a run in a browser; empty without NiceGUI.
 
     Parameters
     ----------
     run_dir : Path
     is_private : bool
-        Whether the user alone reads this: only then the token of a server is in it.
+        Whether the user alone reads the text: only then it may have the token of a server.
     """
     if find_spec("nicegui") is None:
         return ""
@@ -70,7 +70,7 @@ def watch_words(run_dir: Path, *, is_private: bool) -> str:
 
 
 def _address_for(run_dir: Path) -> str:
-    """Return the address of a run at a server whose folder it is in; nothing without one."""
+    """Return the address of a run at a server whose folder has it; empty without such a server."""
     try:
         notes = sorted(_notes().glob("*.json"))
     except OSError:
@@ -86,7 +86,7 @@ def _address_for(run_dir: Path) -> str:
 
 
 def _read(path: Path) -> dict[str, str] | None:
-    """Return a note; None, and it is removed, if its server is not there any more."""
+    """Return the note of a server; if the server does not run any more, remove it, return None."""
     with open_regular(path) as file:
         if os.fstat(file.fileno()).st_uid != os.getuid():
             return None
@@ -100,7 +100,7 @@ def _read(path: Path) -> dict[str, str] | None:
 
 
 def _notes() -> Path:
-    """Return the folder of the notes of this machine: its own where homes are shared."""
+    """Return the folder for notes of servers on this machine, also where homes are shared."""
     base = os.environ.get("XDG_RUNTIME_DIR")
     if base:
         return Path(base, "diel-pages")

@@ -1,4 +1,4 @@
-"""What the pages of sweeps are made of: numbers with names, and cards with figures."""
+"""Elements of the pages of sweeps: numbers with names, cards with figures, and links."""
 
 from __future__ import annotations
 
@@ -23,12 +23,12 @@ TITLES: Final = {
     "timeline": "When trials ran",
 }
 WIDE: Final = ("parallel", "timeline")
-"""Cards of the whole width."""
+"""Figures whose cards have the whole width."""
 
 
 @contextmanager
 def fact(name: str, value: str, style: str = "") -> Iterator[None]:
-    """Show a number with its name above; what is built within stands below."""
+    """Show a number with its name above; elements built in the block stand below it."""
     with ui.element("div").classes("sweep-fact"):
         ui.label(printable(name)).classes("sweep-fact-name")
         ui.label(printable(value)).classes(f"sweep-fact-value {style}")
@@ -47,9 +47,9 @@ def card(name: str, note: str) -> ui.element:
 
 
 class FigureElement:
-    """The place of a figure, which figures.js draws there: of Plotly's figures what ours are.
+    """An element in which figures.js draws a figure, given in the format of Plotly's figures.
 
-    The page has `FIGURES` among its scripts.
+    The page has to load the script `FIGURES`.
     """
 
     def __init__(self, title: str) -> None:
@@ -81,7 +81,7 @@ def copy_button(text: str) -> None:
 
 
 def follow_theme(on_change: Callable[[str], Any]) -> None:
-    """Tell whether the browser shows the page ``light`` or ``dark``, now and at each change."""
+    """Call a function with the browser's theme, ``light`` or ``dark``, now and at each change."""
     ui.on("diel_theme", lambda event: on_change("dark" if event.args is True else "light"))
     ui.run_javascript("diel.followTheme()")
 

@@ -25,7 +25,7 @@ _COMPARED_NOTES: Final = {
 
 
 def add_pages(site: Site) -> None:
-    """Add the page of a comparison."""
+    """Add the page that compares sweeps."""
 
     @page("/compare")
     def compare(request: Request) -> None:
@@ -39,7 +39,7 @@ def add_pages(site: Site) -> None:
 
 
 class _Comparison:
-    """Sweeps of several runs beside each other, as one browser shows them."""
+    """The page that compares sweeps of several runs, in one browser."""
 
     def __init__(self, site: Site, directories: Sequence[RunDirectory]) -> None:
         self._site, self._directories = site, directories
@@ -60,22 +60,22 @@ class _Comparison:
         self._theme = theme
 
     async def offer(self) -> None:
-        """Show the runs that are compared, and others that may be added."""
+        """Show the runs that are compared, and a select to add another run."""
         runs = await run.io_bound(self._site.runs) or []
         names = [self._site.name_of(summary.path) for summary in runs]
         with self._choice:
-            others = [name for name in names if name not in self._paths]
+            other_runs = [name for name in names if name not in self._paths]
             for path in self._paths:
                 ui.link(path, address("/run", path=path)).classes("sweep-chip")
-            if others and len(self._paths) < _MOST_COMPARED:
-                choice = ui.select(others, label="add a run", with_input=True)
+            if other_runs and len(self._paths) < _MOST_COMPARED:
+                choice = ui.select(other_runs, label="add a run", with_input=True)
                 choice.props("dense outlined").classes("sweep-search")
                 choice.on_value_change(
                     lambda event: ui.navigate.to(_compare_address([*self._paths, event.value]))
                 )
 
     async def look(self) -> None:
-        """Read what is new and show it; a second call meanwhile does nothing."""
+        """Read and show new trials of all sweeps; a second call meanwhile does nothing."""
         if self._is_looking:
             return
         self._is_looking = True

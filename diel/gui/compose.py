@@ -2,9 +2,9 @@
 
 ::
 
-    Composer                 what one browser edits
+    Composer                 the page of one browser
       document               the text, and every edit of it
-      inspection             what `diel check` finds, found by another process behind the edits
+      inspection             what `diel check` finds, from another process after the last edit
       graph, form, editor    three views of the document: an edit in one shows in the others
 """
 
@@ -70,12 +70,12 @@ def add_pages(site: Site) -> None:
         with frame(site, title):
             composer = Composer(site, path, text, sweep.get("module", ()))
             if path is None and new == NEW_SWEEP and (names := composer.names("module")):
-                composer.selected = Selected("module", names[-1])  # which lacks what it trains on
+                composer.selected = Selected("module", names[-1])  # it lacks what to train on
             composer.build()
 
 
 def _begin_with(path: Path | None, tables: Mapping[str, Any]) -> str:
-    """Return what a file says, or what a new one begins with: tables, if there are any."""
+    """Return the text of a file, or the first text of a new one: with tables, if there are any."""
     if path is None:
         return f"{_SWEEP}{as_tables(tables)}" if tables else _EMPTY
     try:
@@ -85,7 +85,7 @@ def _begin_with(path: Path | None, tables: Mapping[str, Any]) -> str:
 
 
 class Composer:
-    """What one browser edits.
+    """The page of one browser: the document that is edited, and its views.
 
     Parameters
     ----------
@@ -93,7 +93,7 @@ class Composer:
     path : Path or None
         The file; None as long as it has no name.
     text : str
-        What the file says.
+        The text of the file.
     of_sweeps : sequence of mapping
         Modules of a sweep, which can be added.
     """
@@ -110,7 +110,7 @@ class Composer:
         self._edited_s = 0.0
         self._typed_s = -_ONE_STEP_S
         self._inspector = Inspector()
-        self._asked: Any = None  # what the last inspection was of
+        self._asked: Any = None  # the text, file and code of the last inspection
         self._times_asked = 0
         self._code: Any = None
         self._code_s = -_CODE_EVERY_S
@@ -122,7 +122,8 @@ class Composer:
 
     def build(self) -> None:
         """Build the page."""
-        # What outlives the elements that it is done from: their forms are built anew by edits.
+        # Edits run in the context of this element: they may delete the element that began them,
+        # as forms are built anew.
         self.root = ui.element("div")
         with self.root:
             self._build()
@@ -173,7 +174,7 @@ class Composer:
     # -- showing ----------------------------------------------------------------------------------
 
     def show(self, *, keep_editor: bool = False) -> None:
-        """Show the document as it stands now, in all views."""
+        """Show the current document in all views."""
         self._is_shown = True
         draft = self.document.draft
         is_known = self.inspection.source == self.document.text
@@ -238,7 +239,7 @@ class Composer:
                     ui.label("No problem found." if is_known else "Checking ...")
 
     def _mark_lines(self) -> None:
-        """Mark the lines of problems in the editor, once nobody types."""
+        """Mark the lines of problems in the editor, once the user has stopped typing."""
         problems = self._marked
         if problems is None or time.monotonic() - self._typed_s < _STILL_S:
             return
@@ -249,27 +250,27 @@ class Composer:
             for line in sorted({each.line for each in problems if each.line})
             if line <= lines
         ]
-        told: dict[int, str] = {}
+        tooltips: dict[int, str] = {}
         for problem in problems:
             if problem.line:
                 words = _words(problem)
-                before = told.get(problem.line)
-                told[problem.line] = f"{before}; {words}" if before else words
-        if (marks, told) != self._marks:
-            self._marks = marks, told
-            # Not by its properties: to set one brings the server's text too, over newer keys.
+                before = tooltips.get(problem.line)
+                tooltips[problem.line] = f"{before}; {words}" if before else words
+        if (marks, tooltips) != self._marks:
+            self._marks = marks, tooltips
+            # Not by its properties: setting one sends the server's text too, over newer typing.
             self.editor.run_method("setDecorations", marks)
-            self.editor.run_method("setLineTooltips", told)
+            self.editor.run_method("setLineTooltips", tooltips)
 
     def _show_edits(self) -> None:
         selected = self.selected
         groups = self.names("group")
         is_group = selected is not None and selected.kind == "group"
         name = selected.name if selected is not None else ""
-        others = [group for group in groups if group != name]
+        other_groups = [group for group in groups if group != name]
         if is_group:
-            _fill(self._connect, others, lambda other: self.edit("connect", name, other))
-            _fill(self._inside, others, lambda other: self.edit("put_inside", name, other))
+            _fill(self._connect, other_groups, lambda other: self.edit("connect", name, other))
+            _fill(self._inside, other_groups, lambda other: self.edit("put_inside", name, other))
             with self._inside.menu:
                 ui.menu_item("a new group", lambda: self._put_in_new(name))
             self.legend.text = f'Group "{name}" is chosen.'
@@ -295,31 +296,31 @@ class Composer:
 
     @contextlib.contextmanager
     def refusals_told(self) -> Iterator[None]:
-        """Say what an edit was refused for; the views show what stands."""
+        """Show an error that refuses an edit as a notification; the document stays as it is."""
         try:
             yield
         except DielError as error:
             tell(error)
 
     def edit(self, name: str, *arguments: Any) -> bool:
-        """Make an edit of the document by its name, and show it; return whether it was made."""
+        """Call a method of the document that edits it, and show it; return whether it changed."""
         return self._edit(lambda: getattr(self.document, name)(*arguments))
 
-    def _edit(self, does: Callable[[], Any]) -> bool:
+    def _edit(self, change: Callable[[], Any]) -> bool:
         before = self.document.text
         with self.root:
             with self.refusals_told():
-                does()
+                change()
             self._edited_s, self._typed_s = time.monotonic(), -_ONE_STEP_S
             self.show()
         return self.document.text != before
 
     def undo(self) -> None:
-        """Take the last edit back."""
+        """Undo the last edit."""
         self.edit("undo")
 
     def redo(self) -> None:
-        """Make the edit again that was taken back last."""
+        """Redo the edit that was undone last."""
         self.edit("redo")
 
     def names(self, kind: str) -> list[str]:
@@ -353,7 +354,7 @@ class Composer:
                 self.choose(Selected("module", name))
 
     def add_group(self) -> None:
-        """Add a group; with the chosen module in it if that is in none."""
+        """Add a group, with all modules in it that are in no group yet, and choose it."""
         with self.refusals_told():
             name = self.document.free_name("group", "group")
             used = {
@@ -401,7 +402,7 @@ class Composer:
         self._edit(rename)
 
     def _options_that_name(self, selected: Selected) -> list[tuple[str | int, ...]]:
-        """Return the options of modules that name a module, or mean it by their default."""
+        """Return the places of options whose value, given or default, is a module's name."""
         return [place for place, name in self.form.module_options() if name == selected.name]
 
     def _take_typed(self, event: ValueChangeEventArguments[str]) -> None:
@@ -411,18 +412,18 @@ class Composer:
         now_s = time.monotonic()
         self.document.replace_text(text, continues=now_s - self._typed_s < _ONE_STEP_S)
         self._edited_s = self._typed_s = now_s
-        # Shown once nobody types: an update of the editor would bring back an older text.
+        # Shown once the user stops typing: an update of the editor would restore an older text.
         self._is_shown = False
 
     async def _take_key(self, event: GenericEventArguments) -> None:
-        does: dict[str, Callable[[], Any]] = {
+        actions: dict[str, Callable[[], Any]] = {
             "remove": self.remove_selected,
             "undo": self.undo,
             "redo": self.redo,
             "save": self.files.save,
         }
-        if isinstance(event.args, str) and event.args in does:
-            result = does[event.args]()
+        if isinstance(event.args, str) and event.args in actions:
+            result = actions[event.args]()
             if result is not None:
                 await result
 
@@ -458,10 +459,10 @@ class Composer:
         elif place[:1] in (("workflow",), ("tuple_space",)):
             self.choose(None)
 
-    # -- behind the edits -------------------------------------------------------------------------
+    # -- inspecting -------------------------------------------------------------------------------
 
     async def _look(self) -> None:
-        """Show and inspect the text once nobody has edited it for a moment."""
+        """Show and inspect the text, once it has not been edited for a moment."""
         if time.monotonic() - self._edited_s < _QUIET_S:
             return
         if not self._is_shown:
@@ -484,7 +485,7 @@ class Composer:
         found = await self._inspector.inspect(draft)
         if found is not None and self.document.text == found.source:
             self.inspection = found
-            self._is_shown = False  # at the next look, if nobody types by then
+            self._is_shown = False  # shown at the next look, if the user does not type then
 
     def check_again(self) -> None:
         """Inspect the text again, whether or not anything has changed."""
@@ -512,9 +513,9 @@ def _menu(text: str, icon: str) -> _Menu:
     return _Menu(text, icon)
 
 
-def _fill(menu: _Menu, names: list[str], does: Callable[[str], Any]) -> None:
+def _fill(menu: _Menu, names: list[str], action: Callable[[str], Any]) -> None:
     menu.menu.clear()
     with menu.menu:
         for name in names:
-            ui.menu_item(name, lambda name=name: does(name))
+            ui.menu_item(name, lambda name=name: action(name))
     menu.button.set_enabled(bool(names))

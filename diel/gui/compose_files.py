@@ -1,4 +1,4 @@
-"""The file of the page that composes: opened, begun from an example, saved whole or not at all."""
+"""Open, begin, save and download the file of the page that composes, and keep unsaved edits."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
 NEW_FILE: Final = "untitled.toml"
 NEW_SWEEP: Final = "sweep"
-"""In the address of a page that begins with a sweep."""
+"""The value of ``new`` in the address of a page that begins with a sweep."""
 _OTHERS_EVERY_S: Final = 1.0
 
 
@@ -34,11 +34,11 @@ def _umask() -> int:
 
 
 _UMASK: Final = _umask()
-"""Read once, since to read it is to change it for all threads."""
+"""Read once, since reading it changes it for a moment, for all threads."""
 
 
 class Draft(Frozen):
-    """A text that a page has not saved."""
+    """A text that a page has not saved, and the id of that page."""
 
     page: str
     text: str
@@ -47,8 +47,8 @@ class Draft(Frozen):
 class Drafts:
     """Texts that pages have not saved, by file and page, as long as the server runs.
 
-    A page that has lost its connection begins anew, and can take them back; of two pages on one
-    file each has its own.
+    A page that has lost its connection is built anew, and can take its text back; two pages with
+    the same file have a text each.
     """
 
     def __init__(self, most: int = 50) -> None:
@@ -57,13 +57,13 @@ class Drafts:
 
     def of_others(self, file: Path, page: str) -> Draft | None:
         """Return the latest text of a file that another page has not saved; None without any."""
-        for (other_file, other), text in reversed(self._texts.items()):
-            if other_file == file and other != page:
-                return Draft(other, text)
+        for (other_file, other_page), text in reversed(self._texts.items()):
+            if other_file == file and other_page != page:
+                return Draft(other_page, text)
         return None
 
     def keep(self, file: Path, page: str, text: str) -> None:
-        """Keep a text; those that have not changed for longest go where there are too many."""
+        """Keep a text; if there are too many, drop those that have not changed for longest."""
         if self._texts.get((file, page)) == text:
             return
         self.drop(file, page)
@@ -72,7 +72,7 @@ class Drafts:
             del self._texts[next(iter(self._texts))]
 
     def drop(self, file: Path, page: str) -> None:
-        """Forget a text, which was saved or given up."""
+        """Drop a text that was saved or given up."""
         self._texts.pop((file, page), None)
 
 
@@ -87,7 +87,7 @@ def _is_open(page: str) -> bool:
 
 
 class Files:
-    """The bar that opens and saves what is composed."""
+    """The toolbar that opens, begins, saves and downloads the composed file."""
 
     def __init__(self, composer: Composer) -> None:
         self._composer = composer
@@ -96,7 +96,7 @@ class Files:
         self._page = ui.context.client.id
         self._on_disk = composer.document.text if composer.path is not None else ""
         self._offered: Draft | None = None
-        self._left: Draft | None = None  # which nobody here wants
+        self._left: Draft | None = None  # offered, and not wanted on this page
         self._build()
         self._offer_drafts()
         ui.timer(_OTHERS_EVERY_S, self._offer_drafts)
@@ -122,12 +122,12 @@ class Files:
                     copy = functools.partial(self._copy_example, example)
                     menu_line(example.name, example.text, copy)
         with ui.element("div").classes("compose-bar").props('role="status"') as self._offer:
-            self._whose = ui.label()
+            self._offer_text = ui.label()
             button("Take the edits back", "restore", self._take_offered)
             self._forget = button("Forget them", None, self._leave_offered)
 
     def _offer_drafts(self) -> None:
-        """Offer what another page has not saved of this file."""
+        """Offer the text of this file that another page has not saved."""
         document = self._composer.document
         found = _drafts.of_others(document.file, self._page)
         if found is None or found.text == document.text or found == self._left:
@@ -135,7 +135,7 @@ class Files:
         else:
             self._offered = found
             is_open = _is_open(found.page)
-            self._whose.text = _OPEN if is_open else _GONE
+            self._offer_text.text = _OPEN if is_open else _GONE
             self._forget.text = "Leave them" if is_open else "Forget them"
         self._offer.set_visibility(self._offered is not None)
 
@@ -152,7 +152,7 @@ class Files:
         self._offer_drafts()
 
     def _keep(self) -> None:
-        """Keep what is not saved for pages that come after this one."""
+        """Keep the unsaved text for pages that are built later; drop it once it is saved."""
         document = self._composer.document
         is_new = self._composer.path is None and document.text == self._began_as
         if not self.is_saved and not is_new:
@@ -161,7 +161,7 @@ class Files:
             _drafts.drop(document.file, self._page)
 
     def show(self) -> None:
-        """Show whether there is something to save."""
+        """Show the name of the file, and whether there are edits to save."""
         is_saved = self.is_saved
         name = self._site.name_of(self._composer.path) if self._composer.path else "not saved yet"
         self._saved.text = name if is_saved or not self._composer.path else f"{name}, edited"
@@ -170,17 +170,17 @@ class Files:
 
     @property
     def is_saved(self) -> bool:
-        """Whether the file says what the page shows."""
+        """Whether the file on disk has the text of the page."""
         return self._composer.path is not None and self._on_disk == self._composer.document.text
 
     async def save(self) -> bool:
-        """Write the file; whether that was done. Asks before it overwrites what others wrote."""
+        """Save the file, but ask first if it was changed meanwhile; return whether it was saved."""
         if self._composer.path is None:
             return await self._ask_for_name()
         return await self._write(self._composer.path, self._on_disk)
 
     async def _write(self, path: Path, known: str | None) -> bool:
-        """Write to a path that is known to hold a text, or, None, to be free."""
+        """Write to a path; ask first if it does not have the text ``known`` (None: no file)."""
         text = self._composer.document.text
         is_written = False
         with self._composer.refusals_told():
@@ -246,16 +246,16 @@ class Files:
                 ui.menu_item("no workflow file in this folder").props("disable")
 
     async def _copy_example(self, example: Example) -> None:
-        """Copy an example into the folder, with all that it needs, and open the copy."""
+        """Copy an example and the files that it needs into the folder, and open the copy."""
         with self._composer.refusals_told():
             remedy = "rename or remove it, or open it as it is"
             files = await run.io_bound(copy_example, example, self._site.folder, remedy)
-            if files:  # None: the server ends
+            if files:  # None if the server ends
                 ui.navigate.to(address("/compose", file=self._site.name_of(files[0])))
 
 
 def tell(error: DielError) -> None:
-    """Say why something was refused."""
+    """Show an error as a notification."""
     ui.notify(str(error), type="warning", multi_line=True, close_button="Close")
 
 
@@ -265,7 +265,7 @@ def button(text: str, icon: str | None, on_click: Callable[..., Any] | None = No
 
 
 def menu_line(title: str, words: str, on_click: Callable[..., Any]) -> None:
-    """Build an entry of a menu with a line below that says what it is."""
+    """Build a menu entry with a line of explanation below its title."""
     with ui.menu_item(on_click=on_click), ui.item_section():
         ui.item_label(title)
         ui.item_label(words).props("caption").classes("compose-caption")
@@ -283,7 +283,7 @@ async def _confirmed(words: str, yes: str) -> bool:
 
 
 def _text_at(path: Path) -> str | None:
-    """Return what a file says; None if there is none."""
+    """Return the text of a file; None if there is no file."""
     if not path.exists():
         return None
     try:
@@ -293,7 +293,7 @@ def _text_at(path: Path) -> str | None:
 
 
 def write_atomically(path: Path, text: str) -> None:
-    """Write a file so that whoever reads it finds the old text or the new one.
+    """Replace a file in one step, so that every reader finds either the old or the new text.
 
     Raises
     ------

@@ -1,4 +1,4 @@
-"""The form of what is chosen on the page that composes: a field for each key, with its problems."""
+"""The form of the page that composes: a field for each key of the chosen group or module."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ if TYPE_CHECKING:
     from diel.workflow.document import Document
 
 _OPTIONS: Final = "options"
-# What stands above the fold: the others are below "more keys" unless the file has them.
+# Keys that are always shown; others are folded below "more keys" unless the file has them.
 _COMMON: Final = {
     "module": ("name", "function", "executable", "copies", "processes", "threads"),
     "group": ("name", "modules", "groups", "depends", "iterations", "until"),
@@ -47,17 +47,17 @@ _FEW: Final = 6
 
 
 class Selected(Frozen):
-    """A group or a module that is chosen."""
+    """The group or the module that is chosen on the page."""
 
     kind: str
     name: str
 
     def place(self, document: Document) -> Place:
-        """Return its place in the file."""
+        """Return the place of the group or module in the file."""
         return (self.kind, document.index_of(self.kind, self.name))
 
     def is_in(self, document: Document) -> bool:
-        """Whether the file still has it."""
+        """Whether the file still has the group or module."""
         try:
             document.index_of(self.kind, self.name)
         except DielError:
@@ -66,32 +66,32 @@ class Selected(Frozen):
 
 
 class _Entry(Frozen):
-    """A field of the form: where it stands in the file, and what shows it."""
+    """A field of the form: its place in the file, and the element that shows it."""
 
     place: Place
     field: FormField
-    element: Any  # which has `error`
-    update: Callable[[], None]  # shows what the file says
+    element: Any  # with an attribute `error`
+    update: Callable[[], None]  # shows the value in the file
 
 
 class Form:
-    """The form; rebuilt where other fields are to be shown, else changed in place."""
+    """The form of the chosen entry; rebuilt if it needs other fields, else updated in place."""
 
     def __init__(self, composer: Composer) -> None:
         self._composer = composer
         self._shape: Any = None
         self._entries: list[_Entry] = []
         self._places: list[Place] = []
-        self._shown: dict[Place, Any] = {}  # what the file said when a field was last set
+        self._shown: dict[Place, Any] = {}  # the file's values when fields were last set
         self._title: Any = None
         self._head: Any = None
         self._facts: Any = None
         self._box = ui.element("div").classes("compose-form").props('id="compose-form"')
 
     def show(self, problems: Sequence[Problem]) -> None:
-        """Show what is chosen, with the problems of its fields."""
+        """Show the chosen group or module, or else the file, with the problems of its fields."""
         tables = self._tables()
-        fields = [(place, field.label, field.kind) for place, some in tables for field in some]
+        fields = [(place, field.label, field.kind) for place, listed in tables for field in listed]
         shape = fields, self._space_names(tables), self._kinds_of_tables(tables)
         if shape != self._shape:
             self._shape = shape
@@ -123,7 +123,7 @@ class Form:
             return [(place, list(fields_of(Group)))]
         fields = [(place, list(fields_of(Module, without=(_OPTIONS,))))]
         options = composer.inspection.fields.get(selected.name)
-        if options is not None:  # above: what a module needs is there
+        if options is not None:  # above the other keys: a module needs some of them
             fields.insert(0, ((*place, _OPTIONS), options))
         elif composer.document.get((*place, "executable")) is None:
             given = composer.document.get((*place, _OPTIONS))
@@ -140,7 +140,7 @@ class Form:
         ]
 
     def _kinds_of_tables(self, tables: list[tuple[Place, list[FormField]]]) -> list[Any]:
-        """Return what decides which fields there are for options that are tables themselves."""
+        """Return the kinds of options that are tables, which decide which fields these have."""
         found: list[Any] = []
         for place, fields in tables:
             for field in fields:
@@ -165,7 +165,7 @@ class Form:
         return space if isinstance(space, dict) else {}
 
     def module_options(self) -> Iterator[tuple[Place, str]]:
-        """Yield options that name a module: their places, and the names that they have."""
+        """Yield the place and the value, given or default, of each option that names a module."""
         document = self._composer.document
         for index, name in enumerate(self._composer.names("module")):
             for field in self._composer.inspection.fields.get(name, ()):
@@ -198,7 +198,7 @@ class Form:
                 self._build_new(place, "Add an option", [], lambda name: "")
 
     def _is_ruled_out(self, place: Place) -> bool:
-        """Whether the file has the key in whose place this one would stand."""
+        """Whether the file has the key that excludes this one: ``function`` or ``executable``."""
         other = _EITHER.get(str(place[-1]))
         document = self._composer.document
         return other is not None and document.get((*place[:-1], other)) is not None
@@ -211,7 +211,7 @@ class Form:
         words: str,
         of: str = "",
     ) -> None:
-        """Build the fields of a table; those that it has, and the common ones, above the fold.
+        """Build the fields of a table; those that are neither given nor common are folded.
 
         Parameters
         ----------
@@ -219,11 +219,11 @@ class Form:
             Of the table.
         fields : sequence of FormField
         common : sequence of str
-            Labels of those that are shown even where the table does not have them.
+            Labels of fields that are shown even where the table does not have them.
         words : str
-            What the others are called.
+            What the folded fields are called: ``keys``, ``options``.
         of : str, optional
-            Which of several tables it is, where labels of fields alone are not enough.
+            Which of several tables it is, for labels that would be the same otherwise.
         """
         rest = []
         for field in sorted(fields, key=lambda field: not _is_at_top(field)):
@@ -277,7 +277,7 @@ class Form:
                 self.build_fields((*place, *field.path), inside, (), "options", field.label)
 
     def add_row(self, place: Place, error: ui.label, update: Callable[[], None]) -> None:
-        """Have problems of a place shown in a label, and a function called at each showing."""
+        """Show problems of a place in a label, and call a function whenever the form is shown."""
         self._entries.append(_Entry(place, _plain(str(place[-1])), _RowError(error), update))
 
     def _input(self, place: Place, field: FormField) -> Any:
@@ -308,7 +308,7 @@ class Form:
         return element
 
     def _suggestions(self, place: Place, field: FormField) -> list[str]:
-        """Return what is commonly written: in a list of tables also the space's parameters."""
+        """Return common values of a field; in a list of tables also parameters of the space."""
         composer = self._composer
         is_in_list = any(isinstance(step, int) for step in place[2:])
         names = [
@@ -325,7 +325,7 @@ class Form:
     # -- values -----------------------------------------------------------------------------------
 
     def _value(self, entry: _Entry) -> Any:
-        """Return what the field has to show."""
+        """Return the value in the file as the element of a field shows it."""
         value = self._composer.document.get(entry.place)
         if entry.field.kind == "names" and isinstance(entry.element, ui.select):
             return (
@@ -349,13 +349,13 @@ class Form:
             if element.options != names:
                 element.set_options(names)
         if entry.place in self._shown and self._shown[entry.place] == value:
-            return  # somebody may be typing into it
+            return  # the user may be typing into it
         self._shown[entry.place] = value
         if element.value != value:
             element.value = value
 
     def _options_of(self, entry: _Entry, value: Any) -> list[str]:
-        """Return what can be chosen: what there is, and what the file has all the same."""
+        """Return the choices of a field: the valid ones, and invalid ones that the file has."""
         key = entry.field.path[-1]
         known = list(entry.field.choices)
         if entry.field.kind == "switch":
@@ -368,14 +368,14 @@ class Form:
         return list(dict.fromkeys([*known, *given]))
 
     def _commit(self, entry: _Entry) -> None:
-        """Write what the field says, if that is something else than the file says."""
+        """Write the value of a field into the document, if it differs from the document's."""
         composer = self._composer
         raw = entry.element.value
         if raw == self._value(entry):
             return
         if entry.place == (*entry.place[:2], "name") and entry.place[0] in ("module", "group"):
             composer.rename_selected(str(raw or ""))
-            self._take_back(entry)
+            self._reset(entry)
             return
         if isinstance(raw, list):
             value: Any = raw or None
@@ -387,15 +387,15 @@ class Form:
         named = composer.document.get(around) if around else None
         if value is None:
             composer.edit("remove", entry.place)
-        elif isinstance(named, str):  # a table of which so far the name alone is said
+        elif isinstance(named, str):  # a table that is given by its kind alone so far
             keys = [self._key_of(each.field) for each in self._entries if each.place == around]
             composer.edit("set", around, {keys[0]: named, entry.place[-1]: value})
         else:
             composer.edit("set", entry.place, value)
-        self._take_back(entry)
+        self._reset(entry)
 
-    def _take_back(self, entry: _Entry) -> None:
-        """Show what the file says where that is not what was typed."""
+    def _reset(self, entry: _Entry) -> None:
+        """Show the value in the file, which may differ from what was typed."""
         if entry in self._entries:
             self._shown.pop(entry.place, None)
             self._update(entry)
@@ -403,24 +403,24 @@ class Form:
     def _tell(self, problems: Iterable[Problem]) -> None:
         """Show each problem at the field that it is about, or else above all fields."""
         entries = {entry.place: entry for entry in self._entries}
-        told: dict[Place, list[str]] = {}
+        texts: dict[Place, list[str]] = {}
         above: list[str] = []
         for problem in problems:
             place = place_of(problem.path)
             words = f"{problem.message} ({problem.remedy})" if problem.remedy else problem.message
             at = next((place[:n] for n in range(len(place), 0, -1) if place[:n] in entries), None)
             if at is not None:
-                told.setdefault(at, []).append(words)
+                texts.setdefault(at, []).append(words)
             elif any(place[: len(table)] == table or place == table[:2] for table in self._places):
                 above.append(f"{problem.path}: {words}")
         for place, entry in entries.items():
-            entry.element.error = "; ".join(told[place]) if place in told else None
+            entry.element.error = "; ".join(texts[place]) if place in texts else None
         if self._head is not None:
             self._head.text = "\n".join(above)
             self._head.set_visibility(bool(above))
 
     def _show_facts(self) -> None:
-        """Show what the sweep of a module will do, or the layers of its network."""
+        """Show the size and first points of a module's sweep, and the layers of its network."""
         self._facts.clear()
         selected, inspection = self._composer.selected, self._composer.inspection
         if selected is None:
@@ -443,7 +443,7 @@ class Form:
                 ui.label(inspection.failures[selected.name]).classes("compose-error")
 
     def _show_boundaries(self) -> None:
-        """Show what the file says of boundaries, which are edited in its text."""
+        """Show the boundaries of the file, which can be edited in its text only."""
         boundaries = self._given(("boundary",))
         with self._facts:
             for number, table in enumerate(boundaries if isinstance(boundaries, list) else [], 1):
@@ -472,7 +472,7 @@ class Form:
         known: list[str],
         start: Callable[[str], Any],
     ) -> None:
-        """Build what adds a key to a table: one that is known, or any other that is typed."""
+        """Build the select that adds a key to a table: a known key, or any key that is typed."""
 
         def add() -> None:
             name = str(element.value or "").strip()
@@ -500,7 +500,7 @@ class Form:
         error = ui.label().classes("compose-error")
         texts: dict[str, Any] = {}
 
-        def said() -> Parameter:
+        def typed_parameter() -> Parameter:
             given = {key: str(element.value or "") for key, element in texts.items()}
             return Parameter(str(kind.value), given, parameter.condition)
 
@@ -516,7 +516,7 @@ class Form:
 
         def commit() -> None:
             try:
-                value = value_of(said())
+                value = value_of(typed_parameter())
             except DielError as problem:
                 error.text = str(problem)
                 return
@@ -527,8 +527,8 @@ class Form:
         def update() -> None:
             value = composer.document.get(place)
             try:
-                is_shown = value_of(said()) == value
-            except DielError:  # which somebody is about to complete
+                is_shown = value_of(typed_parameter()) == value
+            except DielError:  # the user has not typed all of it yet
                 return
             if not is_shown:
                 kind.value = parameter_of(value).kind
@@ -540,14 +540,14 @@ class Form:
 
 
 class _RowError:
-    """Shows what is wrong with a parameter below its row."""
+    """A label below a row of the form that shows the problems of that row."""
 
     def __init__(self, label: ui.label) -> None:
         self._label = label
 
     @property
     def error(self) -> str | None:
-        """What is wrong."""
+        """The problems that are shown, None if there are none."""
         return self._label.text or None
 
     @error.setter

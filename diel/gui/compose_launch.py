@@ -1,4 +1,4 @@
-"""Starting a workflow from the page that composes it: here with mpiexec, or as a batch job."""
+"""Start a workflow from the page that composes it: on this machine, or as a batch job."""
 
 from __future__ import annotations
 
@@ -36,19 +36,19 @@ _PLACES_EVERY_S: Final = 0.3
 _SUBMIT_S: Final = 60.0
 _LAST_BYTES: Final = 4000
 _found: set[Path] = set()
-"""Run directories that starts from this server were told of."""
+"""Run directories that `start_run` has returned, so that each is returned once."""
 
 
 class Launcher:
-    """The pane that starts what is composed."""
+    """The pane that starts the composed workflow, and writes a batch script for it."""
 
     def __init__(self, composer: Composer) -> None:
         self._composer = composer
         self._is_starting = False
         self._shown: Any = None
         self._is_placing = False
-        self._wanted: Any = None  # what places depended on at the last look
-        self._placed: Any = None  # what those that are shown depended on
+        self._wanted: Any = None  # the text and numbers for places at the last look
+        self._placed: Any = None  # the text and numbers of the places that are shown
         with (
             ui.element("section")
             .classes("compose-pane compose-launch")
@@ -69,7 +69,7 @@ class Launcher:
                 self._build_script()
 
     def show(self, *, is_known: bool) -> None:
-        """Show the ranks that the text needs, once it is known to be right."""
+        """Show the ranks that the workflow needs, once its text is known to be valid."""
         found = self._composer.inspection
         shown = (found.source, is_known, self._is_starting)
         if shown == self._shown:
@@ -96,9 +96,9 @@ class Launcher:
     # -- where ranks would be ---------------------------------------------------------------------
 
     async def _place(self) -> None:
-        """Show where ranks would be, once what it depends on has not changed since the last look.
+        """Show where ranks would be, once text and numbers have not changed since the last look.
 
-        Nothing is computed while nobody looks at it.
+        Nothing is computed while the section is closed.
         """
         found = self._composer.inspection
         wanted = found.source, self._ranks.value, self._per_node.value
@@ -112,7 +112,7 @@ class Launcher:
                 ranks = _whole(self._ranks.value) or found.needs.moment
                 per_node = _whole(self._per_node.value) or ranks
                 shown = await run.io_bound(
-                    _places_or_why_not, found.workflow, ranks, per_node, self._name()
+                    _places_or_error, found.workflow, ranks, per_node, self._name()
                 )
         finally:
             self._is_placing = False
@@ -162,7 +162,7 @@ class Launcher:
     # -- as a batch job ---------------------------------------------------------------------------
 
     def _build_script(self) -> None:
-        self._written_for = ""  # which scheduler
+        self._written_for = ""  # the scheduler of the script
         with ui.element("div").classes("compose-bar"):
             names = {word: each.name for word, each in SCHEDULERS.items()}
             self._scheduler = ui.select(names, value=_first_scheduler(), label="batch scheduler")
@@ -218,14 +218,14 @@ class Launcher:
                 ui.button("Cancel", on_click=lambda: dialog.submit(False)).props("flat")
         if await dialog:
             with composer.refusals_told():
-                said = await wait_for(
+                answer = await wait_for(
                     submit, scheduler.submit_stdin, self._script.content, composer.site.folder
                 )
-                ui.notify(said or "submitted", type="positive")
+                ui.notify(answer or "submitted", type="positive")
         dialog.delete()
 
 
-def _places_or_why_not(
+def _places_or_error(
     workflow: Workflow, ranks: int, per_node: int, shown_as: str
 ) -> Places | DielError:
     try:
@@ -237,12 +237,13 @@ def _places_or_why_not(
 def start_run(arguments: list[str], folder: Path, file: Path) -> Path:
     """Start ``diel run`` and return the directory of its run, once that is there.
 
-    What it prints goes to ``logs/diel-run.log`` of the run's directory.
+    The output of the command goes to ``logs/diel-run.log`` of the run's directory.
 
     Raises
     ------
     PageError
-        If it ends before it has one, with what it said; or if it takes too long, and goes on.
+        If the command ends before it has made a run directory, with its last output; or if that
+        takes too long, while the command goes on.
     """
     runs = folder / RUNS
     try:
@@ -259,7 +260,7 @@ def start_run(arguments: list[str], folder: Path, file: Path) -> Path:
     try:
         while time.monotonic() < end_s:
             for place in set(runs.iterdir()) - known:
-                if _is_of(place, file):
+                if _is_new_run_of(place, file):
                     with contextlib.suppress(OSError):
                         log.rename(place / "logs" / _LOG)
                     return place
@@ -278,8 +279,8 @@ def start_run(arguments: list[str], folder: Path, file: Path) -> Path:
             log.unlink(missing_ok=True)
 
 
-def _is_of(place: Path, file: Path) -> bool:
-    """Whether a run directory has been made for a file, and no start was told of it before."""
+def _is_new_run_of(place: Path, file: Path) -> bool:
+    """Whether a folder is the directory of a run of a file, and was not returned before."""
     if not RunDirectory(place).journal.is_file() or place in _found:
         return False
     records = JournalReader(RunDirectory(place).journal).new_records()
@@ -296,7 +297,7 @@ def _last_words(log: Path) -> str:
 
 
 def _first_scheduler() -> str:
-    """Return the batch scheduler of this machine; without one the one that is most common."""
+    """Return the batch scheduler of this machine, or else the first in `SCHEDULERS`."""
     try:
         return scheduler_here()
     except LaunchError:
@@ -304,12 +305,12 @@ def _first_scheduler() -> str:
 
 
 def submit(command: Sequence[str], script: str, folder: Path) -> str:
-    """Hand a script to the command that submits it; return what it said.
+    """Submit a batch script through standard input of a command; return the command's output.
 
     Raises
     ------
     PageError
-        If it refuses, or does not answer.
+        If the command fails, or does not end in time.
     """
     try:
         done = subprocess.run(
@@ -333,6 +334,6 @@ def _number(label: str) -> ui.input:
 
 
 def _whole(text: Any) -> int | None:
-    """Return a positive whole number; None if there is none."""
+    """Convert a text to a positive whole number; None if it is none."""
     text = str(text or "").strip()
     return int(text) if text.isascii() and text.isdigit() and 0 < int(text) < 10**7 else None

@@ -1,4 +1,4 @@
-"""The form of a list of tables, each of a kind: a network as its layers, one behind the other."""
+"""The form of a list of tables that have kinds, such as the layers of a network."""
 
 from __future__ import annotations
 
@@ -16,18 +16,18 @@ if TYPE_CHECKING:
     from diel.gui.inspection import Variants
 
 LAYER: Final = "layer"
-"""Of a row of what `describe_network` says: which table of the list it comes from."""
+"""The key, in a row of `describe_network`, for the index of the table that the row is about."""
 
 
 def kind_of(key: str, value: Any) -> str | None:
-    """Return which kind of table a value is; None if it does not say.
+    """Return the kind of a table, such as the type of a layer; None if it has none.
 
     Parameters
     ----------
     key : str
-        The key that says it.
+        The key of the table that has its kind.
     value : Any
-        A table, or a text that is the kind alone.
+        The table, or a text that is the kind alone.
     """
     kind = value.get(key) if isinstance(value, dict) else value
     return kind if isinstance(kind, str) else None
@@ -40,7 +40,7 @@ class TableList:
     ----------
     composer : Composer
     form : Form
-        Which it is a part of.
+        The form that the list is a part of.
     place : Place
         Of the list.
     field : FormField
@@ -53,22 +53,22 @@ class TableList:
     ) -> None:
         self._composer, self._form = composer, form
         self._place, self._variants = place, variants
-        self._one = field.path[-1].removesuffix("s")
+        self._item_name = field.path[-1].removesuffix("s")
 
     def build(self) -> None:
-        """Build a row for each table, and what adds one."""
+        """Build a row for each table, and a select that adds a table."""
         given = self._composer.document.get(self._place)
         tables = given if isinstance(given, list) else []
         for number, table in enumerate(tables):
             self._build_table(number, table, len(tables))
         with ui.element("div").classes("compose-new"):
-            choice = ui.select([*self._variants.fields], label=f"Add a {self._one}")
-            choice.props(f'outlined dense aria-label="Add a {safe(self._one)}"')
+            choice = ui.select([*self._variants.fields], label=f"Add a {self._item_name}")
+            choice.props(f'outlined dense aria-label="Add a {safe(self._item_name)}"')
             choice.on_value_change(lambda event: self._add(event.value))
 
     def _build_table(self, number: int, table: Any, count: int) -> None:
         place = (*self._place, number)
-        name = f"{self._one} {number + 1}"
+        name = f"{self._item_name} {number + 1}"
         kind = kind_of(self._variants.key, table)
         with ui.element("div").classes("compose-table"):
             with ui.element("div").classes("compose-table-head"):
@@ -97,7 +97,7 @@ class TableList:
         """Show the shape that a table's layers put out, and how many parameters they have."""
         composer = self._composer
         if composer.inspection.source != composer.document.text or composer.selected is None:
-            return  # what was known is shown until more is
+            return  # the last facts are shown until the text has been inspected
         network = composer.inspection.networks.get(composer.selected.name, [])
         facts.text = facts_of(network, number)
 
@@ -114,7 +114,7 @@ class TableList:
             self._composer.edit("set", self._place, [table])
 
     def _change_kind(self, number: int, kind: Any) -> None:
-        """Write another kind, with the arguments that it has too."""
+        """Give a table another kind; keep the arguments that the new kind has too."""
         place = (*self._place, number)
         table = self._composer.document.get(place)
         if not isinstance(kind, str) or kind == kind_of(self._variants.key, table):
@@ -135,7 +135,7 @@ class TableList:
 def as_lines(value: Any) -> str:
     """Return a table, or a list that holds tables or lists, with a line for each of its entries.
 
-    Empty for everything else: that can be read where it stands.
+    Empty for all other values, which can be read in their fields.
     """
     if isinstance(value, dict):
         return "\n".join(f"{key} = {as_toml(item)}" for key, item in value.items())
@@ -145,7 +145,7 @@ def as_lines(value: Any) -> str:
 
 
 def facts_of(network: list[dict[str, str]], number: int) -> str:
-    """Return shape and number of parameters of a table's layers; empty if they are not known."""
+    """Return output shape and number of parameters of a table's layers; empty if not known."""
     rows = [row for row in network if row.get(LAYER) == str(number)]
     if not rows:
         return ""

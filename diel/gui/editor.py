@@ -1,4 +1,4 @@
-"""The editor of the workflow's text, into which somebody types while forms change the text too."""
+"""The editor of a workflow's text, which joins what is typed with changes that forms make."""
 
 from __future__ import annotations
 
@@ -11,18 +11,18 @@ from nicegui import ui
 from nicegui.events import GenericEventArguments
 
 _EARLIER: Final = 16
-_CODE: Final = "utf-16-le"  # in whose units browsers count
+_CODE: Final = "utf-16-le"  # browsers count in its units
 
 
 class TextEditor(ui.codemirror):
-    """An editor whose browser tells what was changed of the text that it shows.
+    """A CodeMirror editor that keeps what is typed while a new text is sent to the browser.
 
-    That may be an earlier one: what is typed while a new text is on its way is changed there too,
-    unless both changes are of the same place. Then the new text stays.
+    The browser sends the changes of the text that it shows, which may be an earlier text: they are
+    made in the new text too, unless both changes are at the same place. Then the new text stays.
     """
 
     def __init__(self, text: str, **options: Any) -> None:
-        self._earlier: deque[str] = deque(maxlen=_EARLIER)  # which the browser may still show
+        self._earlier: deque[str] = deque(maxlen=_EARLIER)  # texts that the browser may show
         super().__init__(text, **options)
 
     def show(self, text: str) -> None:
@@ -51,16 +51,16 @@ def _units(text: str) -> int:
 
 
 def with_changes(text: str, sections: Sequence[int], inserted: Sequence[Sequence[str]]) -> str:
-    """Return a text with changes as CodeMirror tells them.
+    """Return a text with changes that are given in the format of CodeMirror.
 
     Parameters
     ----------
     text : str
     sections : sequence of int
-        Of each part, one behind another, its length and that of what replaces it, -1 if it stays;
-        in units of UTF-16.
+        For each part of the text, in order, its length and the length of its replacement, -1 if it
+        stays; in units of UTF-16.
     inserted : sequence of sequence of str
-        Of each part the lines that replace it.
+        For each part the lines that replace it.
     """
     units = text.encode(_CODE, "surrogatepass")
     parts, at = [], 0
@@ -73,29 +73,30 @@ def with_changes(text: str, sections: Sequence[int], inserted: Sequence[Sequence
 
 
 def merged(base: str, typed: str, now: str) -> str:
-    """Return a text that has changed since, with what was typed into the earlier one.
+    """Merge two changes of a text: return the changed text with what was typed meanwhile.
 
     Parameters
     ----------
     base : str
         The earlier text.
     typed : str
-        What it became where somebody typed.
+        The earlier text as the user has changed it by typing.
     now : str
-        What it has become elsewhere; it stays as it is if both changes are of the same place.
+        The earlier text as it was changed otherwise; returned if both changes are at the same
+        place.
     """
     start, end, added = _change(base, typed)
-    other_start, other_end, other = _change(base, now)
+    other_start, other_end, other_added = _change(base, now)
     if end <= other_start:
         return now[:start] + added + now[end:]
     if other_end <= start:
-        shift = len(other) - (other_end - other_start)
+        shift = len(other_added) - (other_end - other_start)
         return now[: start + shift] + added + now[end + shift :]
     return now
 
 
 def _change(before: str, after: str) -> tuple[int, int, str]:
-    """Return what differs: from where to where of the text before, and what stands there after."""
+    """Return the range of a text that was changed, its start and end, and the new text in it."""
     most = min(len(before), len(after))
     start = next((n for n in range(most) if before[n] != after[n]), most)
     same = 0

@@ -1,7 +1,8 @@
 "use strict";
 
-// Draws figures as SVG: of Plotly's figures what modules/report/figures.py and its neighbours say.
-// Plotly itself keeps a browser busy for longer than a frame, at its start and at each drawing.
+// Draws figures as SVG: the part of Plotly's format that modules/report/figures.py and its
+// neighbours use. Plotly itself blocks a browser for longer than a frame, at its start and at each
+// drawing.
 diel.figures = (() => {
   const SVG = "http://www.w3.org/2000/svg";
   const TOP = 24, BOTTOM = 44, LEFT = 62, RIGHT = 16, BAR_WIDTH = 64;
@@ -40,7 +41,7 @@ diel.figures = (() => {
     return value.toLocaleString("en", { minimumFractionDigits: digits, maximumFractionDigits: digits });
   };
 
-  // An axis over values, from one pixel to another: where they lie, and what is written at it.
+  // Returns an axis over values, from one pixel to another: the places of values, and its ticks.
   const axisOf = (layout, values, from, to) => {
     const kind = layout.type ?? (values.some((value) => typeof value === "string") ? "category" : "linear");
     const count = layout.nticks ?? Math.max(2, Math.round(Math.abs(to - from) / (from > to ? 50 : 90)));
@@ -84,7 +85,7 @@ diel.figures = (() => {
     return { at, ticks };
   };
 
-  // -- what is pointed at ---------------------------------------------------------------------------
+  // -- pointing -------------------------------------------------------------------------------------
 
   let tip = null;
   const hideTip = () => { if (tip) tip.hidden = true; };
@@ -323,11 +324,11 @@ diel.figures = (() => {
     });
   };
 
-  // Shows a figure in an element, or another one in its place; what was hidden or chosen stays so.
+  // Shows a figure in an element, in place of the last one; hidden traces and the choice stay.
   const states = new Map();
   const show = (id, figure, tries = 0) => {
     const place = document.getElementById(id);
-    if (place === null) { // it is about to be built
+    if (place === null) { // the element is about to be built
       if (tries < MOST_TRIES) setTimeout(() => show(id, figure, tries + 1), LATER_MS);
       return;
     }

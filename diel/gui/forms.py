@@ -1,19 +1,19 @@
-"""Forms of tables of a workflow file: which fields a model has, and what is typed into them.
+"""Form fields of a model's keys, and the conversion of values to the texts in fields and back.
 
 ::
 
     fields_of(model)         a FormField for each key that the model knows
-    typed(field, text)       what somebody typed, as a value of the file
-    shown(field, value)      a value of the file, as it stands in the field
+    typed(field, text)       a typed text, as a value of the file
+    shown(field, value)      a value of the file, as the text in its field
 
     parameter_of(value)      an entry of a search space as a Parameter: its kind, and a text for
     value_of(parameter)      each of its numbers; and back
 
-An author of ``Options`` may say more of a field in ``json_schema_extra``: ``{"form": "module"}``,
-the name of a module of the file; ``{"form": "space"}``, a table of parameters with what each may
-be; ``{"form": "value"}``, one value, or a list in brackets; ``{"suggestions": [...]}``, what is
-commonly written, of a space a table of parameters and what each may begin with; ``{"is_first":
-True}``, above the others; ``{"unit": "ranks"}``.
+An author of ``Options`` may describe a field further in ``json_schema_extra``: ``{"form":
+"module"}``, the name of a module of the file; ``{"form": "space"}``, a search space, a table of
+parameters; ``{"form": "value"}``, one value, or a list in brackets; ``{"suggestions": [...]}``,
+common values, for a space a table of common parameters and their first values; ``{"is_first":
+True}``, shown above the other fields; ``{"unit": "ranks"}``.
 """
 
 from __future__ import annotations
@@ -45,32 +45,32 @@ Kind = Literal[
 
 
 class FormField(Frozen):
-    """One key of a table, as a form shows it.
+    """The field of a form for one key of a table.
 
     Attributes
     ----------
     path : tuple of str
-        The keys from the table to it.
+        The keys that lead from the table to this key.
     kind : str
         ``text``: a string; ``value``: anything that TOML can write; ``switch``; ``choice`` of
         `choices`; ``names``: several words; ``table``: a heading of the fields that follow;
-        ``space`` and ``module``: see the file's docstring; ``variant``: a table, or the one of
-        `choices` that decides what it holds; ``tables``: a list of such tables.
+        ``space`` and ``module``: see the file's docstring; ``variant``: a table whose keys depend
+        on its kind, or that kind alone, one of `choices`; ``tables``: a list of such tables.
     help : str
-        What its author says of it.
+        The author's description of the key.
     accepts : str
-        What may be written, in words.
+        The values that are valid, in words.
     unit : str
         Empty if it has none.
     default : str
         As TOML writes it; empty if there is none.
     choices : tuple of str
-        Of ``choice``: all there are; of others what is commonly written.
+        For ``choice`` all values; for other kinds common values.
     is_required : bool
     is_first : bool
-        Whether it stands above the others.
+        Whether the field is shown above other fields.
     starts : mapping of str to any
-        Of ``space``: what the parameters among `choices` may begin with.
+        For ``space`` the first values of the parameters among `choices`.
     """
 
     path: tuple[str, ...]
@@ -93,7 +93,7 @@ class FormField(Frozen):
 def fields_of(
     model: type[BaseModel], without: tuple[str, ...] = (), above: tuple[str, ...] = ()
 ) -> Iterator[FormField]:
-    """Yield the fields of a model in its order, those of tables inside of it too."""
+    """Yield the fields of a model's keys, in order, with those of the tables inside it."""
     for name, info in keys_of(model).items():
         field_type = FieldType.of(info)
         has_one_value = field_type.origin is Literal and len(get_args(field_type.type)) == 1
@@ -143,9 +143,10 @@ def _field(path: tuple[str, ...], info: FieldInfo, field_type: FieldType) -> For
 
 
 def typed(field: FormField, text: str) -> Any:
-    """Return the value of the file that a text in a field means; None if it is to be left out.
+    """Convert the text in a field to a value of the file; None if the key is to be left out.
 
-    What TOML cannot read is a string, or several words: ``fill`` and ``2 GiB`` need no quotes.
+    A text that TOML cannot read is a string, or several words: ``fill`` and ``2 GiB`` need no
+    quotes.
     """
     if not text.strip():
         return None
@@ -154,7 +155,7 @@ def typed(field: FormField, text: str) -> Any:
     value = typed_value(text)
     if field.kind != "names" or isinstance(value, list):
         return value
-    words = value if isinstance(value, str) else text  # true, say, which is a program
+    words = value if isinstance(value, str) else text  # such as true, a program here
     try:
         return shlex.split(words)
     except ValueError:  # a quote that is not closed
@@ -173,7 +174,7 @@ def typed_value(text: str) -> Any:
 
 
 def shown(field: FormField, value: Any) -> str:
-    """Return how a value stands in a field: `typed` gives it back."""
+    """Convert a value of the file to the text in its field; `typed` reverses it."""
     if value is None:
         return ""
     if isinstance(value, str) and typed(field, value) == value:
@@ -186,7 +187,7 @@ def shown(field: FormField, value: Any) -> str:
 
 
 def safe(text: str) -> str:
-    """Return a text as it may stand in quotes of an element's properties."""
+    """Return a text without characters that would end a quoted property of an element."""
     return "".join(sign for sign in text if sign not in '"\\' and sign >= " ")
 
 
@@ -201,21 +202,21 @@ PARAMETER_KINDS: Final[Mapping[str, tuple[str, ...]]] = {
     "log steps": ("from", "to", "log_steps"),
     "as written": ("text",),
 }
-"""The kinds of a parameter, each with what has to be said of it."""
+"""The kinds of a parameter, each with the keys that describe it."""
 
 _LOG: Final = "log"
 _WORD: Final = re.compile(r"[A-Za-z_][\w.-]*", re.ASCII)
 
 
 class Parameter(Frozen):
-    """What a parameter of a search space may be, as a form shows it.
+    """A parameter of a search space, as a form shows it.
 
     Attributes
     ----------
     kind : str
         One of `PARAMETER_KINDS`.
     texts : mapping of str to str
-        What stands in its fields.
+        The texts in its fields, by the keys of its kind.
     condition : str
         Its ``if``, as TOML writes it; empty if it has none.
     """
@@ -226,11 +227,11 @@ class Parameter(Frozen):
 
 
 def parameter_of(value: Any) -> Parameter:
-    """Return what an entry of a search space says."""
+    """Convert an entry of a search space to a `Parameter`."""
     if isinstance(value, list):
         return Parameter("choices", {"values": _listed(value)})
     if not isinstance(value, dict):
-        return Parameter("one value", {"value": _one(value)})
+        return Parameter("one value", {"value": _value_text(value)})
     rest = {key: item for key, item in value.items() if key != "if"}
     condition = as_toml(value["if"]) if "if" in value else ""
     scale = rest.pop("scale", None)
@@ -243,13 +244,13 @@ def parameter_of(value: Any) -> Parameter:
     return Parameter("as written", {"text": as_toml(value)})
 
 
-def _one(value: Any) -> str:
+def _value_text(value: Any) -> str:
     is_plain = isinstance(value, str) and value and typed_value(value) == value
     return str(value) if is_plain else as_toml(value)
 
 
 def _listed(values: list[Any]) -> str:
-    """Write items with commas between them, words without quotes if all are plain words."""
+    """Join values by commas, without quotes if all of them are plain words."""
     if all(isinstance(value, str) and _WORD.fullmatch(value) for value in values) and all(
         typed_value(value) == value for value in values
     ):
@@ -258,12 +259,12 @@ def _listed(values: list[Any]) -> str:
 
 
 def value_of(parameter: Parameter) -> Any:
-    """Return the entry of a search space that a form says.
+    """Convert a `Parameter` to an entry of a search space.
 
     Raises
     ------
     EditRefused
-        If something is missing, or a list cannot be read.
+        If one of its texts is missing, or a list cannot be read.
     """
     keys = PARAMETER_KINDS[parameter.kind]
     missing = [key for key in keys if not parameter.texts.get(key, "").strip()]
@@ -287,7 +288,7 @@ def value_of(parameter: Parameter) -> Any:
 
 
 def _items(text: str) -> list[Any]:
-    """Read items with commas between them: TOML's, or words without quotes."""
+    """Parse values between commas: TOML values, or words without quotes."""
     try:
         return list(tomllib.loads(f"v = [{text}]")["v"])
     except ValueError:

@@ -33,7 +33,7 @@ _STATE: Final = (
 
 
 def add_pages(site: Site) -> None:
-    """Add the first page."""
+    """Add the first page, which lists runs and workflow files."""
     listing = _Listing(site)
 
     @page("/")
@@ -71,7 +71,7 @@ def add_pages(site: Site) -> None:
 
             async def look() -> None:
                 found = await listing.latest()
-                if found is None:  # the server ends
+                if found is None:  # if the server ends
                     return
                 begin.set_visibility(not found[0])
                 for table, rows in zip((runs, files), found, strict=True):
@@ -90,11 +90,11 @@ class _Listing:
         self._ended_s = 0.0
 
     async def latest(self) -> _Rows | None:
-        """Return the rows of a moment ago; None if the server ends."""
+        """Return the rows of both tables, read anew if they are old; None if the server ends."""
         is_old = time.monotonic() - self._ended_s >= _LOOK_EVERY_S / 2
         if self._reading is None or (self._reading.done() and is_old):
             self._reading = asyncio.ensure_future(self._read())
-        return await asyncio.shield(self._reading)  # a browser that leaves ends it for no other
+        return await asyncio.shield(self._reading)  # other browsers wait for it too
 
     async def _read(self) -> _Rows | None:
         try:
@@ -136,7 +136,7 @@ def file_rows(site: Site) -> list[dict[str, Any]]:
 
 
 def _leading_to(page: str, place: Path, **query: str) -> dict[str, str]:
-    """Return the key of a row and its link: none where no address can name the place."""
+    """Return the key of a row and its link, which is empty where no address can name the place."""
     is_text = printable(str(place)) == str(place)
     return {"key": ascii(str(place)), "link": address(page, **query) if is_text else ""}
 

@@ -1,20 +1,20 @@
-"""What is known of a workflow file while it is edited, beyond its text.
+"""Inspect a workflow file while it is edited: check it, and call the code of its modules.
 
 Files that define ``Options`` are imported, as `diel check` does, and nothing else of a module is.
-That code may hang, exit or crash, so the page does it in a process of its own: `main` is what that
-does, and `diel.gui.inspector` is who asks it::
+That code may hang, exit or crash, so it runs in a process of its own, whose function is `main`;
+`diel.gui.inspector` starts that process and asks it::
 
     {"text": ..., "file": ...}                   the question, a line of JSON
     {"begins": ..., "module": ...}               what it is about to do, before it does it
     {"found": {...}}                             the answer
 
-Beside ``preview_sweep`` these names are looked for in such a file::
+Beside ``preview_sweep`` these functions are called, if such a file has them::
 
-    describe_network(options, folder, point)     rows: name, shape, parameters; of a layer that an
-                                                 option lists, layer: which it is, from 0
-    option_variants()                            of options that are tables, or lists of such: the
-                                                 key that decides what else they hold, and a model
-                                                 for each of its values
+    describe_network(options, folder, point)     returns rows: name, shape, parameters; for a layer
+                                                 that an option lists also layer: its index
+    option_variants()                            returns for options that are tables, or lists of
+                                                 tables, the key that decides which other keys they
+                                                 have, and a model for each value of that key
 """
 
 from __future__ import annotations
@@ -56,14 +56,14 @@ _T = TypeVar("_T")
 
 
 class Variants(Frozen):
-    """Tables that hold what one of their keys decides: a layer has the arguments of its type.
+    """The kinds of a table whose other keys depend on one key, as a layer's on its type.
 
     Attributes
     ----------
     key : str
         The key that decides, such as ``type``.
     fields : mapping of str to list of FormField
-        Of each of its values the other keys.
+        The other keys, for each value of that key.
     """
 
     key: str
@@ -72,7 +72,7 @@ class Variants(Frozen):
 
 @dataclass
 class Findings:
-    """What the code of modules says of a text; all of it can be written as JSON.
+    """What was found by checking a text and calling its modules' code; all of it fits JSON.
 
     Attributes
     ----------
@@ -89,9 +89,9 @@ class Findings:
     networks : dict from module name to list of dict
         The layers of the network of the first point that a module tries: name, shape, parameters.
     failures : dict from module name to str
-        Why its layers are not known, where that was to be found out.
+        Why its layers, or the kinds of its options, could not be found out.
     variants : dict from module name to dict of str to Variants
-        By the names of its options.
+        The kinds of its options that are tables, by the options' names.
     """
 
     problems: list[Problem] = field(default_factory=list)
@@ -104,13 +104,13 @@ class Findings:
     variants: dict[str, dict[str, Variants]] = field(default_factory=dict)
 
     def as_plain(self) -> dict[str, Any]:
-        """Return it as JSON has it; `of_plain` gives it back."""
-        fields = {name: _plain_fields(some) for name, some in self.fields.items()}
+        """Return the findings as JSON values; `of_plain` reverses it."""
+        fields = {name: _plain_fields(listed) for name, listed in self.fields.items()}
         variants = {
             name: {
                 option: [
                     each.key,
-                    {kind: _plain_fields(some) for kind, some in each.fields.items()},
+                    {kind: _plain_fields(listed) for kind, listed in each.fields.items()},
                 ]
                 for option, each in options.items()
             }
@@ -120,22 +120,22 @@ class Findings:
 
     @classmethod
     def of_plain(cls, plain: Mapping[str, Any]) -> Findings:
-        """Return what was written as JSON.
+        """Return the findings that `as_plain` has made JSON values of.
 
         Raises
         ------
         TypeError, KeyError, ValueError, AttributeError
-            If it is something else.
+            If the values have another form.
         """
         rest = {name: plain[name] for name in ("sweeps", "points", "networks", "failures")}
         return cls(
             problems=[Problem(**each) for each in plain["problems"]],
             remarks=[Problem(**each) for each in plain["remarks"]],
-            fields={name: _fields_of_plain(some) for name, some in plain["fields"].items()},
+            fields={name: _fields_of_plain(listed) for name, listed in plain["fields"].items()},
             variants={
                 name: {
                     option: Variants(
-                        key, {kind: _fields_of_plain(some) for kind, some in fields.items()}
+                        key, {kind: _fields_of_plain(listed) for kind, listed in fields.items()}
                     )
                     for option, (key, fields) in options.items()
                 }
@@ -158,7 +158,7 @@ def _fields_of_plain(plain: Iterable[Mapping[str, Any]]) -> list[FormField]:
 
 @dataclass
 class Inspection(Findings):
-    """What was found out about a text.
+    """The findings of a text, with its workflow and the ranks that this needs if it is valid.
 
     Attributes
     ----------
@@ -180,7 +180,7 @@ def runs_code(draft: Draft) -> bool:
 
 
 def inspection_of(draft: Draft, findings: Findings) -> Inspection:
-    """Put what the code of modules says together with what the text says."""
+    """Return the inspection of a draft, from what its modules' code has answered."""
     found = Inspection(**vars(findings), source=draft.source)
     if not found.problems:
         try:
@@ -192,18 +192,19 @@ def inspection_of(draft: Draft, findings: Findings) -> Inspection:
     return found
 
 
-def _nobody(module: str, begins: str) -> None:
-    """Tell nobody."""
+def _ignore(module: str, begins: str) -> None:
+    """Do nothing."""
 
 
-def inspect(draft: Draft, tell: Callable[[str, str], None] = _nobody) -> Findings:
-    """Find out what the code of modules says; imports the files that define ``Options``.
+def inspect(draft: Draft, tell: Callable[[str, str], None] = _ignore) -> Findings:
+    """Check a draft and call the code of its modules; imports files that define ``Options``.
 
     Parameters
     ----------
     draft : Draft
     tell : callable, optional
-        Told before anybody's code is run: of which module, empty for the file, and to do what.
+        Called before code of a module is run, with the module, empty for the whole file, and with
+        what that code is to do.
     """
     found = Findings()
     _find_fields(found, draft, tell)
@@ -235,7 +236,7 @@ def _find_fields(found: Findings, draft: Draft, tell: Callable[[str, str], None]
             code = import_code(location, draft.file.parent)
             model = options_model(code, location)
             fields = [] if model is None else list(fields_of(model))
-        except (Exception, SystemExit):  # which is a problem of the file already
+        except (Exception, SystemExit):  # check_options reports it
             continue
         if model is None:
             continue
@@ -264,7 +265,7 @@ def _variants_of(code: Any) -> dict[str, Variants]:
 
 
 def _answer(ask: Callable[[], _T]) -> tuple[_T | None, str]:
-    """Return what a user's code answers, and what went wrong: it can raise anything."""
+    """Call a user's code, which can raise anything; return its result or None, and the error."""
     try:
         return ask(), ""
     except (Exception, SystemExit) as error:
@@ -322,31 +323,31 @@ def _describe(
 
 
 def main(descriptor: int) -> None:
-    """Answer the one question that comes through a socket, and end.
+    """Inspect the text that comes through a socket, and send back what was found.
 
     Parameters
     ----------
     descriptor : int
         Of the socket.
     """
-    os.set_inheritable(descriptor, False)  # processes that a user's code starts do not hold it
+    os.set_inheritable(descriptor, False)  # not for processes that a user's code starts
     with (
         socket.socket(fileno=descriptor) as connection,
         connection.makefile("rw", encoding="ascii") as stream,
     ):
 
-        def say(what: Mapping[str, Any]) -> None:
-            stream.write(json.dumps(what) + "\n")
+        def send(message: Mapping[str, Any]) -> None:
+            stream.write(json.dumps(message) + "\n")
             stream.flush()
 
-        asked = json.loads(stream.readline())
-        draft = draft_of_text(asked["text"], Path(asked["file"]))
-        found = inspect(draft, lambda module, begins: say({"module": module, "begins": begins}))
-        say({"found": found.as_plain()})
+        question = json.loads(stream.readline())
+        draft = draft_of_text(question["text"], Path(question["file"]))
+        found = inspect(draft, lambda module, begins: send({"module": module, "begins": begins}))
+        send({"found": found.as_plain()})
 
 
 def point_in_words(point: Mapping[str, Any]) -> str:
-    """Write a point of a sweep in a line."""
+    """Return a point of a sweep as a line of text."""
     return ", ".join(f"{name} = {format_value(value, digits=6)}" for name, value in point.items())
 
 
@@ -355,7 +356,7 @@ def point_in_words(point: Mapping[str, Any]) -> str:
 
 @dataclass(frozen=True)
 class Places:
-    """Where the ranks of a run would be.
+    """A table of the nodes of a run, and of the copies that would run on their ranks.
 
     Attributes
     ----------
@@ -363,7 +364,7 @@ class Places:
     rows : list of tuple of str
         The node first.
     note : str
-        What is not shown; empty if all is.
+        How many nodes are not shown; empty if all are.
     """
 
     columns: tuple[str, ...]
@@ -372,12 +373,12 @@ class Places:
 
 
 def places(workflow: Workflow, *, ranks: int, per_node: int, shown_as: str) -> Places:
-    """Say which copies would run on which ranks.
+    """Return which copies of a workflow would run on which ranks.
 
     Raises
     ------
     DielError
-        If it cannot run on so many ranks, or on such nodes.
+        If the workflow cannot run on so many ranks, or on such nodes.
     """
     if ranks < 1 or per_node < 1:
         raise DielError("at least one rank, and one on each node")

@@ -1,6 +1,6 @@
-"""Who has a text inspected in a process of its own, which may hang, exit or crash.
+"""Inspect a text in a child process, which may hang, exit or crash.
 
-The server of the page runs nobody's code: see `diel.gui.inspection`.
+The server of the page itself runs no code of modules: see `diel.gui.inspection`.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ _CODE: Final = (
 
 
 def code_state(draft: Draft) -> tuple[Any, ...]:
-    """Return what differs once code was changed: of the Python files of modules and beside them."""
+    """Return names, times and sizes of the Python files of modules, to see when they change."""
     folder = draft.file.parent
     files = {location.file for location in draft.locations.values() if location.file is not None}
     with contextlib.suppress(OSError):
@@ -44,14 +44,14 @@ def code_state(draft: Draft) -> tuple[Any, ...]:
 
 
 class Inspector:
-    """Inspects one text after the other, each in a process of its own, at most one at a time."""
+    """Inspects texts one after another, each in a process of its own."""
 
     def __init__(self, limit_s: float = _LIMIT_S) -> None:
         self._limit_s = limit_s
         self._helper: _Helper | None = None
 
     async def inspect(self, draft: Draft) -> Inspection | None:
-        """Return what is known of a draft; None if it was stopped, or another one asked for."""
+        """Return the inspection of a draft; None if it was stopped, also by a later inspection."""
         self.stop()
         if not runs_code(draft):
             return inspection_of(draft, inspect(draft))
@@ -70,22 +70,22 @@ class Inspector:
         return found
 
     def stop(self) -> None:
-        """Kill what inspects now, if anything does."""
+        """Kill the process that inspects a text now, if there is one."""
         if self._helper is not None:
             self._helper.kill()
             self._helper = None
 
 
 class _Helper:
-    """The process, and the socket to it."""
+    """The process that inspects one text, and the socket to it."""
 
     def __init__(self) -> None:
         self._socket, theirs = socket.socketpair()
         self._module, self._begins = "", "starting a process that checks options"
         with theirs:
             try:
-                # Python keeps what it compiles by the second: of a file that is being edited, an
-                # older text might be taken.
+                # Python compares the times of compiled files by the second: of a file that is being
+                # edited, an older version might be imported.
                 environment = {**os.environ, "PYTHONDONTWRITEBYTECODE": "1"}
                 command = python_command(_CODE.format(theirs.fileno()))
                 self._process = start_helper(command, theirs.fileno(), environment=environment)
@@ -94,7 +94,7 @@ class _Helper:
                 raise
 
     async def answer(self, draft: Draft, limit_s: float) -> Inspection:
-        """Return what it found; at its module, if it hangs, exits or crashes."""
+        """Return the inspection; if the process hangs or dies, one with that as its problem."""
         try:
             findings = await asyncio.wait_for(self._ask(draft), limit_s)
         except asyncio.TimeoutError:
@@ -107,7 +107,7 @@ class _Helper:
         return inspection_of(draft, findings)
 
     async def _ask(self, draft: Draft) -> Findings | None:
-        """Return what it found; None if it ended before."""
+        """Send the text to the process, return its findings; None if it ended without any."""
         reader, writer = await asyncio.open_unix_connection(
             sock=self._socket, limit=4 * LARGEST_FILE_BYTES
         )
@@ -133,13 +133,13 @@ class _Helper:
         return _failed(draft, Problem(path, f"{self._begins} {how}", remedy))
 
     def kill(self) -> None:
-        """Kill it, and what it has started, unless that has left its session."""
-        if self._process.returncode is None:  # so nobody else can have its number
+        """Kill the process and those that it has started, unless these have left its session."""
+        if self._process.returncode is None:  # so that no other process can have its id
             with contextlib.suppress(ProcessLookupError):
                 os.killpg(self._process.pid, signal.SIGKILL)
 
     async def end(self, patience_s: float = 0.0) -> None:
-        """Give it some time to end, kill it and what it has started, and see it gone."""
+        """Wait for the process to end, kill it and the processes that it has started, reap it."""
         if self._process.returncode is not None:
             return
         for limit_s in (patience_s, _END_S):
@@ -151,7 +151,7 @@ class _Helper:
         self._process.poll()
 
     def _is_over(self) -> bool:
-        flags = os.WEXITED | os.WNOHANG | os.WNOWAIT  # its number stays taken
+        flags = os.WEXITED | os.WNOHANG | os.WNOWAIT  # not reaped, so that its id stays taken
         return os.waitid(os.P_PID, self._process.pid, flags) is not None
 
 

@@ -1,6 +1,6 @@
 "use strict";
 
-// What the pages do in the browser. Text of a run is set as textContent, never as HTML.
+// The part of the pages that runs in the browser. Text of a run is set as textContent, never as HTML.
 globalThis.diel = {};
 
 diel.part = (name) => document.querySelector(`[data-part="${name}"]`);
@@ -12,7 +12,7 @@ diel.make = (kind, className, text) => {
   return element;
 };
 
-// Copies a text: by a selection where the browser keeps its clipboard from the page, without https.
+// Copies a text: by a selection if the page may not use the clipboard, as without https.
 diel.copy = async (event, text) => {
   const label = event.currentTarget.querySelector(".block");
   if (navigator.clipboard) {
@@ -28,7 +28,7 @@ diel.copy = async (event, text) => {
   setTimeout(() => { label.textContent = "Copy"; }, 1500);
 };
 
-// "2 h 5 min", "3.2 s": as diel/text.py writes durations.
+// Returns a duration as a text, "2 h 5 min" or "3.2 s", as diel/text.py does.
 diel.duration = (seconds) => {
   if (seconds < 59.95) return `${Math.max(0, seconds).toFixed(1)} s`;
   const whole = Math.round(seconds);
@@ -53,7 +53,7 @@ diel.Table = class {
   constructor(container, columns, name) {
     this.columns = columns;
     this.rows = new Map();
-    this.searched = new Map(); // of each row all that a word is looked for in
+    this.searched = new Map(); // the text of each row in which words are searched, by its key
     this.chosen = null; // the keys of rows that are shown, or null for all
     this.sorting = { column: 0, down: false };
     this.words = "";
@@ -106,7 +106,7 @@ diel.Table = class {
     this.changed();
   }
 
-  // A word is looked for everywhere; accuracy>0.9 compares a column.
+  // Returns the test of a row: a word is searched in all columns, accuracy>0.9 compares one.
   testOf(word) {
     const [, title, sign, text] = /^([^<>=]+)(>=|<=|>|<|=)(.+)$/.exec(word) ?? [];
     const column = this.columns.find((each) => each.title.toLowerCase() === title);
@@ -209,7 +209,7 @@ diel.watch = (() => {
   const COLOURS = { module: "--diel-blue", wait: "--diel-orange", transfer: "--diel-purple",
                     tuples: "--diel-sky" };
   let head = null;
-  let ahead_s = 0; // the server's clock before the browser's
+  let ahead_s = 0; // by how much the server's clock is ahead of the browser's
   let tables = null;
   let groups = {};
   let lanes = null;
@@ -307,7 +307,7 @@ diel.watch = (() => {
         diel.make("span", `diel-state diel-${state}`, words));
       return row;
     });
-    // The file may be another one meanwhile, or none that can be drawn.
+    // Groups are listed if the picture lacks one: its file may have changed, or be none to draw.
     const drawn = [...document.querySelectorAll(".diel-graph g.group")];
     const names = new Set(drawn.map((element) => element.dataset.group));
     diel.part("groups").hidden = Object.keys(groups).every((name) => names.has(name));
@@ -373,7 +373,7 @@ diel.watch = (() => {
     diel.part("times").closest(".diel-panel").hidden = !rows.length;
   };
 
-  // What has changed since the last call: see diel/gui/snapshot.py.
+  // Shows what has changed since the last call: see `difference` in diel/gui/snapshot.py.
   const apply = (moment_s, changed) => {
     if (!tables) begin();
     ahead_s = moment_s - Date.now() / 1000;
@@ -396,7 +396,7 @@ diel.watch = (() => {
     if (changed.times) showTimes(changed.times);
   };
 
-  // What draws the groups has escaped their names: it is the one text that is taken as HTML.
+  // The only text that is set as HTML: diel/workflow/svg.py has escaped the names in it.
   const picture = (svg) => {
     diel.part("picture").innerHTML = svg;
     showGroups();
@@ -413,7 +413,7 @@ diel.watch = (() => {
     if (isAtEnd || !follows) place.scrollTop = place.scrollHeight;
   };
 
-  // -- the timeline: a canvas, with what lies under the mouse in words ---------------------------
+  // -- the timeline: a canvas, and a text on what is under the mouse -----------------------------
 
   const LANE = 18;
   const LEFT = 64;
@@ -486,7 +486,7 @@ diel.followTheme = () => {
 
 // -- composing --------------------------------------------------------------------------------
 
-// Who is at an element with the keyboard stays there where it is built anew after an edit.
+// Keeps the keyboard's focus at an element of the box if that is built anew after an edit.
 const keepFocusIn = (box, selector, key) => {
   let focused = null;
   document.addEventListener("focusin", (event) => {
@@ -500,8 +500,8 @@ const keepFocusIn = (box, selector, key) => {
   }).observe(box, { childList: true, subtree: true });
 };
 
-// Choosing in the graph by mouse and keyboard, and keys for edits. They are heard from the moment on
-// in which the page can be seen: what is pressed before the server has answered is sent to it then.
+// Choosing in the graph by mouse and keyboard, and keys for edits. The listeners work as soon as the
+// page can be seen: keys that are pressed before the server has answered are sent to it then.
 diel.hasEdits = false;
 (() => {
   const graph = () => document.getElementById("compose-graph");

@@ -1,4 +1,4 @@
-"""Commands of diel that the page starts: they go on when its server ends; and waiting for them."""
+"""Start commands of diel that go on when the server of the page ends, and wait for processes."""
 
 from __future__ import annotations
 
@@ -18,21 +18,21 @@ from diel.processes import diel_command
 _T = TypeVar("_T")
 _waits: Final = ThreadPoolExecutor(8, thread_name_prefix="diel-waits")
 _started: list[subprocess.Popen[bytes]] = []
-"""Those that may still go on: whoever has ended is forgotten at the next start."""
+"""Processes that may still go on; those that have ended are removed at the next start."""
 
 
-async def wait_for(does: Callable[..., _T], *arguments: Any, **named: Any) -> _T:
-    """Return what a function returns that waits for another process, for seconds perhaps.
+async def wait_for(function: Callable[..., _T], *arguments: Any, **named: Any) -> _T:
+    """Call a function that waits for another process, maybe for seconds; return its result.
 
-    It has threads of its own for that, so that pages, which read files in threads, are shown
-    meanwhile.
+    It runs in threads that are used for this only, so that pages, which read files in other
+    threads, are shown meanwhile.
     """
-    work = functools.partial(does, *arguments, **named)
+    work = functools.partial(function, *arguments, **named)
     return await asyncio.get_running_loop().run_in_executor(_waits, work)
 
 
 def start_command(arguments: Sequence[str], folder: Path, output: Path | None = None) -> int:
-    """Start ``diel ARGUMENTS`` in a session of its own; return the number of its process.
+    """Start ``diel ARGUMENTS`` in a session of its own; return its process id.
 
     Nothing is given to a shell. The process is not waited for: the run directory tells how it goes.
 
@@ -43,12 +43,12 @@ def start_command(arguments: Sequence[str], folder: Path, output: Path | None = 
     folder : Path
         The current folder of the command.
     output : Path, optional
-        The file to which what it prints is appended.
+        The file to which the command's output is appended.
 
     Raises
     ------
     PageError
-        If it cannot be started, or the file for its output is a link or no regular file.
+        If the command cannot be started, or the file for its output is a link or no regular file.
     """
     _started[:] = [process for process in _started if process.poll() is None]
     command = diel_command(arguments)
@@ -71,7 +71,7 @@ def start_command(arguments: Sequence[str], folder: Path, output: Path | None = 
 
 
 def _open_output(path: Path | None) -> BinaryIO:
-    """Open a file to append to it: neither through a link, nor a pipe, which would wait."""
+    """Open a regular file to append to it; no link, and no pipe, which would block."""
     if path is None:
         return open(os.devnull, "ab")
     flags = os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_NOFOLLOW | os.O_NONBLOCK

@@ -1,4 +1,4 @@
-"""The report of a run, a file of its own, shown by the server of the page."""
+"""Serve the reports of a run: HTML files in its directory."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ _POLICY: Final = (
     "img-src data:; base-uri 'none'; form-action 'none'"
 )
 """A run's directory may come from somebody else: scripts in its files get no cookie of the page,
-and can ask its server for nothing."""
+and cannot send requests to its server."""
 _CONCLUDED: Final = ("finished", "failed", "stopped")
 
 
@@ -31,7 +31,7 @@ def add_pages(site: Site) -> None:
         if file not in reports:
             there = ", ".join(reports) or "none so far: the first trials make one"
             raise PageError(f"{site.name_of(directory.path)} has no such report; there is {there}")
-        # The script of one that is still written would read it again, which it is not allowed.
+        # While a report is still being written, its script reloads it, which the policy forbids.
         is_concluded = summarize(directory.path, time.time()).state in _CONCLUDED
         policy = _POLICY.format(" allow-scripts" if is_concluded else "")
         with open_regular(reports[file]) as opened:

@@ -1,4 +1,4 @@
-"""Who may use the page: a token, and requests of the page itself alone.
+"""Access control: a request needs the token, and has to come from the page itself.
 
 A page on the loopback can be reached by every user of the machine, and by every web site that is
 open in the same browser. So each request needs:
@@ -7,7 +7,7 @@ open in the same browser. So each request needs:
 - a ``Host`` that the page is served under: a foreign name that was made to lead here is refused;
 - no ``Origin`` but the page's own: other sites cannot send requests or open websockets.
 
-Whatever is refused is logged, and nothing behind this class sees it.
+A request that is refused is logged, and does not reach the application.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ LOG: Final = logging.getLogger("diel.gui")
 MAX_BODY_BYTES: Final = 8 * 2**20
 _MAX_TARGET_BYTES: Final = 16 * 1024
 _LONGEST_SHOWN: Final = 200
-_POLICY_VIOLATION: Final = 1008  # a websocket's code for what is refused
+_POLICY_VIOLATION: Final = 1008  # the close code of a websocket that is refused
 # The page's framework compiles templates in the browser and styles elements in place, so scripts
 # and styles cannot be limited further than to what this server itself has sent.
 _CONTENT_POLICY: Final = "; ".join(
@@ -68,19 +68,19 @@ _GO_ON: Final = (
 
 
 class Refusal(NamedTuple):
-    """Why a request is refused: the status of HTTP, and words for a person."""
+    """Why a request is refused: the HTTP status, and a message."""
 
     status: int
     why: str
 
 
 class Guard:
-    """ASGI middleware that lets requests pass that carry the token and are of the page itself.
+    """ASGI middleware that refuses requests without the token, or from other sites.
 
     Parameters
     ----------
     app : ASGI application
-        What is protected.
+        The application to protect.
     token : str
     hosts : collection of str
         Names and addresses, without ports, under which the page is served: an ``ssh -L`` may give
@@ -100,7 +100,7 @@ class Guard:
         self._token = token
         self._hosts = frozenset(host.lower() for host in hosts)
         self._max_body_bytes = max_body_bytes
-        # Browsers share cookies between the ports of a host, and there may be several pages.
+        # Browsers share cookies between the ports of a host, on which several servers may run.
         self.cookie = f"diel-{hashlib.sha256(token.encode()).hexdigest()[:12]}"
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
@@ -149,7 +149,7 @@ class Guard:
         return "" if all(right) else "the token is wrong"
 
     def _cookie_of(self, scope: Scope) -> str:
-        # Other programs of this host may have set anything: only the one name is looked for.
+        # Other programs of this host may have set any cookies: only this name is looked for.
         for key, value in scope["headers"]:
             for part in value.decode("latin-1").split(";") if key == b"cookie" else ():
                 name, _, given = part.strip().partition("=")
@@ -168,8 +168,8 @@ class Guard:
             status, body = 303, b""
             headers.append((b"location", place.encode("latin-1", "replace")))
         else:
-            # From another site's link a browser does not send the cookie along a redirection; it
-            # does so when a page of ours goes on by itself.
+            # After a link on another site, a browser does not send the cookie along a redirection;
+            # it does when a page of this server leads on by itself.
             status, body = 200, _GO_ON.format(place=escape(place)).encode()
             headers.append((b"content-type", b"text/html; charset=utf-8"))
         headers.append((b"content-length", str(len(body)).encode()))
@@ -183,17 +183,17 @@ class Guard:
             nonlocal taken
             message = await receive()
             taken += len(message.get("body", b""))
-            if taken > self._max_body_bytes:  # of a body whose length nobody has said
+            if taken > self._max_body_bytes:  # of a body without content-length
                 _log_refusal(scope, Refusal(413, "the body is too large"))
                 return {"type": "http.disconnect"}
             return message
 
         async def send_with_headers(message: Message) -> None:
             if message["type"] == "http.response.start":
-                # A policy of a page's own holds beside that of all pages.
+                # A page may have a content policy too: then both hold.
                 own = {name for name, _ in _HEADERS} - {b"content-security-policy"}
-                others = [pair for pair in message.get("headers", ()) if pair[0].lower() not in own]
-                message = {**message, "headers": [*others, *_HEADERS]}
+                given = [pair for pair in message.get("headers", ()) if pair[0].lower() not in own]
+                message = {**message, "headers": [*given, *_HEADERS]}
             await send(message)
 
         await self.app(scope, receive_bounded, send_with_headers)
@@ -209,7 +209,7 @@ def _query(scope: Scope) -> list[tuple[str, str]]:
 
 
 def _only(scope: Scope, name: bytes, missing: str | None = None) -> str | None:
-    """Return the value of a header that may stand there once; None if it stands there twice."""
+    """Return the value of a header, ``missing`` without it; None if it is there more than once."""
     values = [value.decode("latin-1") for key, value in scope["headers"] if key == name]
     if not values:
         return missing
@@ -217,7 +217,7 @@ def _only(scope: Scope, name: bytes, missing: str | None = None) -> str | None:
 
 
 def _host_of(origin: str) -> str:
-    """Return the host and port of an origin; nothing if it has none."""
+    """Return the host and port of an origin; empty if it has none."""
     try:
         return urlsplit(origin).netloc.lower()
     except ValueError:  # "http://["
@@ -244,7 +244,7 @@ def _log_refusal(scope: Scope, refusal: Refusal) -> None:
 
 
 def _shown(text: str) -> str:
-    """Return text that a client has sent as a log may show it."""
+    """Return a text that a client has sent, shortened and escaped for the log."""
     return ascii(text[:_LONGEST_SHOWN])
 
 

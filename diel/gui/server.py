@@ -1,4 +1,4 @@
-"""``diel gui``: the server of the page, on the loopback unless told otherwise."""
+"""``diel gui``: the server of the page, on the loopback unless ``--host`` says otherwise."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from diel.gui.security import LOG, MAX_BODY_BYTES, Guard
 from diel.run.history import is_run
 
 _NEEDED: Final = ("nicegui", "tomlkit")
-# Each has `add_pages(site)`.
+# Each of these modules has `add_pages(site)`.
 _PAGES: Final = (
     "diel.gui.home",
     "diel.gui.watch",
@@ -33,13 +33,13 @@ _PAGES: Final = (
 )
 _BACKLOG: Final = 128
 _RECONNECT_S: Final = 30.0
-"""So long a browser may be away, or take to show a page, until the page is built anew."""
+"""How long a browser may be away, or take to show a page, before the page is built anew."""
 _END_S: Final = 2
 """How long open connections may take to end; runs go on anyway."""
 
 
 def serve(options: argparse.Namespace) -> int:
-    """Serve the page until somebody ends it with Ctrl-C; return the exit code.
+    """Serve the page until Ctrl-C; return the exit code.
 
     Raises
     ------
@@ -126,7 +126,7 @@ def _is_loopback(host: str) -> bool:
 
 
 def _known_as(host: str) -> set[str]:
-    """Return the names under which a browser may ask for the page."""
+    """Return the host names and addresses under which a browser may request the page."""
     names = {"localhost", "127.0.0.1", "::1", host.lower()}
     if not _is_loopback(host):
         own = socket.gethostname().lower()

@@ -1,4 +1,4 @@
-"""What all pages share: the folder that they may show, and the frame around them."""
+"""What all pages share: the folder that they may show, and the frame around their content."""
 
 from __future__ import annotations
 
@@ -29,11 +29,11 @@ _NAVIGATION: Final = (("Runs", "/"), ("Compose", "/compose"))
 _DARK_COOKIE: Final = "diel-dark"
 _DARK: Final = {"on": True, "off": False}
 RUNS: Final = "runs"
-"""The folder, within that of the page, into which it starts runs."""
+"""The folder, inside that of the page, in which the page starts runs."""
 _READ_FOLDERS: Final = ("trace", "sweeps")
-"""Those of a run from which pages read whatever is there; of logs, links are never shown."""
+"""Folders of a run of which pages read any file; in its folder of logs, links are never shown."""
 _ANSWER_S: Final = 60.0
-"""So long a page may take before it is built: file systems can be slow."""
+"""How long it may take to build a page: file systems can be slow."""
 _MOST_FOLDERS: Final = 2000
 _DEEPEST: Final = 4
 _FIRST_BYTES: Final = 256 * 1024
@@ -46,9 +46,9 @@ class Site:
     Parameters
     ----------
     folder : path
-        No page shows or writes anything outside of it, but for the folder of runs: on machines with
-        a file system for scratch, ``runs`` is often a link. One that this user has made, and that
-        is there from the beginning, is followed.
+        No page shows or writes anything outside of it, with one exception: on machines with a file
+        system for scratch, ``runs`` is often a link. It is followed if this user has made it, and
+        before the server has started.
     """
 
     def __init__(self, folder: str | os.PathLike[str]) -> None:
@@ -99,7 +99,7 @@ class Site:
         return path
 
     def check_links(self, run: Path) -> None:
-        """Find out whether what pages read of a run lies within the folder.
+        """Check that everything that pages read of a run lies within the folder.
 
         Raises
         ------
@@ -111,7 +111,7 @@ class Site:
             folder = waiting.pop()
             try:
                 entries = list(os.scandir(folder))
-            except OSError:  # there is none
+            except OSError:  # the run has no such folder
                 continue
             for entry in entries:
                 if entry.is_symlink() and not self._holds(Path(entry.path).resolve()):
@@ -141,13 +141,13 @@ class Site:
         return runs
 
     def is_record(self, path: Path) -> bool:
-        """Whether a path, its links followed, lies in a run's directory: to be read, not edited."""
+        """Whether a path, with links followed, lies in a run's directory and must not be edited."""
         return any(
             (folder / "journal.jsonl").is_file() for folder in path.parents if self._holds(folder)
         )
 
     def workflow_of(self, written: str) -> Path | None:
-        """Return the workflow file that a record names; None if the page cannot show it."""
+        """Return the workflow file that a run's record names; None if the page cannot show it."""
         try:
             path = self.resolve(written)
         except PageError:
@@ -168,12 +168,12 @@ class Site:
             return list_runs(self.folder)
         found: list[RunSummary] = []
         for folder in self._folders():
-            with contextlib.suppress(RunDirectoryError):  # it has just been removed
+            with contextlib.suppress(RunDirectoryError):  # the folder has just been removed
                 found += [run for run in list_runs(folder) if self._shows(run.path)]
         return sorted(found, key=lambda run: (-run.started_s, run.path.name))
 
     def _shows(self, run: Path) -> bool:
-        """Whether what a summary is made of lies within the folder."""
+        """Whether all files that the summary of a run is made from lie within the folder."""
         read = (run, run / "journal.jsonl", run / "logs", run / "logs" / "launcher.log")
         return all(not place.is_symlink() or self._holds(place.resolve()) for place in read)
 
@@ -187,7 +187,7 @@ class Site:
         )
 
     def _folders(self) -> Iterator[Path]:
-        """Iterate over the folders that may hold runs or workflow files, as deep as makes sense."""
+        """Yield the folders that may hold runs or workflow files, up to a depth and a number."""
         waiting, seen = [(self.folder, 0)], 0
         while waiting and seen < _MOST_FOLDERS:
             folder, depth = waiting.pop(0)
@@ -203,7 +203,7 @@ class Site:
                 )
                 if depth == 0 and self._linked_runs is not None:
                     inside.append(RUNS)
-            except OSError:  # somebody else's
+            except OSError:  # a folder that this user cannot read
                 continue
             for name in inside:
                 below = folder / name
@@ -222,7 +222,7 @@ def _target_of_own_link(link: Path) -> Path | None:
 
 
 def printable(text: str) -> str:
-    """Return text that can be sent, whatever bytes a name or a damaged file has."""
+    """Return text that UTF-8 can encode; bytes of names or files that are no text become ``?``."""
     return text.encode("utf-8", "replace").decode()
 
 
@@ -230,7 +230,7 @@ def _holds_run(folder: Path) -> bool:
     try:
         return is_run(folder)
     except RunDirectoryError:
-        return True  # it cannot be entered
+        return True  # the folder cannot be entered
 
 
 def _is_workflow(file: Path) -> bool:
@@ -246,7 +246,7 @@ def _shown(text: str) -> str:
 
 
 def text_table(heads: Sequence[str], rows: Iterable[Sequence[str]], name: str) -> ui.element:
-    """Show texts as a table of HTML."""
+    """Build an HTML table of texts, and return it."""
     with ui.element("table") as table:
         table.props["aria-label"] = name
         for tag, row in [("th", heads), *(("td", row) for row in rows)]:
@@ -263,7 +263,7 @@ def address(page: str, **query: str) -> str:
 
 
 def page(route: str) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
-    """Decorate a function that builds a page: what diel refuses in it is said to the reader."""
+    """Decorate a function that builds a page: its DielError is shown as a page with status 404."""
 
     def decorate(build: Callable[..., Any]) -> Callable[..., Any]:
         @functools.wraps(build)
@@ -295,7 +295,7 @@ def _refusal(words: str) -> Response:
 
 @contextlib.contextmanager
 def frame(site: Site, title: str, *scripts: str) -> Iterator[None]:
-    """Build a page within the frame that all share: navigation, light and dark, common style.
+    """Build a page within the frame of all pages: navigation, light and dark, common style.
 
     `scripts` are files of this package that the page needs beside ``page.js``.
     """

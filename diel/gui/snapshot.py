@@ -1,7 +1,7 @@
-"""What the page of a run shows, as plain values, and what of it has changed.
+"""The content of a run's page as plain values, and the differences between two of them.
 
 A browser is sent a snapshot once, and from then on differences: a run of 1,000 ranks costs what has
-happened in it. Moments are sent, never durations, which would change all the time.
+happened in it. Points in time are sent, never durations, which would change all the time.
 """
 
 from __future__ import annotations
@@ -28,15 +28,15 @@ _REASONS: Final = 50
 _WAITS: Final = 6
 _NAMED: Final = 4
 _MOST_RANKS: Final = 10_000
-"""Of more, the first are listed."""
+"""The number of ranks that are listed; if there are more, the first ones."""
 _SHARED_S: Final = 0.1
 _NOT_YET: Final = ("starting", "queued", "waiting")
 _BY_KEY: Final = ("groups", "copies", "ranks")
-"""Parts that are tables, of which rows are sent by their keys."""
+"""Parts that are tables: only rows that have changed are sent, by their keys."""
 
 
 def snapshot(watched: WatchedRun) -> Snapshot:
-    """Return what there is to show of a run.
+    """Return the content of a run's page.
 
     Returns
     -------
@@ -72,9 +72,7 @@ def snapshot(watched: WatchedRun) -> Snapshot:
 
 
 class SharedSnapshot:
-    """What there is to show of a run, for all pages that show it.
-
-    It is made anew only when something has changed.
+    """The snapshot of a run that all its pages share; made anew only after a change.
 
     Parameters
     ----------
@@ -89,7 +87,7 @@ class SharedSnapshot:
         self._made: Snapshot = {}
 
     def look(self) -> Snapshot:
-        """Read what is new, unless another page has just done so; return what there is to show.
+        """Read new records, unless another page has just done so; return the snapshot.
 
         Raises
         ------
@@ -108,9 +106,9 @@ class SharedSnapshot:
 
 
 def difference(before: Snapshot, after: Snapshot) -> Snapshot:
-    """Return the parts that differ; of tables, ``{"set": rows, "gone": keys}``.
+    """Return the parts of two snapshots that differ; of tables, ``{"set": rows, "gone": keys}``.
 
-    `apply_difference` makes `after` of `before` and this.
+    `apply_difference` makes `after` of `before` and this difference.
     """
     changed: Snapshot = {}
     for part, value in after.items():
@@ -129,7 +127,7 @@ def difference(before: Snapshot, after: Snapshot) -> Snapshot:
 
 
 def apply_difference(before: Snapshot, changed: Snapshot) -> Snapshot:
-    """Return what the browser has after a difference; `page.js` does the same."""
+    """Return a snapshot with a difference applied, as `page.js` does in the browser."""
     after = dict(before)
     for part, value in changed.items():
         if part in _BY_KEY:
@@ -199,7 +197,7 @@ def _group(group: GroupView, view: RunView, *, is_over: bool) -> list[str]:
 
 
 def _reasons(view: RunView, status: StatusView) -> list[list[str]]:
-    """Say why each group that does not run waits, and who could end the waits of ranks."""
+    """Return why each group that does not run waits, and which ranks could end ranks' waits."""
     try:
         found = explain(view, status, time.time())
     except ValueError:  # the groups of a damaged journal
@@ -213,10 +211,11 @@ def _reasons(view: RunView, status: StatusView) -> list[list[str]]:
 
 
 def _could_end(wait: WaitExplanation) -> str:
-    """Say who could end a wait, without the time that it has taken, which grows."""
-    who = wait.could_end_it
-    named = ", ".join(who[:_NAMED]) + (f" and {len(who) - _NAMED} more" * (len(who) > _NAMED))
-    return f"{wait.what}: {f'could be ended by {named}' if who else 'nobody can end it'}"
+    """Describe who could end a wait, without its duration, which would change all the time."""
+    enders = wait.could_end_it
+    named = ", ".join(enders[:_NAMED])
+    named += f" and {len(enders) - _NAMED} more" * (len(enders) > _NAMED)
+    return f"{wait.what}: {f'could be ended by {named}' if enders else 'nobody can end it'}"
 
 
 def _copies(view: RunView, waits: Mapping[int, WaitView]) -> dict[str, list[Any]]:
@@ -233,12 +232,12 @@ def _copies(view: RunView, waits: Mapping[int, WaitView]) -> dict[str, list[Any]
 
 
 def _waiting(waits: Sequence[WaitView], ranks: int) -> tuple[str, float]:
-    """Say what a copy waits for, and since when; of several ranks, how many do."""
+    """Return what a copy waits for, with how many of its ranks wait, and since when."""
     if not waits:
         return "", 0.0
     first = min(waits, key=lambda wait: wait.since_s)
-    who = "" if ranks == 1 else f"{len(waits)} of {ranks} ranks: "
-    return f"{who}{first.what}", first.since_s
+    share = "" if ranks == 1 else f"{len(waits)} of {ranks} ranks: "
+    return f"{share}{first.what}", first.since_s
 
 
 def _ranks(view: RunView, waits: Mapping[int, WaitView], *, is_over: bool) -> dict[int, list[Any]]:
@@ -249,19 +248,19 @@ def _ranks(view: RunView, waits: Mapping[int, WaitView], *, is_over: bool) -> di
     servers = set(started.servers)
     rows: dict[int, list[Any]] = {}
     for rank in range(min(view.ranks, _MOST_RANKS)):
-        what, state, waits_for, since_s = "", "idle", "", 0.0
+        task, state, waits_for, since_s = "", "idle", "", 0.0
         if rank == 0:
-            what, state = "executive", "serving"
+            task, state = "executive", "serving"
         elif rank in servers:
-            what, state = "tuple server", "serving"
+            task, state = "tuple server", "serving"
         elif (copy := copies.get(rank)) is not None:
-            what, state, since_s = copy.name, "working", copy.started_s
+            task, state, since_s = copy.name, "working", copy.started_s
         if (wait := waits.get(rank)) is not None and rank in copies:
             state, waits_for, since_s = "waiting", wait.what, wait.since_s
         if is_over:
             state, since_s = "ended", 0.0
-            what = what or view.placement.get(rank, "").removeprefix("module ")
-        rows[rank] = [hosts.get(rank, ""), what, state, waits_for, since_s]
+            task = task or view.placement.get(rank, "").removeprefix("module ")
+        rows[rank] = [hosts.get(rank, ""), task, state, waits_for, since_s]
     if view.ranks > _MOST_RANKS:
         rows[_MOST_RANKS] = ["", f"... and {view.ranks - _MOST_RANKS:,} more", "", "", 0.0]
     return rows
@@ -273,14 +272,14 @@ def _named(ranks: Sequence[int]) -> str:
 
 
 def _bars(view: RunView, status: StatusView) -> list[list[Any]]:
-    """Return bars: who, how much is done, of how much where that is known, and words."""
+    """Return the progress bars: name, amount done, total or None, and a text."""
     bars: list[list[Any]] = [
         [f"{results.module}: results", results.count, results.expected, results.best_text]
         for results in view.results.values()
     ]
     progress = latest_progress(view, status)
     room = max(0, _BARS - len(bars))
-    bars += [[who, *said] for who, said in list(progress.items())[:room]]
+    bars += [[name, *values] for name, values in list(progress.items())[:room]]
     if len(progress) > room:
         bars.append([f"... and {len(progress) - room} more copies", 0, None, ""])
     return bars

@@ -1,7 +1,7 @@
-"""What a browser may ask of a sweep, and what its run says of it: a point, a pause, more trials.
+"""The panel that changes a running sweep from a browser: try a point, pause it, add trials.
 
-The same function answers as `diel sweep RUN_DIR --enqueue ...`, so that what is refused there is
-refused here, in the same words.
+It calls the same function as `diel sweep RUN_DIR --enqueue ...`, so that both refuse the same
+requests, in the same words.
 """
 
 from __future__ import annotations
@@ -29,10 +29,10 @@ _AFTERWARDS: Final = "Go on with more trials"
 
 
 class SteeringPanel:
-    """Buttons that ask a sweep for something, and what it has answered.
+    """Buttons that send requests to a sweep, with the sweep's answers below.
 
-    They are hidden until `begin`; of a sweep that has come to its end, those that would change
-    nothing.
+    The buttons are hidden until `begin`; once the sweep has ended, those are hidden that would
+    change nothing.
 
     Parameters
     ----------
@@ -62,22 +62,22 @@ class SteeringPanel:
         ui.timer(_LOOK_EVERY_S, self._look)
 
     def begin(self) -> None:
-        """Show the buttons: there is a sweep now."""
+        """Show the buttons, once there is a sweep."""
         self._section.visible = True
 
     async def _look(self) -> None:
-        """Show what the run says of the sweep: how far to believe its best, and whether it ends."""
+        """Show the run's notes on the sweep's results, and only buttons that have an effect."""
         watched = self._watched()
         if watched is None:
             return
         try:
             await run.io_bound(self._run.look)
-        except DielError:  # which the page of the run says
+        except DielError:  # the page of the run shows it
             return
         group, file = watched.name.partition(".")[0], watched.summary()["table"]
         with self._run.unchanged() as view:
             ends = view.groups[group].state in _ENDED if group in view.groups else False
-            # By its file: each iteration of a group has a sweep of its own, of the same module.
+            # Found by its file: each iteration of a group has a sweep, all of the same module.
             tables = [table for table in view.results.values() if table.file == file]
             notes = [note for table in tables for note in table.notes]
         self._notes.text = "\n".join(notes)
@@ -89,39 +89,39 @@ class SteeringPanel:
             self._section.text = _AFTERWARDS if is_over else _WHILE_IT_RUNS
             self._section.value = not is_over
 
-    async def _ask(self, asked: Mapping[str, Any]) -> bool:
-        """Ask, and say what was answered; return whether it was not refused."""
+    async def _ask(self, request: Mapping[str, Any]) -> bool:
+        """Send a request to the sweep and show the answer; return whether it was not refused."""
         watched = self._watched()
         if watched is None:
             self._answer.text = "no sweep has begun"
             return False
-        self._answer.text = f"{asked['kind']}: asked"
+        self._answer.text = f"{request['kind']}: asked"
         try:
             answers = await wait_for(
-                steer_sweep, self._directory, [asked], sweep=watched.name, wait_s=_ANSWER_S
+                steer_sweep, self._directory, [request], sweep=watched.name, wait_s=_ANSWER_S
             )
         except DielError as error:
-            self._answer.text = f"{asked['kind']}: refused: {error}"
+            self._answer.text = f"{request['kind']}: refused: {error}"
             return False
         refused = [answer for answer in answers if answer["accepted"] is False]
-        told = [
+        texts = [
             f"{answer['kind']}: {'refused: ' if answer in refused else ''}{answer['answer']}"
             for answer in answers
         ]
-        self._answer.text = "; ".join(told)
+        self._answer.text = "; ".join(texts)
         return not refused
 
-    # -- what needs more than a button ------------------------------------------------------------
+    # -- requests with a dialog -------------------------------------------------------------------
 
     def _offer_point(self) -> None:
-        """Show a form of the parameters, which begins with those of the best trial."""
+        """Open a dialog for the point to try, with the parameters of the best trial at first."""
         watched = self._watched()
         if watched is None:
             self._answer.text = "no sweep has begun"
             return
         best = watched.summary()["best"]
-        told = watched.trial(best["trial"]) if best is not None else None
-        start = told["parameters"] if told is not None else {}
+        best_trial = watched.trial(best["trial"]) if best is not None else None
+        start = best_trial["parameters"] if best_trial is not None else {}
         fields: dict[str, _PointField] = {}
 
         async def ask() -> None:
@@ -174,13 +174,13 @@ class SteeringPanel:
 
 
 class _PointField:
-    """What a point has for one parameter: a choice, a number, or what is the same for all.
+    """The input for one parameter of a point: a select if its values are listed, else a text.
 
     Parameters
     ----------
     name : str
     entry : any
-        What the parameter may be, as a workflow file says it.
+        The parameter's entry in the search space, as a workflow file has it.
     start : any
         The value to begin with; None if there is none.
     """
@@ -208,22 +208,22 @@ class _PointField:
         self._element.props(f'dense outlined hint="{safe(about)}"' if about else "dense outlined")
 
     def is_given(self) -> bool:
-        """Whether there is a value."""
+        """Whether the field has a value."""
         return bool(self._values) or bool(str(self._element.value or "").strip())
 
     def value(self) -> Any:
-        """Return the value."""
+        """Return the value that is chosen or typed."""
         if self._values:
             return self._values[int(self._element.value or 0)]
         return typed_value(str(self._element.value or ""))
 
     def show(self, problem: str) -> None:
-        """Show what is wrong with it; nothing if nothing is."""
+        """Show a problem of the value; an empty text removes the last one."""
         self._element.error = problem or None
 
 
 def choices_of(parameter: Parameter, entry: Any) -> list[Any]:
-    """Return all values of a parameter, where they are listed; else nothing."""
+    """Return all values of a parameter if they are listed, else an empty list."""
     if parameter.kind not in ("choices", "one value"):
         return []
     if isinstance(entry, dict):
@@ -232,7 +232,7 @@ def choices_of(parameter: Parameter, entry: Any) -> list[Any]:
 
 
 def named_apart(values: Sequence[Any]) -> list[str]:
-    """Return values in words, as tables show them unless two would look alike."""
+    """Return values as texts: rounded as in tables, unless two of them would look the same."""
     words = [format_value(value, digits=7) for value in values]
     return words if len(set(words)) == len(words) else [as_toml(value) for value in values]
 

@@ -1,7 +1,7 @@
 "use strict";
 
-// What the page of a sweep does in the browser: which cards can be seen, the table of trials, and
-// parallel coordinates.
+// The part of the page of a sweep that runs in the browser: which cards can be seen, the table of
+// trials, and parallel coordinates.
 diel.sweep = (() => {
   const SVG = "http://www.w3.org/2000/svg";
   const TOP = 40, BOTTOM = 14, LEFT = 76, RIGHT = 40, HEIGHT = 330, SHADES = 7, LEAST = 0.01;

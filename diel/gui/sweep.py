@@ -31,9 +31,9 @@ _DRAW_EVERY_S: Final = 5.0
 """Figures are drawn anew at most so often, and less often where that takes long."""
 _DRAW_SHARE: Final = 0.1
 _ROWS_AT_ONCE: Final = 1000
-"""Of the table in one message, so that no message keeps the browser busy for long."""
+"""Rows of the table in one message, so that no message keeps the browser busy for long."""
 _BETWEEN_S: Final = 0.25
-"""Between two figures, so that the browser answers its user meanwhile."""
+"""The pause between two figures, in which the browser can respond to its user."""
 _NOTES: Final = {
     "history": "Each dot is a trial, the line the best so far. A click opens a trial.",
     "cost": "The stairs are the front: none is both better and cheaper.",
@@ -60,7 +60,7 @@ def add_pages(site: Site) -> None:
 
 
 class _SweepView:
-    """A sweep as one browser shows it."""
+    """The page of a sweep in one browser."""
 
     def __init__(self, site: Site, directory: RunDirectory, name: str) -> None:
         self._site, self._directory, self._name = site, directory, name
@@ -74,7 +74,7 @@ class _SweepView:
         self._is_new = True
         self._is_looking = False
         links_of_run(site, directory, name)
-        self._others = ui.element("nav").classes("sweep-links").props('aria-label="Sweeps"')
+        self._sweep_links = ui.element("nav").classes("sweep-links").props('aria-label="Sweeps"')
         self._summary = ui.element("div").classes("sweep-facts")
         self._complaint = ui.label("").classes("sweep-warning").props('role="status"')
         self._complaint.visible = False
@@ -102,7 +102,7 @@ class _SweepView:
             ui.element("div").classes("sweep-table").props('data-part="trials"')
 
     async def look(self) -> None:
-        """Read what is new and show it; a second call meanwhile does nothing."""
+        """Read and show new trials; a second call meanwhile does nothing."""
         if self._is_looking:
             return
         self._is_looking = True
@@ -114,14 +114,14 @@ class _SweepView:
     async def _look(self) -> None:
         if self._watched is None:
             found = await run.io_bound(watch_sweeps, self._directory)
-            names = [one.name for one in found or ()]
-            chosen = [one for one in found or () if self._name in ("", one.name)]
+            names = [sweep.name for sweep in found or ()]
+            chosen = [sweep for sweep in found or () if self._name in ("", sweep.name)]
             if not chosen:
                 self._say("No sweep has begun in this run.")
                 return
             self._watched = chosen[0]
             self._steering.begin()
-            self._show_others(names)
+            self._link_sweeps(names)
         watched = self._watched
         try:
             self._is_new |= bool(await run.io_bound(watched.refresh))
@@ -144,11 +144,11 @@ class _SweepView:
         self._complaint.text = printable(text)
         self._complaint.visible = bool(text)
 
-    def _show_others(self, names: Sequence[str]) -> None:
+    def _link_sweeps(self, names: Sequence[str]) -> None:
         if len(names) < 2:
             return
         assert self._watched is not None
-        with self._others:
+        with self._sweep_links:
             for name in names:
                 link = ui.link(name, address("/sweep", path=self._path, name=name))
                 if name == self._watched.name:
@@ -176,8 +176,8 @@ class _SweepView:
                 with ui.element("div").classes("sweep-chips"):
                     for name in summary["parameters"]:
                         if best.get(name) is not None:
-                            told = printable(f"{name}: {format_value(best[name])}")
-                            ui.label(told).classes("sweep-chip")
+                            text = printable(f"{name}: {format_value(best[name])}")
+                            ui.label(text).classes("sweep-chip")
 
     def _trial_address(self, trial: object = "") -> str:
         assert self._watched is not None
@@ -186,7 +186,7 @@ class _SweepView:
     # -- the table --------------------------------------------------------------------------------
 
     def _show_rows(self, watched: WatchedSweep) -> None:
-        """Send the rows that the browser does not have; all of them where columns are new."""
+        """Send the rows that the browser does not have yet; all rows if columns are new."""
         columns = watched.columns()
         if columns != self._columns:
             self._columns, self._shown = columns, 0
@@ -220,7 +220,7 @@ class _SweepView:
         self._make_cards()
 
     def _make_cards(self) -> None:
-        """Make the cards of figures that have none, in their order; their figures come later."""
+        """Make the missing cards of figures, in order; `send_figure` sends the figures later."""
         new = [name for name in self._figures if name not in self._card_of]
         if not new:
             return
@@ -236,7 +236,7 @@ class _SweepView:
         for place, name in enumerate(order):
             self._card_of[name].move(target_index=place)
         narrow = [name for name in order if name not in WIDE]
-        for place, name in enumerate(narrow):  # no gap beside the last
+        for place, name in enumerate(narrow):  # the last one is wide if nothing is beside it
             is_alone = place == len(narrow) - 1 and place % 2 == 0
             self._card_of[name].classes(
                 add="sweep-wide" if is_alone else "", remove="" if is_alone else "sweep-wide"
@@ -262,7 +262,7 @@ class _SweepView:
         await self._choose()
 
     async def _choose(self) -> None:
-        """Have the table show the trials within the ranges chosen, or all of them."""
+        """Let the table show the trials within the chosen ranges, or all trials without ranges."""
         if self._watched is None:
             return
         trials = await run.io_bound(self._watched.within, self._ranges) if self._ranges else None
@@ -274,9 +274,9 @@ class _SweepView:
             ui.navigate.to(self._trial_address(trial))
 
 
-def _as_ranges(told: Any) -> dict[str, tuple[float, float]]:
-    """Return what a browser says of chosen ranges, as far as it makes sense."""
-    entries = told.items() if isinstance(told, dict) else ()
+def _as_ranges(message: Any) -> dict[str, tuple[float, float]]:
+    """Return the chosen ranges that a browser has sent, without those that are malformed."""
+    entries = message.items() if isinstance(message, dict) else ()
     return {
         name: (float(ends[0]), float(ends[1]))
         for name, ends in entries

@@ -1,4 +1,4 @@
-"""The page of a trial: its parameters, what it gave, its curve, and the command that repeats it."""
+"""The page of a trial: its parameters, metrics and curve, and the command that repeats it."""
 
 from __future__ import annotations
 
@@ -35,12 +35,12 @@ def add_pages(site: Site) -> None:
         watched = await run.io_bound(_read, directory, name)
         if watched is None:
             raise PageError(f"{site.name_of(directory.path)} has no such sweep")
-        told = await run.io_bound(_trial_of, watched, int(trial))
-        if told is None:
+        record = await run.io_bound(_trial_of, watched, int(trial))
+        if record is None:
             raise PageError(f"{watched.name} has no trial {trial} so far")
         with frame(site, f"Trial {trial} of {site.name_of(directory.path)}", FIGURES):
             links_of_run(site, directory, watched.name)
-            plot = _show_trial(told, watched.summary())
+            plot = _show_trial(record, watched.summary())
 
             async def draw(theme: str) -> None:
                 again = await run.io_bound(_trial_of, watched, int(trial), theme)
@@ -51,7 +51,7 @@ def add_pages(site: Site) -> None:
 
 
 def _read(directory: RunDirectory, name: str) -> WatchedSweep | None:
-    """Return the sweep of that name, or the first, with all that it has recorded."""
+    """Return the sweep with a name, or the first one, with all that it has recorded."""
     for watched in watch_sweeps(directory):
         if name in ("", watched.name):
             watched.catch_up()
@@ -66,44 +66,44 @@ def _trial_of(watched: WatchedSweep, number: int, theme: str = "light") -> dict[
         raise PageError(str(error)) from error
 
 
-def _show_trial(told: Mapping[str, Any], summary: Mapping[str, Any]) -> FigureElement | None:
-    """Show what is known of a trial; return its curve, if there is one."""
+def _show_trial(record: Mapping[str, Any], summary: Mapping[str, Any]) -> FigureElement | None:
+    """Show the record of a trial; return the element of its curve, if it has one."""
     plot = None
-    metrics = told["metrics"]
+    metrics = record["metrics"]
     with ui.element("div").classes("sweep-facts"):
-        with fact("state", str(told["state"]), f"diel-{told['state']}"):
-            if told["reason"]:
-                ui.label(printable(str(told["reason"])))
+        with fact("state", str(record["state"]), f"diel-{record['state']}"):
+            if record["reason"]:
+                ui.label(printable(str(record["reason"])))
         if summary["objective"] in metrics:
             with fact(summary["objective"], format_value(metrics[summary["objective"]])):
                 pass
-        if told["seconds"] is not None:
-            with fact("took", format_duration(told["seconds"])):
-                where = "" if told["trainer"] is None else f" on trainer {told['trainer']}"
+        if record["seconds"] is not None:
+            with fact("took", format_duration(record["seconds"])):
+                where = "" if record["trainer"] is None else f" on trainer {record['trainer']}"
                 ui.label(f"the whole trial{where}, with data and scores")
-        if told["started_s"] is not None:
-            when = time.localtime(told["started_s"])
+        if record["started_s"] is not None:
+            when = time.localtime(record["started_s"])
             with fact("began", time.strftime("%H:%M:%S", when)):
                 ui.label(time.strftime("%Y-%m-%d", when))
-        if told["seed"] is not None:
-            with fact("seed", str(told["seed"])):
+        if record["seed"] is not None:
+            with fact("seed", str(record["seed"])):
                 pass
     with ui.element("div").classes("sweep-cards"):
-        _values("Parameters", told["parameters"])
+        _values("Parameters", record["parameters"])
         _values("What it gave", metrics)
-        if told["figure"] is not None:
+        if record["figure"] is not None:
             with ui.element("section").classes("sweep-card sweep-wide"):
                 heading("Learning curve")
                 plot = FigureElement("Learning curve")  # shown once the browser tells its theme
-        if told["command"]:
+        if record["command"]:
             with ui.element("section").classes("sweep-card sweep-wide"):
                 heading("How to repeat it")
                 ui.label("It is tried here once more, and compared with what it gave.").classes(
                     "sweep-note"
                 )
                 with ui.element("div").classes("sweep-command"):
-                    ui.label(told["command"]).classes("sweep-command-text")
-                    copy_button(told["command"])
+                    ui.label(record["command"]).classes("sweep-command-text")
+                    copy_button(record["command"])
     return plot
 
 

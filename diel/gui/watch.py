@@ -25,7 +25,7 @@ from diel.workflow.svg import STYLE, draw_svg
 
 _LOOK_EVERY_S: Final = 0.25
 _LOOK_AFTER_END_S: Final = 2.0
-"""Of a run that has ended, which may be resumed."""
+"""The same for a run that has ended: it may be resumed."""
 _NAMES_EVERY_S: Final = 3.0
 _TIMELINE_EVERY_S: Final = 1.0
 _LANES: Final = 32
@@ -49,7 +49,7 @@ def add_pages(site: Site) -> None:
 
 
 def _shared_snapshot(directory: RunDirectory) -> SharedSnapshot:
-    """Return what is known of a run: one for all pages that show it."""
+    """Return the snapshot of a run that all pages of that run share."""
     found = _shared.get(directory.path)
     if found is None:
         found = _shared[directory.path] = SharedSnapshot(WatchedRun(directory))
@@ -57,7 +57,7 @@ def _shared_snapshot(directory: RunDirectory) -> SharedSnapshot:
 
 
 def _graph(directory: RunDirectory) -> str:
-    """Return the picture of the groups; nothing if the file cannot be read."""
+    """Return the SVG picture of a run's groups; empty if its workflow file cannot be read."""
     try:
         if directory.workflow.stat().st_size > _LARGEST_FILE_BYTES:
             return ""
@@ -68,7 +68,7 @@ def _graph(directory: RunDirectory) -> str:
 
 
 class _WatchPage:
-    """One page in one browser."""
+    """The page of a run in one browser."""
 
     def __init__(self, site: Site, directory: RunDirectory) -> None:
         self._site = site
@@ -79,7 +79,7 @@ class _WatchPage:
         self._file: tuple[str, Path | None] = "", None
         self._timeline = Timeline(directory)
         self._shown: Snapshot = {}
-        self._words = ""
+        self._sent_timeline = ""
         self._problem = ""
         self._log: LogTail | None = None
         self._first_log: str | None = None
@@ -90,7 +90,7 @@ class _WatchPage:
         self._build()
         ui.timer(_LOOK_EVERY_S, self._tick)
 
-    # -- what stands on the page --------------------------------------------------------------
+    # -- building -----------------------------------------------------------------------------
 
     def _build(self) -> None:
         with ui.element("div").classes("diel-summary"):
@@ -153,7 +153,7 @@ class _WatchPage:
         with _part("timeline").classes("diel-timeline"):
             ui.element("canvas").props('role="img" aria-label="what each rank did and when"')
 
-    # -- as time goes by ----------------------------------------------------------------------
+    # -- updating -----------------------------------------------------------------------------
 
     async def _tick(self) -> None:
         if not self._is_drawn:
@@ -170,7 +170,7 @@ class _WatchPage:
             self._next_names_s = now_s + _NAMES_EVERY_S
             names = await run.io_bound(self._log_names)
             if names and list(names) != list(self._names.options):
-                # The launcher's stands there first, and mostly is empty: others are shown sooner.
+                # The launcher's log is there first and mostly empty: another one is preferred.
                 value = self._names.value
                 if value in (None, "launcher.log") and value == self._first_log:
                     value = next((name for name in names if name != "launcher.log"), "launcher.log")
@@ -179,7 +179,7 @@ class _WatchPage:
         if self._log is not None:
             await self._follow_log()
         is_due = now_s >= self._next_timeline_s
-        if is_due and not (self._watched.has_ended and self._words):  # else it stays as it is
+        if is_due and not (self._watched.has_ended and self._sent_timeline):  # else it is final
             self._next_timeline_s = now_s + _TIMELINE_EVERY_S
             await self._draw_timeline()
 
@@ -201,7 +201,7 @@ class _WatchPage:
         return changed
 
     def _log_names(self) -> dict[str, str]:
-        """Return the names of log files, and how they are shown; look whether links lead away."""
+        """Return log files and the names to show for them; none if a link leads outside."""
         try:
             self._site.check_links(self._directory.path)
         except PageError as error:
@@ -251,14 +251,14 @@ class _WatchPage:
         await self._draw_now()
 
     async def _draw_now(self) -> None:
-        self._words = ""
+        self._sent_timeline = ""
         await self._draw_timeline()
 
     async def _draw_timeline(self) -> None:
         picture = await run.io_bound(self._timeline_picture)
-        words = json.dumps(picture)
-        if picture and words != self._words:
-            self._words = words
+        text = json.dumps(picture)
+        if picture and text != self._sent_timeline:
+            self._sent_timeline = text
             _call("diel.watch.timeline", picture)
 
     def _timeline_picture(self) -> dict[str, Any] | None:
@@ -292,7 +292,7 @@ class _WatchPage:
             "steps": _STEPS,
         }
 
-    # -- what one can do ----------------------------------------------------------------------
+    # -- stop and resume ----------------------------------------------------------------------
 
     async def _ask_to_stop(self) -> None:
         with ui.dialog() as dialog, ui.card():
@@ -329,7 +329,7 @@ class _WatchPage:
 
 
 def _part(name: str, kind: str = "div") -> ui.element:
-    """Return an element that `page.js` fills."""
+    """Return an element that `page.js` finds by its name and fills."""
     return ui.element(kind).props(f'data-part="{name}"')
 
 

@@ -1,1 +1,1 @@
-"""From a module's entry in the workflow file to its code running on a rank."""
+"""Loading of modules: their functions, options, environment, and the context of a rank."""

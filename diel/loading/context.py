@@ -31,7 +31,7 @@ _PROGRESS_EVERY_S: Final = 0.1
 
 
 class Place(Frozen):
-    """Where in the run a rank of a module stands; the fields are those of `Context`."""
+    """Group, module, copy and folders of a rank: fields that `Context` has as attributes."""
 
     group: str
     module: str
@@ -54,8 +54,8 @@ class Context:
         Which copy of the module this is, from 0, and how many there are.
     group, module : str
     iteration : tuple of int
-        Which iteration of the group this is, from 0: a number for each group around it, outermost
-        first, and one for itself.
+        Which iteration of the group this is, from 0: a number for each enclosing group, outermost
+        first, and one for the group itself.
     copies_of : mapping of str to int
         Copies of every module in the group.
     options : dict or pydantic.BaseModel
@@ -76,7 +76,7 @@ class Context:
     run_dir, folder : Path
         The run directory; the folder of the workflow file.
     session : str
-        Another one each time that the run is started: tells tuples of a checkpoint from new ones.
+        Different each time that the run is started, to tell tuples of a checkpoint from new ones.
     """
 
     def __init__(
@@ -163,11 +163,11 @@ class Context:
         return self._module_comm is not None
 
     def allow_loss(self) -> None:
-        """Say that the group can go on without this copy, if the rank of it dies.
+        """Declare that the group can go on without this copy, if its rank dies.
 
-        So it is with a copy of one rank that takes its work under claims, which go to others then,
-        and that nobody waits for. It matters where the workflow file says
-        ``on_rank_loss = "continue"`` and MPI can do that; else a rank that dies ends the run.
+        That holds for a copy of one rank that takes its work under claims, so that other ranks can
+        take it then, and for which no rank waits. It matters where the workflow file says
+        ``on_rank_loss = "continue"`` and MPI supports that; else a rank that dies ends the run.
         """
         self._allow_loss()
 
@@ -185,27 +185,27 @@ class Context:
         Parameters
         ----------
         value : object
-            A NumPy or GPU array or bytes, which travel as they are, or what can be pickled.
+            A NumPy or GPU array or bytes, which are sent as they are, or any picklable object.
         to : str, tuple or Address
             ``"heat"``, ``("heat", copy)`` or ``("heat", copy, rank)``; what is left out is 0.
         tag : str or tuple of str and int, optional
-            `recv` receives messages with the same tag only; having none is like a tag of its own.
+            `recv` receives only messages with the same tag; no tag counts as a tag of its own.
         copy : bool, optional
             By default the value is copied, if it is not small, and may be changed at once. If
-            False an array is sent from where it lies, and may be changed when the message has
+            False an array is sent from its own memory, and may be changed when the message has
             left.
 
         Returns
         -------
         Sending
-            ``wait()`` returns when the message has left, and ``done`` says whether it has: at
-            once for up to 2 KiB, when it has been received for more. Not to be waited for by need:
+            ``wait()`` returns when the message has left, and ``done`` says whether it has. Up to
+            2 KiB leave at once, a larger message when it is received. There is no need to wait:
             the end of the module's function does so.
 
         Raises
         ------
         AddressError
-            If nobody in the group has this address.
+            If no rank in the group has this address.
         PayloadError
             If the value cannot be pickled.
         TagError
@@ -227,11 +227,12 @@ class Context:
         Parameters
         ----------
         source : str, tuple or Address, optional
-            Who sent it, as in `send`; by default anybody in the group.
+            The sender, as in `send`; by default any rank in the group.
         tag : str or tuple of str and int, optional
             Of the message.
         out : array, optional
-            Of NumPy or on a GPU: where the message lands, an array of its dtype and shape.
+            Of NumPy or on a GPU, with the dtype and shape of the message, which is received into
+            it.
         timeout : float, seconds, optional
             How long to wait at most; by default as long as the run lasts.
         with_source : bool, optional
@@ -240,13 +241,13 @@ class Context:
         Returns
         -------
         object
-            What was sent; `out` if that is given. What was an array on a GPU is a NumPy array
-            without `out`.
+            The value that was sent; `out` if that is given. Without `out`, an array from a GPU
+            is received as a NumPy array.
 
         Raises
         ------
         AddressError
-            If nobody in the group has this address.
+            If no rank in the group has this address.
         CouplingTimeout
             If no message came in time.
         PayloadError
@@ -276,14 +277,14 @@ class Context:
         AddressError, PayloadError, TagError
             As `send`.
         CouplingTimeout
-            If nobody has received it in time.
+            If it was not received in time.
         RunStopped
             If the run is stopping.
 
         Notes
         -----
         If the receiver's function returns without having received the message, it is dropped with
-        a warning, and nobody waits for it any longer.
+        a warning, and the wait ends.
         """
         self._messages.move(value, to, tag=tag, timeout=timeout)
 
@@ -298,7 +299,8 @@ class Context:
         Raises
         ------
         BoundaryError
-            If there is none, this rank has no part in it, or a module of it is not in this group.
+            If there is no such boundary, this rank has no part in it, or a module of it is not in
+            this group.
         """
         if name not in self._boundaries:
             from diel.coupling.boundary import SharedBoundary
@@ -313,9 +315,9 @@ class Context:
 
     @property
     def restored(self) -> Any:
-        """What this rank had saved by `checkpoint` in this iteration before the run went on.
+        """The state that this rank saved by `checkpoint` in this iteration before a resumption.
 
-        None if there is nothing.
+        None if there is none.
 
         Raises
         ------
@@ -327,8 +329,8 @@ class Context:
     def checkpoint(self, state: object) -> None:
         """Save the state of this rank, from which it goes on if the run is started again.
 
-        The run saves a checkpoint for it as soon as that leaves all of them within a twentieth of
-        the time; from then on the state counts, and `restored` has it.
+        The run saves a checkpoint for it as soon as all checkpoints then take no more than a
+        twentieth of the time; from then on the state counts, and `restored` has it.
 
         Parameters
         ----------
@@ -363,7 +365,7 @@ class Context:
         return self._channel
 
     def progress(self, done: float, total: float | None = None, text: str = "") -> None:
-        """Show how far this copy is.
+        """Report the progress of this copy, as displays show it.
 
         Parameters
         ----------
@@ -389,7 +391,7 @@ class Context:
         if done != total and now_s - self._progress_recorded_s < _PROGRESS_EVERY_S:
             return
         self._progress_recorded_s = now_s
-        from diel.run.records import ProgressMade  # not by every rank
+        from diel.run.records import ProgressMade  # here: few ranks need it
 
         self._record(ProgressMade, done=done, total=total, text=text)
 
@@ -403,7 +405,7 @@ def current_context() -> Context:
     Raises
     ------
     RuntimeError
-        If none is: outside of a module's function, or in a thread that the module has started.
+        If no module is: outside of a module's function, or in a thread that it has started.
     """
     try:
         return _CURRENT.get()
@@ -451,7 +453,7 @@ class _JournalHandler(logging.Handler):
 
 
 class _OutputHandler(logging.Handler):
-    """Prints, and so writes to what standard output is at that moment: the module's log file."""
+    """Prints log records to the present standard output, which is the module's log file."""
 
     def emit(self, record: logging.LogRecord) -> None:
         print(self.format(record), flush=True)

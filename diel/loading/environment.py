@@ -34,7 +34,7 @@ _MARKER: Final = "\n\n... {:,} bytes are left out here: log_size in [workflow] i
 
 @contextlib.contextmanager
 def restored_process_state() -> Iterator[None]:
-    """Give the rank back its working directory, environment and random state afterwards."""
+    """Restore working directory, environment and random state of the rank after a block."""
     directory, environment = os.getcwd(), _environment()
     state = random.getstate()
     numpy_random = sys.modules.get("numpy.random")
@@ -58,7 +58,7 @@ def _environment() -> dict[bytes, bytes]:
 
 @contextlib.contextmanager
 def output_to(file: TextIO) -> Iterator[None]:
-    """Redirect standard output and error to a file, which is flushed afterwards."""
+    """Redirect standard output and error of a block to a file, which is flushed afterwards."""
     try:
         with contextlib.redirect_stdout(file), contextlib.redirect_stderr(file):
             yield
@@ -76,14 +76,14 @@ def thread_environment(threads: int) -> dict[str, str]:
 
 
 def set_thread_environment(threads: int) -> None:
-    """Limit libraries that this process has yet to load."""
+    """Set the environment variables that limit the threads of libraries yet to be loaded."""
     for name, number in thread_environment(threads).items():
         if os.environ.get(name) != number:
             os.environ[name] = number
 
 
 class ThreadLimiter:
-    """Limits the thread pools of this process to what the module that runs here asked for."""
+    """Limits the thread pools of this process to the number that its present module asks for."""
 
     def __init__(self) -> None:
         self._controller: Any = None
@@ -91,7 +91,7 @@ class ThreadLimiter:
         self._verified = 0  # all pools were found to have so many threads
 
     def apply(self, threads: int) -> None:
-        """Limit every pool that is loaded, and libraries that are loaded later."""
+        """Limit the threads of every loaded pool, and of libraries that are loaded later."""
         set_thread_environment(threads)
         if self._verified == threads and len(sys.modules) == self._modules_seen:
             return
@@ -99,7 +99,7 @@ class ThreadLimiter:
             self._controller.limit(limits=threads)
 
     def exceeding(self, threads: int) -> list[str]:
-        """Return, in words, the pools that have more threads than they should."""
+        """Return a description of each pool that has more threads than the limit."""
         pools = self._pools()
         is_right = all(pool["num_threads"] == threads for pool in pools)
         self._verified = threads if is_right else 0
@@ -127,9 +127,9 @@ class ThreadLimiter:
 def shorten(path: Path, limit_bytes: int) -> int:
     """Take the middle out of a log file that has outgrown its limit: a quarter at each end stays.
 
-    Whoever writes it has opened it to append, and goes on behind its new end. What is written at
-    this very moment may be lost. Returns the bytes that were left out; 0 if it is short enough, or
-    not there.
+    Its writers have opened it to append, and go on behind its new end. Output that is written
+    meanwhile may be lost. Returns the bytes that were left out; 0 if the file is short enough, or
+    missing.
     """
     try:
         size_bytes = path.stat().st_size
@@ -177,7 +177,7 @@ class OpenLog:
         self._text: TextIO | None = None
 
     def open(self, path: Path) -> TextIO:
-        """Return a file to append to; the one before is closed if it is another."""
+        """Return the log file at a path, to append to; an open file at another path is closed."""
         if self._text is None or self._text.closed or path != self._path:
             self.close()
             self._file = LimitedFile(path, self._limit_bytes)
@@ -187,7 +187,7 @@ class OpenLog:
         return self._text
 
     def take_left_out_bytes(self) -> int:
-        """Return what was taken out of the present file since this was asked last."""
+        """Return how many bytes were taken out of the present file since the last call."""
         if self._file is None:
             return 0
         left_out_bytes, self._file.left_out_bytes = self._file.left_out_bytes, 0

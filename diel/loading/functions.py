@@ -1,4 +1,4 @@
-"""Function modules: their functions, imported, and their options, checked.
+"""Function modules: import of their functions, and checks of their options.
 
 A folder or file beside the workflow file and an installed package of modules may have the same
 name, and both be used in one run: the user's is what ``import`` finds, and the installed one is
@@ -55,7 +55,7 @@ parse in two threads at once (its issue 106905)."""
 
 
 def import_code(location: FunctionLocation, folder: Path) -> ModuleType:
-    """Import the Python module in which a function is defined; whatever it raises is raised here.
+    """Import the Python module that defines a function; exceptions of its code are passed on.
 
     The folder of the workflow file is put first on ``sys.path``, as Python does for a script.
     """
@@ -83,7 +83,7 @@ def import_code(location: FunctionLocation, folder: Path) -> ModuleType:
 
 
 def import_function(spec: str, folder: Path, kind: str = MODULES) -> Callable[..., Any]:
-    """Return the function that a workflow file in a folder means by a place.
+    """Import the function that a place names, as a workflow file in a folder may write it.
 
     Parameters
     ----------
@@ -96,7 +96,7 @@ def import_function(spec: str, folder: Path, kind: str = MODULES) -> Callable[..
     Raises
     ------
     LookupError
-        If it is not there.
+        If there is no such function.
     Exception
         Whatever its file raises at import.
     """
@@ -107,7 +107,7 @@ def import_function(spec: str, folder: Path, kind: str = MODULES) -> Callable[..
 
 
 def load_plugin(spec: str, folder: Path, kind: str = MODULES) -> Callable[..., Any]:
-    """Return the class or function that the options of a module name: `import_function`, checked.
+    """Import the class or function that an option of a module names; raise PluginError if it fails.
 
     Parameters
     ----------
@@ -117,7 +117,7 @@ def load_plugin(spec: str, folder: Path, kind: str = MODULES) -> Callable[..., A
     Raises
     ------
     PluginError
-        If there is nothing of that name that could be called, or its import fails.
+        If there is no such class or function, or its import fails.
     """
     try:
         return import_function(spec, folder, kind)
@@ -130,7 +130,7 @@ def load_plugin(spec: str, folder: Path, kind: str = MODULES) -> Callable[..., A
 
 
 def find_function(location: FunctionLocation, code: ModuleType) -> Callable[[Any], Any]:
-    """Return the function of imported code; a TypeError if it cannot be called with a context."""
+    """Return the function of imported code; raise TypeError if it cannot be called as a module."""
     function = getattr(code, location.function)
     if not callable(function) or inspect.iscoroutinefunction(function):
         raise TypeError(f"{location.spec} is not a plain function")
@@ -142,7 +142,7 @@ def _import_file(location: FunctionLocation, folder: Path) -> ModuleType:
     assert file is not None
     if location.root == folder and file.stem not in location.hidden and _is_free(file):
         # Under its own name where that is possible, so that other modules may import it too and
-        # instances of its classes can travel between them.
+        # instances of its classes can be sent between them.
         return importlib.import_module(file.stem)
     from hashlib import sha256  # takes milliseconds, which rank 0 and servers need not spend
 
@@ -204,7 +204,7 @@ def _find_own_first(name: str, folder: Path) -> None:
         if isinstance(finder, _OwnPackageFinder) and (finder.name, finder.folder) == (name, folder):
             return
     sys.meta_path.insert(0, _OwnPackageFinder(name, folder))
-    # The installed one, if something imported it before: what holds it keeps it.
+    # An installed package of that name that was imported before: code that uses it still has it.
     for module in [module for module in sys.modules if module.split(".")[0] == name]:
         del sys.modules[module]
 
@@ -215,14 +215,14 @@ def _find_own_first(name: str, folder: Path) -> None:
 def check_options(draft: Draft) -> Workflow:
     """Check the options of every module and return the workflow.
 
-    Imports the files that define ``Options``, and no other code of modules. A WorkflowError has
+    Imports the files that define ``Options``, and no other code of modules. A WorkflowError lists
     every problem of the file, those of the draft included.
     """
     problems = []
     modules = {module.name: module for _, module in draft.modules}
     given = draft.document.get("module")
     entries = given if isinstance(given, list) else []
-    # A module whose entry is wrong is there all the same.
+    # A module whose entry is wrong counts too.
     names = [entry.get("name") for entry in entries if isinstance(entry, dict)]
     for index, module in draft.modules:
         location = draft.locations.get(module.name)
@@ -249,7 +249,7 @@ def parse_options(
 ) -> Any:
     """Return ``ctx.options``: an instance of the file's ``Options``, or the plain dictionary.
 
-    `run_dir` is that of the run which needs them, if there is one already.
+    `run_dir` is the run's directory, if there is one already.
     """
     model = options_model(code, location)
     if model is None:
@@ -288,7 +288,7 @@ def _option_problems(
         model.model_validate(options, context=context)
     except ValidationError as error:
         return problems_from_validation(error, model, f"{where}.options")
-    except (Exception, SystemExit) as error:  # so can a validator of theirs
+    except (Exception, SystemExit) as error:  # so can a user's validator
         message = f"{type(error).__name__} in {OPTIONS_CLASS} of {location.spec}: {error}"
         return [Problem(f"{where}.options", message)]
     return []
@@ -296,7 +296,7 @@ def _option_problems(
 
 @dataclass(frozen=True)
 class ModulePart:
-    """A module of the file with the code that defines its options, and these."""
+    """A module of a workflow file, the code that defines its options, and its options."""
 
     module: Module
     code: Any
@@ -304,9 +304,9 @@ class ModulePart:
 
 
 def parts_with_options(draft: Draft, workflow: Workflow) -> Iterator[ModulePart]:
-    """Yield the function modules whose files define ``Options``: those are imported anyway.
+    """Yield the function modules whose files define ``Options``: these are imported anyway.
 
-    The draft is one that `check_options` has accepted, and has made the workflow of.
+    `check_options` has accepted the draft, and made the workflow from it.
     """
     for module in workflow.modules:
         location = draft.locations.get(module.name)
@@ -334,11 +334,11 @@ def missing_here(draft: Draft) -> list[Problem]:
         try:
             missing = find_missing(options, module)
         except (Exception, SystemExit) as error:  # a user's code can raise anything
-            what = f"{type(error).__name__} in {_MISSING_HERE} of {location.spec}: {error}"
-            missing = what, "mend that function"
+            cause = f"{type(error).__name__} in {_MISSING_HERE} of {location.spec}: {error}"
+            missing = cause, "mend that function"
         if missing is not None:
-            what, remedy = missing
-            message = f"on this machine module {module.name!r} could not run: {what}"
+            cause, remedy = missing
+            message = f"on this machine module {module.name!r} could not run: {cause}"
             problems.append(Problem(f"module[{index}]", message, remedy))
     return problems
 
@@ -349,12 +349,12 @@ def missing_here(draft: Draft) -> list[Problem]:
 def register_functions(
     functions: Mapping[str, Callable[[Any], Any]],
 ) -> dict[str, FunctionLocation]:
-    """Make functions of a program usable as modules, in place of those that a file names.
+    """Make functions of a program usable as modules, in place of functions that a file names.
 
-    Each becomes the one function of a Python module of its own that is in no file, so that what
-    finds, checks and calls the functions of files does the same with these. They are given and
-    returned by the name of the module in the workflow file. If the Python module that defines one
-    also defines ``Options``, its options are validated by that.
+    Each becomes the only function of a Python module of its own that is in no file, so that it is
+    found, checked and called as functions of files are. Functions are given and returned by the
+    name of the module in the workflow file. If the Python module that defines a function also
+    defines ``Options``, its options are validated by that.
     """
     return {name: _register(name, function) for name, function in functions.items()}
 

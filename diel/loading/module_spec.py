@@ -18,7 +18,7 @@ class ExecutableSpec(Frozen):
     """The program of a module; placeholders may stand in all texts."""
 
     words: tuple[str, ...]  # the program and its arguments
-    launcher: tuple[str, ...] = ()  # what is put before them
+    launcher: tuple[str, ...] = ()  # words put before these
     directory: str = ""  # relative to the workflow file's folder
     environment: Mapping[str, str] = _NOTHING
     stdin: str = ""  # a file, relative to that folder too; empty for nothing to read

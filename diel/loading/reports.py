@@ -1,7 +1,7 @@
-"""Reports on what runs have left: by reporters, which installed packages offer.
+"""Reports on runs, made by the reporters of installed packages.
 
-A reporter is whatever an entry point of the group ``diel.reporters`` names, often a module. It has
-some of the functions of `Reporter`, and is imported when there is something to report on.
+A reporter is the object that an entry point of the group ``diel.reporters`` names, often a module.
+It has some of the functions of `Reporter`, and is imported when there is something to report on.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from diel.run.records import ResultsDeclared, RunStarted
 from diel.run.results import read_rows
 from diel.run.view import RunView
 
-_NEITHER: Final = frozenset({"trial", "trainer", "seed", "state", "reason"})
+_OTHER_COLUMNS: Final = frozenset({"trial", "trainer", "seed", "state", "reason"})
 """Columns that are neither parameters nor metrics."""
 _LONGEST_WORKFLOW_BYTES: Final = 2**22
 _FACTS: Final = {
@@ -35,7 +35,7 @@ _FACTS: Final = {
 
 @dataclass(frozen=True)
 class ResultsTable:
-    """A table of results, and what is known of the run that wrote it.
+    """A table of results, and the facts about its run that a report shows.
 
     Attributes
     ----------
@@ -47,9 +47,9 @@ class ResultsTable:
     run : str
         The name of the run.
     module : str
-        That declared the table.
+        The module that declared the table.
     columns, parameters, metrics : sequence of str
-        All columns; those that were chosen for a row; those that came out of it.
+        All columns; those whose values were chosen; those whose values were computed.
     objective : str
         The column that ranks the rows.
     maximise : bool
@@ -59,13 +59,13 @@ class ResultsTable:
     workflow : str
         The text of the workflow file.
     facts : mapping of str to str
-        What the run ran on, and what the module said of the table in ``declare(facts=...)``.
+        Versions, host and ranks of the run, and the module's own ``declare(facts=...)``.
     state : str
         ``running``, ``finished``, ``failed`` or ``stopped``.
     elapsed_s : float
         From the declaration of the table to the end of the run.
     accounts : sequence of mapping
-        How each rank spent its time, as in the journal; empty until the run has ended.
+        The times of each rank, as in the journal; empty until the run has ended.
     """
 
     run_dir: Path
@@ -91,7 +91,7 @@ class ResultsTable:
 
 
 class Reporter(Protocol):
-    """What a reporter may have; it leaves out what it does not do."""
+    """The functions that a reporter may have; it can leave out any of them."""
 
     def write_report(self, table: ResultsTable) -> Path | None:
         """Write a report on a table of results; return its file, if there is one.
@@ -105,7 +105,7 @@ class Reporter(Protocol):
     def conclude_report(
         self, report: Path, state: str, accounts: Sequence[Mapping[str, Any]]
     ) -> None:
-        """Add how the run ended, and where its time went, to a report that a module wrote.
+        """Add the run's final state, and the times of its ranks, to a report that a module wrote.
 
         Raises
         ------
@@ -127,7 +127,7 @@ class Reporter(Protocol):
         """Return the sweeps of a run that have begun: `diel.loading.sweeps.WatchedSweep`."""
 
     def take_part(self, run_dir: Path, said: Mapping[str, Any]) -> None:
-        """Say of a run that has not begun in what sweep it takes part.
+        """Write for a run that has not begun which sweep it takes part in.
 
         Parameters
         ----------
@@ -141,7 +141,7 @@ class Reporter(Protocol):
         """Return the sweeps of a run: see `diel.loading.sweeps.find_joinable`."""
 
     def list_workers(self, run_dir: Path) -> Iterable[Mapping[str, Any]]:
-        """Return who takes part in them: see `diel.loading.sweeps.list_workers`."""
+        """Return workers of other runs in these sweeps: see `diel.loading.sweeps.list_workers`."""
 
     def compare_sweeps(self, sweeps: Mapping[str, Any], theme: str) -> dict[str, Any]:
         """Compare sweeps that `watch_sweeps` gave, as `diel.loading.sweeps.compare_sweeps` says.
@@ -153,7 +153,7 @@ class Reporter(Protocol):
         """
 
     def write_comparison(self, sweeps: Mapping[str, Any], path: Path) -> Path:
-        """Write one report over such sweeps; return its file.
+        """Write one report over sweeps, given as to `compare_sweeps`; return its file.
 
         Raises
         ------
@@ -162,7 +162,7 @@ class Reporter(Protocol):
         """
 
     def describe_machine(self) -> Iterable[tuple[str, str]]:
-        """Return what its modules find on this machine, for `diel doctor`: a name and a text each.
+        """Return facts about this machine for `diel doctor`: a name and a text each.
 
         It must not take long, and raises nothing.
         """
@@ -170,7 +170,7 @@ class Reporter(Protocol):
 
 @dataclass
 class _RunFacts:
-    """What a journal says that reports need."""
+    """The contents of a run's journal that reports need."""
 
     view: RunView = field(default_factory=RunView)
     started: RunStarted | None = None
@@ -181,7 +181,7 @@ class _RunFacts:
 
     @classmethod
     def read(cls, directory: RunDirectory) -> _RunFacts:
-        """Read a journal."""
+        """Read the contents from the journal of a run."""
         run, reader = cls(), JournalReader(directory.journal)
         numbers: dict[tuple[str, frozenset[str]], int] = {}
         for record in reader.new_records():
@@ -199,7 +199,7 @@ class _RunFacts:
 
     @property
     def accounts(self) -> list[dict[str, Any]]:
-        """How the ranks spent their time; empty until the run has ended."""
+        """The times of each rank; empty until the run has ended."""
         return (
             []
             if self.view.accounts is None
@@ -208,7 +208,7 @@ class _RunFacts:
 
     @property
     def facts(self) -> dict[str, str]:
-        """What the run ran on."""
+        """Versions, host and number of ranks of the run, by name."""
         if self.started is None:
             return {}
         facts = {name: getattr(self.started, key) for name, key in _FACTS.items()}
@@ -216,9 +216,9 @@ class _RunFacts:
 
 
 def conclude_reports(directory: RunDirectory) -> str:
-    """Add to the reports of a run that has ended how it did so, and where its time went.
+    """Add the final state, and the times of ranks, to the reports of a run that has ended.
 
-    Returns why that cannot be done; nothing if it was, or there are none.
+    Returns why that cannot be done; empty if it was done, or there are no reports.
     """
     reports = directory.reports()
     if not reports:
@@ -234,7 +234,7 @@ def conclude_reports(directory: RunDirectory) -> str:
 
 
 def explain_lost_ranks(directory: RunDirectory, copies: Collection[str]) -> list[str]:
-    """Return what reporters know of a run that the death of ranks has ended, as lines of text."""
+    """Return the lines of text of reporters on a run that the death of ranks has ended."""
     lines: list[str] = []
     try:
         for explain in reporting("explain_lost_ranks"):
@@ -245,7 +245,7 @@ def explain_lost_ranks(directory: RunDirectory, copies: Collection[str]) -> list
 
 
 def reporting(function: str) -> Iterator[Callable[..., Any]]:
-    """Yield this function of every reporter that has it; a PluginError if one is broken."""
+    """Yield a function, by name, of every reporter that has it; PluginError if one is broken."""
     for name in installed_plugins(REPORTERS):
         reporter = load_installed(REPORTERS, name)
         if hasattr(reporter, function):
@@ -253,7 +253,7 @@ def reporting(function: str) -> Iterator[Callable[..., Any]]:
 
 
 def describe_machine() -> Iterator[tuple[str, str]]:
-    """Yield what reporters say of this machine: a name and a text each."""
+    """Yield the facts of reporters about this machine: a name and a text each."""
     for describe in reporting("describe_machine"):
         yield from describe()
 
@@ -263,8 +263,8 @@ def write_reports(
 ) -> list[Path]:
     """Write a report on each table of results in a run directory.
 
-    Warns of what is damaged and had to be left out. A RunDirectoryError says that it is no run's
-    directory, there are no results, or no report could be written.
+    Warns of damage in the journal, and of tables without a report. A RunDirectoryError says that it
+    is no run's directory, there are no results, or no report could be written.
     """
     run = _RunFacts.read(directory)
     if not run.tables:
@@ -292,7 +292,7 @@ def _table(
     directory: RunDirectory, run: _RunFacts, declared: ResultsDeclared, file: Path
 ) -> ResultsTable:
     parameters = list(declared.parameters)
-    chosen = {*parameters, *_NEITHER}
+    chosen = {*parameters, *_OTHER_COLUMNS}
     ended_s = run.view.ended_s or file.stat().st_mtime
     return ResultsTable(
         run_dir=directory.path,
@@ -315,12 +315,12 @@ def _table(
 
 
 def _state(directory: RunDirectory) -> str:
-    """Return how a run ended, or that it goes on."""
+    """Return the state of a run: how it ended, or that it goes on."""
     return summarize(directory.path, time.time()).state
 
 
 def _text_of(file: Path) -> str:
-    """Return what a file says; nothing if it is not there, or nothing to read."""
+    """Return the text of a file; empty if it is missing or cannot be read."""
     try:
         with open_regular(file) as source:
             return source.read(_LONGEST_WORKFLOW_BYTES).decode(errors="replace")

@@ -11,7 +11,7 @@ from diel.run.directory import new_results_file
 
 
 def as_number(value: Any) -> int | float:
-    """Return a real number as one of Python's own, which the journal can hold, or a ValueError.
+    """Return a real number as Python's int or float, for the journal, or raise ValueError.
 
     An integer beyond all floats is refused too.
     """
@@ -64,14 +64,14 @@ class Results:
             Of `new_file`, for a table that would be too long for the journal: the module writes
             it itself, and calls `show` now and then in place of `add`.
         parameters : sequence of str, optional
-            Which columns were chosen rather than found: what `diel report` tells apart.
+            Columns whose values were chosen, not computed: `diel report` tells them apart.
         facts : mapping of str to str, optional
-            What the rows are computed on and with, by name: what a report shows of it.
+            What the rows are computed on and with, by name, for a report.
 
         Raises
         ------
         ValueError
-            If the objective is not among the columns, or they are no different names.
+            If the objective is not among the columns, or they are not distinct names.
         """
         if objective not in columns:
             raise ValueError(f"the objective {objective!r} is not among {', '.join(columns)}")
@@ -82,7 +82,7 @@ class Results:
         self._columns = frozenset(columns)
         self._objective = objective
         self._file = "" if file is None else file.name
-        from diel.run.records import ResultsDeclared  # not by every rank
+        from diel.run.records import ResultsDeclared  # here: few ranks need it
 
         self._record(
             ResultsDeclared,
@@ -117,13 +117,13 @@ class Results:
         count : int
             Rows so far.
         best : sequence of mapping, optional
-            The best rows, best first, where they are others than the last time.
+            The best rows, best first, where they have changed since the last call.
         constants : mapping, optional
-            Columns that are the same in all rows, not the best alone.
+            Columns that are the same in all rows, not only in the best.
         notes : sequence of str, optional
             Lines to print below the table at the end; the last ones given count.
         unranked : mapping of str to int, optional
-            How many of the rows are no result to be ranked, by why: ``{"diverged": 2}``.
+            Numbers of rows that are not ranked, by reason: ``{"diverged": 2}``.
 
         Raises
         ------

@@ -1,4 +1,4 @@
-r"""The state that a module saves of itself: plain values and arrays in a file, without pickle.
+r"""Saved states of modules: plain values and arrays in a file, without pickle.
 
 ::
 
@@ -7,9 +7,9 @@ r"""The state that a module saves of itself: plain values and arrays in a file, 
         0.npy         an array
         1.bin         bytes
 
-A version is written beside the one before, since a run goes on from the version that belongs to
-its checkpoint: the tuples and the state are then of about the same moment. The executive removes
-what no checkpoint needs.
+A version is written beside the previous version, since a run goes on from the version that belongs
+to its checkpoint: the tuples and the state are then of about the same moment. The executive removes
+versions that no checkpoint needs.
 """
 
 from __future__ import annotations
@@ -30,12 +30,12 @@ if TYPE_CHECKING:
 
 _STRUCTURE: Final = "state.json"
 _PLACE: Final = "\0"
-"""The only key of a table that stands for an array or bytes."""
+"""The only key of a table that stands for an array, bytes, or a number that JSON lacks."""
 _SUFFIX: Final = ".zip"
 
 
 class SavedState:
-    """What a rank of a copy saves in an iteration of its group, and what it had saved before.
+    """Saved states of a rank of a copy in an iteration of its group: new ones, and one to restore.
 
     Parameters
     ----------
@@ -44,9 +44,9 @@ class SavedState:
     stem : str
         Of the file's names, the same whenever the run is started.
     restored : str
-        The name of the version that counts at the start; empty if there is none.
+        The name of the version to restore; empty if there is none.
     saved : callable
-        Told the name of each version, once it is there.
+        Called with the name of each version, once it has been written.
     """
 
     def __init__(
@@ -83,7 +83,7 @@ class SavedState:
         self._saved(name)
 
     def restored(self) -> Any:
-        """Return the state that counts at the start; None if there is none.
+        """Return the state that was saved before the run was resumed; None if there is none.
 
         Raises
         ------
@@ -128,7 +128,7 @@ def read_state(path: Path) -> Any:
 
 
 class _Writer:
-    """Makes JSON's own types of a state, and writes what these do not hold to files of its own."""
+    """Converts a state to JSON's own types, and writes arrays and bytes to files of the archive."""
 
     def __init__(self, archive: zipfile.ZipFile) -> None:
         self._archive = archive
@@ -151,7 +151,7 @@ class _Writer:
         if is_array(value) and not value.dtype.hasobject:
             return self._file("npy", lambda file: _write_array(file, value))
         if hasattr(value, "dtype") and getattr(value, "ndim", None) == 0:
-            return self.plain(value.item(), where)  # a number of NumPy's
+            return self.plain(value.item(), where)  # a NumPy scalar
         kind = f"{type(value).__module__}.{type(value).__qualname__}"
         raise PayloadError(
             f"{where} is of type {kind}: a state holds None, truth values, numbers, text, bytes, "

@@ -1,7 +1,7 @@
-"""Sweeps of a run, for whoever looks at them: by reporters, which installed packages offer.
+"""Access to the sweeps of a run, through the reporters of installed packages.
 
-What a sweep is, is known to its reporter alone: here it has plain values, and figures as Plotly has
-them.
+Only the reporter of a sweep can read its files: here a sweep has plain values, and figures in
+Plotly's form.
 """
 
 from __future__ import annotations
@@ -20,20 +20,20 @@ from diel.run.history import summarize
 from diel.run.resuming import has_ended, is_behind
 
 _LIVE: Final = ("pause", "resume", "stop")
-"""What can be asked only of a sweep that has not come to its end."""
+"""Kinds of requests that only a sweep that has not ended can fulfil."""
 
 
 class WatchedSweep(Protocol):
-    """A sweep, as far as its files tell it.
+    """A sweep, as far as its files have been read.
 
     Attributes
     ----------
     name : str
-        Tells it from others of the run: group and module.
+        Group and module, which tell it from other sweeps of the run.
     space : mapping
         What each parameter may be, as in a workflow file.
     complaint : str
-        What was wrong with its files so far, in a line; empty if nothing was.
+        The damage found in its files so far, in a line; empty if there was none.
     """
 
     name: str
@@ -41,7 +41,7 @@ class WatchedSweep(Protocol):
     complaint: str
 
     def refresh(self) -> bool:
-        """Read what is new; return whether there was anything: then there may be more.
+        """Read new lines of its files; return whether there were any: then there may be more.
 
         Raises
         ------
@@ -50,7 +50,7 @@ class WatchedSweep(Protocol):
         """
 
     def catch_up(self) -> None:
-        """Read everything that its files hold by now; what is written meanwhile may be left.
+        """Read its files to their present ends; lines that are written meanwhile may be left.
 
         Raises
         ------
@@ -59,7 +59,7 @@ class WatchedSweep(Protocol):
         """
 
     def summary(self) -> dict[str, Any]:
-        """Return how it stands.
+        """Return the state of the sweep as a table, with counts of trials and the best of them.
 
         ``objective``, ``maximise``, ``parameters``; ``trials``, ``expected`` (or None), ``failed``,
         ``diverged``, ``stopped``; ``best``: a row, or None; ``running``: numbers of trials under
@@ -70,10 +70,10 @@ class WatchedSweep(Protocol):
         """Return the columns of the table of trials; more may come with new rows."""
 
     def rows(self, start: int = 0) -> list[dict[str, Any]]:
-        """Return rows of the table from one on: numbers, words, or None, by column."""
+        """Return the rows of the table from a number on: numbers, words, or None, by column."""
 
     def trials(self) -> Iterator[dict[str, Any]]:
-        """Yield a row for each trial that has ended: all of them, as many as there are.
+        """Yield a row for each trial that has ended, however many there are.
 
         ``curve``: its learning curve, a list of ``[step, objective]``, perhaps empty.
 
@@ -84,7 +84,7 @@ class WatchedSweep(Protocol):
         """
 
     def figures(self, theme: str = "light") -> dict[str, dict[str, Any]]:
-        """Return Plotly figures by name, those that have something to show.
+        """Return the Plotly figures that have something to show, by name.
 
         ``theme`` is ``light`` or ``dark``.
         """
@@ -92,8 +92,7 @@ class WatchedSweep(Protocol):
     def within(self, ranges: Mapping[str, tuple[float, float]]) -> list[int]:
         """Return the trials of the table within ranges of the axes of the figure ``parallel``.
 
-        By an axis' label: its lowest and highest place, 0 to 1; axes that there are not are left
-        out.
+        By an axis' label: its lowest and highest place, 0 to 1; unknown axes are left out.
         """
 
     def point_of(self, chosen: Mapping[str, Any]) -> tuple[dict[str, Any], dict[str, str]]:
@@ -103,7 +102,7 @@ class WatchedSweep(Protocol):
         """
 
     def trial(self, number: int, theme: str = "light") -> dict[str, Any] | None:
-        """Return what is known of a trial; None if it has not been heard of.
+        """Return the data of a trial; None if its files do not name it yet.
 
         ``trial``, ``state``, ``reason``, ``parameters``, ``metrics``, ``seed``, ``trainer``,
         ``started_s``, ``seconds``, ``attempt``; ``figure``: of its learning curve, or None;
@@ -119,7 +118,7 @@ class WatchedSweep(Protocol):
 def new_sweep() -> dict[str, Any]:
     """Return the tables of a workflow file with a sweep that is still to be filled in, by title.
 
-    Nothing if no installed package has sweeps.
+    Empty if no installed package has sweeps.
 
     Raises
     ------
@@ -133,7 +132,7 @@ def new_sweep() -> dict[str, Any]:
 
 
 def compare_sweeps(sweeps: Mapping[str, WatchedSweep], theme: str = "light") -> dict[str, Any]:
-    """Compare sweeps, by names that tell them apart, as far as they have been read.
+    """Compare sweeps, given by unique names, as far as they have been read.
 
     Returns
     -------
@@ -157,7 +156,7 @@ def compare_sweeps(sweeps: Mapping[str, WatchedSweep], theme: str = "light") -> 
 
 
 def write_comparison(sweeps: Mapping[str, WatchedSweep], path: Path) -> list[Path]:
-    """Write a report over several sweeps; return its files. A RunDirectoryError if that fails."""
+    """Write a report over several sweeps; return its files, or raise RunDirectoryError."""
     try:
         return [write(sweeps, path) for write in reporting("write_comparison")]
     except (OSError, ValueError) as error:
@@ -165,26 +164,26 @@ def write_comparison(sweeps: Mapping[str, WatchedSweep], path: Path) -> list[Pat
 
 
 def named_sweeps(directories: Sequence[RunDirectory]) -> dict[str, WatchedSweep]:
-    """Return the sweeps of runs, read as far as they go, each by a name of its own.
+    """Return the sweeps of several runs, read to their present ends, by unique names.
 
     Raises
     ------
     RunDirectoryError
-        If a run has none.
+        If a run has no sweep.
     """
     found: dict[str, WatchedSweep] = {}
     for directory in directories:
         watched = watch_sweeps(directory)
         if not watched:
             raise RunDirectoryError(f"{directory.path} holds no sweep: there is nothing to compare")
-        for one in watched:
+        for sweep in watched:
             with contextlib.suppress(OSError, ValueError):
-                one.catch_up()
-            which = "" if len(watched) == 1 else f" {one.name}"
-            # A run of that name in another folder, or the same one once more.
-            names = [f"{directory.path.name}{which}", f"{directory.path}{which}"]
+                sweep.catch_up()
+            suffix = "" if len(watched) == 1 else f" {sweep.name}"
+            # A run of that name may be in another folder, or the same run be given again.
+            names = [f"{directory.path.name}{suffix}", f"{directory.path}{suffix}"]
             again = (f"{names[1]} ({number})" for number in count(2))
-            found[next(name for name in chain(names, again) if name not in found)] = one
+            found[next(name for name in chain(names, again) if name not in found)] = sweep
     return found
 
 
@@ -210,7 +209,7 @@ def steer_sweep(
     sweep: str = "",
     wait_s: float = 10.0,
 ) -> list[dict[str, Any]]:
-    """Ask a sweep for something while it runs, or for what it is to do when it is resumed.
+    """Send requests to a sweep while it runs, or keep them for when it is resumed.
 
     Parameters
     ----------
@@ -226,17 +225,19 @@ def steer_sweep(
     Returns
     -------
     list of dict
-        For each: ``kind``, ``accepted`` (None: not answered yet, it is kept), ``answer``, and
-        ``trial``, the number of one that was enqueued, or None.
+        For each request: ``kind``, ``accepted`` (None: not answered yet, it is kept), ``answer``,
+        and ``trial``, the number of a trial that was enqueued, or None.
 
     Raises
     ------
     LaunchError
-        If there is no such sweep, or something asked for makes no sense: nothing has been asked.
+        If there is no such sweep, or a request makes no sense: then none has been sent.
     """
     state = summarize(directory.path, time.time()).state
-    given = [dict(each) for each in asked]
-    if state == "finished" and (late := [each["kind"] for each in given if each["kind"] in _LIVE]):
+    given = [dict(request) for request in asked]
+    if state == "finished" and (
+        late := [request["kind"] for request in given if request["kind"] in _LIVE]
+    ):
         raise LaunchError(f"{directory.path} has finished: there is nothing to {late[0]}")
     for steer in reporting("steer_sweep"):
         try:
@@ -249,50 +250,50 @@ def steer_sweep(
         except (OSError, ValueError) as error:
             raise LaunchError(str(error)) from error
         too_late = ""
-        if state == "running" and any(each["accepted"] is None for each in answers):
-            # It may have ended since, with nobody left to answer.
+        if state == "running" and any(answer["accepted"] is None for answer in answers):
+            # The sweep may have ended since, so that no master was left to answer.
             state = summarize(directory.path, time.time()).state
             too_late = _why_too_late(directory, state, name)
-            kept = [each for each in answers if each["accepted"] is None]
+            kept = [answer for answer in answers if answer["accepted"] is None]
             if not too_late and state == "finished":
-                if any(each["kind"] not in _LIVE for each in kept):
+                if any(answer["kind"] not in _LIVE for answer in kept):
                     directory.request_more()
                 else:
                     too_late = f"{directory.path} has finished meanwhile"
         if too_late:
             answers = [
-                {**each, "accepted": False, "answer": too_late}
-                if each["accepted"] is None
-                else each
-                for each in answers
+                {**answer, "accepted": False, "answer": too_late}
+                if answer["accepted"] is None
+                else answer
+                for answer in answers
             ]
         elif state != "running":
             later = f"kept: diel run --resume {directory.path} does it"
             answers = [
-                {**each, "answer": later if each["accepted"] is None else each["answer"]}
-                for each in answers
+                {**answer, "answer": later if answer["accepted"] is None else answer["answer"]}
+                for answer in answers
             ]
         return answers
     raise LaunchError("no installed package knows of sweeps")
 
 
 def take_part(directory: RunDirectory, said: Mapping[str, Any]) -> None:
-    """Say of a run that has not begun in what sweep it takes part; reporters know what to say.
+    """Have reporters write for a run that has not begun which sweep it takes part in.
 
     Raises
     ------
     LaunchError
         If that cannot be written.
     """
-    for say in reporting("take_part"):
+    for write in reporting("take_part"):
         try:
-            say(directory.path, said)
+            write(directory.path, said)
         except OSError as error:
             raise LaunchError(f"{directory.path} cannot be written: {error}") from error
 
 
 def find_joinable(directory: RunDirectory, sweep: str = "") -> dict[str, Any]:
-    """Return the sweep of a run that others may join.
+    """Return the sweep of a run that other runs may join.
 
     Parameters
     ----------
@@ -309,7 +310,7 @@ def find_joinable(directory: RunDirectory, sweep: str = "") -> dict[str, Any]:
     Raises
     ------
     LaunchError
-        If there is none, or several.
+        If there is no such sweep, or several.
     """
     found: list[dict[str, Any]] = []
     try:
@@ -322,10 +323,10 @@ def find_joinable(directory: RunDirectory, sweep: str = "") -> dict[str, Any]:
     state = summarize(directory.path, time.time()).state
     if state in ("finished", "failed", "stopped"):
         raise LaunchError(f"{directory.path} has {state}: there is no sweep to join")
-    left = [one for one in found if not has_ended(directory, one["group"])]
-    wanted = [one for one in left if sweep in ("", one["name"])]
+    left = [entry for entry in found if not has_ended(directory, entry["group"])]
+    wanted = [entry for entry in left if sweep in ("", entry["name"])]
     if len(wanted) != 1:
-        names = ", ".join(one["name"] for one in left) or "none any more"
+        names = ", ".join(entry["name"] for entry in left) or "none any more"
         raise LaunchError(f"say which sweep is to be joined, with --sweep: there are {names}")
     return wanted[0]
 
@@ -340,7 +341,7 @@ def list_workers(directory: RunDirectory) -> list[dict[str, Any]]:
 
 
 def _why_too_late(directory: RunDirectory, state: str, sweep: str) -> str:
-    """Say why a sweep answers no request any more; nothing if it does, now or when resumed."""
+    """Return why a sweep answers no request any more; empty if it does, now or when resumed."""
     group = sweep.partition(".")[0]
     if state == "running":
         if has_ended(directory, group):

@@ -30,7 +30,7 @@ def program_of(
     """Return the program of one copy of a module.
 
     `places` has a value for each placeholder, `facts` has the environment variables of the run
-    itself, of which those in the spec take precedence.
+    itself, over which those in the spec take precedence.
     """
     folder = Path(str(places["folder"]))
 
@@ -55,8 +55,8 @@ def program_of(
 class ProgramRunner:
     """Runs the programs of a rank, one after the other, under one supervisor.
 
-    Both that and the socket to the tuple space are made for the first program and stay. To be used
-    by the main thread.
+    The supervisor and the socket to the tuple space are made for the first program and stay. Only
+    the main thread may use it.
     """
 
     def __init__(self, tuples: TupleClient, wakeup: Wakeup | None = None) -> None:
@@ -73,9 +73,9 @@ class ProgramRunner:
         log: Path,
         safe_point: Callable[[], None],
     ) -> list[Ending | ModuleFailed]:
-        """Run programs to their end, one after the other, waiting politely.
+        """Run programs to their end, one after the other, and serve their tuple socket meanwhile.
 
-        When this returns or raises, neither a program nor anything that it started is left.
+        When this returns or raises, neither a program nor a process that it started is left.
 
         Parameters
         ----------
@@ -86,7 +86,7 @@ class ProgramRunner:
             Receives their standard output; the same name with the suffix ``.err``, their standard
             error. Both are appended to.
         safe_point : callable
-            Asked while waiting; what it raises ends the wait, once the program is terminated.
+            Called while waiting; what it raises ends the wait, once the program is terminated.
 
         Returns
         -------
@@ -128,7 +128,7 @@ class ProgramRunner:
                 why = f"the supervisor of programs cannot be started: {error.strerror or error}"
                 raise ModuleFailed(why) from error
             endings = self._endings_of(running, self._tuple_socket, safe_point)
-            # Where its supervisor was killed, nobody knows how far it was.
+            # Where their supervisor was killed, it is not known how far the programs were.
             endings += endings[-1:] * (len(started) - len(endings))
             next_from = [ending.errors_from for ending in endings[1:]] + [None]
             for index, ending, end in zip(started, endings, next_from, strict=True):
@@ -146,7 +146,7 @@ class ProgramRunner:
         def poll() -> Ending | None:
             tuple_socket.serve()
             if self._wakeup is not None:
-                # What a program asks for may have to be tried again after a while.
+                # The request of a program may have to be tried again after a while.
                 self._wakeup.sleeps_long = not tuple_socket.is_asked
             return running.poll()
 
@@ -156,7 +156,7 @@ class ProgramRunner:
             )
         except BaseException:
             running.end()
-            with contextlib.suppress(DielError):  # which say less
+            with contextlib.suppress(DielError):  # it would say less
                 tuple_socket.settle()
             raise
         tuple_socket.settle()
@@ -171,19 +171,19 @@ class ProgramRunner:
 
 
 def _failure(program: Program, ending: Ending, errors: Path, end: int | None) -> ModuleFailed:
-    who = program if ending.errno is None else program.words[0]
+    name = program if ending.errno is None else program.words[0]
     is_known = not ending.supervisor  # else what it wrote, and where, is not known
     tail = last_lines(errors, start_bytes=ending.errors_from, end_bytes=end) if is_known else ""
     more = f"\nlast lines of its standard error:\n{tail}" if tail else ""
-    return ModuleFailed(f"{who} {ending}{more}")
+    return ModuleFailed(f"{name} {ending}{more}")
 
 
 def last_lines(
     file: Path, count: int = _STDERR_LINES, start_bytes: int = 0, end_bytes: int | None = None
 ) -> str:
-    """Return the last lines, between two numbers of bytes, of a text file that may hold anything.
+    """Return the last lines of a text file, within a range of bytes; not all need be text.
 
-    A file that is not there has none.
+    Empty if the file cannot be read.
     """
     try:
         with file.open("rb") as stream:
@@ -192,14 +192,14 @@ def last_lines(
             start = max(start_bytes if start_bytes <= size else 0, end - 64 * 1024)  # shortened
             stream.seek(start)
             lines = stream.read(max(0, end - start)).decode(errors="replace").splitlines()
-    except OSError:  # it could not even be made
+    except OSError:  # the program may have ended before its file was made
         return ""
     return "\n".join(lines[-count:])
 
 
 def _provide_directory(program: Program, run_dir: Path) -> None:
     directory = program.directory
-    # Without following "..": what leaves the run directory on the way is not inside it.
+    # Without "..": a path that leaves the run directory by it is not inside.
     is_inside = Path(os.path.normpath(directory)).is_relative_to(os.path.normpath(run_dir))
     try:
         if is_inside:
@@ -216,7 +216,7 @@ def _provide_directory(program: Program, run_dir: Path) -> None:
 
 
 def _check_stdin(stdin: Path | None) -> None:
-    """Unlike a file, a pipe that nobody writes to would let the supervisor wait for ever."""
+    """Raise ModuleFailed if standard input is no file: a pipe could block the supervisor."""
     if stdin is None:
         return
     try:

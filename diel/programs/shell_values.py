@@ -1,4 +1,4 @@
-"""The values of ``diel tuple``: what a shell can say and print, and what Python makes of it."""
+"""Values of ``diel tuple``: conversion between Python values and bytes that a shell can handle."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from diel.programs.tuple_protocol import FITTING
 
 
 class Shown(NamedTuple):
-    """A value as it travels to the command, whether it is a line of text, and in which form."""
+    """A value as bytes for a command to print, whether it is a line of text, and its form."""
 
     body: bytes
     is_line: bool
@@ -21,7 +21,7 @@ class Shown(NamedTuple):
 
 
 def value_of(form: str, body: bytes) -> Any:
-    """Return the value that a command has given, in one of `diel.programs.tuple_protocol.FORMS`."""
+    """Decode a value that a command sent in one of `diel.programs.tuple_protocol.FORMS`."""
     try:
         if form == "text":
             return body.decode()
@@ -36,11 +36,11 @@ def value_of(form: str, body: bytes) -> Any:
 
 
 def shown(value: Any, form: str | None) -> Shown:
-    """Return what a command prints, in the form that it asked for.
+    """Encode a value for a command to print, in the form that it asked for.
 
-    None is for what fits the value best: text for strings and numbers, bytes as they are, JSON for
-    other things. `FITTING` is for a program that wants the value itself: arrays as .npy, bytes as
-    they are, JSON for other things.
+    None is the form that fits the value best: text for strings and numbers, bytes as they are, JSON
+    for other values. `FITTING` is for a program that wants the value itself: arrays as .npy, bytes
+    as they are, JSON for other values.
     """
     if form == FITTING:
         form = (
@@ -77,7 +77,7 @@ def shown(value: Any, form: str | None) -> Shown:
 
 
 def given(value: Any) -> tuple[str, bytes]:
-    """Return the form and the bytes in which a program hands a value to be put.
+    """Encode a value that a program puts: return its form and its bytes.
 
     Raises
     ------

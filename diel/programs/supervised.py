@@ -21,7 +21,7 @@ from diel.programs.supervisor import become_subreaper, kill_descendants, now_tic
 _SUPERVISOR: Final = Path(__file__).with_name("supervisor.py")
 # What the supervisor needs beyond the grace: it kills for up to 2 s.
 _SUPERVISOR_EXTRA_S: Final = 3.0
-# A supervisor that does not listen was stopped by somebody: nothing else lets a request wait.
+# A supervisor that does not read was stopped by a signal: nothing else lets a request wait.
 _SENDING_S: Final = 10.0
 
 
@@ -34,17 +34,17 @@ class Ending:
     status : int or None
         Its exit status, if it exited.
     signal : int or None
-        What killed it.
+        The signal that killed it.
     errno : int or None
-        Why it could not be started.
+        The error number if it could not be started.
     path : str
         The file or folder that was the reason then, if not the program itself.
     left_behind : int
         Processes that it had started, that outlived it, and that were ended.
     supervisor : str
-        How its supervisor ended, if that is why it was ended.
+        How its supervisor ended, if the program was ended for that reason.
     errors_from : int
-        Size of its file of errors, in bytes, when it began.
+        Size of its file of standard error, in bytes, when it began.
     """
 
     status: int | None = None
@@ -57,12 +57,12 @@ class Ending:
 
     @property
     def is_success(self) -> bool:
-        """Whether it exited with status 0."""
+        """Whether the program exited with status 0."""
         return self.status == 0
 
     @property
     def exit_status(self) -> int:
-        """As a shell has it: 128 and the signal for what was killed, 127 for what did not start."""
+        """The status as a shell has it: 128 plus the signal if killed, 127 if it did not start."""
         if self.status is not None:
             return self.status
         if self.signal is not None:
@@ -84,7 +84,7 @@ class Ending:
 
 @dataclass(frozen=True)
 class Program:
-    """A program that is ready to be started: nothing is left to be filled in."""
+    """A program that is ready to be started: all placeholders are filled in."""
 
     words: Sequence[str]  # the command, a launcher in front included
     directory: Path  # the working directory
@@ -96,16 +96,17 @@ class Program:
 
 
 class Supervisor:
-    """Starts programs, one after the other, through a process that ends all that they started.
+    """Starts programs, one after the other, through a process that also ends their descendants.
 
-    That process starts with the first program and serves until `close`, or until this process
-    ends, however that happens. If it is killed itself, this process inherits what it leaves, ends
-    that, and starts another one for the next program.
+    That process starts with the first program and serves until `close`, or until this process ends,
+    however that happens. If it is killed, this process inherits the processes that it leaves, ends
+    them, and starts another supervisor for the next program.
 
-    To be used by the main thread: when the thread that made it ends, so does all of it.
+    Only the main thread may use it: when the thread that started it ends, so do the supervisor and
+    its programs.
 
     All programs inherit the environment. `removed` is a socket, alone in its folder, to be removed
-    with it when all is over.
+    with the folder at the end.
     """
 
     def __init__(self, environment: Mapping[str, str], removed: str = "") -> None:
@@ -116,16 +117,16 @@ class Supervisor:
 
     @property
     def pid(self) -> int | None:
-        """The process number, while there is one."""
+        """The process id of the supervisor; None if it has not been started."""
         return None if self._process is None else self._process.pid
 
     def start(
         self, programs: Sequence[Program], *, stdout: Path, stderr: Path, grace_s: float
     ) -> SupervisedProgram:
-        """Start programs, one after the other whatever comes of each; those before have ended.
+        """Start programs, one after the other, even if one fails; earlier programs have ended.
 
-        Their output and errors are appended to the files. Each has the grace to end by itself when
-        it is asked to. An OSError says that not even the supervisor can be started.
+        Their output and errors are appended to the files. Each has `grace_s` seconds to end by
+        itself when it is asked to. An OSError says that not even the supervisor can be started.
         """
         requests = [
             {
@@ -145,11 +146,11 @@ class Supervisor:
         data = marshal.dumps(requests)
         data = len(data).to_bytes(4, "little") + data
         if self._process is not None and self._process.poll() is not None:
-            self.close()  # killed by somebody while it had nothing to do
+            self.close()  # it was killed while it was idle
         started_ticks = now_ticks()
         try:
             self._send(data)
-        except OSError:  # just now
+        except OSError:  # it was killed just now
             self.close()
             self._send(data)
         assert self._process is not None
@@ -196,12 +197,12 @@ class Supervisor:
 
 
 class SupervisedProgram:
-    """A program that a `Supervisor` has started, or several, one after the other.
+    """One program, or several in sequence, that a `Supervisor` has started.
 
     Attributes
     ----------
     endings : list of Ending
-        When `poll` has found the last one: how those that were started have ended.
+        How each started program has ended, once `poll` has found the last ending; else empty.
     """
 
     def __init__(
@@ -221,11 +222,11 @@ class SupervisedProgram:
         self.endings: list[Ending] = []
 
     def fileno(self) -> int:
-        """Return what can be read when the program has ended."""
+        """Return the descriptor that can be read when the program has ended."""
         return self._socket.fileno()
 
     def poll(self) -> Ending | None:
-        """Return how the last program ended once it and all that it has started are gone."""
+        """Return how the last program ended; None until it and all its descendants have ended."""
         if self.endings:
             return self.endings[-1]
         try:
@@ -245,7 +246,7 @@ class SupervisedProgram:
     def end(self) -> None:
         """End the program and all that it has started: ask, wait, then kill."""
         if not self.endings:
-            # It ends itself too, and the next program starts another one.
+            # The supervisor ends too, and the next program starts another supervisor.
             self._process.send_signal(signal.SIGTERM)
             if wait_for(self.poll, self._grace_s + _SUPERVISOR_EXTRA_S, wakes=[self]) is None:
                 self._process.kill()
@@ -253,7 +254,7 @@ class SupervisedProgram:
             self._supervisor.close()
 
     def _after_the_supervisor(self) -> Ending:
-        """End what a supervisor that was killed has left to this process."""
+        """End the processes that a killed supervisor has left to this one; return the ending."""
         status = self._process.wait()  # only then are its orphans our children
         if status == 0:  # it was asked to end before it had started anything
             return Ending(signal=signal.SIGTERM)

@@ -4,25 +4,25 @@
 
 ::
 
-    rank ──── starts once ────> supervisor ── posix_spawn ──> program ──> whatever that starts
+    rank ──── starts once ────> supervisor ── posix_spawn ──> program ──> its descendants
          ── requests, a program each ──>
-         <── answers: they have ended, one after the other, and all that they had started ──
+         <── answers: these programs have ended, and all their descendants ──
 
 A rank may be killed at any moment, without a chance to end what it has started, and a program may
-start others that leave its session. So the supervisor asks the kernel for two things: to be told
+start processes that leave its session. So the supervisor asks the kernel for two things: to be told
 when the rank dies (PR_SET_PDEATHSIG), and to become the parent of every orphan among the program's
 descendants (PR_SET_CHILD_SUBREAPER). An answer is given when all of them have ended, and so the
-next request finds none. Whoever wants a program to end sends SIGTERM or closes the socket: the
-supervisor ends the program and itself; its last act is to remove REMOVED, a socket in a folder of
-its own, if it names one. A supervisor that is killed leaves its orphans to the rank, which has
-become a subreaper too (see `diel.programs.supervised`).
+next request finds none. To end a program, the rank sends SIGTERM or closes the socket: the
+supervisor ends the program and itself, and at last removes REMOVED, a socket in a folder of its
+own, if one is named. A supervisor that is killed leaves its orphans to the rank, which has become a
+subreaper too (see `diel.programs.supervised`).
 
 It is run as a file: a rank has loaded MPI and may be large, and the supervisor has to start within
 milliseconds and to spawn within fractions of one. It imports little for the same reason. A program
 is spawned, not forked, which takes a tenth of the time: nothing between the two may run any Python.
 
 Requests come as a list, and so do their answers, of dictionaries in Python's marshal format behind
-four bytes, their length. Where a program is ended by order, there are answers up to that one.
+four bytes, their length. If a program is ended on request, its answer is the last of the list.
 
 request
     ``command``, a list of words; ``directory``; ``added``, variables beside those of the
@@ -31,7 +31,7 @@ request
 answer
     ``exited`` a status, or ``killed`` by a signal, or ``failed``, an error's number, with ``path``
     where a file or a folder is meant and not the program; ``ended``, how many processes that it
-    left behind; ``errors_from``, the size of its file of errors when it began.
+    left behind were ended; ``errors_from``, the size of its file of errors when it began.
 """
 
 from __future__ import annotations
@@ -56,21 +56,21 @@ _PR_SET_CHILD_SUBREAPER = 36
 _END = {signal.SIGTERM, signal.SIGINT, signal.SIGHUP}
 _IGNORED_BY_PYTHON = (signal.SIGPIPE, signal.SIGXFSZ)
 
-# What a program leaves behind often ends by itself in a moment: the `tee` of its output, say.
+# Processes that a program leaves often end by themselves in a moment: the `tee` of its output, say.
 _LINGER_S = 1.0
 _KILL_EVERY_S = 0.005
-# Some cannot be killed: those of another user, or in the middle of a failing disk's I/O.
+# Some processes cannot be killed: of another user, or in the middle of a failing disk's I/O.
 _KILLING_S = 2.0
 
 
 def main(arguments: list[str]) -> None:
-    """Serve a rank until it wants no more, or is gone."""
+    """Run the programs that a rank requests, until it closes the socket, sends SIGTERM or dies."""
     socket_fd, parent, removed = arguments
     supervisor = _Supervisor(int(socket_fd))
     become_subreaper()
     _prctl(_PR_SET_PDEATHSIG, signal.SIGTERM)
     try:
-        if os.getppid() == int(parent):  # else it died before we asked to be told
+        if os.getppid() == int(parent):  # else it died before the signal was set
             supervisor.serve()
     finally:
         _remove(removed)
@@ -100,7 +100,7 @@ class _Supervisor:
         self._poll.register(socket_fd, select.POLLIN)
 
     def serve(self) -> None:
-        """Run the programs that are asked for, one after the other."""
+        """Run the requested programs, one after the other, and send an answer for each request."""
         while True:
             self._wait(lambda: self._is_asked_to_end, for_request=True)
             requests = [] if self._is_asked_to_end else self._receive()
@@ -128,7 +128,7 @@ class _Supervisor:
         except ValueError:  # a null character in a word
             self._ended |= {"failed": errno.EINVAL, "path": None}
         else:
-            self._see_to_the_end(request["grace_s"])
+            self._await_end(request["grace_s"])
 
     def _receive(self) -> list[dict[str, Any]]:
         length = self._read(4)
@@ -152,7 +152,7 @@ class _Supervisor:
         """Start a program.
 
         An OSError has a file name if not the program itself is the reason; a ValueError is for a
-        word that cannot be one.
+        word with a null character.
         """
         self._ended, self._program, self._has_ended = {}, 0, False
         environment = {**self._environment, **request["added"]}
@@ -173,13 +173,13 @@ class _Supervisor:
             self._ended["errors_from"] = os.fstat(opened[-1]).st_size
             self._program = _spawn(request["command"], environment, actions)
         finally:
-            os.chdir("/")  # nobody shall find a folder in use after its program
+            os.chdir("/")  # so that no folder is in use after its program
             for fd in opened:
                 os.close(fd)
         self._is_alone = False
 
-    def _see_to_the_end(self, grace_s: float) -> None:
-        """Wait until the program has ended, or somebody wants it to end; then end all the rest."""
+    def _await_end(self, grace_s: float) -> None:
+        """Wait until the program has ended, or has to; then end it and all its descendants."""
         self._wait(lambda: self._has_ended or self._is_asked_to_end)
         if not self._is_asked_to_end:
             self._wait(lambda: self._is_alone or self._is_asked_to_end, _LINGER_S)
@@ -187,7 +187,7 @@ class _Supervisor:
             return
         left = len(descendants()) if self._has_ended else 0
         signal_descendants(signal.SIGTERM)
-        signal_descendants(signal.SIGCONT)  # a stopped one would never hear of it
+        signal_descendants(signal.SIGCONT)  # a stopped one would never receive it
         self._wait(lambda: self._is_alone, grace_s)
         if not self._is_alone:
             kill_descendants(lambda _: self._reap())
@@ -197,7 +197,7 @@ class _Supervisor:
     def _wait(
         self, until: Callable[[], bool], timeout_s: float = 1e6, *, for_request: bool = False
     ) -> None:
-        """Wait until something is so, or for a request; between two, the rank is silent."""
+        """Wait until a condition holds, a timeout is over, or, with `for_request`, data comes."""
         deadline_s = time.monotonic() + timeout_s
         while True:
             self._reap()
@@ -209,7 +209,7 @@ class _Supervisor:
                     self._is_asked_to_end |= not _END.isdisjoint(os.read(fd, 4096))
                 elif for_request:
                     return
-                else:  # the end of the socket: the rank is gone
+                else:  # the end of the socket, since a rank sends nothing meanwhile: it is gone
                     self._is_asked_to_end = True
                     self._poll.unregister(fd)
 
@@ -241,7 +241,7 @@ def _spawn(
     for place in places:
         try:
             if place is not first:
-                os.stat(place)  # to spawn takes longer
+                os.stat(place)  # raises as a spawn would, in less time
             return os.posix_spawn(
                 place,
                 command,
@@ -253,7 +253,7 @@ def _spawn(
             )
         except (FileNotFoundError, NotADirectoryError) as error:
             errors.append(error.errno)
-        except OSError as error:  # it is there: that says more
+        except OSError as error:  # the file exists, so this error says more
             errors.insert(0, error.errno)
     raise OSError(errors[0], "")
 
@@ -267,23 +267,23 @@ def become_subreaper() -> None:
 
 
 def descendants(spared: Collection[int] = (), since_ticks: int = 0) -> list[int]:
-    """Return every process below this one.
+    """Return the process ids of all descendants of this process.
 
     Parameters
     ----------
     spared : collection of int, optional
         Children that are left out, with all that is below them.
     since_ticks : int, optional
-        Children that were started earlier are left out too, with all that is below them, and those
-        of just then if they are in the session of this process, as no program's are; in the
-        kernel's clock ticks since it started, see `now_ticks`.
+        Children that were started earlier are left out too, with all that is below them, and so are
+        children of the same tick in the session of this process, which no program is in. In clock
+        ticks since the kernel started, see `now_ticks`.
 
     Returns
     -------
     list of int
-        Process numbers, those that have ended and were not reaped too.
+        With processes that have ended and were not reaped.
     """
-    this, session = os.getpid(), os.getsid(0)
+    own_pid, session = os.getpid(), os.getsid(0)
     children: dict[int, list[int]] = {}
     for name in os.listdir("/proc"):
         if name.isdigit():
@@ -298,10 +298,10 @@ def descendants(spared: Collection[int] = (), since_ticks: int = 0) -> list[int]
             is_meant = started_ticks >= since_ticks + (
                 since_ticks > 0 and int(fields[3]) == session
             )
-            if parent != this or (is_meant and int(name) not in spared):
+            if parent != own_pid or (is_meant and int(name) not in spared):
                 children.setdefault(parent, []).append(int(name))
     found: list[int] = []
-    parents = [this]
+    parents = [own_pid]
     while parents:
         below = children.get(parents.pop(), [])
         found += below
@@ -315,7 +315,7 @@ def now_ticks() -> int:
 
 
 def signal_descendants(number: int, spared: Collection[int] = (), since_ticks: int = 0) -> None:
-    """Send a signal to every process below this one, as `descendants` has them."""
+    """Send a signal to all descendants of this process, as `descendants` returns them."""
     for pid in descendants(spared, since_ticks):
         try:
             os.kill(pid, number)
@@ -324,9 +324,9 @@ def signal_descendants(number: int, spared: Collection[int] = (), since_ticks: i
 
 
 def kill_descendants(reap: Callable[[int], object], since_ticks: int = 0) -> None:
-    """Kill every process below this one, and what they start meanwhile, until none is left.
+    """Kill all descendants of this process, and what they start meanwhile, until none is left.
 
-    `reap` is given the number of a process that was killed, and may be a child of this one.
+    `reap` is called with the id of each killed process, which may be a child of this one.
     """
     killed_s: dict[int, float] = {}
     while pids := descendants(since_ticks=since_ticks):
@@ -348,13 +348,13 @@ def _prctl(option: int, value: int) -> None:
 
 
 def _remove(socket: str) -> None:
-    """Remove the socket of `diel tuple`, and its folder, which a rank that was killed leaves."""
+    """Remove a tuple socket and its folder, which a rank that was killed leaves behind."""
     if socket:
         try:
             os.unlink(socket)
             os.rmdir(os.path.dirname(socket))
         except OSError:
-            pass  # there is none any more
+            pass  # the rank has removed it
 
 
 if __name__ == "__main__":

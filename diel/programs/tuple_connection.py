@@ -1,4 +1,4 @@
-"""The other end of a tuple socket: a program of a run, or a process outside of it, asks for tuples.
+"""Client of a tuple socket, for a program of a run or a process outside of it.
 
 ``diel tuple`` imports this file, so it imports little.
 """
@@ -36,12 +36,12 @@ class TupleConnection:
     address : str
         Of the socket.
     token : str
-        Without which nothing is answered.
+        Sent with each request; others are refused.
 
     Raises
     ------
     TupleSocketError
-        If it is out of reach.
+        If the socket cannot be reached.
     """
 
     def __init__(self, address: str, token: str) -> None:
@@ -82,7 +82,7 @@ class TupleConnection:
         Raises
         ------
         TupleSocketError
-            If it does not go on, or on another host, or is out of reach.
+            If the run has ended, is on another host, or cannot be reached.
         """
         access = read_tuple_access(directory)
         if access is None:
@@ -99,7 +99,7 @@ class TupleConnection:
         return cls(access.address, access.token)
 
     def ask(self, head: dict[str, Any], body: bytes = b"") -> Parcel:
-        """Return the answer to a request: done, or late.
+        """Send a request and return its answer, with the status ``done`` or ``late``.
 
         Raises
         ------
@@ -113,11 +113,11 @@ class TupleConnection:
         return answer
 
     def confirm(self, *, received: bool = True) -> None:
-        """Say that what a get has brought is safe, or that it is not wanted."""
+        """Confirm that the value of a get was received, or have its tuple given back."""
         self._send(pack({"received": received}))
 
     def _send(self, data: bytes) -> None:
-        with contextlib.suppress(OSError):  # what the rank has said, or its silence, tells why
+        with contextlib.suppress(OSError):  # the rank's answer, or its end, tells why
             self._socket.sendall(data)
 
     def _receive(self) -> Parcel:

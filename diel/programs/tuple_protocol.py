@@ -6,10 +6,10 @@
       {"token", "operation", "tag", "form", "timeout_s"}, body   ──>
                                 <── {"status", "tag", "is_line", "form", "why"}, body
       {"received": true}              ──>  after a get, when the value is safe; with false, the
-                                           tuple lies in its old place again
+                                           tuple is given back to its old place
       the next request                ──>
 
-Each is a parcel: a line of JSON, which says in ``size`` how many bytes follow, and these bytes.
+Each message is a parcel: a line of JSON, whose ``size`` is the number of bytes that follow it.
 A client sends one request after the other; `docs/executables.md` says what the fields may hold. The
 command imports this file too, so it imports little.
 """
@@ -30,10 +30,10 @@ LATE: Final = "late"
 REFUSED: Final = "refused"
 
 FORMS: Final = ("text", "json", "bytes", "npy")
-"""In which a value travels; the rank makes Python values of them, and these of Python values."""
+"""Forms in which values are sent; the rank converts between them and Python values."""
 
 FITTING: Final = "fitting"
-"""In place of a form, of get and read: the one that keeps most of a value; the answer names it."""
+"""In a get or read, in place of a form: the one that keeps most of a value; the answer names it."""
 
 LONGEST_HEAD_BYTES: Final = 64 * 1024
 
@@ -67,18 +67,18 @@ def pack(head: dict[str, Any], body: bytes = b"") -> bytes:
 
 
 class Unpacker:
-    """Cuts what arrives, in whatever pieces, into parcels."""
+    """Cuts a stream of bytes, which may arrive in any pieces, into parcels."""
 
     def __init__(self) -> None:
         self._buffer = bytearray()
         self._head: dict[str, Any] | None = None
 
     def feed(self, data: bytes) -> None:
-        """Take what has arrived."""
+        """Add bytes that have arrived."""
         self._buffer += data
 
     def head(self) -> dict[str, Any] | None:
-        """Return the head of the next parcel, which may come before its body."""
+        """Return the head of the next parcel, perhaps before its body; None if it has not come."""
         if self._head is None:
             end = self._buffer.find(b"\n", 0, LONGEST_HEAD_BYTES)
             if end < 0:
@@ -90,7 +90,7 @@ class Unpacker:
         return self._head
 
     def next(self) -> Parcel | None:
-        """Return the next parcel if all of it has come."""
+        """Return the next parcel; None if it has not come whole."""
         head = self.head()
         if head is None or len(self._buffer) < head["size"]:
             return None

@@ -10,7 +10,7 @@
 The rank's client of the tuple space must not be shared by threads, so the rank serves the socket in
 the loop in which it waits for its program. A `get` that waits must not block that loop: it is a
 watch, which takes nothing, and a claim once that has matched. The claim is acknowledged when the
-command has printed the value; if it dies before, the tuple lies in its old place again.
+command has printed the value; if it dies before, the tuple is given back to its old place.
 """
 
 from __future__ import annotations
@@ -53,12 +53,12 @@ if TYPE_CHECKING:
 _LONGEST_ADDRESS_BYTES: Final = 100  # of 107 that the kernel takes
 _FOLDER_PREFIX: Final = "diel-"
 _SOCKET: Final = "tuples"
-# Between the making of a socket and its first moment of listening it looks abandoned.
+# A socket that was bound and does not listen yet looks abandoned.
 _ABANDONED_AFTER_S: Final = 60.0
 _RECEIVE_BYTES: Final = 2**18
 _RECEIVES_AT_ONCE: Final = 16
 _ROOM_AGAIN_S: Final = 0.05
-_FAREWELL_S: Final = 1.0
+_SETTLE_S: Final = 1.0
 
 
 class TupleSocket:
@@ -88,7 +88,7 @@ class TupleSocket:
         return {TUPLE_SOCKET: self.address, TOKEN: self._token}
 
     def serve(self) -> None:
-        """Do what can be done at this moment, without waiting for anybody."""
+        """Serve all requests that can be served at this moment, without waiting."""
         for key, _ in self._selector.select(0):
             if key.data is None:
                 self._accept()
@@ -101,10 +101,10 @@ class TupleSocket:
                 if connection.is_over:
                     self._dismiss(connection)
 
-    def settle(self, patience_s: float = _FAREWELL_S) -> None:
-        """Serve what a program has left to be served; it is gone, with all that it had started."""
+    def settle(self, patience_s: float = _SETTLE_S) -> None:
+        """Serve the last requests of a program that has ended, then drop its connections."""
         try:
-            # What they said last may still lie in the sockets: that a value was received, say.
+            # Last messages may still be in the sockets: that a value was received, say.
             wait_for(self._is_quiet, patience_s)
         finally:
             for connection in list(self._connections):
@@ -112,8 +112,8 @@ class TupleSocket:
                     connection.abandon()
                 self._dismiss(connection)
 
-    def close(self, patience_s: float = _FAREWELL_S) -> None:
-        """Settle, and remove the socket."""
+    def close(self, patience_s: float = _SETTLE_S) -> None:
+        """Settle, and remove the socket and its folder."""
         try:
             self.settle(patience_s)
         finally:
@@ -124,7 +124,7 @@ class TupleSocket:
                     remove(place)
 
     def fileno(self) -> int:
-        """Return what can be read when there is something to serve."""
+        """Return the descriptor that can be read when there is something to serve."""
         return self._selector.fileno()
 
     @property
@@ -134,7 +134,7 @@ class TupleSocket:
 
     @property
     def is_connected(self) -> bool:
-        """Whether there is a connection."""
+        """Whether any client is connected."""
         return bool(self._connections)
 
     def _is_quiet(self) -> bool | None:
@@ -142,7 +142,7 @@ class TupleSocket:
         return True if not self._connections else None
 
     def _accept(self) -> None:
-        with contextlib.suppress(OSError):  # it has left again, or this process has no number free
+        with contextlib.suppress(OSError):  # the client has left, or no descriptor is free
             while True:
                 accepted, _ = self._listener.accept()
                 accepted.setblocking(False)
@@ -159,13 +159,13 @@ class TupleSocket:
     def __exit__(self, kind: object, error: BaseException | None, trace: object) -> None:
         if error is None:
             self.close()
-        else:  # which says more than what may go wrong here
+        else:  # it says more than an error of the close
             with contextlib.suppress(DielError):
                 self.close()
 
 
 class _Connection:
-    """One client: what it asks, one request after the other, and how far that is."""
+    """The connection of one client: its requests, one after the other, and how far they are."""
 
     def __init__(
         self,
@@ -190,12 +190,12 @@ class _Connection:
 
     @property
     def is_over(self) -> bool:
-        """Whether nothing more is to be said or heard."""
+        """Whether the client has left, and holds no claim."""
         return self._has_left and self._claim is None
 
     @property
     def is_asked(self) -> bool:
-        """Whether it waits for an answer."""
+        """Whether the client waits for an answer."""
         return self._request is not None
 
     # -- bytes --------------------------------------------------------------------------------
@@ -234,7 +234,7 @@ class _Connection:
     # -- steps --------------------------------------------------------------------------------
 
     def advance(self, now_s: float) -> None:
-        """Take the steps that can be taken; a client may have sent several requests."""
+        """Serve the client's requests as far as possible now; it may have sent several."""
         while self._is_understood and self._step(now_s):
             pass
         if self._has_left:
@@ -259,7 +259,7 @@ class _Connection:
                 self._attempt(self._request, now_s)
                 return self._request is None
         except NotUnderstood as problem:
-            # Where its next request begins cannot be told.
+            # It cannot be known where the next request begins.
             self._is_understood = False
             if self._claim is None:
                 self._refuse(f"not understood: {problem}")
@@ -273,7 +273,7 @@ class _Connection:
         return False
 
     def abandon(self) -> None:
-        """Give back what was taken, and stop waiting."""
+        """Give back a claimed tuple, and stop watching for one."""
         self._stop_watching()
         claim, self._claim = self._claim, None
         if claim is not None:
@@ -349,7 +349,7 @@ class _Connection:
 
 
 class _Request:
-    """A request of a command: operation, tag, form, timeout and value; a TupleError if invalid."""
+    """A request of a command: operation, tag, form, deadline, value; TupleError if invalid."""
 
     def __init__(self, parcel: Parcel, now_s: float) -> None:
         from diel.programs.shell_values import value_of
@@ -385,7 +385,7 @@ def _tag(fields: object) -> tuple[Any, ...]:
 
 
 def _private_folder() -> Path:
-    """Make a folder that others cannot enter, with a name that is short enough for a socket."""
+    """Make a folder that only this user can enter, with a path short enough for a socket."""
     for place in dict.fromkeys((tempfile.gettempdir(), "/tmp")):
         if (
             len(os.fsencode(place)) + len(f"/{_FOLDER_PREFIX}12345678/{_SOCKET}")
@@ -404,7 +404,7 @@ def _private_folder() -> Path:
 def _remove_abandoned(place: Path) -> None:
     """Remove the sockets of this user's ranks that were killed together with their supervisors."""
     for folder in place.glob(f"{_FOLDER_PREFIX}*"):
-        # What belongs to others, or is something else, is left alone.
+        # Files of other users, and files that are no such folders, are left alone.
         with contextlib.suppress(OSError), socket.socket(socket.AF_UNIX) as probe:
             about = folder.lstat()
             age_s = time.time() - about.st_mtime

@@ -1,34 +1,34 @@
-"""Where things lie in a run directory.
+"""The files of a run directory: their paths, and requests to stop or to go on.
 
 ::
 
     runs/<name>-<time>/
         workflow.toml       the file that was run
-        journal.jsonl       what happened, one record a line
+        journal.jsonl       the events of the run, one record a line
         results.csv         the rows that a module added or wrote, in order of arrival
-        results-2.csv       those of a second table, if there is one
-        sweeps/<group>.<module>/trials.jsonl    what a sweep has tried, a line for each trial
-        sweeps/<group>.<trainer>.<copy>.<rank>.under-way    which trials that rank is at
-        sweeps/<group>.<trainer>.<copy>.curve   what a long trial there has reported so far
+        results-2.csv       the rows of a second table, if there is one
+        sweeps/<group>.<module>/trials.jsonl    the trials of a sweep, a line for each
+        sweeps/<group>.<trainer>.<copy>.<rank>.under-way    the trials that this rank runs now
+        sweeps/<group>.<trainer>.<copy>.curve   the reports of a long trial there so far
         logs/<module>.<copy>.<rank>.log
-        logs/rank-<rank>.crash      where Python was when that rank crashed; empty while it lives
+        logs/rank-<rank>.crash      Python's stack when that rank crashed; empty if it has not
         logs/launcher.log   what mpiexec and the ranks wrote by themselves
-        status.json         who waits and what the tuple servers hold, while the run goes on
-        tuples.json         by which socket others reach the tuples, while the run goes on
+        status.json         waits, progress, contents of tuple servers, while the run goes on
+        tuples.json         the socket for outside access to the tuples, while the run goes on
         report.html         the report of a sweep that filled results.csv, to open in a browser
-        report-2.html       that of results-2.csv
+        report-2.html       the report on results-2.csv
         trace.json          what each rank did and when, for https://ui.perfetto.dev
-        trace/rank-<rank>.jsonl     what that is made of
+        trace/rank-<rank>.jsonl     the events of one rank, from which trace.json is made
         checkpoints/        the tuple space as it was when a group had finished an iteration
         states/<module>.<copy>.<rank>.<group>.<iteration>_<version>.zip
-                            what modules have saved of their own state for a run that is resumed
+                            saved states of modules, for a run that is resumed
         spill/              payloads that tuple servers wrote to disk, while the run goes on
-        returned/           what modules have returned, where it was too large for the journal
+        returned/           returned values of modules that are too large for the journal
         plan.json           the workflow as the launcher has checked it, until rank 0 has read that
         part.json           which modules of the file run here, where not all do
         joined/             runs whose ranks have joined a sweep of this one
-        stop                made by whoever wants the run to stop
-        more                made by whoever wants a run that has finished to go on
+        stop                a request to stop the run
+        more                a request to go on with a run that has finished
 """
 
 from __future__ import annotations
@@ -49,11 +49,12 @@ from diel.errors import RunDirectoryError
 from diel.exit_codes import NOT_FINISHED, STOPPED
 
 LOST_OR_ENDED: Final = "somebody ends the job, or its launcher, having lost a rank"
-"""Why a run is asked to stop by a signal to a rank: under ``diel run`` it is the latter."""
+"""The reason in a request to stop that a rank makes after a signal; under ``diel run`` the launcher
+has then lost a rank."""
 _STOP: Final = "a stop was asked for"
 _LONGEST_REASON: Final = 1000
 _WITHOUT_LINKS: Final = (errno.EPERM, errno.ENOTSUP, errno.ENOSYS, errno.EMLINK)
-"""What a file system says that has no hard links."""
+"""Errors of ``os.link`` on file systems without hard links."""
 _LAST_WORDS_BYTES: Final = 256 * 1024
 _STARTED_AGAIN: Final = "\n== diel starts mpiexec again\n"
 _FOLDERS: Final = frozenset(
@@ -66,7 +67,7 @@ _OWN_FILE: Final = re.compile(
 
 
 class RunDirectory:
-    """One run's directory."""
+    """The directory of one run: the paths of its files, and requests to the run."""
 
     def __init__(self, path: str | os.PathLike[str]) -> None:
         self.path = Path(path).absolute()
@@ -108,7 +109,7 @@ class RunDirectory:
             The workflow's name.
         workflow_file : path
         private : bool, optional
-            Whether its owner alone may enter it, and so see anything in it, whatever the umask.
+            Whether only its owner may enter it, and so read its files, whatever the umask.
         at : path, optional
             The directory itself, in place of a new name in `parent`; it must not exist yet.
 
@@ -118,7 +119,7 @@ class RunDirectory:
             If it cannot be made.
         """
         from diel.run.fields import encoded
-        from diel.run.records import RunCreated  # ranks that make none start sooner
+        from diel.run.records import RunCreated  # here, so that ranks start sooner
 
         stem = f"{name}-{time.strftime('%Y%m%d-%H%M%S')}"
         mode = 0o700 if private else 0o777
@@ -144,7 +145,7 @@ class RunDirectory:
         return run
 
     def limit_to(self, group: str, modules: Sequence[str]) -> None:
-        """Say of a run that has not begun that these modules of one group alone run here."""
+        """Limit a run that has not begun to some modules of one group."""
         said = json.dumps({"group": group, "modules": list(modules)})
         self.part.write_text(said, encoding="utf-8")
 
@@ -168,7 +169,7 @@ class RunDirectory:
         return self.path / f"report{Path(table).stem.removeprefix('results')}.html"
 
     def reports(self) -> list[Path]:
-        """Return the reports that are there, that of the first table first."""
+        """Return the existing reports, in the order of their tables."""
         found = (file for file in self.path.glob("report*.html") if file.is_file())
         return sorted(found, key=lambda path: (len(path.name), path.name))
 
@@ -177,11 +178,11 @@ class RunDirectory:
         return self.logs / f"{module}.{copy_index}.{copy_rank}.log"
 
     def crash_note(self, rank: int) -> Path:
-        """Return the file that says where Python was when a rank crashed."""
+        """Return the file to which a rank writes Python's stack when it crashes."""
         return self.logs / f"rank-{rank}.crash"
 
     def crashes(self) -> list[tuple[int, str]]:
-        """Return the ranks that have crashed, and what each could say of it."""
+        """Return the ranks that have crashed, each with the text of its crash file."""
         found = []
         for note in self.logs.glob("rank-*.crash"):
             number = note.stem.removeprefix("rank-")
@@ -190,14 +191,14 @@ class RunDirectory:
         return sorted(found)
 
     def forget_crashes(self) -> None:
-        """Remove what ranks have said of their crashes, before they are started again."""
+        """Remove the crash files of ranks, before the ranks are started again."""
         for note in self.logs.glob("rank-*.crash"):
             note.unlink(missing_ok=True)
 
     def recorded_bytes(self) -> int:
-        """Return how much sweeps have recorded: it grows with each trial, whoever is killed.
+        """Return the size of all ledgers of sweeps: it grows with each trial, despite lost ranks.
 
-        The first line of a ledger, which says what was asked for, does not count.
+        The first line of a ledger, which describes the sweep, does not count.
         """
         size_bytes = 0
         for ledger in self.path.glob("sweeps/*/trials.jsonl"):
@@ -206,26 +207,25 @@ class RunDirectory:
         return size_bytes
 
     def keep_states(self, names: Sequence[str]) -> None:
-        """Remove the states that modules have saved, but those of these names."""
+        """Remove all saved states of modules, except the files of these names."""
         with contextlib.suppress(FileNotFoundError):
             for place in sorted(self.states.iterdir()):
                 if place.name not in names and place.is_file():
                     place.unlink(missing_ok=True)
 
     def trace_part(self, rank: int) -> Path:
-        """Return the file of what one rank did and when."""
+        """Return the file of one rank's events for the trace."""
         return self.trace_parts / f"rank-{rank}.jsonl"
 
     def launcher_words(self) -> str:
-        """Return the last of what mpiexec and the ranks wrote by themselves; nothing, if nothing.
+        """Return the end of the launcher's log, since mpiexec last started; empty if it is missing.
 
-        What was written before mpiexec was started again is left out. A folder that somebody has
-        removed has no such file.
+        It is the output of mpiexec, and what ranks have written there by themselves.
         """
         return _end_of(self.launcher_log).rpartition(_STARTED_AGAIN)[2]
 
     def note_start(self) -> int:
-        """Note in the launcher's log that mpiexec starts again, if it has; return the log's size.
+        """Write to the launcher's log that mpiexec starts again, if it does; return the log's size.
 
         Raises
         ------
@@ -240,20 +240,20 @@ class RunDirectory:
     def request_stop(self, why: str = _STOP, exit_code: int = STOPPED) -> None:
         """Ask the run to stop; rank 0 looks for this now and then.
 
-        The first request counts; but one of a rank that had a signal gives way to any other.
+        The first request counts; but any other replaces that of a rank that had a signal.
 
         Parameters
         ----------
         why : str, optional
         exit_code : int, optional
-            What the run is to end with, unless it has failed.
+            The exit code of the run, unless it fails.
 
         Raises
         ------
         OSError
-            If it cannot be written; then nobody is asked.
+            If the request cannot be written; then none is made.
         """
-        # Whole or not at all: whoever asks may be killed meanwhile, and an empty file is a
+        # Whole or not at all: this process may be killed meanwhile, and an empty file counts as a
         # person's request, after which no run is started again.
         part = self.path / f"stop.{os.urandom(4).hex()}.part"
         try:
@@ -270,12 +270,12 @@ class RunDirectory:
         return self.checkpoints / f"{number:06d}.tuples"
 
     def refuse_links(self) -> None:
-        """Find out whether a run that goes on here writes into its own files alone.
+        """Raise if a resumed run would write through a link, so into a file that is not its own.
 
         Raises
         ------
         RunDirectoryError
-            If a file or folder of ours is a link or anything else.
+            If a file of the run is no regular file, or a folder of it no folder.
         """
         for place in sorted(self.path.iterdir()):
             is_folder = place.name in _FOLDERS
@@ -289,15 +289,15 @@ class RunDirectory:
                     _refuse_unless(Path(folder, name), is_folder=False)
 
     def withdraw_stop(self) -> None:
-        """Forget that somebody asked the run to stop."""
+        """Remove the request to stop the run."""
         self.stop_request.unlink(missing_ok=True)
 
     def stop_requested(self) -> bool:
-        """Whether somebody asked the run to stop."""
+        """Whether there is a request to stop the run."""
         return self.stop_request.exists()
 
     def is_lost_or_ended(self) -> bool:
-        """Whether a rank has asked the run to stop since it had a signal, and nobody else has."""
+        """Whether the request to stop the run is that of a rank that had a signal."""
         return self.stop_requested() and LOST_OR_ENDED in self.why_stop()
 
     def request_more(self) -> None:
@@ -306,11 +306,11 @@ class RunDirectory:
             pass
 
     def more_requested(self) -> bool:
-        """Whether somebody has asked a run that has finished for more."""
+        """Whether a finished run is asked to go on when it is resumed."""
         return self.more_request.exists()
 
     def withdraw_more(self) -> None:
-        """Forget that somebody has asked for more."""
+        """Remove the request to go on with a finished run."""
         self.more_request.unlink(missing_ok=True)
 
     def why_stop(self) -> str:
@@ -323,7 +323,7 @@ class RunDirectory:
         return NOT_FINISHED if exit_code == NOT_FINISHED else STOPPED
 
     def _stop_said(self) -> dict[str, object]:
-        # Somebody may have made anything of that name.
+        # Users may make the file by hand, with any content.
         try:
             with open_regular(self.stop_request) as file:
                 text = file.read(_LONGEST_REASON).decode(errors="replace")
@@ -337,17 +337,17 @@ class RunDirectory:
 
 
 def state_of(module: str, copy: int, rank: int, group: str, iteration: Sequence[int]) -> str:
-    """Return what the names of all states have in common that a rank of a copy saves."""
+    """Return the common stem of the file names of all states that a rank of a copy saves."""
     return f"{module}.{copy}.{rank}.{group}.{'-'.join(map(str, iteration))}"
 
 
 def state_stem(name: str) -> str:
-    """Return that of the name of a file with a state, without its version."""
+    """Return the stem of a state file's name, without the version, as `state_of` makes it."""
     return name.rpartition("_")[0]
 
 
 def version_of_state(name: str) -> int:
-    """Return which version of a state a file holds, from 1; 0 for no name of such a file."""
+    """Return the version of a state from its file's name, from 1; 0 if it is no such name."""
     number = name.rpartition("_")[2].partition(".")[0]
     return int(number) if number.isdecimal() else 0
 
@@ -358,12 +358,12 @@ def group_of_state(name: str) -> str:
 
 
 def open_regular(path: str | os.PathLike[str]) -> BinaryIO:
-    """Open a file to read it, but nothing that is none: a pipe would make its reader wait.
+    """Open a regular file to read it, and nothing else: a pipe would block its reader.
 
     Raises
     ------
     OSError
-        If it cannot be opened.
+        If it cannot be opened, or is no regular file.
     """
     descriptor = os.open(path, os.O_RDONLY | os.O_NONBLOCK)
     if not stat.S_ISREG(os.fstat(descriptor).st_mode):
@@ -373,7 +373,7 @@ def open_regular(path: str | os.PathLike[str]) -> BinaryIO:
 
 
 def _end_of(path: Path) -> str:
-    """Return the last of what a file says; nothing if it cannot be read."""
+    """Return the end of a text file; empty if it cannot be read."""
     try:
         with open_regular(path) as file:
             file.seek(max(0, file.seek(0, os.SEEK_END) - _LAST_WORDS_BYTES))
@@ -383,7 +383,7 @@ def _end_of(path: Path) -> str:
 
 
 def open_anew(path: Path) -> IO[str]:
-    """Open a file of ours to write it from its beginning; a link of its name is replaced.
+    """Create a file to write it; a file or link of its name is removed before.
 
     Raises
     ------
@@ -395,7 +395,7 @@ def open_anew(path: Path) -> IO[str]:
 
 
 def _make_unless_there(part: Path, file: Path) -> None:
-    """Give a file the name that it is to have, unless there is one of that name."""
+    """Give a finished file its final name, unless there is a file of that name."""
     try:
         os.link(part, file)
     except FileExistsError:
@@ -419,7 +419,7 @@ def _refuse_unless(path: Path, *, is_folder: bool) -> None:
 
 
 def new_results_file(run_dir: Path) -> Path:
-    """Make the first file for a table of results that is not there yet; empty.
+    """Create an empty file for a table of results, with the first name that is not taken.
 
     Rank 0 and modules may do so at the same time: each gets a file of its own.
     """

@@ -1,6 +1,6 @@
-"""What a field in a file of JSON lines may be: kinds of values, the fields of classes, records.
+"""Fields of the records in a file of JSON lines: their kinds of values, checks and conversions.
 
-Which records a journal has is said in `records`.
+The records of a journal are defined in `records`.
 """
 
 from __future__ import annotations
@@ -17,22 +17,22 @@ if TYPE_CHECKING:
 
 _LARGEST_INTEGER: Final = 2**63
 _LARGEST_NUMBER: Final = 1e300
-LATEST_S: Final = 1e11  # what functions for dates still take
+LATEST_S: Final = 1e11  # functions for dates take no later times
 
 
 class Kind(NamedTuple):
-    """What a value must be.
+    """A kind of value that a field may hold: how it is checked, and converted from JSON.
 
     Attributes
     ----------
     words : str
-        For people.
+        Its name in messages.
     fits : callable
-        Whether a value in JSON's own types is so.
+        Whether a value in JSON's own types is of this kind.
     convert : callable or None
-        From such a value to the field's; None if it stays as it is.
+        From such a value to the field's; None if they are the same.
     parts : bool
-        Whether it is a list of instances, each a table in the file.
+        Whether the field's value is a list of instances, each a table in the file.
     """
 
     words: str
@@ -49,9 +49,9 @@ class Column(NamedTuple):
     kind : Kind
     is_required : bool
     make_default : callable
-        Returns what counts where the field is missing, if it is not required.
+        Returns the value of the field where it is missing, if it is not required.
     is_sparse : bool
-        Whether it is not written where it is what it would be anyway.
+        Whether the field is not written where it has its default.
     """
 
     kind: Kind
@@ -74,7 +74,7 @@ def complete(table: dict[str, Any], layout: Mapping[str, Column], name: str) -> 
 
 
 class Default(NamedTuple):
-    """What stands beside an annotation where that is more than a value; see `field`."""
+    """The default of a field that is more than a plain value, as `field` returns it."""
 
     make: Callable[[], Any]
     is_sparse: bool
@@ -86,12 +86,12 @@ def field(
     default_factory: Callable[[], Any] | None = None,
     is_sparse: bool = False,
 ) -> Any:
-    """Say what the default of a field is, and whether it is not written then."""
+    """Return the default of a field, and whether the field is not written where it has that."""
     return Default(default_factory or partial(_same, default), is_sparse)
 
 
 def layout_of(kind: type) -> dict[str, Column]:
-    """Return the fields of a class whose annotations say what they hold."""
+    """Return the fields of a class by name, from those of its annotations that have a `Kind`."""
     layout = {}
     for base in reversed(kind.__mro__[:-1]):
         for name, annotation in base.__annotations__.items():
@@ -101,8 +101,8 @@ def layout_of(kind: type) -> dict[str, Column]:
             if not isinstance(default, Default):
                 default = Default(partial(_same, default), False)
             is_required = name not in base.__dict__
-            (what, *_) = annotation.__metadata__
-            layout[name] = Column(what, is_required, *default)
+            (value_kind, *_) = annotation.__metadata__
+            layout[name] = Column(value_kind, is_required, *default)
     return layout
 
 
@@ -121,19 +121,19 @@ def or_none(kind: Kind) -> Kind:
 
 
 def list_of(kind: Kind, words: str) -> Kind:
-    """Return the kind of a list of such values."""
+    """Return the kind of a list of values of a kind."""
     fits = kind.fits
     return Kind(words, lambda value: type(value) is list and all(map(fits, value)))
 
 
 def table_of(kind: Kind, words: str) -> Kind:
-    """Return the kind of a table with any keys and such values."""
+    """Return the kind of a table with any keys and values of a kind."""
     fits = kind.fits
     return Kind(words, lambda value: type(value) is dict and all(map(fits, value.values())))
 
 
 def table_like(part: type) -> Kind:
-    """Return the kind of a table that becomes an instance, by the annotations of its class."""
+    """Return the kind of a table that becomes an instance of a class with annotated fields."""
     layout = layout_of(part)
 
     def fits(table: Any) -> bool:
@@ -200,14 +200,14 @@ EVENTS: Final[dict[str, type[Record]]] = {}
 
 @dataclass_transform(kw_only_default=True, frozen_default=True, field_specifiers=(field,))
 class Record(Frozen):
-    """Something that has happened in a run.
+    """An event of a run, as the journal has it; each subclass is a type of event.
 
     Attributes
     ----------
     time_s : float
         When it was written, in seconds since 1970; 0 before that.
     layout : mapping of str to Column
-        Its other fields as they stand in the journal.
+        Its other fields, as they are written to the journal.
     """
 
     time_s: float = 0.0
@@ -226,13 +226,13 @@ class Record(Frozen):
         super().__init__(time_s=time_s, **values)
 
     def at(self, time_s: float) -> Self:
-        """Return the same record, written at that time."""
+        """Return a copy of the record with the time at which it was written."""
         record = object.__new__(type(self))
         record.__dict__.update(self.__dict__, time_s=time_s)
         return record
 
     def __eq__(self, other: object) -> bool:
-        """Whether the other says the same, at whatever time."""
+        """Whether both records are of the same class and have equal fields, at whatever times."""
         if type(other) is not type(self):
             return NotImplemented
         return all(getattr(self, name) == getattr(other, name) for name in self.layout)
@@ -241,7 +241,7 @@ class Record(Frozen):
 
 
 def encoded(record: Record, time_s: float) -> dict[str, Any]:
-    """Return a record as a line of the journal has it."""
+    """Return a record as the table of a line of the journal."""
     table: dict[str, Any] = {"time_s": time_s, "event": type(record).__name__}
     for name, column in record.layout.items():
         value = getattr(record, name)

@@ -1,4 +1,4 @@
-"""What ran: a summary of each run in a folder, from the beginning and the end of its journal.
+"""Summaries of the runs in a folder, each from the beginning and the end of its journal.
 
 A journal may hold a million records; how a run began and ended stands in its first and last lines.
 """
@@ -45,9 +45,9 @@ ENDS: Final[dict[int, State]] = {
     NOT_FINISHED: "stopped",
     STOPPED: "stopped",
 }
-"""What exit codes say."""
+"""The state of a run that has ended, by its exit code."""
 _FIRST_LINES: Final = 100
-"""Among so many lines stands the record of a run's start, or nowhere."""
+"""The record of a run's start is among the first lines, fewer than this, or missing."""
 _BEFORE_START: Final = (RunCreated, RunLost, RunResumed)
 _TAIL_BYTES: Final = 256 * 1024
 _LONGEST_TAIL_BYTES: Final = 2**26
@@ -55,7 +55,7 @@ _STAMP: Final = re.compile(r"-(\d{8}-\d{6})(-\d+)?$")
 
 
 class RunSummary(Frozen):
-    """One run.
+    """Summary of one run: its state, times, ranks, and why it ended.
 
     Attributes
     ----------
@@ -67,8 +67,7 @@ class RunSummary(Frozen):
     started_s : float
         Seconds since 1970.
     duration_s : float or None
-        So far, if it is running; until the last sign of life, if it was killed; None if it never
-        started.
+        So far, if it is running; until its last record, if it was killed; None if it never started.
     ranks : int or None
     reason : str
         Why it failed or stopped, how often it was started again, or what is damaged, in one line;
@@ -119,7 +118,7 @@ def is_run(folder: Path) -> bool:
     Raises
     ------
     RunDirectoryError
-        If that cannot be found out.
+        If the folder cannot be read.
     """
     directory = RunDirectory(folder)
     try:
@@ -136,7 +135,7 @@ def find_run(path: Path) -> Path:
     Raises
     ------
     RunDirectoryError
-        If it is none, and holds none.
+        If the path is no run directory, and holds none.
     """
     if is_run(path):
         return path
@@ -151,7 +150,7 @@ def find_run(path: Path) -> Path:
 def _may_be_run(folder: Path) -> bool:
     try:
         return is_run(folder)
-    except RunDirectoryError:  # somebody else's, say
+    except RunDirectoryError:  # a folder of another user, say
         return False
 
 
@@ -160,7 +159,7 @@ def summarize(folder: Path, now_s: float) -> RunSummary:
     directory = RunDirectory(folder)
     journal = directory.journal
     name = _STAMP.sub("", folder.name)
-    # Between two starts of a run that has lost ranks its launcher alone is there.
+    # Between two starts of a run that has lost ranks, only its launcher holds a lock.
     is_launched = _is_locked(directory.launcher_log)
     is_running = is_launched or _is_locked(journal)
     try:
@@ -170,7 +169,7 @@ def summarize(folder: Path, now_s: float) -> RunSummary:
         problem = "" if isinstance(error, FileNotFoundError) else str(error)
     if start is None or not last:
         state: State = "running" if is_running else "damaged" if problem else "never started"
-        reason = problem or ("" if is_running else _last_words(folder))
+        reason = problem or ("" if is_running else _last_launcher_line(folder))
         return RunSummary(folder, name, state, _made_s(folder), None, None, reason)
     end, started_s = last[-1], start.time_s
     ended_s = end.time_s
@@ -195,7 +194,7 @@ def summarize(folder: Path, now_s: float) -> RunSummary:
 
 
 def _ends_of(journal: Path) -> tuple[RunStarted | None, list[Record], str]:
-    """Return the record of the start, the last ones, and what is wrong if there is no start."""
+    """Return the record of the start, the last records, and the problem if there is no start."""
     with open_regular(journal) as file:
         start, problem = _start_in(file, journal.name)
         size_bytes, tail_bytes = os.fstat(file.fileno()).st_size, _TAIL_BYTES
@@ -229,7 +228,7 @@ def _start_in(file: BinaryIO, name: str) -> tuple[RunStarted | None, str]:
 
 
 def _records(data: bytes) -> Iterator[Record]:
-    """Yield what can be read; a rank that is killed may leave half a line."""
+    """Yield the records that can be read; a rank that is killed may leave half a line."""
     for line in data.split(b"\n"):
         try:
             yield decode(line)
@@ -266,19 +265,19 @@ def _reason(records: list[Record]) -> str:
 
 
 def _restarts(end: Record) -> str:
-    """Say how often a run that has ended was started again; nothing if it was not."""
+    """Return in words how often a run that has ended was started again; empty if never."""
     times = end.restarts if isinstance(end, RunEnded) else 0
     return f"restarted {format_times(times)}" if times else ""
 
 
-def _last_words(folder: Path) -> str:
-    """Return the last line that the launcher wrote, for a run that came to no record."""
+def _last_launcher_line(folder: Path) -> str:
+    """Return the last line of the launcher's log, for a run without a record of its start."""
     lines = RunDirectory(folder).launcher_words().split("\n")
     return next((line.strip() for line in reversed(lines) if line.strip()), "")
 
 
 def _is_locked(file: Path) -> bool:
-    """Whether a process that is alive holds the journal or the launcher's log, on whatever machine.
+    """Whether a live process, on any machine, holds the lock of a journal or a launcher's log.
 
     A run whose file system has no locks counts as killed until its last record is there.
     """

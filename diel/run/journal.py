@@ -37,9 +37,9 @@ __all__ = ["Damage", "JournalReader", "JournalWriter", "Record", "as_json", "pla
 
 
 class JournalWriter:
-    """Appends records to a journal, and keeps everybody else from doing so meanwhile.
+    """Appends records to a journal, which it locks against other writers.
 
-    The system gives the lock back when this process ends, however it ends.
+    The system releases the lock when this process ends, however it ends.
 
     Raises
     ------
@@ -52,7 +52,7 @@ class JournalWriter:
         self._in_batch, self._batch_s = False, 0.0
 
     def write(self, record: Record) -> Record:
-        """Append a record; it is in the file when this returns, but within a `batch`.
+        """Append a record; it is in the file when this returns, except within a `batch`.
 
         Parameters
         ----------
@@ -62,7 +62,7 @@ class JournalWriter:
         Returns
         -------
         Record
-            The same, with the time at which it was written.
+            The same record, with the time at which it was written.
         """
         time_s = self._batch_s if self._in_batch else round(time.time(), 6)
         self._lines.append(_line_of(record, time_s), flush=not self._in_batch)
@@ -70,7 +70,7 @@ class JournalWriter:
 
     @contextlib.contextmanager
     def batch(self) -> Iterator[None]:
-        """Write several records at once, of one time: they are in the file at the block's end."""
+        """Write the records of a block at its end, all at once and with the same time."""
         self._in_batch, self._batch_s = True, round(time.time(), 6)
         try:
             yield
@@ -89,7 +89,7 @@ class JournalWriter:
         self._lines.sync()
 
     def damage(self) -> str:
-        """Return what somebody has done to the file meanwhile, in words; empty if nothing."""
+        """Return how another process has damaged the file, in words; empty if it has not."""
         return self._lines.damage()
 
     def close(self) -> None:
@@ -98,16 +98,16 @@ class JournalWriter:
 
 
 class Damage(Frozen):
-    """A line of a journal that is no record: which it is, from 1, and what is wrong with it."""
+    """A line of a journal that is no record: its number, from 1, and what is wrong with it."""
 
     line: int
     problem: str
 
 
 class JournalReader:
-    """Reads the records of a journal that may still grow, and passes over what is damaged.
+    """Reads the records of a journal that may still grow, and skips damaged lines.
 
-    Whoever has begun to read goes on doing so when the file is removed.
+    A reader that has opened the file can still read it when the file is removed.
 
     Parameters
     ----------
@@ -134,7 +134,7 @@ class JournalReader:
 
     @property
     def complaint(self) -> str:
-        """What was wrong with the journal so far, in a line; empty if nothing was."""
+        """The damage found in the journal so far, in a line; empty if there was none."""
         if self._first is None:
             return f"{self._path} {self._happened}" if self._happened else ""
         many = f", and {self._damaged - 1:,} more lines" if self._damaged > 1 else ""
@@ -156,7 +156,7 @@ class JournalReader:
         return [entry for entry in self.new_entries() if not isinstance(entry, Damage)]
 
     def new_entries(self) -> Iterator[Record | Damage]:
-        """Iterate over the records that were added since the last call, and what is damaged.
+        """Yield the records that were added since the last call, and the damaged lines.
 
         Raises
         ------
@@ -190,7 +190,7 @@ class JournalReader:
             ) from error
 
     def _open(self) -> BinaryIO | None:
-        """Open the file anew, which other machines need to see that it has grown."""
+        """Open the file again, since on other machines only that shows that it has grown."""
         try:
             file = open_regular(self._path)
         except OSError as error:
@@ -210,13 +210,13 @@ class JournalReader:
         return file
 
     def _new_lines(self, file: BinaryIO) -> Iterator[bytes]:
-        """Iterate over whole lines; one that is too long is given as nothing."""
+        """Yield whole lines, and an empty one for a line that is too long."""
         size_bytes = os.fstat(file.fileno()).st_size
         if size_bytes < self._offset:
             self._happened = "was cut short while it was read"
             self._offset = size_bytes  # its writer appends whole lines there
             if _ends_with_line(file, size_bytes):
-                # And may have done so already: what is not later than the last record is old.
+                # It may have done so already: records not later than the last one are old.
                 self._offset, self._line, self._again_up_to_s = 0, 0, self._last_s
         file.seek(self._offset)
         while line := file.readline(_LONGEST_LINE_BYTES):
@@ -231,19 +231,19 @@ class JournalReader:
 
 
 class _Consistency:
-    """Checks records against those before them: their groups are known, and their tables."""
+    """Checks records against earlier ones: their groups and tables have to be known."""
 
     def __init__(self) -> None:
         self._groups: frozenset[str] = frozenset()
         self._objectives: dict[TableName, str] = {}
 
     def add(self, record: Record) -> None:
-        """Take one more record into account.
+        """Check the next record, and remember the groups and tables that it names first.
 
         Raises
         ------
         DamagedRecord
-            If it does not fit; then it does not count.
+            If it contradicts earlier records; then it is not remembered.
         """
         group = getattr(record, "group", "")
         if group and group not in self._groups:
@@ -297,7 +297,7 @@ def _ends_with_line(file: BinaryIO, size_bytes: int) -> bool:
 
 def _line_of(record: Record, time_s: float) -> bytes:
     table = encoded(record, time_s)
-    if getattr(record, "returned", None) is None:  # all else is of diel's own types
+    if getattr(record, "returned", None) is None:  # else all fields are of diel's types
         with contextlib.suppress(TypeError, ValueError, RecursionError):
             return _STRICT_ENCODER.encode(table).encode("utf-8", "replace") + b"\n"
     return as_json(plain(table)) + b"\n"

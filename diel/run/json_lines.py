@@ -1,4 +1,4 @@
-"""Files of JSON lines that are only ever appended to: the journal, and a module's own."""
+"""Files of JSON lines that are only ever appended to: the journal, and files of modules."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from diel.errors import RunDirectoryError
 from diel.run.directory import open_regular
 
 _LOCK_S: Final = 0.5
-"""Whoever only looks whether a file is written holds the lock for a moment."""
+"""How long to wait for a lock: a process that only tests whether it is held has it for a moment."""
 
 
 class JsonLinesFile:
@@ -27,13 +27,13 @@ class JsonLinesFile:
     path : path
         Made if need be.
     locked : bool, optional
-        Whether to keep other processes from writing it meanwhile. The system gives the lock back
-        when this process ends, however it ends.
+        Whether to lock it against other writers. The system releases the lock when this process
+        ends, however it ends.
 
     Attributes
     ----------
     size_bytes : int
-        With all that was appended.
+        Of the file, with all that was appended.
 
     Raises
     ------
@@ -69,7 +69,7 @@ class JsonLinesFile:
             os.fdatasync(self._file.fileno())
 
     def damage(self) -> str:
-        """Return what another process has done to the file, in words; empty if nothing."""
+        """Return how another process has damaged the file, in words; empty if it has not."""
         self._file.flush()
         own = os.fstat(self._file.fileno())
         try:
@@ -98,13 +98,13 @@ class JsonLinesFile:
 
 
 def whole_lines(path: str | os.PathLike[str], start: int = 0) -> Iterator[bytes]:
-    """Yield the lines of a file, but for half a line at its end; it is never in memory as a whole.
+    """Yield the whole lines of a file one by one, without an unfinished line at its end.
 
     Parameters
     ----------
     path : path
     start : int, optional
-        How many bytes to pass over: whole lines.
+        How many bytes to skip; a line has to begin there.
 
     Raises
     ------
@@ -121,7 +121,7 @@ def whole_lines(path: str | os.PathLike[str], start: int = 0) -> Iterator[bytes]
 
 @contextlib.contextmanager
 def locked_file(path: str | os.PathLike[str]) -> Iterator[None]:
-    """Keep a file locked for the length of a block, or until this process ends, whichever way.
+    """Keep a file locked for the length of a block, or until this process ends, however it ends.
 
     Raises
     ------

@@ -1,4 +1,4 @@
-"""Values as JSON: what the files of a run hold of modules' values, and what they say when read."""
+"""Values of modules as JSON, for the files of a run: writing, parsing and their limits."""
 
 from __future__ import annotations
 
@@ -9,8 +9,8 @@ from typing import Any, Final, NoReturn
 from diel.frozen import Frozen
 
 DEEPEST: Final = 100
-"""How many lists and tables may lie in one another, in what is written and what is read."""
-# A record lays its fields around a value.
+"""How deep lists and tables may be nested, in JSON that is written or read."""
+# A record nests a value within its own fields.
 _DEEPEST_VALUE: Final = DEEPEST - 10
 # Python refuses to write longer integers as decimals (sys.set_int_max_str_digits).
 _LONGEST_INTEGER_BITS: Final = 10_000
@@ -23,7 +23,7 @@ class DamagedRecord(ValueError):
 
 
 def parsed(line: bytes) -> Any:
-    """Return what a line says as JSON, nested 100 deep at most.
+    """Return the value that a line of JSON holds, nested 100 deep at most.
 
     Raises
     ------
@@ -71,8 +71,9 @@ def as_json(readable: Any) -> bytes:
 def plain(value: Any, _depth: int = 0) -> Any:
     """Return a value in JSON's own types.
 
-    NumPy's numbers and arrays become numbers and lists, NaN and infinities text, since JSON has
-    neither, and whatever else there is its ``repr``, as is what is nested more than 100 deep.
+    NumPy's numbers and arrays become numbers and lists; NaN and infinities become text, since JSON
+    has neither. Any other value becomes its ``repr``, and so does a list or table that is nested
+    too deep: its records would be nested more than 100 deep.
     """
     if value is None or type(value) is str or isinstance(value, bool):
         return value
@@ -103,18 +104,19 @@ def _repr(value: Any) -> str:
 
 
 class StoredValue(Frozen):
-    """A returned value that the journal only describes.
+    """Description of a returned value that is too large for the journal, and its file.
 
     Attributes
     ----------
     type : str
-        As Python calls it; of an array its shape and the type of its elements too.
+        Its Python type; for an array also its shape and dtype.
     size_bytes : int
         Of the file.
     file : str or None
         Its name in the folder ``returned``; None if it could not be written.
     problem : str
-        Why not, or what the file lacks; empty if nothing is wrong, or it was said before.
+        Why it could not be written, or what the file lacks; empty if nothing is wrong, or the
+        problem was reported before.
     """
 
     type: str

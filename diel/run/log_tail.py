@@ -1,4 +1,4 @@
-"""The last of a log file, followed as it grows."""
+"""The end of a log file, followed as it grows."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ class LogTail:
     ----------
     path : Path
     last_bytes : int, optional
-        How much is read at once at most: of more, the last.
+        The most that is read at once; of a longer text, the end.
     """
 
     def __init__(self, path: Path, last_bytes: int = _LAST_BYTES) -> None:
@@ -31,10 +31,10 @@ class LogTail:
         self._decoder = codecs.getincrementaldecoder("utf-8")("replace")
 
     def new_text(self) -> tuple[str, bool]:
-        """Return what was added, and whether it follows what was returned before.
+        """Return the text that was added, and whether it follows the text returned before.
 
-        It does not where the file was cut short or replaced, or more was added than is read at
-        once.
+        It does not follow where the file was cut short or replaced, or more was added than is read
+        at once.
 
         Raises
         ------
@@ -61,7 +61,7 @@ class LogTail:
 
 
 def log_names(folder: Path) -> list[str]:
-    """Return the names of the log files of a run: a launcher's, those of copies, crashes."""
+    """Return the names of the log files of a run: the launcher's, those of copies, crash files."""
     names = []
     try:
         with os.scandir(folder) as entries:
@@ -76,6 +76,6 @@ def log_names(folder: Path) -> list[str]:
 
 
 def _order(name: str) -> tuple[bool, list[tuple[int, str]]]:
-    """Order by numbers within names; the launcher's first."""
+    """Return the sort key of a log file's name: the launcher's first, then by numbers in names."""
     parts = name.replace("-", ".").split(".")
     return name != "launcher.log", [(int(p), "") if p.isdecimal() else (-1, p) for p in parts]

@@ -1,4 +1,4 @@
-"""Writes everything that rank 0 has to say about a run."""
+"""Writer of rank 0 for its records of a run: the journal and the tables of results."""
 
 from __future__ import annotations
 
@@ -14,11 +14,11 @@ from diel.run.results import ResultsWriter
 from diel.run.view import RunView
 
 _TABLES: Final = 1000
-"""More than any run has."""
+"""More tables of results than any run has."""
 
 
 class Recorder:
-    """Appends to the journal and, for results, to ``results.csv``.
+    """Appends records to the journal, and rows of results to ``results.csv`` too.
 
     Where a run is resumed, the tables of results are first brought back to its last checkpoint.
 
@@ -72,9 +72,9 @@ class Recorder:
         return record
 
     def loss(self) -> str:
-        """Return which of the files written here is gone, and how; empty if all are as they were.
+        """Return how the journal or the run directory was damaged, in words; empty if it was not.
 
-        After that only those see what is recorded who have the journal open: no table is begun.
+        After that only processes that have the journal open see new records: no table is begun.
         """
         damage = self._journal.damage()
         if not damage:
@@ -92,7 +92,7 @@ class Recorder:
         self._journal.sync()
 
     def close(self) -> None:
-        """Bring everything to the disk."""
+        """Write everything to the disk and close the files."""
         for results in self._results.values():
             results.close()
         self._journal.close()

@@ -1,13 +1,13 @@
-"""The records of the journal: a class for each event, which says what its fields hold.
+"""The records of the journal: a class for each event, with the kinds of its fields.
 
 ::
 
     {"time_s": 1700000000.25, "event": "GroupStarted", "group": "train", "iteration": [0], ...}
 
 A line of the journal is a record, under the name of its class. `decode` makes records of lines, and
-`fields.encoded` what is written of a record. What a field may hold stands beside its type, and what
-older journals lack is its default, so that a damaged line is found in one place, and whoever uses a
-record can rely on its fields.
+`fields.encoded` tables of records. The kind of a field stands beside its type, and a field that
+older journals lack has a default, so that a damaged line is found in one place, and code that uses
+a record can rely on its fields.
 
 Fields and events may be added at any time: versions that do not know them pass them over. Where an
 event or a field changes its meaning, `FORMAT` goes up; `RunCreated` and `RunResumed` say in which
@@ -82,15 +82,15 @@ _FINISHED: Final = table_of(
 _ALWAYS: Final = {"time_s": Column(SECONDS, True), "event": Column(TEXT, True)}
 
 Iteration: TypeAlias = Annotated[tuple[int, ...], _ITERATION]
-"""Counted from 0: a number for each group around, outermost first, and one for the group itself."""
+"""Numbers from 0, outermost first: one of each enclosing group, then that of the group itself."""
 
 
 class Finished(NamedTuple):
     """The last iteration of a group that is finished, and whether no further one follows it.
 
-    A mapping from group to this says all that is behind a run, since iterations finish in order:
-    an entry whose iteration is of an earlier pass than the present one of the group around says
-    that nothing of the present pass is finished.
+    A mapping from groups to this holds all that a run has finished, since iterations finish in
+    order: if the iteration of an entry belongs to an earlier pass of the enclosing group, nothing
+    of the present pass is finished.
     """
 
     iteration: tuple[int, ...]
@@ -116,7 +116,7 @@ class Node(Frozen):
 
 
 class RankTimes(Frozen):
-    """What a rank has spent its time on; `copies` ran there, or ``tuple server``."""
+    """The times of a rank; `copies` are the names of copies that ran there, or ``tuple server``."""
 
     rank: Count
     host: Text
@@ -128,7 +128,7 @@ class RankTimes(Frozen):
 
 
 class ModuleTimes(Frozen):
-    """What all ranks together have spent on a module."""
+    """The times of a module, summed over the ranks that ran it."""
 
     module: Text
     ranks: Count
@@ -162,7 +162,7 @@ class _OfCopy(Record):
 
 class _OfResults(Record):
     module: Text
-    copy: Annotated[int, ANY] = 0  # nobody relies on it
+    copy: Annotated[int, ANY] = 0  # no reader relies on it
 
 
 class RunCreated(Record):
@@ -180,37 +180,37 @@ class RunStarted(Record):
     workflow : str
         Its name.
     ranks : int
-        All of them, rank 0 and tuple servers too.
+        Number of all ranks, with rank 0 and tuple servers.
     groups : sequence of str
         All groups, in the order of the file.
     finished : mapping of str to Finished
-        What is behind a run that is resumed, by group.
+        What a resumed run has finished already, by group.
     file : str
         The workflow file.
     host : str
-        That of rank 0.
+        The host of rank 0.
     diel, python, mpi : str
         Versions.
     copies : mapping of str to mapping of str to int
-        By group and module.
+        Number of copies, by group and module.
     iterations : mapping of str to int or None
-        How many there are at most in a row, by group; None for any number.
+        Most iterations in a row, by group; None for any number.
     until : sequence of str
         Groups that a tuple may end sooner.
     tags : mapping of str to str
         The tag of that tuple, by group.
     inside : mapping of str to str
-        From a group to the one around it.
+        The enclosing group, by group.
     depends : mapping of str to sequence of str
         Groups that have to finish before it, by group.
     processes : mapping of str to int
-        How many ranks each copy of a module has; 1 of a module that is not named.
+        Ranks of each copy, by module; 1 for a module that is not named.
     servers : sequence of int
         Ranks that are tuple servers.
     threads : mapping of str to int
-        How many a rank of a module has.
+        Threads of each rank, by module.
     nodes : sequence of Node
-        Those of the ranks that run modules.
+        The nodes of the ranks that run modules.
     """
 
     workflow: Text
@@ -248,16 +248,16 @@ class RunStarted(Record):
 
 
 class RunResumed(Record):
-    """Somebody asks for the run to go on from a checkpoint: what came later will come again.
+    """The run is asked to go on from a checkpoint: all that came later will be repeated.
 
     Attributes
     ----------
     checkpoint : int
         Its number; 0 for the very beginning.
     file : str or None
-        That with its tuples, if there were any.
+        The file with its tuples, if there were any.
     finished : mapping of str to Finished
-        What is behind at that moment, by group.
+        What is finished at that checkpoint, by group.
     restart : int
         Which restart by the launcher it is, counted from 1; 0 where a person has asked.
     """
@@ -279,13 +279,13 @@ class RunLost(Record):
     detail : str
         Further lines: where a crash was, or what mpiexec printed.
     ranks : sequence of int
-        Those that died first, as far as that is known.
+        The ranks that died first, as far as that is known.
     restart : int
         Which restart follows, counted from 1; 0 if none does.
     on_ranks : int
-        How many ranks are started then.
+        How many ranks that restart has.
     refusal : str
-        Why none follows, where restarts were asked for.
+        Why no restart follows, where restarts were asked for.
     """
 
     explanation: Text
@@ -309,11 +309,11 @@ class GroupStarted(_OfGroup):
     Attributes
     ----------
     copies : mapping of str to int
-        How many of each module there are, in a group of modules.
+        Number of copies of each module, in a group of modules.
     placement : mapping of str to sequence of int
-        The ranks of each copy, there.
+        The ranks of each copy, in a group of modules.
     groups : sequence of str
-        The groups inside, in a group of groups.
+        The inner groups, in a group of groups.
     """
 
     copies: Annotated[Mapping[str, int], table_of(COUNT, "a table of whole numbers")] = field(
@@ -342,9 +342,9 @@ class CopyFinished(_OfCopy, _OfGroup):
     returned_file : str or None
         The name of its file; None if it could not be written.
     returned_type : str
-        As Python calls it; empty unless the value is such a one.
+        Its Python type; empty unless the value is too large.
     returned_bytes : int
-        The size of that file.
+        The size of its file.
     """
 
     attempt: Count = 1
@@ -355,7 +355,7 @@ class CopyFinished(_OfCopy, _OfGroup):
 
     @classmethod
     def of(cls, value: Any, **place: Any) -> "CopyFinished":
-        """Return the record of what a copy returned, a `StoredValue` if it is a large one."""
+        """Return the record of a copy's returned value, or of the `StoredValue` for a large one."""
         if not isinstance(value, StoredValue):
             return cls(returned=value, **place)
         return cls(
@@ -367,23 +367,23 @@ class CopyFinished(_OfCopy, _OfGroup):
 
     @property
     def value(self) -> Any:
-        """What it returned, or the `StoredValue` that describes it."""
+        """The returned value, or the `StoredValue` that describes it."""
         if not self.returned_type:
             return self.returned
         return StoredValue(self.returned_type, self.returned_bytes, self.returned_file)
 
 
 class ModuleFailed(_OfCopy, _OfGroup):
-    """A copy has failed, and what follows.
+    """A copy has failed; `policy` says what follows.
 
     Attributes
     ----------
     rank : int or None
         Of the pool; None for a time limit, which is the failure of no rank in particular.
     copy_rank : int or None
-        The same, counted within the copy.
+        The same rank, counted within the copy.
     ranks : sequence of int
-        All of the copy.
+        All ranks of the copy.
     host : str
         Of that rank.
     error : str
@@ -394,7 +394,7 @@ class ModuleFailed(_OfCopy, _OfGroup):
         ``stop``, ``continue`` or ``retry``; the latter also where a retry follows only once every
         rank has left.
     whole_module : bool
-        Whether it is for all copies, since they share a communicator.
+        Whether the policy is applied to all copies, since they share a communicator.
     """
 
     group: Text = ""
@@ -410,7 +410,7 @@ class ModuleFailed(_OfCopy, _OfGroup):
 
     @property
     def stops_run(self) -> bool:
-        """Whether the run ends because of it."""
+        """Whether the run ends because of this failure."""
         return self.policy == "stop"
 
 
@@ -449,7 +449,7 @@ class CheckpointSaved(Record):
     number : int
         Counted from 1.
     file : str or None
-        That with the tuples; None if there were none.
+        The file with the tuples; None if there were none.
     states : sequence of str
         The names of the files in which modules had saved their own state.
     finished : mapping of str to Finished, or None
@@ -465,13 +465,13 @@ class CheckpointSaved(Record):
 
 
 class DeadlockFound(Record):
-    """Every module waits for a tuple or a message that nobody is left to put or send."""
+    """Every module waits for a tuple or a message that no module is left to put or send."""
 
     explanation: Text
 
 
 class JournalLost(Record):
-    """Somebody has removed or cut the journal; only those see it who have it open."""
+    """The journal was removed or cut; only processes that have it open can read this record."""
 
     explanation: Text
 
@@ -505,12 +505,12 @@ class RanksLost(Record):
 
     @property
     def stops_run(self) -> bool:
-        """Whether the run ends because of it."""
+        """Whether the run ends because of this failure."""
         return self.policy == "stop"
 
 
 Failure: TypeAlias = ModuleFailed | DeadlockFound | JournalLost | LeaveIgnored | RanksLost
-"""What may end a run."""
+"""A record of a failure that may end a run."""
 
 LOSSES: Final[tuple[type[Record], ...]] = (RanksLost,)
 """The failures that are the loss of ranks or hosts: the launcher may start the run again."""
@@ -523,7 +523,7 @@ class StopOrdered(Record):
 
 
 class RanksAborted(Record):
-    """These ranks did not say goodbye, and are ended."""
+    """Ranks did not report that they leave, and are ended."""
 
     ranks: Counts
 
@@ -543,7 +543,7 @@ class ResultsDeclared(_OfResults):
     file : str
         The name of a table that the module writes itself; else empty.
     parameters : sequence of str
-        Columns that were chosen rather than found.
+        Columns whose values were chosen, not computed.
     facts : dict of str to str
         What the rows are computed on and with, by name.
     """
@@ -562,7 +562,7 @@ class ResultsDeclared(_OfResults):
 
     @property
     def table(self) -> TableName:
-        """Which table it is."""
+        """Name of the table."""
         return self.module, frozenset([self.file] if self.file else self.columns)
 
 
@@ -573,12 +573,12 @@ class ResultAdded(_OfResults):
 
     @property
     def table(self) -> TableName:
-        """Which table it belongs to."""
+        """Name of the table that the row belongs to."""
         return self.module, frozenset(self.row)
 
 
 class ResultsShown(_OfResults):
-    """How a table stands that a module writes itself.
+    """State of a table of results that a module writes itself.
 
     Attributes
     ----------
@@ -587,13 +587,13 @@ class ResultsShown(_OfResults):
     count : int
         Rows so far.
     best : sequence of dict, or None
-        The best rows, best first; None if they are those of the last time.
+        The best rows, best first; None if they are the same as in the record before.
     constants : dict
         Columns that are the same in all rows.
     notes : sequence of str
-        Lines to stand below the table.
+        Lines to show below the table.
     unranked : dict of str to int
-        How many rows are no result to be ranked, by why.
+        Numbers of rows that are not ranked, by reason.
     """
 
     file: Annotated[str, FILE_NAME]
@@ -609,12 +609,12 @@ class ResultsShown(_OfResults):
 
     @property
     def table(self) -> TableName:
-        """Which table it is."""
+        """Name of the table."""
         return self.module, frozenset([self.file])
 
 
 class ProgressMade(_OfCopy):
-    """How far a copy is, in a unit of its own; `total` is None where that is not known."""
+    """Progress of a copy, in a unit of its own; `total` is None where it is not known."""
 
     done: Annotated[float, NUMBER]
     total: Annotated[float | None, or_none(NUMBER)]
@@ -622,14 +622,14 @@ class ProgressMade(_OfCopy):
 
 
 class MessageLogged(_OfCopy):
-    """A copy, or the executive, has something to say; `level` is that of `logging`."""
+    """A message of a copy or of the executive; `level` is that of `logging`."""
 
     level: Text
     text: Text
 
 
 class TimeAccounted(Record):
-    """What ranks and modules have spent their time on."""
+    """The times of all ranks and modules."""
 
     ranks: Annotated[Sequence[RankTimes], list_of_tables(RankTimes, "a list of the times of ranks")]
     modules: Annotated[
@@ -638,7 +638,7 @@ class TimeAccounted(Record):
 
 
 class RunEnded(Record):
-    """The run is over; `tuples_left` were in the tuple space, after so many restarts."""
+    """The run is over, after `restarts` restarts, with `tuples_left` tuples in the tuple space."""
 
     exit_code: Annotated[int, INTEGER]
     tuples_left: Annotated[int, ANY] = 0
@@ -653,7 +653,7 @@ def decode(line: bytes) -> Record:
     DamagedRecord
         If the line is no record, or a field that its event needs is missing or of another type.
     RunDirectoryError
-        If a newer version of diel has written what follows.
+        If a newer version of diel has written the records that follow.
     """
     table = parsed(line)
     if not isinstance(table, dict):

@@ -1,4 +1,4 @@
-"""Rows of results: the CSV file as they arrive, and their ranking."""
+"""Rows of results: writing them to a CSV file as they arrive, reading and ranking them."""
 
 from __future__ import annotations
 
@@ -15,11 +15,11 @@ from diel.run.directory import open_regular
 
 _LONGEST_FIELD: Final = 16 * 2**20
 _NO_NUMBERS: Final = ("nan", "inf", "-inf")
-"""As the journal has them, since JSON has none of them."""
+"""Texts in the journal for numbers that JSON lacks."""
 
 
 def is_score(value: Any) -> bool:
-    """Whether rows can be ranked by a value: a number, or the word for one that JSON lacks."""
+    """Whether rows can be ranked by a value: a number, or the text for one that JSON lacks."""
     if isinstance(value, str):
         return value in _NO_NUMBERS
     try:
@@ -73,7 +73,7 @@ def rank_rows(
 ) -> list[Mapping[str, Any]]:
     """Return rows from best to worst; NaN comes last.
 
-    Of equals the one with the smaller first column comes first, where that is a number: a table
+    Of equal rows that with the smaller first column comes first, where that is a number: a table
     whose rows are numbered is ranked the same in whatever order they arrived.
 
     Parameters
@@ -83,13 +83,13 @@ def rank_rows(
         The column that decides.
     maximise : bool
     """
-    return sorted(rows, key=_badness(objective, maximise))
+    return sorted(rows, key=_rank_key(objective, maximise))
 
 
-def _badness(
+def _rank_key(
     objective: str, maximise: bool
 ) -> Callable[[Mapping[str, Any]], tuple[bool, float, float]]:
-    def badness(row: Mapping[str, Any]) -> tuple[bool, float, float]:
+    def rank_key(row: Mapping[str, Any]) -> tuple[bool, float, float]:
         first = next(iter(row.values()))
         tie = float(first) if isinstance(first, (int, float)) and is_score(first) else 0.0
         value = float(row[objective])
@@ -97,13 +97,13 @@ def _badness(
             return True, 0.0, tie
         return False, -value if maximise else value, tie
 
-    return badness
+    return rank_key
 
 
 def best_row(
     rows: Sequence[Mapping[str, Any]], objective: str, maximise: bool
 ) -> Mapping[str, Any]:
-    """Return a row that none is better than; `rows` is not empty."""
+    """Return the best row, the first of several; `rows` must not be empty."""
     numbers = [float(row[objective]) for row in rows]
     sign = -1 if maximise else 1
     return rows[min(range(len(rows)), key=lambda i: (math.isnan(numbers[i]), sign * numbers[i]))]
@@ -112,7 +112,7 @@ def best_row(
 def best_of_table(
     path: str | os.PathLike[str], objective: str, maximise: bool, count: int
 ) -> list[dict[str, Any]]:
-    """Return the best rows of a file, best first; of rows without the objective, none.
+    """Return the best rows of a file, best first; rows without the objective are left out.
 
     Parameters
     ----------
@@ -131,14 +131,14 @@ def best_of_table(
     scored = (
         row
         for row in read_rows(path)
-        # Of sweeps, trials that were stopped or diverged have one too, and no rank.
+        # Trials of sweeps that were stopped or diverged have an objective too, but are not ranked.
         if is_score(row.get(objective)) and row.get("state") in (None, "finished")
     )
-    return heapq.nsmallest(count, scored, key=_badness(objective, maximise))
+    return heapq.nsmallest(count, scored, key=_rank_key(objective, maximise))
 
 
 def read_rows(path: str | os.PathLike[str]) -> Iterator[dict[str, Any]]:
-    """Yield the rows of a table, one after another: there may be very many.
+    """Yield the rows of a table of results from its file, one by one.
 
     A cell is a number where it reads as one, and None where it is empty or missing.
 
@@ -152,7 +152,7 @@ def read_rows(path: str | os.PathLike[str]) -> Iterator[dict[str, Any]]:
         with io.TextIOWrapper(
             open_regular(path), encoding="utf-8", errors="replace", newline=""
         ) as file:
-            # Lines may be without an end: what is no field by far is not read as a whole.
+            # A line may be without an end: no more of it is read at once than fields may have.
             lines = iter(lambda: file.readline(2 * _LONGEST_FIELD), "")
             rows = csv.reader(line.replace("\0", "") for line in lines)
             columns = next(rows, [])
@@ -169,7 +169,7 @@ def read_rows(path: str | os.PathLike[str]) -> Iterator[dict[str, Any]]:
 
 
 def _value(cell: str) -> Any:
-    """Return what a cell stood for: a number where it reads as one."""
+    """Return the value of a cell: a number where it reads as one, None if it is empty."""
     if not cell:
         return None
     for kind in (int, float):

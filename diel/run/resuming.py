@@ -1,13 +1,13 @@
-"""Going on with a run that has ended too early: where it stood at its last checkpoint.
+"""Resuming a run that has ended too early, from its state at the last checkpoint.
 
 A checkpoint is a record of the journal and, where the tuple space was not empty, a file::
 
     CheckpointSaved   number, file (null: the tuple space was empty), states of modules
 
-What is finished at that moment follows from the records before it.
+The groups that are finished at a checkpoint follow from the records before it.
 
-Everything returns to that moment: the tuples, the iterations that were finished, what modules had
-saved of their own state, and the rows of results. What began later is repeated.
+Everything returns to the checkpoint: the tuples, the finished iterations, the saved states of
+modules, and the rows of results. What began later is repeated.
 """
 
 from __future__ import annotations
@@ -35,14 +35,14 @@ from diel.run.records import (
 
 
 class Resumption(Frozen):
-    """Where a resumed run begins.
+    """The state from which a resumed run goes on.
 
     Attributes
     ----------
     file : str
         The workflow file.
     finished : dict
-        What is behind, by group: the last iteration and whether it was the last of all.
+        By group, the last finished iteration, and whether no further one follows.
     checkpoint : Path or None
         The file with the tuples; None if there were none.
     number : int
@@ -62,9 +62,9 @@ class Resumption(Frozen):
 
 
 def order_resumption(directory: RunDirectory, restart: int = 0) -> Resumption | None:
-    """Note in the journal that the run goes on from its last checkpoint.
+    """Write to the journal that the run goes on from its last checkpoint.
 
-    A run that was killed before anything was recorded begins in its directory.
+    A run that was killed before its first checkpoint starts from the beginning, in its directory.
 
     Parameters
     ----------
@@ -75,13 +75,13 @@ def order_resumption(directory: RunDirectory, restart: int = 0) -> Resumption | 
     Returns
     -------
     Resumption or None
-        None if the run has finished and nobody has asked for more: there is nothing to go on with.
+        None if the run has finished and no more was requested: there is nothing to go on with.
 
     Raises
     ------
     RunDirectoryError
-        If it is no run's directory, somebody runs it, its workflow file has changed, its
-        journal is damaged where it matters, or it holds links that would be written through.
+        If it is no run's directory, the run goes on, its workflow file has changed, its journal
+        is damaged where it matters, or it holds links that would be written through.
     """
     past = _Past.read(directory)
     if past.has_finished and not directory.more_requested():
@@ -90,14 +90,14 @@ def order_resumption(directory: RunDirectory, restart: int = 0) -> Resumption | 
     directory.refuse_links()
     directory.logs.mkdir(exist_ok=True)
     if not restart and directory.launcher_log.exists():
-        # Between two starts of its ranks nobody writes the journal, but their launcher is there.
+        # Between two starts of its ranks only the launcher holds a lock, on its own log.
         with locked_file(directory.launcher_log):
             pass
     with JournalWriter(directory.journal) as journal:
-        # A person's request that comes while ranks are started again is one to these.
+        # A person's request to stop, made while ranks are started again, is for the new ranks.
         if not restart or directory.is_lost_or_ended():
             directory.withdraw_stop()
-        directory.keep_states(past.states)  # later ones do not go with the tuples
+        directory.keep_states(past.states)  # later ones do not match the tuples
         directory.withdraw_more()
         directory.forget_crashes()  # of ranks that are started anew
         journal.write(
@@ -144,12 +144,12 @@ def has_ended(directory: RunDirectory, group: str) -> bool:
 
 
 def resumption(directory: RunDirectory) -> Resumption:
-    """Return where a run begins for which `order_resumption` was called.
+    """Return the state from which a run goes on, once `order_resumption` was called for it.
 
     Raises
     ------
     RunDirectoryError
-        If it was not.
+        If that was not called.
     """
     past = _Past.read(directory)
     if past.resumed is None:
@@ -167,21 +167,21 @@ def resumption(directory: RunDirectory) -> Resumption:
 
 
 def finished_in(records: Iterable[Record]) -> dict[str, Finished]:
-    """Return what a run has behind it.
+    """Return the last finished iteration of each group of a run.
 
     Parameters
     ----------
     records : iterable of Record
-        From its journal, in order. Where it was resumed, what the last resumption started from
-        counts, and what has finished since.
+        From its journal, in order. For a resumed run, the groups that its last start names as
+        finished count, and those that have finished since.
     """
     finished: dict[str, Finished] = {}
     for record in records:
-        _take_in(finished, record)
+        _update_finished(finished, record)
     return finished
 
 
-def _take_in(finished: dict[str, Finished], record: Record) -> None:
+def _update_finished(finished: dict[str, Finished], record: Record) -> None:
     if isinstance(record, GroupFinished):
         is_last = record.ended_by is not None
         finished[record.group] = Finished(record.iteration, is_last)
@@ -194,21 +194,21 @@ def _take_in(finished: dict[str, Finished], record: Record) -> None:
 
 @dataclass
 class _Past:
-    """What a journal says of a run that is to go on.
+    """State of a run at its last checkpoint, from its journal, for a resumption.
 
     Attributes
     ----------
     file : Path
         The workflow file.
     number : int
-        Of the last checkpoint that counts: not of those that a resumption has left behind; 0 if
-        there is none.
+        Of the last checkpoint, without those that an earlier resumption has discarded; 0 if there
+        is none.
     checkpoint : str or None
         Its file.
     states : sequence of str
         Files with the states of modules that belong to it.
     finished : dict
-        What was behind at that moment, by group.
+        What was finished at that checkpoint, by group.
     resumed : RunResumed or None
         The last resumption.
     """
@@ -228,12 +228,12 @@ class _Past:
         Raises
         ------
         RunDirectoryError
-            If there is none, or what the run would go on from is damaged.
+            If there is none, or it is damaged before the last checkpoint.
         """
         reader = JournalReader(directory.journal)
         past: _Past | None = None
         now: dict[str, Finished] = {}
-        damage: list[Damage] = []  # since when there is nothing that counts
+        damage: list[Damage] = []  # so far, without what a resumption has discarded
         damage_saved: list[Damage] = []  # before the last checkpoint
         for entry in reader.new_entries():
             if isinstance(entry, Damage):
@@ -243,7 +243,7 @@ class _Past:
                 past = past or cls(Path(entry.file))
             if past is None:
                 continue
-            _take_in(now, entry)
+            _update_finished(now, entry)
             if isinstance(entry, CheckpointSaved):
                 past.number, past.checkpoint = entry.number, entry.file
                 past.states = entry.states
@@ -259,7 +259,7 @@ class _Past:
             elif isinstance(entry, RunEnded):
                 past.has_finished = entry.exit_code == 0
         if past is None:
-            raise RunDirectoryError(_why_nothing(directory, reader))
+            raise RunDirectoryError(_missing_start(directory, reader))
         if damage_saved and not past.has_finished:
             first = damage_saved[0]
             raise RunDirectoryError(
@@ -270,7 +270,7 @@ class _Past:
         return past
 
 
-def _why_nothing(directory: RunDirectory, reader: JournalReader) -> str:
+def _missing_start(directory: RunDirectory, reader: JournalReader) -> str:
     if reader.complaint:
         return reader.complaint
     if directory.workflow.is_file():

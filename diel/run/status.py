@@ -1,4 +1,4 @@
-"""``status.json``: what was so a moment ago, for whoever watches a run.
+"""``status.json``: waits, tuple servers and progress of a run, as of a moment ago.
 
 ::
 
@@ -6,7 +6,7 @@
      "servers": [{"rank", "tuples", "size_bytes", "capacity_bytes"}, ...],
      "progress": [{"copy", "done", "total", "text"}, ...]}
 
-It is replaced as a whole, so a reader finds the old one or the new one. `since_s` counts from 1970.
+It is replaced as a whole, so a reader finds the old or the new status. `since_s` counts from 1970.
 """
 
 # Annotations are evaluated here: they hold what the fields may be.
@@ -34,7 +34,7 @@ class WaitView(Frozen):
 
 
 class ServerView(Frozen):
-    """What a tuple server holds."""
+    """Contents of a tuple server: how many tuples, their size, and its capacity."""
 
     rank: Count
     tuples: Count
@@ -43,7 +43,7 @@ class ServerView(Frozen):
 
 
 class ProgressView(Frozen):
-    """How far a copy is, as it says itself; `total` is None where that is not known."""
+    """Progress that a copy has reported; `total` is None where it is not known."""
 
     copy: Text
     done: Annotated[float, NUMBER]
@@ -52,7 +52,7 @@ class ProgressView(Frozen):
 
 
 class StatusView(Frozen):
-    """What `status.json` says."""
+    """Content of `status.json`."""
 
     waiting: Sequence[WaitView] = ()
     servers: Sequence[ServerView] = ()
@@ -84,7 +84,7 @@ def read_status(directory: RunDirectory) -> StatusView:
 
 
 def _parts(tables: Any, part: type) -> tuple[Any, ...]:
-    """Return those tables of a list that are as they should be."""
+    """Return the tables of a list as instances of a class, without tables that do not fit."""
     kind = table_like(part)
     assert kind.convert is not None
     tables = tables if isinstance(tables, list) else []

@@ -1,4 +1,4 @@
-"""What the ranks of a run have spent their time on, as a table of texts."""
+"""The times of a run's ranks as a table of texts: percentages of working, waiting, and so on."""
 
 from __future__ import annotations
 
@@ -41,13 +41,13 @@ def _by_module(ranks: Sequence[RankTimes], modules: Sequence[ModuleTimes]) -> li
     pool = [rank for rank in ranks if rank not in servers]
     if servers:
         rows.append(("tuple server", str(len(servers)), *_percentages(servers)))
-    rows += [(each.module, str(each.ranks), *_percentages([each])) for each in modules]
+    rows += [(times.module, str(times.ranks), *_percentages([times])) for times in modules]
     rows.append(("all, and between modules", str(len(pool)), *_percentages(pool)))
     return rows
 
 
 def _copies(names: Sequence[str]) -> str:
-    """Say which copies ran on a rank: the first of them where there were many."""
+    """Return the names of the copies that ran on a rank, of many only the first."""
     if not names:
         return "nothing"
     shown = ", ".join(names[:_COPIES_NAMED])
@@ -56,10 +56,11 @@ def _copies(names: Sequence[str]) -> str:
 
 
 def _percentages(times: Sequence[RankTimes | ModuleTimes]) -> list[str]:
-    spent_s = [sum(getattr(each, f"{part}_s") for each in times) for part in _PARTS]
+    spent_s = [sum(getattr(entry, f"{part}_s") for entry in times) for part in _PARTS]
     total_s = sum(spent_s)
     if not total_s:
         return ["-"] * (len(_PARTS) + 1)
-    # Of the same wall time: what is well below "working" has slept, or waited for a core.
-    spent_s.append(sum(each.cpu_s for each in times))
+    # CPU time, as a part of the same wall time: where it is well below "working", a rank has slept
+    # or waited for a core.
+    spent_s.append(sum(entry.cpu_s for entry in times))
     return [f"{seconds / total_s:.0%}".rjust(len("100%")) for seconds in spent_s]

@@ -1,8 +1,8 @@
-"""What ranks did and when, as much of it as can be seen at once.
+"""Timelines: what a few ranks did in a stretch of time, as boxes for a picture.
 
-From the parts of the trace that ranks write while the run goes on (`trace`), of a few ranks and a
-stretch of time, drawn at a given number of steps: what is shorter than a step is drawn as a part of
-one, so the size of a picture has a bound, whatever the run.
+They are read from the parts of the trace that ranks write while the run goes on (`trace`), and
+drawn at a given number of steps: spans shorter than a step are drawn together, so the size of a
+picture has a bound, whatever the run.
 """
 
 from __future__ import annotations
@@ -19,12 +19,12 @@ from diel.run.trace import parse_event
 
 _READ_BYTES: Final = 512 * 1024
 _KEPT: Final = 20_000
-"""Spans of a rank: of more, the last."""
+"""Most spans that are kept of a rank: the last ones."""
 _KINDS: Final = ("module", "wait", "transfer", "tuples")
 
 
 class TimelineSpan(Frozen):
-    """Something that a rank did: its kind (module, wait, ...), and when, in seconds since 1970."""
+    """A span of a rank's time: its kind (module, wait, ...), and when, in seconds since 1970."""
 
     kind: str
     name: str
@@ -33,12 +33,12 @@ class TimelineSpan(Frozen):
 
 
 Picture: TypeAlias = "list[tuple[int, int, str, str]]"
-"""Boxes of a rank: first step, number of steps, kind, and what it was."""
+"""Boxes of a rank: first step, number of steps, kind, and name of the longest span."""
 
 
 @dataclass
 class _Part:
-    """What has been read of the part of a rank."""
+    """The spans that have been read from the trace part of a rank, and how far it was read."""
 
     offset: int = 0
     rest: bytes = b""
@@ -66,20 +66,20 @@ class Timeline:
         self._parts: dict[int, _Part] = {}
 
     def look(self, ranks: Sequence[int]) -> None:
-        """Read what is new of some ranks, of a long part its end; others are forgotten."""
+        """Read new spans of some ranks, of a long part only its end; forget all other ranks."""
         self._parts = {rank: self._parts.get(rank, _Part()) for rank in ranks}
         for rank, part in self._parts.items():
             self._read(rank, part)
 
     def spans(self, rank: int) -> Sequence[TimelineSpan]:
-        """Return what a rank did, as far as it has been read, in the order of its ends."""
+        """Return the spans of a rank, as far as they have been read, in the order of their ends."""
         return self._parts[rank].spans
 
     def _read(self, rank: int, part: _Part) -> None:
         try:
             with open_regular(self._directory.trace_part(rank)) as file:
                 size_bytes = os.fstat(file.fileno()).st_size
-                if size_bytes < part.offset:  # somebody has replaced it
+                if size_bytes < part.offset:  # the file was replaced
                     part.offset, part.rest = 0, b""
                     part.spans.clear()
                 if size_bytes - part.offset > _READ_BYTES:
@@ -119,7 +119,7 @@ def draw_spans(spans: Sequence[TimelineSpan], start_s: float, end_s: float, step
     start_s, end_s : float
         Seconds since 1970.
     steps : int
-        Into how many the stretch is cut: there are at most so many boxes of a kind.
+        How many steps the stretch is cut into: there are at most so many boxes of a kind.
     """
     length_s = end_s - start_s
     if length_s <= 0:

@@ -5,8 +5,8 @@ appends events to a part of its own::
 
     trace/rank-3.jsonl      one event a line, in nanoseconds since 1970
 
-At the end of a run, or whenever somebody asks, the parts become one file, together with what the
-journal knows: the iterations of the groups, and what was running when the run was killed.
+At the end of a run, or on request, the parts become one file, together with events from the
+journal: the iterations of the groups, and what was running when the run was killed.
 """
 
 from __future__ import annotations
@@ -56,12 +56,12 @@ _FIELDS: Final = {
     "dur": _NANOSECONDS,
     "args": ROW,
 }
-"""Of an event in ``trace/rank-3.jsonl``: ranks write complete events only."""
+"""Fields of an event in ``trace/rank-3.jsonl``: ranks write complete events only."""
 _PID: Final = 0
 """All ranks are lines of one process, so that they stand below each other."""
 
 EXECUTIVE: Final = 0
-"""Its line; the line of every rank has the rank's number."""
+"""Number of the executive's line; the line of every rank has the rank's number."""
 _NOTES: Final[dict[type[Record], str]] = {
     ModuleFailed: "failed: {module}.{copy}",
     CopiesRestarted: "starts again: {module}",
@@ -75,7 +75,7 @@ _NOTES: Final[dict[type[Record], str]] = {
     RunResumed: "resumed",
 }
 _UNNAMED_RANKS: Final = 2**16
-"""Of so many ranks at most the lines are named where their nodes are not known."""
+"""Most ranks whose lines are named where their nodes are not known."""
 _HIDDEN: Final = ("time_s", "event", "detail", "explanation", "finished", "format")
 
 
@@ -99,7 +99,7 @@ class _Copy:
     attempt: int = 1
     end_ns: int = 0
     written_ns: dict[int, int] = field(default_factory=dict)
-    """By rank: up to when its own events cover what it did since the run began or was resumed."""
+    """By rank: until when its own events cover its time since the run began or was resumed."""
     ends_written_by: set[int] = field(default_factory=set)
     """Ranks that have written how the copy ended."""
 
@@ -123,7 +123,7 @@ class _Lane:
 
 
 class TraceBuilder:
-    """A journal as events of a trace, in nanoseconds since 1970.
+    """Events of a trace, made from the records of a journal, in nanoseconds since 1970.
 
     Parameters
     ----------
@@ -158,7 +158,7 @@ class TraceBuilder:
 
     @property
     def has_started(self) -> bool:
-        """Whether the run ever did."""
+        """Whether the run has ever started."""
         return bool(self.starts)
 
     @property
@@ -167,7 +167,7 @@ class TraceBuilder:
         return _nanoseconds(self.starts[0])
 
     def names(self) -> Iterator[Event]:
-        """Yield what names the lines and orders them."""
+        """Yield the metadata events that name and order the lines."""
         yield {"ph": "M", "name": "process_name", "tid": 0, "args": {"name": self.workflow}}
         lines = {EXECUTIVE: self._names[EXECUTIVE]}
         for lane in range(1, len(self._lanes)):
@@ -180,7 +180,7 @@ class TraceBuilder:
             yield {"ph": "M", "name": "thread_sort_index", "tid": line, "args": order}
 
     def note(self, event: Event) -> None:
-        """Record an event that a rank has written: what it covers is not drawn again."""
+        """Record an event that a rank has written, so that `events` does not cover it again."""
         rank, start_ns = event["tid"], event.get("ts", 0)
         for copy in self._cut_on.get(rank, ()):
             if not copy.session_ns <= start_ns <= copy.end_ns:
@@ -192,7 +192,7 @@ class TraceBuilder:
                 copy.ends_written_by.add(rank)
 
     def events(self) -> Iterator[Event]:
-        """Yield what no rank has written: groups, what happened to copies, what was cut short."""
+        """Yield events that no rank has written: groups, failures, copies that were cut short."""
         for lane, iterations in enumerate(self._lanes):
             for iteration in iterations:
                 number = (
@@ -271,7 +271,7 @@ class TraceBuilder:
             self._iterations.append(iteration)
 
     def _cut(self, now_ns: int) -> None:
-        """Everything that runs ends here: the run was stopped or killed."""
+        """End every group and copy that is running: the run was stopped or killed."""
         for group in list(self._running):
             self._finish(group, now_ns, "cut short")
         for copy in self._copies.values():
@@ -285,7 +285,7 @@ class TraceBuilder:
         return EXECUTIVE if lane == 0 else self._ranks + lane - 1
 
     def _arrange(self) -> list[list[_Iteration]]:
-        """Distribute iterations over as few lines as keep apart those that ran side by side."""
+        """Return a list of iterations for each line, on which they are nested or in sequence."""
         lanes: list[_Lane] = []
         on_lanes: list[list[_Iteration]] = []
         for iteration in sorted(
@@ -304,7 +304,7 @@ class TraceBuilder:
 
 
 def _nanoseconds(time_s: float) -> int:
-    # A journal's times have microseconds; what a float has beyond is noise.
+    # A journal's times have microseconds; further digits of a float are rounding errors.
     return round(time_s * 1e6) * 1000
 
 
@@ -312,13 +312,13 @@ def _nanoseconds(time_s: float) -> int:
 
 
 def merge_trace(directory: RunDirectory, warn: Callable[[str], None] = lambda _: None) -> Path:
-    """Write ``trace.json`` from the parts and the journal, as far as they are there.
+    """Write ``trace.json`` from the parts and the journal, as far as these exist.
 
     Parameters
     ----------
     directory : RunDirectory
     warn : callable, optional
-        Told what is damaged and had to be left out.
+        Called with a message if a part of the journal is damaged and left out.
 
     Raises
     ------
@@ -381,7 +381,7 @@ def _events_of(part: Path) -> Iterator[Event]:
                 event = parse_event(line)
                 if event is not None:
                     yield event
-    except RunDirectoryError:  # no file: nothing of ours
+    except RunDirectoryError:  # no regular file, so not written by a rank
         return
 
 
@@ -398,11 +398,11 @@ def parse_event(line: bytes) -> Event | None:
 
 
 def save_trace(directory: RunDirectory) -> str:
-    """Write ``trace.json`` at the end of a run, if anything has run; return why it cannot be."""
+    """Write ``trace.json`` at the end of a run that has started; return the problem, or ""."""
     try:
         merge_trace(directory)
     except RunDirectoryError:
-        return ""  # the run has its own words for what happened
+        return ""  # nothing has run; why not is reported elsewhere
     except OSError as error:
         return f"{directory.trace} cannot be written: {error}"
     return ""

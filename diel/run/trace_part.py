@@ -1,4 +1,4 @@
-"""What one rank writes of the trace of a run, see `diel.run.trace`."""
+"""The part of a run's trace that one rank writes, see `diel.run.trace`."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ Event: TypeAlias = "dict[str, Any]"
 def span_event(
     name: str, category: str, start_ns: int, end_ns: int, line: int, about: Mapping[str, Any]
 ) -> Event:
-    """Return a complete event: on which line, from when to when, in nanoseconds."""
+    """Return a complete event of the trace: a name on a line, between two times in nanoseconds."""
     return {
         "ph": "X",
         "name": name,
@@ -34,7 +34,7 @@ class TracePart:
         path.parent.mkdir(exist_ok=True)
         self._file = path.open("a", encoding="utf-8", errors="replace")
         if self._file.tell():
-            self._file.write("\n")  # whoever wrote here before may have been killed in a line
+            self._file.write("\n")  # an earlier writer may have been killed within a line
 
     def write(self, events: Iterable[Event]) -> None:
         """Append events; they are in the file when this returns."""

@@ -1,10 +1,11 @@
-"""``tuples.json``: by which socket processes outside of a run reach its tuples, while it goes on.
+"""``tuples.json``: the socket by which processes outside of a run reach its tuples.
 
 ::
 
     {"host": "node17", "address": "/tmp/diel-.../tuples", "token": "..."}
 
-Its owner alone may read it (mode 0600), and the folder of the socket is its owner's alone.
+It is there while the run goes on. Only its owner may read it (mode 0600), and the folder of the
+socket is open to the owner only.
 """
 
 from __future__ import annotations
@@ -20,16 +21,16 @@ _LONGEST_BYTES: Final = 2**16
 
 
 class TupleAccess(Frozen):
-    """Where the tuples of a run are to be had.
+    """The socket by which the tuples of a run can be reached, and the token for it.
 
     Attributes
     ----------
     host : str
         On which the socket is.
     address : str
-        Its path.
+        Path of the socket.
     token : str
-        To be said with each request.
+        To be sent with each request.
     """
 
     host: str
@@ -38,7 +39,7 @@ class TupleAccess(Frozen):
 
 
 def write_tuple_access(directory: RunDirectory, access: TupleAccess) -> None:
-    """Write the file anew.
+    """Write ``tuples.json``, in place of an older one.
 
     Raises
     ------
@@ -53,7 +54,7 @@ def write_tuple_access(directory: RunDirectory, access: TupleAccess) -> None:
 
 
 def read_tuple_access(directory: RunDirectory) -> TupleAccess | None:
-    """Return what the file says; None if there is none that can be read."""
+    """Return the content of ``tuples.json``; None if it is missing or cannot be read."""
     try:
         with open_regular(directory.tuple_access) as file:
             found = json.loads(file.read(_LONGEST_BYTES))

@@ -1,4 +1,4 @@
-"""A run as its journal tells it: what every command shows.
+"""The state of a run, computed from its journal: every command shows this.
 
 ``RunView.apply(record)`` is a pure function of the records, so a reader may start late, or after
 the end, and shows the same.
@@ -20,20 +20,20 @@ from diel.text import format_value
 
 @dataclass
 class GroupView:
-    """One group: its state, the iteration that it is in, and the copies that still work.
+    """State of one group: its present iteration, its copies, and how many of them have finished.
 
     Attributes
     ----------
     inside : str
-        The group around it, if there is one.
+        The enclosing group; empty if there is none.
     iterations : int or None
-        How many there are at most in a row; None for any number.
+        Most iterations in a row; None for any number.
     has_until : bool
         Whether a tuple may end it sooner.
     iteration : tuple of int
-        Counted from 0: a number for each group around, outermost first, and one for itself.
+        Numbers from 0: one of each enclosing group, outermost first, and then its own.
     ranks : tuple of int
-        Those that its present iteration holds, until all its copies have ended.
+        The ranks of its present iteration, until that has finished.
     """
 
     name: str
@@ -50,11 +50,11 @@ class GroupView:
 
     @property
     def repeats(self) -> bool:
-        """Whether it may run more than once in a row."""
+        """Whether the group may run more than once in a row."""
         return self.iterations != 1
 
     def describe_iteration(self, iteration: Sequence[int]) -> str:
-        """Say which iteration it is, counted from 1: ``iteration 3 of 5, in iteration 1``."""
+        """Describe an iteration, counted from 1: ``iteration 3 of 5, in iteration 1``."""
         *around, own = iteration
         of = "" if self.iterations is None else f" of {self.iterations}"
         within = (
@@ -65,19 +65,19 @@ class GroupView:
 
 @dataclass
 class ResultsView:
-    """The rows that a module added under the same columns.
+    """A table of results: the rows that a module added under the same columns.
 
     Attributes
     ----------
     file : str
-        Of a table that a module writes itself; then `rows` are the best ones alone, and `shown`
-        says how many there are.
+        Of a table that a module writes itself; then `rows` are only the best rows, and `shown` is
+        the number of all.
     constants : dict
         Columns of such a table that are the same in all its rows.
     notes : list of str
-        What its module says of it: lines to stand below.
+        Lines of its module to show below the table.
     unranked : dict of str to int
-        How many rows of such a table are no result to be ranked, by why.
+        Numbers of rows of such a table that are not ranked, by reason.
     """
 
     module: str
@@ -94,17 +94,17 @@ class ResultsView:
 
     @property
     def count(self) -> int:
-        """How many rows there are."""
+        """Number of all rows."""
         return self.shown if self.file else len(self.rows)
 
     @property
     def ranked(self) -> int:
-        """How many of them are results."""
+        """Number of rows that are ranked."""
         return max(0, self.count - sum(self.unranked.values()))
 
     @property
     def best_text(self) -> str:
-        """How good the best row is, in a few words, and how many rows are no results."""
+        """The objective of the best row in a few words, and the numbers of unranked rows."""
         unranked = f" ({self.unranked_text})" if self.unranked else ""
         if not self.rows:
             return f"none yet{unranked}"
@@ -113,13 +113,13 @@ class ResultsView:
 
     @property
     def unranked_text(self) -> str:
-        """The other rows in words: ``2 diverged, 1 failed``."""
+        """The numbers of unranked rows in words: ``2 diverged, 1 failed``."""
         return ", ".join(f"{count:,} {why}" for why, count in self.unranked.items())
 
 
 @dataclass
 class CopyView:
-    """A copy of a module that runs: of which group, on which ranks, since when."""
+    """A copy of a module that is running: its group, its ranks, and since when."""
 
     name: str
     group: str
@@ -129,7 +129,7 @@ class CopyView:
 
 
 class _Saved(Frozen):
-    """What a view held at a checkpoint: of each table, the rows expected and those there."""
+    """A view at a checkpoint: numbers of rows expected and present by table, returned values."""
 
     number: int
     tables: dict[TableName, tuple[int | None, int]]
@@ -138,7 +138,7 @@ class _Saved(Frozen):
 
 @dataclass
 class RunView:
-    """A run, as far as its journal has been read.
+    """State of a run, as far as its journal has been read.
 
     Attributes
     ----------
@@ -147,7 +147,7 @@ class RunView:
     started : RunStarted or None
         The record with which it began, or went on.
     losses : list of RunLost
-        What its launcher has said of ranks that died, each time.
+        The records of its launcher about ranks that died.
     lost : RunLost or None
         The last of these, where no restart follows.
     first_group_s : float
@@ -181,8 +181,8 @@ class RunView:
 
     @property
     def returned(self) -> list[tuple[str, Any]]:
-        """What each copy has returned, by ``module.copy``: the last time, in each of its groups."""
-        return [(who, value) for (_, who), value in self._returned.items()]
+        """The last value that each copy has returned in each of its groups, by ``module.copy``."""
+        return [(copy, value) for (_, copy), value in self._returned.items()]
 
     @property
     def checkpoint(self) -> int:
@@ -191,20 +191,20 @@ class RunView:
 
     @property
     def restarts(self) -> int:
-        """How often its launcher has started it again."""
+        """How often the launcher has started the run again."""
         return sum(loss.restart > 0 for loss in self.losses)
 
     def lasted_s(self, until_s: float) -> float:
-        """Return for how long it has run until a moment, or 0: somebody may have set the clock."""
+        """Return the seconds from the start to a moment, at least 0: clocks may be set back."""
         return max(0.0, until_s - self.started_s) if self.started_s else 0.0
 
     def is_repeated(self, group: str) -> bool:
-        """Whether a group may run more than once in the run, by itself or with one around it."""
+        """Whether a group may run more than once in the run, by itself or with an outer group."""
         view = self.groups[group]
         return view.repeats or (bool(view.inside) and self.is_repeated(view.inside))
 
     def who_is_on(self, rank: int) -> str:
-        """Say in words what a rank does."""
+        """Describe what runs on a rank: a copy of a module, the executive or a tuple server."""
         if rank == 0:
             return "the executive"
         if self.started is not None and rank in self.started.servers:
@@ -212,7 +212,7 @@ class RunView:
         return self.placement.get(rank, "a tuple server, or waiting for work")
 
     def apply(self, record: Record) -> None:
-        """Take one record into account; records of unknown events are passed over."""
+        """Update the view by the next record; records of unknown events are skipped."""
         handler = _HANDLERS.get(type(record))
         if handler is not None:
             handler(self, record)
@@ -240,17 +240,17 @@ class RunView:
 
     def _checkpoint_saved(self, record: records.CheckpointSaved) -> None:
         tables = {name: (table.expected, len(table.rows)) for name, table in self.results.items()}
-        # A resumption goes back to the last one, so no other is kept.
+        # A resumption goes back to the last checkpoint, so no other is kept.
         self._saved = _Saved(record.number, tables, dict(self._returned))
 
     def _run_resumed(self, record: records.RunResumed) -> None:
-        """Return to a checkpoint: what came later will come again."""
+        """Return to a checkpoint: all that came later will be repeated."""
         saved = self._saved
         if saved.number != record.checkpoint:
             saved = _Saved(0, {}, {})
         self.results = {name: self.results[name] for name in saved.tables}
         for name, (expected, rows) in saved.tables.items():
-            if not self.results[name].file:  # whoever writes its own knows what is in it
+            if not self.results[name].file:  # rows of other files are the module's own concern
                 self.results[name].expected = expected
                 del self.results[name].rows[rows:]
         self._returned = dict(saved.returned)
@@ -297,7 +297,7 @@ class RunView:
     def _group_finished(self, record: records.GroupFinished) -> None:
         group = self.groups[record.group]
         group.finished_s, group.ranks = record.time_s, ()
-        # Without a reason to end it goes on with its next iteration.
+        # A group without a reason to end goes on with its next iteration.
         group.state = "finished" if record.ended_by else "running"
 
     def _copies_restarted(self, record: records.CopiesRestarted) -> None:

@@ -1,4 +1,4 @@
-"""A run directory that is looked at again and again, while the run goes on or afterwards."""
+"""A run directory that is read again and again, while the run goes on or afterwards."""
 
 from __future__ import annotations
 
@@ -20,9 +20,9 @@ _STARTING_S: Final = 30.0
 
 
 class WatchedRun:
-    """What a run's directory says of it, as of the last `look`.
+    """State of a run, read from its directory at the last `look`.
 
-    Any thread may look; `unchanged` keeps the others from doing so while one reads the view.
+    Any thread may call `look`; `unchanged` keeps it from changing the view while a thread reads.
 
     Attributes
     ----------
@@ -32,7 +32,7 @@ class WatchedRun:
     state : str
         As of a second ago at most.
     version : int
-        Another one whenever anything of this has changed.
+        A number that grows whenever any of these has changed.
     """
 
     def __init__(self, directory: RunDirectory) -> None:
@@ -49,12 +49,12 @@ class WatchedRun:
 
     @property
     def has_ended(self) -> bool:
-        """Whether nothing more is to come."""
+        """Whether the run has ended, by itself or killed."""
         return self.state != "running"
 
     @property
     def complaint(self) -> str:
-        """What was wrong with the journal so far, in a line; empty if nothing was."""
+        """The damage found in the journal so far, in a line; empty if there was none."""
         return self._journal.complaint
 
     @contextlib.contextmanager
@@ -64,7 +64,10 @@ class WatchedRun:
             yield self.view
 
     def latest_s(self) -> float:
-        """Return the moment of the view, in seconds since 1970: of a killed run, its last sign."""
+        """Return the time of the view, since 1970: now, the run's end, or a killed run's last sign.
+
+        The last sign of a killed run is its last record.
+        """
         now_s = time.time()
         if self.state == "killed":
             lasted_s = summarize(self.directory.path, now_s).duration_s or 0.0
@@ -72,7 +75,7 @@ class WatchedRun:
         return self.view.ended_s or now_s
 
     def look(self) -> None:
-        """Read what is new.
+        """Read new records and the status, and update the state.
 
         Raises
         ------
@@ -98,11 +101,11 @@ class WatchedRun:
                 raise RunDirectoryError(summarize(self.directory.path, time.time()).reason)
 
     def _other_parts(self) -> tuple[object, ...]:
-        """Return what may change without a new record."""
+        """Return the parts that may change without a new record."""
         return self.state, self.status, self.complaint, self._is_stopping
 
     def _check(self) -> None:
-        """Find out now and then whether the run still goes on."""
+        """Update the state, once a second at most: whether the run still goes on."""
         if time.monotonic() < self._next_check_s:
             return
         self._next_check_s = time.monotonic() + _CHECK_EVERY_S
@@ -120,8 +123,8 @@ class WatchedRun:
 def latest_progress(
     view: RunView, status: StatusView
 ) -> dict[str, tuple[float, float | None, str]]:
-    """Return how far copies are: done, of how much where that is known, and their words."""
-    # What the status file says is of a moment ago, the journal may be behind.
+    """Return the progress of copies by name: done, total where it is known, and a text."""
+    # The status file is of a moment ago, while the journal may be further behind.
     latest = {copy.copy: (copy.done, copy.total, copy.text) for copy in status.progress}
-    running = {who: said for who, said in latest.items() if who in view.running}
+    running = {name: progress for name, progress in latest.items() if name in view.running}
     return {**view.progress, **running}

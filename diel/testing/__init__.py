@@ -14,9 +14,9 @@
     def test_both_ends():
         runs = run_modules({"greeter": hello.greet, "answerer": Module(hello.answer, copies=2)})
 
-The space is the real one: the same store, client and messages as in a run. What a module has of
-MPI, ``ctx.comm`` and ``ctx.module_comm``, is not there. It runs in the working directory of the
-test, and its log is printed.
+The space is the real one: the same store, client and messages as in a run. The communicators of a
+module, ``ctx.comm`` and ``ctx.module_comm``, are missing. A module runs in the working directory of
+the test, and its log is printed.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Function modules that run in threads of this process."""
+"""Runs of function modules in threads of this process, for tests."""
 
 from __future__ import annotations
 
@@ -28,17 +28,17 @@ from diel.workflow.boundary import Boundary
 from diel.workflow.functions import FunctionLocation, locate
 
 Function: TypeAlias = "Callable[[Context], Any] | str"
-"""A function, or where one is, as a workflow file says it: ``./file.py:function``."""
+"""A function, or its place as in a workflow file: ``./file.py:function``."""
 
 _GRACE_S: Final = 5.0
-"""How long modules that shall stop have to do it; as in a run."""
+"""How long modules have to end after they were stopped, as in a run."""
 _TAGS_SHOWN: Final = 10
 _DROP_EVERY_S: Final = 0.01
 
 
 @dataclass
 class Module:
-    """A module for `run_modules`, where the function alone does not say all.
+    """A module for `run_modules` that has options or several copies.
 
     Attributes
     ----------
@@ -54,16 +54,16 @@ class Module:
 
 @dataclass
 class ModuleRun:
-    """The run of one copy of a module: what it returned, and said through its context.
+    """The run of one copy of a module: what it returned, and recorded through its context.
 
     Attributes
     ----------
     module : str
     copy_index : int
     returned : object
-        What its function returned, as it is.
+        What its function returned, without conversion.
     records : list of dict
-        What it said through its context, in the form of the journal: the events
+        What it recorded through its context, in the form of the journal: the events
         ``ProgressMade``, ``ResultsDeclared``, ``ResultAdded`` and ``MessageLogged``.
     tuples : list of (tag, value)
         What was in the space at the end, claimed tuples included.
@@ -77,19 +77,19 @@ class ModuleRun:
 
     @property
     def results(self) -> list[dict[str, Any]]:
-        """The rows that it added to its results."""
+        """The rows that the copy added to its results."""
         return [record["row"] for record in self.records if record["event"] == ResultAdded.__name__]
 
     @property
     def warnings(self) -> list[str]:
-        """The messages that it logged as warnings or errors."""
+        """The messages that the copy logged as warnings or errors."""
         return [
             record["text"] for record in self.records if record["event"] == MessageLogged.__name__
         ]
 
     def _record(self, kind: type[Record], **fields: Any) -> None:
-        who = {"event": kind.__name__, "module": self.module, "copy": self.copy_index}
-        self.records.append(who | plain(fields))
+        head = {"event": kind.__name__, "module": self.module, "copy": self.copy_index}
+        self.records.append(head | plain(fields))
 
 
 def run_module(
@@ -112,14 +112,14 @@ def run_module(
     Parameters
     ----------
     function : callable or str
-        The function; or where it is, as a workflow file says it, relative to `folder`.
+        The function; or its place as in a workflow file, relative to `folder`.
     options : dict or pydantic.BaseModel, optional
         A dictionary is checked by the file's ``Options``, if it defines them, as in a run.
     space : TupleSpace, optional
-        What it finds and leaves there; default: an empty one with one server.
+        The tuple space that it uses; default: an empty one with one server.
     module, group, copies, copy_index, copies_of, run_dir, folder, comm
-        What is in its context. `module` is the function's name by default; `run_dir` a folder
-        that goes with the space; `comm`, such as ``MPI.COMM_SELF``, is not there.
+        The values of its context. By default `module` is the function's name, `run_dir` a folder
+        that is removed with the space, and `comm`, such as ``MPI.COMM_SELF``, is missing.
     timeout : float, seconds, optional
         How long its waits in the tuple space may take, all together; None for ever.
 
@@ -130,7 +130,7 @@ def run_module(
     Raises
     ------
     TimeoutError
-        If it still waits then; the message says for what, and what there is.
+        If it still waits then; the message says for which tag, and which tags there are.
     Exception
         Whatever the function raises.
     """
@@ -188,7 +188,7 @@ def run_modules(
     space : TupleSpace, optional
         Default: an empty one with one server.
     group, run_dir, folder
-        What is in their contexts.
+        The values of their contexts.
     boundaries : sequence of mapping
         Shared boundaries, each as a [[boundary]] of a workflow file: ``{"name": "wall", ...}``.
     timeout : float, seconds, optional
@@ -202,9 +202,9 @@ def run_modules(
     Raises
     ------
     TimeoutError
-        If not all have returned in time; the message says who waits for what.
+        If not all have returned in time; the message says which copy waits for what.
     Exception
-        Whatever the first function that raised did raise; the others are stopped.
+        The exception of the first function that raised one; the others are stopped.
     """
     given = {
         name: module if isinstance(module, Module) else Module(module)
@@ -298,7 +298,7 @@ class _Copy:
             self._channel.close()
 
     def drop_messages(self) -> None:
-        """Take what is sent to this copy after its end, so that nobody waits for that."""
+        """Drop messages that are sent to this copy after its end, so that no sender waits."""
         if self._channel is not None:
             self._channel.abandon()
             self._channel.poll()
@@ -311,7 +311,7 @@ class _Copy:
         self.result._record(MessageLogged, level="WARNING", text=text)
 
     def stop(self) -> None:
-        """End its waits with `RunStopped`; may be called from any thread."""
+        """End the waits of this copy with `RunStopped`; may be called from any thread."""
         self._is_stopped = True
         self._space.wake()
 
@@ -330,7 +330,7 @@ class _Copy:
 
 
 def _run_all(copies: list[_Copy], timeout_s: float, space: TupleSpace) -> None:
-    """Run each copy in a thread; raise what went wrong first."""
+    """Run each copy in a thread; raise the first error, or a TimeoutError."""
     ended: SimpleQueue[tuple[_Copy, BaseException | None]] = SimpleQueue()
 
     all_ended = threading.Event()
@@ -373,7 +373,7 @@ def _run_all(copies: list[_Copy], timeout_s: float, space: TupleSpace) -> None:
 
 
 def _peers(group: str, copies_of: Mapping[str, int]) -> Peers:
-    """Return everybody in a group whose copies have one rank each."""
+    """Return the peers of a group whose copies have one rank each."""
     ranks = count()
     return Peers(
         group,
@@ -387,7 +387,7 @@ def _peers(group: str, copies_of: Mapping[str, int]) -> Peers:
 def _let_end(
     under_way: list[_Copy], ended: SimpleQueue[tuple[_Copy, BaseException | None]]
 ) -> None:
-    """Wait a little for copies that were stopped; what they raise now is a consequence."""
+    """Wait a few seconds for copies that were stopped; what they raise then is ignored."""
     deadline_s = time.monotonic() + _GRACE_S
     while under_way:
         try:
@@ -407,7 +407,7 @@ def _stuck(copies: list[_Copy], timeout_s: float, space: TupleSpace) -> str:
 def _find(
     function: Function, folder: Path
 ) -> tuple[Callable[[Context], Any], Any, FunctionLocation]:
-    """Return a function, the code that it is in, and its location, which knows its options."""
+    """Return a function, the module or code that defines it, and its location."""
     if isinstance(function, str):
         location = locate(function, folder)
         code: Any = import_code(location, folder)
@@ -423,10 +423,10 @@ def _find(
         module_name=module_name,
         root=None,
         # As in a file of a run, a class that was imported from elsewhere does not count.
-        classes=frozenset({OPTIONS_CLASS} if _is_at_home(options, module_name) else ()),
+        classes=frozenset({OPTIONS_CLASS} if _is_defined_in(options, module_name) else ()),
     )
     return function, code, location
 
 
-def _is_at_home(thing: object, module_name: str) -> bool:
-    return thing is not None and getattr(thing, "__module__", None) == module_name
+def _is_defined_in(options: object, module_name: str) -> bool:
+    return options is not None and getattr(options, "__module__", None) == module_name

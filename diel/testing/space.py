@@ -1,4 +1,4 @@
-"""A tuple space within this process."""
+"""A tuple space within this process, for tests of modules without MPI."""
 
 from __future__ import annotations
 
@@ -63,7 +63,7 @@ class TupleSpace:
         Parameters
         ----------
         safe_point : callable, optional
-            Asked during waits, at once after `wake`; what it raises ends them.
+            Called during waits, at once after `wake`; what it raises ends them.
         """
 
         def stop_waiting() -> None:
@@ -97,16 +97,16 @@ class TupleSpace:
         Parameters
         ----------
         module, group, options, copies, copy_index, copies_of, iteration
-            What is in the context.
+            The values of the context.
         run_dir, folder, comm, gpus, gpu_share, tuples
-            So are these. A run directory that is not given is made, and removed with the space.
-            What a context has saved by ``checkpoint`` is ``restored`` in the next one for the same
-            copy.
+            Further values. A run directory that is not given is made, and removed with the space.
+            A state that a context has saved by ``checkpoint`` is ``restored`` in the next context
+            for the same copy.
         channel, boundaries : optional
-            Its messages, and the boundaries that the workflow file would declare.
+            The context's messages, and the boundaries that the workflow file would declare.
         record : callable, optional
-            Receives what is said through the context: the class of a record of the journal, and its
-            fields as keywords.
+            Called with each record that is made through the context: the class of a record of the
+            journal, and its fields as keywords.
         """
         place = Place(
             group=group,
@@ -134,7 +134,7 @@ class TupleSpace:
         )
 
     def tuples(self) -> list[tuple[Tag, Any]]:
-        """Return all (tag, value), server by server, oldest first; they stay in the space."""
+        """Return all tuples as (tag, value), server by server, oldest first; they stay there."""
         frames = self._dump()
         pieces = {frame.key: frame.payload for frame in frames if is_piece(frame.key)}
         return [
@@ -144,7 +144,7 @@ class TupleSpace:
         ]
 
     def tags(self) -> list[Tag]:
-        """Return the tag of each tuple, as `tuples` does."""
+        """Return the tags of all tuples, in the order of `tuples`."""
         return [decode_tag(frame.key) for frame in self._dump() if not is_piece(frame.key)]
 
     def _dump(self) -> list[Reply]:
@@ -158,7 +158,7 @@ class TupleSpace:
         return frames
 
     def close(self) -> None:
-        """End the waits of all clients, which raise `RunStopped`; remove what was made."""
+        """End the waits of all clients, which raise `RunStopped`; remove a run directory made."""
         self._is_closed = True
         self.wake()
         self._remove_run_dir()
@@ -200,7 +200,7 @@ def _refuse_module_comm() -> NoReturn:
 
 
 def _state_of(place: Place) -> SavedState:
-    """Return the state of rank 0 of a copy, which goes on from the last one in the directory."""
+    """Return the saved state of rank 0 of a copy: its last one in the run directory, if any."""
     folder = RunDirectory(place.run_dir).states
     stem = state_of(place.module, place.copy_index, 0, place.group, place.iteration)
     found = [file.name for file in folder.glob(f"{stem}_*.zip")]

@@ -2,12 +2,12 @@
 
 ::
 
-    client.py                       what modules call; claims, subscriptions, watches: handles.py
-      requests.py, striping.py      its parts: routing, credit and waits; tuples in pieces
-        transport.py                carries messages, over MPI or within a process
-          server.py                 receives them, and sends what the store answers
-            store/                  pure: no network, no clock
+    client.py                       the calls of modules; claims, subscriptions, watches: handles.py
+      requests.py, striping.py      routing, credit and waits; tuples in pieces
+        transport.py                sends messages, within a process; mpi_transport.py over MPI
+          server.py                 receives requests, and sends the replies of the store
+            store/                  the tuples; pure: no network, no clock
 
-`protocol.py` alone knows the bytes of a message. `tags.py` gives tags and patterns their bytes,
-`codec.py` values; a server compares the bytes of tags and never looks into a payload.
+`protocol.py` has the layout of messages. `tags.py` encodes tags and patterns, `codec.py` values; a
+server compares encoded tags and inspects no payload, except to add numbers.
 """

@@ -1,23 +1,23 @@
-r"""Checkpoints: the whole tuple space in one file.
+r"""Checkpoints: files that hold the whole tuple space.
 
 ::
 
-    diel checkpoint 1\n                    what this file is, and its format
+    diel checkpoint 1\n                    the type of file, and the number of its format
     {"servers": 2, "tuples": 9, ...}  \n   the header, JSON, padded with spaces to 256 bytes
     frame, frame, ...                      server by server, oldest tuple first
-    32 bytes                               SHA-256 of everything before
+    32 bytes                               SHA-256 of all preceding bytes
 
     frame   8 bytes                        length of the head, little-endian
-            head    <BxHIQ                 kind, bytes of key, of meta, and of payload
-                    key | meta | payload   the payload only if it has 16 KiB at most
+            head    <BxHIQ                 kind, and lengths of key, meta and payload
+                    key | meta | payload   the payload only if it has at most 16 KiB
             payload                        if it is larger
 
-A key is the bytes of a tag as `tags` makes them, kind and meta say what a payload is as `codec`
-has it. Nothing of this is pickled; the payload of a pickled value is, and is not looked into.
+A key is a tag as `tags` encodes it; kind, meta and payload are a value as `codec` encodes it. Only
+payloads of pickled values are pickled, and these are not inspected.
 
-A tuple that is claimed stands in its place, as if it were not. A piece of a striped tuple is a
-frame like others; one without its layout, or a layout without all of its pieces, was put or taken
-while the checkpoint was written and counts as absent.
+A claimed tuple is written in its old place in the order. A piece of a striped tuple is a frame of
+its own. A piece without its layout, or a layout without all of its pieces, was put or taken while
+the checkpoint was written, and is ignored.
 """
 
 from __future__ import annotations
@@ -65,11 +65,11 @@ _BLOCK_BYTES: Final = 2**20
 
 @dataclass
 class _Census:
-    """The tuples, pieces and layouts of a checkpoint, counted while it is written or read."""
+    """Counts the tuples, pieces and layouts of a checkpoint while it is written or read."""
 
     frames: int = 0
     tuples: int = 0
-    pieces: dict[bytes, int] = field(default_factory=dict)  # bytes of each, by key
+    pieces: dict[bytes, int] = field(default_factory=dict)  # sizes in bytes, by key
     layouts: dict[bytes, PieceLayout] = field(default_factory=dict)
 
     def add(self, item: Reply) -> None:
@@ -87,17 +87,17 @@ class _Census:
         return enough and self.pieces.keys() >= set(layout.piece_keys())
 
     def has_its_size(self, layout: PieceLayout) -> bool:
-        """Whether the pieces of a layout, all of which are here, are as large as it says."""
+        """Whether the pieces of a layout, none of which is missing, have the sizes it says."""
         pieces = [self.pieces[key] for key in layout.piece_keys()]
         return sum(pieces) == layout.size_bytes and pieces == layout.piece_sizes()
 
     def missing_keys(self) -> list[bytes]:
-        """Return the keys of pieces that layouts name and that are not here."""
+        """Return the keys of pieces that are missing from the layouts so far."""
         wanted = (key for layout in self.layouts.values() for key in layout.piece_keys())
         return [key for key in wanted if key not in self.pieces]
 
     def wanted_keys(self) -> set[bytes]:
-        """Return the keys of the pieces of tuples that are whole."""
+        """Return the keys of the pieces of all striped tuples that are complete."""
         whole = filter(self.is_whole, self.layouts.values())
         return {key for layout in whole for key in layout.piece_keys()}
 
@@ -106,7 +106,7 @@ class _Census:
 
 
 def save(path: PathLike, requests: Requests) -> int:
-    """Write a checkpoint, whole or not at all; see `TupleClient.checkpoint`."""
+    """Write a checkpoint, atomically; see `TupleClient.checkpoint`."""
     path = Path(path)
     places = [(server, b"") for server in range(requests.servers)]
     first = requests.ask_all(Operation.DUMP, places)  # each server has taken its snapshot
@@ -120,7 +120,7 @@ def save(path: PathLike, requests: Requests) -> int:
         finally:
             temporary.unlink(missing_ok=True)
     except OSError:
-        for server, _ in places:  # a snapshot that nobody fetches would stay in memory
+        for server, _ in places:  # fetch the snapshots to their ends, so that servers free them
             while requests.ask(server, Operation.DUMP, argument=1).number:
                 pass
         raise
@@ -132,14 +132,14 @@ def _write(file: IO[bytes], first: list[Reply], requests: Requests) -> int:
     census = _Census()
     file.write(_opening({}))
     for server in range(requests.servers):
-        piece, first[server] = first[server], Reply(0, 0, 0)  # so that its memory can go
+        piece, first[server] = first[server], Reply(0, 0, 0)  # frees the memory after its use
         while piece.number:
             for item in unpack_frames(piece.payload):
                 census.add(item)
             file.write(piece.payload)
             piece = requests.ask(server, Operation.DUMP, argument=1)
     for key in census.missing_keys():
-        # Put after the snapshot of its own server, but before that of the layout's.
+        # The piece was put after its server's snapshot, but before that of the layout's server.
         found = requests.ask(requests.route(key), Operation.READ, key, timeout_s=0)
         if not found.status:
             census.add(found)
@@ -179,7 +179,7 @@ def _frame(item: Reply) -> bytes:
 
 
 def _sync_folder(folder: Path) -> None:
-    """Bring a new name to the disk, where the file system can do that for a folder."""
+    """Sync a folder, so that a new file name is on the disk; ignored where that is unsupported."""
     with suppress(OSError):
         descriptor = os.open(folder, os.O_RDONLY)
         try:
@@ -192,7 +192,7 @@ def _sync_folder(folder: Path) -> None:
 
 
 def restore(path: PathLike, requests: Requests) -> int:
-    """Put the tuples of a checkpoint, once all of it is good; see `TupleClient.restore`."""
+    """Check a checkpoint, then put all its tuples; see `TupleClient.restore`."""
     with Path(path).open("rb") as file:
         census = _Census()
         for item in _Reader(path, file).tuples():
@@ -201,7 +201,7 @@ def restore(path: PathLike, requests: Requests) -> int:
             if not census.has_its_size(layout):
                 raise _damaged(path, "a striped tuple whose pieces do not have its size")
         wanted = census.wanted_keys()
-        if wanted:  # the pieces first: a layout must not be seen before them
+        if wanted:  # pieces first, since a layout must not be visible before its pieces
             for item in _Reader(path, file).tuples():
                 if item.key in wanted:
                     requests.put_again(item)
@@ -216,14 +216,14 @@ def restore(path: PathLike, requests: Requests) -> int:
 
 
 def stored_tuples(path: PathLike) -> list[tuple[Any, Stored]]:
-    """Return the tags and values of a checkpoint, without a tuple space, the oldest first.
+    """Return the tags and values of a checkpoint, oldest first, without a tuple space.
 
     Raises
     ------
     CheckpointError
-        If it is none, or damaged.
+        If the file is no checkpoint, or is damaged.
     OSError
-        If it cannot be read.
+        If the file cannot be read.
     """
     with Path(path).open("rb") as file:
         census, items = _Census(), []
@@ -248,19 +248,19 @@ def stored_tuples(path: PathLike) -> list[tuple[Any, Stored]]:
 
 @dataclass(frozen=True)
 class Stored:
-    """A value as it lies in a checkpoint."""
+    """An encoded value from a checkpoint."""
 
     kind: int
     meta: bytes
     payload: Any
 
     def value(self) -> Any:
-        """Return the value: bytes, a number, an array, text, or lists and tables of such.
+        """Decode the value: bytes, a number, an array, text, or lists and dictionaries of these.
 
         Raises
         ------
         PayloadError
-            If it holds an object of any class: to rebuild it could run whatever the file says.
+            If it contains an object of any class, since unpickling that could run any code.
         """
         if self.kind != codec.PICKLE:
             return codec.decode(self.kind, self.meta, self.payload)
@@ -268,12 +268,12 @@ class Stored:
             return _PlainUnpickler(io.BytesIO(self.payload)).load()
         except PayloadError:
             raise
-        except Exception as error:  # whatever bytes may raise that are no pickle
+        except Exception as error:  # invalid pickles may raise anything
             raise PayloadError(f"a value that cannot be read: {error}") from None
 
 
 class _PlainUnpickler(pickle.Unpickler):
-    """Rebuilds values without classes: text, numbers, lists, tables."""
+    """An unpickler of values without classes: text, numbers, lists, dictionaries."""
 
     def find_class(self, module: str, name: str) -> NoReturn:
         raise PayloadError(
@@ -289,7 +289,7 @@ def _is_present(item: Reply, census: _Census) -> bool:
 
 
 class _Reader:
-    """Reads a checkpoint from its beginning and checks all that can be checked."""
+    """Reads a checkpoint from the beginning, and checks its structure and its digest."""
 
     def __init__(self, path: PathLike, file: IO[bytes]) -> None:
         self._path = os.fspath(path)
@@ -299,7 +299,7 @@ class _Reader:
         self._at = 0
 
     def tuples(self) -> Iterator[Reply]:
-        """Iterate over all tuples and pieces; what is wrong may turn out at the end only."""
+        """Yield all tuples and pieces; damage to the file may be found only at the end."""
         self._file.seek(0)
         self._check_magic()
         facts = self._header()
@@ -376,16 +376,18 @@ class _Reader:
         self._digest.update(data)
         return data
 
-    def _complain(self, what: str) -> NoReturn:
-        raise _damaged(self._path, what)
+    def _complain(self, problem: str) -> NoReturn:
+        raise _damaged(self._path, problem)
 
 
-def _damaged(path: PathLike, what: str) -> CheckpointError:
-    return CheckpointError(f"{os.fspath(path)}: a damaged checkpoint: {what}; nothing was restored")
+def _damaged(path: PathLike, problem: str) -> CheckpointError:
+    return CheckpointError(
+        f"{os.fspath(path)}: a damaged checkpoint: {problem}; nothing was restored"
+    )
 
 
 def _is_sound(item: Reply) -> bool:
-    """Whether a frame has the key of a tag or a piece, and a value or a layout of one."""
+    """Whether a frame is valid: the key of a piece, or the key of a tag and a value or layout."""
     try:
         if is_piece(item.key):
             return len(item.key) == len(PieceLayout(bytes(8), 1, 0).piece_keys()[0])

@@ -1,12 +1,12 @@
-"""The tuple space, as modules call it: ``ctx.tuples``.
+"""The client of the tuple space that modules use as ``ctx.tuples``.
 
 ::
 
     TupleClient       the calls
-    ├── Requests       which server has a tag, credit for puts, waits for the answers
+    ├── Requests       routing to servers, credit for puts, waits for replies
     │   └── Transport   messages to servers and back: over MPI, or within a process
     ├── Striper        tuples in pieces on all servers
-    └── Claim, Subscription, Watch   what some calls return
+    └── Claim, Subscription, Watch   handles that some calls return
 """
 
 from __future__ import annotations
@@ -41,18 +41,18 @@ if TYPE_CHECKING:
 
 
 class TupleClient:
-    """The tuple space, as one rank sees it.
+    """One rank's access to the tuple space.
 
     A tag is a string or a tuple of strings and integers. Values are NumPy arrays and bytes,
-    which travel as they are, numbers, and any Python object that can be pickled. Several tuples
-    may share a tag: first in, first out. With several servers the first field of a tag decides
-    which one has it. Not to be shared by threads.
+    which are sent without pickling, numbers, and any Python object that can be pickled. Several
+    tuples may share a tag: first in, first out. With several servers, the first field of a tag
+    decides which server has it. Not thread-safe.
     """
 
     def __init__(self, transport: Transport) -> None:
         self._requests = Requests(transport)
         self._striper = Striper(self._requests)
-        # The fast paths of tput and tget: looked up once.
+        # For the fast paths of tput and tget, looked up once.
         self._known = self._requests.known
         self._senders = [transport.sender(server) for server in range(transport.servers)]
         self._take_quickly = transport.take_quickly
@@ -64,9 +64,9 @@ class TupleClient:
     ) -> None:
         """Put a tuple into the space.
 
-        Returns when `value` may be changed; it never waits for somebody to take the tuple. If
-        the server has no room it waits for room, or raises, as the workflow file says. Tuples
-        of the same tag keep the order in which one rank put them.
+        Returns when `value` may be changed, without waiting for a rank to take the tuple. If the
+        server has no room, it waits for room or raises, as the workflow file says. Tuples of the
+        same tag keep the order in which a rank has put them.
 
         Parameters
         ----------
@@ -75,16 +75,16 @@ class TupleClient:
         wait : bool, optional
             Return only when the tuple is in the space, visible to all ranks.
         timeout : float, seconds, optional
-            How long to wait for room at most.
+            The longest wait for room.
 
         Raises
         ------
         TagError
-            If `tag` is no tag.
+            If `tag` is not a valid tag.
         PayloadError
             If `value` cannot be pickled.
         TupleSpaceFull
-            If there is no room, and the file says to raise, or there never will be.
+            If there is no room and the workflow file says to raise, or the tuple can never fit.
         TupleTimeout
             If there was no room in time.
         """
@@ -94,7 +94,7 @@ class TupleClient:
             message = heads[len(value)] + value
             cost = TUPLE_OVERHEAD_BYTES + len(message)
             if cost <= credit.credit_bytes:
-                # Fast path for some bytes under a tag that was used before.
+                # Fast path for a short bytes value under a tag that was used before.
                 credit.credit_bytes -= cost
                 credit.puts += 1
                 self._senders[server](message)
@@ -106,7 +106,7 @@ class TupleClient:
             self._requests.ask(server, Operation.FLUSH)
 
     def put_if_absent(self, tag: Tag, value: object) -> bool:
-        """Put a tuple unless its tag has one already, claimed ones included; say whether it was.
+        """Put a tuple unless its tag has a tuple, claimed or not; return whether it was put.
 
         Raises
         ------
@@ -117,23 +117,23 @@ class TupleClient:
         return reply.number == 1
 
     def increment(self, tag: Tag, by: float = 1) -> Any:
-        """Add to a number in one step that nobody can come between.
+        """Add to the number in a tuple, atomically.
 
         Parameters
         ----------
         tag : str or tuple of str and int
-            Of a tuple that is an int or float; without one, there is one afterwards that is `by`.
+            The tag of an int or float; if there is no such tuple, one with the value `by` is put.
         by : int or float, optional
 
         Returns
         -------
         int or float
-            The new number. It stays in the space, in its place.
+            The new number. The tuple stays in the space and keeps its place in the order.
 
         Raises
         ------
         TagError
-            If `tag` is no tag.
+            If `tag` is not a valid tag.
         PayloadError
             If the tuple there is no number, or the result needs more than 64 bits.
         """
@@ -142,7 +142,7 @@ class TupleClient:
     def update(
         self, tag: Tag, function: Callable[[Any], object], *, timeout: float | None = None
     ) -> Any:
-        """Replace a tuple's value by a function of it; the tuple keeps its place.
+        """Replace a tuple's value by a function of it; the tuple keeps its place in the order.
 
         The function runs here, again if another rank changed the tuple meanwhile.
 
@@ -152,7 +152,7 @@ class TupleClient:
         function : callable
             From the old value to the new one, which is returned.
         timeout : float, seconds, optional
-            How long to wait for a tuple of this tag at most.
+            The longest wait for a tuple of this tag.
 
         Raises
         ------
@@ -172,15 +172,15 @@ class TupleClient:
                 return value
 
     def flush(self) -> None:
-        """Return when everything that this rank has put is in the space."""
+        """Wait until all tuples that this rank has put are in the space."""
         self._requests.flush()
 
     def dist_tput(self, tag: Tag, value: object, *, timeout: float | None = None) -> None:
         """Put a tuple whose payload is spread over all servers.
 
-        For large arrays: the servers share the memory and the transfer. It becomes visible when
-        every server has its piece, and is taken like any other tuple. The timeout is for room on
-        each server.
+        For large arrays: the servers share the memory and the transfer. The tuple becomes visible
+        when every server has its piece, and is taken like any other tuple. The timeout applies to
+        the wait for room on each server.
 
         Raises
         ------
@@ -201,9 +201,9 @@ class TupleClient:
     ) -> Any:
         """Take the oldest tuple that matches; wait for one if there is none.
 
-        With several servers and `ANY` as the first field, tuples of one server come in order,
-        those of different servers in any; with ``timeout=0`` servers are then asked one after
-        the other, so a tuple that moves meanwhile can be missed.
+        With several servers and `ANY` as the first field, the order is kept only among tuples of
+        the same server; with ``timeout=0`` the servers are then asked one after the other, so that
+        a tuple that moves meanwhile can be missed.
 
         Parameters
         ----------
@@ -211,20 +211,21 @@ class TupleClient:
         timeout : float, seconds, optional
             Give up after this long; 0 looks once; without it, wait for ever.
         out : array, optional
-            Of NumPy or on a GPU: receive into it. A tuple that does not fit it stays where it is.
+            A NumPy array or an array on a GPU to receive into. A tuple that does not fit it stays
+            in the space.
         with_tag : bool, optional
-            Return (tag, value): which tag it was that matched.
+            Return (tag, value), with the tag that matched.
 
         Returns
         -------
         object
-            The value; for an array, `out` if given, else a new, writable array of NumPy, also
-            where it was on a GPU when it was put.
+            The value; for an array, `out` if given, else a new, writable NumPy array, even if the
+            array was on a GPU when it was put.
 
         Raises
         ------
         TagError
-            If `tag` is no pattern.
+            If `tag` is not a valid pattern.
         TupleTimeout
             If nothing matched in time.
         PayloadError
@@ -247,21 +248,21 @@ class TupleClient:
     ) -> Any:
         """Take the oldest tuple that matches, or give up once `interrupt` returns true.
 
-        For who waits for tuples and for something outside of the tuple space, a file say. Unlike
-        short timeouts in a row it is one wait, which a deadlock is found by.
+        For waits for a tuple or an event outside of the tuple space, such as a new file. Unlike
+        repeated calls with short timeouts, this is one wait, so that deadlocks are detected.
 
         Parameters
         ----------
         tag : str or tuple of str, int and ANY
         interrupt : callable
-            Asked several times a second during a wait; it must not use the tuple space.
+            Called several times a second during a wait; it must not use the tuple space.
         timeout : float, seconds, optional
 
         Raises
         ------
         TupleTimeout
-            If there was no tuple in time, or `interrupt` has ended the wait. After the latter the
-            client is as after `start_over`: its claims and subscriptions have ended.
+            If there was no tuple in time, or `interrupt` has ended the wait. In the latter case
+            `start_over` was called: the client's claims and subscriptions have ended.
         """
         transport = self._requests.transport
         transport.interrupt = interrupt
@@ -282,7 +283,7 @@ class TupleClient:
         out: object = None,
         with_tag: bool = False,
     ) -> Any:
-        """Copy the oldest tuple that matches and leave it there; otherwise as `tget`."""
+        """Return the oldest tuple that matches and leave it in the space; otherwise as `tget`."""
         return self._get(Operation.READ, "tread", tag, timeout, out, with_tag)
 
     def tget_nowait(self, tag: Pattern, *, out: object = None, with_tag: bool = False) -> Any:
@@ -290,21 +291,21 @@ class TupleClient:
         return self._get(Operation.TAKE, "tget_nowait", tag, 0, out, with_tag)
 
     def tread_nowait(self, tag: Pattern, *, out: object = None, with_tag: bool = False) -> Any:
-        """Copy the oldest tuple that matches, or raise `TupleTimeout` at once."""
+        """Return the oldest tuple that matches and leave it, or raise `TupleTimeout` at once."""
         return self._get(Operation.READ, "tread_nowait", tag, 0, out, with_tag)
 
     def claim(
         self, tag: Pattern, *, timeout: float | None = None, lease: float | None = None
     ) -> Claim:
-        """Take a tuple for as long as the work on it lasts.
+        """Take a tuple until the work on it is done; it is given back if this rank fails or dies.
 
         ::
 
             with ctx.tuples.claim(("job", ANY)) as job:
                 work(job.value)
 
-        At the end of the block the tuple is gone; if the block raises, or the rank that holds
-        the claim dies, it is given back to its old place.
+        At the end of the block the tuple is removed; if the block raises, or the rank that holds
+        the claim dies, it is given back to its old place in the order.
 
         Parameters
         ----------
@@ -327,7 +328,7 @@ class TupleClient:
         return Claim(self._requests, tag, timeout, lease)
 
     def count(self, tag: Pattern) -> int:
-        """Return how many tuples match; claimed ones do not."""
+        """Return how many tuples match, claimed tuples excluded."""
         key, servers = self._requests.pattern_places(tag)
         return sum(self._requests.ask(server, Operation.COUNT, key).number for server in servers)
 
@@ -338,7 +339,7 @@ class TupleClient:
         ----------
         tag : str or tuple of str, int and ANY
         limit : int, optional
-            Take so many at most.
+            The largest number of tuples to take.
 
         Returns
         -------
@@ -358,12 +359,12 @@ class TupleClient:
                     try:
                         value = self._value_of(item)
                     except PayloadError:
-                        for taken in items[index:]:  # no value can be made of this one
+                        for taken in items[index:]:  # from the tuple that cannot be decoded on
                             self._requests.put_again(taken)
                         raise
                     found.append((decode_tag(item.key), value))
                 if not reply.meta:
-                    break  # else there was more than fits into one reply
+                    break  # a meta means that more tuples match than fit into a reply
         return found
 
     def dist_tget(
@@ -374,9 +375,9 @@ class TupleClient:
         out: object = None,
         with_tag: bool = False,
     ) -> Any:
-        """Take a tuple, its pieces from all servers at the same time; otherwise as `tget`.
+        """Take a tuple, its pieces from all servers in parallel; otherwise as `tget`.
 
-        `tget` does the same: whether a tuple is striped makes no difference to who takes it.
+        `tget` does the same: it takes striped tuples too.
         """
         return self._get(Operation.TAKE, "dist_tget", tag, timeout, out, with_tag)
 
@@ -388,7 +389,7 @@ class TupleClient:
         out: object = None,
         with_tag: bool = False,
     ) -> Any:
-        """Copy a tuple, its pieces from all servers at the same time; otherwise as `tread`."""
+        """Return a tuple, its pieces from all servers in parallel; otherwise as `tread`."""
         return self._get(Operation.READ, "dist_tread", tag, timeout, out, with_tag)
 
     def _get(
@@ -400,7 +401,7 @@ class TupleClient:
         out: object,
         with_tag: bool,
     ) -> Any:
-        """Take or read a tuple for the call of this name."""
+        """Take or read a tuple; `name` is the call's name in errors."""
         timeout_s = seconds(timeout)
         transport = self._requests.transport
         destination = None if out is None else codec.Destination.of(out, transport, INLINE_BYTES)
@@ -423,7 +424,8 @@ class TupleClient:
                     payload = self._striper.fetch(operation, reply, into, on_device=on_device)
             if payload is not None:
                 break
-            left_s = max(0.0, deadline_s - time.monotonic())  # taken meanwhile: look for the next
+            # Another rank has taken the pieces meanwhile: wait for the next tuple.
+            left_s = max(0.0, deadline_s - time.monotonic())
         if destination is None:
             value = codec.decode(reply.kind & ~STRIPED, reply.meta, payload)
         else:
@@ -436,7 +438,7 @@ class TupleClient:
         payload = self._striper.take(reply) if reply.kind & STRIPED else reply.payload
         return codec.decode(reply.kind & ~STRIPED, reply.meta, payload)
 
-    # -- what comes later, and the whole space ----------------------------------------------
+    # -- subscriptions, and the whole space -------------------------------------------------
 
     def subscribe(self, tag: Pattern) -> Subscription:
         """Receive a copy of each tuple that is put from now on and matches.
@@ -444,20 +446,20 @@ class TupleClient:
         Returns
         -------
         Subscription
-            An iterator over (tag, value), and a context manager that ends it. What it has not
-            given out yet counts as memory of the server.
+            An iterator over (tag, value), and a context manager that ends it. Tuples that it has
+            not returned yet count in the server's memory.
         """
         key, servers = self._requests.pattern_places(tag)
         return Subscription(self._requests, servers, key, tag)
 
     def watch(self, tag: Pattern) -> Watch:
-        """Return what looks, without waiting, whether a tuple has matched: for loops that poll."""
+        """Return a handle that polls, without waiting, whether a tuple has matched."""
         key, servers = self._requests.pattern_places(tag)
         return Watch(self._requests, servers, key)
 
     @property
     def waiting_for(self) -> Wait | None:
-        """The call that waits at this moment, its tag, and its timeout in seconds."""
+        """The call that waits at the moment, its tag, and its timeout in seconds; None if none."""
         return self._requests.waiting_for
 
     @property
@@ -466,10 +468,10 @@ class TupleClient:
         return self._requests.puts
 
     def start_over(self) -> None:
-        """Make the client as good as new after an exception, which may have ended a wait.
+        """Reset the client after an exception, which may have ended a wait.
 
-        Nothing that it waits for, claims or subscribes to is left at the servers. A tuple that
-        it was about to take goes back into the space, behind the others of its tag.
+        Its waiting requests, claims and subscriptions at the servers are ended. A tuple that it was
+        about to take goes back into the space, as the newest of its tag.
         """
         self._requests.start_over()
 
@@ -480,7 +482,7 @@ class TupleClient:
         )
 
     def survey(self, server: int) -> dict[str, Any]:
-        """Return what a server holds and which requests wait there: what explains a deadlock."""
+        """Return what a server holds and which requests wait there, to find deadlocks."""
         reply = self._requests.ask(server, Operation.SURVEY)
         survey: dict[str, Any] = json.loads(bytes(reply.payload))
         return survey
@@ -488,20 +490,20 @@ class TupleClient:
     def checkpoint(self, path: str | os.PathLike[str]) -> int:
         """Write all tuples of the space into a file; they stay in the space.
 
-        Each server's part is as of one instant, and these instants lie close together. Tuples
-        that others put or take meanwhile may be in the file or not: where tuples of several
-        servers belong together, let the modules be quiet.
+        Each server's part is a snapshot, and the snapshots are taken at nearly the same time.
+        Tuples that other ranks put or take meanwhile may be in the file or not: if tuples of
+        several servers belong together, no module should put or take any during the call.
 
         Parameters
         ----------
         path : path
-            A module writes to ``ctx.run_dir / "checkpoints" / name``. The folder is made if need
-            be; a file that is there is replaced once the new one is whole.
+            A module writes to ``ctx.run_dir / "checkpoints" / name``. The folder is created if
+            needed; an existing file is replaced once the new file is complete.
 
         Returns
         -------
         int
-            Tuples in the file, claimed ones included.
+            Tuples in the file, claimed tuples included.
 
         Raises
         ------
@@ -513,7 +515,7 @@ class TupleClient:
         return checkpoint.save(path, self._requests)
 
     def restore(self, path: str | os.PathLike[str]) -> int:
-        """Put all tuples of a checkpoint into the space, beside those that are there.
+        """Put all tuples of a checkpoint into the space, in addition to the tuples there.
 
         The number of servers may differ from that of the run that wrote it. Tuples of the same
         tag keep their order. Values may be pickled objects: restore only what you trust.
@@ -530,7 +532,7 @@ class TupleClient:
         OSError
             If the file cannot be read.
         TupleSpaceFull
-            If there is no room, and the file says to raise; what was put before stays.
+            If there is no room and the workflow file says to raise; tuples put before that stay.
         """
         from diel.tuples import checkpoint
 

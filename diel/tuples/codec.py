@@ -1,8 +1,8 @@
-"""Values as (kind, meta, buffer): what clients make of a value, and servers never look into.
+"""Encoding of values as (kind, meta, buffer), by clients; servers decode numbers alone, to add.
 
-Arrays and bytes travel as their own memory. Only other Python objects are pickled, by the
-client that puts them and the client that gets them. NumPy is imported when the first array comes: a
-rank that sees none starts sooner without it.
+Arrays and bytes are sent from their own memory. Only other Python objects are pickled, by the
+client that puts them, and unpickled by the client that gets them. NumPy is imported with the first
+array, so that ranks without arrays start sooner.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ if TYPE_CHECKING:
 
 
 class _Numpy:
-    """Stands for NumPy; each of its names is looked up there once."""
+    """A proxy of NumPy that imports it at the first use; each name is looked up there once."""
 
     def __getattr__(self, name: str) -> Any:
         import numpy
@@ -51,7 +51,7 @@ if TYPE_CHECKING:
 else:
     np = _Numpy()
 
-__all__ = ["np"]  # taken from here by others: a checker of types wants that said
+__all__ = ["np"]  # imported from here by other modules, which mypy allows only for exported names
 
 BYTES: Final = 0
 ARRAY: Final = 1
@@ -63,13 +63,13 @@ _FLOAT: Final = struct.Struct("<d")
 
 
 def is_array(value: object) -> TypeGuard[np.ndarray[Any, Any]]:
-    """Whether a value is an array of NumPy; NumPy has been imported then."""
+    """Whether a value is a NumPy array, without importing NumPy."""
     numpy = sys.modules.get("numpy")
     return numpy is not None and isinstance(value, getattr(numpy, "ndarray", ()))
 
 
 class Encoded(NamedTuple):
-    """A value on its way: its kind, a few bytes about it, and its memory."""
+    """An encoded value: its kind, dtype and shape if it is an array, and its memory."""
 
     kind: int
     meta: bytes
@@ -77,7 +77,7 @@ class Encoded(NamedTuple):
 
 
 def encode(value: object) -> tuple[int, bytes, Any]:
-    """Return kind, meta and memory of a value; arrays and bytes are not copied.
+    """Return kind, meta and memory of a value; bytes and C-contiguous arrays are not copied.
 
     Raises
     ------
@@ -92,7 +92,7 @@ def encode(value: object) -> tuple[int, bytes, Any]:
     if isinstance(value, (bytes, bytearray)):
         return BYTES, b"", memoryview(value)
     if type(value) in (int, float):
-        with contextlib.suppress(OverflowError):  # a longer integer is pickled
+        with contextlib.suppress(OverflowError):  # an integer of more than 64 bits is pickled
             kind, data = encode_number(cast("float", value))
             return kind, b"", data
     return encode_as_pickle(value)
@@ -102,7 +102,7 @@ def encode_as_pickle(value: object) -> tuple[int, bytes, bytes]:
     """Return kind, meta and memory of any Python object that can be pickled."""
     try:
         data = pickle.dumps(value, protocol=pickle.HIGHEST_PROTOCOL)
-    except Exception as error:  # whatever a __reduce__ raises
+    except Exception as error:  # a __reduce__ may raise anything
         raise PayloadError(
             f"a {type(value).__name__} cannot travel to another rank: {error}"
         ) from error
@@ -110,20 +110,20 @@ def encode_as_pickle(value: object) -> tuple[int, bytes, bytes]:
 
 
 def decode(kind: int, meta: bytes, buffer: bytes | bytearray | memoryview) -> Any:
-    """Return the value of an encoded form; an array is a writable view of `buffer`.
+    """Return the encoded value; an array is a writable view of `buffer`, or of a copy of bytes.
 
     Raises
     ------
     PayloadError
-        If a pickled object cannot be rebuilt here, or the form is not one that `encode` makes: a
-        checkpoint may have been tampered with.
+        If a pickled object cannot be rebuilt here, or the encoding is invalid, as in a checkpoint
+        that was tampered with.
     """
     if kind == BYTES:
         return bytes(buffer)
     if kind == PICKLE:
         try:
             return pickle.loads(buffer)
-        except Exception as error:  # whatever a __setstate__ raises
+        except Exception as error:  # a __setstate__ may raise anything
             raise PayloadError(f"a value cannot be rebuilt on this rank: {error}") from error
     check(kind, meta, len(buffer))
     if kind == ARRAY:
@@ -134,12 +134,12 @@ def decode(kind: int, meta: bytes, buffer: bytes | bytearray | memoryview) -> An
 
 
 def check(kind: int, meta: bytes, size_bytes: int) -> None:
-    """Check that an encoded form is one that `encode` makes, without looking into a pickle.
+    """Check that an encoding is valid, without unpickling.
 
     Raises
     ------
     PayloadError
-        If the kind is unknown, or what is said of a number or an array does not fit its size.
+        If the kind is unknown, or the size does not fit a number, or an array of the meta.
     """
     if kind in (BYTES, PICKLE):
         return
@@ -163,17 +163,17 @@ def check(kind: int, meta: bytes, size_bytes: int) -> None:
 
 
 def encode_number(value: float) -> tuple[int, bytes]:
-    """Return kind and bytes of an int or float, in which a server can count.
+    """Return kind and bytes of an int or float, in a form to which a server can add.
 
-    An integer that needs more than 64 bits is an OverflowError.
+    Raises OverflowError for an integer of more than 64 bits.
     """
-    if hasattr(value, "__index__"):  # int, and what is one, such as an IntEnum
+    if hasattr(value, "__index__"):  # int, its subclasses such as IntEnum, NumPy's integers
         return INTEGER, int(value).to_bytes(8, "little", signed=True)
     return FLOAT, _FLOAT.pack(value)
 
 
 def decode_number(kind: int, buffer: bytes | bytearray | memoryview) -> int | float:
-    """Return the number of its kind and bytes."""
+    """Return the number that `encode_number` has encoded."""
     if kind == INTEGER:
         return int.from_bytes(buffer, "little", signed=True)
     number: float = _FLOAT.unpack(buffer)[0]
@@ -181,7 +181,7 @@ def decode_number(kind: int, buffer: bytes | bytearray | memoryview) -> int | fl
 
 
 def array_meta(array: np.ndarray[Any, Any]) -> bytes:
-    """Return dtype and shape of an array as bytes: equal where two arrays fit each other."""
+    """Return dtype and shape of an array as bytes, which are equal exactly if both are."""
     descr = np.lib.format.dtype_to_descr(array.dtype)
     return repr((descr, array.shape)).encode()
 
@@ -189,18 +189,18 @@ def array_meta(array: np.ndarray[Any, Any]) -> bytes:
 def device_array_meta(array: Any) -> bytes:
     """Return what `array_meta` does, for an array on a GPU."""
     dtype, shape = layout_of(array)
-    # Of an array with that dtype and shape, and without memory.
+    # From an array with that dtype and shape that takes no memory.
     return array_meta(np.broadcast_to(np.empty((), dtype), shape))
 
 
 def memory_of(array: np.ndarray[Any, Any]) -> memoryview:
     """Return the memory of a C-contiguous array without Python objects, as bytes."""
-    # Through uint8, since a memoryview of datetime64 or a structured dtype is not to be had.
+    # As uint8, since memoryview supports neither datetime64 nor structured dtypes.
     return array.reshape(-1).view(np.uint8).data if array.size else memoryview(bytearray())
 
 
 def describe(kind: int, meta: bytes) -> str:
-    """Return in words what an encoded value is."""
+    """Return a description of an encoded value in words."""
     if kind == ARRAY:
         dtype, shape = _parse_array_meta(meta)
         return f"an array of dtype {dtype} and shape {shape}"
@@ -221,19 +221,19 @@ def receive_into(out: object) -> Encoded:
 
 
 class Destination(Frozen):
-    """An array given as ``out=``, on the host or on a GPU, and the memory where a payload lands."""
+    """An array given as ``out=``, on the host or on a GPU, and the memory to receive a payload."""
 
     out: Any
     encoded: Encoded
-    """Kind and meta of the only payload that fits, and the memory."""
+    """Kind and meta of the only payload that fits, and the memory to receive it."""
     landing: Landing | None = None
-    """On the host, of an array on a GPU."""
+    """The staging memory on the host for an array on a GPU, if it is needed."""
     on_device: bool = False
-    """Whether the memory is that of the GPU, which MPI alone can write."""
+    """Whether the memory to receive into is on the GPU, so that only MPI can write it."""
 
     @classmethod
     def of(cls, out: Any, carrier: Port | Transport, inline_bytes: int) -> Destination:
-        """Return where a payload lands; what is not larger than `inline_bytes`, on the host.
+        """Return the destination for an array; a payload up to `inline_bytes` goes to the host.
 
         Raises
         ------
@@ -249,9 +249,9 @@ class Destination(Frozen):
         return cls(out, receive_into(landing.host), landing)
 
     def finish(self, payload: Any, meter: Meter, about: Callable[[], object] | None = None) -> None:
-        """Let the array hold a payload, which has landed or has come to other memory of the host.
+        """Copy a received payload into the array, unless it was received there.
 
-        The meter counts what goes to a GPU, with what `about` returns.
+        The meter counts transfers to a GPU, labelled by what `about` returns.
         """
         memory, landing = self.encoded.buffer, self.landing
         if self.on_device and payload is memory:
@@ -267,14 +267,14 @@ class Destination(Frozen):
 
 
 def _is_its_memory(array: np.ndarray[Any, Any]) -> bool:
-    """Whether dtype, shape and memory say all about an array; others are pickled."""
+    """Whether dtype, shape and memory describe an array completely; if not, it is pickled."""
     dtype = array.dtype
     if dtype.hasobject or not dtype.itemsize or isinstance(array, np.ma.MaskedArray):
         return False
     if dtype.names is not None:
         try:
             _ = dtype.descr
-        except ValueError:  # NumPy describes no fields that overlap or are out of order
+        except ValueError:  # NumPy cannot describe fields that overlap or are out of order
             return False
     return True
 

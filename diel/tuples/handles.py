@@ -1,6 +1,6 @@
-"""Claims, subscriptions and watches: what `TupleClient` returns to be used and then ended.
+"""Claims, subscriptions and watches: the handles that `TupleClient` returns.
 
-Each is a context manager, which ends it.
+Each is a context manager that ends it.
 """
 
 from __future__ import annotations
@@ -19,17 +19,17 @@ _EARLY_S: Final = 1e-3
 
 
 class Claim:
-    """A tuple that this rank holds; made by `TupleClient.claim`.
+    """A tuple that this rank holds, until it confirms it or gives it back; see `TupleClient.claim`.
 
-    As a context manager it acknowledges the tuple at the end of the block, after which it is
-    gone, and gives it back if the block raises.
+    As a context manager it acknowledges the tuple at the end of the block, which removes it, and
+    gives it back if the block raises.
 
     Attributes
     ----------
     tag : str or tuple of str and int
     value : object
     held_by_dead : bool
-        Whether a rank has claimed it before and has died.
+        Whether an earlier claim ended because its client died or was reset by `start_over`.
     """
 
     def __init__(
@@ -55,15 +55,15 @@ class Claim:
         self.tag: Tag = decode_tag(reply.key)
 
     def acknowledge(self) -> None:
-        """Confirm that the work is done: the tuple is gone; `ClaimLost` if its lease has ended."""
+        """Remove the tuple, whose work is done; raise `ClaimLost` if the lease has ended."""
         self._end(Operation.ACKNOWLEDGE)
 
     def give_back(self) -> None:
-        """Put the tuple back to its old place; `ClaimLost` if its lease has ended."""
+        """Put the tuple back to its old place; raise `ClaimLost` if the lease has ended."""
         self._end(Operation.GIVE_BACK)
 
     def renew(self, lease: float) -> None:
-        """Extend the lease to `lease` seconds from now; `ClaimLost` if it has ended."""
+        """Extend the lease to `lease` seconds from now; raise `ClaimLost` if it has ended."""
         if not lease > 0:
             raise ValueError(f"a lease is longer than 0 s; got {lease!r}")
         self._check(self._ask(Operation.RENEW, lease))
@@ -82,7 +82,7 @@ class Claim:
         if error is None:
             self.acknowledge()
             return
-        with contextlib.suppress(ClaimLost):  # then it was given back, and the error says more
+        with contextlib.suppress(ClaimLost):  # it was given back already; the block's error counts
             self.give_back()
 
     def _end(self, operation: Operation) -> None:
@@ -97,10 +97,10 @@ class Claim:
 
 
 class Subscription:
-    """An iterator over (tag, value) of the tuples that are put; made by `TupleClient.subscribe`.
+    """An iterator over (tag, value) of newly put tuples; made by `TupleClient.subscribe`.
 
-    Each server keeps what has not been given out, so no tuple is missed however slow this rank
-    is. With several servers, the tuples of one come in order.
+    Each server keeps copies until this rank asks for them, so that no tuple is missed. With several
+    servers, the order is kept only among tuples of the same server.
     """
 
     def __init__(self, requests: Requests, servers: list[int], key: bytes, tag: object) -> None:
@@ -155,13 +155,13 @@ class Subscription:
                     )
                 value = codec.decode(reply.kind, reply.meta, reply.payload)
                 return decode_tag(reply.key), value
-            if time.monotonic() < deadline_s - _EARLY_S:  # of an earlier, shorter wait
+            if time.monotonic() < deadline_s - _EARLY_S:  # the timeout of an earlier, shorter wait
                 unanswered |= self._ask_idle_servers(deadline_s)
-            elif not unanswered:  # else another server may have something
+            elif not unanswered:  # another server may still reply with a tuple
                 raise TupleTimeout("subscription.next", self._shown_as, timeout_s)
 
     def _ask_idle_servers(self, deadline_s: float) -> set[int]:
-        """Ask each server for its next tuple, where a question is not under way already."""
+        """Ask each server without a pending request for its next tuple; return the request ids."""
         asked = set()
         left_s = max(0.0, deadline_s - time.monotonic())
         for server, name in self._names.items():
@@ -176,7 +176,7 @@ class Subscription:
         return asked
 
     def close(self) -> None:
-        """End the subscription; what it has not given out is dropped."""
+        """End the subscription; tuples that it has not returned are dropped."""
         for request_id in self._asked:
             self._transport.drop(request_id)
         self._asked.clear()
@@ -200,10 +200,10 @@ class Subscription:
 
 
 class Watch:
-    """Looks for the first tuple that matches; made by `TupleClient.watch`.
+    """A handle that polls whether a tuple has matched a pattern; made by `TupleClient.watch`.
 
-    It takes nothing: by the time somebody looks, another rank may have been faster. So nothing is
-    lost with a watch that is closed, whatever is on its way to it.
+    It takes no tuple, so that another rank may take the match first, and no tuple is lost when the
+    watch is closed.
     """
 
     def __init__(self, requests: Requests, servers: list[int], key: bytes) -> None:
@@ -223,7 +223,7 @@ class Watch:
         return self._has_matched
 
     def close(self) -> None:
-        """End the watch."""
+        """End the watch at all servers."""
         for request_id, server in self._asked.items():
             self._requests.cancel(server, request_id)
         self._asked.clear()

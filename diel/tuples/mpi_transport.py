@@ -1,4 +1,4 @@
-"""A client's requests over MPI."""
+"""The transport of a client's requests to tuple servers over MPI."""
 
 from __future__ import annotations
 
@@ -36,18 +36,18 @@ if TYPE_CHECKING:
 
     from diel.comm.meter import Meter
 
-# The server decides about timeouts. A client gives up by itself only when the server has been
-# silent for this much longer, which means that it is gone.
+# Timeouts end at the server. A client gives up by itself only if no reply comes for this much
+# longer, which means that the server is gone.
 _SERVER_GRACE_S: Final = 30.0
 _QUICK_POLLS: Final = range(50)
 _TO_SERVER: Final = tags.CLIENT_TO_SERVER
 _EAGER_BYTES: Final = 256
-"""Messages up to this size leave at once. Open MPI's sends of larger ones in shared memory end only
-when the receiver has taken them in, which it does not while it sleeps."""
+"""Messages up to this size are sent by a blocking send. In shared memory, Open MPI completes larger
+sends only when the receiver has received them, which it does not while it sleeps."""
 
 
 class MpiTransport(Transport):
-    """Talks to tuple servers over MPI.
+    """A transport to tuple servers over MPI.
 
     Parameters
     ----------
@@ -55,12 +55,12 @@ class MpiTransport(Transport):
     servers : sequence of int
         The servers' ranks.
     safe_point : callable
-        Called now and then during waits, which end with what it raises.
+        Called at intervals during waits; an exception that it raises ends the wait.
     transfer_safe_point : callable, optional
-        Called instead while a payload is under way, which cannot be left half done unless
-        everything ends.
+        Called instead during the transfer of a payload, which must complete unless the whole run
+        ends.
     meter : Meter, optional
-        Measures waits that outlast a few quick polls, and payloads that travel apart.
+        Measures waits that outlast a few quick polls, and transfers of separate payloads.
     """
 
     def __init__(
@@ -83,14 +83,14 @@ class MpiTransport(Transport):
         self._sending: deque[tuple[MPI.Request, bytes]] = deque()
         self._dead_ranks = dead_ranks_of(comm)
         self._wakeup = wakeup_of(comm)
-        self._wakeup.sending.append(lambda: bool(self._sending) and not self._have_left())
+        self._wakeup.sending.append(lambda: bool(self._sending) and not self._all_sent())
         self._wake, self._flags = self._wakeup.wake, self._wakeup.flags
         self._lines = [LINE * rank for rank in self._ranks]
         self._buffer = bytearray(MESSAGE_BYTES)
         self._view = memoryview(self._buffer)
         self._byte = MPI.BYTE
         self._status = MPI.Status()
-        # One receive is always open: a reply lands in memory that is there and touched.
+        # One receive is always open, so that replies go to memory that is allocated and mapped.
         self._reply = comm.Recv_init(
             [self._buffer, MPI.BYTE], MPI.ANY_SOURCE, tags.SERVER_TO_CLIENT
         )
@@ -99,11 +99,11 @@ class MpiTransport(Transport):
 
     @functools.cached_property
     def gpu_aware(self) -> bool:
-        """Whether MPI sends from the memory of a GPU and receives there; servers use the host's."""
+        """Whether MPI can send from and receive into GPU memory; servers use host memory."""
         return is_gpu_aware()
 
     def close(self) -> None:
-        """Give the open receive back to MPI."""
+        """Cancel and free the open receive for replies."""
         self._dead_ranks.give_back(self._reply)
 
     def send(self, server: int, message: bytes, payload: Payload = None) -> None:
@@ -114,7 +114,7 @@ class MpiTransport(Transport):
                 self._comm.Send(message, rank, tags.CLIENT_TO_SERVER)
             else:
                 self._start_sending(message, rank)
-        except self._mpi.Exception as error:  # of a dead server rank 0 hears, and ends the run
+        except self._mpi.Exception as error:  # a dead server: rank 0 is notified, and ends the run
             self._dead_ranks.note(error)
         if self._flags[LINE * rank]:
             self._wake(rank)
@@ -124,7 +124,7 @@ class MpiTransport(Transport):
             self.meter.communicated(since_s, "send", tag_bytes(message), len(payload))
 
     def send_all(self, parts: Sequence[tuple[int, bytes, Payload]]) -> None:
-        """Send (server, message, payload) to several servers at the same time."""
+        """Send several requests, as (server, message, payload), with their payloads in parallel."""
         since_s, size_bytes = self.meter.clock(), 0
         pieces = []
         for server, message, payload in parts:
@@ -142,19 +142,19 @@ class MpiTransport(Transport):
             for piece in chunks(payload)
         ]
 
-    def _have_left(self) -> bool:
+    def _all_sent(self) -> bool:
         while self._sending and self._dead_ranks.is_done(self._sending[0][0]):
             self._sending.popleft()
         return not self._sending
 
     def _start_sending(self, message: bytes, rank: int) -> None:
-        self._have_left()
+        self._all_sent()
         sending = self._comm.Isend(message, rank, tags.CLIENT_TO_SERVER)
         if not sending.Test():
             self._sending.append((sending, message))
 
     def sender(self, server: int) -> Callable[[bytes], None]:
-        """Return what sends to a server messages without a payload."""
+        """Return a function that sends messages without a separate payload to a server."""
         send, rank = self._send, self._ranks[server]
         flags, line, wake = self._flags, self._lines[server], self._wake
         failure, note = self._mpi.Exception, self._dead_ranks.note
@@ -173,7 +173,7 @@ class MpiTransport(Transport):
         return send_small
 
     def take_quickly(self, server: int, rest: bytes) -> tuple[int, bytes | None]:
-        """Ask for a tuple, and look for the reply for a short while; see `Transport`."""
+        """Send a `PLAIN` take, and poll for the reply for a short while; see `Transport`."""
         self.latest_request_id = request_id = self.latest_request_id % LARGEST_REQUEST_ID + 1
         message = take_head(request_id) + rest
         if len(message) > _EAGER_BYTES:
@@ -209,7 +209,7 @@ class MpiTransport(Transport):
     def receive(
         self, request_ids: Collection[int], timeout_s: float = math.inf, targets: Targets = None
     ) -> tuple[int, Reply]:
-        """Wait for the reply to one of some requests; return (server, reply)."""
+        """Wait for the reply to any of several requests; return (server, reply)."""
         early = self._take_early(request_ids) if self._early else None
         if early is not None:
             return early
@@ -229,7 +229,7 @@ class MpiTransport(Transport):
     def receive_all(
         self, request_ids: Collection[int], targets: Targets = None
     ) -> list[tuple[int, Reply]]:
-        """Wait for the replies to all of some requests, whose payloads come at the same time."""
+        """Wait for the replies to all of several requests, with their payloads in parallel."""
         missing = set(request_ids)
         found, under_way = [], []
         while missing:
@@ -250,7 +250,7 @@ class MpiTransport(Transport):
         return found
 
     def poll(self, request_ids: Collection[int]) -> tuple[int, Reply] | None:
-        """Return the reply to one of some requests, as `receive`, if it is here."""
+        """Return a reply to any of several requests, as `receive`, if one has arrived."""
         early = self._take_early(request_ids)
         while early is None and self._is_here():
             server, reply, pieces = self._take_reply(request_ids, None)
@@ -263,7 +263,7 @@ class MpiTransport(Transport):
         return early
 
     def _await_message(self, timeout_s: float) -> None:
-        """Wait until the open receive has a message."""
+        """Wait until a message has arrived in the open receive."""
         is_here = self._is_here
         for _ in _QUICK_POLLS:
             if is_here():
@@ -284,7 +284,7 @@ class MpiTransport(Transport):
             self.meter.waited(since_s)
 
     def _is_here(self) -> bool:
-        """Whether the open receive has a message."""
+        """Whether a message has arrived in the open receive."""
         try:
             return self._test(self._status)
         except self._mpi.Exception as error:
@@ -293,7 +293,7 @@ class MpiTransport(Transport):
     def _take_reply(
         self, request_ids: Collection[int], targets: Targets
     ) -> tuple[int, Reply, list[MPI.Request] | None]:
-        """Return server, reply, and the requests of a payload that is still on its way."""
+        """Return server, reply, and the MPI requests of a separate payload still being received."""
         status = self._status
         message = self._view[: status.Get_count(self._byte)].tobytes()
         source = status.Get_source()
@@ -304,7 +304,7 @@ class MpiTransport(Transport):
         size = payload_bytes(message)
         request_id = unpack_prefix(message)[0]
         target = targets.get(request_id) if targets and request_id in request_ids else None
-        payload: Payload = target if target is not None and len(target) == size else _fresh(size)
+        payload: Payload = target if target is not None and len(target) == size else _allocate(size)
         pieces = [
             self._comm.Irecv([piece, self._byte], source, tags.SERVER_TO_CLIENT_PAYLOAD)
             for piece in chunks(payload)
@@ -317,8 +317,8 @@ class MpiTransport(Transport):
         self.meter.communicated(since_s, "receive", reply.key, len(reply.payload or b""))
 
     def _finish(self, pieces: list[MPI.Request]) -> None:
-        # Without sleeping: MPI moves a payload only while it is called. But the server may be on
-        # the same core, and on its neighbour a tight loop slows the copying.
+        # No sleep, since MPI transfers a payload only during calls. But yield: the server may be on
+        # the same core, and on a neighbouring core a tight loop would slow its copying.
         polls = 0
         while not self._are_done(pieces):
             os.sched_yield()
@@ -334,7 +334,7 @@ class MpiTransport(Transport):
             raise TupleError("a tuple server has died in the middle of a payload") from error
 
 
-def _fresh(size_bytes: int) -> memoryview:
-    import numpy as np  # not zeroed, unlike a bytearray
+def _allocate(size_bytes: int) -> memoryview:
+    import numpy as np  # np.empty does not zero the memory, unlike bytearray
 
     return np.empty(size_bytes, np.uint8).data

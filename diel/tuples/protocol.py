@@ -3,16 +3,16 @@
 ::
 
     client -> server   PREFIX | BODY  | key | meta | payload, if small    a tuple
-                       PREFIX | QUERY | key | meta                        a question
+                       PREFIX | QUERY | key | meta                        a query
                        payload, if large, in chunks                       CLIENT_TO_SERVER_PAYLOAD
     server -> client   PREFIX | BODY  | key | meta | payload, if small    SERVER_TO_CLIENT
                        payload, if large, in chunks                       SERVER_TO_CLIENT_PAYLOAD
 
-The part from BODY on is the same in both directions: a server keeps it as it came and sends it as
-it is, so a small tuple is neither taken apart nor put together there.
+The part from BODY on is the same in both directions: a server stores and sends it unchanged, so
+that it neither unpacks nor packs small tuples.
 
-Where the bytes of a message lie is known in this file alone; it ends with what a put and a take of
-a few bytes go through.
+Only this file, the fast path in `store.store` and the frames of `checkpoint` depend on the layout
+of messages. At the end is the fast path of a small put and take.
 """
 
 from __future__ import annotations
@@ -26,58 +26,58 @@ from typing import Any, Final, NamedTuple, TypeAlias
 
 Buffer: TypeAlias = "bytes | bytearray | memoryview"
 Payload: TypeAlias = Any
-"""A large payload: anything with the buffer protocol and a length in bytes."""
+"""A large payload: an object with the buffer protocol whose length is in bytes."""
 
 INLINE_BYTES: Final = 16 * 1024
-"""Payloads up to this size travel in the message itself: copying them is cheaper than a second
+"""Payloads up to this size are sent in the message itself: copying them is cheaper than a second
 message."""
 SMALL_BYTES: Final = 1024
-"""Messages with so much and a tag leave at once: by default both MPIs copy those of 4 KiB and
-more."""
+"""Values and keys up to this size take the fast path: a message of both is within the eager limit,
+which is 4 KiB or more by default in both MPIs."""
 LONGEST_KEY_BYTES: Final = 4096
 LONGEST_META_BYTES: Final = 4096
 CHUNK_BYTES: Final = 2**30
-"""A single message of 2^31 bytes and more is an error in Open MPI's wheel."""
+"""The largest MPI message: one of 2^31 bytes or more is an error in Open MPI's wheel."""
 
 PREFIX: Final = struct.Struct("<BBHIQ")
-"""Operation or status, whether a payload comes apart, `PLAIN` or 0, the number of the request, and
-a number whose meaning depends on the first."""
+"""Operation or status, whether the payload is separate, `PLAIN` or 0, the request id, and a number
+whose meaning depends on the operation or status."""
 BODY: Final = struct.Struct("<BxHIQ")
-"""Kind, bytes of key, of meta, and of payload."""
+"""Kind, and the lengths of key, meta and payload in bytes."""
 QUERY: Final = struct.Struct("<dbxHI")
-"""Timeout in seconds, kind that is welcome or -1, bytes of key, of meta."""
-_PUT_HEAD: Final = struct.Struct("<BBHIQBxHIQ")  # PREFIX and BODY in one go
+"""Timeout in seconds, the required kind or -1, and the lengths of key and meta in bytes."""
+_PUT_HEAD: Final = struct.Struct("<BBHIQBxHIQ")  # PREFIX and BODY
 _QUERY_HEAD: Final = struct.Struct("<BBHIQdbxHI")  # PREFIX and QUERY
 
-# Bytes of a message by their place.
+# Offsets in a message.
 OPERATION: Final = 0
 APART: Final = 1
-"""Whether a payload follows in messages of its own."""
+"""Offset of the flag that the payload follows in messages of its own."""
 FLAGS: Final = 2
 PLAIN: Final = 1
-"""Flag of a question for a tag without wildcards, that takes any payload and waits for ever."""
+"""Flag of a query for a tag without wildcards that accepts any payload and has no timeout."""
 BODY_AT: Final = PREFIX.size
 KEY_AT: Final = PREFIX.size + BODY.size
 KEY_BYTES_AT: Final = BODY_AT + 2
 QUERY_KEY_AT: Final = PREFIX.size + QUERY.size
 
 MESSAGE_BYTES: Final = KEY_AT + LONGEST_KEY_BYTES + LONGEST_META_BYTES + INLINE_BYTES
-"""No message is longer."""
+"""The length of the longest message."""
 TUPLE_OVERHEAD_BYTES: Final = 320
-"""Memory of a server for a tuple beside its bytes: objects, a place in a queue and in indexes."""
+"""A server's memory for a tuple besides its bytes: objects, and entries in a queue and indexes."""
 FIXED_BYTES: Final = TUPLE_OVERHEAD_BYTES + BODY_AT
-"""Memory that a tuple counts for beside its body and payload."""
+"""Memory that is accounted for a tuple besides its body and payload."""
 
 HELD_BY_DEAD: Final = 1 << 63
-"""Added to the name of a claim on a tuple that a client held which has died."""
+"""Flag in the name of a claim: an earlier client that held the tuple has died or started over."""
 STRIPED: Final = 0x40
-"""Added to the kind of a value whose payload lies in pieces; in its place is their layout."""
+"""Flag in the kind of a value whose payload is stored in pieces; the body has their layout."""
 PIECE: Final = b"p"
-"""The first byte of a piece's key, which no tag and no pattern has."""
+"""The first byte of a piece's key; no key of a tag or pattern begins with it."""
 
 
 class Operation(IntEnum):
-    """Operations that a client asks for. PUT alone has no reply."""
+    """The operation of a request. PUT, CANCEL, RETURN_CREDIT and the last three have no reply."""
 
     PUT = 1
     PUT_IF_ABSENT = 2
@@ -102,7 +102,7 @@ class Operation(IntEnum):
     SURVEY = 21
     RETURN_CREDIT = 22
     START_OVER = 23
-    # In a replicated space alone: of a client, and of the head of a partition to its tail.
+    # Only with replicated servers: CONFIRM from clients, the others from a head to its tail.
     CONFIRM = 24
     EXPIRE = 25
     FORGET_CLIENT = 26
@@ -123,7 +123,7 @@ class Status(IntEnum):
 
 
 class Query(NamedTuple):
-    """A request that asks for something, taken apart."""
+    """An unpacked request without a tuple."""
 
     client: int
     operation: int
@@ -136,7 +136,7 @@ class Query(NamedTuple):
 
 
 class Reply(NamedTuple):
-    """A server's answer, taken apart."""
+    """An unpacked reply of a server."""
 
     status: int
     request_id: int
@@ -148,7 +148,7 @@ class Reply(NamedTuple):
 
 
 class Out(NamedTuple):
-    """A server's message on its way: to whom, and a payload that travels apart."""
+    """A message that a server is to send: receiver, bytes, and a separate payload if any."""
 
     client: int
     message: bytes
@@ -156,14 +156,14 @@ class Out(NamedTuple):
 
 
 Outs: TypeAlias = "Sequence[tuple[int, bytes, Payload]]"
-"""Messages on their way, mostly `Out`."""
+"""Messages that a server is to send, mostly `Out`."""
 NOTHING: Final[tuple[Out, ...]] = ()
 
 
 class Credit:
-    """The bytes that a client may send to a server without asking, and how many puts it has sent.
+    """The bytes that a client may send to a server without a request, and its number of puts.
 
-    Both ends count.
+    Client and server each count them.
     """
 
     __slots__ = ("credit_bytes", "puts")
@@ -185,7 +185,7 @@ def pack_put(
     meta: bytes,
     payload: Buffer,
 ) -> tuple[bytes, Buffer | None]:
-    """Return the message of an operation that carries a tuple, and a payload that goes apart."""
+    """Pack a request that carries a tuple; return the message, and the payload if separate."""
     size = len(payload)
     apart = size > INLINE_BYTES
     head = _PUT_HEAD.pack(
@@ -206,11 +206,11 @@ def pack_query(
     kind: int = -1,
     meta: bytes = b"",
 ) -> bytes:
-    """Return the message of an operation that asks for something.
+    """Pack a request without a tuple.
 
-    Its key is a tag or pattern, to be waited for as long as the timeout: 0 not at all, infinity
-    for ever. What `argument` means depends on the operation. `kind` and `meta` describe the only
-    payload that is welcome, if kind is not -1.
+    Its key is a tag or pattern, and the timeout is how long the server waits for a match: 0 not at
+    all, infinity for ever. The meaning of `argument` depends on the operation. `kind` and `meta`
+    describe the only payload that is accepted, if kind is not -1.
     """
     plain = PLAIN if kind < 0 and timeout_s == math.inf and b"*" not in key else 0
     head = _QUERY_HEAD.pack(
@@ -220,17 +220,17 @@ def pack_query(
 
 
 def message_cost(message: Buffer, payload: Payload) -> int:
-    """Return the bytes of a server's memory that a message with a tuple counts for."""
+    """Return the server memory, in bytes, that is accounted for a message with a tuple."""
     return TUPLE_OVERHEAD_BYTES + len(message) + (0 if payload is None else len(payload))
 
 
 def number_cost(key: bytes) -> int:
-    """Return the bytes of a server's memory that a tuple with a number counts for."""
+    """Return the server memory, in bytes, that is accounted for a tuple with a number."""
     return FIXED_BYTES + BODY.size + len(key) + 8
 
 
 def unpack_query(client: int, message: bytes) -> Query:
-    """Take a question apart."""
+    """Unpack the message of `pack_query`."""
     operation, _, _, request_id, argument, timeout_s, kind, key_bytes, meta_bytes = (
         _QUERY_HEAD.unpack_from(message)
     )
@@ -249,14 +249,14 @@ def answer(client: int, request_id: int, status: int, number: int = 0) -> Out:
 
 
 def tuple_reply(client: int, request_id: int, version: int, body: bytes, payload: Payload) -> Out:
-    """Return a reply that carries a tuple, as it came."""
+    """Return a reply that carries a tuple, with the body unchanged."""
     prefix = PREFIX.pack(Status.OK, payload is not None, 0, request_id, version)
     # A named tuple without the cost of its constructor: this is done for every tuple.
     return tuple.__new__(Out, (client, prefix + body, payload))
 
 
 def unpack_reply(message: bytes, payload: Payload = None) -> Reply:
-    """Take a reply apart; `payload` is the one that came after it, if any."""
+    """Unpack a reply; `payload` is its separate payload, if it has one."""
     if len(message) < KEY_AT:
         status, _, _, request_id, number = PREFIX.unpack(message)
         return Reply(status, request_id, number)
@@ -284,7 +284,7 @@ def unpack_reply(message: bytes, payload: Payload = None) -> Reply:
 
 
 def payload_bytes(message: Buffer) -> int:
-    """Return the bytes of the payload of a message with a BODY in it."""
+    """Return the size of the payload, in bytes, of a message that has a BODY."""
     size: int = BODY.unpack_from(message, BODY_AT)[3]
     return size
 
@@ -296,13 +296,13 @@ def tag_bytes(message: bytes) -> bytes:
 
 
 def unpack_prefix(message: Buffer) -> tuple[int, int]:
-    """Return the number of the request that a message is, or answers, and its argument."""
+    """Return the request id and the argument of a request or reply."""
     request_id, argument = PREFIX.unpack_from(message)[3:]
     return request_id, argument
 
 
 def unpack_body(body: bytes) -> tuple[int, bytes, bytes, bytes]:
-    """Return kind, key, meta and, if it is small, payload of a tuple: a message from BODY on."""
+    """Unpack a message from BODY on: kind, key, meta, and the payload if it is not separate."""
     kind, key_bytes, meta_bytes, _ = BODY.unpack_from(body)
     meta_at = BODY.size + key_bytes
     payload_at = meta_at + meta_bytes
@@ -310,17 +310,17 @@ def unpack_body(body: bytes) -> tuple[int, bytes, bytes, bytes]:
 
 
 def is_piece(key: bytes) -> bool:
-    """Whether a key is that of a piece, which patterns do not match."""
+    """Whether a key belongs to a piece of a striped tuple, which no pattern matches."""
     return key[:1] == PIECE
 
 
 def server_of_piece(key: bytes, servers: int) -> int:
-    """Return the server on which a piece lies."""
+    """Return the server that stores a piece."""
     return int.from_bytes(key[-4:], "little") % servers
 
 
 def chunks(buffer: Payload) -> Sequence[Payload]:
-    """Cut a payload into pieces that MPI can carry in one message each."""
+    """Cut a payload into chunks that each fit into an MPI message."""
     if 0 < len(buffer) <= CHUNK_BYTES:
         return (buffer,)
     view = memoryview(buffer)
@@ -328,7 +328,7 @@ def chunks(buffer: Payload) -> Sequence[Payload]:
 
 
 def pack_frames(entries: list[tuple[bytes, Payload]]) -> bytearray:
-    """Return several tuples, each a body and perhaps a payload, as one payload."""
+    """Pack several tuples, each a body and perhaps a separate payload, into one payload."""
     frames = bytearray()
     for body, payload in entries:
         frames += len(body).to_bytes(8, "little") + body
@@ -338,7 +338,7 @@ def pack_frames(entries: list[tuple[bytes, Payload]]) -> bytearray:
 
 
 def unpack_frames(frames: Buffer) -> Iterator[Reply]:
-    """Take apart what `pack_frames` made."""
+    """Yield the tuples of a payload from `pack_frames`."""
     view = memoryview(frames)
     at = 0
     while at < len(view):
@@ -356,7 +356,7 @@ def unpack_frames(frames: Buffer) -> Iterator[Reply]:
 # -- replicated servers ----------------------------------------------------------------------------
 
 _SEAL: Final = struct.Struct("<QHB")
-"""Number of the message, 0 for one that need not be sent again; partition; how many receipts."""
+"""Number of the message, 0 if it is never sent again; partition; number of receipts."""
 _RECORD: Final = struct.Struct("<QHId")
 """Number of the message, partition, client, and the time of the head."""
 _RECEIPT_BYTES: Final = 4
@@ -365,16 +365,17 @@ LONGEST_SEAL_BYTES: Final = _SEAL.size + MOST_RECEIPTS * _RECEIPT_BYTES
 
 
 class Seal(NamedTuple):
-    """What a client adds to a message to replicated servers.
+    """The data that a client appends to a message to replicated servers.
 
     Attributes
     ----------
     partition : int
-        Which tuples it is about.
+        The partition of the tuples that the message concerns.
     number : int
-        Counts the client's messages to the partition, from 1 on; 0 for a `CONFIRM`.
+        The number of the message among the client's messages to the partition, from 1; 0 for
+        `CONFIRM`.
     receipts : sequence of int
-        Requests whose replies it has received.
+        Ids of requests whose replies the client has received.
     """
 
     partition: int
@@ -383,7 +384,7 @@ class Seal(NamedTuple):
 
 
 class Record(NamedTuple):
-    """What the head of a partition adds to a request that it sends on to the tail."""
+    """The data that the head of a partition appends to a request that it forwards to the tail."""
 
     partition: int
     number: int
@@ -391,15 +392,15 @@ class Record(NamedTuple):
     now_s: float
 
 
-def seal(message: bytes, about: Seal) -> bytes:
-    """Return a message of a client with its seal, which has `MOST_RECEIPTS` at most."""
-    partition, number, receipts = about
+def seal(message: bytes, contents: Seal) -> bytes:
+    """Append a seal, of at most `MOST_RECEIPTS` receipts, to a client's message."""
+    partition, number, receipts = contents
     end = _SEAL.pack(number, partition, len(receipts))
     return message + struct.pack(f"<{len(receipts)}I", *receipts) + end
 
 
 def unseal(sealed: bytes) -> tuple[bytes, Seal]:
-    """Take apart what `seal` made."""
+    """Return the message and the seal of a message from `seal`."""
     end = len(sealed) - _SEAL.size
     number, partition, count = _SEAL.unpack_from(sealed, end)
     start = end - count * _RECEIPT_BYTES
@@ -407,41 +408,42 @@ def unseal(sealed: bytes) -> tuple[bytes, Seal]:
     return sealed[:start], Seal(partition, number, receipts)
 
 
-def pack_record(message: bytes, about: Record) -> bytes:
-    """Return a request as the head of a partition sends it on to the tail."""
-    return message + _RECORD.pack(about.number, about.partition, about.client, about.now_s)
+def pack_record(message: bytes, record: Record) -> bytes:
+    """Append a record to a request that the head of a partition forwards to the tail."""
+    return message + _RECORD.pack(record.number, record.partition, record.client, record.now_s)
 
 
 def unpack_record(data: bytes) -> tuple[bytes, Record]:
-    """Take apart what `pack_record` made."""
+    """Return the request and the record of a message from `pack_record`."""
     end = len(data) - _RECORD.size
     number, partition, client, now_s = _RECORD.unpack_from(data, end)
     return data[:end], Record(partition, number, client, now_s)
 
 
 def pack_notice(operation: Operation) -> bytes:
-    """Return a message that holds nothing but its operation."""
+    """Pack a message that contains only its operation."""
     return PREFIX.pack(operation, 0, 0, 0, 0)
 
 
 # -- fast path: a put and a take of a few bytes under a tag that was used before ------------------
 
 _QUESTION_HEAD: Final = struct.Struct("<BBHI")
-"""Of PREFIX all but the last number, which is 0 in the questions below."""
+"""PREFIX without its last number, which is 0 in the queries below."""
 _PUT_SIZES: Final = 16
 
 take_head: Final = functools.partial(_QUESTION_HEAD.pack, int(Operation.TAKE), 0, PLAIN)
-"""``take_head(request_id) + known.question_rest`` is a `PLAIN` question for a tuple."""
+"""``take_head(request_id) + known.question_rest`` is a `PLAIN` query that takes a tuple."""
 plain_question: Final = struct.Struct("<4xI8x8xxxH").unpack_from
-"""Of a `PLAIN` question, return its number and how many bytes its key has."""
+"""Return the request id of a `PLAIN` query, and the length of its key in bytes."""
 ok_prefix: Final = functools.partial(PREFIX.pack, int(Status.OK), 0, 0)
 """``ok_prefix(request_id, version) + body`` is the reply with a tuple whose payload is small."""
 _plain_reply: Final = struct.Struct("<xBxxI8xBxH").unpack_from
-"""Of a reply with a tuple: whether its payload comes apart, request, kind, bytes of key."""
+"""Return, for a reply with a tuple: whether its payload is separate, the request id, the kind, and
+the length of the key in bytes."""
 
 
 def plain_value(message: bytes, request_id: int) -> bytes | None:
-    """Return the bytes that answer a request, if that is all that a message holds."""
+    """Return the bytes value that a message carries in reply to a request; else None."""
     if len(message) < KEY_AT:
         return None
     apart, found, kind, key_bytes = _plain_reply(message)
@@ -451,7 +453,7 @@ def plain_value(message: bytes, request_id: int) -> bytes | None:
 
 
 class _PutHeads(dict[int, bytes]):
-    """All of the put of some bytes under a tag that stands before these, by how many they are."""
+    """The message of a put of bytes under a tag, up to these bytes, by their number."""
 
     __slots__ = ("_key",)
 
@@ -467,16 +469,16 @@ class _PutHeads(dict[int, bytes]):
 
 
 class KnownTag(NamedTuple):
-    """Prepared messages of a tag: all of a put and a take that stays the same."""
+    """The prepared parts of messages for a tag: all of a put and a take that does not vary."""
 
     key: bytes
     server: int
-    credit: Credit  # at that server
+    credit: Credit  # the client's at that server
     put_heads: _PutHeads
-    question_rest: bytes  # all of a `PLAIN` question behind its number
+    question_rest: bytes  # the rest of a `PLAIN` query, after its request id
 
     @classmethod
     def of(cls, key: bytes, server: int, credit: Credit) -> KnownTag:
-        """Prepare the messages of a tag whose bytes are `key`."""
+        """Prepare the messages for the tag that is encoded as `key`."""
         question = pack_query(Operation.TAKE, 0, key)
         return cls(key, server, credit, _PutHeads(key), question[_QUESTION_HEAD.size :])

@@ -1,4 +1,4 @@
-"""A client's requests over MPI to servers of which each has a twin."""
+"""The transport of a client's requests over MPI to replicated servers, each of which has a twin."""
 
 from __future__ import annotations
 
@@ -39,17 +39,17 @@ def open_transport(
     transfer_safe_point: Callable[[], None] | None = None,
     meter: Meter | None = None,
 ) -> MpiTransport:
-    """Return what talks to tuple servers, whether they have twins (`tails`) or not."""
+    """Return a transport to tuple servers: replicated if they have twins (`tails`), else plain."""
     if not tails:
         return MpiTransport(comm, servers, safe_point, transfer_safe_point, meter)
     return ReplicatedTransport(comm, servers, tails, safe_point, transfer_safe_point, meter)
 
 
 class ReplicatedTransport(MpiTransport):
-    """Talks to tuple servers, and to their twins when they have died.
+    """A transport to tuple servers, and to the twins of servers that have died.
 
-    A server is the number of a partition; `tails` are the ranks of the twins, the rest is as in
-    `MpiTransport`. Payloads are copied, since they may have to be sent again.
+    Here a server's index is the number of a partition; `tails` are the ranks of the twins, and the
+    other parameters those of `MpiTransport`. Payloads are copied, since they may have to be resent.
     """
 
     def __init__(
@@ -68,7 +68,7 @@ class ReplicatedTransport(MpiTransport):
 
     @property
     def gpu_aware(self) -> bool:
-        """Whether payloads may be in the memory of a GPU: never, since they are copied."""
+        """Whether payloads may be in GPU memory: never, since they are copied."""
         return False
 
     def send(self, server: int, message: bytes, payload: Payload = None) -> None:
@@ -78,22 +78,22 @@ class ReplicatedTransport(MpiTransport):
         self._look_for_deaths()
 
     def send_all(self, parts: Sequence[tuple[int, bytes, Payload]]) -> None:
-        """Send (server, message, payload) to several servers, one after the other."""
+        """Send several requests, as (server, message, payload), one after the other."""
         for server, message, payload in parts:
             self.send(server, message, payload)
 
     def sender(self, server: int) -> Callable[[bytes], None]:
-        """Return what sends to a server messages without a payload."""
+        """Return a function that sends messages without a separate payload to a server."""
         return functools.partial(self.send, server)
 
     def take_quickly(self, server: int, rest: bytes) -> tuple[int, bytes | None]:
-        """Ask for a tuple; the reply is to be had with `receive`."""
+        """Send a `PLAIN` take; the caller has to `receive` the reply."""
         request_id = self.next_request_id()
         self.send(server, take_head(request_id) + rest)
         return request_id, None
 
     def drop(self, request_id: int) -> None:
-        """Do not keep the reply to a request any longer."""
+        """Stop keeping the reply to a request, and do not resend the request."""
         super().drop(request_id)
         self._sent.forget(request_id)
 
@@ -103,7 +103,7 @@ class ReplicatedTransport(MpiTransport):
         return is_here
 
     def _look_for_deaths(self) -> None:
-        """Send again what servers that have died since may not have answered."""
+        """Resend unanswered messages to the twins of servers that have newly died."""
         dead = self._dead_ranks.ranks
         if len(dead) > len(self._known_dead):
             self._known_dead = set(dead)
@@ -111,26 +111,26 @@ class ReplicatedTransport(MpiTransport):
                 self._send_sealed(server, message, payload)
 
     def _send_sealed(self, server: int, message: bytes, payload: Payload = None) -> None:
-        with contextlib.suppress(TupleError):  # it has died in the middle of a payload
+        with contextlib.suppress(TupleError):  # the server has died during a payload: resent later
             super().send(server, message, payload)
 
     def _take_reply(
         self, request_ids: Collection[int], targets: Targets
     ) -> tuple[int, Reply, list[MPI.Request] | None]:
-        """Return server and reply, whose payload is here; of one that comes twice, nothing."""
+        """Return server and reply, with its whole payload; `_NOTHING` for a duplicate reply."""
         try:
             _, reply, pieces = super()._take_reply(request_ids, targets)
             if pieces is not None:
                 self._finish_receiving(pieces, reply)
         except (self._mpi.Exception, TupleError) as error:
-            # The server has died in the middle of it: its twin sends the whole of it.
+            # The server has died during the payload: its twin sends the whole reply.
             if isinstance(error, self._mpi.Exception):
                 self._dead_ranks.note(error)
             return 0, _NOTHING, None
         server = self._sent.received(reply.request_id)
         if server is None:
             return 0, _NOTHING, None
-        if pieces is not None:  # so that the other server need not keep it in memory for long
+        if pieces is not None:  # confirm at once, so that the head can free the large reply
             self._send_sealed(server, self._sent.confirmation(server))
         return server, reply, None
 
@@ -142,24 +142,24 @@ class ReplicatedTransport(MpiTransport):
             return []
 
 
-# -- what may have to be sent again ---------------------------------------------------------------
+# -- messages that may have to be sent again -------------------------------------------------------
 
 
 class SentMessages:
-    """What a client has sent to replicated servers and may have to send again.
+    """The messages that a client has sent to replicated servers and may have to resend.
 
-    A reply says that all that the client had sent before is in both stores. Puts have no reply, but
-    no more can be sent than there is credit for, and the question for more has one.
+    A reply means that all earlier messages to that partition are in both stores. Puts have no
+    reply, but their number is limited by credit, and the request for more credit has a reply.
 
     Parameters
     ----------
     heads, tails : sequence of int
-        The ranks of the servers of each partition.
+        The ranks of the head and the tail of each partition.
 
     Attributes
     ----------
     ranks : list of int
-        Where the requests for each partition go now.
+        The rank that requests for each partition go to at present.
     """
 
     def __init__(self, heads: Sequence[int], tails: Sequence[int]) -> None:
@@ -167,13 +167,13 @@ class SentMessages:
         self._tails = tuple(tails)
         self._numbers = [0] * len(heads)
         self._receipts: list[list[int]] = [[] for _ in heads]
-        # By number, oldest first: what has no reply, and what has none yet.
+        # By number, oldest first: puts, which have no reply, and requests without a reply so far.
         self._puts: list[deque[tuple[int, bytes, Payload]]] = [deque() for _ in heads]
         self._asked: list[dict[int, tuple[bytes, Payload]]] = [{} for _ in heads]
-        self._places: dict[int, tuple[int, int]] = {}  # partition and number, by request
+        self._places: dict[int, tuple[int, int]] = {}  # partition and number, by request id
 
     def add(self, partition: int, message: bytes, payload: Payload = None) -> bytes:
-        """Remember a message that is about to be sent; return it with its seal."""
+        """Record a message that is about to be sent; return it with its seal."""
         self._numbers[partition] = number = self._numbers[partition] + 1
         sealed = seal(message, Seal(partition, number, self._take_receipts(partition)))
         request_id = unpack_prefix(message)[0]
@@ -185,12 +185,12 @@ class SentMessages:
         return sealed
 
     def confirmation(self, partition: int) -> bytes:
-        """Return a message that says which replies have come, and nothing else."""
+        """Return a CONFIRM message, which contains only receipts of replies."""
         receipts = self._take_receipts(partition)
         return seal(pack_notice(Operation.CONFIRM), Seal(partition, 0, receipts))
 
     def received(self, request_id: int) -> int | None:
-        """Note a reply; return its partition, None if it came before or nobody waits for it."""
+        """Record a reply; return its partition, None if it is a duplicate or no longer awaited."""
         if request_id not in self._places:
             return None
         partition, number = self._places[request_id]
@@ -201,26 +201,26 @@ class SentMessages:
         return partition
 
     def forget(self, request_id: int) -> None:
-        """Forget a request whose reply nobody waits for any more."""
+        """Drop a request that need not be resent, and add its id to the receipts."""
         if request_id in self._places:
             partition, number = self._places.pop(request_id)
             del self._asked[partition][number]
             self._receipts[partition].append(request_id)
 
     def fail_over(self, dead: Collection[int]) -> list[tuple[int, bytes, Payload]]:
-        """Turn to the tails of partitions whose heads have died.
+        """Switch to the tails of partitions whose heads have died.
 
         Returns
         -------
         list of (int, bytes, payload)
-            What has to be sent again, in this order: partition, message and its payload.
+            The messages to resend, in this order: partition, message and payload.
 
         Raises
         ------
         TupleError
             If both servers of a partition have died.
         """
-        again: list[tuple[int, bytes, Payload]] = []
+        resent: list[tuple[int, bytes, Payload]] = []
         for partition, (rank, tail) in enumerate(zip(self.ranks, self._tails, strict=True)):
             if rank not in dead:
                 continue
@@ -233,8 +233,8 @@ class SentMessages:
             self.ranks[partition] = tail
             asked = [(number, *sent) for number, sent in self._asked[partition].items()]
             for _, sealed, payload in sorted([*self._puts[partition], *asked], key=_number_of):
-                again.append((partition, sealed, payload))
-        return again
+                resent.append((partition, sealed, payload))
+        return resent
 
     def _take_receipts(self, partition: int) -> list[int]:
         waiting = self._receipts[partition]

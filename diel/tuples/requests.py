@@ -1,4 +1,4 @@
-"""Requests to tuple servers: which server has a tag, credit for puts, waits for the answers."""
+"""Requests of a client to tuple servers: routing by tag, credit for puts, waits for replies."""
 
 from __future__ import annotations
 
@@ -47,20 +47,20 @@ Wait: TypeAlias = "tuple[str, object, float]"
 """The call that waits, its tag, and its timeout in seconds."""
 
 ANYWHERE: Final = -1
-"""In place of a server: a pattern whose matches may be on any of them."""
+"""Stands for the server of a pattern whose matches may be on any server."""
 
 _TAGS_REMEMBERED: Final = 10_000
-_PUT: Final = int(Operation.PUT)  # a member of an IntEnum is slow to pack
+_PUT: Final = int(Operation.PUT)  # struct packs an int faster than a member of an IntEnum
 
 
 class Requests:
-    """The requests of one client: routed to servers, paid for with credit, waited for."""
+    """Sends the requests of one client to servers, accounts for credit, and waits for replies."""
 
     def __init__(self, transport: Transport) -> None:
         self.transport = transport
         self.servers = transport.servers
         self.known: dict[str, KnownTag] = {}  # tags that were used before
-        self.waiting_for: Wait | None = None  # the call that waits at this moment
+        self.waiting_for: Wait | None = None  # the call that waits at the moment
         self._credits = [Credit() for _ in range(self.servers)]
 
     @property
@@ -95,16 +95,16 @@ class Requests:
         return key, list(range(self.servers)) if server == ANYWHERE else [server]
 
     def route(self, key: bytes) -> int:
-        """Return the server that has the tuples of a tag, or a piece."""
+        """Return the server of the key of a tag or a piece."""
         if self.servers == 1:
             return 0
         if is_piece(key):
             return server_of_piece(key, self.servers)
         first_field_ends = 5 + int.from_bytes(key[1:5], "little")
-        # A checksum and not Python's hash, which differs from process to process.
+        # Not Python's hash, which differs from process to process.
         return crc32(key[:first_field_ends]) % self.servers
 
-    # -- questions ----------------------------------------------------------------------------
+    # -- queries ------------------------------------------------------------------------------
 
     def ask(
         self,
@@ -118,9 +118,10 @@ class Requests:
         meta: bytes = b"",
         target: codec.Encoded | None = None,
     ) -> Reply:
-        """Ask a server and wait for the reply; see `pack_query`.
+        """Send a query to a server and wait for the reply; see `pack_query`.
 
-        What names a `target` is answered with a payload that fits it, received into its memory.
+        With a `target`, the server replies only with a payload that fits it, which is received into
+        its memory.
         """
         request_id = self.transport.next_request_id()
         if target is not None:
@@ -138,7 +139,7 @@ class Requests:
         places: Sequence[tuple[int, bytes]],
         cuts: Sequence[memoryview] | None = None,
     ) -> list[Reply]:
-        """Ask several servers at the same time, without waiting there; replies in this order."""
+        """Send queries with timeout 0 to several servers at once; return replies in this order."""
         request_ids = [self.transport.next_request_id() for _ in places]
         for request_id, (server, key) in zip(request_ids, places, strict=True):
             self.transport.send(server, pack_query(operation, request_id, key, timeout_s=0))
@@ -149,7 +150,7 @@ class Requests:
         return [found[request_id] for request_id in request_ids]
 
     def flush(self) -> None:
-        """Return when everything that this client has put is in the space."""
+        """Wait until all tuples that this client has put are in the space."""
         for server in range(self.servers):
             self.ask(server, Operation.FLUSH)
 
@@ -162,7 +163,7 @@ class Requests:
         target: codec.Encoded | None = None,
         argument: int = 0,
     ) -> tuple[int, Reply]:
-        """Wait for a tuple that a pattern matches; return the server that had it, and its reply."""
+        """Wait for a tuple that a pattern matches; return its server, and the reply."""
         key, server = self.pattern_place(tag)
         self.waiting_for = (name, tag, timeout_s)
         try:
@@ -172,7 +173,7 @@ class Requests:
                 server, operation, key, timeout_s=timeout_s, target=target, argument=argument
             )
         except BaseException:
-            self._name_cut_short(operation)
+            self._note_operation(operation)
             raise
         finally:
             self.waiting_for = None
@@ -183,13 +184,13 @@ class Requests:
         try:
             return self.transport.receive((request_id,))[1]
         except BaseException:
-            self._name_cut_short(Operation.TAKE)
+            self._note_operation(Operation.TAKE)
             raise
         finally:
             self.waiting_for = None
 
     def watch(self, server: int, key: bytes, timeout_s: float = math.inf) -> int:
-        """Ask a server to reply once a tuple matches; return the request, whose reply is kept."""
+        """Ask a server to reply once a tuple matches; return the id of the request."""
         request_id = self.transport.next_request_id()
         self.transport.keep(request_id)
         self.transport.send(
@@ -198,7 +199,7 @@ class Requests:
         return request_id
 
     def cancel(self, server: int, request_id: int) -> None:
-        """End a watch."""
+        """Cancel a watch at its server."""
         self.transport.drop(request_id)
         self.transport.send(server, pack_query(Operation.CANCEL, 0, argument=request_id))
 
@@ -210,7 +211,7 @@ class Requests:
         target: codec.Encoded | None,
         argument: int,
     ) -> tuple[int, Reply]:
-        """Take at whichever server has a match: each is asked to reply once it has."""
+        """Get a match from any server: try each, then watch all and try where a tuple matches."""
 
         def try_at(server: int) -> Reply:
             return self.ask(server, operation, key, timeout_s=0, target=target, argument=argument)
@@ -235,17 +236,17 @@ class Requests:
                 reply = try_at(server)
                 if reply.status != Status.TIMEOUT:
                     return server, reply
-                # Another rank was faster. This one goes on waiting, for what is left of its time.
+                # Another rank has taken the tuple: watch again, for the remaining time.
                 left_s = max(0.0, deadline_s - time.monotonic())
                 watches[self.watch(server, key, left_s)] = server
         finally:
             for request_id, server in watches.items():
                 self.cancel(server, request_id)
 
-    # -- tuples to put ------------------------------------------------------------------------
+    # -- puts ---------------------------------------------------------------------------------
 
     def encode(self, value: object, key: bytes, tag: Tag) -> tuple[int, bytes, bytes, Any]:
-        """Return kind, key, meta and memory of a value to be put under the key of a tag."""
+        """Encode a value to put: return kind, key, meta and memory."""
         if is_on_device(value):
             meter = self.transport.meter
             if device_bytes(value) > INLINE_BYTES and self.transport.gpu_aware:
@@ -258,13 +259,13 @@ class Requests:
         return kind, key, meta, buffer
 
     def put(self, tag: Tag, value: object, timeout: float | None) -> int:
-        """Put a tuple; return its server."""
+        """Put a tuple; return the server that it went to."""
         key, server = self.place(tag)
         self._put(server, self.encode(value, key, tag), tag, timeout)
         return server
 
     def put_again(self, item: Reply) -> None:
-        """Put a tuple as it came from a server."""
+        """Put a tuple that is encoded as in a server's reply."""
         encoded = item.kind, item.key, item.meta, item.payload
         self._put(self.route(item.key), encoded, decode_tag(item.key), None)
 
@@ -281,7 +282,7 @@ class Requests:
         self.transport.send(server, message, payload)
 
     def change(self, operation: int, tag: Tag, argument: int, value: object) -> Reply:
-        """Put a tuple under a condition, and wait for the reply."""
+        """Send a conditional put, such as PUT_IF_ABSENT or REPLACE, and wait for the reply."""
         key, server = self.place(tag)
         request_id = self.transport.next_request_id()
         message, payload = pack_put(operation, request_id, argument, *self.encode(value, key, tag))
@@ -293,14 +294,14 @@ class Requests:
         """Add to the number under a tag; see `TupleClient.increment`."""
         key, server = self.place(tag)
         if hasattr(by, "__index__") and not isinstance(by, bool):
-            by = operator.index(by)  # NumPy's integers too
+            by = operator.index(by)  # converts NumPy's integers too
         if isinstance(by, bool) or not isinstance(by, (int, float)):
             raise PayloadError(f"increment({format_tag(tag)}): by is a number, not {by!r}")
         try:
             kind, meta = codec.encode_number(by)
         except OverflowError:
             raise PayloadError(f"increment({format_tag(tag)}): {by} needs over 64 bits") from None
-        # If there is no tuple yet, there is one afterwards: that has its price.
+        # Needed in case that there is no tuple yet, so that the server puts one.
         self._spend(server, number_cost(key), tag, None)
         reply = self.ask(server, Operation.INCREMENT, key, kind=kind, meta=meta)
         if reply.status == Status.NOT_A_NUMBER:
@@ -310,24 +311,24 @@ class Requests:
         return codec.decode_number(reply.kind, reply.payload)
 
     def send_puts(self, parts: Sequence[tuple[int, bytes, Payload]]) -> None:
-        """Send (server, message, payload) to several servers; their credit was spent."""
+        """Send puts, as (server, message, payload), whose credit has been spent already."""
         for server, _, _ in parts:
             self._credits[server].puts += 1
         self.transport.send_all(parts)
 
     def spend(self, costs: Sequence[tuple[int, int]], tag: object, timeout: float | None) -> None:
-        """Get the credit for several messages, as (server, cost in bytes), or for none of them."""
+        """Spend credit for several messages, as (server, cost in bytes), or for none of them."""
         for index, (server, cost) in enumerate(costs):
             try:
                 self._spend(server, cost, tag, timeout)
             except BaseException:
-                for spent_at, spent in costs[:index]:  # so that others may have it
+                for spent_at, spent in costs[:index]:  # returned, so that other clients can use it
                     query = pack_query(Operation.RETURN_CREDIT, 0, argument=spent)
                     self.transport.send(spent_at, query)
                 raise
 
     def _spend(self, server: int, cost: int, tag: object, timeout: float | None) -> None:
-        """Take the cost of a message, in bytes, off the credit; ask for more if need be."""
+        """Subtract the cost of a message, in bytes, from the credit; ask for more if needed."""
         credit = self._credits[server]
         if cost > credit.credit_bytes:
             timeout_s = seconds(timeout)
@@ -346,13 +347,13 @@ class Requests:
 
     # -- after an exception -------------------------------------------------------------------
 
-    def _name_cut_short(self, operation: int) -> None:
-        """Note what the requests were whose wait was just cut short."""
+    def _note_operation(self, operation: int) -> None:
+        """Record the operation of the requests whose wait has just been interrupted."""
         for request_id, known in self.transport.cut_short.items():
             self.transport.cut_short[request_id] = known or operation
 
     def start_over(self) -> None:
-        """Forget all requests, at the servers too; see `TupleClient.start_over`."""
+        """End all requests here and at the servers; see `TupleClient.start_over`."""
         self.waiting_for = None
         late = dict(self.transport.cut_short)
         self.transport.cut_short.clear()
@@ -375,7 +376,7 @@ def raise_for(
     timeout_s: float,
     target: codec.Encoded | None = None,
 ) -> None:
-    """Raise what a call raises whose reply is not a tuple that it can have."""
+    """Raise the error for a reply without a tuple: a timeout, or a tuple that does not fit out=."""
     if reply.status == Status.TIMEOUT:
         raise TupleTimeout(name, format_tag(tag), timeout_s)
     if reply.status == Status.MISMATCH and target is not None:
@@ -387,7 +388,7 @@ def raise_for(
 
 
 def whole_value(reply: Reply, name: str, tag: object) -> Any:
-    """Return the value of a tuple, which may not be striped."""
+    """Return the value of a tuple in a reply; raise PayloadError if the tuple is striped."""
     if reply.kind & STRIPED:
         raise PayloadError(
             f"{name}({format_tag(tag)}): the tuple is striped; take it with dist_tget"
@@ -396,24 +397,24 @@ def whole_value(reply: Reply, name: str, tag: object) -> Any:
 
 
 def _no_room(tag: object, cost: int, reply: Reply) -> str:
-    what = f"tput({format_tag(tag)}): {cost:,} bytes"
+    subject = f"tput({format_tag(tag)}): {cost:,} bytes"
     if reply.status == Status.TOO_LARGE:
         return (
-            f"{what} are more than the {reply.number:,} that a tuple server may hold "
+            f"{subject} are more than the {reply.number:,} that a tuple server may hold "
             "([tuple_space] memory in the workflow file)"
         )
-    return f"{what} do not fit: {_what_is_held(reply)}"
+    return f"{subject} do not fit: {_what_is_held(reply)}"
 
 
 def _what_is_held(reply: Reply) -> str:
-    """Return in words what fills a tuple server, and why it could not use its disk."""
+    """Return in words how full a tuple server is, and why it could not use its disk, if so."""
     held = f"the tuple server holds {reply.number:,} bytes"
     spill_error = bytes(reply.payload).decode(errors="replace")
     return f"{held} and cannot move any to the disk: {spill_error}" if spill_error else held
 
 
 def seconds(timeout: float | None) -> float:
-    """Return a timeout as a number: infinity for none."""
+    """Check a timeout and return it as a float: infinity for None."""
     if timeout is None:
         return math.inf
     if isinstance(timeout, bool) or not isinstance(timeout, (int, float)):

@@ -1,7 +1,7 @@
 """A tuple server: receives requests, hands them to the store, sends the replies.
 
-It never blocks on one client: payloads come and go in the background, and what a client sends
-behind an unfinished payload of its own is held back until that is whole, so that order is kept.
+It never blocks on one client: payloads are transferred in the background. Messages of a client that
+arrive during its own payload are held back until that is complete, so that order is kept.
 """
 
 from __future__ import annotations
@@ -42,19 +42,18 @@ _Bytes: TypeAlias = "np.ndarray[Any, np.dtype[np.uint8]]"
 _IDLE_BYTES: Final = 256 * 2**20
 _SIZES_AN_OCTAVE: Final = 8
 
-# So many polls in a row, about 50 us, and nothing else: what is done between two polls makes the
-# next message wait.
+# So many polls in a row, about 50 us, without other work, which would delay the next message.
 _POLLS: Final = range(400)
-# Where nothing came in these, or payloads are on their way, the rest gets its turn sooner. Not much
-# sooner: MPI moves a payload in these polls, and what is between them holds it up.
+# If no message came in these, or payloads are being transferred, other work is done more often. Not
+# much more often: MPI transfers payloads during these polls, and other work delays it.
 _FEW_POLLS: Final = range(60)
-# After so many messages timeouts and large payloads get their turn, however many more wait.
+# After so many messages, timeouts and large payloads are handled, even if more messages wait.
 _MESSAGES_IN_A_ROW: Final = 64
 
 
 @dataclass
 class _Transfer:
-    """A payload on its way in, and what its client has sent since."""
+    """A payload that is being received, and the messages that its client has sent since."""
 
     message: bytes
     payload: Payload
@@ -63,9 +62,9 @@ class _Transfer:
 
 
 class TupleServer:
-    """Serves a store, which has no clock of its own, to the clients on a communicator.
+    """Serves a tuple store to the clients on a communicator.
 
-    The meter measures when there is nothing to do, and when payloads alone are under way.
+    The meter measures the time without work, and the time when only payloads are transferred.
     """
 
     def __init__(
@@ -88,20 +87,20 @@ class TupleServer:
         self.store = store if store is not None else TupleStore()
 
     def serve(
-        self, should_leave: Callable[[], bool], now_and_then: Callable[[], None] = lambda: None
+        self, should_leave: Callable[[], bool], at_intervals: Callable[[], None] = lambda: None
     ) -> None:
-        """Serve until `should_leave`, which is asked when there is nothing else to do.
+        """Serve until `should_leave` returns true; it is called when there is nothing else to do.
 
-        `now_and_then` is called however much there is to do.
+        `now_and_then` is called at intervals, also under load.
         """
         MPI, meter = self._mpi, self._meter
-        # One receive is always open: a message lands in memory that is there and touched.
+        # One receive is always open, so that messages go to memory that is allocated and mapped.
         buffer = bytearray(MESSAGE_BYTES + LONGEST_SEAL_BYTES)
         receive = self._comm.Recv_init([buffer, MPI.BYTE], MPI.ANY_SOURCE, tags.CLIENT_TO_SERVER)
         status = MPI.Status()
         receive.Start()
         view, byte, reply_tag = memoryview(buffer), MPI.BYTE, tags.SERVER_TO_CLIENT
-        # The way of a small tuple: looked up once, since each of these names costs it time.
+        # For the path of a small tuple, looked up once, since each attribute lookup takes time.
         handle, clock, test, start = self.store.handle, time.monotonic, receive.Test, receive.Start
         count_of, source_of, isend = status.Get_count, status.Get_source, self._comm.Isend
         transfers, forgotten, failure = self._transfers, self._forgotten, MPI.Exception
@@ -125,13 +124,13 @@ class TupleServer:
                     polls = _FEW_POLLS
                     if self._finish_transfers() or self._expire():
                         backoff.reset()
-                    elif self._moving():
+                    elif self._is_transferring():
                         meter.move()
-                        os.sched_yield()  # to the client, which may be on the same core
+                        os.sched_yield()  # the client may be on the same core
                     else:
                         meter.wait(now_s)
                         if backoff.pause(self.store.next_deadline_s() - clock()):
-                            now_and_then()
+                            at_intervals()
                             if should_leave():
                                 return
                     continue
@@ -139,7 +138,7 @@ class TupleServer:
                 client = source_of()
                 start()
                 if client in forgotten:
-                    continue  # nobody would get the answer, nor give back what was claimed
+                    continue  # a dead client receives no reply and would never end its claims
                 if message[APART] or transfers:
                     self._accept(client, message)
                 else:  # nearly always
@@ -155,7 +154,7 @@ class TupleServer:
                             wake(receiver)
                         if payload is not None:
                             self._send_payload(receiver, payload)
-                            del payload  # its block is free when it has been sent
+                            del payload  # so that its block is freed once it has been sent
                 if transfers or self._sending:
                     polls = _FEW_POLLS
                 elif polls is _FEW_POLLS:
@@ -167,18 +166,18 @@ class TupleServer:
                     handled = 0
                     self._finish_transfers()
                     self._expire()
-                    now_and_then()
+                    at_intervals()
         finally:
             backoff.end()
             meter.work()
             self._dead_ranks.give_back(receive)
 
     def forward(self, rank: int, message: bytes, payload: Payload = None) -> None:
-        """Send another server what a client might."""
+        """Send a request to another server, as a client would."""
         self._send_one(rank, message, payload, tags.CLIENT_TO_SERVER, tags.CLIENT_TO_SERVER_PAYLOAD)
 
     def _accept(self, client: int, message: bytes) -> None:
-        """Handle a request, or begin to receive its payload."""
+        """Apply a request, begin to receive its payload, or hold it back."""
         if self._transfers and client in self._transfers:
             self._transfers[client].held_back.append(message)
             return
@@ -187,8 +186,8 @@ class TupleServer:
             if replies:
                 self._send(replies)
             return
-        self._meter.work()  # what was not to do is over
-        self._moving()  # a block that has been sent, warm still, is the one to use next
+        self._meter.work()  # ends the time without work
+        self._is_transferring()  # frees blocks that have been sent, so that cached memory is reused
         size = payload_bytes(message)
         self._meter.moved(size)
         payload = self._pool.take(size)
@@ -199,7 +198,7 @@ class TupleServer:
         self._transfers[client] = _Transfer(message, payload, pieces)
 
     def _finish_transfers(self) -> bool:
-        """Handle the requests whose payload is here whole; say whether there was one."""
+        """Apply the requests whose payload is complete; return whether there was any."""
         if not self._transfers:
             return False
         finished = [
@@ -221,13 +220,13 @@ class TupleServer:
     def _is_whole(self, client: int, transfer: _Transfer) -> bool:
         try:
             return self._mpi.Request.Testall(transfer.pieces)
-        except self._mpi.Exception as error:  # its client has died in the middle of it
+        except self._mpi.Exception as error:  # its client has died during the payload
             self._dead_ranks.note(error)
             self._transfers.pop(client, None)
             return False
 
     def _forget_dead(self) -> None:
-        """Give back what clients held that have died."""
+        """Drop the requests of clients that have died, and give their claims back."""
         for client in sorted(self._dead_ranks.ranks - self._forgotten):
             self._forgotten.add(client)
             self._transfers.pop(client, None)
@@ -239,8 +238,8 @@ class TupleServer:
         self._send(self.store.expire(now_s))
         return True
 
-    def _moving(self) -> bool:
-        """Whether a transfer of our own is under way: MPI moves it only while it is called."""
+    def _is_transferring(self) -> bool:
+        """Whether this server sends or receives: MPI transfers data only during calls."""
         while self._sending and self._dead_ranks.is_done(self._sending[0][0]):
             self._sending.popleft()
         return bool(self._transfers or self._sending)
@@ -282,10 +281,10 @@ class TupleServer:
 
 
 class BlockPool:
-    """Hands out blocks of memory for large payloads, and takes them back by itself.
+    """A pool of memory blocks for large payloads; a block returns when nothing refers to it.
 
-    They are used again: touching fresh pages costs more than copying into them. `idle_bytes` is
-    how much is kept for later at most.
+    Blocks are reused, since to touch fresh pages costs more than to copy into them. At most
+    `idle_bytes` of unused blocks are kept.
     """
 
     def __init__(self, idle_bytes: int = _IDLE_BYTES) -> None:
@@ -294,11 +293,11 @@ class BlockPool:
         self._lent: dict[int, tuple[weakref.ref[_Bytes], _Bytes]] = {}
 
     def __len__(self) -> int:
-        """Return how many blocks are kept for later."""
+        """Return the number of unused blocks that are kept."""
         return sum(map(len, self._idle.values()))
 
     def take(self, size_bytes: int) -> memoryview:
-        """Return writable memory of this size; it comes back once nothing refers to it."""
+        """Return writable memory of this size, which returns to the pool once unreferenced."""
         rounded = _round_up(size_bytes)
         idle = self._idle[rounded]
         if idle:
@@ -306,7 +305,7 @@ class BlockPool:
             self._room_bytes += rounded
         else:
             array = np.empty(rounded, np.uint8)
-        block = array[:size_bytes]  # an object of its own, so that its end can be noticed
+        block = array[:size_bytes]  # a new object, so that a weak reference sees the end of its use
         end = weakref.ref(block, self._give_back)
         self._lent[id(end)] = end, array
         return block.data
@@ -319,6 +318,6 @@ class BlockPool:
 
 
 def _round_up(size_bytes: int) -> int:
-    """Return one of eight sizes an octave, so that blocks of about one size are shared."""
+    """Round up to one of eight sizes per power of two, so that similar sizes share blocks."""
     step = max(1, 1 << max(0, size_bytes.bit_length() - 1 - _SIZES_AN_OCTAVE.bit_length() + 1))
     return -(-size_bytes // step) * step

@@ -1,9 +1,9 @@
-"""Striped tuples: a payload in pieces on all servers, its layout under its tag.
+"""Striped tuples: the payload in pieces on all servers, the layout of the pieces under the tag.
 
-A piece lies under a key of its own that no tag and no pattern can name; piece i of a tuple is on
-server i modulo the number of servers. The layout lies under the tag, on the server that the tag
-belongs to, and is put only when every server has confirmed its piece: a striped tuple is visible
-when it is whole. The client that takes the layout owns the pieces.
+Each piece is a tuple with a key that no tag and no pattern matches; piece i is on server i modulo
+the number of servers. The layout is on the server of the tag, and is put only when every server has
+confirmed its piece, so that a striped tuple is visible only when it is complete. The client that
+takes the layout owns the pieces.
 """
 
 from __future__ import annotations
@@ -39,21 +39,21 @@ _ALIGNMENT_BYTES: Final = 64
 
 @dataclass(frozen=True)
 class PieceLayout:
-    """Where the pieces of a payload are."""
+    """The layout of a striped payload: the name, the number and the total size of its pieces."""
 
-    name: bytes  # distinguishes the pieces of this tuple from those of all others
+    name: bytes  # random, distinguishes the pieces of this tuple from those of other tuples
     pieces: int
     size_bytes: int
 
     @classmethod
     def plan(cls, size_bytes: int, servers: int) -> PieceLayout:
-        """Return the layout for a new payload: a piece a server, none of them tiny."""
+        """Return the layout for a new payload: a piece per server, fewer if they would be tiny."""
         pieces = max(1, min(servers, -(-size_bytes // _SMALLEST_PIECE_BYTES)))
         return cls(os.urandom(8), pieces, size_bytes)
 
     @classmethod
     def unpack(cls, data: bytes | bytearray | memoryview) -> PieceLayout:
-        """Return the layout that `pack` made bytes of; one of another version is a ValueError."""
+        """Return the layout from the bytes of `pack`; raise ValueError for another version."""
         version, pieces, name, size_bytes = _LAYOUT.unpack(data)
         if version != _VERSION:
             raise ValueError(f"a striped tuple of version {version}; this is version {_VERSION}")
@@ -79,13 +79,13 @@ class PieceLayout:
         return [end - start for start, end in pairwise(starts)]
 
     def cut(self, buffer: memoryview) -> list[memoryview]:
-        """Return the pieces of a payload, as views."""
+        """Return views of a payload's pieces."""
         step = self._step_bytes
         return [buffer[index * step : (index + 1) * step] for index in range(self.pieces)]
 
 
 class Striper:
-    """Puts tuples in pieces, and takes and reads the pieces."""
+    """Puts striped tuples, and takes or reads their pieces."""
 
     def __init__(self, requests: Requests) -> None:
         self._requests = requests
@@ -99,16 +99,16 @@ class Striper:
         layout = PieceLayout.plan(len(payload), requests.servers)
         message, _ = pack_put(Operation.PUT, 0, 0, kind | STRIPED, key, meta, layout.pack())
         parts = self._parts(layout, payload)
-        whole = (server, message, None)
-        # All credit first: what is sent cannot be refused any more.
-        costs = [(at, message_cost(part, apart)) for at, part, apart in [*parts, whole]]
+        layout_put = (server, message, None)
+        # All credit first, so that no server can refuse a piece after others have been sent.
+        costs = [(at, message_cost(part, apart)) for at, part, apart in [*parts, layout_put]]
         requests.spend(costs, tag, timeout)
         requests.send_puts(parts)
         requests.ask_all(Operation.FLUSH, [(at, b"") for at, _, _ in parts])
-        requests.send_puts([whole])
+        requests.send_puts([layout_put])
 
     def _parts(self, layout: PieceLayout, payload: memoryview) -> list[tuple[int, bytes, Payload]]:
-        """Return (server, message, payload that travels apart) for each piece."""
+        """Return (server, message, separate payload) for each piece."""
         parts = []
         for key, piece in zip(layout.piece_keys(), layout.cut(payload), strict=True):
             message, apart = pack_put(Operation.PUT, 0, 0, codec.BYTES, key, b"", piece)
@@ -118,7 +118,7 @@ class Striper:
     def take(
         self, reply: Reply, target: memoryview | None = None, *, on_device: bool = False
     ) -> memoryview:
-        """Return the payload of a striped tuple that was taken, and so is nobody else's."""
+        """Take the pieces of a striped tuple whose layout was taken; return the payload."""
         payload = self.fetch(Operation.TAKE, reply, target, on_device=on_device)
         if payload is None:
             raise PayloadError("a damaged tuple: a piece of a striped tuple is not there")
@@ -132,10 +132,10 @@ class Striper:
         *,
         on_device: bool = False,
     ) -> memoryview | None:
-        """Take or read all pieces of a tuple; None if somebody else has taken them.
+        """Take or read all pieces of a tuple; None if another client has taken any of them.
 
-        They land in `target`, unless that is in the memory of a GPU and one of them is so small
-        that it comes in a message of the host.
+        They are received into `target`, unless that is in GPU memory and some piece is so small
+        that it is part of a message, which is in host memory.
         """
         layout = PieceLayout.unpack(reply.payload)
         if target is None or (on_device and min(layout.piece_sizes()) <= INLINE_BYTES):

@@ -1,8 +1,8 @@
-"""Tags and patterns as bytes.
+"""Encoding of tags and patterns as bytes, and matching of patterns.
 
 A tag is a string, or a tuple of strings and integers; ``"a"`` and ``("a",)`` are the same tag.
 A pattern may have `ANY` in place of a field. Each field becomes a type byte, a length and its
-content, so two tags are equal where their bytes are, on every rank and in every run.
+content, so that two tags are equal if and only if their bytes are, on every rank and in every run.
 """
 
 from __future__ import annotations
@@ -23,23 +23,23 @@ class _Any:
         return "ANY"
 
     def __reduce__(self) -> str:
-        return "ANY"  # a single object in every process
+        return "ANY"  # unpickles to the single object of the process
 
 
 ANY: Final = _Any()
-"""Matches any one field of a tag."""
+"""A field of a pattern that matches any single field of a tag."""
 
 Field: TypeAlias = "str | int"
 Tag: TypeAlias = "str | tuple[str | int, ...]"
 Pattern: TypeAlias = "str | _Any | tuple[str | int | _Any, ...]"
 Fields: TypeAlias = "tuple[bytes, ...]"
-"""The bytes of a tag or pattern, cut into those of its fields."""
+"""The encoded fields of a tag or pattern."""
 
 _STRING, _INTEGER, WILDCARD = b"s", b"i", b"*"
 
 
 def encode_tag(tag: Tag) -> bytes:
-    """Return the bytes of a tag; a TagError if it is none."""
+    """Return the bytes of a tag; raise TagError if it is invalid."""
     key, wild = encode_pattern(tag)
     if wild:
         raise TagError(f"{format_tag(tag)}: ANY may stand in tget and tread, not in a tag to put")
@@ -47,7 +47,7 @@ def encode_tag(tag: Tag) -> bytes:
 
 
 def encode_pattern(pattern: Pattern) -> tuple[bytes, bool]:
-    """Return the bytes of a pattern and whether it holds a wildcard; a TagError if it is none."""
+    """Return the bytes of a pattern, and whether it has a wildcard; raise TagError if invalid."""
     if isinstance(pattern, tuple):
         fields = pattern
     elif isinstance(pattern, str) or pattern is ANY:
@@ -89,13 +89,13 @@ def _not_a_tag(pattern: object, field: object) -> str:
 
 def _integer(field: object) -> int | None:
     try:
-        return operator.index(field)  # type: ignore[arg-type]  # NumPy's integers too
+        return operator.index(field)  # type: ignore[arg-type]  # converts NumPy's integers too
     except TypeError:
         return None
 
 
 def split_fields(key: bytes) -> Fields:
-    """Cut the bytes of a tag or pattern into those of its fields."""
+    """Split the bytes of a tag or pattern into its encoded fields."""
     fields = []
     start = 0
     while start < len(key):
@@ -111,15 +111,15 @@ def is_wildcard(field: bytes) -> bool:
 
 
 def wildcard_fields(key: bytes) -> Fields | None:
-    """Return the fields of a pattern if any of them is `ANY`, else None: then it is a tag."""
-    if b"*" not in key:  # there may be a star in a string too
+    """Return the encoded fields of a pattern with wildcards; None if there is no wildcard."""
+    if b"*" not in key:  # a quick test: a string may contain a star too
         return None
     fields = split_fields(key)
     return fields if any(map(is_wildcard, fields)) else None
 
 
 def fields_match(pattern: Fields, fields: Fields) -> bool:
-    """Whether a pattern matches a tag, both cut by `split_fields`."""
+    """Whether a pattern matches a tag, both given as fields from `split_fields`."""
     return len(pattern) == len(fields) and all(
         wanted == field or is_wildcard(wanted)
         for wanted, field in zip(pattern, fields, strict=True)
@@ -127,7 +127,7 @@ def fields_match(pattern: Fields, fields: Fields) -> bool:
 
 
 def decode_tag(key: bytes) -> Any:
-    """Return the tag or pattern of some bytes; one with a single field as that field."""
+    """Return the tag or pattern that bytes encode; a single string or `ANY` without a tuple."""
     fields = tuple(_decode_field(field) for field in split_fields(key))
     return fields[0] if len(fields) == 1 and not isinstance(fields[0], int) else fields
 
@@ -141,5 +141,5 @@ def _decode_field(field: bytes) -> str | int | _Any:
 
 
 def format_tag(tag: object) -> str:
-    """Return a tag or pattern as a person would write it."""
+    """Return a tag or pattern as it is written in Python."""
     return repr(tag)

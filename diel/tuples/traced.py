@@ -1,4 +1,4 @@
-"""A tuple client that records each call for the trace; used only where a trace was asked for."""
+"""A tuple client that records each call for the trace; used only if a full trace is requested."""
 
 from __future__ import annotations
 

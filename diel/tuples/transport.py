@@ -1,6 +1,6 @@
-"""What carries the requests of a client to its servers: the base class, and one within a process.
+"""Transports of a client's requests to servers: the base class, and one within a process.
 
-`mpi_transport` does it over MPI.
+`mpi_transport` has the transport over MPI.
 """
 
 from __future__ import annotations
@@ -24,15 +24,15 @@ LARGEST_REQUEST_ID: Final = 2**32 - 1
 _INTERRUPTIBLE_S: Final = 0.1
 
 Targets: TypeAlias = "Mapping[int, memoryview] | None"
-"""Where large payloads shall land, by request."""
+"""The memory to receive large payloads into, by request id."""
 
 
 class Interrupted(Exception):
-    """A wait was ended by `Transport.interrupt`."""
+    """Raised in a wait when `Transport.interrupt` returns true."""
 
 
 class Transport(ABC):
-    """Carries the requests of a client to its servers, and keeps replies until they are wanted.
+    """Sends a client's requests to servers, and keeps replies until they are received.
 
     Its meter measures transfers, also those between a client's GPU and its host.
     """
@@ -40,8 +40,8 @@ class Transport(ABC):
     def __init__(self, servers: int, meter: Meter | None = None) -> None:
         self.servers = servers
         self.meter = Meter() if meter is None else meter
-        # Requests whose replies nobody waits for any more since an exception ended the wait, and
-        # their operations, 0 where that is not known here.
+        # Ids of requests whose wait was ended by an exception, with their operations, 0 if the
+        # operation is unknown here.
         self.cut_short: dict[int, int] = {}
         self.interrupt: Callable[[], bool] | None = None
         self.latest_request_id = 0
@@ -50,7 +50,7 @@ class Transport(ABC):
 
     @property
     def gpu_aware(self) -> bool:
-        """Whether payloads may be in the memory of a GPU."""
+        """Whether payloads may be in GPU memory."""
         return False
 
     @abstractmethod
@@ -59,69 +59,69 @@ class Transport(ABC):
 
     @abstractmethod
     def sender(self, server: int) -> Callable[[bytes], None]:
-        """Return what sends to a server messages without a payload."""
+        """Return a function that sends messages without a separate payload to a server."""
 
     def send_all(self, parts: Sequence[tuple[int, bytes, Payload]]) -> None:
-        """Send (server, message, payload) to several servers at the same time."""
+        """Send several requests, as (server, message, payload)."""
         for server, message, payload in parts:
             self.send(server, message, payload)
 
     @abstractmethod
     def take_quickly(self, server: int, rest: bytes) -> tuple[int, bytes | None]:
-        """Ask for a tuple, and look for the reply for a short while.
+        """Send a `PLAIN` take, and poll for the reply for a short while.
 
-        `rest` is all of the `PLAIN` question behind its number. Returns the number of the request,
-        and the tuple's value if that is bytes, None if the reply is to be had with `receive`.
+        `rest` is the query after its request id. Returns the request id, and the tuple's value if
+        that is bytes; None if the caller has to `receive` the reply.
         """
 
     @abstractmethod
     def receive(
         self, request_ids: Collection[int], timeout_s: float = math.inf, targets: Targets = None
     ) -> tuple[int, Reply]:
-        """Wait for the reply to one of some requests; return (server, reply).
+        """Wait for the reply to any of several requests; return (server, reply).
 
-        A payload that travels apart lands in the memory that `targets` has for its request, if that
-        has its size. Replies to other requests are kept if they were announced with `keep`, and
-        dropped otherwise.
+        A separate payload is received into the memory that `targets` has for its request, if the
+        size fits. Replies to other requests are kept if `keep` was called for them, and dropped
+        otherwise.
         """
 
     @abstractmethod
     def receive_all(
         self, request_ids: Collection[int], targets: Targets = None
     ) -> list[tuple[int, Reply]]:
-        """Wait for the replies to all of some requests, whose payloads come at the same time."""
+        """Wait for the replies to all of several requests, with their payloads in parallel."""
 
     @abstractmethod
     def poll(self, request_ids: Collection[int]) -> tuple[int, Reply] | None:
-        """Return the reply to one of some requests, as `receive`, if it is here."""
+        """Return a reply to any of several requests, as `receive`, if one has arrived."""
 
     def _look_for_interrupt(self) -> None:
-        """Raise `Interrupted` if the wait is to end; called several times a second."""
+        """Raise `Interrupted` if `interrupt` returns true; called several times a second."""
         if self.interrupt is not None and self.interrupt():
             raise Interrupted
 
     # -- requests and early replies -----------------------------------------------------------
 
     def next_request_id(self) -> int:
-        """Return a number for a request, different from all that are under way."""
+        """Return an id for a new request, different from those of all pending requests."""
         self.latest_request_id = self.latest_request_id % LARGEST_REQUEST_ID + 1
         return self.latest_request_id
 
     def keep(self, request_id: int) -> None:
-        """Keep the reply to a request until it is received."""
+        """Keep the reply to a request, if it comes during another wait, until it is received."""
         self._kept.add(request_id)
 
     def kept(self, request_ids: Collection[int]) -> list[tuple[int, Reply]]:
-        """Return the (server, reply) to kept requests that are here."""
+        """Return the (server, reply) of those requests whose replies have been kept."""
         return [self._early[request_id] for request_id in request_ids if request_id in self._early]
 
     def drop(self, request_id: int) -> None:
-        """Do not keep the reply to a request any longer."""
+        """Stop keeping the reply to a request, and discard a reply that has been kept."""
         self._kept.discard(request_id)
         self._early.pop(request_id, None)
 
     def _note_cut_short(self, request_ids: Collection[int], operation: int = 0) -> None:
-        """Remember that a wait was ended; a tuple that comes all the same must not be lost."""
+        """Record that a wait was interrupted; keep late replies, so that no taken tuple is lost."""
         self.cut_short.update(dict.fromkeys(request_ids, operation))
         self._kept.update(request_ids)
 
@@ -138,10 +138,10 @@ class Transport(ABC):
 
 
 class LocalTransport(Transport):
-    """Reaches stores in the same process; clients may be threads, each with a transport.
+    """A transport to stores in the same process; clients may be threads, each with a transport.
 
-    `safe_point` is called during waits, which end with what it raises. Without `stores` there is a
-    single new one.
+    `safe_point` is called during waits; an exception that it raises ends the wait. Without `stores`
+    a new store is created.
     """
 
     def __init__(
@@ -168,12 +168,12 @@ class LocalTransport(Transport):
             return other
 
     def wake(self) -> None:
-        """Make every client that waits call its safe point."""
+        """Make every waiting client call its safe point."""
         with self._changed:
             self._changed.notify_all()
 
     def send(self, server: int, message: bytes, payload: Payload = None) -> None:
-        """Apply a request."""
+        """Apply a request to the store at once."""
         copy = None if payload is None else bytes(payload)  # the caller may change its own
         with self._changed:
             store = self._stores[server]
@@ -182,11 +182,11 @@ class LocalTransport(Transport):
             self._deliver(server, store.handle(self._client, message, now_s, copy))
 
     def sender(self, server: int) -> Callable[[bytes], None]:
-        """Return what applies messages without a payload."""
+        """Return a function that applies messages without a separate payload to a store."""
         return functools.partial(self.send, server)
 
     def take_quickly(self, server: int, rest: bytes) -> tuple[int, bytes | None]:
-        """Ask for a tuple; the reply is to be had with `receive`."""
+        """Send a `PLAIN` take; the caller has to `receive` the reply."""
         request_id = self.next_request_id()
         self.send(server, take_head(request_id) + rest)
         return request_id, None
@@ -194,7 +194,7 @@ class LocalTransport(Transport):
     def receive_all(
         self, request_ids: Collection[int], targets: Targets = None
     ) -> list[tuple[int, Reply]]:
-        """Wait for the replies to all of some requests."""
+        """Wait for the replies to all of several requests."""
         for request_id in request_ids:
             self.keep(request_id)
         missing = set(request_ids)
@@ -208,7 +208,7 @@ class LocalTransport(Transport):
     def receive(
         self, request_ids: Collection[int], timeout_s: float = math.inf, targets: Targets = None
     ) -> tuple[int, Reply]:
-        """Wait for the reply to one of some requests; return (server, reply)."""
+        """Wait for the reply to any of several requests; return (server, reply)."""
         with self._changed:
             while True:
                 found = self._take_mail(request_ids)
@@ -221,7 +221,7 @@ class LocalTransport(Transport):
                     raise
 
     def poll(self, request_ids: Collection[int]) -> tuple[int, Reply] | None:
-        """Return the reply to one of some requests, as `receive`, if it is here."""
+        """Return a reply to any of several requests, as `receive`, if one has arrived."""
         with self._changed:
             self._expire(time.monotonic())
             return self._take_mail(request_ids)

@@ -1,4 +1,4 @@
-"""What a field's annotation accepts: in words, and an example of it, both as TOML writes them."""
+"""Describe what a field's annotation accepts, in words and by an example, as TOML writes it."""
 
 from __future__ import annotations
 
@@ -19,14 +19,14 @@ from diel.text import show
 
 
 class InWords(Frozen):
-    """Put in an ``Annotated`` type, says in plain words what the type accepts."""
+    """Metadata of an ``Annotated`` type that says in plain words what the type accepts."""
 
     words: str
 
 
 @dataclass(frozen=True)
 class FieldType:
-    """A type at some place of a model, its ``Annotated`` wrapping taken apart.
+    """The type of a field or of an item in it, split into the bare type and its metadata.
 
     Attributes
     ----------
@@ -74,25 +74,25 @@ class FieldType:
 
     @property
     def model(self) -> type[BaseModel] | None:
-        """The pydantic model at this place, if it is one."""
+        """The type itself if it is a pydantic model, else None."""
         return self.type if self.is_a(BaseModel) else None
 
     @property
     def is_list(self) -> bool:
-        """Whether TOML writes it as a list."""
+        """Whether TOML writes values of this type as lists."""
         return not self.is_a(str, bytes) and self.is_a(Sequence, AbstractSet)
 
     @property
     def is_table(self) -> bool:
-        """Whether TOML writes it as a table."""
+        """Whether TOML writes values of this type as tables."""
         return self.is_a(Mapping, BaseModel)
 
     def is_a(self, *kinds: type) -> bool:
-        """Whether the type is one of these classes or derives from one."""
+        """Whether the type is one of these classes or derives from one of them."""
         return isinstance(self.origin, type) and issubclass(self.origin, kinds)
 
     def limit(self, name: str) -> Any:
-        """Return a constraint such as ``ge`` or ``min_length``, None if there is none."""
+        """Return the value of a constraint such as ``ge`` or ``min_length``, None without it."""
         found = [getattr(constraint, name, None) for constraint in self.metadata]
         return next((limit for limit in found if limit is not None), None)
 
@@ -202,7 +202,7 @@ def _bounds(field_type: FieldType) -> str:
 
 
 def example(field_type: FieldType, given: Any) -> str | None:
-    """Say what could be written instead of a value that does not fit.
+    """Return a valid value, as TOML writes it, to suggest instead of a value that is not.
 
     The value itself in another spelling is best (``"2"`` becomes ``2``), then an example that
     the field's author gave, then any value of the type.
@@ -254,7 +254,7 @@ def _fits(field_type: FieldType, value: Any) -> bool:
     for constraint in field_type.metadata:
         kind = Annotated[kind, constraint]
     try:
-        # As JSON, a strict tuple may be written as a list: the manners of TOML.
+        # In JSON a strict tuple may be given as a list, as in TOML.
         TypeAdapter(kind).validate_json(json.dumps(value), strict=True)
     except Exception:  # a validator of the user may raise anything; then it is no example
         return False

@@ -101,7 +101,7 @@ class Part(StrictTable):
         return whole(shape) if self.section is None else self.section
 
     def shares(self, shape: Sequence[int], ranks_of: Sequence[int]) -> list[tuple[int, int, Box]]:
-        """Say what each rank has.
+        """Return the section of each rank that owns or reads this part.
 
         Parameters
         ----------
@@ -113,7 +113,7 @@ class Part(StrictTable):
         Returns
         -------
         list of (copy, rank, box)
-            Of all ranks that are meant; a box may be empty.
+            For all ranks that are meant; a box may be empty.
         """
         meant = [
             (copy, rank)
@@ -165,7 +165,7 @@ class Boundary(StrictTable):
     @field_validator("owners", "readers")
     @classmethod
     def _check_not_empty(cls, parts: tuple[Part, ...]) -> tuple[Part, ...]:
-        # Not as min_length: pydantic counts the valid ones alone.
+        # Not as min_length, for which pydantic counts valid items only.
         if not parts:
             raise PydanticCustomError(
                 "nobody",
@@ -176,7 +176,7 @@ class Boundary(StrictTable):
 
     @property
     def modules(self) -> tuple[str, ...]:
-        """All modules that have a part in it."""
+        """Names of all modules that own or read a section."""
         return tuple(dict.fromkeys(part.module for part in (*self.owners, *self.readers)))
 
 
@@ -186,18 +186,18 @@ def check_boundaries(
     modules: Mapping[str, Module],
     unsure: set[str],
 ) -> list[Problem]:
-    """Find what is wrong with boundaries that are valid by themselves.
+    """Find problems between the parts of a boundary, and with the modules that it names.
 
     Parameters
     ----------
     boundaries : sequence of (int, Boundary)
-        Each with its index in the file.
+        Those that are valid by themselves, each with its index in the file.
     document : mapping
         The file as TOML reads it.
     modules : mapping of str to Module
-        The valid ones, by name.
+        The modules that are valid, by name.
     unsure : set of str
-        Of ``module`` and ``group``, those whose table is misspelt or has a wrong shape.
+        Holds ``module`` or ``group`` if that table is misspelt or has a wrong shape.
     """
     names = _names(document.get("module"))
     known = None if names is None or "module" in unsure else names
@@ -213,7 +213,7 @@ def check_boundaries(
             for place, part in _parts(boundary, path)
             for problem in (
                 *_check_geometry(part, boundary, place),
-                *_check_people(part, place, known, modules),
+                *_check_ranks(part, place, known, modules),
             )
         ]
         problems += parts or [
@@ -225,7 +225,7 @@ def check_boundaries(
 
 
 def _names(entries: Any) -> list[str] | None:
-    """Return the names of entries, None if one cannot be known."""
+    """Return the names of entries, None if an entry has no name."""
     if not isinstance(entries, list):
         return None
     names = [entry.get("name") if isinstance(entry, dict) else None for entry in entries]
@@ -272,7 +272,7 @@ def _counted(count: int, noun: str) -> str:
     return f"{count} {noun}{'s' if count != 1 else ''}"
 
 
-def _check_people(
+def _check_ranks(
     part: Part, path: str, known: Sequence[str] | None, modules: Mapping[str, Module]
 ) -> Iterator[Problem]:
     if known is not None and part.module not in known:
@@ -326,7 +326,7 @@ def _check_owners(
 
 
 def _several(part: Part, module: Module) -> str:
-    """Say who is meant if that is, or may be, more than one rank."""
+    """Describe the ranks that a part means if there are, or may be, several; empty for one rank."""
     ranks = module.processes if part.rank is None else 1
     if part.copy_index is None and module.copies == "fill":
         return 'the copies (copies = "fill")'

@@ -1,4 +1,4 @@
-"""What a Python file defines at its top level, read off without running a line of it."""
+"""Find the names that a Python file defines at its top level, without running the file."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from diel.text import did_you_mean
 
 
 class FunctionNotFound(LookupError):
-    """A module names a function that is not there.
+    """The function that a workflow file names does not exist, or cannot be called by a run.
 
     Attributes
     ----------
@@ -36,12 +36,12 @@ class FunctionNotFound(LookupError):
 
 
 class Names(Frozen):
-    """What a file defines at its top level.
+    """The names that a file defines at its top level.
 
-    ``defined`` says of each name whether it is a ``function``, one that no run can call (a key of
-    `_UNFIT`), a ``value`` that cannot be called, or may be ``anything``. ``takes`` says of a plain
-    function how many arguments in order it needs, and takes at most. In an ``is_open`` file there
-    may be more names than can be read off.
+    ``defined`` says of each name whether it is a ``function``, a function that no run can call (a
+    key of `_UNFIT`), a ``value`` that cannot be called, or may be ``anything``. ``takes`` says of a
+    plain function how many positional arguments it needs, and takes at most. A file that
+    ``is_open`` may define more names than can be found without running it.
     """
 
     defined: dict[str, str]
@@ -54,12 +54,12 @@ ANYTHING = Names({}, is_open=True)
 
 
 def names_in(file: Path) -> Names:
-    """Return what a file defines.
+    """Return the names that a file defines at its top level.
 
     Raises
     ------
     FunctionNotFound
-        If it cannot be read, or is no Python.
+        If the file cannot be read, or is not valid Python.
     """
     try:
         found = os.stat(file)
@@ -72,7 +72,7 @@ def names_in(file: Path) -> Names:
 def _names_in(file: Path, _mtime_ns: int, _size_bytes: int) -> Names:
     try:
         with warnings.catch_warnings():
-            # Python warns of dubious escapes while parsing; that is between it and the author.
+            # Python warns of invalid escapes while parsing: no problem of the workflow file.
             warnings.simplefilter("ignore")
             tree = ast.parse(file.read_bytes(), filename=str(file))
     except SyntaxError as error:
@@ -85,7 +85,7 @@ def _names_in(file: Path, _mtime_ns: int, _size_bytes: int) -> Names:
         raise FunctionNotFound(f"cannot read {file}: {error}") from None
     defined: dict[str, str] = {}
     for name, kind in _definitions(tree.body):
-        # What is defined in two ways, as in try/except, is what a reader would hope for.
+        # A name that is defined twice, as in try/except, counts as callable if one of the two is.
         if name not in defined or kind in ("function", "anything"):
             defined[name] = kind
     statements = list(_statements(tree.body))
@@ -143,7 +143,7 @@ _UNFIT = {
 def _kind_of_function(function: ast.FunctionDef | ast.AsyncFunctionDef) -> str:
     if isinstance(function, ast.AsyncFunctionDef):
         return "async"
-    if function.decorator_list:  # which may make anything of it
+    if function.decorator_list:  # a decorator may put any function in its place
         return "function"
     if any(isinstance(node, (ast.Yield, ast.YieldFrom)) for node in _own_nodes(function)):
         return "generator"
@@ -151,7 +151,7 @@ def _kind_of_function(function: ast.FunctionDef | ast.AsyncFunctionDef) -> str:
 
 
 def _arguments_of(function: ast.FunctionDef) -> tuple[float, float]:
-    """Return how many arguments in order a function needs, and takes at most."""
+    """Return how many positional arguments a function needs, and takes at most."""
     takes = function.args
     places = len(takes.posonlyargs) + len(takes.args)
     if None in takes.kw_defaults:  # an argument that has to be given by its name
@@ -160,7 +160,7 @@ def _arguments_of(function: ast.FunctionDef) -> tuple[float, float]:
 
 
 def _own_nodes(function: ast.AST) -> Iterator[ast.AST]:
-    """Walk what a function does itself, without the functions in it."""
+    """Yield the syntax nodes of a function, without those of functions and classes inside it."""
     left = list(ast.iter_child_nodes(function))
     while left:  # no recursion: an expression may be as deep as a file is long
         node = left.pop()
@@ -180,12 +180,12 @@ def check_defined(
     Raises
     ------
     FunctionNotFound
-        If it does not, or a run cannot.
+        If there is no such function, or a run cannot call it.
     """
     kind = names.defined.get(function)
     if kind in _UNFIT:
-        what, remedy = _UNFIT[kind]
-        raise FunctionNotFound(f"{function} in {file} {what}", remedy)
+        fault, remedy = _UNFIT[kind]
+        raise FunctionNotFound(f"{function} in {file} {fault}", remedy)
     if kind == "function" and arguments is not None and function in names.takes:
         _check_arguments(function, names.takes[function], file, arguments)
     if kind == "value" and not names.is_open:
@@ -217,7 +217,7 @@ def _count(arguments: int) -> str:
 
 
 def _listing(function: str, names: Names, arguments: Sequence[str] | None) -> str:
-    """Return which function may be meant: one that a run can call before one that is imported."""
+    """Suggest the function that may be meant: preferably one that a run can call as it is."""
 
     def is_fit(name: str) -> bool:
         fewest, most = names.takes.get(name, (0, math.inf))
@@ -229,8 +229,8 @@ def _listing(function: str, names: Names, arguments: Sequence[str] | None) -> st
         if kind == "function" and not name.startswith("_") and not hasattr(builtins, name)
     ]
     fit = [name for name in own if is_fit(name)]
-    others = [name for name, kind in names.defined.items() if kind != "value"]
-    near = did_you_mean(function, fit) or did_you_mean(function, [] if fit else others)
+    callables = [name for name, kind in names.defined.items() if kind != "value"]
+    near = did_you_mean(function, fit) or did_you_mean(function, [] if fit else callables)
     if near:
         return f'did you mean "{near}"?'
     own = fit or own

@@ -1,4 +1,4 @@
-"""The text of a workflow file as something to edit, in which comments and layout stay.
+"""Edit the text of a workflow file, with undo and redo; comments and layout are kept.
 
 ::
 
@@ -14,8 +14,8 @@
       draft, problems                      what is wrong in it, as `diel check` finds it
 
 An edit changes the lines of one table and leaves the rest of the text alone (`edits`). It is done
-whole or not at all: one that a text cannot take, that gives two things the same name, or that makes
-groups wait for each other raises EditRefused and changes nothing.
+as a whole or not at all: an edit that the text does not allow, that gives two entries the same name
+or that makes groups wait for each other raises EditRefused and changes nothing.
 """
 
 from __future__ import annotations
@@ -41,22 +41,23 @@ from diel.workflow.references import check_references
 from diel.workflow.source import Place
 
 _UNDO_STEPS: Final = 1000
-_UNDO_LETTERS: Final = 20_000_000  # in all texts that can be gone back to
+_UNDO_LETTERS: Final = 20_000_000  # in all texts that are kept for undo, together
 
 
 class Document:
-    """A workflow file while it is edited.
+    """The text of a workflow file, with methods that edit it, undo and redo.
 
     Parameters
     ----------
     text : str
     file : Path
-        Absolute; where it lies, or will lie: what it names is looked for in that folder.
+        Absolute path that the file has or will have; what the text names is looked for in its
+        folder.
 
     Attributes
     ----------
     text : str
-        As it stands now.
+        The current text.
     """
 
     def __init__(self, text: str, file: Path) -> None:
@@ -69,59 +70,59 @@ class Document:
 
     @property
     def text(self) -> str:
-        """The text as it stands now."""
+        """The current text, with all edits."""
         return self._text
 
     @property
     def draft(self) -> Draft:
-        """The text as far as it can be read, with what is wrong in it."""
+        """The current text as a `Draft`: its valid tables, and all its problems."""
         draft = self._draft
         if draft is None or (draft.source, draft.file) != (self._text, self.file):
             draft = self._draft = draft_of_text(self._text, self.file)
         return draft
 
     def problems(self, extra: Iterable[Problem] = ()) -> list[Problem]:
-        """Return everything that is wrong, each with its line and remedy, in order of the file.
+        """Return all problems of the text, with lines and remedies, in the order of the file.
 
         Parameters
         ----------
         extra : iterable of Problem, optional
-            What others have found, of options, say.
+            Problems that other checks have found, for example in options.
         """
         return self.draft.in_order(extra)
 
-    # -- steps back and forth ---------------------------------------------------------------------
+    # -- undo and redo ----------------------------------------------------------------------------
 
     @property
     def can_undo(self) -> bool:
-        """Whether there is an edit to take back."""
+        """Whether there is an edit to undo."""
         return bool(self._before)
 
     @property
     def can_redo(self) -> bool:
-        """Whether an edit has been taken back, and nothing else edited since."""
+        """Whether an edit has been undone, and nothing else edited since."""
         return bool(self._undone)
 
     def undo(self) -> None:
-        """Take back the last edit, if there is one."""
+        """Undo the last edit, if there is one."""
         if self._before:
             self._undone.append(self._text)
             self._text = self._before.pop()
 
     def redo(self) -> None:
-        """Make the edit again that was taken back last, if there is one."""
+        """Redo the edit that was undone last, if there is one."""
         if self._undone:
             self._before.append(self._text)
             self._text = self._undone.pop()
 
     def replace_text(self, text: str, *, continues: bool = False) -> None:
-        """Take another text, right or wrong.
+        """Replace the whole text; the new text may have problems.
 
         Parameters
         ----------
         text : str
         continues : bool, optional
-            Whether it goes on with the last edit, so that both are one step of `undo`.
+            Whether this continues the last edit, so that both are one step of `undo`.
         """
         if continues and self._before and not self._is_editing:
             if text != self._text:
@@ -133,7 +134,7 @@ class Document:
 
     @contextmanager
     def _one_edit(self) -> Iterator[None]:
-        """Make what happens inside one step of `undo`, or nothing where it raises."""
+        """Join all edits in a block to one step of `undo`; an exception reverts them all."""
         if self._is_editing:
             yield
             return
@@ -152,7 +153,7 @@ class Document:
 
     @contextmanager
     def _without_new_faults(self) -> Iterator[None]:
-        """One edit that may not bring two of one name, nor groups that wait for each other."""
+        """Do the same as `_one_edit`, and refuse a block that adds any of the `_faults`."""
         known = set(_faults(document_in(self._text)))
         with self._one_edit():
             yield
@@ -172,13 +173,13 @@ class Document:
             return None
 
     def set(self, place: Place, value: Any) -> None:
-        """Give a key a value: ``set(("module", 0, "options", "seed"), 1)``.
+        """Set a key to a value: ``set(("module", 0, "options", "seed"), 1)``.
 
         Parameters
         ----------
         place : tuple of str and int
-            A key of an entry that is there, of ``[workflow]`` or of ``[tuple_space]``. Tables on
-            the way are made.
+            A key of an entry that is there, of ``[workflow]`` or of ``[tuple_space]``. Missing
+            tables on the way are added.
         value : str, int, float, bool, list or dict
 
         Raises
@@ -189,15 +190,15 @@ class Document:
         self.replace_text(with_value(self._text, place, value))
 
     def remove(self, place: Place) -> None:
-        """Remove a key or an item of a list; nothing happens where it is not there."""
+        """Remove a key or an item of a list; do nothing if it is not there."""
         self.replace_text(without(self._text, place))
 
     def insert(self, place: Place, value: Any) -> None:
-        """Put an item into a list, before the one that stands at a place, or behind the last."""
+        """Insert an item into a list, before the item at a place, or at the end."""
         self.replace_text(with_item(self._text, place, value))
 
     def move(self, place: Place, to: int) -> None:
-        """Move an item of a list to another place of it, counted without the item."""
+        """Move an item of a list to another index, counted without the item."""
         with self._one_edit():
             value = self.get(place)
             self.remove(place)
@@ -206,12 +207,12 @@ class Document:
     # -- modules ----------------------------------------------------------------------------------
 
     def index_of(self, kind: str, name: str) -> int:
-        """Return the index of the first ``module`` or ``group`` of a name.
+        """Return the index of the first ``module`` or ``group`` with a name.
 
         Raises
         ------
         EditRefused
-            If there is none.
+            If no entry has the name.
         """
         for index, entry in self._entries(kind):
             if entry.get("name") == name:
@@ -219,7 +220,7 @@ class Document:
         raise EditRefused(f'there is no {kind} "{name}"', "choose one of the file")
 
     def free_name(self, kind: str, wanted: str) -> str:
-        """Return a name that no entry has yet: the wanted one, or with a number behind it."""
+        """Return a name that no entry has yet: the wanted name, or that with a number behind it."""
         known = {entry.get("name") for _, entry in self._entries(kind)}
         number, name = 1, wanted
         while name in known:
@@ -228,7 +229,7 @@ class Document:
         return name
 
     def add_module(self, name: str, keys: Mapping[str, Any], group: str = "") -> None:
-        """Add a module behind the others, and to a group if one is named."""
+        """Add a module behind all others, and to a group if its name is given."""
         with self._without_new_faults():
             self.replace_text(with_entry(self._text, "module", {"name": name, **keys}))
             if group:
@@ -241,8 +242,8 @@ class Document:
         ----------
         name, new : str
         options : sequence of Place, optional
-            Options of modules that name it, or mean it by their default: they are set to the new
-            name.
+            Places of options whose value, given or by default, is the module's name: they are set
+            to the new name.
         """
         with self._without_new_faults():
             self.set(("module", self.index_of("module", name), "name"), new)
@@ -259,21 +260,21 @@ class Document:
                 self.set(place, new)
 
     def remove_module(self, name: str) -> None:
-        """Remove a module, from the groups too."""
+        """Remove a module, and its name from all groups."""
         with self._without_new_faults():
             for index, _ in self._entries("group"):
                 self._remove_name(index, "modules", name)
             self.replace_text(without_entry(self._text, "module", self.index_of("module", name)))
 
     def add_to_group(self, module: str, group: str) -> None:
-        """Add a module to those of a group."""
+        """Add a module to a group."""
         with self._without_new_faults():
             self._add_name(self.index_of("group", group), "modules", module)
 
     # -- groups -----------------------------------------------------------------------------------
 
     def add_group(self, name: str, modules: Sequence[str] = (), inside: str = "") -> None:
-        """Add a group behind the others, inside of one of them if it is named."""
+        """Add a group behind all others, inside the group ``inside`` if that is given."""
         with self._without_new_faults():
             keys = {"name": name, **({"modules": [*modules]} if modules else {})}
             self.replace_text(with_entry(self._text, "group", keys))
@@ -290,9 +291,10 @@ class Document:
                         self.set(("group", index, key, position), new)
 
     def remove_group(self, name: str) -> None:
-        """Remove a group; what is inside of it goes to where it was, and the order stays.
+        """Remove a group; the groups inside it take its place, and run in the same order.
 
-        What it depended on is handed on to the groups inside of it, or else to what depended on it.
+        The first groups inside it then depend on what it depended on, and the groups that depended
+        on it depend on the last ones inside it; if none are inside, on what it depended on.
         """
         with self._without_new_faults():
             index = self.index_of("group", name)
@@ -300,7 +302,7 @@ class Document:
             inside = dict.fromkeys(_names(self.get(("group", index)), "groups"))
             depends = {
                 str(entry.get("name")): _names(entry, "depends")
-                for _, entry in reversed(self._entries("group"))  # of one name the first one counts
+                for _, entry in reversed(self._entries("group"))  # the first entry of a name counts
             }
             needed = [other for other in depends[name] if other != name]
             children = [child for child in inside if child in depends and child != name]
@@ -323,15 +325,15 @@ class Document:
             self.replace_text(without_entry(self._text, "group", index))
 
     def connect(self, before: str, after: str) -> None:
-        """Let a group depend on another one: it starts when that has finished."""
+        """Make the group ``after`` depend on the group ``before``."""
         with self._without_new_faults():
             self.index_of("group", before)
             self._add_name(self.index_of("group", after), "depends", before)
 
     def put_inside(self, child: str, parent: str) -> None:
-        """Put a group inside of another one, which has no modules of its own.
+        """Put a group inside another group, which has no modules of its own.
 
-        What it depended on outside, and what depended on it, is handed on to the outer group.
+        Dependencies between it and groups outside become dependencies of the outer group.
         """
         with self._without_new_faults():
             if self.get(("group", self.index_of("group", parent), "modules")):
@@ -342,7 +344,7 @@ class Document:
             self._move([child], parent)
 
     def put_in_new_group(self, children: Sequence[str], parent: str) -> None:
-        """Make a new group that has these inside, where the first of them was."""
+        """Add a group, where the first of ``children`` is, and put all of these inside it."""
         with self._without_new_faults():
             outer = self._parents().get(children[0]) if children else None
             self.add_group(parent)
@@ -351,7 +353,7 @@ class Document:
             self._move(children, parent)
 
     def take_out(self, child: str) -> None:
-        """Move a group out of the one that it is in, to beside that."""
+        """Move a group out of its outer group, to stand beside that."""
         with self._without_new_faults():
             parents = self._parents()
             if child in parents:
@@ -364,8 +366,8 @@ class Document:
                 self._remove_name(self.index_of("group", parents[child]), "groups", child)
             if parent is not None:
                 self._add_name(self.index_of("group", parent), "groups", child)
-        # Dependencies are between groups that stand beside each other: what stands elsewhere now
-        # is replaced by the group around it that stands beside the other end.
+        # Only groups that stand beside each other may depend on each other: where one end of a
+        # dependency stands elsewhere now, both are replaced by the groups around them that do.
         for index, entry in self._entries("group"):
             name = str(entry.get("name"))
             for needed in _names(entry, "depends"):
@@ -379,12 +381,15 @@ class Document:
                     self._add_name(self.index_of("group", after), "depends", before)
 
     def _beside(self, first: str, second: str) -> tuple[str, str]:
-        """Return the groups around two that stand beside each other, or twice the same."""
+        """Return the groups around two groups that stand beside each other.
+
+        If one of the two is inside the other, return the first twice.
+        """
         parents = self._parents()
         around = [_around(first, parents), _around(second, parents)]
-        for one, other in zip(*around, strict=False):
-            if one != other:
-                return one, other
+        for outer_of_first, outer_of_second in zip(*around, strict=False):
+            if outer_of_first != outer_of_second:
+                return outer_of_first, outer_of_second
         return first, first
 
     def _parents(self) -> dict[str, str]:
@@ -414,11 +419,11 @@ class Document:
                 self.remove(("group", index, key))
 
 
-# -- what the text says ---------------------------------------------------------------------------
+# -- parts of a text ------------------------------------------------------------------------------
 
 
 def _latest(texts: list[str]) -> list[str]:
-    """Return the last texts, as many as `undo` keeps; one at least."""
+    """Return the newest texts that fit the limits of `undo`, one at least."""
     texts, room = texts[-_UNDO_STEPS:], _UNDO_LETTERS
     for number, text in enumerate(reversed(texts)):
         room -= len(text)
@@ -428,7 +433,7 @@ def _latest(texts: list[str]) -> list[str]:
 
 
 def _faults(document: dict[str, Any]) -> Iterator[tuple[str, str, str]]:
-    """Yield what no edit may bring: two of one name, circles, dependencies across groups."""
+    """Yield the problems of names, dependencies and nesting, which no edit may add."""
     for problem in check_references(document, set()):
         if (
             problem.path.endswith(".name")
@@ -451,7 +456,7 @@ def _places_in(entry: Mapping[str, Any], key: str, name: str) -> list[tuple[int,
 
 
 def _around(name: str, parents: Mapping[str, str]) -> list[str]:
-    """Return the groups from the outermost one around this one down to itself."""
+    """Return the groups around a group, outermost first, and the group itself last."""
     found = [name]
     while found[-1] in parents and parents[found[-1]] not in found:
         found.append(parents[found[-1]])

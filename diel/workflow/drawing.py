@@ -3,7 +3,7 @@
 ::
 
     drawing_of(workflow)     Workflow -> Drawing: groups inside groups, neighbours in steps
-    drawing_of_draft(draft)  the same of a file with mistakes in it, as far as it can be drawn
+    drawing_of_draft(draft)  the same for a file with mistakes in it, as far as it can be drawn
     draw_text(drawing)       steps below each other with arrows between them
     draw_dot(drawing)        a cluster for each group of groups, a box for each group of modules
     draw_mermaid(drawing)    the same as a flowchart
@@ -27,18 +27,18 @@ if TYPE_CHECKING:
 
 
 class GroupBox(Frozen):
-    """One group: what it is called, what is in it, and what comes before it."""
+    """A group in a drawing: its name, its modules or inner groups, and its dependencies."""
 
     name: str
     again: str  # how it is repeated, such as ``3 times, until "converged"``; empty if it is not
-    depends: tuple[str, ...]  # its neighbours that come first
-    modules: tuple[tuple[str, str], ...]  # each with its copies and what else is worth saying
-    # Groups in it, in steps: those of one step depend on none of the same or a later one.
+    depends: tuple[str, ...]  # groups beside it that finish first
+    modules: tuple[tuple[str, str], ...]  # (name, resources), such as ("trainer", "4 copies")
+    # Inner groups, in steps: a group depends only on groups of earlier steps.
     inside: tuple[tuple[GroupBox, ...], ...]
 
     @property
     def title(self) -> str:
-        """The name, and how it is repeated."""
+        """The name of the group, and how it is repeated."""
         return f"{self.name}  {self.again}" if self.again else self.name
 
 
@@ -47,11 +47,11 @@ class Drawing(Frozen):
 
     name: str
     steps: tuple[tuple[GroupBox, ...], ...]
-    in_no_group: tuple[tuple[str, str], ...] = ()  # modules, which only a draft has
+    in_no_group: tuple[tuple[str, str], ...] = ()  # modules; only a draft may have such
 
 
 class _Node(Frozen):
-    """What is drawn of a group."""
+    """The fields of a group that a drawing needs, with its modules and inner groups by name."""
 
     name: str
     again: str
@@ -61,7 +61,7 @@ class _Node(Frozen):
 
 
 def drawing_of(workflow: Workflow) -> Drawing:
-    """Return what there is to draw."""
+    """Return the drawing of a valid workflow."""
     nodes = {
         group.name: _Node(group.name, _again(group), group.depends, group.modules, group.groups)
         for group in workflow.groups
@@ -71,11 +71,11 @@ def drawing_of(workflow: Workflow) -> Drawing:
 
 
 def drawing_of_draft(draft: Draft) -> Drawing:
-    """Return what can be drawn of a file that may have mistakes.
+    """Return the drawing of a file that may have mistakes, as far as it can be drawn.
 
-    A module is drawn by its name where its other keys are wrong. A dependency that closes a circle
-    is left out, and so are a group inside of itself and names that nothing has. Groups that are
-    nested too deep to run are drawn beside the others.
+    A module is drawn by its name where its other keys are wrong. A dependency that closes a cycle
+    is left out, and so are a group inside itself and unknown names. Groups that are nested too deep
+    to run are drawn beside the other groups.
     """
     entries = _named(draft.document, "group")
     again = {group.name: _again(group) for _, group in draft.groups}
@@ -131,14 +131,14 @@ def _names(entry: Mapping[str, Any], key: str) -> list[str]:
 
 
 def _is_inside(name: str | None, other: str, parents: Mapping[str, str]) -> bool:
-    """Whether a group is another one, or inside of it."""
+    """Whether a group is the other group, or inside it."""
     while name is not None and name != other:
         name = parents.get(name)
     return name is not None
 
 
 def _too_deep(parents: Mapping[str, str]) -> list[str]:
-    """Return groups of which none is nested too deep if all of them stand outside of others."""
+    """Return the groups to take out of their parents, so that no group is nested too deep."""
     depth: dict[str, int] = {}
     for name in parents:
         path = [name]
@@ -169,7 +169,7 @@ def _arranged(name: str, nodes: Mapping[str, _Node], modules: Mapping[str, str])
 
 
 def _levels(depends: Mapping[str, Sequence[str]]) -> list[list[str]]:
-    """Return groups in steps, each as early as what it depends on allows."""
+    """Return groups in steps, each group as early as its dependencies allow."""
     level: dict[str, int] = {}
     for name in dependency_order(depends):
         level[name] = 1 + max((level[group] for group in depends[name]), default=-1)
@@ -189,7 +189,7 @@ def _again(group: Group) -> str:
 
 
 def _resources(module: Module) -> str:
-    """Say what is not 1 of everything."""
+    """Return a module's copies, ranks, threads and GPUs in words, without those by default."""
     words = []
     if module.copies == "fill":
         words.append("as many copies as fit")
@@ -207,7 +207,7 @@ def _resources(module: Module) -> str:
 # -- text -----------------------------------------------------------------------------------------
 
 ASCII = str.maketrans({"├": "|", "└": "`", "─": "-", "│": "|", "▼": "v", "↻": "@"})
-"""What the drawing becomes where its characters cannot be shown."""
+"""Replacements for the characters of a drawing, for an output that has ASCII only."""
 
 
 def draw_text(drawing: Drawing) -> str:
@@ -228,7 +228,7 @@ def _text_of(box: GroupBox, *, is_first: bool) -> Iterator[str]:
     yield head if is_first else f"{head}  after {', '.join(box.depends)}"
     if box.inside:
         yield from (f"│ {line}" for line in _text(box.inside))
-    from rich.cells import cell_len  # letters of Asia are two columns wide
+    from rich.cells import cell_len  # East Asian letters are two columns wide
 
     width = max((cell_len(name) for name, _ in box.modules), default=0)
     for index, (name, resources) in enumerate(box.modules, start=1):
@@ -241,7 +241,7 @@ def _text_of(box: GroupBox, *, is_first: bool) -> Iterator[str]:
 
 
 def draw_dot(drawing: Drawing) -> str:
-    """Return the drawing in the language of Graphviz."""
+    """Return the drawing in DOT, the language of Graphviz."""
     lines = [
         f"digraph {_dot(drawing.name)} {{",
         f'  label={_dot(drawing.name)}; labelloc="t"; compound=true; rankdir="TB";',
@@ -250,7 +250,7 @@ def draw_dot(drawing: Drawing) -> str:
     ids = _ids(drawing)
     lines += [f"  {line}" for line in _dot_boxes(drawing.steps, ids)]
     for box, before in _edges(drawing.steps):
-        # An edge ends at nodes: where a cluster is meant, it is cut off at its border.
+        # DOT's edges connect nodes; to connect a cluster, an edge is clipped at its border.
         tail, head = _last(before), _first(box)
         borders = [
             f"{end}={_dot('cluster_' + ids[group.name])}"
@@ -304,7 +304,7 @@ def _mermaid_boxes(steps: Sequence[Sequence[GroupBox]], ids: Mapping[str, str]) 
 
 
 def _mermaid(lines: Sequence[str]) -> str:
-    """Quote a text: what is special there, quotes first of all, is written by its number."""
+    """Quote lines as a label; characters that are special in Mermaid are written as ``#CODE;``."""
     special = {ord(sign): f"#{ord(sign)};" for sign in '#"<>&`\\\n*_~[]{}()'}
     return f'"{"<br/>".join(line.translate(special) for line in lines)}"'
 
@@ -319,7 +319,7 @@ def _flat(steps: Sequence[Sequence[GroupBox]]) -> Iterator[GroupBox]:
 
 
 def _edges(steps: Sequence[Sequence[GroupBox]]) -> Iterator[tuple[GroupBox, GroupBox]]:
-    """Yield each group with each of those before it."""
+    """Yield each group with each group that it depends on, inner groups too."""
     boxes = {box.name: box for box in _flat(steps)}
     for box in boxes.values():
         yield from ((box, boxes[name]) for name in box.depends)
@@ -335,7 +335,7 @@ def _last(box: GroupBox) -> GroupBox:
 
 
 def _ids(drawing: Drawing) -> dict[str, str]:
-    """Return a plain word for each group: names may be keywords or hold dashes."""
+    """Return an identifier for each group, as its name may be a keyword or have dashes."""
 
     def names(steps: Sequence[Sequence[GroupBox]]) -> Iterator[str]:
         for box in _flat(steps):

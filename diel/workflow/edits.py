@@ -1,12 +1,13 @@
-"""Edits of the text of a workflow file: each changes the lines of one table, and no others.
+"""Edits of the text of a workflow file: each changes the lines of one table, and no other lines.
 
 ::
 
     with_value, without, with_item       a key, or an item of a list, by its place
     with_entry, without_entry            a whole [[module]], [[group]] or [[boundary]]
 
-All of them return the edited text. It is read again, and where it does not say exactly what was
-wanted, since that place of a TOML file cannot be edited by itself, `EditRefused` is raised.
+All of them return the edited text. The result is parsed again: if it is not exactly the document
+that was wanted, because that place of a TOML file cannot be edited by itself, `EditRefused` is
+raised.
 """
 
 from __future__ import annotations
@@ -25,7 +26,7 @@ _ENTRIES: Final = ("module", "group", "boundary")
 
 @lru_cache(maxsize=8)
 def document_in(text: str) -> dict[str, Any]:
-    """Return what a text says, which nobody may change; an `EditRefused` if it is not TOML."""
+    """Parse a TOML text, or raise `EditRefused`; the result is cached and must not be changed."""
     try:
         return parse_document(text)[0]
     except SourceProblem as error:
@@ -35,14 +36,14 @@ def document_in(text: str) -> dict[str, Any]:
 
 
 def value_at(document: Any, place: Place) -> Any:
-    """Return what stands at a place; a LookupError or TypeError if nothing does."""
+    """Return the value at a place of a document; LookupError or TypeError if there is none."""
     for step in place:
         document = document[step]
     return document
 
 
 def with_value(text: str, place: Place, value: Any) -> str:
-    """Give a key a value; tables on the way are made."""
+    """Return the text with a key set to a value; missing tables on the way are added."""
     wanted = copy.deepcopy(document_in(text))
     _put(wanted, place, value)
     changed = _change(text, place, lambda table, keys: _put_item(table, keys, value))
@@ -50,7 +51,7 @@ def with_value(text: str, place: Place, value: Any) -> str:
 
 
 def without(text: str, place: Place) -> str:
-    """Remove a key or an item of a list; nothing happens where it is not there."""
+    """Return the text without a key or list item; unchanged if that is not there."""
     wanted = copy.deepcopy(document_in(text))
     try:
         del value_at(wanted, place[:-1])[place[-1]]
@@ -60,7 +61,7 @@ def without(text: str, place: Place) -> str:
 
 
 def with_item(text: str, place: Place, value: Any) -> str:
-    """Put an item into a list, before the one that stands at a place, or behind the last."""
+    """Return the text with a list item inserted before the item at a place, or at the end."""
     wanted = copy.deepcopy(document_in(text))
     try:
         value_at(wanted, place[:-1]).insert(place[-1], copy.deepcopy(value))
@@ -71,7 +72,7 @@ def with_item(text: str, place: Place, value: Any) -> str:
 
 
 def with_entry(text: str, kind: str, keys: Mapping[str, Any]) -> str:
-    """Add an entry behind those of its kind."""
+    """Return the text with a new ``[[kind]]`` entry behind the other entries of its kind."""
     wanted = copy.deepcopy(document_in(text))
     wanted.setdefault(kind, []).append(dict(keys))
     changed = _insert(text, as_tables({kind: [keys]}), _after_entries(text, kind))
@@ -79,7 +80,7 @@ def with_entry(text: str, kind: str, keys: Mapping[str, Any]) -> str:
 
 
 def without_entry(text: str, kind: str, index: int) -> str:
-    """Remove an entry, and the empty lines below it."""
+    """Return the text without an entry and the empty lines below it."""
     wanted = copy.deepcopy(document_in(text))
     del wanted[kind][index]
     if not wanted[kind]:
@@ -96,7 +97,7 @@ def without_entry(text: str, kind: str, index: int) -> str:
 
 
 def _expected(text: str, wanted: Mapping[str, Any], place: Place) -> str:
-    """Return an edited text; refuse one that does not say what was wanted."""
+    """Return an edited text; raise EditRefused unless it parses to the wanted document."""
     try:
         is_there = document_in(text) == wanted
     except EditRefused:
@@ -107,7 +108,7 @@ def _expected(text: str, wanted: Mapping[str, Any], place: Place) -> str:
 
 
 def _change(text: str, place: Place, edit: Callable[[Any, Place], None]) -> str:
-    """Edit the lines of the table that a place is in."""
+    """Apply an edit of tomlkit's document to the lines of the table that holds a place."""
     import tomlkit  # in the extra `gui`
     from tomlkit.exceptions import TOMLKitError
 
@@ -165,7 +166,7 @@ def _named(place: Place) -> str:
 
 
 def _put(document: Any, place: Place, value: Any) -> None:
-    """Set a value in plain dictionaries and lists."""
+    """Set the value at a place of plain dictionaries and lists."""
     inner = document
     try:
         for step in place[:-1]:
@@ -179,11 +180,11 @@ def _put(document: Any, place: Place, value: Any) -> None:
 
 
 def _blocks(text: str) -> list[tuple[Place, int, int]]:
-    """Return the lines of each entry and table: its place, the first line and the one behind it.
+    """Return (place, first line, line behind the last) of each entry and table.
 
-    Lines are counted from 0. The first block is what stands above all headers. A comment right
+    Lines are counted from 0. The first block holds the keys above all headers. A comment right
     below the last key belongs to the block, unless a header follows it at once; comments further
-    below belong to what follows.
+    below belong to the next block.
     """
     lines = text.splitlines()
     found: list[tuple[Place, int, int]] = []
@@ -203,7 +204,7 @@ def _blocks(text: str) -> list[tuple[Place, int, int]]:
 
 
 def _after_tables(text: str) -> int:
-    """Return the line before which a new ``[table]`` goes: behind others, before entries."""
+    """Return the line before which a new ``[table]`` goes: behind tables, before entries."""
     blocks = _blocks(text)
     ends = [end for place, _, end in blocks if len(place) == 1]
     first = next((start for place, start, _ in blocks if place), len(text.splitlines()))
@@ -211,7 +212,7 @@ def _after_tables(text: str) -> int:
 
 
 def _after_entries(text: str, kind: str) -> int:
-    """Return the line before which a new entry goes: behind those of its kind or an earlier one."""
+    """Return the line before which a new entry goes: behind entries of its or an earlier kind."""
     blocks = _blocks(text)
     for before in reversed(_ENTRIES[: _ENTRIES.index(kind) + 1]):
         ends = [end for place, _, end in blocks if place[:1] == (before,)]
@@ -224,7 +225,7 @@ def _after_entries(text: str, kind: str) -> int:
 
 
 def _put_item(table: Any, place: Place, value: Any) -> None:
-    """Set a value in tables of tomlkit; those on the way are made."""
+    """Set a value in tables of tomlkit; missing tables on the way are added."""
     import tomlkit
     from tomlkit.items import Array, InlineTable
 

@@ -24,8 +24,8 @@ else:
 
 _PACKAGE: Final = Path(__file__).parents[1]
 _FOLDERS: Final = (_PACKAGE / "example_files", _PACKAGE.parent / "workflows")
-_OURS: Final = "hello.toml"
-"""Without it a folder of that name is somebody else's."""
+_MARKER_FILE: Final = "hello.toml"
+"""A folder of that name without this file is not diel's folder of examples."""
 _SENTENCE: Final = re.compile(r".*?[.?!](?=\s|$)", re.DOTALL)
 
 
@@ -35,7 +35,7 @@ class Example(Frozen):
     Attributes
     ----------
     name : str
-        That of its file, without ``.toml``.
+        The name of its file, without ``.toml``.
     file : Path
     text : str
         What it does: the first sentence of the comment at its beginning.
@@ -50,20 +50,20 @@ class Example(Frozen):
 
 
 def list_examples() -> list[Example]:
-    """Return the examples, by name; none where diel was installed without them."""
-    folder = next((folder for folder in _FOLDERS if (folder / _OURS).is_file()), None)
+    """Return the examples, sorted by name; none where diel was installed without them."""
+    folder = next((folder for folder in _FOLDERS if (folder / _MARKER_FILE).is_file()), None)
     if folder is None:
         return []
     return [_example(file) for file in sorted(folder.glob("*.toml"))]
 
 
 def find_example(name: str) -> Example:
-    """Return the example of a name, with or without ``.toml``.
+    """Return the example with a name, given with or without ``.toml``.
 
     Raises
     ------
     LaunchError
-        If there is none; it says which there are.
+        If there is no such example; the message lists the examples.
     """
     known = {example.name: example for example in list_examples()}
     found = known.get(name.removesuffix(".toml"))
@@ -75,7 +75,7 @@ def find_example(name: str) -> Example:
 
 
 def copy_example(example: Example, folder: Path, remedy: str = "choose --to DIR") -> list[Path]:
-    """Copy an example with all that it needs; return the files that were written.
+    """Copy an example and the files that it needs into a folder; return the paths of the copies.
 
     A file that is there already with the same content is left alone.
 
@@ -84,7 +84,7 @@ def copy_example(example: Example, folder: Path, remedy: str = "choose --to DIR"
     example : Example
     folder : Path
     remedy : str, optional
-        What to do where another file is in the way.
+        The advice of the error where another file is in the way.
 
     Raises
     ------
@@ -110,7 +110,7 @@ def copy_example(example: Example, folder: Path, remedy: str = "choose --to DIR"
 def _content(file: Path) -> bytes:
     if file.suffix != ".toml":
         return file.read_bytes()
-    # Its comments name it as it lies in the checkout.
+    # Comments name the file with the folder that it has in a checkout, which the copy has not.
     return b"".join(
         line.replace(b"workflows/", b"") if line.startswith(b"#") else line
         for line in file.read_bytes().splitlines(keepends=True)

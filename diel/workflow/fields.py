@@ -1,4 +1,4 @@
-"""What the tables of a workflow file have in common: a base class, and types of single values."""
+"""The base class of a workflow file's tables, and the types of single values: names, counts."""
 
 from __future__ import annotations
 
@@ -15,27 +15,28 @@ from diel.workflow.annotations import InWords
 
 
 class StrictTable(BaseModel):
-    """A table of a workflow file: it cannot be changed and knows every key it takes."""
+    """Base class of the tables of a workflow file: frozen, strict, and without unknown keys."""
 
-    # Built when it is first used: most files have no [[boundary]], and a start waits for each.
+    # The validator is built on first use: that takes time at each start, and most files have no
+    # [[boundary]].
     model_config = ConfigDict(extra="forbid", frozen=True, strict=True, defer_build=True)
 
 
-# In bytes: file names end at 255 of them on most systems, and a log file or a run's folder adds to
+# In bytes: file names have 255 at most on most systems, and a log file or a run's folder adds to
 # the name.
 LONGEST_NAME = 100
 
 
 def may_be_in_a_name(letter: str) -> bool:
-    """Whether a character is a letter or digit of any alphabet, a mark upon one, or in ``._-``."""
+    """Whether a character is a letter or digit of any alphabet, an accent, or one of ``._-``."""
     if letter.isascii():
         return letter.isalnum() or letter in "._-"
     is_mark = unicodedata.category(letter) in ("Mn", "Mc")
     return letter >= "\xc0" and (letter.isalnum() or is_mark)
 
 
-def _letters(name: str) -> str:
-    """Refuse what the patterns let pass: they are plain enough for any editor's JSON Schema."""
+def _check_name(name: str) -> str:
+    """Refuse names that only the patterns allow, which are simple enough for any JSON Schema."""
     odd = [letter for letter in name if not may_be_in_a_name(letter)] or [name[0]] * (
         not name[0].isalnum()
     )
@@ -59,14 +60,14 @@ def _letters(name: str) -> str:
     return name
 
 
-# Of ASCII letters, digits, "_" and "-"; of the rest, whatever `_letters` accepts.
+# Of ASCII only letters, digits, "_" and "-"; of other characters all that `_check_name` accepts.
 Name = Annotated[
     str,
     StringConstraints(
         pattern=r"^[^\x00-@\[-`{-\xbf][^\x00-,./:-@\[-\^`{-\xbf]*$", max_length=LONGEST_NAME
     ),
     InWords(f'a name: a letter, then letters, digits, "_" or "-", {LONGEST_NAME} at most'),
-    AfterValidator(_letters),
+    AfterValidator(_check_name),
 ]
 FolderName = Annotated[
     str,
@@ -77,26 +78,26 @@ FolderName = Annotated[
         'a name for a folder: a letter or digit, then letters, digits, ".", "_" or "-", '
         f"{LONGEST_NAME} at most"
     ),
-    AfterValidator(_letters),
+    AfterValidator(_check_name),
 ]
 
 
-def _not_absurd(count: int) -> int:
+def _check_count(count: int) -> int:
     if count > LARGEST_COUNT:
         raise ValueError(f"{count:,} are more than any machine has")
     return count
 
 
 LARGEST_COUNT = 2**24
-Count = Annotated[int, Field(ge=1), AfterValidator(_not_absurd)]
-Times = Annotated[int, Field(ge=0), AfterValidator(_not_absurd)]
-# CUDA itself ends at 64 devices in a process.
+Count = Annotated[int, Field(ge=1), AfterValidator(_check_count)]
+Times = Annotated[int, Field(ge=0), AfterValidator(_check_count)]
+# CUDA allows 64 devices in a process.
 LARGEST_GPU_COUNT = 64
 _CLOSE_TO_A_SHARE: Final = 0.02  # 0.33 is a third
 
 
 def _whole_or_share(gpus: float) -> float:
-    """Return a whole number as an integer, and what is close to 1/n as just that."""
+    """Return a whole number as an integer, and a number close to 1/n as 1/n."""
     if float(gpus).is_integer():
         return int(gpus)
     copies = round(1 / gpus)
@@ -117,7 +118,7 @@ GpuCount = Annotated[
 
 
 ONE_OF: Final = {"module": ("function", "executable"), "group": ("modules", "groups")}
-"""Of these keys of a table, exactly one is given."""
+"""The keys of a table of which exactly one has to be given."""
 
 NOTHING_TO_RUN: Final = {
     "module": Problem(
@@ -131,11 +132,11 @@ NOTHING_TO_RUN: Final = {
         remedy='add modules = ["master", "trainer"], or groups = [...] with names of other groups',
     ),
 }
-"""What is wrong with an entry that runs nothing, by its table."""
+"""The problem of an entry that runs nothing, by its table."""
 
 
 def nothing_to_run(kind: str) -> PydanticCustomError:
-    """Return what a model raises for an entry of this table that runs nothing."""
+    """Return the validation error for a ``module`` or ``group`` that runs nothing."""
     problem = NOTHING_TO_RUN[kind]
     return PydanticCustomError(
         "nothing_to_run", "{message}", {"message": problem.message, "remedy": problem.remedy}

@@ -1,4 +1,4 @@
-"""Where a module's function is, found without running a line of anybody's code.
+"""Find a module's function without importing or running any code of the user.
 
 ::
 
@@ -11,8 +11,8 @@ or take long. So packages are followed with the import system's own finder, one 
 name at a time, and the file that it ends at is parsed, never executed.
 
 Installed packages offer modules too (`diel.plugins`): one function under a name, or a package of
-them. Such a package may be called as a folder beside the workflow file is, which then hides of it
-only what the folder really has: ``P.x:run`` is the user's if ``P/x.py`` is there.
+them. If a folder beside the workflow file has the name of such a package, the folder hides only
+those parts of the package that it has itself: ``P.x:run`` is the user's if ``P/x.py`` is there.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ FORMS = 'write "package.module:function", or "./file.py:function" for a file bes
 
 
 class FunctionLocation(Frozen):
-    """Where a function is.
+    """A function that a workflow file names: its file, its module and how to import that.
 
     Attributes
     ----------
@@ -54,7 +54,7 @@ class FunctionLocation(Frozen):
     is_installed : bool
         Whether it is in an installed package of modules.
     hidden : frozenset of str
-        The installed packages of modules of whose name there is a folder, or a file, beside the
+        The installed packages of modules that have the name of a folder, or of a file, beside the
         workflow file.
     """
 
@@ -83,10 +83,10 @@ def locate(
     folder : Path
         The folder of the workflow file.
     arguments : sequence of str or None, optional
-        What it is to be called with, in order: a context alone, as modules are, if left out; None
-        for whatever it takes.
+        Names of the arguments that the function is called with, in order; by default a context
+        alone, as for modules. None if the function may take any arguments.
     kind : str, optional
-        Of the plugins among which a name is looked for, see `diel.plugins`.
+        Kind of the plugins among which a name is looked up, see `diel.plugins`.
 
     Raises
     ------
@@ -112,7 +112,7 @@ def locate(
 def locate_function(
     spec: str, folder: Path, arguments: Sequence[str] | None = None, kind: str = MODULES
 ) -> FunctionLocation:
-    """Find a function that is no module's, called with these arguments; otherwise as `locate`."""
+    """Find a function that is not a module; like `locate`, but by default with any arguments."""
     return locate(spec, folder, arguments, kind)
 
 
@@ -201,7 +201,7 @@ def _hides(own: Path, package: Path) -> bool:
 
 
 def _find_module(parts: Sequence[str], folder: Path) -> ModuleSpec:
-    # A file written a moment ago may be missing from the finders' listings.
+    # A file written a moment ago may be missing from the finders' cached listings.
     importlib.invalidate_caches()
     searches = [[str(folder), *sys.path]]
     if parts[0] in (packages := module_packages()):
@@ -214,13 +214,13 @@ def _find_module(parts: Sequence[str], folder: Path) -> ModuleSpec:
 
 
 def _follow(parts: Sequence[str], path: Sequence[str]) -> ModuleSpec | None:
-    """Follow a dotted name down from a search path; None if it leads nowhere."""
+    """Return the import spec of a dotted name, looked up from a search path; None if not found."""
     found = _find_top(parts[0], path)
     for part in parts[1:]:
         if found is None or found.submodule_search_locations is None:
             return None
-        # By its last part only: a namespace package below a package that is not imported
-        # cannot compute its own path.
+        # Looked up by its last part only: a namespace package below a package that is not
+        # imported cannot compute its own path.
         found = PathFinder.find_spec(part, list(found.submodule_search_locations))
     return found
 
@@ -252,7 +252,7 @@ def _module_not_found(
                 f"{name} is a folder without __init__.py, it holds no functions",
                 f"name a module in {places}",
             )
-    # The longest start of the name that exists says what went wrong behind it.
+    # The longest prefix of the name that exists shows which part is missing.
     for length in range(len(parts) - 1, 0, -1):
         parents = [package for path in searches if (package := _follow(parts[:length], path))]
         if parents:

@@ -19,7 +19,7 @@ def find_cycle(depends: Depends) -> list[str] | None:
     -------
     list of str or None
         Each group depends on the next one, and the last is the first again, as in
-        ``["a", "b", "a"]``. Names that are not keys of the graph are passed over.
+        ``["a", "b", "a"]``. Names that are not keys of the graph are ignored.
     """
     finished: set[str] = set()
     for start in depends:
@@ -41,7 +41,7 @@ def find_cycle(depends: Depends) -> list[str] | None:
 
 
 def dependency_order(depends: Depends) -> list[str]:
-    """Put each group after those it depends on; file order among the groups that are ready.
+    """Return the groups with each after its dependencies; in file order where that allows it.
 
     Raises
     ------
@@ -75,10 +75,9 @@ def heaviest_antichain(weights: Mapping[str, int], depends: Depends) -> tuple[in
     Returns
     -------
     weight : int
-        The largest sum of weights of groups none of which depends on another, not even through
-        others.
+        The largest sum of weights of groups none of which depends on another, not even indirectly.
     groups : frozenset of str
-        Groups that reach it.
+        Groups whose weights have that sum.
 
     Notes
     -----
@@ -145,7 +144,7 @@ class _Network:
         return flow
 
     def levels(self, source: int) -> dict[int, int]:
-        """Return the distance of every node that still can be reached."""
+        """Return each node that can be reached over edges with capacity left, and its distance."""
         level, queue = {source: 0}, deque([source])
         while queue:
             node = queue.popleft()

@@ -1,8 +1,8 @@
-"""From a workflow file to a Workflow, with every problem found in one go.
+"""Read and check a workflow file: return a Workflow, or all its problems at once.
 
 ::
 
-    read_draft(file)                a Draft: what is right so far, and what is wrong
+    read_draft(file)                a Draft: the tables that are valid, and the problems
       1. the file                   there, readable, UTF-8, TOML
       2. tables and their shapes    [workflow], [tuple_space], [[module]], [[group]], [[boundary]]
       3. each entry by itself       its model, its function or its program
@@ -52,7 +52,7 @@ AnyTable = TypeVar("AnyTable", WorkflowTable, TupleSpace)
 
 @dataclass
 class Draft:
-    """A workflow file on its way to a Workflow.
+    """A workflow file that was read: the tables that are valid, and all problems.
 
     Attributes
     ----------
@@ -75,7 +75,7 @@ class Draft:
     lines : dict from Place to int
         The line of each of its keys.
     run_dir : Path or None
-        Of the run that goes on with this file; None for a new one.
+        The run directory of a run that is resumed with this file; None for a new run.
     """
 
     file: Path
@@ -93,16 +93,16 @@ class Draft:
     run_dir: Path | None = None
 
     def in_order(self, extra_problems: Iterable[Problem] = ()) -> list[Problem]:
-        """Return the problems and others', each with its line, in the order of the file."""
+        """Return all problems, extra ones included, with their lines, in the order of the file."""
         return _in_order([*self.problems, *extra_problems], self.lines)
 
     def finish(self, extra_problems: Iterable[Problem] = ()) -> Workflow:
-        """Return the workflow.
+        """Return the workflow, or raise all problems.
 
         Parameters
         ----------
         extra_problems : iterable of Problem
-            What others found wrong with the draft.
+            Problems that other checks found in the draft.
 
         Raises
         ------
@@ -124,12 +124,12 @@ class Draft:
 
 
 def load_workflow(file: str | os.PathLike[str]) -> Workflow:
-    """Read a workflow file.
+    """Read and check a workflow file.
 
     Raises
     ------
     WorkflowError
-        With everything that is wrong in the file.
+        With all problems of the file.
     """
     return read_draft(file).finish()
 
@@ -137,13 +137,13 @@ def load_workflow(file: str | os.PathLike[str]) -> Workflow:
 def read_draft(
     file: str | os.PathLike[str], provided: Mapping[str, FunctionLocation] | None = None
 ) -> Draft:
-    """Read a workflow file and find everything that is wrong in it; never raises for the file.
+    """Read a workflow file and find all its problems; never raise because of the file.
 
     Parameters
     ----------
     file : path
     provided : mapping of str to FunctionLocation, optional
-        Functions that somebody brings along, by module: these modules name none in the file.
+        Functions that the calling program adds, by module: these modules name none in the file.
     """
     shown_as = os.fspath(file)
     path = Path(os.path.abspath(shown_as))  # keeps links, drops ".."
@@ -161,7 +161,7 @@ def draft_of_text(
     shown_as: str | None = None,
     provided: Mapping[str, FunctionLocation] | None = None,
 ) -> Draft:
-    """Find everything that is wrong in a text, as if it were that of a file.
+    """Find all problems of a text, as if it were the text of a file.
 
     Parameters
     ----------
@@ -187,7 +187,7 @@ def draft_of_text(
 
 
 def _point_to_the_program(draft: Draft) -> None:
-    """Say of modules that nothing runs that the program around this could add a function."""
+    """Add to the remedy of modules that run nothing that the calling program can add a function."""
     nothing = NOTHING_TO_RUN["module"]
     remedy = f"add its function in the program that runs this file, or {nothing.remedy}"
     draft.problems = [
@@ -199,7 +199,7 @@ def _point_to_the_program(draft: Draft) -> None:
 
 
 def _provide(draft: Draft, provided: Mapping[str, FunctionLocation]) -> None:
-    """Let modules have functions that the file does not name."""
+    """Give modules the functions that the calling program adds to them."""
     entries: dict[Any, tuple[int, dict[str, Any]]] = {
         entry["name"]: (index, entry)
         for index, entry in _tables(draft.document.get("module"))
@@ -268,7 +268,7 @@ def _check_replicas(tuple_space: TupleSpace, settings: WorkflowTable) -> list[Pr
 
 
 def _misspelt_tables(document: dict[str, Any]) -> set[str]:
-    """Return the tables whose content cannot be known: misspelt, or not in the shape of tables."""
+    """Return the tables whose entries are not all known: misspelt, or not lists of tables."""
     near = {did_you_mean(key, TABLES) for key in document if key not in TABLES}
     shapeless = {
         key
@@ -290,7 +290,7 @@ def _tables(value: Any) -> list[tuple[int, dict[str, Any]]]:
 
 
 def _read_table(draft: Draft, key: str, default: AnyTable) -> AnyTable:
-    """Return a table that stands in a file once, or the default where it is wrong or absent."""
+    """Return a table such as ``[workflow]``, or the default where it is wrong or absent."""
     if key not in draft.document:
         return default
     table = draft.document[key]
@@ -358,7 +358,7 @@ def _check_what_runs(draft: Draft, index: int, entry: dict[str, Any]) -> None:
 def _check_nothing_to_run(
     draft: Draft, model: type[Module | Group], key: str, index: int, entry: dict[str, Any]
 ) -> None:
-    """Say that nothing runs where the model could not, because other keys were wrong."""
+    """Report an entry that runs nothing where its model could not, because other keys are wrong."""
     path = f"{key}[{index}]"
     is_valid_otherwise = any(problem.path == path for problem in draft.problems)
     is_misspelt = any(
@@ -372,12 +372,12 @@ def _check_nothing_to_run(
 
 
 def _in_order(problems: Iterable[Problem], lines: Mapping[Place, int]) -> list[Problem]:
-    """Return problems with their lines, in the order of the file; what has no place comes last."""
+    """Return problems with their lines, in the order of the file; without a line they come last."""
     numbers = {place: number for number, place in enumerate(lines)}
 
     def put(problem: Problem) -> tuple[tuple[int, int], Problem]:
         place = place_of(problem.path)
-        # What is missing belongs to the table that it is missing in.
+        # A missing key belongs to the table that it is missing in.
         known = next((n for n in range(len(place), 0, -1) if place[:n] in lines), 0)
         if not known:
             return (len(lines), 0), problem

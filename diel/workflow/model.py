@@ -1,4 +1,4 @@
-"""What a valid workflow file says.
+"""Models of the tables of a valid workflow file.
 
 ::
 
@@ -10,9 +10,9 @@
     │                                       and after which other groups
     └── boundaries: Boundary... [[boundary]] arrays that modules share
 
-`module` and `boundary` have files of their own. The models hold what one table can say for itself.
-What needs a second table or the disk (a group that names an unknown module, a function that does
-not exist) is checked in `load`.
+`module` and `boundary` have files of their own. The models check each table by itself. What needs a
+second table or the disk (a group that names an unknown module, a function that does not exist) is
+checked in `load`.
 """
 
 from __future__ import annotations
@@ -97,11 +97,11 @@ class TupleSpace(StrictTable):
 
     @property
     def memory_bytes(self) -> int:
-        """What each server may hold, in bytes."""
+        """Memory limit of each tuple server, in bytes."""
         return size_bytes(self.memory)
 
 
-_LONGEST_TAG_BYTES: Final = 4096  # what a tuple server takes
+_LONGEST_TAG_BYTES: Final = 4096  # the longest tag that a tuple server takes
 _TagField = Annotated[str, StringConstraints(min_length=1)] | int
 _TagText = Annotated[
     Annotated[str, StringConstraints(min_length=1)]
@@ -202,7 +202,7 @@ class Group(StrictTable):
 
     @property
     def most_iterations(self) -> int | None:
-        """How many times it runs at most; None without a limit."""
+        """The largest number of times that the group runs; None without a limit."""
         return 1 if self.iterations is None and self.until is None else self.iterations
 
 
@@ -339,7 +339,7 @@ class WorkflowTable(StrictTable):
 
     @property
     def checkpoint_every_s(self) -> float | None:
-        """How often to save a checkpoint while groups run, in seconds; None for not at all."""
+        """Interval of checkpoints while groups run, in seconds; None to save none by time."""
         return None if self.checkpoint_every is None else duration_s(self.checkpoint_every)
 
     @property
@@ -349,17 +349,17 @@ class WorkflowTable(StrictTable):
 
     @property
     def log_size_bytes(self) -> int:
-        """What a log file may grow to, in bytes."""
+        """The largest size of a log file, in bytes."""
         return size_bytes(self.log_size)
 
     @property
     def returned_size_bytes(self) -> int:
-        """What a returned value may take in the journal, in bytes."""
+        """The largest size of a returned value in the journal, in bytes."""
         return size_bytes(self.returned_size)
 
     @property
     def returned_total_bytes(self) -> int:
-        """What the files of all larger ones may take together, in bytes."""
+        """The largest total size of the files of returned values, in bytes."""
         return size_bytes(self.returned_total)
 
 

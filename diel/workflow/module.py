@@ -70,7 +70,7 @@ class Module(StrictTable):
     )
     executable: tuple[Word, ...] | None = Field(
         default=None,
-        # TOML has lists only.
+        # TOML has no tuples: a list is accepted.
         strict=False,
         min_length=1,
         description=(
@@ -253,5 +253,5 @@ class Module(StrictTable):
 
     @property
     def time_limit_s(self) -> float | None:
-        """How long one run of a copy may take, in seconds; None for as long as it likes."""
+        """How long one run of a copy may take, in seconds; None without a limit."""
         return None if self.time_limit is None else duration_s(self.time_limit)

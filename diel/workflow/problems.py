@@ -1,4 +1,4 @@
-"""Pydantic's complaints as Problems: a path in the file, plain words, a remedy.
+"""Turn pydantic's errors into Problems: a path in the file, plain words, a remedy.
 
 Pydantic reports one error for each alternative of a union, and puts the alternative's name into
 the location. So each location is walked along the model's own annotations, which tell a key from
@@ -20,18 +20,18 @@ from diel.workflow.annotations import FieldType, describe, example, item_of
 
 Steps = tuple["str | int", ...]
 
-# Raised by a validator of the model's author: its own words are the best ones.
+# Errors that a validator of the model's author raised: their own words are the best.
 _RAISED = ("value_error", "assertion_error")
 
 
 @dataclass
 class _Complaint:
-    """One error of pydantic, its location taken apart."""
+    """An error of pydantic, with the field and the place in the file that it is about."""
 
     error: dict[str, Any]
     field_type: FieldType  # of the value
     steps: Steps = ()  # keys and indices from the model to the value
-    table: type[BaseModel] | None = None  # whose key it is, if any
+    table: type[BaseModel] | None = None  # the model of the table that has the key, if any
     # For each union on the way, where it is and which alternative was tried.
     choices: list[tuple[Steps, str]] = field(default_factory=list)
     is_key: bool = False  # whether the key itself is wrong, not the value
@@ -42,14 +42,14 @@ class _Complaint:
 
     @property
     def is_raised(self) -> bool:
-        """Whether the words are the model author's, not pydantic's."""
+        """Whether the message comes from the author of the model, not from pydantic."""
         return self.kind in _RAISED or "remedy" in self.error.get("ctx", {})
 
 
 def problems_from_validation(
     error: ValidationError, model: type[BaseModel], prefix: str
 ) -> list[Problem]:
-    """Put the errors of a validation into a reader's words.
+    """Turn the errors of a validation into Problems, in words for the author of the file.
 
     Parameters
     ----------
@@ -66,10 +66,11 @@ def problems_from_validation(
 
     Notes
     -----
-    A validator may say its own remedy: raise ``PydanticCustomError`` with ``remedy`` in its
-    context, or a ``ValueError`` that has an attribute ``remedy``. One that has tried a value on
-    another model raises a ``PydanticCustomError`` with that ``model``, and the ``ValidationError``
-    that it ``caught``, in its context: then it is told in the words for that model's key.
+    A validator may give its own remedy: raise ``PydanticCustomError`` with ``remedy`` in its
+    context, or a ``ValueError`` that has an attribute ``remedy``. A validator that has tried a
+    value on another model raises a ``PydanticCustomError`` with that ``model``, and the
+    ``ValidationError`` that it ``caught``, in its context: then the problem is described as for a
+    key of that model.
     """
     complaints = [_located(dict(detail), model) for detail in error.errors(include_url=False)]
     complaints = _without_misspelt(_settled(complaints))
@@ -140,10 +141,10 @@ def _literals(model: type[BaseModel]) -> Iterator[str]:
 
 
 def _settled(complaints: list[_Complaint]) -> list[_Complaint]:
-    """Keep, of the complaints about one union, those that a reader can use.
+    """Keep, of the complaints about a union, those that help the author of the file.
 
-    If the value has the shape of an alternative, what is wrong inside it; otherwise one complaint
-    for the union as a whole.
+    If the value has the shape of an alternative, these are the complaints about what is inside it;
+    otherwise there is one complaint for the union as a whole.
     """
     sites = {site for complaint in complaints for site, _ in complaint.choices}
     for site in sorted(sites, key=len):
@@ -156,7 +157,7 @@ def _settled(complaints: list[_Complaint]) -> list[_Complaint]:
             continue
         kept = _best_alternative(list(tried.values()), site)
         dropped = [
-            complaint for many in tried.values() for complaint in many if complaint not in kept
+            complaint for branch in tried.values() for complaint in branch if complaint not in kept
         ]
         complaints = [
             complaint
@@ -167,10 +168,12 @@ def _settled(complaints: list[_Complaint]) -> list[_Complaint]:
 
 
 def _best_alternative(tried: Sequence[list[_Complaint]], site: Steps) -> list[_Complaint]:
-    inside = [many for many in tried if any(len(complaint.steps) > len(site) for complaint in many)]
+    inside = [
+        branch for branch in tried if any(len(complaint.steps) > len(site) for complaint in branch)
+    ]
     if inside:
         return min(inside, key=len)
-    raised = [many for many in tried if all(complaint.is_raised for complaint in many)]
+    raised = [branch for branch in tried if all(complaint.is_raised for complaint in branch)]
     return raised[0] if raised else tried[0][:1]
 
 

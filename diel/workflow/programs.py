@@ -26,9 +26,9 @@ PLACEHOLDERS: Final = {
     "module": "the module's name",
     "group": "its group's name",
 }
-"""What each one stands for."""
+"""The placeholders, and what each of them stands for."""
 
-# With these of its parent rank in its environment, an MPI program hangs or aborts.
+# An MPI program that inherits these variables from its parent rank hangs or aborts.
 _LAUNCHER_PREFIXES: Final = (
     "OMPI_",
     "PMIX_",
@@ -44,7 +44,7 @@ _KEPT: Final = frozenset(
     for prefix in ("OMPI", "PRTE")
     for suffix in ("", "_CONFIRM")
 )
-# In this order: two braces are one that stands for itself.
+# Double braces come first, since they stand for a literal brace.
 _PIECES = re.compile(r"\{\{|\}\}|\{([^{}]*)\}|[{}]")
 _ONE_BRACE: Final = {"{{": "{", "}}": "}"}
 
@@ -63,7 +63,7 @@ def placeholders_in(text: str) -> list[str]:
     Raises
     ------
     PlaceholderProblem
-        If one is not known, or a brace stands alone.
+        If a placeholder is not known, or a brace stands alone.
     """
     names = []
     for found in _PIECES.finditer(text):
@@ -87,7 +87,7 @@ _TWICE: Final = "write it twice: {{ or }}"
 
 
 def fill_placeholders(text: str, values: Mapping[str, object]) -> str:
-    """Put values in the place of the placeholders of a text that `placeholders_in` accepts."""
+    """Replace the placeholders of a text that `placeholders_in` accepts by their values."""
 
     def replacement(found: re.Match[str]) -> str:
         return _ONE_BRACE[found[0]] if found[0] in _ONE_BRACE else str(values[found[1]])
@@ -110,14 +110,14 @@ FACTS: Final = (
     "DIEL_TUPLE_SOCKET",
     "DIEL_TOKEN",
 )
-"""The variables by which a program learns where in the run it stands."""
+"""The environment variables that tell a program its run, group, module, copy and task."""
 
 
 def search_path(environment: Mapping[str, str]) -> str:
-    """Return where a program without a slash in its name is looked for.
+    """Return the search path for programs that have no slash in their names.
 
-    That is PATH, and after it the folder of this Python, where the command ``diel`` lies also
-    when its virtual environment is not activated.
+    That is PATH, and after it the folder of this Python, which has the command ``diel`` also when
+    its virtual environment is not activated.
     """
     path = environment.get("PATH", os.defpath)
     own = str(Path(sys.executable).parent)
@@ -125,7 +125,7 @@ def search_path(environment: Mapping[str, str]) -> str:
 
 
 def child_environment() -> dict[str, str]:
-    """Return the environment that a process inherits: this one without the launcher's variables.
+    """Return the environment for a child process: this process's, without the launcher's variables.
 
     Its PATH ends with the folder of the command ``diel``.
     """
@@ -149,16 +149,17 @@ def check_programs(entry: Mapping[str, Any], path: str, folder: Path) -> list[Pr
     if launcher is None:
         return check_program(program, f"{path}.executable[0]", folder, where)
     problems = check_program(launcher, f"{path}.launcher[0]", folder, where)
-    if program is not None and program.startswith("."):  # others may be a container's own
+    if program is not None and program.startswith("."):  # any other may be inside a container
         problems += check_program(program, f"{path}.executable[0]", folder, where)
     return problems
 
 
 def check_program(program: str | None, path: str, folder: Path, where: str | None) -> list[Problem]:
-    """Find what keeps a program from being started: the first word of a command.
+    """Find what keeps a program, the first word of a command, from being started.
 
-    A word that is wrong (None) is the model's to complain about, and what placeholders stand for is
-    not known before the run; nor may be the folders to look in, ``where``, which is then None.
+    Nothing is found for a missing or wrong word (None), which the model reports, and for a word
+    with placeholders, whose values are known in a run only. ``where`` is the search path, None if
+    that is not known either.
     """
     if not program or "\0" in program or _has_placeholders(program):
         return []
@@ -190,7 +191,7 @@ def _first(words: object) -> str | None:
 
 
 def _has_placeholders(text: str) -> bool:
-    """Whether what a text stands for is only known in a run, or wrong."""
+    """Whether a text has placeholders, valid or not, so that its value is not known yet."""
     try:
         return bool(placeholders_in(text))
     except PlaceholderProblem:

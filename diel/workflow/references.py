@@ -1,6 +1,6 @@
-"""What entries of a workflow file say about each other: names, dependencies, groups in groups.
+"""Check how entries of a workflow file refer to each other: names, dependencies, groups in groups.
 
-Entries are looked at as TOML reads them, since those that a model refuses count as well.
+Entries are checked as TOML reads them, since entries that their model refuses count as well.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from diel.frozen import Frozen
 from diel.text import did_you_mean
 from diel.workflow.graph import find_cycle
 
-DEEPEST = 32
+DEEPEST = 32  # groups within each other, the outermost one included
 
 Entries = Sequence["tuple[int, dict[str, Any]]"]
 
@@ -23,8 +23,8 @@ class _Entries(Frozen):
     """The entries of one kind: ``module`` or ``group``."""
 
     kind: str
-    entries: list[tuple[int, dict[str, Any]]]  # those that are tables, each with its index
-    are_all_named: bool  # if not, an unknown name proves nothing
+    entries: list[tuple[int, dict[str, Any]]]  # all entries that are tables, with their indices
+    are_all_named: bool  # if not, an unknown name may be that of an unnamed entry
 
     @cached_property
     def names(self) -> dict[str, int]:
@@ -37,9 +37,9 @@ class _Entries(Frozen):
 
 
 def check_references(document: dict[str, Any], unsure: set[str]) -> list[Problem]:
-    """Find what is wrong between entries of a document.
+    """Find wrong references between entries of a document: unknown or repeated names, cycles.
 
-    ``unsure`` are those of ``module`` and ``group`` whose table is misspelt or has a wrong shape.
+    ``unsure`` holds ``module`` or ``group`` if that table is misspelt or has a wrong shape.
     """
     modules = _entries(document, "module", unsure)
     groups = _entries(document, "group", unsure)
@@ -110,10 +110,10 @@ def _unknown(groups: _Entries, key: str, known: _Entries) -> Iterator[Problem]:
 
 def _near(name: str, group: dict[str, Any], key: str, known: _Entries) -> str:
     # A group neither waits for itself nor holds itself, and names nothing twice.
-    others = {named for _, named in _listed(group, key)}
+    excluded = {named for _, named in _listed(group, key)}
     if key in ("depends", "groups"):
-        others.add(str(group.get("name")))
-    near = did_you_mean(name, [name for name in known.names if name not in others])
+        excluded.add(str(group.get("name")))
+    near = did_you_mean(name, [name for name in known.names if name not in excluded])
     return f'did you mean "{near}"?' if near else f"the file has {', '.join(known.names)}"
 
 
@@ -133,8 +133,8 @@ def _cycles(groups: _Entries) -> Iterator[Problem]:
     for _, group in groups.entries:
         name = group.get("name")
         if isinstance(name, str):
-            others = [needed for _, needed in _listed(group, "depends") if needed != name]
-            depends.setdefault(name, []).extend(others)
+            other_groups = [needed for _, needed in _listed(group, "depends") if needed != name]
+            depends.setdefault(name, []).extend(other_groups)
     while cycle := find_cycle(depends):
         yield Problem(
             f"group[{groups.names[cycle[0]]}].depends",
@@ -188,7 +188,7 @@ def _check_nesting(names: Mapping[str, int], entries: Entries) -> Iterator[Probl
     cycles = list(_cycles_inside(names, parents))
     yield from (_cycle_problem(names, cycle) for cycle in cycles)
     if cycles:
-        return  # who is beside whom is not known then
+        return  # with cycles it is not known which groups stand beside each other
     for name, index in names.items():
         if len(_path(name, parents)) == DEEPEST + 1:
             yield Problem(
@@ -229,7 +229,7 @@ def _cycle_problem(names: Mapping[str, int], cycle: Sequence[str]) -> Problem:
 
 
 def _path(name: str, parents: Mapping[str, str]) -> list[str]:
-    """Return the groups from the outermost one down to this one."""
+    """Return the groups around a group, outermost first, and the group itself last."""
     path = [name]
     while path[-1] in parents:
         path.append(parents[path[-1]])

@@ -1,7 +1,7 @@
 """The JSON Schema of workflow files, and the page that documents each of their keys.
 
-Both are derived from the models. They say what a table may hold. What has to be true between
-tables, or on disk, only `load` knows.
+Both are derived from the models. They say what a table may hold; what involves several tables or
+the disk is checked in `load` alone.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from diel.workflow.problems import keys_of
 
 
 class TableModel(Frozen):
-    """One table of a workflow file."""
+    """A table that a workflow file may have: its key, its model, and whether it may be repeated."""
 
     key: str
     model: type[BaseModel]
@@ -32,12 +32,12 @@ class TableModel(Frozen):
 
     @property
     def header(self) -> str:
-        """The line that begins it in a file."""
+        """The line that begins the table in a file: ``[key]`` or ``[[key]]``."""
         return f"[[{self.key}]]" if self.is_list else f"[{self.key}]"
 
 
 def tables() -> list[TableModel]:
-    """Return every table in the order in which a file commonly has them.
+    """Return all tables, in the order in which a file commonly has them.
 
     Notes
     -----
@@ -61,12 +61,12 @@ def _table(key: str) -> TableModel:
     raise LookupError(f"no field of Workflow holds [[{key}]]")  # a test looks at every table
 
 
-# What editors for TOML know best; nothing newer is used below.
+# Editors for TOML support this version best; nothing newer is used below.
 DIALECT: Final = "http://json-schema.org/draft-07/schema#"
 
 
 def workflow_schema() -> dict[str, Any]:
-    """Return the schema as JSON's own types."""
+    """Return the JSON Schema of workflow files, as dicts and lists."""
     fields: dict[str, Any] = {table.key: _field(table) for table in tables()}
     file = create_model("WorkflowFile", __config__=ConfigDict(extra="forbid"), **fields)
     raw = file.model_json_schema(ref_template="#/definitions/{model}")
@@ -97,8 +97,8 @@ def _tidied(node: Any, *, of_names: bool = False) -> Any:
     """Return a part of a schema as TOML needs it.
 
     TOML has no null, the titles that pydantic makes of names say nothing, and a list of fixed
-    length is written in the older manner. Keys ``of_names`` are those that the schema speaks of,
-    not words of its language.
+    length is written as in older versions of JSON Schema. With ``of_names`` the keys of the node
+    are names from the workflow file, not keywords of JSON Schema.
     """
     if isinstance(node, list):
         return [_tidied(part) for part in node]
@@ -107,7 +107,7 @@ def _tidied(node: Any, *, of_names: bool = False) -> Any:
     if of_names:
         return {name: _tidied(item) for name, item in node.items()}
     node = {key: item for key, item in node.items() if key not in ("title", "unit")}
-    # The default of a key that has none, or that may be left out but not be empty.
+    # Drop a default of null, and an empty list for a key that may be left out but not be empty.
     if node.get("default", 0) is None or (node.get("default") == [] and node.get("minItems")):
         del node["default"]
     if "prefixItems" in node:
@@ -199,7 +199,7 @@ or that a function does not exist, is for `diel check` to find.
 
 
 def reference() -> str:
-    """Return the page."""
+    """Return the page that documents all keys, in Markdown."""
     sections = [_HEAD]
     parts: dict[type[BaseModel], list[str]] = {}
     for table in tables():
@@ -260,7 +260,7 @@ def _as_toml(value: Any) -> Any:
 
 
 def unit_of(info: FieldInfo) -> str:
-    """Return the unit of a key: what its author said, or its description says, or none."""
+    """Return the unit of a key, from its schema or its description; ``none`` if it has none."""
     extra = info.json_schema_extra
     if isinstance(extra, dict) and "unit" in extra:
         return str(extra["unit"])
@@ -271,7 +271,7 @@ def unit_of(info: FieldInfo) -> str:
 def _collect_parts(
     path: str, model: type[BaseModel], parts: dict[type[BaseModel], list[str]]
 ) -> None:
-    """Find the tables inside a table, with the keys that hold them."""
+    """Add the tables inside a table to ``parts``, with the keys that hold them."""
     for name, info in keys_of(model).items():
         field_type = FieldType.of(info)
         part = item_of(field_type, 0).model if field_type.is_list else field_type.model

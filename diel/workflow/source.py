@@ -1,4 +1,4 @@
-"""From a workflow file to the document that TOML reads from it, and the line of each key."""
+"""Read a workflow file as TOML, and find the line of each key."""
 
 from __future__ import annotations
 
@@ -21,10 +21,10 @@ else:
 
 LARGEST_FILE_BYTES: Final = 8 * 2**20
 DEEPEST: Final = 64
-"""Tables and lists within each other, as parts of a path: ``module[0].options.a`` has four."""
+"""The deepest nesting of tables and lists, in parts of a path: ``module[0].options.a`` has four."""
 
 Place: TypeAlias = tuple[str | int, ...]
-"""Keys and indices from the document to a value."""
+"""Keys and indices that lead from the document to a value."""
 
 _KINDS: Final = {
     stat.S_IFIFO: "a pipe",
@@ -35,7 +35,7 @@ _KINDS: Final = {
 
 
 class SourceProblem(Exception):
-    """The file has no content to look at; ``problem`` says why."""
+    """The file cannot be read or parsed; ``problem`` says why."""
 
     def __init__(self, message: str, remedy: str = "", line: int | None = None) -> None:
         super().__init__(message, remedy)
@@ -76,8 +76,8 @@ def parse_document(text: str) -> tuple[dict[str, Any], dict[Place, int]]:
     SourceProblem
         If it is not TOML.
     """
-    # Before the parser sees it: of thousands of brackets it would find no line, and of a key of
-    # thousands of parts no end.
+    # Checked before the parser runs: it would report thousands of brackets without a line, and
+    # would not come to an end with a key of thousands of parts.
     lines: dict[Place, int] = {}
     for place, line in _places(text):
         if len(place) > DEEPEST:
@@ -87,14 +87,14 @@ def parse_document(text: str) -> tuple[dict[str, Any], dict[Place, int]]:
         lines.setdefault(place, line)
     try:
         return tomllib.loads(text), lines
-    except RecursionError:  # inside of a value that its brackets do not show
+    except RecursionError:  # of a value whose depth its brackets do not show
         raise SourceProblem("nested too deeply", "close the brackets") from None
     except ValueError as error:
         raise _syntax_problem(str(error), text) from None
 
 
 def near_file(file: Path) -> str:
-    """Say which file was probably meant by one that is not there; empty if none is near."""
+    """Suggest a file whose name is near to that of a missing file; empty if there is none."""
     try:
         names = sorted(path.name for path in file.parent.iterdir() if path.is_file())
     except OSError:
@@ -105,7 +105,7 @@ def near_file(file: Path) -> str:
 
 def _read(file: Path) -> bytes:
     try:
-        # Opening a pipe would wait for somebody who writes, reading a device might never end.
+        # Opening a pipe would wait for a writer, and reading a device might never end.
         found = file.stat()
         if stat.S_ISDIR(found.st_mode):
             raise SourceProblem("is a folder, not a workflow file", _files_in(file))
@@ -157,17 +157,17 @@ class _Open:
 
 
 class _Places:
-    """Follows the tokens of a file, and finds where each key is.
+    """Follows the tokens of a TOML file, and finds the place of each key.
 
-    It takes for granted that the file is TOML: of one that is not, what it finds means nothing.
+    The places mean nothing if the file is not valid TOML.
     """
 
     def __init__(self) -> None:
         self._table: Place = ()
         self._lengths: dict[Place, int] = {}  # of the lists that [[...]] make
         self._key: list[str] = []
-        self._place: Place = ()  # whose value is being read
-        self._item: Place | None = None  # of a list, which is about to begin
+        self._place: Place = ()  # of the value that is being read
+        self._item: Place | None = None  # of a list item that is about to begin
         self._open: list[_Open] = []
         self._in_value = False
         self._brackets = 0  # of a header
@@ -262,9 +262,9 @@ class Header(Frozen):
 
 
 def headers(text: str) -> list[Header]:
-    """Return the headers of a text that is TOML, in order; first the keys above all of them.
+    """Return the headers of a TOML text, in order; the first stands for the keys above all headers.
 
-    These have the place ``()`` and the line 0.
+    It has the place ``()`` and the line 0.
     """
     follower, line = _Places(), 1
     found: list[Header] = []
@@ -287,7 +287,7 @@ def headers(text: str) -> list[Header]:
 def _bare(quoted: str) -> str:
     try:
         return str(tomllib.loads(f"a = {quoted}")["a"])
-    except ValueError:  # which the parser is going to say
+    except ValueError:  # the parser is going to report it
         return quoted
 
 
@@ -295,7 +295,8 @@ def _bare(quoted: str) -> str:
 
 _NEW_LINE_WITHIN: Final = 'close the text with " in its line; several lines stand in """ ... """'
 _ONE_A_LINE: Final = "one key = value in a line"
-# What the parser says, what stands there, and what to do about it: the first that fits.
+# Patterns of the parser's message and of the text at its place, and the remedy: the first row that
+# matches counts.
 _REMEDIES: Final = (
     ("Invalid value", r"(?i)true|false", "write true or false, all small"),
     ("Invalid value", r"(?i)(none|null|nil)\b", "TOML has no such value: leave the key out"),
@@ -348,7 +349,8 @@ def _syntax_problem(message: str, text: str) -> SourceProblem:
         where = f" at column {column}"
     elif place:
         where = " at the end of the file"
-    elif found := re.search(r"\d{4000,}", text.replace("_", "")):  # of a number, of no place
+    elif found := re.search(r"\d{4000,}", text.replace("_", "")):
+        # The parser gives no place for a number that is too long.
         line = text.replace("_", "").count("\n", 0, found.start()) + 1
     rows = text.split("\n")
     row = rows[line - 1]

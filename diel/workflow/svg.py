@@ -3,9 +3,9 @@
 ::
 
     draw_svg(drawing)     Drawing -> text
-      1. sizes            from the texts, groups inside of others first
+      1. sizes            from the texts, inner groups first
       2. places           steps below each other, the boxes of a step in a row
-      3. edges            from the lower border of a box to the upper one of what waits for it
+      3. edges            from a box's lower border to the upper border of a group that waits for it
 
 Every group is a ``<g class="group" data-group="NAME">`` and every module in it a
 ``<g class="module" data-group="NAME" data-module="NAME">``; both take the keyboard's focus. A class
@@ -23,16 +23,16 @@ from typing import Final
 
 from diel.workflow.drawing import Drawing, GroupBox
 
-_LETTER: Final = 7.3  # the width of a letter of 13 px, on the safe side
+_LETTER: Final = 7.3  # the width of a letter of 13 px, rather too large than too small
 _LINE: Final = 20.0
 _TITLE: Final = 28.0
 _PADDING: Final = 12.0
 _GAP: Final = 20.0
 _BETWEEN_STEPS: Final = 36.0
-_STATE: Final = 96.0  # room for what a run says of a group
+_STATE: Final = 96.0  # width that is kept free for a group's state in a run
 _SMALLEST: Final = 150.0
-_LONGEST_TEXT: Final = 38  # letters; the whole is shown on hovering
-_EDGE_ROOM: Final = 14.0  # for an edge that passes a step
+_LONGEST_TEXT: Final = 38  # letters; the full text is shown on hovering
+_EDGE_ROOM: Final = 14.0  # the width that an edge takes in a step that it passes
 
 STYLE: Final = """\
 .diel-graph { --box: #ffffff; --outer: #f3f5f8; --line: #8a94a3; --ink: #1c232d; --soft: #566171;
@@ -88,21 +88,21 @@ Edge = tuple[GroupBox, GroupBox, "list[_Shape]"]
 
 
 Classes = Mapping["tuple[str, str]", str]
-"""Of a group's name and a module's, or an empty one: classes that are added to what they name."""
+"""CSS classes to add, by the names (group, module); one of the two may be empty."""
 
 
 def draw_svg(drawing: Drawing, *, on_page: bool = False, classes: Classes | None = None) -> str:
-    """Return the picture as the text of one ``<svg>``.
+    """Return a drawing as the text of one ``<svg>`` element.
 
     Parameters
     ----------
     drawing : Drawing
     on_page : bool, optional
-        Whether it becomes a part of a page, which has `STYLE` and its own light and dark; else it
-        is a file by itself.
+        Whether it is put into a page that has `STYLE` and its own light and dark colours; if not,
+        it is a file by itself, with both included.
     classes : mapping from (group, module) to str, optional
-        Further classes of a group, ``("search", "")``, of a module in it,
-        ``("search", "trainer")``, or of one that is in no group, ``("", "trainer")``.
+        Further CSS classes of a group, ``("search", "")``, of a module in it,
+        ``("search", "trainer")``, or of a module in no group, ``("", "trainer")``.
     """
     more = classes or {}
     edges: list[Edge] = []
@@ -116,11 +116,11 @@ def draw_svg(drawing: Drawing, *, on_page: bool = False, classes: Classes | None
     parts += _edges(edges, {shape.box.name: shape for shape in _all(rows) if shape.box})
     bottom = _GAP + height + (_GAP if rows else 0.0)
     x = _GAP
-    for (name, needs), one in zip(drawing.in_no_group, loose, strict=True):
-        if x > _GAP and x + one > _GAP + width:
+    for (name, needs), room in zip(drawing.in_no_group, loose, strict=True):
+        if x > _GAP and x + room > _GAP + width:
             x, bottom = _GAP, bottom + _LINE + 10
-        parts += _module("", name, needs, x, bottom, one, f"loose {more.get(('', name), '')}")
-        x += one + _GAP / 2
+        parts += _module("", name, needs, x, bottom, room, f"loose {more.get(('', name), '')}")
+        x += room + _GAP / 2
     if loose:
         bottom += _LINE + _GAP
     full = width + 2 * _GAP
@@ -144,7 +144,7 @@ def _row(
     step: Sequence[GroupBox], steps: Sequence[Sequence[GroupBox]], index: int, edges: list[Edge]
 ) -> list[_Shape]:
     row = [_shape(box, edges) for box in step]
-    if index:  # near to what they wait for
+    if index:  # place each box near the groups that it waits for
         order = {box.name: place for place, box in enumerate(steps[index - 1])}
         row.sort(key=lambda shape: _place_of_needed(shape.box, order))
     return row
@@ -174,7 +174,7 @@ def _shape(box: GroupBox, edges: list[Edge]) -> _Shape:
 def _put_edges_between(
     rows: list[list[_Shape]], steps: Sequence[Sequence[GroupBox]], edges: list[Edge]
 ) -> None:
-    """Collect the edges between groups of these steps; one that passes a step gets room in it."""
+    """Collect the edges between groups of these steps; add space where an edge passes a step."""
     level = {box.name: (number, box) for number, step in enumerate(steps) for box in step}
     for number, box in level.values():
         for name in box.depends:
@@ -196,7 +196,7 @@ def _extent(rows: Sequence[Sequence[_Shape]]) -> tuple[float, float]:
 
 
 def _width(text: str) -> float:
-    from rich.cells import cell_len  # letters of Asia are two columns wide
+    from rich.cells import cell_len  # East Asian letters are two columns wide
 
     return cell_len(_short(text)) * _LETTER
 
@@ -235,11 +235,11 @@ def _place(rows: Sequence[Sequence[_Shape]], x: float, y: float, width: float) -
         y += tallest + _BETWEEN_STEPS
 
 
-# -- what is written ------------------------------------------------------------------------------
+# -- elements -------------------------------------------------------------------------------------
 
 
 def _text(text: str) -> str:
-    """Escape a text, and leave out what XML cannot hold."""
+    """Escape a text for XML; control characters, which XML does not allow, become spaces."""
     return escape("".join(sign if sign >= " " or sign == "\t" else " " for sign in text))
 
 
@@ -249,12 +249,12 @@ def _drawn(shape: _Shape, classes: Classes) -> Iterator[str]:
         return
     x, y = shape.x + _PADDING, shape.y + 19
     names = ", ".join(name for name, _ in box.modules)
-    told = f"group {box.title}" + (f", modules {names}" if names else "")
+    label = f"group {box.title}" + (f", modules {names}" if names else "")
     kind = "group outer" if box.inside else "group"
     kind = f"{kind} {classes.get((box.name, ''), '')}".strip()
     yield (
         f'<g class="{kind}" data-group="{_text(box.name)}" tabindex="0" role="button" '
-        f'aria-label="{_text(told)}">'
+        f'aria-label="{_text(label)}">'
     )
     yield (
         f'<rect class="box" x="{shape.x:g}" y="{shape.y:g}" width="{shape.width:g}" '
@@ -281,11 +281,11 @@ def _module(
     group: str, name: str, needs: str, x: float, y: float, width: float, classes: str = ""
 ) -> Iterator[str]:
     kind = f"module {classes}".strip()
-    told = f"module {name}" + (f", {needs}" if needs else "") + ("" if group else ", in no group")
+    label = f"module {name}" + (f", {needs}" if needs else "") + ("" if group else ", in no group")
     inner = x + _PADDING - 4
     yield (
         f'<g class="{kind}" data-group="{_text(group)}" data-module="{_text(name)}" '
-        f'tabindex="0" role="button" aria-label="{_text(told)}">'
+        f'tabindex="0" role="button" aria-label="{_text(label)}">'
     )
     yield (
         f'<rect class="module-box" x="{x:g}" y="{y:g}" width="{width:g}" '

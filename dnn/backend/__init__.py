@@ -1,6 +1,6 @@
-"""Where arrays live and what computes on them.
+"""Devices, and the array functions of each: NumPy, compiled loops on the CPU, or CUDA kernels.
 
-The plan compiler asks an `Ops` for functions once; replaying a plan never comes back here.
+The plan compiler gets functions from an `Ops` once; replaying a plan does not use this package.
 """
 
 from __future__ import annotations
@@ -46,7 +46,7 @@ def ops_for(device: str, routines: RoutineTable | None = None) -> Ops:
         ``"cpu"``: compiled loops where Numba is installed, else NumPy; ``"numpy"``: NumPy always;
         ``"cuda"`` or ``"cuda:1"``: a GPU, through CuPy.
     routines : RoutineTable, optional
-        Which of several routines computes what; compiled loops and GPUs have a choice.
+        Which routine computes each operation, by size or shape, in compiled loops and on GPUs.
 
     Returns
     -------
@@ -57,7 +57,7 @@ def ops_for(device: str, routines: RoutineTable | None = None) -> Ops:
     ConfigurationError
         If there is no such device.
     DeviceError
-        If the GPU cannot be used; it says what is missing.
+        If the GPU cannot be used; the message says what is missing.
     """
     if device == "numpy":
         return Ops()
@@ -76,12 +76,12 @@ def ops_for(device: str, routines: RoutineTable | None = None) -> Ops:
 
 
 def has_numba() -> bool:
-    """Say whether the loops on the CPU can be compiled; without Numba they are NumPy's."""
+    """Return whether Numba is installed, which compiles loops on the CPU; else NumPy computes."""
     return importlib.util.find_spec("numba") is not None
 
 
 def device_facts(device: str | Device) -> dict[str, str]:
-    """Say what computes on a device: its name and the versions of the libraries.
+    """Return the name of a device and the versions of the libraries that compute on it.
 
     Parameters
     ----------
@@ -100,10 +100,10 @@ def device_facts(device: str | Device) -> dict[str, str]:
     DeviceError
         If the device cannot be used.
     """
-    where = Device.of(device)
-    where.require()
+    found_device = Device.of(device)
+    found_device.require()
     versions = {"dnn": dnn.__version__, "numpy": np.__version__}
-    if where.kind == "cpu":
+    if found_device.kind == "cpu":
         kernels = ops_for("cpu").description
         return {"device": "cpu", "device_name": _name_of_cpu(), **versions, "kernels": kernels}
     from dnn.backend.cuda.products import cublas_version
@@ -112,7 +112,7 @@ def device_facts(device: str | Device) -> dict[str, str]:
     runtime = cupy.cuda.runtime
     return {
         "device": "cuda",
-        "device_name": runtime.getDeviceProperties(where.index)["name"].decode(),
+        "device_name": runtime.getDeviceProperties(found_device.index)["name"].decode(),
         **versions,
         "cupy": str(cupy.__version__),
         "cuda": version_text(runtime.runtimeGetVersion()),

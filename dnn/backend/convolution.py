@@ -1,7 +1,7 @@
-"""Convolutions: what is to be computed, the routines that compute it, and the one of any device.
+"""Convolutions: their description, the type of routines that compute them, and a generic routine.
 
-Everything is said by one hashable object, `Convolution`, which is also the key of tables of
-routines. A `Routine` turns it, and the arrays, into the calls that a plan replays.
+`Convolution`, which is hashable, describes a problem completely; a `Routine` turns it, and the
+arrays, into the calls that a plan replays.
 """
 
 from __future__ import annotations
@@ -18,13 +18,13 @@ from dnn.backend.rounding import Array
 __all__ = ["ALIGNMENT_BYTES", "LAYOUTS", "Convolution", "Routine", "direct", "image_view"]
 
 LAYOUTS = ("NCHW", "NHWC", "CHWN")
-"""Orders of the axes of images: number of the image, channel, height, width."""
+"""Orders of the axes of images: N counts images, C channels, H rows and W columns."""
 
 ALIGNMENT_BYTES = 64
-"""Of memory: a cache line, and the widest vector registers."""
+"""Alignment of arrays in memory: a cache line, which is as wide as the widest vector registers."""
 
 COLUMNS_BYTES = 8 << 20
-"""The direct routine takes so many images at once that their columns take about this much."""
+"""The direct routine takes as many images at once as have columns of at most this size."""
 
 
 class Convolution(NamedTuple):
@@ -34,7 +34,7 @@ class Convolution(NamedTuple):
 
         y[i, j] = sum(x[c, i stride + r dilation, j stride + s dilation] w[c, r, s])
 
-    as neural networks have it, without turning the window round.
+    as neural networks define it: a cross-correlation, which does not flip the window.
 
     Attributes
     ----------
@@ -42,31 +42,32 @@ class Convolution(NamedTuple):
         ``"forward"``: y from (x, w), and from the bias if there is one; ``"data"``: the gradient
         of x from (dy, w); ``"weights"``: the gradient of w from (x, dy).
     layout : str
-        One of `LAYOUTS`: of x, y and their gradients. Weights are (filters, channels / groups,
-        rows, columns) in all of them.
+        Order of the axes of x, y and their gradients, one of `LAYOUTS`. Weights are (filters,
+        channels / groups, rows, columns) in all layouts.
     dtype : str
         ``"f4"`` or ``"f8"``.
     models : int or None
         K where arrays have a leading axis of K models; the result then has it too.
     stacked : pair of bool
-        Which of the two inputs have that axis.
+        Whether the first and the second input have that axis.
     images, channels : int
     size : pair of int
         Height and width of x.
     filters : int
     window, stride, dilation : pairs of int
-        Down and to the right.
+        Along the height and along the width.
     padding : pair of pairs of int
         Zeros above and below x; to its left and right.
     groups : int
-        It divides channels and filters.
+        Groups of channels, each with filters of its own; it divides channels and filters.
     bias : bool
-        Forward alone: a third input, shape (filters,) or (K, filters), is added.
+        Forward only: a third input, shape (filters,) or (K, filters), is added.
     relu : bool
-        Forward alone: after the bias, what is below 0 becomes 0.
+        Forward only: negative results become 0, after the bias is added.
     precision : str
-        Of the operands where `dtype` is ``"f4"``: ``"float32"``, ``"tf32"``, ``"float16"`` or
-        ``"bfloat16"``. Sums are of float32, and are rounded once, to the type of the result.
+        Precision of the operands where `dtype` is ``"f4"``: ``"float32"``, ``"tf32"``,
+        ``"float16"`` or ``"bfloat16"``. Sums are of float32, and are rounded once, to the type of
+        the result.
     """
 
     kind: str
@@ -91,8 +92,8 @@ class Convolution(NamedTuple):
     def out_size(self) -> tuple[int, int]:
         """Height and width of y."""
         height, width = (
-            (n + sum(pad) - (taps - 1) * apart - 1) // step + 1
-            for n, pad, taps, apart, step in zip(
+            (n + sum(pad) - (taps - 1) * dilation - 1) // step + 1
+            for n, pad, taps, dilation, step in zip(
                 self.size, self.padding, self.window, self.dilation, self.stride, strict=True
             )
         )
@@ -100,7 +101,7 @@ class Convolution(NamedTuple):
 
     @property
     def is_empty(self) -> bool:
-        """Whether an array has no element."""
+        """Whether any of the arrays has no elements."""
         lengths = (self.images, self.channels, self.filters, *self.window)
         return min(*lengths, *self.size, *self.out_size, self.models or 1) < 1
 
@@ -121,7 +122,7 @@ class Convolution(NamedTuple):
 
     @property
     def shapes(self) -> tuple[tuple[int, ...], tuple[int, ...], tuple[int, ...]]:
-        """Shapes of the two inputs and of the result, with the axis of models where it is."""
+        """Shapes of the two inputs and of the result, with the axis of models if they have it."""
         first, second, out = {
             "forward": (self.x_shape, self.w_shape, self.y_shape),
             "data": (self.y_shape, self.w_shape, self.x_shape),
@@ -144,11 +145,12 @@ class Routine(NamedTuple):
     name : str
         Such as ``"direct"``, ``"im2col"``, ``"winograd4"``.
     workspace_bytes : int
-        Of the block of memory that it needs while it runs, aligned to `ALIGNMENT_BYTES`.
+        Size of the block of memory that it needs while it runs, aligned to `ALIGNMENT_BYTES`.
     steps : function (inputs, out, workspace) -> list of Step
-        The calls that write the result. Arrays are contiguous, those of images in the layout of the
-        problem; along the axis of models weights and biases may lie apart, as in a buffer with a
-        row for each model. `workspace` is an array of uint8, or None where none is needed.
+        The calls that write the result. Arrays are contiguous, and images in the layout of the
+        problem; only along the axis of models weights and biases may have any stride, as in a
+        buffer with a row for each model. `workspace` is an array of uint8, or None where none is
+        needed.
     """
 
     name: str
@@ -157,20 +159,20 @@ class Routine(NamedTuple):
 
 
 def in_layout(layout: str, *lengths: int) -> tuple[int, ...]:
-    """Return lengths that are in the order of NCHW in the order of a layout."""
+    """Return four lengths, given in the order NCHW, in the order of a layout."""
     return tuple(lengths["NCHW".index(letter)] for letter in layout)
 
 
 def image_view(x: Array, layout: str) -> Array:
-    """Return images of any layout, and maybe of several models, with axes (..., N, C, H, W)."""
+    """Return a view with axes (..., N, C, H, W) of images in any layout, of one or more models."""
     front = x.ndim - 4
     axes = (*range(front), *(front + layout.index(letter) for letter in "NCHW"))
     view: Array = x.transpose(axes)
     return view
 
 
-class _Carver:
-    """Hands out a block of memory as arrays, or only counts what they take."""
+class _Arrays:
+    """Cuts arrays out of a block of memory; without a block it only adds up their sizes."""
 
     def __init__(self, dtype: str, block: Array | None) -> None:
         self.dtype = np.dtype(dtype)
@@ -187,7 +189,7 @@ class _Carver:
 
 
 class _Space(NamedTuple):
-    """Memory of the direct routine; `chunk` is how many images are done at once."""
+    """Workspace arrays of the direct routine, which takes `chunk` images at once."""
 
     chunk: int
     padded: Any
@@ -197,10 +199,10 @@ class _Space(NamedTuple):
 
 
 def direct(ops: Any, problem: Convolution) -> Routine:
-    """Return convolution by the definition: copies of x for each tap of the window, one product.
+    """Return the generic routine: copies of x for each tap of the window, then matrix products.
 
-    It takes every problem, and consists of what every device has: copies, sums of two arrays and
-    products. It is what other routines are tested against.
+    It computes every problem, and with calls that every device has: copies, sums of two arrays and
+    products. Other routines are tested against it.
 
     Parameters
     ----------
@@ -211,22 +213,22 @@ def direct(ops: Any, problem: Convolution) -> Routine:
     -------
     Routine
     """
-    counted = _Carver(problem.dtype, None)
+    counted = _Arrays(problem.dtype, None)
     _space(problem, counted)
     run = {"forward": _forward, "data": _data, "weights": _weights}[problem.kind]
 
     def steps(inputs: Sequence[Array], out: Array, workspace: Array | None) -> list[Step]:
-        space = _space(problem, _Carver(problem.dtype, workspace))
+        space = _space(problem, _Arrays(problem.dtype, workspace))
         return run(ops, problem, space, inputs, out)
 
     return Routine("direct", counted.size_bytes, steps)
 
 
-def _space(problem: Convolution, carve: _Carver) -> _Space:
+def _space(problem: Convolution, new_array: _Arrays) -> _Space:
     models = problem.models or 1
     groups, (height, width) = problem.groups, problem.out_size
     taps = math.prod(problem.w_shape[1:])
-    each = max(groups * taps * height * width * carve.dtype.itemsize, 1)
+    each = max(groups * taps * height * width * new_array.dtype.itemsize, 1)
     chunk = max(1, min(problem.images, COLUMNS_BYTES // each))
     of_x = models if problem.kind == "data" or problem.stacked[0] else 1
     of_y = models if problem.kind == "forward" or problem.stacked[problem.kind == "weights"] else 1
@@ -234,17 +236,17 @@ def _space(problem: Convolution, carve: _Carver) -> _Space:
     padded = None
     if problem.kind == "data" or any((top, bottom, left, right)):
         high, wide = problem.size[0] + top + bottom, problem.size[1] + left + right
-        padded = carve(of_x, chunk, problem.channels, high, wide)
-    columns = carve(of_x, groups, taps, chunk, height, width)
-    maps = carve(of_y, groups, problem.filters // groups, chunk, height, width)
+        padded = new_array(of_x, chunk, problem.channels, high, wide)
+    columns = new_array(of_x, groups, taps, chunk, height, width)
+    maps = new_array(of_y, groups, problem.filters // groups, chunk, height, width)
     term = None
     if problem.kind == "weights" and chunk < problem.images:
-        term = carve(models, groups, problem.filters // groups, taps)
+        term = new_array(models, groups, problem.filters // groups, taps)
     return _Space(chunk, padded, columns, maps, term)
 
 
 def _with_models(x: Array, problem: Convolution, stacked: bool) -> Array:
-    """Return an array with a leading axis of models, of length 1 where there is none."""
+    """Return an array with a leading axis of models, of length 1 where it had no such axis."""
     return x if problem.models is not None and stacked else x[None]
 
 
@@ -254,20 +256,20 @@ def _chunks(problem: Convolution, space: _Space) -> Iterator[tuple[slice, int]]:
         yield slice(begin, end), end - begin
 
 
-def _apart(x: Array, problem: Convolution) -> Array:
+def _by_group(x: Array, problem: Convolution) -> Array:
     """Return (models, N, C, H, W) as (models, groups, C of a group, N, H, W)."""
     groups = problem.groups
     models, images, channels, *size = x.shape
-    apart = x.reshape(models, images, groups, channels // groups, *size)
-    view: Array = apart.transpose(0, 2, 3, 1, 4, 5)
+    by_group = x.reshape(models, images, groups, channels // groups, *size)
+    view: Array = by_group.transpose(0, 2, 3, 1, 4, 5)
     return view
 
 
 def _taps(problem: Convolution, padded: Array, columns: Array) -> Iterator[tuple[Array, Array]]:
-    """Return for each tap of the window the part of x that it meets, and its columns."""
+    """Yield for each tap of the window the pixels of x that it meets, and its columns."""
     height, width = problem.out_size
     rows, across = problem.window
-    images = _apart(padded, problem)
+    images = _by_group(padded, problem)
     by_tap = columns.reshape(*images.shape[:3], rows, across, *columns.shape[-3:])
     for r in range(rows):
         for s in range(across):
@@ -281,7 +283,7 @@ def _taps(problem: Convolution, padded: Array, columns: Array) -> Iterator[tuple
 
 
 def _inside(problem: Convolution, padded: Array) -> Array:
-    """Return what is not padding."""
+    """Return a view of padded images without their padding."""
     (top, _), (left, _) = problem.padding
     height, width = problem.size
     return padded[..., top : top + height, left : left + width]
@@ -304,14 +306,14 @@ def _fill_columns(
 
 
 def _maps(space: _Space, number: int) -> Array:
-    """Return memory for y of some images, of shape (models, groups, filters, N, H, W)."""
+    """Return workspace for y of `number` images, of shape (models, groups, filters, N, H, W)."""
     shape = space.maps.shape
-    some: Array = space.maps.reshape(-1)[: space.maps.size // space.chunk * number]
-    return some.reshape(*shape[:3], number, *shape[4:])
+    maps: Array = space.maps.reshape(-1)[: space.maps.size // space.chunk * number]
+    return maps.reshape(*shape[:3], number, *shape[4:])
 
 
 def _products(ops: Any, a: Array, b: Array, out: Array) -> list[Step]:
-    """Return the calls of a product for each model; each is what it would be alone."""
+    """Return a call of `gemm` for each model, the same as for a network of that model alone."""
     return [
         (ops.gemm, (a[min(k, len(a) - 1)], b[min(k, len(b) - 1)], out[k])) for k in range(len(out))
     ]
@@ -336,7 +338,7 @@ def _forward(
             steps.append(ops.elementwise(ADD, (maps, bias), maps))
         if problem.relu:
             steps.append(ops.elementwise(RELU, (maps,), maps))
-        steps.append((ops.copy, (maps, _apart(y[:, part], problem))))
+        steps.append((ops.copy, (maps, _by_group(y[:, part], problem))))
     return steps
 
 
@@ -352,7 +354,7 @@ def _data(
         maps, padded = _maps(space, number), space.padded[:, :number]
         columns = space.columns.reshape(-1)[: space.columns.size // space.chunk * number]
         columns = columns.reshape(*space.columns.shape[:3], number, *problem.out_size)
-        steps.append((ops.copy, (_apart(dy[:, part], problem), maps)))
+        steps.append((ops.copy, (_by_group(dy[:, part], problem), maps)))
         flat = columns.reshape(*columns.shape[:3], -1)
         steps += _products(ops, w.swapaxes(-1, -2), maps.reshape(*maps.shape[:3], -1), flat)
         steps.append((ops.fill, (0.0, padded)))
@@ -374,7 +376,7 @@ def _weights(
         filled, columns = _fill_columns(ops, problem, space, x, part, number)
         maps = _maps(space, number)
         steps += filled
-        steps.append((ops.copy, (_apart(dy[:, part], problem), maps)))
+        steps.append((ops.copy, (_by_group(dy[:, part], problem), maps)))
         target = dw if part.start == 0 else space.term
         flat = maps.reshape(*maps.shape[:3], -1)
         steps += _products(ops, flat, columns.swapaxes(-1, -2), target)

@@ -1,7 +1,7 @@
-"""Devices: where arrays live, and what a GPU needs that is not there.
+"""Devices by name, the reasons why a GPU cannot be used, and the memory of GPUs.
 
 A device is named ``"cpu"``, ``"cuda"`` (the first GPU) or ``"cuda:1"``. CuPy is imported here
-and in the files named ``cuda_...``, and only when a GPU is asked for.
+and in `dnn.backend.cuda`, and only when a GPU is asked for.
 """
 
 from __future__ import annotations
@@ -29,10 +29,10 @@ __all__ = [
 INSTALL = "pip install 'diel[gpu]'"
 
 COMPUTE_MODE = 20
-"""cudaDevAttrComputeMode."""
+"""Number of the device attribute cudaDevAttrComputeMode."""
 
 PROHIBITED, EXCLUSIVE_PROCESS = 2, 3
-"""cudaComputeMode."""
+"""Values of cudaComputeMode."""
 
 
 @dataclass(frozen=True)
@@ -51,9 +51,9 @@ class Device:
 
     @classmethod
     def of(cls, name: str | Device) -> Device:
-        """Return the device of a name, there or not; a device is returned as it is.
+        """Return the device of a name, whether it exists or not; a `Device` is returned as it is.
 
-        What is no such name is a `ConfigurationError`.
+        Any other name is a `ConfigurationError`.
         """
         if isinstance(name, Device):
             return name
@@ -88,7 +88,7 @@ def _gpus_here() -> str:
 
 
 def import_cupy() -> Any:
-    """Return the module cupy; `DeviceError` if it is not there, or does not find its libraries."""
+    """Return the module cupy; `DeviceError` if it is not installed or cannot be imported."""
     try:
         import cupy
     except ImportError as error:
@@ -156,7 +156,7 @@ def cuda_problem(index: int = 0) -> str | None:
 
 
 def _two_packages() -> str:
-    """Return what to do where CuPy is installed twice, which breaks it; empty if it is not."""
+    """Return a remedy if CuPy is installed twice, which breaks it; otherwise an empty text."""
     import importlib.metadata
 
     found = {}
@@ -176,12 +176,12 @@ def version_text(number: int) -> str:
 
 
 OUT_OF_MEMORY = 2
-"""cudaErrorMemoryAllocation."""
+"""Value of cudaErrorMemoryAllocation."""
 
 
 @contextlib.contextmanager
 def allocating(cupy: Any, wanted_bytes: int, index: int = 0) -> Iterator[None]:
-    """Raise `OutOfDeviceMemory` where CuPy finds no room on a GPU."""
+    """Raise `OutOfDeviceMemory` where CuPy fails to allocate memory of a GPU within the block."""
     try:
         yield
     except Exception as error:
@@ -195,7 +195,7 @@ def allocating(cupy: Any, wanted_bytes: int, index: int = 0) -> Iterator[None]:
 
 
 def free_bytes(device: str | Device) -> tuple[int, int]:
-    """Return how much of a GPU's memory there is for this process.
+    """Return how many bytes of a GPU's memory this process can still use, and how many there are.
 
     Parameters
     ----------
@@ -205,7 +205,7 @@ def free_bytes(device: str | Device) -> tuple[int, int]:
     Returns
     -------
     int, bytes
-        What this process can have.
+        Memory that is free, or that CuPy holds for this process without using it.
     int, bytes
         All memory of the GPU.
     """
@@ -215,12 +215,12 @@ def free_bytes(device: str | Device) -> tuple[int, int]:
 def _free_bytes(cupy: Any, index: int) -> tuple[int, int]:
     with cupy.cuda.Device(index):
         free, total = cupy.cuda.runtime.memGetInfo()
-        # CuPy keeps what arrays gave back, for arrays to come.
+        # CuPy keeps the memory of deleted arrays for new ones.
         return int(free) + int(cupy.get_default_memory_pool().free_bytes()), int(total)
 
 
 def free_memory(device: str | Device) -> None:
-    """Give memory that no array holds any more back to a GPU.
+    """Give GPU memory that CuPy holds, and that no array uses any more, back to the driver.
 
     Parameters
     ----------
@@ -233,14 +233,14 @@ def free_memory(device: str | Device) -> None:
 
 
 def limit_memory(device: str | Device, share: float) -> None:
-    """Let this process have a part of a GPU's memory; the rest is for other processes.
+    """Limit this process to a share of a GPU's memory; the rest is for other processes.
 
     Parameters
     ----------
     device : str
         Such as ``"cuda"``.
     share : float
-        Of all memory of the GPU, above 0, at most 1.
+        Part of all memory of the GPU, above 0, at most 1.
     """
     cupy = import_cupy()
     with cupy.cuda.Device(Device.of(device).index):

@@ -1,4 +1,4 @@
-"""What an elementwise operation computes, written once in Python's syntax over its operands.
+"""Formulas of elementwise operations, each written once, in Python's syntax over its operands.
 
 ::
 
@@ -8,7 +8,7 @@ A formula may use numbers, arithmetic (``+ - * / **``), comparisons, ``and``, ``
 choice ``a if condition else b``, and the functions of `FUNCTIONS`; ``min`` and ``max`` of NaN are
 NaN. From it come a function of NumPy (`Formula.numpy`) and, by a `Writer`, the
 compiled loop on the CPU (`dnn.backend.cpu.chains`) and the CUDA source
-(`dnn.backend.cuda.formulas`). An `UpdateFormula` is several of them.
+(`dnn.backend.cuda.formulas`). An `UpdateFormula` assigns several formulas in sequence.
 """
 
 from __future__ import annotations
@@ -47,14 +47,14 @@ __all__ = [
 ]
 
 Step = tuple[Callable[..., object], tuple[Any, ...]]
-"""A function and the arguments to call it with: what a plan is a list of."""
+"""A function and the arguments to call it with; a plan is a list of steps."""
 
 PARTS = (
     *(ast.BinOp, ast.UnaryOp, ast.BoolOp, ast.IfExp, ast.USub, ast.Not, ast.boolop, ast.Load),
     *ARITHMETIC,
     *COMPARISONS,
 )
-"""What else of Python's syntax a formula may consist of."""
+"""Nodes of Python's syntax tree that a formula may contain besides names, numbers and calls."""
 
 
 @dataclass(frozen=True)
@@ -66,19 +66,19 @@ class Formula:
     name : str
         For messages and for names of kernels.
     operands : str
-        Their names, with spaces between.
+        Names of the operands, with spaces between.
     expression : str
         A comparison is 1 where it holds and 0 where not, or a bool with `is_bool`.
     ufunc : ufunc, optional
-        What computes the same in NumPy, where it is not evident from the expression.
+        NumPy's function that computes the same, where it is not evident from the expression.
     is_bool : bool
-        The result is of bool.
+        Whether the result is of bool.
 
     Raises
     ------
     ValueError
-        If the expression uses what formulas may not; it says what. It is read when the formula is
-        first used: `dnn` has many that a network does not need.
+        If the expression contains anything else; the message says what. It is parsed when the
+        formula is first used, since a network needs only few of the formulas of `dnn`.
     """
 
     name: str
@@ -122,12 +122,12 @@ class Formula:
         else:
             fits = isinstance(node, PARTS)
         if not fits:
-            what = ast.unparse(node) if isinstance(node, ast.expr) else type(node).__name__
-            raise ValueError(f"formula {self.name!r}: {what!r} is not for formulas")
+            text = ast.unparse(node) if isinstance(node, ast.expr) else type(node).__name__
+            raise ValueError(f"formula {self.name!r}: {text!r} is not for formulas")
 
     @cached_property
     def functions(self) -> frozenset[str]:
-        """Names of the functions that it calls, with ``**`` for powers."""
+        """Names of the functions that the expression calls, with ``**`` for powers."""
         nodes = list(ast.walk(self.tree))
         powers = ["**"] if any(isinstance(node, ast.Pow) for node in nodes) else []
         return frozenset([*powers, *(x.id for x in nodes if isinstance(x, ast.Name))]) - {
@@ -136,13 +136,13 @@ class Formula:
 
     @cached_property
     def is_exact_in_integers(self) -> bool:
-        """It only adds, subtracts, multiplies or copies."""
+        """Whether the expression only adds, subtracts, multiplies or copies."""
         allowed = (ast.BinOp, ast.Add, ast.Sub, ast.Mult, ast.Name, ast.Load)
         return all(isinstance(node, allowed) for node in ast.walk(self.tree))
 
     @cached_property
     def has_one_type(self) -> bool:
-        """Operands and result have the same type of elements: no operand is a condition."""
+        """Whether operands and result have one type of elements: none of them is a condition."""
         conditions = {
             node.test.id
             for node in ast.walk(self.tree)
@@ -152,16 +152,16 @@ class Formula:
 
     @property
     def numpy(self) -> Callable[..., object]:
-        """A function of NumPy: operands, workspace, ``out``; it makes no array."""
+        """Function of operands, workspace and ``out`` that computes the formula with NumPy."""
         return self._in_numpy.function
 
     def workspace(self, dtype: npt.DTypeLike) -> list[np.dtype[Any]]:
-        """Return the types of the arrays, of the result's shape, that `numpy` needs besides."""
+        """Return the types of the arrays of workspace that `numpy` takes, of the result's shape."""
         return self._in_numpy.types(dtype)
 
     @property
     def overwrites(self) -> tuple[int, ...]:
-        """Operands in whose memory `numpy` may write the result."""
+        """Positions of the operands in whose memory `numpy` may write the result."""
         return self._in_numpy.overwrites
 
     @cached_property
@@ -171,7 +171,7 @@ class Formula:
 
 @dataclass(frozen=True)
 class UpdateFormula:
-    """What becomes of the elements of several arrays: statements, one after the other.
+    """An update of several arrays, element by element: assignments, one after the other.
 
     ::
 
@@ -188,7 +188,7 @@ class UpdateFormula:
     scalars : tuple of str
         Arrays of shape () or (K, 1), which are read only.
     statements : tuple of (str, str)
-        What is assigned and its expression: a row, or a new name for a value between.
+        Target and expression of each; a target is a row, or a new name for an intermediate value.
     """
 
     name: str
@@ -201,12 +201,12 @@ class UpdateFormula:
 
     @cached_property
     def parts(self) -> list[tuple[str, Formula]]:
-        """The statements, each with a formula of the names that it may use."""
+        """Target of each statement, and its expression as a formula of the names defined so far."""
         names = [*self.rows, *self.scalars]
         parts = []
         for target, expression in self.statements:
             formula = Formula(target, " ".join(names), expression)
-            # A condition is named as what it is.
+            # A condition with a new name is of bool; assigned to a row it is 1 or 0.
             is_bool = target not in names and is_condition(formula.tree)
             parts.append((target, replace(formula, is_bool=is_bool)))
             names += [] if target in names else [target]
@@ -214,18 +214,18 @@ class UpdateFormula:
 
     @cached_property
     def written(self) -> tuple[str, ...]:
-        """The rows that change."""
+        """Names of the rows that change."""
         targets = {target for target, _ in self.statements}
         return tuple(name for name in self.rows if name in targets)
 
     @cached_property
     def in_numpy(self) -> NumpyCode:
-        """Function and workspace in NumPy."""
+        """Function that computes the update with NumPy, and the workspace that it needs."""
         return NumpyCode(self.name, (*self.rows, *self.scalars), self.parts)
 
 
 class _NegativeNumbers(ast.NodeTransformer):
-    """Makes numbers of what is written as the negative of one."""
+    """Replaces the negation of a number by a negative number."""
 
     def visit_UnaryOp(self, node: ast.UnaryOp) -> ast.expr:
         number = node.operand
@@ -236,7 +236,7 @@ class _NegativeNumbers(ast.NodeTransformer):
 
 
 COPY = Formula("copy", "x", "x")
-"""The same values, maybe in another type."""
+"""Copies values, maybe to another type."""
 
 ADD = Formula("add", "a b", "a + b")
 MULTIPLY = Formula("multiply", "a b", "a * b")
@@ -247,7 +247,7 @@ TANH = Formula("tanh", "x", "tanh(x)")
 
 
 class Language(NamedTuple):
-    """How a language spells what formulas consist of: templates of `str.format`.
+    """How a programming language writes the parts of a formula, as templates of `str.format`.
 
     ``{type}`` stands for the type of arithmetic, ``{0}``, ``{1}`` and so on for operands.
 
@@ -259,7 +259,7 @@ class Language(NamedTuple):
     functions : mapping of str to str
         Calls of `FUNCTIONS` that are not ``name(operands)``.
     routines : collection of str
-        Formulas whose names are among `functions` and stand for the whole of them.
+        Names of formulas that are one call of the same name in `functions`.
     """
 
     number: str
@@ -306,8 +306,8 @@ class Writer:
     ) -> None:
         """Write the statements of an update.
 
-        `elements` says what the element of each row is called, `assignment` is the template of the
-        statements that give it a value, and `assigned` of what it is called from then on.
+        `elements` has the text for an element of each row, `assignment` is the template of the
+        statements that assign to it, and `assigned` of the text for its value from then on.
         """
         texts = {**elements, **{name: name for name in formula.scalars}}
         for target, part in formula.parts:
@@ -321,7 +321,7 @@ class Writer:
                 texts[target] = target
 
     def formula(self, formula: Formula, operands: Sequence[str]) -> str:
-        """Return a formula of operands as an expression."""
+        """Return the expression of a formula whose operands are given as texts."""
         if formula.name in self.language.routines:
             return self._call(formula.name, operands)
         names = dict(zip(formula.names, operands, strict=True))
@@ -382,10 +382,10 @@ class Writer:
         return f"{left} {ARITHMETIC[type(node.op)][0]} {right}"
 
     def _extreme(self, symbol: str, nodes: Sequence[ast.expr], names: Mapping[str, str]) -> str:
-        """Return the larger or smaller one of two; of equal ones the first, and NaN before all."""
+        """Return the larger or smaller of two values: the first if equal, NaN if one is NaN."""
         values = [self._expression(node, names) for node in nodes]
         a, b = (value if " " not in value else self.named(value) for value in values)
         condition = f"{b} {symbol} {a}"
-        if not isinstance(nodes[1], ast.Constant):  # which is not NaN
+        if not isinstance(nodes[1], ast.Constant):  # a constant is not NaN
             condition = self._spelled(self.language.either, condition, f"{b} != {b}")
         return self._spelled(self.language.choice, condition, b, a)

@@ -1,4 +1,4 @@
-"""Formulas as calls of NumPy: a ufunc where it is one, else a function written for them.
+"""Formulas as calls of NumPy: a ufunc where one is enough, else a function generated for them.
 
 References
 ----------
@@ -31,7 +31,7 @@ FUNCTIONS: dict[str, np.ufunc] = {
     "sqrt": np.sqrt,
     "tanh": np.tanh,
 }
-"""Functions that a formula may call, and NumPy's of the same meaning."""
+"""Functions that a formula may call, and the ufuncs of the same meaning."""
 
 ARITHMETIC: dict[type[ast.operator], tuple[str, np.ufunc]] = {
     ast.Add: ("+", np.add),
@@ -50,36 +50,35 @@ COMPARISONS: dict[type[ast.cmpop], tuple[str, np.ufunc]] = {
 }
 
 KEYWORD_ONLY = (np.maximum, np.minimum)
-"""They take their result by its name only."""
+"""Ufuncs that take their result only as the keyword argument ``out``."""
 
 
 def number_text(value: Any) -> str:
-    """Return a number as it is written in Python; infinity is what is too large for a float."""
+    """Return a number as Python source; infinity as 1e999, which is too large for a float."""
     return repr(value).replace("inf", "1e999")
 
 
 def is_condition(node: ast.expr) -> bool:
-    """Say whether an expression is true or false."""
+    """Return whether an expression is a condition: a comparison, ``and``, ``or`` or ``not``."""
     return isinstance(node, ast.Compare | ast.BoolOp) or (
         isinstance(node, ast.UnaryOp) and isinstance(node.op, ast.Not)
     )
 
 
 class NumpyCode:
-    """Calls of NumPy that compute formulas, one after the other.
+    """Calls of NumPy that compute formulas, one after the other, and the workspace they need.
 
-    Each statement is a formula and the name of what it is written into: ``out``, an operand or a
-    new name.
+    Each statement is a formula and the name of its target: ``out``, an operand or a new name.
 
     Attributes
     ----------
     function : callable
-        Operands, workspace and, if it is written, ``out``. A ufunc itself where it is one call: a
-        layer of Python round each call costs 40% of a small training step.
+        Takes operands, workspace and, if it is written, ``out``. A ufunc itself where it is one
+        call: a layer of Python round each call costs 40% of a small training step.
     workspace : list of bool
         For each array of workspace whether it is of bool.
     overwrites : tuple of int
-        Operands that nobody reads once ``out`` has been written.
+        Positions of the operands that no call reads after ``out`` has first been written.
     """
 
     def __init__(
@@ -87,7 +86,7 @@ class NumpyCode:
     ) -> None:
         self.workspace: list[bool] = []
         self._free: list[int] = []
-        self._kept: dict[str, str] = {}  # where values between stand
+        self._kept: dict[str, str] = {}  # array of each intermediate value
         self._calls: list[_Call] = []
         for i, (target, formula) in enumerate(statements):
             if target in ("out", *operands):
@@ -109,7 +108,7 @@ class NumpyCode:
         self.function = self._compiled(name, operands, results)
 
     def types(self, dtype: npt.DTypeLike) -> list[np.dtype[Any]]:
-        """Return the types of the arrays of workspace."""
+        """Return the types of the arrays of workspace, for formulas computed in `dtype`."""
         return [np.dtype(bool if is_bool else dtype) for is_bool in self.workspace]
 
     def _compiled(
@@ -133,22 +132,22 @@ class NumpyCode:
     def _write(self, target: str, formula: Formula) -> None:
         """Compute a formula into an array that it may read itself."""
         before = self.workspace, self._free, self._calls
-        for way in (self._into, self._into_at_last, self._into_copy):
+        for method in (self._into, self._into_at_last, self._into_copy):
             self.workspace, self._free, self._calls = (before[0][:], before[1][:], before[2][:])
             if formula.ufunc is not None:
                 self._call(formula.ufunc, formula.names, "new_")
             elif is_condition(formula.tree) and not formula.is_bool:
                 self._copy(self._value(formula.tree), "new_")
             else:
-                way(formula.tree, "new_")
-            mine = self._calls[len(before[2]) :]
-            first = next(i for i, call in enumerate(mine) if call.target == "new_")
-            if all(target not in call.reads for call in mine[first + 1 :]):
+                method(formula.tree, "new_")
+            new_calls = self._calls[len(before[2]) :]
+            first = next(i for i, call in enumerate(new_calls) if call.target == "new_")
+            if all(target not in call.reads for call in new_calls[first + 1 :]):
                 break
         self._calls = [call.renamed("new_", target) for call in self._calls]
 
     def _into_at_last(self, node: ast.expr, target: str) -> None:
-        """Compute a value so that its array is written by the very last call."""
+        """Compute a value so that only the very last call writes to its array."""
         if _is_leaf(node) or isinstance(node, ast.IfExp):
             self._into_copy(node, target)
         else:
@@ -158,7 +157,7 @@ class NumpyCode:
         self._copy(self._value(node), target)
 
     def _space(self, is_bool: bool) -> str:
-        """Return the name of an array of workspace that nobody uses now."""
+        """Return the name of an array of workspace that is not in use."""
         for i in self._free:
             if self.workspace[i] == is_bool:
                 self._free.remove(i)
@@ -174,12 +173,12 @@ class NumpyCode:
     def _call(self, ufunc: np.ufunc, operands: Sequence[str], target: str) -> None:
         self._calls.append(_Call(ufunc, tuple(operands), target))
 
-    def _copy(self, source: str, target: str, where: str = "") -> None:
+    def _copy(self, source: str, target: str, mask: str = "") -> None:
         if source != target:
-            self._calls.append(_Call(None, (source, where) if where else (source,), target))
+            self._calls.append(_Call(None, (source, mask) if mask else (source,), target))
 
     def _value(self, node: ast.expr) -> str:
-        """Return the name of what holds a value, or the number itself."""
+        """Return the name of the array that holds a value, or the text of a number."""
         if isinstance(node, ast.Name):
             return self._kept.get(node.id, node.id)
         if isinstance(node, ast.Constant):
@@ -189,7 +188,7 @@ class NumpyCode:
         return target
 
     def _into(self, node: ast.expr, target: str, at_last: bool = False) -> None:
-        """Compute a value into an array; `at_last`: that is written by the last call alone."""
+        """Compute a value into an array; with `at_last` only the last call writes to it."""
         if isinstance(node, ast.Name | ast.Constant):
             self._copy(self._value(node), target)
         elif isinstance(node, ast.IfExp):
@@ -223,25 +222,25 @@ class NumpyCode:
     def _combine(
         self, ufunc: np.ufunc, nodes: Sequence[ast.expr], target: str, at_last: bool
     ) -> None:
-        """Call a ufunc; the first operand that is computed is so in the result's own array."""
+        """Call a ufunc; the first operand that must be computed goes to the result's array."""
         # The last operand first, so that `out` is written late: until then operands can be read.
         is_bool = any(is_condition(node) for node in nodes)
-        there = next((i for i, node in enumerate(nodes) if not _is_leaf(node)), None)
+        in_place = next((i for i, node in enumerate(nodes) if not _is_leaf(node)), None)
         computes_bool = ufunc in (np.logical_and, np.logical_or, np.logical_not)
         compares = not computes_bool and ufunc in [pair[1] for pair in COMPARISONS.values()]
         if at_last or compares or (is_bool and not computes_bool):
-            there = None  # or of another type than the result
+            in_place = None  # too early, or of another type than the result
         operands = {
-            i: self._value(node) for i, node in reversed(list(enumerate(nodes))) if i != there
+            i: self._value(node) for i, node in reversed(list(enumerate(nodes))) if i != in_place
         }
-        if there is not None:
-            self._into(nodes[there], target)
-            operands[there] = target
+        if in_place is not None:
+            self._into(nodes[in_place], target)
+            operands[in_place] = target
         self._call(ufunc, [operands[i] for i in range(len(nodes))], target)
         self._give_back(*(name for name in operands.values() if name != target))
 
     def _choose(self, node: ast.IfExp, target: str) -> None:
-        """Copy what is chosen where nothing else holds; the condition is computed before."""
+        """Compute the condition, one of the two values everywhere, and copy the other by a mask."""
         if isinstance(node.orelse, ast.Constant) and not isinstance(node.body, ast.Constant):
             mask = self._inverted(node.test)
             self._into(node.body, target)
@@ -255,7 +254,7 @@ class NumpyCode:
         self._give_back(mask, body)
 
     def _inverted(self, test: ast.expr) -> str:
-        """Return the name of an array that holds where a condition does not."""
+        """Return the name of an array of bool that is true where a condition is false."""
         if isinstance(test, ast.Compare) and isinstance(test.ops[0], ast.Eq):
             return self._value(ast.Compare(test.left, [ast.NotEq()], test.comparators))
         target = self._space(True)
@@ -270,7 +269,7 @@ class NumpyCode:
 
 
 class _Call(NamedTuple):
-    """A call of a ufunc, or of `copyto` where that is None: from the first operand, by a mask."""
+    """A call of a ufunc; if that is None, of `copyto`, which reads a source and maybe a mask."""
 
     ufunc: np.ufunc | None
     reads: tuple[str, ...]
@@ -281,8 +280,8 @@ class _Call(NamedTuple):
         if self.ufunc is not None:
             target = f"out={self.target}" if self.ufunc in KEYWORD_ONLY else self.target
             return f"np_{self.ufunc.__name__}({', '.join(self.reads)}, {target})"
-        source, *where = self.reads
-        only = "".join(f", where={mask}" for mask in where)
+        source, *masks = self.reads
+        only = "".join(f", where={mask}" for mask in masks)
         return f"np_copyto({self.target}, {source}{only})"
 
     def renamed(self, old: str, new: str) -> _Call:

@@ -1,8 +1,8 @@
-"""The functions a plan is made of, in NumPy.
+"""The array functions that plans consist of, in NumPy.
 
-Every function writes into its last parameter, ``out``, and allocates no array: what it needs
-besides is passed in as workspace. The generic class here is the oracle; a class for another
-device or compiler inherits from it and replaces what pays.
+Every function writes into its last parameter, ``out``, and allocates no array: arrays for
+intermediate values are passed in as workspace. The generic class here is the oracle of the tests; a
+class for another device or compiler inherits from it and replaces functions where that is faster.
 
 Simple functions are NumPy's own ufuncs and not wrappers round them: a layer of Python at each
 call costs 40% of a small training step.
@@ -28,13 +28,13 @@ from dnn.backend.routines import RoutineTable
 __all__ = ["ALIGNMENT_BYTES", "Array", "Chain", "Ops", "Step", "empty"]
 
 Array = npt.NDArray[Any]
-"""What the functions of a device work on."""
+"""An array of any device: NumPy's, or CuPy's on a GPU."""
 
 Chain = tuple[tuple[Any, ...], ...]
-"""Elementwise operations in a row: for each its formula and the places of its operands, which are
-the inputs and after them the results so far. ``((add, 0, 1), (tanh, 2))`` is ``tanh(a + b)``."""
+"""Elementwise operations in sequence: for each its formula and the positions of its operands among
+the inputs and, after them, the results so far. ``((add, 0, 1), (tanh, 2))`` is ``tanh(a + b)``."""
 
-# Of scaled losses; `condition` is a bool.
+# Formulas of loss scaling; `condition` is a bool.
 _ZERO_IF_FINITE = Formula("zero_if_finite", "x", "x - x")
 _IS_ZERO = Formula("is_zero", "x", "x == 0")
 _BEFORE_IF_ZERO = Formula("before_if_zero", "flag before x", "before if flag == 0 else x")
@@ -54,23 +54,23 @@ class Ops:
     device = "cpu"
 
     description: str = "NumPy alone; small ones several times faster: pip install 'diel[fast]'"
-    """What computes, for a log."""
+    """Text for logs: the libraries and kernels that compute."""
 
     passes: tuple[str, ...] = ()
-    """Passes over graphs that pay with this class, besides those that pay with any."""
+    """Names of graph passes that are worthwhile with this class, besides the general ones."""
 
     takes_narrow: bool = False
-    """Whether kernels take arrays of narrow types; else these are brought to float32 before."""
+    """Whether kernels take arrays of narrow types; else these are converted to float32 first."""
 
     in_blocks: bool = True
     """Whether a pass over all parameters is cut into blocks that stay in the cache."""
 
     def __init__(self, routines: RoutineTable | None = None) -> None:
-        """Take a table of routines; without one the choice is fixed."""
+        """Store a table of routines, by which subclasses choose how to compute an operation."""
         self.routines = routines
 
     def candidates(self) -> Iterable[tuple[str, int, Mapping[str, Callable[[], object]]]]:
-        """Return what `RoutineTable.measure` is to time: operation, size, and calls by name."""
+        """Return the calls that `RoutineTable.measure` times: operation, size, calls by routine."""
         return ()
 
     def elementwise(
@@ -93,29 +93,29 @@ class Ops:
     ) -> Step:
         """Return the call that computes the statements of an update, in place.
 
-        `rows` are of shape (n,) or (K, n), `scalars` of shape () or (K, 1). `workspace`, from types
-        of elements to arrays of the shape of the rows, is asked only where some are needed.
+        `rows` are of shape (n,) or (K, n), `scalars` of shape () or (K, 1). `workspace` returns,
+        for types of elements, arrays of these types and of the shape of the rows.
         """
         spaces = workspace(formula.in_numpy.types(rows[0].dtype))
         return formula.in_numpy.function, (*rows, *scalars, *spaces)
 
     def chain(self, chain: Chain, inputs: Sequence[Array], out: Array) -> list[Step] | None:
-        """Return the calls of a chain in one piece; None where it has to be done one by one."""
+        """Return the calls of a chain as one kernel; None if each operation needs its own call."""
         return None
 
     def chain_sum(
         self, chain: Chain, inputs: Sequence[Array], axes: tuple[int, ...], out: Array
     ) -> list[Step] | None:
-        """Return the calls of a chain and its sum over axes, of length 1 in `out`, in one piece.
+        """Return the calls of a chain and its sum over axes, of length 1 in `out`, as one kernel.
 
-        None where the chain has to be written to memory first.
+        None if the result of the chain has to be written to memory first.
         """
         return None
 
     # Precision: arrays of float16 and bfloat16, see `dnn.backend.rounding`.
 
     def convert(self, x: Array, out: Array) -> list[Step]:
-        """Return the calls that round float32 to a narrow type, or bring that back to float32."""
+        """Return the calls that round float32 to a narrow type, or convert that to float32."""
         if HALF in (x.dtype, out.dtype):
             return [(self.copy, (x, out))]
         return [(widen if out.dtype == SINGLE else narrow, (x, out))]
@@ -133,9 +133,9 @@ class Ops:
         """Return the calls of ``a @ b + bias``, summed up in float32 and rounded once, to `out`.
 
         Operands of ``"float16"`` and ``"bfloat16"`` are of that type, and so is `bias`; those of
-        ``"tf32"`` and ``"float32"`` are of float32. With `relu` what is below 0 becomes 0, before
-        it is rounded. Where `takes_narrow` does not hold, `workspace` has an array of float32 for
-        each of a, b, bias and `out`, in this order, that is narrow or to be rounded to TF32.
+        ``"tf32"`` and ``"float32"`` are of float32. With `relu` negative sums become 0, before they
+        are rounded. Unless `takes_narrow`, `workspace` has an array of float32 for each of a, b,
+        bias and `out`, in this order, that is narrow or to be rounded to TF32.
         """
         steps: list[Step] = []
         spaces = iter(workspace)
@@ -161,7 +161,7 @@ class Ops:
     def rounded_chain(self, chain: Chain, inputs: Sequence[Array], out: Array) -> list[Step] | None:
         """Return the calls of a chain in float32 whose inputs or result are of a narrow type.
 
-        None where it has to be done apart: inputs brought to float32, the chain, its rounding.
+        None if it needs separate calls: to convert inputs to float32, for the chain, to round.
         """
         return None
 
@@ -170,20 +170,20 @@ class Ops:
     ) -> list[Step]:
         """Return the calls of the sum over `axes` of a narrow array, in float32 as `out` is.
 
-        Where `takes_narrow` does not hold, `workspace` is an array of float32 of the shape of `x`.
+        Unless `takes_narrow`, `workspace` is an array of float32 of the shape of `x`.
         """
         (wide,) = workspace
         return [*self.convert(x, wide), (self.sum, (wide, axes, out))]
 
     def link(self, steps: Sequence[Step], scratch: Array | None = None) -> list[Step]:
-        """Return calls that do the same as `steps` with less in between; done once for a plan.
+        """Return calls that do the same as `steps` with less overhead; done once for a plan.
 
-        `scratch` is memory whose contents nobody reads afterwards: calls may leave it out.
+        `scratch` is memory that is not read after the steps, so that it need not be written.
         """
         return list(steps)
 
     def ready(self, calls: Sequence[Step]) -> Sequence[Step]:
-        """Return calls that can be timed: that are done when they return, and begin at once."""
+        """Return calls that can be timed: compiled before, and complete when they return."""
         return calls
 
     # Memory.
@@ -197,12 +197,12 @@ class Ops:
 
     @staticmethod
     def asarray(x: Array) -> Array:
-        """Return a host array on this device, the same one where that is possible."""
+        """Return a host array as an array of this device, without a copy where possible."""
         return np.asarray(x)
 
     @staticmethod
     def to_host(x: Array) -> Array:
-        """Return an array of this device on the host, the same one where that is possible."""
+        """Return an array of this device as a host array, without a copy where possible."""
         return np.asarray(x)
 
     @staticmethod
@@ -229,7 +229,7 @@ class Ops:
 
     @staticmethod
     def fill(value: float, out: Array) -> None:
-        """Set every element."""
+        """Set every element of `out` to a value."""
         out.fill(value)
 
     @staticmethod
@@ -277,7 +277,7 @@ class Ops:
 
     @staticmethod
     def end_batch(loss: Array, losses: Array, position: Array) -> None:
-        """Note a loss, and go on to the next batch.
+        """Record the loss of a batch, and advance the position to the next batch.
 
         `position` holds three integers: the row where the batch begins, its number, and the rows
         of a batch. ``losses[position[1]] = loss``.
@@ -288,10 +288,10 @@ class Ops:
 
     @staticmethod
     def tally_classes(outputs: Array, labels: Array, guesses: Array, tallies: Array) -> None:
-        """Count what is predicted, and how often that is right.
+        """Count the predictions of each class, and the right ones.
 
         The prediction is the class of the largest output; of a single output, whether it is above
-        0; of NaN nothing is known. ``tallies[..., c] += 1`` for each prediction c, and
+        0; with NaN it is arbitrary. ``tallies[..., c] += 1`` for each prediction c, and
         ``tallies[..., -1] += 1`` for each right one. Outputs are (..., rows, outputs), labels
         (..., rows); `guesses` is workspace for indices, of the labels' shape.
         """
@@ -314,27 +314,27 @@ class Ops:
 
     @staticmethod
     def max(x: Array, axes: tuple[int, ...], out: Array) -> None:
-        """Largest element over `axes`."""
+        """Write the largest element over `axes`."""
         np.maximum.reduce(x, axis=axes, out=out, keepdims=True)
 
     @staticmethod
     def min(x: Array, axes: tuple[int, ...], out: Array) -> None:
-        """Smallest element over `axes`."""
+        """Write the smallest element over `axes`."""
         np.minimum.reduce(x, axis=axes, out=out, keepdims=True)
 
     @staticmethod
     def prod(x: Array, axes: tuple[int, ...], out: Array) -> None:
-        """Product over `axes`."""
+        """Write the product over `axes`."""
         np.multiply.reduce(x, axis=axes, out=out, keepdims=True)
 
     @staticmethod
     def argmax(x: Array, axis: int, out: Array) -> None:
-        """Where the first largest element along an axis stands; the axis is gone in `out`."""
+        """Write the index of the first largest element along an axis, which `out` does not have."""
         np.argmax(x, axis, out)
 
     @staticmethod
     def log_softmax(x: Array, column: Array, exponentials: Array, out: Array) -> None:
-        """Logarithm of the softmax over the last axis, ``x - log(sum(exp(x)))``.
+        """Compute the logarithm of the softmax over the last axis, ``x - log(sum(exp(x)))``.
 
         Shifted by the largest element of the row, so that nothing overflows and the logarithm is
         of a number of at least 1. `column` and `exponentials` are workspace.
@@ -350,7 +350,7 @@ class Ops:
     def mean_cross_entropy(
         log_probabilities: Array, target: Array, mask: Array, terms: Array, out: Array
     ) -> None:
-        """``-sum(target * log_probabilities) / rows`` over the last two axes.
+        """Compute ``-sum(target * log_probabilities) / rows`` over the last two axes.
 
         Where the target is 0 the term is too, though the logarithm be -inf. Each row is divided
         before rows are added, so that no sum overflows where the mean does not. `mask` (of bool)
@@ -362,11 +362,11 @@ class Ops:
         np.multiply(terms, -1.0 / terms.shape[-2], terms)
         np.add.reduce(terms, axis=(-2, -1), out=out, keepdims=False)
 
-    # Of optimizers, besides updates.
+    # Functions of optimizers, besides updates.
 
     @staticmethod
     def all_finite(x: Array, mask: Array) -> bool:
-        """Say whether no element is NaN or infinite; `mask` is workspace of bool."""
+        """Return whether no element is NaN or infinite; `mask` is workspace of bool."""
         np.isfinite(x, mask)
         return bool(mask.all())
 
@@ -400,11 +400,11 @@ class Ops:
     def adjust_scale(
         self, flags: Array, scale: Array, counts: Array, interval: int, largest: float
     ) -> list[Step]:
-        """Return the calls that halve a scale where a flag is 0, and double it after a while.
+        """Return the calls that halve loss scales where flags are 0, or double them after a while.
 
         `flags` and `scale` are of shape () or (K, 1), `counts` are (..., 2) integers: the steps
-        since the scale changed, which is doubled when they are `interval`, and the steps that were
-        left out. The scale stays in 1 .. `largest`.
+        since the scale changed, which is doubled when they reach `interval`, and the steps whose
+        flag was 0. The scale stays in 1 .. `largest`.
         """
         since, skipped = (counts[..., i].reshape(flags.shape) for i in (0, 1))
         finite, overflowed, grows = (empty(self, flags.shape, bool) for _ in range(3))
@@ -427,13 +427,13 @@ class Ops:
 
     @staticmethod
     def sum_of_squares(g: Array, squares: Array, out: Array) -> None:
-        """Sum over the last axis, of length 1 in `out`; `squares` is workspace."""
+        """Sum the squares of g over the last axis, of length 1 in `out`; `squares` is workspace."""
         np.multiply(g, g, squares)
         np.add.reduce(squares, axis=-1, out=out, keepdims=True)
 
     @staticmethod
     def clip_factor(sums: Array, limit: Array, out: Array) -> None:
-        """``limit / max(norm, limit)``, where ``norm = sqrt(sum(sums))`` over the last axis."""
+        """Compute ``limit / max(norm, limit)``; ``norm = sqrt(sum(sums))`` over the last axis."""
         np.add.reduce(sums, axis=-1, out=out, keepdims=True)
         np.sqrt(out, out)
         np.maximum(out, limit, out=out)
@@ -453,7 +453,7 @@ class Ops:
         correction: Array,
         keep: Array,
     ) -> None:
-        """Count a step, and compute what depends on its number t alone.
+        """Count a step of Adam, and compute the coefficients that depend on its number t alone.
 
         `count` is an int64 of shape (), `power` workspace of float64. Written are
         ``complement1 = 1 - beta1``, ``complement2 = 1 - beta2``,
@@ -477,17 +477,22 @@ class Ops:
     # Recurrent cells.
 
     def recurrence(
-        self, of: Recurrence, inputs: Array, bias: Array, hidden_bias: Array, transposed: Array
+        self,
+        recurrence: Recurrence,
+        inputs: Array,
+        bias: Array,
+        hidden_bias: Array,
+        transposed: Array,
     ) -> list[Step]:
-        """Return the calls that compute a recurrence; `recurrence_steps` says from what.
+        """Return the calls that compute a recurrence; for arguments see `recurrence_steps`.
 
         `transposed` is workspace of shape (units, products units).
         """
-        return recurrence_steps(self, of, inputs, bias, hidden_bias)
+        return recurrence_steps(self, recurrence, inputs, bias, hidden_bias)
 
-    def recurrence_gradient(self, of: Recurrence, arrays: GradientArrays) -> list[Step]:
-        """Return the calls of a recurrence's gradient."""
-        return gradient_steps(self, of, arrays)
+    def recurrence_gradient(self, recurrence: Recurrence, arrays: GradientArrays) -> list[Step]:
+        """Return the calls that compute the gradient of a recurrence."""
+        return gradient_steps(self, recurrence, arrays)
 
     def weights_and_bias(
         self, dy: Array, x: Array, weights: Array, bias: Array, space: Array, rows: slice
@@ -497,8 +502,8 @@ class Ops:
         Shapes are (..., n, wide), (..., n, units), (..., wide, units) and (..., 1, wide). Of x only
         some `rows` are not 0. `space` has as many elements as `weights`, and 128 times `wide` more.
         """
-        some = (..., rows, slice(None))
-        product = (self.gemm, (dy[some].swapaxes(-1, -2), x[some], weights))
+        used = (..., rows, slice(None))
+        product = (self.gemm, (dy[used].swapaxes(-1, -2), x[used], weights))
         return [product, (self.sum, (dy, (dy.ndim - 2,), bias))]
 
     # Linear algebra.
@@ -508,19 +513,19 @@ class Ops:
     # Images.
 
     def convolutions(self, problem: Convolution) -> Sequence[Routine]:
-        """Return the routines that compute a convolution here; the first without a table."""
+        """Return the routines that compute a convolution on this device, the preferred first."""
         return [direct(self, problem)]
 
     def convolution(self, problem: Convolution) -> Routine:
-        """Return the routine that is to compute a convolution."""
+        """Return the routine that is chosen for a convolution."""
         return self.convolutions(problem)[0]
 
     def image_layout(self, problems: Sequence[Convolution]) -> str:
-        """Return in which order of axes convolutions that hand images on to each other are fast."""
+        """Return the layout of images in which a sequence of convolutions is fastest."""
         return "NCHW"
 
     def pooling(self, problem: Pooling) -> Routine:
-        """Return the routine that is to compute a pooling."""
+        """Return the routine that computes a pooling."""
         return pool_by_taps(self, problem)
 
     # Random numbers.

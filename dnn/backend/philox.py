@@ -46,7 +46,7 @@ def rounds(words: Array, keys: Array) -> None:
     words : array of uint64, shape (6, ..., blocks)
         The four words of each counter, below 2^32, and workspace.
     keys : array of uint64, shape (2, ..., 1)
-        The two words of the key, below 2^32; used up.
+        The two words of the key, below 2^32; overwritten.
     """
     c0, c1, c2, c3, p0, p1 = words
     k0, k1 = keys
@@ -67,7 +67,7 @@ def rounds(words: Array, keys: Array) -> None:
 
 
 def workspaces(seeds: tuple[int, ...], elements: int) -> list[tuple[tuple[int, ...], Any]]:
-    """Return shape and type of `words` and `keys` for `elements` numbers from each seed."""
+    """Return shapes and types of `words` and `keys` for `elements` numbers from each seed."""
     models = int(np.prod(seeds, dtype=np.int64))
     blocks = min(-(-elements // 4), max(64, BLOCKS // models))
     uint64 = np.dtype(np.uint64)
@@ -77,7 +77,7 @@ def workspaces(seeds: tuple[int, ...], elements: int) -> list[tuple[tuple[int, .
 def uniform_noise(
     seed: Array, step: Array, stream: int, words: Array, keys: Array, out: Array
 ) -> None:
-    """Draw floats from [0, 1).
+    """Draw floats from [0, 1) into `out`.
 
     Parameters
     ----------

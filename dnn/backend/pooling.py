@@ -1,4 +1,4 @@
-"""Pooling of images: what is to be computed, and the routine of any device."""
+"""Pooling of images: its description, and a generic routine for any device."""
 
 from __future__ import annotations
 
@@ -16,8 +16,7 @@ __all__ = ["Pooling", "pool_by_taps"]
 
 MAXIMUM = Formula("maximum", "a b", "a if a > b or a != a else b", np.maximum)
 DIVIDE = Formula("divide", "a b", "a / b")
-# The first element of a window that is its maximum, NaN being larger than all: what is not a
-# number, where it is, is the maximum.
+# Whether an element is the first maximum of its window; NaN counts as larger than all numbers.
 _FIRST = Formula("first", "x best done", "1 if (x == best or x != x) and done == 0 else 0")
 _ADD_WHERE = Formula("add_where", "sum mask y", "sum + y if mask != 0 else sum")
 
@@ -25,7 +24,7 @@ _ADD_WHERE = Formula("add_where", "sum mask y", "sum + y if mask != 0 else sum")
 class Pooling(NamedTuple):
     """One pooling: what is computed, of which shapes.
 
-    K models are so many images more, or channels in the layout CHWN: pooling knows nothing of them.
+    There is no axis of models: K models are K times as many images, or channels in layout CHWN.
 
     Attributes
     ----------
@@ -35,19 +34,19 @@ class Pooling(NamedTuple):
         (v, x), of the shape of x both, what v holds at those elements. ``"average_gradient"``: the
         gradient of x from dy.
     layout : str
-        As in `dnn.backend.convolution.LAYOUTS`, of all arrays.
+        Order of the axes of all arrays, one of `dnn.backend.convolution.LAYOUTS`.
     dtype : str
         ``"f4"`` or ``"f8"``.
     images, channels : int
     size : pair of int
         Height and width of x.
     window, stride : pairs of int
-        Down and to the right.
+        Along the height and along the width.
     padding : pair of pairs of int
         Above and below, left and right; each less than the window, so that each window meets x. A
-        maximum is that of the elements of x, whatever they are.
+        maximum is taken over elements of x only.
     counts_padding : bool
-        Averages alone: whether zeros around x count as elements, or the mean is that of x alone.
+        Averages only: whether zeros around x count as elements, or the mean is that of x alone.
     """
 
     kind: str
@@ -95,7 +94,7 @@ class Pooling(NamedTuple):
         }[self.kind]
 
     def counts(self) -> Array:
-        """Return by how many each average divides, of the shape of the out size."""
+        """Return the divisor of each average, of shape `out_size`."""
         along = []
         for axis in (0, 1):
             length, (before, _) = self.size[axis], self.padding[axis]
@@ -108,7 +107,7 @@ class Pooling(NamedTuple):
 
 
 def _taps(problem: Pooling) -> Iterator[tuple[tuple[slice, ...], tuple[slice, ...]]]:
-    """Return for each element of the window, row by row, which of x it meets, and of which y."""
+    """Yield for each element of the window, row by row, a slice of x and the windows in y."""
     for r in range(problem.window[0]):
         for s in range(problem.window[1]):
             of_x, of_y = [slice(None)] * 2, [slice(None)] * 2
@@ -125,10 +124,10 @@ def _taps(problem: Pooling) -> Iterator[tuple[tuple[slice, ...], tuple[slice, ..
 
 
 def pool_by_taps(ops: Any, problem: Pooling) -> Routine:
-    """Return pooling one element of the window after the other, for all windows at once.
+    """Return the generic routine: one element of the window at a time, in all windows at once.
 
-    It takes every problem, and consists of what every device has; other routines are tested against
-    it.
+    It computes every problem, and with calls that every device has; other routines are tested
+    against it.
     """
     y_size = problem.images * problem.channels * math.prod(problem.out_size)
     dtype = np.dtype(problem.dtype)
@@ -165,10 +164,10 @@ def _max(ops: Any, problem: Pooling, views: Sequence[Array], spaces: list[Array]
     return _largest(ops, problem, x, y)
 
 
-def _at_first(
+def _first_maximum(
     ops: Any, problem: Pooling, views: Sequence[Array], spaces: list[Array]
 ) -> list[Step]:
-    """Return the calls that add what stands at, or goes to, the first maximum of each window."""
+    """Return the calls of ``"max_gradient"`` or ``"max_taken"``, at each window's first maximum."""
     given, x, out = views
     best, done, mask, *rest = spaces
     number = len(_FIRST.workspace(x.dtype))
@@ -210,8 +209,8 @@ def _average_gradient(
 
 _STEPS = {
     "max": _max,
-    "max_gradient": _at_first,
-    "max_taken": _at_first,
+    "max_gradient": _first_maximum,
+    "max_taken": _first_maximum,
     "average": _average,
     "average_gradient": _average_gradient,
 }

@@ -1,13 +1,13 @@
-"""Recurrent cells: what they compute, where it is kept, and both as calls of any device.
+"""Recurrent cells: formulas of a time step, arrays kept for the gradient, calls for any device.
 
-One time step after the other, of a batch; products of the inputs with their weights are done before
-for all steps at once. What a forward pass keeps for its gradient is packed into one array of rows
-of shape (batch, units), T time steps long::
+A batch is computed one time step after the other; the products of the inputs with their weights are
+computed before, for all steps at once. The arrays that a forward pass of T time steps keeps for its
+gradient are packed into one array of rows of shape (batch, units)::
 
     packed:  | states: T + 1 | cells: T + 1, of an LSTM | gates: 4 T, of an LSTM or a GRU |
 
-States and cells have a row for what the recurrence starts from: in front, or behind for one that
-runs from the end. Past the end of a sequence states and cells stay as they are, so one from the end
+States and cells have a row for the initial values: the first, or the last if the recurrence runs in
+reverse. Past the end of a sequence states and cells stay as they are, so a reverse recurrence
 starts at each sequence's own end.
 
 References
@@ -51,11 +51,11 @@ class Cell(NamedTuple):
     ----------
     name : str
     products : int
-        How many numbers for each unit a product with the weights gives.
+        Numbers that a product with the weights gives for each unit.
     gates : int
-        How many are kept besides states and cells.
+        Numbers that are kept for each unit and time step besides state and cell.
     has_cell : bool
-        Whether there is a cell beside the state.
+        Whether each unit has a cell besides its state.
     """
 
     name: str
@@ -64,7 +64,7 @@ class Cell(NamedTuple):
     has_cell: bool = False
 
     def rows(self, steps: int) -> int:
-        """Return how many rows of shape (batch, units) a forward pass keeps."""
+        """Return how many rows of shape (batch, units) a forward pass of `steps` steps keeps."""
         return (steps + 1) * (1 + self.has_cell) + steps * self.gates
 
 
@@ -77,12 +77,12 @@ CELLS = {
         Cell("gru", 3, 4),
     )
 }
-"""By name. Gates are in PyTorch's order: input, forget, cell, output of an LSTM; reset, update,
-new of a GRU, whose fourth is the product that the reset gate scales."""
+"""Kinds of cells by name. Gates are in PyTorch's order: input, forget, cell, output of an LSTM;
+reset, update, new of a GRU, whose fourth is the product that the reset gate scales."""
 
 
 class Time(NamedTuple):
-    """A time step, and the rows of the states before and after it."""
+    """A time step, and the rows in which the states before and after it are."""
 
     step: int
     before: int
@@ -96,13 +96,13 @@ class Recurrence(NamedTuple):
     ----------
     cell : Cell
     reverse : bool
-        It runs from the last time step to the first.
+        Whether it runs from the last time step to the first.
     weight : array, shape (products units, units)
     lengths : array, shape (batch,), of floats
         Time steps of each sequence.
     packed : array, shape (rows, batch, units)
     from_zeros : bool
-        The state that it starts from is 0, so that its product need not be computed.
+        Whether the initial state is 0, so that its product need not be computed.
     """
 
     cell: Cell
@@ -114,28 +114,28 @@ class Recurrence(NamedTuple):
 
     @property
     def units(self) -> int:
-        """How many there are."""
+        """Number of units."""
         return int(self.packed.shape[-1])
 
     @property
     def steps(self) -> int:
-        """How many time steps there are."""
+        """Number of time steps."""
         rows = self.packed.shape[-3] - 1 - self.cell.has_cell
         return int(rows // (1 + self.cell.has_cell + self.cell.gates))
 
     @property
     def states(self) -> Array:
-        """Shape (steps + 1, batch, units)."""
+        """States, of shape (steps + 1, batch, units)."""
         return self.packed[..., : self.steps + 1, :, :]
 
     @property
     def cells(self) -> Array:
-        """Those of an LSTM, as the states."""
+        """Cells of an LSTM, of the same shape as the states."""
         return self.packed[..., self.steps + 1 : 2 * (self.steps + 1), :, :]
 
     @property
     def gates(self) -> Array:
-        """Shape (steps, batch, gates units); of a product's order, one step behind the other."""
+        """Gates, of shape (steps, batch, gates units), ordered as in a product."""
         first = (self.steps + 1) * (1 + self.cell.has_cell)
         *models, _, batch, units = self.packed.shape
         gates: Array = self.packed[..., first:, :, :]
@@ -143,7 +143,7 @@ class Recurrence(NamedTuple):
 
     @property
     def before(self) -> slice:
-        """The rows of what each time step starts from."""
+        """Rows of the states before each time step."""
         return slice(1, self.steps + 1) if self.reverse else slice(0, self.steps)
 
     def times(self) -> list[Time]:
@@ -153,18 +153,18 @@ class Recurrence(NamedTuple):
         return [Time(t, t, t + 1) for t in range(self.steps)]
 
     def each(self) -> Iterator[Recurrence]:
-        """Return the recurrence of each model alone."""
+        """Yield the recurrence of each of K models."""
         for arrays in zip(self.weight, self.lengths, self.packed, strict=True):
             yield Recurrence(self.cell, self.reverse, *arrays, self.from_zeros)
 
 
 class GradientArrays(NamedTuple):
-    """The arrays of a gradient.
+    """Arrays of the gradient of a recurrence.
 
-    `outputs` is what arrives, of states or (`of_cells`) of cells: shape (steps, batch, units);
-    `products` what is computed, of the inputs' products: (steps, batch, products units), with one
-    more time step where the gradients of the first state and cell are wanted: they stand there, one
-    beside the other. `workspace`: see `workspace_shapes`.
+    `outputs` are given: the gradients of states or (`of_cells`) of cells, of shape (steps, batch,
+    units). `products` are computed: the gradients of the inputs' products, of shape (steps, batch,
+    products units), with one more time step where the gradients of the initial state and cell are
+    wanted, which are written there, side by side. `workspace`: see `workspace_shapes`.
     """
 
     outputs: Array
@@ -173,7 +173,7 @@ class GradientArrays(NamedTuple):
     workspace: Any
 
     def each(self) -> Iterator[GradientArrays]:
-        """Return the arrays of each model alone."""
+        """Yield the arrays of each of K models."""
         for outputs, products, *workspace in zip(
             self.outputs, self.products, *self.workspace, strict=True
         ):
@@ -194,7 +194,7 @@ def _named(letters: str, *gates: str) -> str:
 
 
 _ENDS = "length t"
-"""Time steps of a sequence, and the number of this one: past its end nothing changes."""
+"""Operands: the length of a sequence, past which nothing changes, and the number of a time step."""
 
 FORWARD = {
     "lstm": _update(
@@ -227,27 +227,28 @@ FORWARD = {
     )
     for name, function in (("tanh", "tanh(y)"), ("relu", "max(y, 0)"))
 }
-"""What a time step computes, element by element, once the gates hold the product of the states."""
+"""Formulas of a time step by name of the cell, for gates (or y) that hold products of states."""
 
 
-def _slope(of: str, slope: str) -> tuple[str, str]:
-    return f"d_{of}", f"{slope} if length > t else 0"
+def _masked(name: str, gradient: str) -> tuple[str, str]:
+    """Return the statement of the gradient of a gate: 0 past the end of a sequence."""
+    return f"d_{name}", f"{gradient} if length > t else 0"
 
 
 _D_LSTM = (
     ("s", "tanh(c)"),
     ("dc", "dc + dh * o * (1 - s * s) if length > t else dc"),
-    _slope("i", "dc * g * (i * (1 - i))"),
-    _slope("f", "dc * before * (f * (1 - f))"),
-    _slope("g", "dc * i * (1 - g * g)"),
-    _slope("o", "dh * s * (o * (1 - o))"),
+    _masked("i", "dc * g * (i * (1 - i))"),
+    _masked("f", "dc * before * (f * (1 - f))"),
+    _masked("g", "dc * i * (1 - g * g)"),
+    _masked("o", "dh * s * (o * (1 - o))"),
     ("dc", "dc * f if length > t else dc"),
     ("dh", "0 if length > t else dh"),
 )
 _D_GRU = (
-    _slope("n", "dh * (1 - u) * (1 - n * n)"),
-    _slope("u", "dh * (h - n) * (u * (1 - u))"),
-    _slope("r", "d_n * scaled * (r * (1 - r))"),
+    _masked("n", "dh * (1 - u) * (1 - n * n)"),
+    _masked("u", "dh * (h - n) * (u * (1 - u))"),
+    _masked("r", "d_n * scaled * (r * (1 - r))"),
     ("dh", "dh * u if length > t else dh"),
     ("hr", "d_r"),
     ("hu", "d_u"),
@@ -274,7 +275,7 @@ BACKWARD = {
     )
     for name, rows, scalars, statements in (
         ("gru", "d_r d_u d_n hr hu hn dh", "r u n scaled h", _D_GRU),
-        ("tanh", "d_x dh", "y", (_slope("x", "dh * (1 - y * y)"), _D_LSTM[-1])),
+        ("tanh", "d_x dh", "y", (_masked("x", "dh * (1 - y * y)"), _D_LSTM[-1])),
         (
             "relu",
             "d_x dh",
@@ -283,14 +284,14 @@ BACKWARD = {
         ),
     )
 }
-"""By cell, and whether what arrives does so at its cells: the gradient of a time step.
+"""Formulas of the gradient of a time step, by name of the cell and `GradientArrays.of_cells`.
 
-`product` is what the time step after has left to add to the gradient of the state.
+`product` is the part of the gradient of the state that comes from the following time step.
 """
 
 
 class _Writer:
-    """Makes the calls of formulas, with workspace that they share."""
+    """Collects the calls of update formulas, which share workspace, and of products."""
 
     def __init__(self, ops: Ops) -> None:
         self._ops = ops
@@ -320,100 +321,104 @@ class _Writer:
 
 
 def _cut(x: Array, parts: int) -> list[Array]:
-    """Cut the last axis into parts of one length."""
+    """Return the last axis cut into parts of equal length."""
     length = x.shape[-1] // parts
     return [x[..., k * length : (k + 1) * length] for k in range(parts)]
 
 
-def _ends(ops: Ops, of: Recurrence) -> tuple[Array, list[Array]]:
+def _ends(ops: Ops, recurrence: Recurrence) -> tuple[Array, list[Array]]:
     """Return the lengths, one for each row, and the number of each time step, of shape ()."""
-    numbers = ops.asarray(np.arange(of.steps, dtype=of.packed.dtype))
-    return of.lengths[..., None], [numbers[t : t + 1].reshape(()) for t in range(of.steps)]
+    numbers = ops.asarray(np.arange(recurrence.steps, dtype=recurrence.packed.dtype))
+    return recurrence.lengths[..., None], [
+        numbers[t : t + 1].reshape(()) for t in range(recurrence.steps)
+    ]
 
 
 def recurrence_steps(
-    ops: Ops, of: Recurrence, inputs: Array, bias: Array, hidden_bias: Array
+    ops: Ops, recurrence: Recurrence, inputs: Array, bias: Array, hidden_bias: Array
 ) -> list[Step]:
     """Return the calls that compute a recurrence, one time step after the other.
 
     For each there is a product and one formula, of all models at once. `inputs`, of shape (steps,
     batch, products units), are the inputs' products with their weights; the biases are of shape
-    (products units,). What it starts from stands in its row already.
+    (products units,). The initial state and cell are in their rows already.
     """
     write = _Writer(ops)
-    lengths, numbers = _ends(ops, of)
-    cell, transposed = of.cell, of.weight.swapaxes(-1, -2)
+    lengths, numbers = _ends(ops, recurrence)
+    cell, transposed = recurrence.cell, recurrence.weight.swapaxes(-1, -2)
     biases = [
         x for vector in (bias, hidden_bias) for x in _cut(vector[..., None, :], cell.products)
     ]
-    for t, before, after in of.times():
-        h, y = of.states[..., before, :, :], of.states[..., after, :, :]
+    for t, before, after in recurrence.times():
+        h, y = recurrence.states[..., before, :, :], recurrence.states[..., after, :, :]
         given = [*_cut(inputs[..., t, :, :], cell.products), *biases]
         rows = [y]
         if cell.gates:
-            gates = of.gates[..., t, :, :]
-            write.product(h, transposed, gates[..., : cell.products * of.units])
+            gates = recurrence.gates[..., t, :, :]
+            write.product(h, transposed, gates[..., : cell.products * recurrence.units])
             rows = [*_cut(gates, cell.gates), y]
         else:
             write.product(h, transposed, y)
         if cell.has_cell:
-            rows.insert(-1, of.cells[..., after, :, :])
-            given.append(of.cells[..., before, :, :])
+            rows.insert(-1, recurrence.cells[..., after, :, :])
+            given.append(recurrence.cells[..., before, :, :])
         write(FORWARD[cell.name], rows, [*given, h, lengths, numbers[t]])
     return write.steps
 
 
 def workspace_shapes(cell: Cell, batch: int, units: int) -> list[tuple[int, ...]]:
-    """Return the shapes of what a gradient needs besides.
+    """Return the shapes of the workspace for the gradient of a recurrence.
 
-    For state and cell, for two products, and for the weights in another order.
+    Arrays for the gradients of state and cell, for two products, and for reordered weights.
     """
     wide = cell.products * units
     return [(batch, units), (batch, units), (batch, units), (batch, wide), (wide, units)]
 
 
 WEIGHT_ROWS = 128
-"""Rows whose part of the gradient of weights is added at once on a CPU."""
+"""Number of rows whose parts of the gradient of the weights are added at once on a CPU."""
 
 
 def weight_workspace_shapes(
     cell: Cell, steps: int, batch: int, units: int
 ) -> list[tuple[int, ...]]:
-    """Return the shapes of what the gradient of the weights needs besides.
+    """Return the shapes of the workspace for the gradient of the weights.
 
-    For what arrives in another order and the gradient in that order; of a GRU for a product too.
+    One array for reordered rows of dy and for the reordered gradient; for a GRU one for a product.
     """
     wide = cell.products * units
     shapes: list[tuple[int, ...]] = [(wide * (WEIGHT_ROWS + units),)]
     return [*shapes, (steps, batch, units)] if cell.name == "gru" else shapes
 
 
-def gradient_steps(ops: Ops, of: Recurrence, gradients: GradientArrays) -> list[Step]:
-    """Return the calls of the gradient, one time step after the other from the end."""
+def gradient_steps(ops: Ops, recurrence: Recurrence, gradients: GradientArrays) -> list[Step]:
+    """Return the calls of the gradient, one time step after the other, the last computed first."""
     write = _Writer(ops)
-    lengths, numbers = _ends(ops, of)
+    lengths, numbers = _ends(ops, recurrence)
     dh, dc, product, hidden, _ = gradients.workspace
     write.steps += [(ops.fill, (0.0, x)) for x in (dh, dc, product)]
-    formula = BACKWARD[of.cell.name, gradients.of_cells]
-    for t, before, after in reversed(of.times()):
-        h, y = of.states[..., before, :, :], of.states[..., after, :, :]
+    formula = BACKWARD[recurrence.cell.name, gradients.of_cells]
+    for t, before, after in reversed(recurrence.times()):
+        h, y = recurrence.states[..., before, :, :], recurrence.states[..., after, :, :]
         dx = through = gradients.products[..., t, :, :]
-        rows, given = _cut(dx, of.cell.products), [y]
-        if of.cell.gates:
-            given = _cut(of.gates[..., t, :, :], of.cell.gates)
-        if of.cell.has_cell:
+        rows, given = _cut(dx, recurrence.cell.products), [y]
+        if recurrence.cell.gates:
+            given = _cut(recurrence.gates[..., t, :, :], recurrence.cell.gates)
+        if recurrence.cell.has_cell:
             rows.append(dc)
-            given += [of.cells[..., after, :, :], of.cells[..., before, :, :]]
-        elif of.cell.gates:
+            given += [recurrence.cells[..., after, :, :], recurrence.cells[..., before, :, :]]
+        elif recurrence.cell.gates:
             through = hidden
-            rows += _cut(hidden, of.cell.products)
+            rows += _cut(hidden, recurrence.cell.products)
             given.append(h)
         arrived = gradients.outputs[..., t, :, :]
         write(formula, [*rows, dh], [product, arrived, *given, lengths, numbers[t]])
-        write.product(through, of.weight, product)
-    if gradients.products.shape[-3] > of.steps:
-        first, *second = _cut(gradients.products[..., of.steps, :, :], of.cell.products)
+        write.product(through, recurrence.weight, product)
+    if gradients.products.shape[-3] > recurrence.steps:
+        first, *second = _cut(
+            gradients.products[..., recurrence.steps, :, :], recurrence.cell.products
+        )
         write.steps.append(ops.elementwise(ADD, (dh, product), first))
-        if of.cell.has_cell:
+        if recurrence.cell.has_cell:
             write.steps.append((ops.copy, (dc, second[0])))
     return write.steps

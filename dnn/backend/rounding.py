@@ -1,8 +1,8 @@
-"""Narrow types of elements: float16, bfloat16 and what products of TF32 read of a float32.
+"""Conversion of float32 to float16, to bfloat16 and to the precision of TF32, and back.
 
 NumPy and CuPy have no bfloat16, so an array of uint16 holds its bits: the upper half of those of a
-float32. All round to the nearest number: of two the one whose last bit is 0, and TF32, which keeps
-10 bits of the fraction, the one farther from 0.
+float32. All round to the nearest number; a tie goes to the number whose last bit is 0, in TF32,
+which keeps 10 bits of the fraction, to the one farther from 0.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ Array = npt.NDArray[Any]
 HALF = np.dtype(np.float16)
 SINGLE = np.dtype(np.float32)
 BFLOAT16 = np.dtype(np.uint16)
-"""Its bits; there is no arithmetic of such arrays."""
+"""Type of arrays that hold bits of bfloat16; they are for storage, not for arithmetic."""
 
 BFLOAT16_NAN = 0x7FC0
 
@@ -35,7 +35,7 @@ def narrow(x: Array, out: Array) -> None:
 
 
 def widen(x: Array, out: Array) -> None:
-    """Bring float16 or bfloat16 to float32, which holds all of their numbers."""
+    """Convert float16 or bfloat16 to float32, which is exact."""
     if x.dtype == HALF:
         np.copyto(out, x)
         return

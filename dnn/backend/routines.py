@@ -1,16 +1,16 @@
-"""Which routine does what, by size or shape: measured once, kept, and never changed within a run.
+"""Choice of a routine by size or shape: measured once, stored, and never changed within a run.
 
 There are several ways to sum columns, to multiply matrices or to convolve images, and which is
 fastest depends on the machine and on the size. They round differently, so a run measures once,
 keeps the table with its results, gives it to every rank and takes it again when it is resumed.
 
-Sums and products are measured at a few sizes, beforehand. Of convolutions each shape is measured
-when it is first met, and the choice stays in two folders::
+Sums and products are measured at a few sizes, beforehand. Each shape of a convolution is measured
+when it first occurs, and the choice is stored in two folders::
 
     the run's      <run>/routines/forward-NHWC-f4-32x64x32x32-64x3x3-padding1.1.1.1.json
-       | not there
+       | not found
     the machine's  ~/.cache/dnn/kernels/routines-<CPU, threads, kernels>/...
-       | not there
+       | not found
     measured       written to both; where another process was first, its choice is taken
 
 so that the ranks of a run agree whoever meets a shape first, and the next run measures nothing.
@@ -55,35 +55,36 @@ __all__ = [
 CACHE_VARIABLE = "DNN_KERNEL_CACHE"
 
 ROUTINES_VARIABLE = "DNN_ROUTINES"
-"""``"fixed"``: no convolution is measured, and without a table the first routine is taken."""
+"""If ``"fixed"``, no convolution is measured, and without a table the first routine is taken."""
 
 MEASURED_FROM = 4_000_000
 """Multiplications of the smallest convolution that is measured: less takes some 50 us."""
 
 MEASURED_S = 0.02
-"""For so long each routine is repeated, four times at least."""
+"""How long each routine is repeated, at least four times."""
 
 HOPELESS = 3.0
-"""A routine that has taken so many times what the fastest takes is not tried any longer."""
+"""A routine that takes this many times the time of the fastest one is not repeated."""
 
 CLOSE, ROUNDS = 1.6, 2
-"""Routines that have taken so many times the least are timed so many times more."""
+"""Routines within this factor of the least time are timed in this many further rounds."""
 
 SPACIOUS, MODERATE_BYTES = 8, 256 << 20
-"""A routine is not tried that takes so many times the least memory, and more than so much."""
+"""A routine is skipped if its workspace exceeds both this many times the smallest and this size."""
 
 LONGEST_WAIT_S = 30.0
-"""For other processes that measure."""
+"""How long to wait for another process that measures or compiles."""
 
 CANDIDATES = {
-    # Sums over rows: a compiled loop, NumPy's reduction, a product with a row of ones. By elements.
+    # Sums over rows: a compiled loop, NumPy's reduction, a product with a row of ones.
+    # Size: elements.
     "sum": ("loop", "numpy", "ones"),
-    # Matrix products: in parts, one for each thread, or whole, by one. By multiplications.
+    # Matrix products: in parts, one for each thread, or whole. Size: multiplications.
     "product": ("parts", "whole"),
-    # On a GPU. Sums over rows or columns: a kernel of ours, cuBLAS with a vector of ones, CuPy's
-    # reduction. By elements.
+    # Sums over rows or columns on a GPU: a kernel of ours, cuBLAS with a vector of ones, CuPy's
+    # reduction. Size: elements.
     "gpu_sum": ("kernel", "gemv", "library"),
-    # Networks that train at once. By the parameters of one.
+    # How many networks train at once on a GPU. Size: parameters of one network.
     "gpu_models": ("1", "16", "64", "256", "1024"),
 }
 
@@ -93,23 +94,23 @@ _measuring = threading.RLock()
 
 
 class ConvolutionChoices:
-    """Which routine computes which convolution, or anything else that has several.
+    """Chosen routines of convolutions, or of another operation that has several routines.
 
     Parameters
     ----------
     folder : Path, optional
-        Where each choice is kept in a file of its own. The first process that writes it decides,
-        and all others read it. If left out, they are kept in `names` alone.
+        Where each choice is stored in a file of its own. The first process that writes it decides,
+        and all other processes read it. If left out, choices are kept in `names` alone.
     names : mapping of str to str, optional
-        From what `convolution_key` returns to the name of a routine; these come before those of
-        the folder.
+        From keys, see `convolution_key`, to names of routines; these take precedence over the
+        folder.
     about : str
-        Where they were measured, for people who read the files.
+        Machine on which routines were measured, for people who read the files.
     is_cache : bool
-        What the folder holds may be lost: files that cannot be read are replaced, and where nothing
+        Whether the folder may be lost: files that cannot be read are replaced, and where nothing
         can be written the choices are kept in `names` alone. If not, both are errors.
     of : str
-        What has routines; records are labelled with it.
+        Operation that has the routines; a key of each record.
     """
 
     def __init__(
@@ -127,9 +128,9 @@ class ConvolutionChoices:
         self.names = dict(names or {})
 
     def find(self, key: str, offered: Container[str] | None = None) -> str | None:
-        """Return the routine for a convolution, None where nobody has chosen yet.
+        """Return the name of the routine that was chosen for a key, None if there is no choice yet.
 
-        Of a cache, a choice that is not among those `offered` is none.
+        In a cache, a choice that is not among the routines `offered` does not count.
         """
         if key not in self.names and self.folder is not None:
             record = self._read(self._file(key))
@@ -141,12 +142,12 @@ class ConvolutionChoices:
     def keep(
         self, key: str, record: Mapping[str, Any], offered: Container[str] | None = None
     ) -> str:
-        """Record a choice, ``record["routine"]``, unless there is one; return the one there is.
+        """Store a choice, ``record["routine"]``, unless there is one; return the valid choice.
 
         Raises
         ------
         ConfigurationError
-            If it cannot be written, and this is no cache: others would choose for themselves.
+            If it cannot be written and this is no cache: other processes could choose differently.
         """
         found = self.find(key, offered)
         if found is None:
@@ -155,7 +156,7 @@ class ConvolutionChoices:
                 about = {"machine": self.about} if self.about else {}
                 text = json.dumps({self.of: key, **record, **about}, indent=1)
                 try:
-                    # What cannot be read, or names nothing that is offered, is of no use.
+                    # In a cache this replaces a file that is broken or names no offered routine.
                     self._write(self._file(key), text)
                 except OSError as error:
                     if not self.is_cache:
@@ -172,10 +173,10 @@ class ConvolutionChoices:
         return one_process(self.folder and self.folder / ".measuring")
 
     def records(self) -> list[dict[str, Any]]:
-        """Return what the folder holds, sorted: ``"convolution"``, ``"routine"``, and measurements.
+        """Return the records in the folder, sorted by name of the file.
 
-        Of a convolution that was measured there are ``"ms"``, the time of each routine, and
-        ``"machine"``.
+        Each has the key under the name `of`, ``"routine"`` and, if it was measured, ``"ms"``, the
+        time of each routine, and ``"machine"``.
         """
         files = sorted(self.folder.glob("*.json")) if self.folder is not None else []
         return [record for file in files if (record := self._read(file)) is not None]
@@ -185,7 +186,7 @@ class ConvolutionChoices:
         return self.folder / f"{key}.json"
 
     def _read(self, file: Path) -> dict[str, Any] | None:
-        """Return a record of a choice; None where there is none, or a cache has a broken one."""
+        """Return the record in a file; None if there is no file, or a broken one in a cache."""
         for wait_s in (0.01, 0.05, 0.1, None):
             try:
                 record = json.loads(file.read_text(encoding="utf-8"))
@@ -203,7 +204,7 @@ class ConvolutionChoices:
         raise ConfigurationError(f"routines: {file} cannot be read: {problem}; remove it")
 
     def _write(self, file: Path, text: str) -> None:
-        """Write a file in one step; it is left alone if it is there, unless it is of no use."""
+        """Write a file in one step; an existing file is replaced in a cache, and else kept."""
         file.parent.mkdir(parents=True, exist_ok=True)
         handle, draft = tempfile.mkstemp(dir=file.parent, prefix=".")
         try:
@@ -214,10 +215,10 @@ class ConvolutionChoices:
                 os.replace(draft, file)
                 return
             try:
-                os.link(draft, file)  # unlike a rename it leaves another process's choice alone
+                os.link(draft, file)  # unlike a rename it does not replace another process's choice
             except FileExistsError:
                 pass
-            except OSError:  # no hard links here
+            except OSError:  # the file system has no hard links
                 with contextlib.suppress(FileExistsError), file.open("x", encoding="utf-8") as new:
                     new.write(text)
         finally:
@@ -226,7 +227,7 @@ class ConvolutionChoices:
 
 
 def cache_folder() -> Path:
-    """Return the folder of compiled kernels and of choices; `RuntimeError` if there is no home."""
+    """Return the folder of compiled kernels and choices; `RuntimeError` if there is no home."""
     given = os.environ.get(CACHE_VARIABLE)
     if given:
         return Path(given)
@@ -236,10 +237,11 @@ def cache_folder() -> Path:
 
 @contextlib.contextmanager
 def one_process(lock: Path | None) -> Iterator[None]:
-    """Wait until no other process is in such a block with this file, for half a minute at most.
+    """Lock a file for the block, so that one process at a time runs it; wait at most half a minute.
 
-    The file is made, in a folder that is made too. Without one, or where the folder, the file
-    system or the operating system has no locks, nobody is waited for.
+    File and folder are created. Without a file, or where the folder cannot be made or the file
+    system or operating system has no locks, the block runs at once, and after the wait it runs
+    without the lock.
     """
     with contextlib.ExitStack() as stack:
         with contextlib.suppress(ImportError, OSError):
@@ -259,10 +261,10 @@ def one_process(lock: Path | None) -> Iterator[None]:
 
 
 def machine_choices(name: str, about: str, of: str = _CONVOLUTION) -> ConvolutionChoices:
-    """Return what was measured on this machine, kept in a folder beside compiled kernels.
+    """Return the choices measured on this machine, stored in a folder beside compiled kernels.
 
-    Its name has to differ where anything differs that times depend on. Where there is no home, or
-    nothing can be written, choices are kept in this process alone.
+    `name`, that of the folder, has to differ where anything differs that times depend on. Where
+    there is no home directory, or nothing can be written, choices are kept in this process alone.
     """
     try:
         folder: Path | None = cache_folder() / name
@@ -279,9 +281,9 @@ def _choices_in(folder: Path | None, about: str, of: str) -> ConvolutionChoices:
 def convolution_key(problem: Convolution, device: str = "cpu") -> str:
     """Return the shape of a convolution as text, such as ``forward-NHWC-f4-8x3x32x32-16x5x5``.
 
-    That is images, channels, height and width, then filters and window, then what is not as usual;
-    of a GPU ``cuda`` comes first. It is the same for K models, with a bias and with a rectifier, so
-    that these change no choice.
+    That is images, channels, height and width, then filters and window, then parameters that differ
+    from the defaults; on a GPU ``cuda`` comes first. Models, bias and rectifier are not in it, so
+    they change no choice.
     """
     shape = "x".join(map(str, (problem.images, problem.channels, *problem.size)))
     parts = ["cuda"] if device.startswith("cuda") else []
@@ -301,18 +303,18 @@ def convolution_key(problem: Convolution, device: str = "cpu") -> str:
 
 
 def choose_convolution(ops: Ops, problem: Convolution, machine: ConvolutionChoices) -> Routine:
-    """Return the routine that is to compute a convolution.
+    """Return the routine of a convolution, from a table or by measuring.
 
-    By the table of `ops`, if it has one and it knows the shape; else by what `machine` says; else
-    the routines are measured. A small convolution takes the first routine, and so does any other
-    where ``DNN_ROUTINES`` is ``"fixed"``.
+    The choice comes from the table of `ops`, if there is one with this shape, else from `machine`,
+    else routines are measured. Without an entry in the table a small convolution takes the first
+    routine, and so does any other where ``DNN_ROUTINES`` is ``"fixed"``.
 
     Parameters
     ----------
     ops : Ops
     problem : Convolution
     machine : ConvolutionChoices
-        Of this processor and number of threads; a new choice is added to it.
+        Choices for this processor and number of threads; a new choice is added to it.
 
     Returns
     -------
@@ -353,15 +355,15 @@ def choose_convolution(ops: Ops, problem: Convolution, machine: ConvolutionChoic
 def _measured(
     ops: Ops, problem: Convolution, machine: ConvolutionChoices, offered: Container[str]
 ) -> str:
-    """Measure a convolution of one model, unless another process does it meanwhile."""
+    """Measure a convolution of one model, unless another process has done it; return the choice."""
     key = convolution_key(problem, ops.device)
     with machine.measuring():
         machine.names.pop(key, None)
         found = machine.find(key, offered)
         if found is not None:
             return found
-        alone = problem._replace(models=None, stacked=(False, False), bias=False, relu=False)
-        return machine.keep(key, measure_convolution(ops, alone), offered)
+        single = problem._replace(models=None, stacked=(False, False), bias=False, relu=False)
+        return machine.keep(key, measure_convolution(ops, single), offered)
 
 
 def measure_convolution(
@@ -369,9 +371,9 @@ def measure_convolution(
 ) -> dict[str, Any]:
     """Time each routine; return the fastest as ``"routine"``, and ``"ms"`` of each.
 
-    The least of some calls counts: what else runs on the machine can only add to it. They work on
-    arrays of their own, which are gone afterwards. What takes far more memory than another routine
-    is not tried, and what finds too little is not taken.
+    The least time of some calls counts, since other load on the machine can only add to it. The
+    calls work on arrays that are allocated here and freed afterwards. A routine that needs far more
+    memory than another is skipped, and so is one for which there is not enough memory.
     """
     *shapes, out_shape = problem.shapes
     generator = np.random.default_rng(0)
@@ -410,7 +412,7 @@ def measure_convolution(
 
 
 def _least_seconds(calls: Sequence[Step], hopeless_s: float, clock: Callable[[], float]) -> float:
-    """Return the least time of some calls; of one, where that is hopeless already."""
+    """Return the least time of repeated calls; stop as soon as one takes over `hopeless_s`."""
     best = math.inf
     spent, times = 0.0, 0
     while times < 4 or spent < MEASURED_S:
@@ -427,20 +429,20 @@ def _least_seconds(calls: Sequence[Step], hopeless_s: float, clock: Callable[[],
 
 
 class RoutineTable:
-    """A choice for each operation and size.
+    """Table of the routine that computes each operation, by size.
 
     Parameters
     ----------
     choices : mapping of str to sequence of (int, str)
-        For each operation of `CANDIDATES`: from which size on, in ascending order and from 0, which
-        candidate.
+        For each operation of `CANDIDATES` rows of a size and the candidate from that size on;
+        sizes ascend from 0.
     convolutions : ConvolutionChoices, optional
-        For each convolution its routine. What is measured later is added to it.
+        Routine of each convolution. Those measured later are added to it.
 
     Raises
     ------
     ConfigurationError
-        If it is no such table.
+        If an operation or candidate is unknown, or sizes do not ascend from 0.
     """
 
     def __init__(self, choices: Choices, convolutions: ConvolutionChoices | None = None) -> None:
@@ -470,12 +472,12 @@ class RoutineTable:
     def kept_in(self, folder: Path) -> RoutineTable:
         """Return this table with a folder for convolutions that are measured later.
 
-        Whoever has a table with the same folder takes the same routines.
+        Processes whose tables have the same folder take the same routines.
         """
         return RoutineTable(self.choices, ConvolutionChoices(folder, self.convolutions.names))
 
     def to_json(self) -> str:
-        """Return the table as text, to be kept with the results of a run."""
+        """Return the table as JSON, to be stored with the results of a run."""
         given: dict[str, Any] = dict(self.choices)
         if self.convolutions.names:
             given[_CONVOLUTION] = self.convolutions.names
@@ -485,7 +487,7 @@ class RoutineTable:
 
     @classmethod
     def from_json(cls, text: str) -> RoutineTable:
-        """Return the table of a text from `to_json`; `ConfigurationError` if it is none."""
+        """Return the table of a text from `to_json`; `ConfigurationError` if it is invalid."""
         try:
             given = json.loads(text)
             convolutions = dict(given.pop(_CONVOLUTION, {}))
@@ -500,7 +502,7 @@ class RoutineTable:
 
     @classmethod
     def measure(cls, ops: Any, clock: Callable[[], float] = time.perf_counter) -> RoutineTable:
-        """Time what ``ops.candidates()`` names at a few sizes, a tenth of a second altogether."""
+        """Time ``ops.candidates()`` at a few sizes, a tenth of a second in all; return a table."""
         choices: dict[str, list[tuple[int, str]]] = {}
         for operation, size, calls in ops.candidates():
             fastest = min(calls, key=lambda name: _seconds(calls[name], clock))

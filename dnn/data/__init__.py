@@ -1,1 +1,1 @@
-"""Data: loading, splitting, preparing, cutting into batches."""
+"""Data sets: loading, splitting, preparing, augmenting, and cutting into batches."""

@@ -1,14 +1,13 @@
 """Images that are changed at random while a network is trained: shifted, flipped, cut, blanked.
 
-What becomes of an image follows from (seed, epoch, its number) alone, so it does not depend on who
-prepares a batch, or on how many threads do. The random words are those of Philox-4x32, four for
-each augmentation::
+The change of an image depends only on seed, epoch and number of the image: it is the same on any
+rank, with any number of threads. Random words are of Philox-4x32, four for each augmentation::
 
-    counter   number of the image | epoch | augmentation, its place in the list | 0
+    counter   number of the image | epoch | place of the augmentation in the list | 0
     key       64 bits from the seed
 
-Images are not moved from one augmentation to the next. Each says from which row and which column of
-the image it comes, and all pixels are read once, in the end.
+Pixels are not copied from one augmentation to the next. Each one changes from which row and which
+column of the image a pixel is read, and all pixels are read once, in the end.
 """
 
 from __future__ import annotations
@@ -43,15 +42,15 @@ __all__ = ["Augmentation", "Crop", "Cutout", "Flip", "Images", "Normalise", "Pix
 
 @dataclass
 class PixelMap:
-    """From where in its image each pixel of n images is read.
+    """Source row and column of each pixel of n images, and boxes to blank.
 
     Attributes
     ----------
     rows, columns : array of int64, shape (n, height), (n, width)
-        Of the image that there was first; negative where there is nothing, which is 0.
+        In the original image; negative where a pixel has no source and becomes 0.
     boxes : list of array of int64, shape (n, 4)
-        First and last row, first and last column of what becomes 0 in the end, behind the
-        normalisation; the last ones are outside.
+        For each image first row, end row, first column, end column of a box that becomes 0 after
+        the normalisation; ends are outside of it.
     """
 
     rows: Array
@@ -60,15 +59,15 @@ class PixelMap:
 
     @property
     def size(self) -> tuple[int, int]:
-        """Height and width that the images have by now."""
+        """Height and width of the images after the augmentations so far."""
         return self.rows.shape[1], self.columns.shape[1]
 
 
 class Augmentation:
-    """A change of images; one's own overrides `place`."""
+    """Base of changes of images; a subclass overrides `place`."""
 
     def place(self, pixels: PixelMap, random: Array | None) -> None:
-        """Change from where pixels are read, in place.
+        """Change, in place, from where pixels are read.
 
         Parameters
         ----------
@@ -85,10 +84,10 @@ class Augmentation:
 
 
 class Flip(Augmentation):
-    """Left and right change places in half of the images."""
+    """Flips images left to right, each with probability 1/2."""
 
     def place(self, pixels: PixelMap, random: Array | None) -> None:
-        """Reverse columns."""
+        """Reverse the columns of half of the images at random."""
         if random is not None:
             flips = (random[0] < 0.5)[:, None]
             pixels.columns = np.where(flips, pixels.columns[:, ::-1], pixels.columns)
@@ -98,9 +97,9 @@ _BORDERS: Final = ("zero", "reflect")
 
 
 class Crop(Augmentation):
-    """A part of each image, at a random place of it and of a border around it.
+    """Cuts a part out of each image and a border around it, at a random place.
 
-    For evaluation it is the part in the middle.
+    For evaluation the part is in the middle.
 
     Parameters
     ----------
@@ -129,7 +128,7 @@ class Crop(Augmentation):
         self.border = border
 
     def place(self, pixels: PixelMap, random: Array | None) -> None:
-        """Choose rows and columns."""
+        """Choose the rows and columns of the part."""
         sides = self.size or pixels.size
         which = (None, None) if random is None else random[:2]
         pixels.rows = self._part(pixels.rows, sides[0], which[0])
@@ -157,13 +156,13 @@ class Crop(Augmentation):
 
 
 class Shift(Crop):
-    """Each image moved by up to some pixels, in both directions alike.
+    """Shifts each image at random by up to some pixels, vertically and horizontally.
 
     Parameters
     ----------
     pixels : int, at least 1
     border : {"zero", "reflect"}
-        What comes into the image from outside, as in `Crop`.
+        Content that comes into the image from outside, as in `Crop`.
     """
 
     @explains_arguments
@@ -172,10 +171,10 @@ class Shift(Crop):
 
 
 class Cutout(Augmentation):
-    """A square of each image becomes 0, behind the normalisation: the mean, where there is one.
+    """Blanks a random square of each image: 0 after the normalisation, if any, which is the mean.
 
-    Its centre may be anywhere, so that a part of it may lie outside. It is done last, wherever it
-    stands among others.
+    Its centre may be anywhere in the image, so that a part of the square may lie outside. It is
+    done last, at any place in the list of augmentations.
 
     Parameters
     ----------
@@ -192,7 +191,7 @@ class Cutout(Augmentation):
         self.side = check_count("Cutout: side", side)
 
     def place(self, pixels: PixelMap, random: Array | None) -> None:
-        """Choose a box."""
+        """Choose a box of each image to blank."""
         if random is None:
             return
         edges = []
@@ -203,7 +202,7 @@ class Cutout(Augmentation):
 
 
 class Normalise(Augmentation):
-    """``(x - mean) / deviation`` of each channel, brightness x being in 0 .. 1; not at random.
+    """Computes ``(x - mean) / deviation`` of each channel, with brightness x in 0 .. 1.
 
     Parameters
     ----------
@@ -224,12 +223,12 @@ class Normalise(Augmentation):
 
     @classmethod
     def of(cls, images: npt.ArrayLike) -> Normalise:
-        """Return what gives images mean 0 and deviation 1 in each channel.
+        """Return the normalisation that gives images mean 0 and deviation 1 in each channel.
 
         Parameters
         ----------
         images : array_like, shape (n, channels, height, width)
-            Of training: bytes, or brightness in 0 .. 1. A channel that is constant is only shifted.
+            Training images: bytes, or brightness in 0 .. 1. A constant channel is only shifted.
 
         Returns
         -------
@@ -248,40 +247,40 @@ class Normalise(Augmentation):
         return cls(mean.tolist(), deviation.tolist())
 
     def place(self, pixels: PixelMap, random: Array | None) -> None:
-        """Leave pixels where they are."""
+        """Change no places of pixels."""
 
 
 _ROWS: Final = 1024
-"""Images that are looked at, or converted, at a time."""
+"""Number of images that are checked or converted at a time."""
 _AHEAD: Final = 2
-"""Batches for each worker that are ready or being prepared."""
+"""Number of batches for each worker that are ready or being prepared."""
 
 
 class Images:
-    """Images that become numbers as they are needed, each batch in threads beside the training.
+    """Images that become numbers when they are needed, each batch in threads during the training.
 
-    It stands for an array of float32 wherever a network takes samples. For training every epoch has
-    images of its own; for evaluation and prediction nothing is done at random.
+    It takes the place of an array of float32 wherever a network takes samples. In training images
+    change at random in every epoch; for evaluation and prediction nothing is random.
 
     Parameters
     ----------
     pixels : array_like, shape (n, channels, height, width)
-        Bytes, which become brightness in 0 .. 1, or numbers, which are taken as they are. Bytes
-        that are mapped from a file stay there.
+        Bytes, which become brightness in 0 .. 1, or numbers, which are taken unchanged. Bytes that
+        are mapped from a file are not copied.
     augment : sequence of Augmentation
-        In this order, each with random numbers of its own.
+        Changes of the images, in this order, each with random numbers of its own.
     workers : int, at least 1
         Threads that prepare batches; results do not depend on them.
 
     Attributes
     ----------
     shape : tuple of int
-        As an array would have it, (n, channels, height, width).
+        Shape of the images as an array, (n, channels, height, width).
 
     Raises
     ------
     ShapeError, DataError
-        If these are no images, or contain NaN or infinity.
+        If `pixels` are no images, or contain NaN or infinity.
 
     Examples
     --------
@@ -333,7 +332,7 @@ class Images:
         return f"Images({self.shape}, {list(self.augment)!r})"
 
     def __getitem__(self, rows: Any) -> Array:
-        """Return some images as numbers, none of them changed at random."""
+        """Return some images as numbers, without random changes."""
         numbers = np.arange(len(self))[rows]
         out = np.empty((*numbers.shape, *self.shape[1:]), np.float32)
         flat, result = numbers.reshape(-1), out.reshape(-1, *self.shape[1:])
@@ -343,7 +342,7 @@ class Images:
         return out
 
     def __array__(self, dtype: Any = None, copy: bool | None = None) -> Array:
-        """Return all images as an array of numbers."""
+        """Return all images as an array of numbers, without random changes."""
         if copy is False:
             raise ValueError("images become numbers in a new array")
         return self[:].astype(dtype or np.float32, copy=False)
@@ -355,7 +354,7 @@ class Images:
         ----------
         rows : array of int, or slice
         axis : int
-            0: that of the images.
+            Must be 0, the axis of the images.
 
         Returns
         -------
@@ -367,21 +366,21 @@ class Images:
     def batches(
         self, order: Array, batch_size: int, seeds: Sequence[int], epoch: int
     ) -> Iterator[Array]:
-        """Prepare the batches of an epoch, some ahead of the one that is asked for.
+        """Yield the batches of an epoch, prepared by threads some batches ahead.
 
         Parameters
         ----------
         order : array of int, shape (count,) or (K, count)
-            Numbers of the images, for each of K networks.
+            Numbers of the images in order, for each of K networks.
         batch_size : int
         seeds : sequence of int
-            One for each network.
+            Seed of each network.
         epoch : int, from 0
 
         Yields
         ------
         array of float32, shape (batch, channels, height, width)
-            Behind an axis of K networks, if the order has one. Each is a new array.
+            With an axis of K networks in front, if the order has one. Each batch is a new array.
         """
         from concurrent.futures import ThreadPoolExecutor
 
@@ -419,7 +418,7 @@ class Images:
         return out.reshape(*rows.shape, *self.shape[1:])
 
     def _placed(self, count: int, random: Array | None) -> PixelMap:
-        """Return from where pixels of so many images are read."""
+        """Return the source of the pixels of `count` images, after all augmentations."""
         height, width = self._pixels.shape[2:]
         pixels = PixelMap(
             np.broadcast_to(np.arange(height), (count, height)),
@@ -444,23 +443,23 @@ class Images:
 
 
 _INSIDE: Final = (Crop.place, Cutout.place, Flip.place, Normalise.place)
-"""Those of this file never leave the image: they need no check."""
+"""Methods whose sources always lie inside of the image, so that they need no check."""
 
 
 def _check_map(
     augmentation: Augmentation, pixels: PixelMap, count: int, image_size: tuple[int, int]
 ) -> None:
-    """Check what an augmentation made: compiled code reads and writes there without a look."""
-    for what, lines, length in zip(
+    """Check the result of an augmentation, since compiled code reads and writes unchecked."""
+    for name, lines, length in zip(
         ("rows", "columns"), (pixels.rows, pixels.columns), image_size, strict=True
     ):
         shape = np.shape(lines)
         if len(shape) != 2 or shape[0] != count or not shape[1]:
-            message = f"{what} of {count} images have the shape {shape}, not ({count}, size)"
+            message = f"{name} of {count} images have the shape {shape}, not ({count}, size)"
             raise ShapeError(repr(augmentation), message, shape)
-        _check_integers(augmentation, what, lines)
+        _check_integers(augmentation, name, lines)
         if np.max(lines) >= length:
-            message = f"{what} are 0 .. {length - 1}, or negative, not {np.max(lines)}"
+            message = f"{name} are 0 .. {length - 1}, or negative, not {np.max(lines)}"
             raise DataError(f"{augmentation!r}: {message}")
     height, width = pixels.size
     for box in pixels.boxes:
@@ -473,10 +472,10 @@ def _check_map(
             raise DataError(f"{augmentation!r}: {message}")
 
 
-def _check_integers(augmentation: Augmentation, what: str, numbers: Array) -> None:
+def _check_integers(augmentation: Augmentation, name: str, numbers: Array) -> None:
     if not isinstance(numbers, np.ndarray) or numbers.dtype.kind not in "iu":
         found = getattr(numbers, "dtype", type(numbers).__name__)
-        raise DataError(f"{augmentation!r}: {what} must be an array of integers, not {found}")
+        raise DataError(f"{augmentation!r}: {name} must be an array of integers, not {found}")
 
 
 def _checked(pixels: npt.ArrayLike) -> Array:
@@ -502,7 +501,7 @@ def _key(seed: int) -> int:
 
 
 def _random(keys: Array, epoch: int, numbers: Array, streams: int) -> Array:
-    """Return numbers in [0, 1) for images under keys of their own, shape (streams, 4, n)."""
+    """Return random numbers in [0, 1), each image with its own key, of shape (streams, 4, n)."""
     words = np.zeros((6, streams, len(numbers)), np.uint64)
     words[0] = numbers
     words[1] = epoch

@@ -1,4 +1,4 @@
-"""Cutting an epoch into batches, and preparing batches in a thread."""
+"""Batches of an epoch, and an iterator that prepares items in a thread."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ __all__ = ["batches", "prefetch"]
 
 
 def batches(samples: int, batch_size: int, seed: int, epoch: int) -> Iterator[Array]:
-    """Visit every sample once, in the random order of an epoch.
+    """Yield the rows of each batch of an epoch, which has every sample once in random order.
 
     Parameters
     ----------
@@ -37,9 +37,9 @@ def batches(samples: int, batch_size: int, seed: int, epoch: int) -> Iterator[Ar
 
 T = TypeVar("T")
 
-# How long a thread that waits may overlook that its items are not wanted any more, in seconds.
+# Seconds after which a thread that waits to put an item checks whether it is still wanted.
 _LOOK_S = 0.05
-# How long a source that is in the middle of an item is waited for at the end, in seconds.
+# Seconds to wait, at the end, for the item that the source is preparing.
 _LEAVE_S = 1.0
 
 
@@ -49,26 +49,26 @@ def prefetch(source: Iterable[T], depth: int = 2) -> Iterator[T]:
     Parameters
     ----------
     source : iterable
-        What takes its time outside the interpreter's lock: reading files, decompressing, NumPy on
-        large arrays. Each item must be new, not an array that is filled again.
+        Its items should take their time outside the interpreter's lock: reading files,
+        decompressing, NumPy on large arrays. Each item must be new, not an array that is reused.
     depth : int, at least 1
-        Items that may be ready and waiting.
+        Number of items that may be ready and waiting.
 
     Yields
     ------
     item
-        The items of `source`, in their order; an exception of `source` is raised in its place.
+        The items of `source`, in order; an exception of `source` is raised after the items before.
 
     Notes
     -----
-    Who stops early waits at most a second for the item that `source` is preparing. A source that
-    takes longer, as for a file that never comes, is left to its thread, which ends after that item
-    and does not keep the process.
+    A caller that stops early waits at most a second for the item that `source` is preparing. A
+    source that takes longer is left to its thread, which ends after that item and does not keep
+    the process from ending.
 
-    It pays where an item takes much longer than handing it over. `fit` gathers its batches in the
-    step instead: 100 rows of 784 numbers take 0.06 ms, and on two cores, which the matrix products
-    keep busy, a step of 784-64-10 took 0.24 ms so and 0.25 with a thread, one of 784-528x4-10
-    4.3 ms either way.
+    It pays where an item takes much longer than passing it on. `fit` gathers its batches in the
+    step instead: 100 rows of 784 numbers take 0.06 ms. On two cores, which the matrix products keep
+    busy, a step of 784-64-10 took 0.24 ms that way and 0.25 ms with a thread, and a step of
+    784-528x4-10 took 4.3 ms either way.
     """
     return _prefetched(source, check_count("depth", depth))
 

@@ -1,6 +1,6 @@
 """Labelled samples: a data set, its parts for training and validation, and their preparation.
 
-What is learned about data, such as a mean, is learned from training samples only.
+Statistics of data, such as a mean, are computed from training samples only.
 """
 
 from __future__ import annotations
@@ -41,20 +41,20 @@ class Dataset:
     classes : int
     name : str
     standardise_by : {"columns", "one scale", "none"}
-        What `dnn.standardise` does by default: columns of a table measure
-        different things, those of an image the same one.
+        Default of `dnn.standardise`: columns of a table measure different quantities, those of an
+        image the same quantity.
     image_shape : (int, int, int), optional
         Channels, rows and columns, if each sample is an image; their product is d.
     sequence_shape : (int, int), optional
-        Time steps and features, if each sample is a sequence, as `dnn.pad_sequences` has it with
-        its length behind: d is ``(steps + 1) features``.
+        Time steps and features, if each sample is a sequence, padded by
+        `dnn.pad_sequences`, which appends its length: d is ``(steps + 1) features``.
     class_names : tuple of str
         Empty where they are not known.
 
     Raises
     ------
     ShapeError, LabelError, DataError
-        If they do not fit together, or there is no sample.
+        If fields do not fit together, or there is no sample.
     """
 
     x: Array
@@ -97,7 +97,7 @@ class Dataset:
     def images(self) -> Array:
         """The samples as images, shape (n, channels, rows, columns); a view of `x`.
 
-        It raises `DataError` if they are none.
+        It raises `DataError` if the samples are no images.
         """
         if self.image_shape is None:
             raise DataError(f"{self.name}: the samples are rows of {self.features} numbers")
@@ -120,7 +120,7 @@ class Dataset:
         return len(self.y)
 
     def take(self, rows: Array) -> Dataset:
-        """Return the samples in some rows, as a new data set.
+        """Return a new data set with some of the samples.
 
         Parameters
         ----------
@@ -143,7 +143,7 @@ def train_validation_split(
     ----------
     data : Dataset
     fraction : float, between 0 and 1
-        Share of the validation samples.
+        Share of validation samples.
     seed : int, not negative
 
     Returns
@@ -194,7 +194,7 @@ def train_validation_test_split(
         message = f"validation {validation!r} and test {test!r} leave nothing for training"
         raise ConfigurationError(message)
     rest, held_out = train_validation_split(data, test, seed)
-    # Of the rest, so many that they are the wanted share of the whole.
+    # The share of the rest that is the wanted share of all samples.
     train, middle = train_validation_split(rest, validation * len(data) / len(rest), seed)
     return train, middle, held_out
 
@@ -202,7 +202,7 @@ def train_validation_test_split(
 def split_rows(
     samples: int, labels: Array | None, fraction: float, seed: int, name: str = "split"
 ) -> tuple[Array, Array]:
-    """Choose rows to hold out.
+    """Choose rows to hold out, with the same share of each class.
 
     Parameters
     ----------
@@ -228,8 +228,8 @@ def split_rows(
 
     Notes
     -----
-    Each class gives the whole part of its share; the samples still missing come from the classes
-    with the largest remainders, so the total is right too.
+    Each class gives its share rounded down; the samples still missing come from the classes with
+    the largest remainders, so that the total is exact.
     """
     if isinstance(fraction, bool) or not isinstance(fraction, float | int) or not 0 < fraction < 1:
         raise ConfigurationError(f"fraction must be between 0 and 1, not {fraction!r}")
@@ -261,7 +261,7 @@ def impute(train: Dataset, *others: Dataset) -> tuple[Dataset, ...]:
     train : Dataset
         The training samples.
     *others : Dataset
-        Samples prepared likewise, such as those for validation.
+        Samples prepared in the same way, such as validation samples.
 
     Returns
     -------
@@ -278,7 +278,7 @@ def impute(train: Dataset, *others: Dataset) -> tuple[Dataset, ...]:
     if train.x.dtype == np.uint8:  # which has no NaN
         return _each(lambda x: x, train, others)
     with warnings.catch_warnings():
-        warnings.simplefilter("ignore", RuntimeWarning)  # a column of NaN: raised below
+        warnings.simplefilter("ignore", RuntimeWarning)  # all NaN: raised below
         medians = np.nanmedian(train.x, axis=0)
     empty = np.flatnonzero(np.isnan(medians))
     if empty.size:
@@ -294,12 +294,12 @@ def standardise(train: Dataset, *others: Dataset, by: str | None = None) -> tupl
     train : Dataset
         The training samples.
     *others : Dataset
-        Samples prepared likewise, such as those for validation.
+        Samples prepared in the same way, such as validation samples.
     by : {"columns", "one scale", "none"}, optional
         ``"columns"``: each attribute by its own mean and deviation, for tables. ``"one scale"``:
         all values by one mean and one deviation, for images: a pixel at the border that hardly
-        varies would be blown up by its own. ``"none"``: as they are, bytes being brightness in
-        0 .. 1. By default `train.standardise_by`.
+        varies would be scaled up by its own deviation. ``"none"``: unchanged, but bytes become
+        brightness in 0 .. 1. By default `train.standardise_by`.
 
     Returns
     -------
@@ -309,7 +309,7 @@ def standardise(train: Dataset, *others: Dataset, by: str | None = None) -> tupl
     Raises
     ------
     ConfigurationError
-        If `by` is none of these, or anything but ``"none"`` for sequences: lengths are among them.
+        If `by` is unknown, or is not ``"none"`` for sequences, which contain lengths.
     DataError
         If a cell of `train` is missing: `impute` comes first.
     ShapeError
@@ -339,7 +339,7 @@ def standardise(train: Dataset, *others: Dataset, by: str | None = None) -> tupl
 
 
 _ROWS = 1024
-"""Images that are converted at a time."""
+"""Number of images that are converted at a time."""
 
 
 def _brightness(x: Array) -> Array:

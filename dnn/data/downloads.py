@@ -1,11 +1,11 @@
-"""Downloads of known data sets: checked, resumed where they stopped, never half a file.
+"""Downloads of known data sets, with checksums; interrupted downloads are resumed.
 
 ::
 
-    folder/.NAME.part    what has come so far; the next call goes on behind it (HTTP Range)
-    folder/NAME          renamed from it once its SHA-256 is right
+    folder/.NAME.part    bytes received so far, which the next call continues (HTTP Range)
+    folder/NAME          renamed from .NAME.part once its SHA-256 is right
 
-Nothing here runs unless it is called. Where files come from and their checksums:
+Nothing is downloaded unless `download` is called. Sources of the checksums:
 
 | set | checksums as published by |
 |---|---|
@@ -40,7 +40,7 @@ class _File:
 @dataclass(frozen=True)
 class _Source:
     url: str
-    """Of the folder in which the files lie."""
+    """URL of the folder in which the files are."""
     files: tuple[_File, ...]
 
 
@@ -133,42 +133,42 @@ def download(
     time_limit_s: float = 3600.0,
     progress: Callable[[str, int, int], None] | None = None,
 ) -> Path:
-    """Get the files of a data set from where they are published.
+    """Download the files of a data set from where they are published.
 
     Parameters
     ----------
     name : str
         ``"mnist"``, ``"fashion_mnist"``, ``"cifar10"`` or ``"cifar100"``.
     folder : path
-        Made if it is not there. What lies there already and has the right checksum stays; what was
-        broken off goes on where it stopped.
+        Made if it does not exist. Files in it with the right checksum are kept; interrupted
+        downloads are resumed.
     mirror : str, optional
-        Another place of the same files: the URL of a folder.
+        URL of another folder with the same files.
     timeout_s : float, seconds
-        How long a server may be silent.
+        Longest time without a byte from the server.
     time_limit_s : float, seconds
-        How long all of it may take.
+        Time limit of the whole call.
     progress : callable, optional
-        Called with the name of the file, the bytes that are there and those of the whole file.
+        Called with the name of a file, the bytes received so far and the size of the whole file.
 
     Returns
     -------
     Path
-        The folder, as `load_dataset` and the functions of each set take it.
+        The folder, which `load_dataset` and the function of each set take.
 
     Raises
     ------
     ConfigurationError
         If there is no such data set, or a time or the mirror is not valid.
     DataError
-        If a file cannot be had in time or written, is used by another process, or has a wrong
-        checksum; such a file is not kept.
+        If a file cannot be received in time or written, is used by another process, or has a wrong
+        checksum; a file with a wrong checksum is removed.
     """
     if name not in SOURCES:
         raise unknown_name("data set to download", name, SOURCES)
-    for what, seconds in (("timeout_s", timeout_s), ("time_limit_s", time_limit_s)):
+    for option, seconds in (("timeout_s", timeout_s), ("time_limit_s", time_limit_s)):
         if not seconds > 0:
-            raise ConfigurationError(f"{what} must be above 0, not {seconds!r}")
+            raise ConfigurationError(f"{option} must be above 0, not {seconds!r}")
     base = SOURCES[name].url if mirror is None else f"{mirror.rstrip('/')}/"
     if not base.startswith(("http://", "https://")):
         raise ConfigurationError(f"mirror must be the URL of a folder, http or https, not {base!r}")
@@ -181,7 +181,7 @@ def download(
                 continue
             place.mkdir(parents=True, exist_ok=True)
             _get(base + file.name, file, target, timeout_s, deadline_s, progress)
-        except OSError as error:  # of the network too
+        except OSError as error:  # network errors too
             hint = "the next call goes on where this one stopped"
             text = f"{base}{file.name}: {error or type(error).__name__}"
             raise DataError(f"{text} ({hint})") from error
@@ -196,11 +196,11 @@ def _get(
     deadline_s: float,
     progress: Callable[[str, int, int], None] | None,
 ) -> None:
-    """Get one file, or the rest of it."""
+    """Download one file, or the missing rest of it, and check it."""
     part = target.with_name(f".{file.name}.part")
     with part.open("ab") as out:
         _lock(out, part)
-        if _is_whole(target, file):  # since another process was quicker
+        if _is_whole(target, file):  # another process has finished it meanwhile
             part.unlink(missing_ok=True)
             return
         if out.tell() > file.size_bytes:
@@ -225,7 +225,7 @@ def _get(
 
 
 def _lock(out: IO[bytes], part: Path) -> None:
-    """Keep other processes from the same file; the lock ends with the process."""
+    """Lock the partial file, or raise if another process has it; the lock ends with the process."""
     try:
         import fcntl
     except ImportError:  # not on Windows
@@ -244,7 +244,7 @@ def _receive(
     deadline_s: float,
     progress: Callable[[str, int, int], None] | None,
 ) -> None:
-    """Append what is missing to a file that is open."""
+    """Append the missing bytes to an open file."""
     from http.client import HTTPException
     from urllib.error import HTTPError
     from urllib.request import Request, urlopen
@@ -263,7 +263,7 @@ def _receive(
                 out.seek(0)
                 out.truncate()
                 there = 0
-            # What has come, without a wait for the rest of a chunk.
+            # `read1` returns the bytes that have come, without waiting for a whole chunk.
             while chunk := response.read1(min(_CHUNK_BYTES, file.size_bytes + 1 - there)):
                 out.write(chunk)
                 there += len(chunk)
@@ -279,7 +279,7 @@ def _receive(
     except HTTPException as error:  # a connection that ends in the middle of a chunk
         raise OSError(f"the connection was lost: {type(error).__name__}") from error
     except OSError as error:
-        if time.monotonic() >= deadline_s:  # no longer waited for because of that
+        if time.monotonic() >= deadline_s:  # the time limit had cut the timeout short
             raise TimeoutError(_OVER) from error
         raise
     if there < file.size_bytes:
@@ -288,7 +288,7 @@ def _receive(
 
 
 def _goes_on(response: Any, there: int) -> bool:
-    """Whether a response begins where the file ends."""
+    """Whether the server continues where the file ends, instead of sending all of it."""
     given = response.headers.get("Content-Range", "")
     return bool(response.status == 206 and given.startswith(f"bytes {there}-"))
 

@@ -1,12 +1,12 @@
-"""Sets of images: CIFAR in its binary form, folders of classes, and arrays of an ``.npz`` file.
+"""Data sets of images: CIFAR in binary form, a folder for each class, and ``.npz`` files.
 
-CIFAR's binary form is records of one length, one behind the other::
+CIFAR's binary form is a sequence of records of the same length::
 
     CIFAR-10     1 byte label, 3072 bytes image
     CIFAR-100    1 byte coarse label, 1 byte fine label, 3072 bytes image
 
-an image being its red, green and blue plane, each of 32 rows of 32 columns. Nothing here reads a
-pickle, which could run code, and nothing is unpacked: an archive's members are read where they are.
+An image is its red, green and blue plane, each of 32 rows of 32 columns. No pickle is read, which
+could run code, and no archive is unpacked to files: members are read from the archive.
 """
 
 from __future__ import annotations
@@ -58,7 +58,7 @@ _CIFAR10: Final = (
 _TRAINING: Final = {10: [f"data_batch_{number}.bin" for number in range(1, 6)], 100: ["train.bin"]}
 _TEST: Final = {10: ["test_batch.bin"], 100: ["test.bin"]}
 _RECORDS: Final = {10: 10_000, 100: 50_000}
-"""The most in one file."""
+"""Largest number of records in one file."""
 _ARCHIVES: Final = {10: "cifar-10-binary.tar.gz", 100: "cifar-100-binary.tar.gz"}
 _FOLDERS: Final = {10: "cifar-10-batches-bin", 100: "cifar-100-binary"}
 
@@ -123,7 +123,7 @@ def load_cifar100(
 def load_cifar_training(
     path: str | PathLike[str], classes: Literal[10, 100], labels: str = "fine"
 ) -> Dataset:
-    """Read the training samples alone of CIFAR-10 or CIFAR-100."""
+    """Read only the training samples of CIFAR-10 or CIFAR-100."""
     return _cifar(path, classes, _TRAINING[classes], labels)
 
 
@@ -165,7 +165,7 @@ def _truncated(path: str | PathLike[str], name: str, size: int, record: int) -> 
 
 
 def _members(path: Path, kind: Literal[10, 100], names: Sequence[str]) -> list[Array]:
-    """Return the bytes of some files, which lie in a folder or in an archive."""
+    """Return the bytes of files of CIFAR, from a folder or from an archive."""
     if not path.exists():
         raise DataError(f"{path}: there is no such file or folder")
     if path.is_file():
@@ -195,10 +195,10 @@ def _from_archive(path: Path, kind: Literal[10, 100], names: Sequence[str]) -> l
             for member in archive:
                 name = member.name.rsplit("/", 1)[-1]
                 if name in names and name not in found and member.isfile():
-                    # What is stated may be any number, and more than there are bytes.
+                    # The stated size may be any number, also larger than the archive.
                     if member.issparse() or member.size > _RECORDS[kind] * _record_bytes(kind):
-                        what = "sparse" if member.issparse() else f"of {member.size} bytes"
-                        raise DataError(f"{path}: {name} is {what}, and no file of the set is")
+                        form = "sparse" if member.issparse() else f"of {member.size} bytes"
+                        raise DataError(f"{path}: {name} is {form}, and no file of the set is")
                     if member.size % _record_bytes(kind):
                         raise _truncated(path, name, member.size, _record_bytes(kind))
                     file = archive.extractfile(member)
@@ -208,7 +208,7 @@ def _from_archive(path: Path, kind: Literal[10, 100], names: Sequence[str]) -> l
                         raise EOFError(f"{name} has {len(raw)} of {member.size} bytes")
                     found[name] = np.frombuffer(raw, np.uint8)
             assert archive.fileobj is not None
-            while archive.fileobj.read(1 << 20):  # to its checksum
+            while archive.fileobj.read(1 << 20):  # up to the checksum, which is verified then
                 pass
     except (OSError, EOFError, tarfile.TarError, zlib.error, lzma.LZMAError) as error:
         raise DataError(f"{path}: truncated or damaged archive: {error}") from error
@@ -219,7 +219,7 @@ def _from_archive(path: Path, kind: Literal[10, 100], names: Sequence[str]) -> l
 
 
 _IN_MEMORY: Final = 1 << 28
-"""Bytes of images above which they are kept in a temporary file."""
+"""Total bytes of images above which they are kept in a temporary file."""
 _SUFFIXES: Final = frozenset(
     [".bmp", ".gif", ".jpeg", ".jpg", ".pgm", ".png", ".ppm", ".tif", ".tiff", ".webp"]
 )
@@ -246,8 +246,8 @@ def load_image_folder(
     Returns
     -------
     Dataset
-        x (n, channels * rows * columns) of uint8; where that is large, mapped from a temporary
-        file that goes with it.
+        x (n, channels * rows * columns) of uint8; a large array is mapped from a temporary file,
+        which is removed with the array.
 
     Raises
     ------
@@ -284,7 +284,7 @@ def load_image_folder(
         try:
             for _ in pool.map(read, range(len(files))):
                 pass
-        except BaseException:  # an interrupt too: what waits is not read first
+        except BaseException:  # an interrupt too: images that wait are not read
             pool.shutdown(cancel_futures=True)
             raise
     names = tuple(dict.fromkeys(path.parent.name for path, _ in files))
@@ -310,7 +310,7 @@ def _sides(size: object) -> tuple[int, int] | None:
 
 
 def _image_files(folder: Path) -> list[tuple[Path, int]]:
-    """Return every image of a folder, with the number of its class."""
+    """Return the path of every image in a folder of classes, with the number of its class."""
     if not folder.is_dir():
         raise DataError(f"{folder}: there is no such folder")
     try:
@@ -324,14 +324,14 @@ def _image_files(folder: Path) -> list[tuple[Path, int]]:
 
 
 def _files_of(folder: Path, top: Path) -> list[Path]:
-    """Return the images of a class, none of which lies outside of the top folder."""
+    """Return the images of a class, or raise `DataError` if one lies outside of `top`."""
     files = sorted(file for file in folder.iterdir() if file.suffix.lower() in _SUFFIXES)
     if not files:
         raise DataError(f"{folder}: no images of this class")
     for file in files:
         if not file.resolve().is_relative_to(top):
             raise DataError(f"{file}: a link to {file.resolve()}, outside of {top}")
-        # To open anything else, as a pipe, may wait for ever.
+        # Opening anything but a file, such as a pipe, may wait for ever.
         if file.exists() and not file.is_file():
             raise DataError(f"{file}: is no file")
     return files
@@ -345,7 +345,7 @@ def _decoded(library: Any, path: Path, size: tuple[int, int] | None, grey: bool)
             if size is not None:
                 image = image.resize((size[1], size[0]), library.Resampling.BILINEAR)
             pixels = np.asarray(image)
-    # Each format of the library has its own ways to fail.
+    # Readers of formats in Pillow raise exceptions of many kinds.
     except Exception as error:
         raise DataError(f"{path}: cannot be read as an image: {error}") from error
     return pixels[None] if grey else np.ascontiguousarray(pixels.transpose(2, 0, 1))
@@ -354,7 +354,7 @@ def _decoded(library: Any, path: Path, size: tuple[int, int] | None, grey: bool)
 def _room_for(shape: tuple[int, ...]) -> Array:
     if np.prod(shape, dtype=np.int64) <= _IN_MEMORY:
         return np.empty(shape, np.uint8)
-    # The file has no name: it is gone when the array is, or the process.
+    # The file has no name, so that it is removed with the array or the process.
     with tempfile.TemporaryFile() as file:
         return np.memmap(file, np.uint8, "w+", shape=shape)
 
@@ -362,7 +362,7 @@ def _room_for(shape: tuple[int, ...]) -> Array:
 def load_npz(
     path: str | PathLike[str], x: str = "x", y: str = "y", lengths: str | None = None
 ) -> Dataset:
-    """Read samples and labels from an ``.npz`` file of NumPy.
+    """Read samples and labels from an ``.npz`` file.
 
     Parameters
     ----------
@@ -373,8 +373,8 @@ def load_npz(
         columns) or (n, rows, columns, channels) with 1, 3 or 4 channels. Labels are integers, of
         shape (n,) or (n, 1).
     lengths : str, optional
-        Name of the array of lengths (n,), where samples are sequences (n, steps, features), filled
-        up behind their lengths.
+        Name of the array of lengths (n,), where samples are sequences (n, steps, features), padded
+        after their lengths.
 
     Returns
     -------
@@ -434,20 +434,20 @@ _DAMAGED: Final = (
     RuntimeError,  # an encrypted member, or a compression that is not known
 )
 _MOST_PACKED: Final = 1100
-"""Bytes that one of a compressed file can stand for, about."""
+"""Largest ratio of a member's size to its compressed size that is accepted."""
 
 
-def _array_of(file: Any, path: str | PathLike[str], name: str, kinds: str, what: str) -> Array:
-    """Read one array, once its header fits to what is there."""
+def _array_of(file: Any, path: str | PathLike[str], name: str, kinds: str, expected: str) -> Array:
+    """Read one array by its name, or its name with ``_train``, after checking its header."""
     for known in (name, f"{name}_train"):
         if f"{known}.npy" in file.zip.namelist():
-            return _checked_array(file.zip, f"{known}.npy", f"{path}: {known}", kinds, what)
+            return _checked_array(file.zip, f"{known}.npy", f"{path}: {known}", kinds, expected)
     there = [each[:-4] for each in file.zip.namelist() if each.endswith(".npy")]
     raise DataError(f"{path}: there is no array {name!r} (there are: {', '.join(there)})")
 
 
 def _checked_array(
-    archive: zipfile.ZipFile, member: str, where: str, kinds: str, what: str
+    archive: zipfile.ZipFile, member: str, where: str, kinds: str, expected: str
 ) -> Array:
     info = archive.getinfo(member)
     form = np.lib.format
@@ -464,7 +464,7 @@ def _checked_array(
         raise DataError(f"{where}: {message}")
     if dtype.kind not in kinds:
         kind = LabelError if kinds == "iu" else DataError
-        raise kind(f"{where} must be {what}, not {dtype}")
+        raise kind(f"{where} must be {expected}, not {dtype}")
     if not shape:
         raise DataError(f"{where} is a single number, not one for each sample")
     stated = math.prod(shape) * dtype.itemsize
@@ -477,7 +477,7 @@ def _checked_array(
 
 
 def _with_channels(samples: Array, where: str) -> tuple[Array, tuple[int, int, int] | None]:
-    """Return images as (n, channels, rows, columns), and their shape; rows as they are."""
+    """Return images as (n, channels, rows, columns) with their shape; tables as they are."""
     if samples.ndim == 2:
         return samples, None
     if samples.ndim == 3:

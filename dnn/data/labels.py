@@ -1,4 +1,4 @@
-"""Labels as integers, as rows of 0 and 1, and weights of classes."""
+"""Conversion of labels between integers and one-hot rows, and weights of classes."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ __all__ = ["class_weights", "from_one_hot", "to_one_hot"]
 
 
 def to_one_hot(labels: npt.ArrayLike, classes: int, dtype: npt.DTypeLike = np.float32) -> Array:
-    """Return a row for each label, 1 at its class and 0 elsewhere.
+    """Return labels as one-hot rows: 1 at the class and 0 elsewhere.
 
     Parameters
     ----------
@@ -44,12 +44,12 @@ def to_one_hot(labels: npt.ArrayLike, classes: int, dtype: npt.DTypeLike = np.fl
 
 
 def from_one_hot(rows: npt.ArrayLike) -> Array:
-    """Return the label of each row.
+    """Return the labels of one-hot rows as integers.
 
     Parameters
     ----------
     rows : array_like, shape (n, classes)
-        Each a single 1 among 0.
+        Each row has a single 1 and 0 elsewhere.
 
     Returns
     -------
@@ -73,17 +73,17 @@ def from_one_hot(rows: npt.ArrayLike) -> Array:
 
 
 _MOST_CLASSES: Final = 1 << 24
-"""Each is a column of the last layer, so that more are a mistake: numbers that are no labels."""
+"""Largest number of classes: with more, values are probably no labels."""
 
 
 def classes_of(labels: Array, where: str) -> int:
-    """Return how many classes labels of 0, 1, ... state.
+    """Return the number of classes: the largest label plus 1.
 
     Parameters
     ----------
     labels : array of int or float, shape (n,)
     where : str
-        What messages begin with.
+        Beginning of messages.
 
     Returns
     -------
@@ -92,7 +92,7 @@ def classes_of(labels: Array, where: str) -> int:
     Raises
     ------
     LabelError
-        If a label is so large that it can be none.
+        If a label is too large to be a label.
     """
     row = int(labels.argmax())
     if labels[row] >= _MOST_CLASSES:
@@ -108,7 +108,7 @@ def class_weights(
     classes: int,
     weights: Mapping[int, float] | Literal["balanced"] = "balanced",
 ) -> Array:
-    """Return a weight for each class.
+    """Return the weight of each class, balanced or from a mapping.
 
     Parameters
     ----------
@@ -128,7 +128,7 @@ def class_weights(
     Raises
     ------
     LabelError, DataError
-        If a label is out of range, or there is none.
+        If a label is out of range, or there are no labels.
     ConfigurationError
         If a weight is negative or no number, or is given to a class that does not exist.
 

@@ -1,4 +1,4 @@
-"""Data sets from files and from scikit-learn, and all of them by name.
+"""Functions that load data sets from files or scikit-learn, and `load_dataset`, by name.
 
 IDX, the format of MNIST::
 
@@ -89,8 +89,8 @@ def load_breast_cancer() -> Dataset:
 def _bundled(name: str, file: str, heading: int = 0) -> tuple[Array, Array]:
     """Return attributes and classes of a set that scikit-learn bundles.
 
-    Its file is read, if it is where it is known to be: to import scikit-learn takes more than a
-    second, on each rank.
+    Its file is read directly if it is at the usual place, since importing scikit-learn takes more
+    than a second on each rank.
     """
     try:
         found = importlib.util.find_spec("sklearn")
@@ -112,13 +112,13 @@ ATTRIBUTES = 13
 
 
 def load_cleveland(path: str | PathLike[str]) -> Dataset:
-    """Read ``processed.cleveland.data``.
+    """Read the Cleveland heart disease data, ``processed.cleveland.data``.
 
     Parameters
     ----------
     path : path
-        The file: a row a patient, 13 attributes and a diagnosis 0 .. 4, ``?`` where a cell is
-        missing.
+        The file: a row for each patient, with 13 attributes and a diagnosis 0 .. 4, ``?`` where a
+        cell is missing.
 
     Returns
     -------
@@ -183,7 +183,7 @@ def load_csv(
     Returns
     -------
     Dataset
-        Named after the file; there are as many classes as the largest label says.
+        Named after the file; the number of classes is the largest label plus 1.
 
     Raises
     ------
@@ -247,12 +247,12 @@ def load_idx(path: str | PathLike[str]) -> Array:
             raw.seek(0)
             return _idx(path, gzip.GzipFile(fileobj=raw) if is_compressed else raw)
     except (EOFError, OSError, zlib.error) as error:
-        what = "truncated or damaged gzip" if is_compressed else "cannot be read"
-        raise DataError(f"{path}: {what}: {error}") from error
+        problem = "truncated or damaged gzip" if is_compressed else "cannot be read"
+        raise DataError(f"{path}: {problem}: {error}") from error
 
 
 def _idx(path: str | PathLike[str], file: IO[bytes] | gzip.GzipFile) -> Array:
-    """Read an array, and no more than its header states: a small file may unpack to a huge one."""
+    """Read an array, but no more than its header states: gzip may unpack to any size."""
     begin = file.read(4)
     if len(begin) < 4 or begin[:2] != b"\0\0" or begin[2] not in TYPES:
         raise DataError(f"{path}: no IDX file: it begins with {begin!r}")
@@ -264,7 +264,7 @@ def _idx(path: str | PathLike[str], file: IO[bytes] | gzip.GzipFile) -> Array:
     shape = struct.unpack(f">{axes}I", lengths)
     expected = math.prod(shape) * dtype.itemsize
     elements = bytearray()
-    # In parts: a single call would take what is stated, whether or not it is there.
+    # In parts: a single call would allocate the stated size, even of a shorter file.
     while part := file.read(min(_PART_BYTES, expected - len(elements))):
         elements += part
     stated = f"bytes where {header + expected} are stated"
@@ -280,7 +280,7 @@ def _idx(path: str | PathLike[str], file: IO[bytes] | gzip.GzipFile) -> Array:
 
 
 def load_mnist(folder: str | PathLike[str]) -> tuple[Dataset, Dataset]:
-    """Read the four files of MNIST.
+    """Read training and test samples of MNIST from its four files.
 
     Parameters
     ----------
@@ -316,7 +316,7 @@ _FASHION = [
 
 
 def load_fashion_mnist(folder: str | PathLike[str]) -> tuple[Dataset, Dataset]:
-    """Read the four files of Fashion-MNIST, which are called as MNIST's are.
+    """Read training and test samples of Fashion-MNIST, whose files have the names of MNIST's.
 
     Parameters
     ----------
@@ -408,14 +408,14 @@ def load_dataset(name: str, path: str | PathLike[str] | None = None, **options: 
     Parameters
     ----------
     name : str
-        ``"breast_cancer"`` or ``"digits"``, which scikit-learn carries. Those that need a path:
+        ``"breast_cancer"`` or ``"digits"``, which scikit-learn bundles. These need a path:
         ``"cleveland"``; the training samples of ``"mnist"``, ``"fashion_mnist"``, ``"cifar10"``
         and ``"cifar100"``; and what `load_csv`, `load_image_folder` and `load_npz` read, as
         ``"csv"``, ``"image_folder"`` and ``"npz"``.
     path : path, optional
         The file or folder.
     **options
-        What the function takes that reads it: ``labels`` of ``"cifar100"``; ``label``,
+        Options of the function that reads the file: ``labels`` of ``"cifar100"``; ``label``,
         ``delimiter``, ``header`` and ``missing`` of ``"csv"``; ``size`` and ``grey`` of
         ``"image_folder"``; ``x``, ``y`` and ``lengths`` of ``"npz"``.
 
@@ -426,7 +426,7 @@ def load_dataset(name: str, path: str | PathLike[str] | None = None, **options: 
     Raises
     ------
     ConfigurationError
-        If the name is unknown, a path is missing or given in vain, or there is no such option.
+        If the name is unknown, a path is missing or not taken, or there is no such option.
     DataError
         If the file is missing or damaged.
     MissingDependencyError
@@ -450,7 +450,7 @@ def load_dataset(name: str, path: str | PathLike[str] | None = None, **options: 
 
 
 def reading_options(name: str) -> list[str]:
-    """Return what `load_dataset` takes for a data set besides its path.
+    """Return the names of options that `load_dataset` takes for a data set, besides its path.
 
     Parameters
     ----------

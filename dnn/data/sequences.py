@@ -1,4 +1,4 @@
-"""Sequences of different lengths as one array."""
+"""Padding of sequences of different lengths to one array."""
 
 from __future__ import annotations
 
@@ -19,21 +19,21 @@ def pad_sequences(
     steps: int | None = None,
     lengths: npt.ArrayLike | None = None,
 ) -> Array:
-    """Return sequences as samples for a `SequenceInput`: filled up with zeros, with their lengths.
+    """Return sequences padded with zeros, with their lengths, as samples for a `SequenceInput`.
 
     Parameters
     ----------
     sequences : sequence of array_like, each of shape (length, ...)
-        Of one shape but for their lengths; or, with `lengths`, one array of shape (n, steps, ...).
+        Of the same shape except for lengths; or, with `lengths`, an array of shape (n, steps, ...).
     steps : int, optional
         Time steps of the result; those of the longest sequence if left out.
     lengths : array_like of int, shape (n,), optional
-        Of sequences that are filled up already.
+        Lengths of sequences that are padded already.
 
     Returns
     -------
     array, shape (n, steps + 1, ...)
-        Of integers where all sequences are. The last row of a sample begins with its length.
+        Integers if all sequences are integers. The last row of a sample begins with its length.
 
     Raises
     ------

@@ -1,7 +1,8 @@
-"""One network on many ranks.
+"""Training of one network on many ranks.
 
-`communicator_of` makes a communicator of one of mpi4py's, `nccl_communicator_of` one by which NCCL
-sums arrays of GPUs, and `run_on_threads` runs a function on ranks that are threads of one process.
+`communicator_of` makes a communicator over one of mpi4py, `nccl_communicator_of` a communicator
+that sums arrays of GPUs by NCCL, and `run_on_threads` runs a function on ranks that are threads of
+one process.
 """
 
 import importlib

@@ -1,7 +1,7 @@
 """Checks before the first step that all ranks have the same layers, options and data.
 
 A fit begins with one exchange of small values. A rank whose data are wrong takes part in it with
-its error, so that nobody waits for it; ranks that differ raise the same error on all of them.
+its error, so that no rank waits for it. If ranks differ, all of them raise the same error.
 """
 
 from __future__ import annotations
@@ -24,12 +24,12 @@ if TYPE_CHECKING:
 
 __all__ = ["check_agreement", "facts_of"]
 
-# Bytes of the samples that are compared: rows at equal distances.
+# About so many bytes of the samples are compared: rows at equal distances.
 _COMPARED = 1 << 20
 
 
 def facts_of(fit: Fit, same_rows: bool) -> dict[str, Any]:
-    """Return, as values of JSON by name, what has to be the same on all ranks.
+    """Return everything that has to be the same on all ranks, as values of JSON by name.
 
     Parameters
     ----------
@@ -67,7 +67,7 @@ def facts_of(fit: Fit, same_rows: bool) -> dict[str, Any]:
 
 def _layers(network: Network) -> list[list[Any]]:
     """Return name, kind, shape of a sample, shapes of parameters and options of each layer."""
-    # Samples are cut too where units are: their shape differs.
+    # Where units are cut, shapes of samples between layers differ between ranks.
     return [
         [
             layer.name,
@@ -81,7 +81,7 @@ def _layers(network: Network) -> list[list[Any]]:
 
 
 def _text(value: object, depth: int = 4) -> str:
-    """Describe an optimizer, or a schedule, by its fields: without addresses, as a repr has."""
+    """Describe an optimizer or a schedule by its fields, without the addresses of a repr."""
     if value is None or isinstance(value, int | float | str | np.generic):
         return str(value)
     if depth and isinstance(value, dict):
@@ -112,9 +112,9 @@ def check_agreement(facts: Sequence[dict[str, Any]]) -> None:
     Raises
     ------
     PeerError
-        If a rank has sent ``"error"`` in their place.
+        If a rank has sent ``"error"`` in place of facts.
     DisagreementError
-        If two differ; it names the rank, and the layer where they differ in one.
+        If a rank differs from rank 0; it names the rank, and the layer if layers differ.
     """
     for rank, each in enumerate(facts):
         if "error" in each:
@@ -159,7 +159,7 @@ def _layer_shown(layer: Sequence[Any]) -> str:
 
 
 def _options_shown(given: dict[str, Any], other: dict[str, Any]) -> str:
-    """Show the options that are others there; of layers inside a layer, those of the first."""
+    """Show the options that differ; of layers inside a layer, those of the first that differs."""
     names = {**given, **other}
     different = {name: given.get(name) for name in names if given.get(name) != other.get(name)}
     for name, value in different.items():

@@ -1,4 +1,4 @@
-"""Sums of an array over all ranks, made of messages between two of them.
+"""Routines that sum an array over all ranks by messages between two ranks.
 
 ========== ======== =============== ===================================================
 routine    messages bytes of each   how
@@ -6,14 +6,14 @@ routine    messages bytes of each   how
 doubling   log N    n log N         pairs of ranks exchange all that they have summed
 tree       2 log N  2 n             up to rank 0 and down again
 halving    2 log N  2 n             pairs exchange halves, quarters, ... and back
-ring       2 N      2 n             parts go round, to the next rank alone
+ring       2 N      2 n             parts go round, each rank sends to the next
 torus      4 sqrt N 2 n             rings of rows, then of columns, then of rows
 direct     2 N      2 n             each rank sums one part and sends it to all others
 two_level  2 R + N  2 n / R outside direct in a host of R ranks, rings between hosts
 ========== ======== =============== ===================================================
 
-Each is a generator: it starts messages, yields their requests, and goes on when all of them are
-done, so that a sum moves on whenever it is tested, beside whatever the rank computes meanwhile.
+Each is a generator: it starts messages, yields their requests, and continues when all of them are
+done. So a sum advances whenever it is tested, while the rank computes something else in between.
 Whatever the number of ranks, each element is summed by one rank, or by several in the same order,
 so that all ranks get the same bits.
 
@@ -51,14 +51,14 @@ __all__ = [
 
 
 class Pending(Protocol):
-    """What a routine waits for."""
+    """Protocol of the requests that a routine waits for."""
 
     def test(self) -> bool:
-        """Return whether it is done."""
+        """Return whether the request is done."""
 
 
 class Messages(Protocol):
-    """What a routine needs of a communicator."""
+    """Protocol of the part of a communicator that a routine uses."""
 
     rank: int
     size: int
@@ -74,7 +74,7 @@ Steps = Iterator[Sequence[Pending]]
 
 
 class Members:
-    """Some ranks of a communicator as one of their own, for messages alone.
+    """Some ranks of a communicator, numbered from 0, for messages between them.
 
     Parameters
     ----------
@@ -111,7 +111,7 @@ def _buffer(array: Array, parts: Sequence[slice]) -> Array:
 
 
 def doubling(messages: Messages, array: Array, tag: int) -> Steps:
-    """Sum by pairs of ranks that exchange all they have: the fewest messages, for small arrays."""
+    """Sum by pairs of ranks that exchange whole arrays: fewest messages, good for small arrays."""
     received = np.empty_like(array)
 
     def exchange(pairs: Messages) -> Steps:
@@ -126,7 +126,7 @@ def doubling(messages: Messages, array: Array, tag: int) -> Steps:
 
 
 def halving(messages: Messages, array: Array, tag: int) -> Steps:
-    """Sum by pairs of ranks that exchange halves, then quarters, and so on, and gather them."""
+    """Sum by pairs of ranks that exchange halves, then quarters, and so on; then gather them."""
 
     def exchange(pairs: Messages) -> Steps:
         if pairs.size == 1:
@@ -163,7 +163,7 @@ def halving(messages: Messages, array: Array, tag: int) -> Steps:
 def _among_a_power_of_two(
     messages: Messages, array: Array, tag: int, exchange: Callable[[Messages], Steps]
 ) -> Steps:
-    """Let a routine run on a power of two of ranks: the others give their arrays to one of them."""
+    """Run a routine on a power of two of ranks, to which the other ranks send their arrays."""
     rank, size = messages.rank, messages.size
     extra = size - (1 << (size.bit_length() - 1))
     if rank < 2 * extra and rank % 2:
@@ -193,9 +193,9 @@ def tree(messages: Messages, array: Array, tag: int) -> Steps:
 
 
 def tree_of(rank: int, size: int, root: int = 0) -> tuple[int | None, list[int]]:
-    """Return who is above a rank, and who is below, in a binomial tree from a root.
+    """Return the parent of a rank, None for the root, and its children, in a binomial tree.
 
-    The farthest come first of those below: they have most to pass on.
+    Children with the largest subtrees come first: they have most to pass on.
     """
     place = (rank - root) % size
     lowest_bit = place & -place if place else 1 << max(size - 1, 1).bit_length()
@@ -212,7 +212,7 @@ def ring(messages: Messages, array: Array, tag: int) -> Steps:
 
 
 def _ring_scatter(messages: Messages, array: Array, parts: Sequence[slice], tag: int) -> Steps:
-    """Sum so that each rank has the sum of its own part."""
+    """Sum on a ring so that each rank has the sum of one part."""
     rank, size = messages.rank, messages.size
     received = _buffer(array, parts)
     for step in range(1, size):
@@ -226,7 +226,7 @@ def _ring_scatter(messages: Messages, array: Array, parts: Sequence[slice], tag:
 
 
 def _ring_gather(messages: Messages, array: Array, parts: Sequence[slice], tag: int) -> Steps:
-    """Give to each rank the parts of all others."""
+    """Send summed parts round a ring until each rank has all parts."""
     rank, size = messages.rank, messages.size
     for step in range(size - 1):
         out, into = parts[(rank - step) % size], parts[(rank - step - 1) % size]
@@ -263,7 +263,7 @@ def direct(
     array : array, one axis
     tag : int
     wire : float16 or bfloat16, as `dnn.backend.rounding` has them, optional
-        The type of elements that travel, for an array of float32. Each element is rounded before it
+        Type of elements that are sent, for an array of float32. Each element is rounded before it
         is sent, they are added as float32, and the sum is rounded once more, on all ranks.
 
     Yields
@@ -285,16 +285,16 @@ def direct_scatter(
 ) -> Steps:
     """Sum in order of rank so that each of the first ranks has the sum of one part.
 
-    `not_finite` becomes longer by what `note_not_finite` finds.
+    `note_not_finite` appends to `not_finite`.
     """
     rank, size = messages.rank, messages.size
-    others = [other for other in range(size) if other != rank]
+    other_ranks = [other for other in range(size) if other != rank]
     mine = array[parts[rank]] if rank < len(parts) else array[:0]
-    arrived = {other: np.empty(mine.size, wire or array.dtype) for other in others}
+    arrived = {other: np.empty(mine.size, wire or array.dtype) for other in other_ranks}
     started: list[Pending] = []
     if mine.size:
-        started += [messages.receive(arrived[other], other, tag) for other in others]
-    for other in others[rank:] + others[:rank]:
+        started += [messages.receive(arrived[other], other, tag) for other in other_ranks]
+    for other in other_ranks[rank:] + other_ranks[:rank]:
         if other < len(parts) and array[parts[other]].size:
             started.append(messages.send(_as_sent(array[parts[other]], wire), other, tag))
     yield started
@@ -325,25 +325,25 @@ def note_not_finite(
     found: list[tuple[int, int]],
     replaced: int | None = None,
 ) -> None:
-    """Look whether a sum is finite; if it is not, append which terms are not: (term, element).
+    """Append (term, element) for each term that is not finite, if the sum is not finite.
 
     Parameters
     ----------
     total : array, one axis
     terms : sequence of array
-        What was added up.
+        Terms that were added up.
     start : int
-        What the first element is called.
+        Number of the first element.
     found : list of (int, int)
     replaced : int, optional
-        Which term has become the sum: it is named if no other one is not finite.
+        Index of the term that the sum has overwritten: named only if all other terms are finite.
     """
     # One pass; a sum of squares may be too large where no element is.
     if np.isfinite(np.dot(total, total)) or np.isfinite(total).all():
         return
     known = len(found)
-    others = [index for index in range(len(terms)) if index != replaced]
-    for index in [*others, *([] if replaced is None else [replaced])]:
+    intact = [index for index in range(len(terms)) if index != replaced]
+    for index in [*intact, *([] if replaced is None else [replaced])]:
         where = np.flatnonzero(~np.isfinite(terms[index]))
         if where.size and (index != replaced or len(found) == known):
             found.append((index, start + int(where[0])))
@@ -369,8 +369,8 @@ def direct_gather(
     if rank < len(parts) and array[parts[rank]].size:
         mine = array[parts[rank]]
         sent = _as_sent(mine, wire)
-        others = [(rank + step) % size for step in range(1, size)]
-        started += [messages.send(sent, other, tag) for other in others]
+        other_ranks = [(rank + step) % size for step in range(1, size)]
+        started += [messages.send(sent, other, tag) for other in other_ranks]
         arriving.append((sent, mine))
     yield started
     if wire is not None:
@@ -392,7 +392,7 @@ def two_level(
     tag: int,
     hosts: Sequence[Sequence[int]],
 ) -> Steps:
-    """Sum within each host, then between hosts, and tell all ranks of the host.
+    """Sum within each host, then between hosts, and send the sum to all ranks of the host.
 
     Parameters
     ----------
@@ -400,7 +400,8 @@ def two_level(
     array : array, one axis
     tag : int
     hosts : sequence of sequences of int
-        The ranks of each host. As many of them as the smallest host has sum and exchange a part.
+        The ranks of each host. On each as many ranks as the smallest host has sum a part each, and
+        exchange it with other hosts.
 
     Yields
     ------
@@ -425,4 +426,4 @@ ROUTINES: dict[str, Callable[[Messages, Array, int], Steps]] = {
     "torus": torus,
     "direct": direct,
 }
-"""Routines that need to know nothing of hosts, by name."""
+"""Routines that work without the hosts of ranks, by name."""

@@ -1,11 +1,11 @@
-"""Which routine sums arrays of which size: measured once, decided by rank 0, and kept.
+"""Choice of the routine that sums arrays of a size: measured once, decided by rank 0, and kept.
 
-Sizes are taken together by powers of 4, and those above 16 MiB with it. At the first sum of such a
-size rank 0 says what it knows::
+Sizes are grouped by powers of 4; those above 16 MiB are in the group of 16 MiB. At the first sum of
+a group rank 0 decides by the first of these that applies::
 
-    DNN_ALLREDUCE names a routine            that one, for all sizes
-    DNN_ROUTINES is "fixed"                  that of `fixed_choice`: the same on all machines
-    the machine's folder of choices has it   what was measured here with as many ranks and hosts
+    DNN_ALLREDUCE names a routine            this routine, for all sizes
+    DNN_ROUTINES is "fixed"                  `fixed_choice`: the same on all machines
+    the machine's folder of choices has it   the fastest, measured with as many ranks and hosts
     else                                     all ranks measure, and rank 0 keeps the result
 
 Routines add in different orders, so with more than two ranks sums have the same bits only where the
@@ -37,47 +37,48 @@ if TYPE_CHECKING:
 __all__ = ["ALLREDUCE_VARIABLE", "Choices", "fixed_choice", "named_routine", "size_class"]
 
 ALLREDUCE_VARIABLE = "DNN_ALLREDUCE"
-"""Names the routine of all sums."""
+"""Environment variable that names the routine of all sums."""
 
-_TIMED: Final = "timed in turn"  # choices that were made in other ways do not count
+_TIMED: Final = "timed in turn"  # in the file's name: results of other methods are not read
 _TIMES: Final = 4
 # Short sums are repeated more often: something else may run on the machine now and then.
 _MOST_TIMES: Final = 40
 _ENOUGH_S: Final = 20e-3
-_HOPELESS: Final = 3.0
-_HOPELESS_AFTER: Final = 2  # times
+# A routine that is slower than the fastest by this factor, after so many times, is timed no more.
+_TOO_SLOW: Final = 3.0
+_TOO_SLOW_AFTER: Final = 2
 _FEW_BYTES: Final = 1 << 14
 
 Routine = Callable[[Array, int], "Steps"]
 
 
 def named_routine() -> str:
-    """Return what `ALLREDUCE_VARIABLE` says; empty if nothing."""
+    """Return the value of `ALLREDUCE_VARIABLE`, "" if it is not set."""
     return os.environ.get(ALLREDUCE_VARIABLE, "")
 
 
 def size_class(size_bytes: int) -> int:
-    """Return the power of 4 that is at least a size, from 1 KiB to 16 MiB."""
+    """Return the smallest power of 4 that is at least a size, within 1 KiB to 16 MiB."""
     bits = (max(size_bytes, 1) - 1).bit_length()
     return 1 << min(max(10, bits + bits % 2), 24)
 
 
 @cache
 def measured_choices() -> ConvolutionChoices:
-    """Return what was measured on this machine, kept in a folder beside compiled kernels."""
+    """Return the choices measured on this machine, kept in a folder beside compiled kernels."""
     about = f"{platform.node()}, {os.cpu_count()} cores, NumPy {np.__version__}, {_TIMED}"
     name = f"sums-{hashlib.sha256(about.encode()).hexdigest()[:16]}"
     return machine_choices(name, about, of="sum")
 
 
 def fixed_choice(size_bytes: int, ranks: int, offered: Sequence[str]) -> str:
-    """Return the routine that nobody has to measure.
+    """Return the name of a routine by size and number of ranks alone, without measurements.
 
     Parameters
     ----------
     size_bytes, ranks : int
     offered : sequence of str
-        Names of the routines there are.
+        Names of the routines to choose from.
 
     Returns
     -------
@@ -93,7 +94,7 @@ def fixed_choice(size_bytes: int, ranks: int, offered: Sequence[str]) -> str:
 
 
 class Choices:
-    """The routine for each class of sizes.
+    """Routines of a communicator for each class of sizes, decided together at the first sum.
 
     Parameters
     ----------
@@ -111,15 +112,15 @@ class Choices:
         self._decided: dict[tuple[int, tuple[str, ...]], str] = {}
 
     def name_for(self, size_bytes: int, offered: Mapping[str, Routine]) -> str:
-        """Return the routine of a sum; the first one of its class of sizes is decided on together.
+        """Return the routine of a sum; all ranks decide together at the first sum of a size class.
 
         Raises
         ------
         ConfigurationError
-            If ``DNN_ALLREDUCE`` on rank 0 names none.
+            If ``DNN_ALLREDUCE`` on rank 0 names no routine.
         """
         sizes = size_class(size_bytes)
-        case = sizes, tuple(offered)  # which differ between types of elements
+        case = sizes, tuple(offered)  # offered routines depend on the type of elements
         name = self._decided.get(case)
         if name is None:
             name = self._decided[case] = self.names[sizes] = self._decide(sizes, offered)
@@ -153,7 +154,7 @@ class Choices:
         return name
 
     def _measured(self, sizes: int, offered: Mapping[str, Routine]) -> dict[str, float]:
-        """Time routines in turn on all ranks; return the least time of the slowest rank of each.
+        """Time routines in turn on all ranks; return for each the least time of the slowest rank.
 
         In turn, so that something else that runs on the machine for a while disturbs all alike.
         """
@@ -163,7 +164,7 @@ class Choices:
         least = dict.fromkeys(offered, math.inf)
         for round_ in range(_MOST_TIMES):
             for name, times in slowest.items():
-                if len(times) >= _HOPELESS_AFTER and least[name] > _HOPELESS * min(least.values()):
+                if len(times) >= _TOO_SLOW_AFTER and least[name] > _TOO_SLOW * min(least.values()):
                     continue
                 communicator.gather_values(None)  # all begin together
                 began_s = time.perf_counter()

@@ -1,4 +1,4 @@
-"""The protocol of communicators: what schemes of several ranks ask of the ranks that they have."""
+"""Protocol of communicators, by which the ranks of a scheme exchange arrays and values."""
 
 from __future__ import annotations
 
@@ -14,16 +14,16 @@ DEFAULT_TIMEOUT_S: Final = 600.0
 
 
 class Communicator(Protocol):
-    """Ranks that exchange arrays.
+    """Connects ranks that exchange arrays and small values.
 
     Attributes
     ----------
     rank, size : int
-        Which of how many ranks this is.
+        Number of this rank, from 0, and number of ranks.
     nodes : sequence of int
-        On which host, 0 or 1 and so on, each rank is.
+        For each rank the number of its host, from 0.
     timeout_s : float, seconds
-        The longest that any wait takes.
+        Time limit of each wait.
     """
 
     rank: int
@@ -40,10 +40,10 @@ class Communicator(Protocol):
         """Begin `sum`; ranks start their sums in the same order, and may test them in any."""
 
     def shared_memory(self, size_bytes: int) -> Array:
-        """Return bytes in which sums are made without a copy, if ranks of a host share memory."""
+        """Return memory whose arrays are summed without a copy, if ranks of a host share memory."""
 
     def common_memory(self, size_bytes: int) -> Array | None:
-        """Return bytes that are the same for all ranks, if all are on one host that has such."""
+        """Return the same memory to all ranks; None unless all are on one host that allows it."""
 
     def start_reduce_scatter(
         self, array: Array, parts: Sequence[slice], not_finite: list[tuple[int, int]]
@@ -51,25 +51,25 @@ class Communicator(Protocol):
         """Begin to sum an array so that each rank has the sum of its part."""
 
     def allgather(self, array: Array, parts: Sequence[slice]) -> None:
-        """Give to all ranks the part of an array that each of them has."""
+        """Give every rank all parts of an array, of which each rank has one."""
 
     def broadcast(self, array: Array, root: int = 0) -> None:
-        """Replace an array by that of one rank."""
+        """Replace an array by the array of one rank."""
 
     def send(self, array: Array, rank: int, tag: int = 0) -> Request:
-        """Begin to send an array, which stays as it is until the request is done."""
+        """Begin to send an array, which is not to be changed until the request is done."""
 
     def receive(self, array: Array, rank: int, tag: int = 0) -> Request:
         """Begin to receive into an array of the size that is sent."""
 
     def gather_values(self, value: Any) -> list[Any]:
-        """Return a value of JSON from each rank, on every rank: where networks begin and end."""
+        """Return the values of all ranks, of types of JSON, on every rank."""
 
     def split(self, color: int) -> Communicator:
-        """Return the communicator of all ranks that name the same color, in order of rank."""
+        """Return a communicator of all ranks that give the same color, in order of rank."""
 
     def report_failure(self, error: BaseException) -> None:
-        """Tell all other ranks that this one has failed; their waits raise `PeerError`."""
+        """Report to all other ranks that this one has failed; their waits raise `PeerError`."""
 
     def close(self) -> None:
-        """Give back what it holds; all ranks call it, when nothing is under way."""
+        """Release memory and communicators below; all ranks call it, with nothing in flight."""

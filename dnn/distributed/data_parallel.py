@@ -6,8 +6,8 @@
     rank 1   rows 50 .. 99              -> gradients --+-> sum -> the same update on every rank
 
 The mean over the batch is the sum of each rank's mean, weighted by its share of the rows. So the
-step is to rounding that of one process on the whole batch, whatever the number of ranks and
-however uneven the parts, and the same bits for as many ranks. Gradients are summed where they lie,
+step equals that of one process on the whole batch, to rounding, for any number of ranks and any
+sizes of parts, and has the same bits for the same number of ranks. Gradients are summed in place,
 in one flat buffer, which ranks of one host share where they can.
 """
 
@@ -52,8 +52,8 @@ class DataParallel(RanksScheme):
     ----------
     comm : mpi4py communicator or Communicator
     rows : "shared" or "own"
-        All ranks give `fit` the same samples, and each takes its part of every batch; or each
-        gives samples of its own, as many as it has, and all of them are trained on.
+        With "shared" all ranks give `fit` the same samples, and each takes its part of every
+        batch. With "own" each gives samples of its own, of any number; all of them are trained on.
     on_nan : "stop" or "skip"
         What happens if the gradients of a rank contain NaN or infinity: training ends after the
         epoch, as with any network that diverges; or the step is left out on all ranks. Either way
@@ -62,15 +62,16 @@ class DataParallel(RanksScheme):
         Whether `BatchNorm` takes mean and variance of each rank's part, or of the whole batch, as
         one process does; that exchanges them in every step, forward and backward.
     wire : "float16", optional
-        Gradients are sent in that type, and added up in their own.
+        Type in which gradients are sent; they are added up in their own type.
     sharded : bool
         Each rank moves a slice of the parameters, and keeps the optimizer's state of that slice
-        alone: one of N ranks an N-th. Averages of parameters are whole. For one network on the
-        host, in float32 or float64. See also Notes.
+        only: each of N ranks an N-th. Averages of parameters are whole on each rank. For one
+        network on the host, in float32 or float64. See also Notes.
     overlap : bool, optional
-        Whether sums of gradients begin while those of earlier layers are computed, or all after
-        that; the results are the same. If left out, both are tried, and the faster one is taken.
-        Gradients of less than 1 MiB, of GPUs, in float16 or of `accumulate` are summed after it.
+        Whether sums of gradients begin while those of earlier layers are computed, or after all
+        are; the results are the same. If left out, both are timed, and the faster way is taken.
+        Gradients of less than 1 MiB, of GPUs, in float16 or of `accumulate` are summed after all
+        are computed.
 
     Raises
     ------
@@ -81,8 +82,8 @@ class DataParallel(RanksScheme):
 
     Notes
     -----
-    `batch_size` is that of all ranks together. What looks at a batch as a whole differs from one
-    process: batch norm normalises each rank's part by itself, unless told otherwise, and running
+    `batch_size` is that of all ranks together. Layers that use a batch as a whole differ from one
+    process: batch norm normalises each rank's part by itself, unless ``"together"``, and running
     statistics become the mean of the ranks' after each epoch; dropout draws other numbers on each
     rank.
 
@@ -131,7 +132,7 @@ class DataParallel(RanksScheme):
         self.sharded = sharded
         self.cuts_state = sharded and self.communicator.size > 1
         self._states: WeakKeyDictionary[Network, ShardedState] = WeakKeyDictionary()
-        # Of steps with so many rows on all ranks together.
+        # By the number of rows on all ranks together, times of a step with so many.
         self._way_times: WeakKeyDictionary[Network, dict[int, WayTimes]] = WeakKeyDictionary()
 
     def __repr__(self) -> str:
@@ -146,14 +147,14 @@ class DataParallel(RanksScheme):
         ops: Ops,
         passes: Sequence[str] | None,
     ) -> Network:
-        """Build the whole network.
+        """Build the whole network, with gradients (and parameters) in memory that ranks share.
 
         Raises
         ------
         ConfigurationError
             If a step of one of K networks alone is to be left out, or gradients that are not of
-            float32 are to be sent in fewer bits; if what is to be sharded are K networks, lie on a
-            GPU, or are trained in float16.
+            float32 are to be sent in fewer bits; with `sharded`, for K networks, on a GPU, or in
+            float16.
         """
         with self.preparing():
             self._check(seeds, precision, ops)
@@ -167,20 +168,20 @@ class DataParallel(RanksScheme):
         return network
 
     def _check(self, seeds: int | Sequence[int], precision: Precision, ops: Ops) -> None:
-        """Refuse what the options do not go with."""
+        """Raise `ConfigurationError` if the options do not go with a network."""
         if self.wire is not None and precision.dtype != np.float32:
             raise ConfigurationError(f"wire={self.wire!r} is for gradients of float32")
         if self.skips and (isinstance(seeds, Sequence) or precision.scales_loss):
-            what = "an Ensemble" if isinstance(seeds, Sequence) else "float16, which skips itself"
-            raise ConfigurationError(f'on_nan="skip" is not for {what}')
+            case = "an Ensemble" if isinstance(seeds, Sequence) else "float16, which skips itself"
+            raise ConfigurationError(f'on_nan="skip" is not for {case}')
         if self.sharded and (isinstance(seeds, Sequence) or precision.scales_loss):
-            what = "an Ensemble" if isinstance(seeds, Sequence) else "float16"
-            raise ConfigurationError(f"sharded=True is not for {what}")
+            case = "an Ensemble" if isinstance(seeds, Sequence) else "float16"
+            raise ConfigurationError(f"sharded=True is not for {case}")
         if self.sharded and ops.device != "cpu":
             raise ConfigurationError("sharded=True is for networks on the CPU")
 
     def bind(self, network: Network, optimizer: Optimizer) -> Update | LossScaling:
-        """Return what moves the parameters, or this rank's slice of them; errors likewise."""
+        """Return the update of all parameters or this rank's slice; errors as in `Scheme.bind`."""
         if not self.cuts_state:
             return super().bind(network, optimizer)
         state = ShardedState(self.communicator, network, optimizer.is_elementwise)
@@ -188,7 +189,7 @@ class DataParallel(RanksScheme):
         return state.bind(network.ops, optimizer)
 
     def common_arrays(self, network: Network, update: Update | LossScaling) -> list[Array]:
-        """Return what is the same on all ranks when a fit begins: that of rank 0."""
+        """Return arrays that all ranks take from rank 0 when a fit begins: no slices of state."""
         every = super().common_arrays(network, update)
         state = self._states.get(network)
         if state is None:
@@ -204,12 +205,12 @@ class DataParallel(RanksScheme):
         return state.gathered(network, update, own)
 
     def own_part(self, network: Network, arrays: Mapping[str, Array]) -> dict[str, Array]:
-        """Return what of `gathered` arrays belongs to this rank."""
+        """Return this rank's part of arrays that `gathered` has returned."""
         state = self._states.get(network)
         return dict(arrays) if state is None else state.own_part(network, arrays)
 
     def begin(self, fit: Fit) -> None:
-        """Check that ranks agree, and take what training changes from rank 0; errors likewise."""
+        """Check that ranks agree, and take state from rank 0; errors as in `Scheme.begin`."""
         super().begin(fit)
         if self.same_rows:
             return
@@ -221,7 +222,7 @@ class DataParallel(RanksScheme):
             fit.class_counts = counts.tolist()
 
     def counts(self, network: Network, count: int) -> list[int]:
-        """Return how many samples each rank has, this one having `count`."""
+        """Return how many samples each rank has, where this rank has `count`."""
         if self.same_rows:
             return [count] * self.communicator.size
         counts = self._counts[network]
@@ -230,18 +231,18 @@ class DataParallel(RanksScheme):
         return counts
 
     def trainer(self, network: Network, task: TrainingTask) -> TrainerLike:
-        """Return what trains on this rank's part of each batch."""
+        """Return a trainer on this rank's part of each batch."""
         return _PartTrainer(self, network, task)
 
     def end_epoch(self, network: Network, update: Update | LossScaling) -> None:
-        """Let running statistics be the mean of all ranks', and averages whole."""
+        """Average running statistics over all ranks, and gather averages of parameters."""
         self.average_states(network)
         state = self._states.get(network)
         if state is not None and not isinstance(update, LossScaling):
             state.gather_averages(update)
 
     def validate(self, network: Network, samples: Samples) -> list[dict[str, float]]:
-        """Measure each of K networks: each rank its part of the samples, or its own."""
+        """Return metrics of each of K networks; each rank evaluates its part or its own samples."""
         communicator = self.communicator
         part = samples
         if self.same_rows:
@@ -253,7 +254,7 @@ class DataParallel(RanksScheme):
 
 
 def _join(layer: Layer, communicator: Communicator) -> None:
-    """Let a layer, or those inside it, normalise over all ranks."""
+    """Make a batch norm, or those inside a layer, normalise over all ranks."""
     if isinstance(layer, BatchNorm):
         layer.normalise_over(communicator)
     elif isinstance(layer, Nested):
@@ -273,13 +274,13 @@ def _results(sums: Array, classifies: bool) -> list[dict[str, float]]:
 
 
 def _bounds(rows: int, communicator: Communicator) -> list[int]:
-    """Return where the part of each rank begins, and the last one ends; first parts are larger."""
+    """Return the first row of each rank's part, and the end; first parts may be larger."""
     least, more = divmod(rows, communicator.size)
     return [rank * least + min(rank, more) for rank in range(communicator.size + 1)]
 
 
 class _PartTrainer(Trainer):
-    """A `Trainer` on one rank's part of each batch, with a sum over ranks before each update."""
+    """Trainer on one rank's part of each batch, with a sum over ranks before each update."""
 
     def __init__(
         self,
@@ -289,11 +290,11 @@ class _PartTrainer(Trainer):
     ) -> None:
         self._scheme = scheme
         self._communicator = scheme.communicator
-        self._given = task.batch_size
+        self._given_batch_size = task.batch_size
         state = scheme._states.get(network)
         parts = None if state is None else state.parts
         self._exchange = GradientExchange(self._communicator, network, scheme.wire, parts)
-        self._is_early = False  # whether sums are begun in the steps that are linked now
+        self._is_early = False  # whether steps being linked begin sums early
         self._counts = scheme.counts(network, task.samples.count)
         super().__init__(network, task)
         self._report: dict[str, Any] = {}
@@ -314,13 +315,13 @@ class _PartTrainer(Trainer):
                 for run, start in zip(runs, self._starts, strict=True)
             ]
             rows[1] += self.count - rest
-            self._mine: Array | None = np.concatenate([each.reshape(-1) for each in rows])
+            self._own_places: Array | None = np.concatenate([each.reshape(-1) for each in rows])
             self._check_rows(min(run.total for run in runs if run.repeats))
             return runs
-        self._mine = None
-        steps = -(-sum(self._counts) // min(self._given, sum(self._counts)))
+        self._own_places = None
+        steps = -(-sum(self._counts) // min(self._given_batch_size, sum(self._counts)))
         parts = [divmod(count, steps) for count in self._counts]
-        # A rank's first steps may have a row more.
+        # The first steps of a rank may have one row more than its others.
         ends = sorted({steps, *(more for _, more in parts if more)})
         runs, start = [], 0
         for end in ends:
@@ -331,7 +332,7 @@ class _PartTrainer(Trainer):
         return runs
 
     def _check_rows(self, least: int) -> None:
-        """Refuse batches of which a rank has no row, where all have to normalise together."""
+        """Refuse batches of which a rank has no row, if all ranks have to normalise together."""
         ranks = self._communicator.size
         if self._scheme.joins and least < ranks:
             message = f"{ranks} ranks need a row each in every batch"
@@ -340,11 +341,11 @@ class _PartTrainer(Trainer):
                 "batch_size, or leave samples out"
             )
 
-    def _own(self, order: Array) -> Array:
-        """Return this rank's part of each batch, one behind the other."""
-        if self._mine is None:
+    def _own_order(self, order: Array) -> Array:
+        """Return this rank's part of the order of an epoch: its rows of each batch in sequence."""
+        if self._own_places is None:
             return order
-        return np.ascontiguousarray(order.reshape(-1, self.count)[:, self._mine])
+        return np.ascontiguousarray(order.reshape(-1, self.count)[:, self._own_places])
 
     def _updates_at_once(self, run: Run) -> bool:
         return self._communicator.size == 1 and super()._updates_at_once(run)
@@ -353,7 +354,7 @@ class _PartTrainer(Trainer):
         return self._scheme.skips or super()._assigns_late()
 
     def _linked(self, run: Run, stage: Stage | None) -> list[Piece]:
-        """Return a whole step that sums gradients early or late, or tries which is faster."""
+        """Return a whole step that sums gradients early or late, or times both ways."""
         late = super()._linked(run, stage)
         if not self._can_overlap(stage):
             return late
@@ -363,8 +364,8 @@ class _PartTrainer(Trainer):
         if self._scheme.overlap:
             return early
         ways = {"behind the backward pass": early[0].calls, "after it": late[0].calls}
-        # Ranks need not agree on when a trainer is made anew: of a network that trains on, times
-        # are kept, so that all of them choose at the same step, and once.
+        # Ranks may make a new trainer at different times. Times are kept with the network, so that
+        # all ranks choose at the same step, and once.
         kept = self._scheme._way_times.setdefault(self._network, {})
         way = FasterWay(self._communicator, ways, kept.setdefault(run.total, WayTimes()))
         return [late[0]._replace(calls=[(way, ())])]
@@ -382,10 +383,10 @@ class _PartTrainer(Trainer):
             and self._ops.device == "cpu"
         )
 
-    def _summed(self, compute: list[Step]) -> list[Step]:
+    def _with_sums(self, compute: list[Step]) -> list[Step]:
         return self._exchange.interleaved(compute) if self._is_early else compute
 
-    def _moved(self, run: Run, late: Sequence[Step], end: Step) -> list[Step]:
+    def _update_steps(self, run: Run, late: Sequence[Step], end: Step) -> list[Step]:
         first: list[Step] = [] if run.rows else [(self._clear, ())]
         if not self._scheme.skips:
             move = [*self._update.steps, (self._exchange.share, ())]
@@ -394,7 +395,7 @@ class _PartTrainer(Trainer):
         return [*first, (self._exchange.sum_and_step, (calls,)), end]
 
     def _clear(self) -> None:
-        """Let gradients be those of no rows."""
+        """Set gradients to zero, for a batch of which this rank has no rows."""
         flat = self._network.gradients.flat
         self._ops.load(np.zeros(flat.shape, flat.dtype), flat)
 
@@ -405,7 +406,7 @@ class _PartTrainer(Trainer):
             return super().epoch(order, seeds, number)
 
     def _means(self, losses: Array) -> list[float]:
-        """Add up, over ranks, the shares in the loss and the counts of predictions."""
+        """Return mean losses over all ranks; counts of predictions are summed for `tallies`."""
         exchange, mine = self._exchange, [losses.astype(np.float64)]
         own = super().tallies()
         mine.append(np.array([exchange.found is not None], np.float64))
@@ -420,7 +421,7 @@ class _PartTrainer(Trainer):
         else:
             self._all_tallies = None
         self._report = {"bytes_sent": self._communicator.size * exchange.bytes_sent}
-        if sums[len(losses)]:  # the losses of the last step are of before it
+        if sums[len(losses)]:  # losses are of before each step: they miss the last
             first = self._communicator.gather_values(exchange.found)
             found = [each for each in first if each is not None]
             # A sum is not finite either where a rank's own gradients are not.
@@ -433,9 +434,9 @@ class _PartTrainer(Trainer):
         return means
 
     def tallies(self) -> list[list[int]] | None:
-        """Return what each network predicted in the last epoch, on all ranks together."""
+        """Return counts of predictions in the last epoch, of all ranks together."""
         return self._all_tallies
 
     def exchange(self) -> dict[str, Any]:
-        """Return what the last epoch cost, and which rank had NaN, as `History.exchange` has it."""
+        """Return exchange statistics of the last epoch, with a rank that had NaN, if any."""
         return self._report

@@ -1,8 +1,7 @@
 """Exchange of GPU arrays between ranks: by GPU-aware MPI, or through pinned memory of the host.
 
-That is pinned memory, which the GPU writes and reads directly. Which way arrays take is asked of
-the MPI library, by the extension that Open MPI and MPICH share; ``DNN_GPU_AWARE_MPI``, 0 or 1,
-overrules what it says.
+The GPU writes and reads pinned memory directly. The MPI library says whether it is GPU-aware by an
+extension that Open MPI and MPICH share; ``DNN_GPU_AWARE_MPI``, 0 or 1, overrules what it says.
 """
 
 from __future__ import annotations
@@ -29,7 +28,7 @@ def is_gpu_aware() -> bool:
         return said == "1"
     for library in (None, "libmpi.so.40", "libmpi.so.12"):
         try:
-            # Of those that are loaded: another one than mpi4py's must not come in by this.
+            # RTLD_NOLOAD: no other library than that of mpi4py is to be loaded by this.
             loaded = ctypes.CDLL(library, mode=os.RTLD_NOLOAD | os.RTLD_LAZY)
             return bool(loaded.MPIX_Query_cuda_support())
         except (OSError, AttributeError):
@@ -43,14 +42,14 @@ def on_device(array: Any) -> bool:
 
 
 def finish_work() -> None:
-    """Wait until the GPU has done all that this process has given it: MPI knows no streams."""
+    """Wait until the GPU has done all work of this process, since MPI knows no streams."""
     import cupy
 
     cupy.cuda.runtime.deviceSynchronize()
 
 
 def memory_for(array: Any) -> Array:
-    """Return pinned memory of the host of the shape and type of a GPU's array."""
+    """Return an array in pinned memory, of the shape and type of a GPU's array."""
     import cupyx
 
     host: Array = cupyx.empty_pinned(array.shape, array.dtype)
@@ -66,6 +65,6 @@ def from_device(array: Any) -> Array:
 
 
 def to_device(host: Array, array: Any) -> None:
-    """Copy to a GPU's array; the memory of the host may be changed afterwards."""
+    """Copy an array of the host to a GPU's array, and wait until that is done."""
     array.set(host)
     finish_work()

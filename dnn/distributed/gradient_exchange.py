@@ -1,4 +1,4 @@
-"""Gradients of one network, summed over ranks: at the end of a step, or while it is computed.
+"""Sums of a network's gradients over ranks: at the end of a step, or while it is computed.
 
 The buffer of gradients is cut into buckets, between parameters, which are summed from the last one
 to the first, the order in which a backward pass has them ready::
@@ -7,9 +7,9 @@ to the first, the order in which a backward pass has them ready::
     exchange               start 5, 4   | poll       | start 3, 2 | poll       | start 1, wait
     steps       program    Python         program      Python       program      Python
 
-Neither MPI nor memory that ranks share moves anything while a rank computes, so that the program of
-a step is cut where a layer is done, and sums under way are polled there. Buckets are the same
-whether they are summed early or late, and so are the bits.
+Neither MPI nor sums in shared memory advance while a rank computes, so that the program of a step
+is cut where a layer is done, and sums in flight are polled there. Buckets are the same whether they
+are summed early or late, and so are the bits.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ __all__ = ["FasterWay", "GradientExchange", "WayTimes"]
 LEAST_BUCKET_BYTES: Final = 1 << 20
 MOST_BUCKETS: Final = 8
 
-# How often each way of a step is timed; the first time of each warms it up.
+# How often each way of a step is timed; the first time of each is a warm-up.
 _TRIES: Final = 5
 
 
@@ -44,7 +44,8 @@ def buckets_of(buffer: FlatBuffer) -> list[slice]:
     Returns
     -------
     list of slice
-        From the last to the first: each of `LEAST_BUCKET_BYTES` at least, but the last one here.
+        Buckets from the end of the buffer to its start: each has `LEAST_BUCKET_BYTES` or more, but
+        for the last in the list.
     """
     flat = buffer.flat
     if flat.ndim != 1:
@@ -60,25 +61,25 @@ def buckets_of(buffer: FlatBuffer) -> list[slice]:
 
 
 class GradientExchange:
-    """The gradients of one network, summed over ranks, and who has some that are not finite.
+    """Sums a network's gradients over ranks, and finds ranks whose gradients are not finite.
 
     Parameters
     ----------
     communicator : Communicator
     network : Network
     wire : str, optional
-        What gradients are sent in.
+        Type in which gradients are sent; their own if left out.
     parts : sequence of slice, optional
-        Which slice of the sum each rank needs; all of it if left out.
+        Slice of the sum that each rank needs; all of it if left out.
 
     Attributes
     ----------
     buckets : list of slice
-        In the order in which they are summed.
+        Slices of the buffer, in the order in which they are summed.
     bytes_sent, skipped : int
-        By this rank, and how many steps were left out, since `begin`.
+        Bytes that this rank has sent, and steps that were left out, since `begin`.
     found : dict, optional
-        Whose gradients were first not finite since `begin`, and where.
+        Rank, layer and step of the first gradients since `begin` that were not finite.
     """
 
     def __init__(
@@ -93,24 +94,24 @@ class GradientExchange:
         self._flat = network.gradients.flat
         self._wire = wire
         self._parts = parts
-        # Of K networks some may diverge, which their histories say.
-        self._looks = isinstance(self._flat, np.ndarray) and network.models is None
+        # Some of K networks may diverge, which their histories show.
+        self._checks_finite = isinstance(self._flat, np.ndarray) and network.models is None
         self.buckets = buckets_of(network.gradients)
-        self._under_way: list[Request] = []
-        self._not_finite: list[tuple[int, int]] = []  # in this step: whose, and which element
+        self._in_flight: list[Request] = []
+        self._not_finite: list[tuple[int, int]] = []  # in this step: rank and element
         self.begin()
 
     def begin(self) -> None:
-        """Count anew: an epoch begins."""
+        """Reset the counts at the beginning of an epoch."""
         self.bytes_sent = self.skipped = self._step = 0
         self.found: dict[str, Any] | None = None
 
     def start(self) -> None:
         """Begin to sum the next bucket, whose gradients are ready."""
-        communicator, bucket = self._communicator, self.buckets[len(self._under_way)]
+        communicator, bucket = self._communicator, self.buckets[len(self._in_flight)]
         if self._parts is None:
             gradients = self._flat[bucket]
-            self._look(bucket)
+            self._check_finite(bucket)
             size_bytes = gradients.nbytes // 2 if self._wire else gradients.nbytes
             self.bytes_sent += size_bytes * (communicator.size > 1)
             request = communicator.start_sum(gradients, wire=self._wire)
@@ -118,12 +119,12 @@ class GradientExchange:
             self.bytes_sent += self._flat[bucket].nbytes  # half of it as parameters
             parts = [_common(part, bucket) for part in self._parts]
             request = communicator.start_reduce_scatter(self._flat, parts, self._not_finite)
-        self._under_way.append(request)
+        self._in_flight.append(request)
 
     def poll(self) -> None:
-        """Let sums that were begun go on."""
-        if self._under_way:
-            self._under_way[-1].test()
+        """Advance the sums in flight."""
+        if self._in_flight:
+            self._in_flight[-1].test()
 
     def sum(self) -> bool:
         """Replace the gradients, or this rank's slice of them, by the sum over all ranks.
@@ -135,26 +136,26 @@ class GradientExchange:
             the sum was too large for the wire.
         """
         self._step += 1
-        while len(self._under_way) < len(self.buckets):
+        while len(self._in_flight) < len(self.buckets):
             self.start()
-        for request in self._under_way:
+        for request in self._in_flight:
             request.wait()
-        self._under_way.clear()
+        self._in_flight.clear()
         segments = self._network.gradients.segments
         found = sorted(self._not_finite)
         self._not_finite.clear()
         for rank, element in found[:1]:
             name = next(each.name for each in reversed(segments) if each.start <= element)
-            self._note(name, rank=rank)
+            self._note_first(name, rank=rank)
         too_large = None
-        if self._wire is not None and self._looks:
+        if self._wire is not None and self._checks_finite:
             too_large = self._first_not_finite(slice(0, self._flat.size))
         if too_large is not None:
-            self._note(segments[too_large].name, wire=self._wire)
+            self._note_first(segments[too_large].name, wire=self._wire)
         return bool(found) or too_large is not None
 
     def share(self) -> None:
-        """Take the slices of the parameters that other ranks have moved."""
+        """Exchange slices of the parameters, each of which one rank has moved."""
         if self._parts is not None:
             self._communicator.allgather(self._network.parameters.flat, self._parts)
 
@@ -171,16 +172,16 @@ class GradientExchange:
         self.share()
 
     def interleaved(self, steps: Sequence[Step]) -> list[Step]:
-        """Return what computes gradients, with sums of buckets begun where these are ready.
+        """Return steps that compute gradients and begin sums of buckets where these are ready.
 
         Parameters
         ----------
         steps : sequence of (function, arguments)
-            That write the gradients.
+            Steps that write the gradients.
         """
         buffer = self._network.gradients
         last = last_uses(steps, buffer)
-        starts = [0] * len(steps)  # how many buckets are begun behind each step
+        starts = [0] * len(steps)  # how many buckets are begun after each step
         after = 0
         for bucket in self.buckets:
             inside = (s.name for s in buffer.segments if bucket.start <= s.start < bucket.stop)
@@ -192,22 +193,22 @@ class GradientExchange:
         for at, step in enumerate(steps):
             spread.append(step)
             if at == len(steps) - 1:
-                break  # the rest is begun by `sum`
+                break  # `sum` begins the remaining buckets
             spread += [(self.start, ())] * starts[at]
             if begun and not starts[at] and at in layers_done:
                 spread.append((self.poll, ()))
             begun += starts[at]
         return spread
 
-    def _note(self, parameter: str, **whose: Any) -> None:
-        """Keep what was found first in an epoch: whose gradients, and where."""
+    def _note_first(self, parameter: str, **origin: Any) -> None:
+        """Note the first gradients of an epoch that are not finite: their origin, layer, step."""
         if self.found is None:
             layer = parameter.rpartition(".")[0]
-            self.found = {**whose, "layer": layer, "step": self._step}
+            self.found = {**origin, "layer": layer, "step": self._step}
 
-    def _look(self, bucket: slice) -> None:
-        """Note whether gradients of this rank, as they stand, are not finite."""
-        at = self._first_not_finite(bucket) if self._looks else None
+    def _check_finite(self, bucket: slice) -> None:
+        """Note the first gradients of this rank in a bucket that are not finite, if any."""
+        at = self._first_not_finite(bucket) if self._checks_finite else None
         if at is not None:
             segment = self._network.gradients.segments[at]
             self._not_finite.append((self._communicator.rank, segment.start))
@@ -217,7 +218,7 @@ class GradientExchange:
         values = self._flat[bucket]
         if np.isfinite(np.dot(values, values)):
             return None
-        # Their squares may be too large where they are not.
+        # Squares may overflow where the gradients themselves are finite.
         gradients = self._network.gradients
         for at, segment in enumerate(gradients.segments):
             is_inside = bucket.start <= segment.start < bucket.stop
@@ -227,7 +228,7 @@ class GradientExchange:
 
 
 def _common(part: slice, bucket: slice) -> slice:
-    """Return what two slices have in common: nothing, perhaps, which lies in neither then."""
+    """Return the intersection of two slices; an empty one may lie outside of both."""
     start = max(part.start, bucket.start)
     return slice(start, max(start, min(part.stop, bucket.stop)))
 
@@ -258,7 +259,7 @@ def _arrays_in(value: Any) -> Iterator[Array]:
 
 @dataclass
 class WayTimes:
-    """How long the ways of a step took here, by name, and which one all ranks have chosen."""
+    """Times of the ways of a step on this rank, by name, and the way that all ranks have chosen."""
 
     seconds: dict[str, list[float]] = field(default_factory=dict)
     chosen: str = ""
@@ -273,7 +274,7 @@ class FasterWay:
     ways : mapping of str to sequence of (function, arguments)
         They have the same results, and are the same on all ranks.
     times : WayTimes
-        What is known of such steps already; kept here. All ranks have timed them equally often.
+        Earlier times of such steps, which are added to. All ranks have timed them equally often.
     """
 
     def __init__(
@@ -286,7 +287,7 @@ class FasterWay:
             times.seconds.setdefault(name, [])
 
     def __call__(self) -> None:
-        """Compute a step."""
+        """Compute a step, in the chosen way or in the next one to be timed."""
         if not self._times.chosen:
             self._try()
             return
@@ -294,7 +295,7 @@ class FasterWay:
             function(*arguments)
 
     def _try(self) -> None:
-        """Compute it in the way that was timed less often."""
+        """Compute a step in the way that was timed least often, and time it."""
         seconds = self._times.seconds
         name = min(seconds, key=lambda each: len(seconds[each]))
         began_s = time.perf_counter()

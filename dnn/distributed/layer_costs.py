@@ -1,4 +1,4 @@
-"""What layers cost: the time of each, forward and backward, measured here."""
+"""Costs of layers: measured times, forward and backward, or numbers of multiplications."""
 
 from __future__ import annotations
 
@@ -17,17 +17,17 @@ from dnn.training.network import Network
 __all__ = ["measured_costs", "multiply_adds"]
 
 ROWS = 32
-"""Samples that a layer is timed with."""
+"""Samples of the batch with which a layer is timed."""
 REPETITIONS = 3
 
 
 def multiply_adds(network: Network) -> list[float]:
-    """Return what each layer costs by the products and sums of a prediction.
+    """Return the cost of each layer as its multiply-adds in a prediction.
 
     Parameters
     ----------
     network : Network
-        Of which layers are built.
+        Its layers are built.
 
     Returns
     -------
@@ -43,12 +43,12 @@ def measured_costs(network: Network) -> list[float]:
     Parameters
     ----------
     network : Network
-        Of which layers are built; nothing of it is changed.
+        Its layers are built; nothing of it is changed.
 
     Returns
     -------
     list of float, seconds
-        Of a batch of 32 samples, the shortest of three times.
+        Time of a batch of 32 samples, the shortest of three.
     """
     shapes = [network.input_shape, *(row.shape for row in network.summaries)]
     costs = []
@@ -67,7 +67,7 @@ def measured_costs(network: Network) -> list[float]:
 
 
 def _plan_of(network: Network, i: int, shape: Sequence[int], is_first: bool) -> Plan:
-    """Return the plan of one layer, between samples and the gradient of what it puts out."""
+    """Return a plan of one layer: outputs and gradients, from samples and output gradient."""
     ops, layer = network.ops, network.layers[i]
     noise = NoiseSource(
         variable((), np.uint64, "noise.seed"), variable((), np.uint64, "noise.step")

@@ -1,4 +1,4 @@
-"""Local SGD: each rank takes some steps of its own, then all go on from their average."""
+"""Local SGD: ranks take some steps by themselves, then all continue from their average."""
 
 from __future__ import annotations
 
@@ -23,21 +23,22 @@ _VELOCITY = "outer_velocity"
 
 
 class LocalSGD(RanksScheme):
-    """Each rank trains on its part of each batch, and now and then all parameters are averaged.
+    """Ranks train on their parts of each batch, and average all parameters every few batches.
 
     Parameters
     ----------
     communicator : Communicator or mpi4py.MPI.Intracomm
     steps : int, at least 1
-        Batches between two averages; the last of an epoch is followed by one in any case. With 1,
-        and plain SGD, it is data parallelism; with K, a K-th of its traffic.
+        Batches between two averages; the last batch of an epoch is always followed by one. With 1
+        and plain SGD it is data parallelism; with K it sends a K-th as many bytes.
     outer_learning_rate : float, positive
-        What moves all ranks is an outer step, whose gradient is where they began minus their
-        average [2]_. With 1 and no momentum they go on from the average [1]_.
+        Rate of an outer step, which moves the parameters of all ranks; its gradient is where they
+        began minus their average [2]_. With 1 and no momentum they continue from the average [1]_.
     outer_momentum : float, at least 0 and below 1
-        Nesterov's, of that step. In [2]_ 0.9, with an outer learning rate of 0.7 and Adam within.
+        Nesterov momentum of that step. [2]_ takes 0.9, with an outer learning rate of 0.7 and Adam
+        for the steps of each rank.
     average_optimizer : bool
-        Average too what the optimizer remembers of each parameter. If not, each rank has its own.
+        Average the state of the optimizer for each parameter too. If not, each rank has its own.
 
     Raises
     ------
@@ -50,7 +51,7 @@ class LocalSGD(RanksScheme):
     -----
     An average weighs each rank by the rows that it has trained on. Averages of parameters over time
     (``average`` of an optimizer) and running statistics are averaged over ranks after each epoch.
-    A checkpoint has what the optimizer remembers on rank 0.
+    A checkpoint has the state of the optimizer of rank 0.
 
     References
     ----------
@@ -94,7 +95,7 @@ class LocalSGD(RanksScheme):
         return f"LocalSGD(steps={self.steps}, {outer}, average_optimizer={self.average_optimizer})"
 
     def bind(self, network: Network, optimizer: Optimizer) -> Update | LossScaling:
-        """Return what moves the parameters of this rank, with the outer step's velocity if any."""
+        """Return the update of this rank's parameters, with a velocity of outer steps if any."""
         if network.precision.scales_loss:
             raise ConfigurationError(
                 "local steps of float16 would be left out on one rank and not on another: take "
@@ -108,18 +109,18 @@ class LocalSGD(RanksScheme):
         return update
 
     def common_arrays(self, network: Network, update: Update | LossScaling) -> list[Array]:
-        """Return what is the same on all ranks when a fit begins: not what optimizers remember."""
+        """Return arrays to copy from rank 0 as a fit begins; optimizer state if it is averaged."""
         own = [] if self.average_optimizer else remembered(network, update)
         every = super().common_arrays(network, update)
         return [array for array in every if not any(array is each for each in own)]
 
     def trainer(self, network: Network, task: TrainingTask) -> TrainerLike:
-        """Return what trains a network for an epoch."""
+        """Return a trainer of a network on this rank."""
         return _LocalTrainer(self, network, task)
 
 
 class _LocalTrainer(ShardedTrainer):
-    """The part of one rank."""
+    """Trainer of one rank: local steps, then an average over all ranks."""
 
     def __init__(
         self,
@@ -143,22 +144,22 @@ class _LocalTrainer(ShardedTrainer):
         sent = 0
         with own_noise(self._communicator, self._network, batches):
             for first in range(0, batches, self._scheme.steps):
-                those = range(first, min(first + self._scheme.steps, batches))
+                local = range(first, min(first + self._scheme.steps, batches))
                 self._start[...] = self._network.ops.to_host(self._network.parameters.flat)
-                self._run(those, order, seeds, number)
-                sent += self._outer_step(self._weight(those))
+                self._run(local, order, seeds, number)
+                sent += self._outer_step(self._weight(local))
         self._update.steps_done = steps_done + self.steps
         sent += self._end()
         self._totals = EpochTotals.of(self._communicator, self._runner, self.count, sent)
         return self._totals.losses
 
     def tallies(self) -> list[list[int]] | None:
-        """Return what each network predicted on all ranks, as `Trainer.tallies` does."""
+        """Return counts of predictions of all ranks, as `Trainer.tallies` does."""
         return None if self._totals is None else self._totals.tallies
 
     def exchange(self) -> dict[str, Any] | None:
-        """Return what the last epoch cost, as `History.exchange` has it."""
-        # Each rank has counted what all send together.
+        """Return exchange statistics of the last epoch, as in `History.exchange`."""
+        # Each rank has counted the bytes that all send together.
         return None if self._totals is None else {"bytes_sent": self._totals.facts[0]}
 
     def _run(self, batches: range, order: Array, seeds: Sequence[int], number: int) -> None:
@@ -171,7 +172,7 @@ class _LocalTrainer(ShardedTrainer):
                 self._runner.run(order[:, rows], len(chosen[0]), seeds, number)
 
     def _weight(self, batches: range) -> float:
-        """Return which part of the rows of some batches is this rank's."""
+        """Return this rank's share of the rows of some batches, from 0 to 1."""
         shards, rank = self._shards, self._communicator.rank
         mine = sum(len(shards.rows(rank, batch)) for batch in batches)
         return mine / sum(shards.size(batch) for batch in batches)
@@ -203,13 +204,13 @@ class _LocalTrainer(ShardedTrainer):
             return average(self._communicator, host, weight)
 
     def _end(self) -> int:
-        """Let all ranks predict alike after an epoch; return the bytes sent."""
+        """Average running statistics and averaged parameters over ranks; return the bytes sent."""
         communicator, state = self._communicator, self._update.state
         share, sent = self._runner.rows / self.count, 0
         for values in (self._network.state_buffer, state.get("average")):
             if values is not None and values.flat.size:
                 sent += self._average(values.flat, share)
-        # Numbers of steps: of rank 0, which has rows in every batch.
+        # Step counters are taken from rank 0, which has rows in every batch.
         segments = self._network.parameters.segments
         for buffer in state.values():
             if buffer.segments != segments:
@@ -220,7 +221,7 @@ class _LocalTrainer(ShardedTrainer):
 
 
 def remembered(network: Network, update: Update | LossScaling) -> list[Array]:
-    """Return what an optimizer has kept of each parameter on this rank alone."""
+    """Return the buffers of optimizer state for each parameter, which differ between ranks."""
     segments = network.parameters.segments
     return [
         buffer.flat

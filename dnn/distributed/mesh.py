@@ -8,7 +8,8 @@
     stage      0 .. pipeline - 1    has a part of the layers
     shard      0 .. model - 1       has a part of the units of wide layers
 
-Shards exchange most, twice for each pair of layers, so they are neighbours: ranks of one host.
+Shards exchange most, twice for each pair of layers. So they have successive ranks, which usually
+are on one host.
 """
 
 from __future__ import annotations
@@ -49,7 +50,7 @@ if TYPE_CHECKING:
 __all__ = ["Mesh"]
 
 MICRO_BATCHES_PER_STAGE = 2
-"""With more, stages idle less, and small products take longer."""
+"""Micro-batches for each stage by default: with more, stages idle less, but products are small."""
 _SPLITS = ("measured", "multiply_adds")
 
 
@@ -61,16 +62,16 @@ class Mesh(RanksScheme):
     comm : mpi4py.MPI.Intracomm or Communicator
         All its ranks make the mesh, with the same arguments.
     data : int, optional
-        Parts of the rows of a batch; if left out, as many as the ranks make possible.
+        Number of parts of the rows of a batch; if left out, all ranks by `pipeline` and `model`.
     pipeline : int
-        Parts of the layers, called stages.
+        Number of parts of the layers, called stages.
     model : int
-        Parts of the units of wide layers, called shards.
+        Number of parts of the units of wide layers, called shards.
     micro_batches : int, optional
-        Pieces of the rows of a rank that go through a pipeline one behind the other; 2 for each
-        stage if left out, and 1 without a pipeline.
+        Pieces of the rows of a rank that go through a pipeline in sequence; 2 for each stage if
+        left out, and 1 without a pipeline.
     schedule : "1f1b" or "gpipe"
-        In which order stages compute; see `dnn.distributed.schedules`.
+        Order in which stages compute; see `dnn.distributed.schedules`.
     split : "measured", "multiply_adds" or sequence of int
         How layers are cut into stages: by the time of each layer, which rank 0 measures when a
         network is made; by the products of a prediction; or where stages after the first one
@@ -127,7 +128,7 @@ class Mesh(RanksScheme):
             self.split = split if isinstance(split, str) else tuple(split)
         at, self.shard = divmod(self.communicator.rank, model)
         self.replica, self.stage = divmod(at, pipeline)
-        # Those with the same layers and units and other rows; the stages of the same rows; ...
+        # Ranks with the same layers and units; the stages of the same rows; the shards of a stage.
         self.replicas = self.communicator.split(self.stage * model + self.shard)
         self.line = self.communicator.split(self.replica * model + self.shard)
         self.shards = self.communicator.split(self.replica * pipeline + self.stage)
@@ -148,16 +149,16 @@ class Mesh(RanksScheme):
         split: str | Sequence[int] = "measured",
         layers: Sequence[Layer] | None = None,
     ) -> str | None:
-        """Say what is wrong with a mesh, without any communication.
+        """Return the problem of a mesh and a remedy, or None, without any communication.
 
         Parameters
         ----------
         ranks : int
-            That there are.
+            Number of ranks.
         data, pipeline, model, schedule, split
             As of `Mesh`.
         layers : sequence of Layer, optional
-            Of the network that is to be trained on it.
+            Layers of the network that is to be trained on the mesh.
 
         Returns
         -------
@@ -203,7 +204,7 @@ class Mesh(RanksScheme):
                 return f"{message} (see pairs_of in dnn.distributed.model_parallel): take model 1"
         return None
 
-    # What `Networks` and `Fit` ask.
+    # Methods of a scheme, which `Networks` and `Fit` call.
 
     def network(
         self,
@@ -220,7 +221,7 @@ class Mesh(RanksScheme):
         ------
         ConfigurationError
             If there are more stages than layers, or a mesh cannot train it: an `Ensemble`,
-            float16; with shards, a penalty by a function of one's own.
+            float16; with shards, a penalty by a user's function.
         """
         if isinstance(seeds, Sequence):
             raise ConfigurationError("mesh: an Ensemble has no stages: take DataParallel, or none")
@@ -258,7 +259,7 @@ class Mesh(RanksScheme):
             return (0, len(network.layers))
         costs = np.array(multiply_adds(network))
         if self.split == "measured" and os.environ.get(ROUTINES_VARIABLE) != "fixed":
-            if self.communicator.rank == 0 or self.model > 1:  # whose layers sum over ranks
+            if self.communicator.rank == 0 or self.model > 1:  # layers sum over ranks
                 costs = np.array(measured_costs(network))
             self.communicator.broadcast(costs)
         ends = [*parts[1:], len(costs)]
@@ -268,18 +269,18 @@ class Mesh(RanksScheme):
         return tuple([*parts, len(costs)][cut] for cut in cuts)
 
     def bind(self, network: Network, optimizer: Optimizer) -> Update | LossScaling:
-        """Return what moves this rank's parameters.
+        """Return the update of this rank's parameters.
 
         Raises
         ------
         ConfigurationError
-            If the optimizer has to see what lies on other shards: with `clip_norm`, or as a
+            If the optimizer needs parameters of other shards: with `clip_norm`, or as a
             `ParameterRule`.
         """
         clips = "clip_norm" in optimizer.hyperparameters
         if self.model > 1 and (clips or isinstance(optimizer, ParameterRule)):
-            what = "clip_norm" if clips else type(optimizer).__name__
-            message = f"mesh: {what} needs whole parameters, and a shard has slices: take"
+            name = "clip_norm" if clips else type(optimizer).__name__
+            message = f"mesh: {name} needs whole parameters, and a shard has slices: take"
             raise ConfigurationError(f"{message} {'clip_value' if clips else 'model=1'}")
         update = super().bind(network, optimizer)
         if clips and self.pipeline > 1:
@@ -290,14 +291,14 @@ class Mesh(RanksScheme):
         return update
 
     def _sum_over_stages(self, sums: Array) -> None:
-        """Replace sums of squares, of the gradients of this stage, by those of all stages."""
+        """Replace sums of squares of this stage's gradients by those of all stages, in place."""
         total = sums.sum(keepdims=True)
         self.line.sum(total)
         sums[...] = 0
         sums[:1] = total
 
     def trainer(self, network: Network, task: TrainingTask) -> TrainerLike:
-        """Return what trains a network for an epoch.
+        """Return a trainer of a network on the mesh.
 
         Raises
         ------
@@ -310,7 +311,7 @@ class Mesh(RanksScheme):
         return MeshTrainer(self, network, task)
 
     def end_epoch(self, network: Network, update: Update | LossScaling) -> None:
-        """Let running statistics be the mean of all replicas'."""
+        """Average running statistics over all replicas."""
         self.average_states(network)
 
     def gathered(self, network: Network, update: Update | LossScaling) -> dict[str, Array]:
@@ -334,16 +335,16 @@ class Mesh(RanksScheme):
         return found
 
     def own_part(self, network: Network, arrays: Mapping[str, Array]) -> dict[str, Array]:
-        """Return what of `gathered` arrays belongs to this rank."""
+        """Return this rank's part of arrays that `gathered` has returned."""
         assert isinstance(network, StageNetwork)
         declared = [each.node.name for layer in network.layers for each in layer.parameters]
         declared += [each.node.name for layer in network.layers for each in layer.states]
         own = {segment.name for segment in network.parameters.segments}
-        others = set(declared) - own - {s.name for s in network.state_buffer.segments}
+        elsewhere = set(declared) - own - {s.name for s in network.state_buffer.segments}
         part: dict[str, Array] = {}
         for name, array in arrays.items():
             parameter = _parameter_of(name)
-            if parameter in others:
+            if parameter in elsewhere:
                 continue
             axis, length = network.slices.get(parameter, (0, 0))
             if length and array.ndim > axis and array.shape[axis] == length:
@@ -353,11 +354,11 @@ class Mesh(RanksScheme):
         return part
 
     def evaluate(self, network: Network, samples: Samples) -> list[dict[str, float]]:
-        """Measure the network; every replica computes the same."""
+        """Return metrics of the network; every replica evaluates all samples."""
         return evaluate(network, samples, self._replayed)
 
     def outputs(self, network: Network, samples: Array | Images, kind: PlanKind) -> Array:
-        """Return the outputs for checked samples, or their probabilities, on every rank."""
+        """Return outputs or probabilities, by `kind`, for checked samples, on every rank."""
         return outputs_of(network, samples, kind, self._replayed)
 
     def _replayed(
@@ -368,15 +369,15 @@ class Mesh(RanksScheme):
 
 
 def _parameter_of(name: str) -> str:
-    """Return the parameter that an array of the training belongs to."""
+    """Return the name of the parameter to which an array of the training belongs."""
     return name.rpartition("/")[2]
 
 
 def _parts(layers: Sequence[Layer], model: int) -> list[int]:
-    """Return where parts of a network begin that are not cut.
+    """Return the first layers of the parts of a network that a stage has as a whole.
 
-    An `Input` belongs to what is behind it, and an `Output` or `Activation` to what is before; and
-    both layers of a pair of which ranks have shards belong together.
+    An `Input` belongs to the next layer, and an `Output` or `Activation` to the previous one; both
+    layers of a pair of which ranks have shards belong together, with the layers in between.
     """
     inside = {i for first, last in pairs_of(layers, model) for i in range(first + 1, last + 1)}
     firsts = [

@@ -2,14 +2,14 @@
 
 A communicator is made of messages between two ranks, which may be MPI's (`dnn.distributed.mpi`) or
 those of threads of one process (`dnn.distributed.threads`). Everything else is built on them here:
-broadcasts, sums, small values of all ranks, waits with a time limit, and the news that a rank has
+broadcasts, sums, gathering of small values, waits with a time limit, and reports that a rank has
 failed::
 
-    tags   0 ... 16,383        a caller's own messages
-           16,384 ... 32,766   sums, broadcasts and values under way, in turn
-           32,767              a rank has failed: looked for by whoever waits
+    tags   0 ... 16,383        messages of the caller
+           16,384 ... 32,766   sums, broadcasts and values in flight, in turn
+           32,767              a rank has failed: every wait looks for this tag
 
-MPI guarantees that 32,767 is a tag and promises nothing above.
+MPI guarantees tags up to 32,767, and none above.
 """
 
 from __future__ import annotations
@@ -44,20 +44,20 @@ _FIRST_OWN_TAG: Final = 1 << 14
 FAILURE_TAG: Final = (1 << 15) - 1
 _OWN_TAGS: Final = FAILURE_TAG - _FIRST_OWN_TAG
 
-# Letters of an error that is told to others: MPI then sends it without a word from the receiver.
+# Letters of a reported error: MPI sends so few at once, before the receiver asks for them.
 _LONGEST_MESSAGE: Final = 900
 
 _WIRE_TYPES: Final = {"float16": HALF, "bfloat16": BFLOAT16}
 
 
 class _Ending:
-    """Why a communicator, and all that were split from it, are not to be used any more."""
+    """Failure that ended the use of a communicator and of all that were split from it."""
 
     error: BaseException | None = None
 
 
 class MessageCommunicator(ABC):
-    """A communicator made of messages between two ranks; it implements `Communicator`.
+    """Base of communicators made of messages between two ranks; it implements `Communicator`.
 
     Parameters
     ----------
@@ -70,7 +70,7 @@ class MessageCommunicator(ABC):
     choices : Choices
         Which routine sums arrays of which size.
     device_way : str
-        How arrays of GPUs travel.
+        How arrays of GPUs are sent, in words.
     """
 
     def __init__(self, rank: int, size: int, nodes: Sequence[int], timeout_s: float) -> None:
@@ -78,25 +78,28 @@ class MessageCommunicator(ABC):
         self.size = size
         self.nodes: Sequence[int] = tuple(nodes)
         self.timeout_s = timeout_s
-        self._started = 0  # sums and the like, which all ranks start in the same order
+        self._started = 0  # collective calls, which all ranks start in the same order
         self._sums: list[Sum] = []
-        self._offered: Mapping[str, Routine] | None = None  # made by the first sum, as is
+        self._offered: Mapping[str, Routine] | None = None  # made by the first sum
         self._host_memory: HostMemory | None = None
-        self._sums_in_place = True  # what lies in it
+        self._sums_in_place = True  # arrays in host memory
         self._ending = _Ending()
         self.choices = Choices(self)
         self.device_way = device_arrays.PINNED
-        self._has_said_way = False
+        self._has_logged_way = False
 
-    # What kinds of communicators differ in.
+    # What subclasses implement.
 
     @abstractmethod
     def _start_send(self, memory: memoryview, rank: int, tag: int) -> Callable[[], bool]:
-        """Begin to send; return what asks whether that is done."""
+        """Begin to send; return a function that says whether that is done."""
 
     @abstractmethod
     def _start_receive(self, memory: memoryview, rank: int, tag: int) -> Callable[[], bool]:
-        """Begin to receive; return what asks whether that is done, an error if sizes differ."""
+        """Begin to receive; return a function that says whether that is done.
+
+        It raises `CommunicationError` if a message of another size arrives.
+        """
 
     @abstractmethod
     def _part(self, ranks: Sequence[int], color: int) -> MessageCommunicator:
@@ -106,42 +109,42 @@ class MessageCommunicator(ABC):
     def _allocate(self, size_bytes: int, common: bool = False) -> Sequence[Array] | None:
         """Return zeros that all ranks of this host see, a piece for each; None without such memory.
 
-        If they are common, there is one piece, the same for each.
+        With `common` there is one piece, the same for all ranks.
 
         All ranks call it, and all get memory or None.
         """
 
     @abstractmethod
-    def _tell_failure(self, error: BaseException) -> None:
-        """Tell all other ranks of an error, unless it came from one of them."""
+    def _send_failure(self, error: BaseException) -> None:
+        """Report an error to all other ranks, unless it came from one of them."""
 
     @abstractmethod
     def heard_failure(self) -> PeerError | None:
-        """Return what another rank has reported, if one has failed."""
+        """Return the failure that another rank has reported, or None."""
 
-    def _cancel_receives(self) -> None:  # noqa: B027 - most kinds write when they are asked
-        """See to it that nothing is written any more to what receives were to be written to."""
+    def _cancel_receives(self) -> None:  # noqa: B027 - most subclasses write in a poll only
+        """Cancel open receives, so that nothing is written to their arrays any more."""
 
     def close(self) -> None:
-        """Give back what it holds; all ranks call it, when nothing is under way.
+        """Release shared memory and MPI's communicator; all ranks call it, with nothing in flight.
 
         Memory that ranks share stays as long as arrays in it. An MPI library has some thousand
-        communicators at most; after a failure messages may be left, so that it keeps this one.
+        communicators at most. After a failure its communicator is kept: messages may be left.
         """
         self._host_memory = self._offered = None
 
-    # Failures. Messages of what was under way may still arrive and be taken for others, so that
-    # nothing is exchanged any more, by this communicator and all that are related by `split`.
+    # Failures. Messages that were in flight may still arrive and be taken for others, so nothing is
+    # exchanged any more, by this communicator and all that are related to it by `split`.
 
     def report_failure(self, error: BaseException) -> None:
-        """Tell all other ranks that this one has failed, and give up what is under way.
+        """Report to all other ranks that this one has failed, and give up what is in flight.
 
         Parameters
         ----------
         error : exception
-            One that came from another rank is told to nobody.
+            An error that came from another rank is not reported again.
         """
-        self._tell_failure(error)
+        self._send_failure(error)
         self.give_up(error)
 
     def raise_failure(self) -> None:
@@ -152,7 +155,7 @@ class MessageCommunicator(ABC):
             raise error
 
     def give_up(self, error: BaseException) -> None:
-        """Take note that messages may be left over: whatever is begun from now on raises."""
+        """Give up everything in flight; all calls that begin an exchange raise from now on."""
         self._ending.error = self._ending.error or error
         self._sums.clear()
         self._cancel_receives()
@@ -175,7 +178,7 @@ class MessageCommunicator(ABC):
         Parameters
         ----------
         array : array, C-contiguous
-            It stays as it is until the request is done.
+            Not to be changed until the request is done.
         rank : int
         tag : int, 0 to 16,383
             Messages between the same ranks with the same tag arrive in their order.
@@ -185,12 +188,12 @@ class MessageCommunicator(ABC):
         Request
         """
         if device_arrays.on_device(array):
-            self._say_way()
+            self._log_device_way()
             array = device_arrays.from_device(array)
         memory = self._memory(array, rank)
         self.check_usable()
-        what = f"rank {rank} to take {memory.nbytes:,} bytes (tag {tag})"
-        return Transfer(self._start_send(memory, rank, tag), what, self)
+        description = f"rank {rank} to take {memory.nbytes:,} bytes (tag {tag})"
+        return Transfer(self._start_send(memory, rank, tag), description, self)
 
     def receive(self, array: Array, rank: int, tag: int = 0) -> Request:
         """Begin to receive into an array; it is written when the request is done.
@@ -209,14 +212,14 @@ class MessageCommunicator(ABC):
         """
         host = array
         if device_arrays.on_device(array):
-            self._say_way()
+            self._log_device_way()
             host = device_arrays.memory_for(array)
         memory = self._memory(host, rank)
         self.check_usable()
-        what = f"{memory.nbytes:,} bytes from rank {rank} (tag {tag})"
+        description = f"{memory.nbytes:,} bytes from rank {rank} (tag {tag})"
         poll = self._start_receive(memory, rank, tag)
         if host is array:
-            return Transfer(poll, what, self)
+            return Transfer(poll, description, self)
 
         def landed() -> bool:
             if not poll():
@@ -224,11 +227,11 @@ class MessageCommunicator(ABC):
             device_arrays.to_device(host, array)
             return True
 
-        return Transfer(landed, what, self)
+        return Transfer(landed, description, self)
 
-    def _say_way(self) -> None:
-        if not self._has_said_way:
-            self._has_said_way = True
+    def _log_device_way(self) -> None:
+        if not self._has_logged_way:
+            self._has_logged_way = True
             logging.getLogger("dnn").info("arrays of GPUs travel by %s", self.device_way)
 
     def _memory(self, array: Array, rank: int) -> memoryview:
@@ -248,10 +251,10 @@ class MessageCommunicator(ABC):
         array : array of floating-point numbers or integers, C-contiguous
             Of the same size and type on all ranks.
         wire : "float16" or "bfloat16", optional
-            What elements of float32 are rounded to where they are sent. They are added as float32,
+            Type to which elements of float32 are rounded when sent. They are added as float32,
             and the sum is rounded once more.
         routine : str, optional
-            How; the fastest, as `Choices` says, if left out.
+            Name of the routine; by default the one that `Choices` has found fastest.
 
         Notes
         -----
@@ -274,7 +277,7 @@ class MessageCommunicator(ABC):
         Returns
         -------
         Request
-            A test of one lets all of them move on.
+            A test of one request advances all sums.
         """
         if not array.flags.c_contiguous:
             raise ShapeError("sum", f"an array {array.shape} is not contiguous", array.shape)
@@ -282,22 +285,22 @@ class MessageCommunicator(ABC):
             raise DtypeError(f"sum: elements must be numbers, not {array.dtype}")
         self.check_usable()
         if device_arrays.on_device(array):
-            self._say_way()
+            self._log_device_way()
             steps = self._device_steps(array, wire, routine)
         else:
             steps = self._steps_of(array.reshape(-1), wire, routine)
         return self._start(steps, f"the sum of {array.nbytes:,} bytes")
 
-    def _start(self, steps: allreduce.Steps, what: str) -> Sum:
-        """Return the request of a routine; it moves on with all others."""
+    def _start(self, steps: allreduce.Steps, description: str) -> Sum:
+        """Return the request of a routine, which advances with all other sums."""
         self.check_usable()
-        summing = Sum(steps, f"{what} over {self.size} ranks", self)
+        summing = Sum(steps, f"{description} over {self.size} ranks", self)
         self._sums.append(summing)
         summing.move()
         return summing
 
     def _device_steps(self, array: Any, wire: str | None, routine: str | None) -> allreduce.Steps:
-        """Return the routine of a sum through memory of the host, begun."""
+        """Return the steps of a sum of a GPU's array through memory of the host."""
         host = device_arrays.from_device(array)
         steps = self._steps_of(host.reshape(-1), wire, routine)
 
@@ -308,7 +311,7 @@ class MessageCommunicator(ABC):
         return all_steps()
 
     def _steps_of(self, array: Array, wire: str | None, routine: str | None) -> allreduce.Steps:
-        """Return the routine of a sum, begun."""
+        """Return the steps of a sum of an array of the host; all ranks call it in one order."""
         narrow = None if wire is None else _wire_type(wire, array)
         offered = self._routines(array.dtype)
         if routine is not None and routine not in offered:
@@ -320,7 +323,7 @@ class MessageCommunicator(ABC):
         return offered[self._name_of(array, routine)](array, self._next_tag())
 
     def _name_of(self, array: Array, routine: str | None) -> str:
-        """Return by which routine an array is summed, if one was not asked for."""
+        """Return the name of the routine for an array: the given one, or the best one here."""
         if routine is not None:
             return routine
         offered, memory = self._routines(array.dtype), self._host_memory
@@ -329,7 +332,7 @@ class MessageCommunicator(ABC):
         return self.choices.name_for(array.nbytes, offered)
 
     def _routines(self, dtype: np.dtype[Any]) -> Mapping[str, Routine]:
-        """Return the routines that sum such elements here, by name."""
+        """Return the routines for a type of elements on these ranks, by name."""
         if self._offered is None:
             offered: dict[str, Routine] = {
                 name: partial(routine, self) for name, routine in allreduce.ROUTINES.items()
@@ -347,7 +350,7 @@ class MessageCommunicator(ABC):
 
     @property
     def routine_names(self) -> list[str]:
-        """Names of the routines of sums here, as soon as there are any, for any type."""
+        """Names of the routines of sums on these ranks; empty before the first sum."""
         return list(self._offered or ())
 
     def _hosts(self) -> list[list[int]]:
@@ -362,13 +365,13 @@ class MessageCommunicator(ABC):
         return _FIRST_OWN_TAG + self._started % _OWN_TAGS
 
     def move_sums(self) -> bool:
-        """Let all sums that were started move on, the oldest first; return whether any has."""
+        """Advance all sums that were started, the oldest first; return whether any has advanced."""
         moved = [each.move() for each in tuple(self._sums)]
         return any(moved)
 
     def forget_sum(self, done: Sum) -> None:
-        """Take note that a sum does not move any more."""
-        if done in self._sums:  # a failure leaves none
+        """Remove a sum that is done from those that `move_sums` advances."""
+        if done in self._sums:  # a failure removes all
             self._sums.remove(done)
 
     def shared_memory(self, size_bytes: int) -> Array:
@@ -377,7 +380,7 @@ class MessageCommunicator(ABC):
         Parameters
         ----------
         size_bytes : int
-            The largest of all ranks counts: that they differ is for others to find out.
+            Of several sizes the largest counts; whether arrays agree is checked elsewhere.
 
         Returns
         -------
@@ -392,7 +395,7 @@ class MessageCommunicator(ABC):
         return np.zeros(size_bytes, np.uint8) if memory is None else memory[:size_bytes]
 
     def common_memory(self, size_bytes: int) -> Array | None:
-        """Return memory that is one for all ranks: what one of them writes, the others read.
+        """Return the same memory to all ranks of a host: what one of them writes, the others read.
 
         Parameters
         ----------
@@ -423,7 +426,7 @@ class MessageCommunicator(ABC):
         parts : sequence of slice
             One for each rank, the same on all ranks.
         not_finite : list of (int, int)
-            It becomes longer by which ranks have given NaN or infinity within the part, and the
+            Pairs are appended: each rank that has NaN or infinity within this rank's part, and its
             first such element.
 
         Returns
@@ -431,16 +434,16 @@ class MessageCommunicator(ABC):
         Request
             As of `start_sum`.
         """
-        memory, what = self._host_memory, f"the sum of parts of {array.nbytes:,} bytes"
+        memory, description = self._host_memory, f"the sum of parts of {array.nbytes:,} bytes"
         if memory is not None and len(self._hosts()) == 1 and memory.holds(array):
             steps = memory.reduce_scatter(array, parts, not_finite)
         else:
             tag = self._next_tag()
             steps = allreduce.direct_scatter(self, array, parts, tag, not_finite=not_finite)
-        return self._start(steps, what)
+        return self._start(steps, description)
 
     def allgather(self, array: Array, parts: Sequence[slice]) -> None:
-        """Give to all ranks the part of an array that each of them has.
+        """Give every rank all parts of an array, of which each rank has one.
 
         Parameters
         ----------
@@ -458,10 +461,10 @@ class MessageCommunicator(ABC):
             steps = allreduce.direct_gather(self, array, parts, self._next_tag())
         self._start(steps, f"the parts of {array.nbytes:,} bytes").wait()
 
-    # Small things: where networks begin and end.
+    # Small values: at the beginning and end of a training.
 
     def broadcast(self, array: Array, root: int = 0) -> None:
-        """Replace an array by that of one rank.
+        """Replace an array by the array of one rank.
 
         Parameters
         ----------
@@ -476,7 +479,7 @@ class MessageCommunicator(ABC):
             request.wait()
 
     def gather_values(self, value: Any) -> list[Any]:
-        """Return a value of each rank, on every rank.
+        """Return the values of all ranks, on every rank.
 
         Parameters
         ----------
@@ -495,7 +498,7 @@ class MessageCommunicator(ABC):
         if above is not None:
             self._send_bytes(json.dumps(known).encode(), above, tag)
             known = json.loads(self._receive_bytes(above, tag))
-        # Every rank reads what has been JSON, so that all see the same.
+        # Every rank, this one too, reads the values from JSON, so that all get the same types.
         text = json.dumps(known).encode()
         for rank in below:
             self._send_bytes(text, rank, tag)
@@ -516,7 +519,7 @@ class MessageCommunicator(ABC):
         return data.tobytes()
 
     def split(self, color: int) -> Communicator:
-        """Return the communicator of all ranks that name the same color, in order of rank.
+        """Return a communicator of all ranks that give the same color, in order of rank.
 
         Parameters
         ----------
@@ -525,7 +528,7 @@ class MessageCommunicator(ABC):
         Returns
         -------
         Communicator
-            A failure that is reported to it is told to all ranks of the one that was split.
+            A failure that is reported to it reaches all ranks of the communicator that was split.
         """
         colors = self.gather_values(color)
         part = self._part([rank for rank, each in enumerate(colors) if each == color], color)
@@ -534,7 +537,7 @@ class MessageCommunicator(ABC):
 
 
 def _wire_type(wire: str, array: Array) -> np.dtype[np.generic]:
-    """Return what elements are rounded to where they are sent."""
+    """Return the type to which elements are rounded when they are sent."""
     if wire not in _WIRE_TYPES:
         raise unknown_name("type of elements on the wire", wire, _WIRE_TYPES)
     if array.dtype != SINGLE:
@@ -543,7 +546,7 @@ def _wire_type(wire: str, array: Array) -> np.dtype[np.generic]:
 
 
 def failure_message(rank: int, error: BaseException) -> dict[str, Any] | None:
-    """Return what the others are told of an error; None of one that came from another rank."""
+    """Return the report of an error for other ranks; None if it came from another rank."""
     if isinstance(error, PeerError):
         return None
     text = f"{type(error).__name__}: {error}"

@@ -1,14 +1,14 @@
-"""Layers whose units are cut over ranks: pairs of layers, and what is in between.
+"""Model parallelism: pairs of layers whose units are cut over ranks, and layers in between.
 
 ::
 
     x -> W1 by columns -> activation -> W2 by rows -> sum over ranks -> y
          each rank has a slice of the units in between
 
-The units in between are never brought together, so that a pair costs one sum over ranks forward
-and one backward, instead of one for each layer [1]_. Of two convolutions the filters of the first
-are cut, and the channels of the second. The others, and what they get and put out, are the same on
-all ranks.
+The units in between are never gathered, so that a pair costs one sum over ranks forward and one
+backward, instead of one for each layer [1]_. Of two convolutions the filters of the first are cut,
+and the channels of the second. All other layers, with their inputs and outputs, are the same on all
+ranks.
 
 References
 ----------
@@ -58,7 +58,7 @@ _OF_WHOLE_SAMPLES = frozenset({"softmax", "log_softmax"})
 
 
 class _Part:
-    """Which of the units between a pair of layers a rank has."""
+    """Slice of the units between a pair of layers that a rank has."""
 
     def __init__(self, shards: Communicator, units: int) -> None:
         bounds = shard_bounds(units, shards.size)
@@ -71,7 +71,7 @@ class _Part:
         return self.slice.stop - self.slice.start
 
     def initializer(self, whole: Initializer, shape: Shape, axis: int) -> Initializer:
-        """Return what starts a slice along an axis as that of a whole parameter starts."""
+        """Return an initializer of this rank's slice, along an axis, of a whole parameter."""
         index = (slice(None),) * axis + (self.slice,)
 
         def fill(generator: np.random.Generator, _: Shape, dtype: npt.DTypeLike) -> Array:
@@ -82,16 +82,16 @@ class _Part:
 
 
 class Shard(Layer):
-    """What layers have in common of which this rank has a part.
+    """Base of layers of which this rank has a part of the units.
 
     Attributes
     ----------
     whole : type
-        Of the layer that is cut; names are the same.
+        Type of the layer that is cut; names of parameters are the same.
     axes : dict of str to int
-        Along which axis each parameter or state is cut; others are the same on all ranks.
+        Axis along which each parameter or state is cut; others are the same on all ranks.
     part : object
-        Which units of all between a pair of layers.
+        This rank's slice of the units between a pair of layers.
     """
 
     whole: ClassVar[type[Layer]]
@@ -100,7 +100,7 @@ class Shard(Layer):
 
     @classmethod
     def of(cls, layer: Layer, part: _Part) -> Shard:
-        """Return this rank's part of a layer that is not built."""
+        """Return this rank's part of a layer that is not built yet."""
         shard = cls.__new__(cls)
         vars(shard).update(layer.__getstate__())
         shard.part = part
@@ -108,18 +108,18 @@ class Shard(Layer):
 
     @classmethod
     def kind(cls) -> str:
-        """Return that of the whole layer."""
+        """Return the kind of the whole layer."""
         return cls.whole.kind()
 
     def whole_shape(self, parameter: Parameter) -> Shape:
-        """Return the shape with all units."""
+        """Return the shape of a parameter with all units."""
         axis = self.axes.get(parameter.node.name.rpartition(".")[2])
         shape = parameter.node.shape
         return tuple(self.part.units if i == axis else n for i, n in enumerate(shape))
 
 
 class ColumnShard(Shard, FullyConnected):
-    """The first fully connected layer of a pair: this rank has some columns, which are units."""
+    """First fully connected layer of a pair: this rank has the columns of W of its units."""
 
     whole = FullyConnected
     axes: ClassVar[dict[str, int]] = {"weight": 1, "bias": 0}
@@ -141,7 +141,7 @@ class ColumnShard(Shard, FullyConnected):
 
 
 class RowShard(Shard, FullyConnected):
-    """The second fully connected layer of a pair: this rank has the rows of some inputs."""
+    """Second fully connected layer of a pair: this rank has the rows of W of some inputs."""
 
     whole = FullyConnected
     axes: ClassVar[dict[str, int]] = {"weight": 0}
@@ -161,7 +161,7 @@ class RowShard(Shard, FullyConnected):
 
 
 class FilterShard(Shard, Conv2D):
-    """The first convolution of a pair: this rank has some filters."""
+    """First convolution of a pair: this rank has some filters."""
 
     whole = Conv2D
     axes: ClassVar[dict[str, int]] = {"weight": 0, "bias": 0}
@@ -177,12 +177,12 @@ class FilterShard(Shard, Conv2D):
             self.bias = self.parameter("bias", (part.width,), "zeros")
 
     def forward(self, x: Node) -> Node:
-        """Return the images that this rank's filters see."""
+        """Return the convolution with this rank's filters."""
         return super().forward(copy_to_ranks(x, self.part.shards))
 
 
 class ChannelShard(Shard, Conv2D):
-    """The second convolution of a pair: this rank has all filters for some channels."""
+    """Second convolution of a pair: this rank has all filters for some channels."""
 
     whole = Conv2D
     axes: ClassVar[dict[str, int]] = {"weight": 1}
@@ -207,14 +207,14 @@ class ChannelShard(Shard, Conv2D):
 
 
 class BatchNormShard(Shard, BatchNorm):
-    """Batch norm of this rank's channels, which are normalised each by itself."""
+    """Batch norm of this rank's channels; each channel is normalised by itself."""
 
     whole = BatchNorm
     axes: ClassVar[dict[str, int]] = {"scale": 0, "shift": 0, "mean": 0, "variance": 0}
 
 
 class _NoiseShard(Shard, Dropout):
-    """Dropout of this rank's units, by the same random numbers as of all of them."""
+    """Dropout of this rank's units, by the random numbers that the whole layer would draw."""
 
     def uniform_noise(self, shape: Shape) -> Node:
         """Return this rank's part of the random numbers for all units."""
@@ -224,13 +224,13 @@ class _NoiseShard(Shard, Dropout):
 
 
 class DropoutShard(_NoiseShard):
-    """Of `Dropout`."""
+    """Part of a `Dropout` layer for this rank's units."""
 
     whole = Dropout
 
 
 class SpatialDropoutShard(_NoiseShard, SpatialDropout):
-    """Of `SpatialDropout`."""
+    """Part of a `SpatialDropout` layer for this rank's channels."""
 
     whole = SpatialDropout
 
@@ -246,19 +246,19 @@ _BY_CHANNEL = (AvgPool2D, MaxPool2D, Upsample2D)
 
 
 def pairs_of(layers: Sequence[Layer], shards: int) -> list[tuple[int, int]]:
-    """Return which layers are cut, two and two: fully connected ones, or convolutions.
+    """Return the pairs of layers to cut: two fully connected layers, or two convolutions.
 
     Parameters
     ----------
     layers : sequence of Layer
     shards : int
-        Ranks. What has fewer units is not cut.
+        Number of ranks. Layers with fewer units are not cut.
 
     Returns
     -------
     list of (int, int)
-        Where the first and the second layer of each pair stand. In between is only what computes
-        each unit by itself: activations, dropout, batch norm, pooling.
+        Indices of the first and the second layer of each pair. In between are only layers that
+        compute each unit by itself: activations, dropout, batch norm, pooling.
     """
     pairs = []
     first: int | None = None
@@ -276,14 +276,14 @@ def pairs_of(layers: Sequence[Layer], shards: int) -> list[tuple[int, int]]:
 
 
 def is_cut(layers: Sequence[Layer], shards: int) -> bool:
-    """Say whether there is a pair to be cut over so many ranks, inside of other layers too."""
+    """Whether layers, or those inside of them, have a pair that can be cut over `shards` ranks."""
     nested = [layer for layer in layers if isinstance(layer, Nested)]
     chains = [layers, *(chain for each in nested for chain in (each.layers, each.shortcut))]
     return any(pairs_of(chain, shards) for chain in chains)
 
 
 def _units(layer: Layer) -> int | None:
-    """Return the units of a layer that may be cut, None of others."""
+    """Return the number of units of a layer that may be cut, None for other layers."""
     if type(layer) is FullyConnected:
         return layer.units
     return layer.filters if type(layer) is Conv2D and layer.groups == 1 else None
@@ -296,19 +296,19 @@ def _keeps_units_apart(layer: Layer) -> bool:
 
 
 def sharded(layers: Sequence[Layer], shards: Communicator) -> list[Layer]:
-    """Return layers of which this rank has its part of the units; those inside of others too.
+    """Return layers with this rank's part of the units, in nested layers too.
 
     Parameters
     ----------
     layers : sequence of Layer
         Not built; they are left as they are.
     shards : Communicator
-        Of the ranks that have the other parts.
+        Connects the ranks that have the other parts.
 
     Returns
     -------
     list of Layer
-        As many, of the same names.
+        As many layers, with the same names.
     """
     changed = list(layers)
     for i, layer in enumerate(layers):
@@ -320,10 +320,10 @@ def sharded(layers: Sequence[Layer], shards: Communicator) -> list[Layer]:
         units = _units(layers[first])
         assert units is not None
         part = _Part(shards, units)
-        one, other = _PAIRS[type(layers[first])]
+        first_type, second_type = _PAIRS[type(layers[first])]
         changed[first], changed[second] = (
-            one.of(layers[first], part),
-            other.of(layers[second], part),
+            first_type.of(layers[first], part),
+            second_type.of(layers[second], part),
         )
         for i in range(first + 1, second):
             if type(layers[i]) in _BETWEEN:
@@ -332,16 +332,17 @@ def sharded(layers: Sequence[Layer], shards: Communicator) -> list[Layer]:
 
 
 def slices_of(layers: Sequence[Layer]) -> dict[str, tuple[int, int]]:
-    """Return which parameters and states of built layers are slices.
+    """Return the axis and whole length of all parameters and states that are slices.
 
     Parameters
     ----------
     layers : sequence of Layer
+        Built.
 
     Returns
     -------
     dict of str to (int, int)
-        By name, along which axis it was cut, and how long the whole is.
+        By name, the axis along which it was cut, and the length of the whole along it.
     """
     found: dict[str, tuple[int, int]] = {}
     for layer in layers:
@@ -355,7 +356,7 @@ def slices_of(layers: Sequence[Layer]) -> dict[str, tuple[int, int]]:
 
 
 def joined(shards: Communicator, piece: Array, axis: int, length: int) -> Array:
-    """Return an array whose slices lie on several ranks, on all of them.
+    """Return, on all ranks, the whole array of which each rank has a slice.
 
     Parameters
     ----------
@@ -363,9 +364,9 @@ def joined(shards: Communicator, piece: Array, axis: int, length: int) -> Array:
     piece : array
         The slice of this rank, on the host.
     axis : int
-        Along which it was cut.
+        Axis along which the array was cut.
     length : int
-        Of the whole along this axis.
+        Length of the whole array along this axis.
 
     Returns
     -------

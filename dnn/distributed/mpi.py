@@ -1,8 +1,8 @@
-"""Communicators of MPI: nonblocking calls, asked now and then whether they are done.
+"""Communicators over MPI: nonblocking calls, which are polled until they are done.
 
 MPI's blocking calls poll without a pause, and wait for ever for a rank that has failed. Neither
-happens here: whoever waits sleeps, looks for reports of failures, and has a time limit. MPI moves
-most messages only while it is called, so requests are to be tested while a rank computes.
+happens here: a wait sleeps, looks for reports of failures, and has a time limit. MPI advances most
+messages only while it is called, so requests are to be tested while a rank computes.
 """
 
 from __future__ import annotations
@@ -37,20 +37,20 @@ __all__ = ["MpiCommunicator", "communicator_of"]
 
 
 LARGEST_MESSAGE = 1 << 30
-"""Bytes: many an MPI library counts them by 32 bits."""
+"""Bytes of the largest single message: many MPI libraries count bytes by 32 bits."""
 _SMALL_BYTES = 1 << 16
 
 
 def communicator_of(comm: Any, timeout_s: float = DEFAULT_TIMEOUT_S) -> Communicator:
-    """Return the communicator that dnn uses over one of mpi4py.
+    """Return a communicator of dnn over a communicator of mpi4py.
 
     Parameters
     ----------
     comm : mpi4py.MPI.Intracomm or Communicator
-        All its ranks call this. It is duplicated, so that no message of its own is met; one that
-        is a `Communicator` already is returned as it is.
+        All its ranks call this. It is duplicated, so that messages do not mix with those of other
+        users; a `Communicator` is returned as it is.
     timeout_s : float, seconds
-        Of each wait.
+        Time limit of each wait.
 
     Returns
     -------
@@ -72,13 +72,13 @@ def communicator_of(comm: Any, timeout_s: float = DEFAULT_TIMEOUT_S) -> Communic
 
 
 def _pieces(memory: memoryview) -> list[memoryview]:
-    """Cut memory into messages."""
+    """Cut memory into pieces of the size of a message."""
     starts = range(0, max(1, len(memory)), LARGEST_MESSAGE)
     return [memory[start : start + LARGEST_MESSAGE] for start in starts]
 
 
 def _all_of(polls: list[Callable[[], bool]]) -> Callable[[], bool]:
-    """Return what asks whether all of some messages are done."""
+    """Return a function that says whether all of some messages are done."""
     if len(polls) == 1:
         return polls[0]
 
@@ -91,9 +91,9 @@ def _all_of(polls: list[Callable[[], bool]]) -> Callable[[], bool]:
 
 
 class _Message:
-    """A request of MPI, which keeps its memory until MPI has done with it.
+    """Request of MPI with its memory, which is kept until MPI is done with it.
 
-    Whoever has started it may have given up: then nobody looks at the memory, and MPI still may.
+    The caller may have given up and dropped the memory, which MPI still reads or writes.
     """
 
     unfinished: ClassVar[set[_Message]] = set()  # of all communicators, as long as the process
@@ -110,7 +110,7 @@ class _Message:
         self.unfinished.add(self)
 
     def test(self, status: MPI.Status | None = None) -> bool:
-        """Return whether it is done."""
+        """Return whether the message is done."""
         is_done: bool = True  # after an error, too
         try:
             is_done = self.request.Test(status)
@@ -121,21 +121,21 @@ class _Message:
 
     @classmethod
     def cancel(cls, failures: _Failures) -> None:
-        """Cancel all receives of some communicators; what has begun to arrive stays."""
+        """Cancel open receives of communicators; messages that have begun to arrive are kept."""
         for each in [x for x in cls.unfinished if x.is_receive and x.failures is failures]:
             each.request.Cancel()
             each.test()
 
 
 class _Failures:
-    """Which rank has failed first, of a communicator and all that were split from it."""
+    """Reports of the rank that failed first, for a communicator and all split from it."""
 
     def __init__(self, rank: int, size: int) -> None:
         self.rank = rank
         self.size = size
-        self.comm: MPI.Intracomm | None = None  # as soon as it can be used
+        self.comm: MPI.Intracomm | None = None  # set when it can be used
         self.first: dict[str, Any] | None = None
-        self.sent: list[Any] = []  # keeps the messages in memory
+        self.sent: list[Any] = []  # requests with their texts, kept in memory
 
     def report(self, error: BaseException) -> None:
         message = failure_message(self.rank, error)
@@ -163,7 +163,7 @@ class _Failures:
 
 
 class MpiCommunicator(MessageCommunicator):
-    """A communicator over one of mpi4py that nobody else uses.
+    """Communicator over a communicator of mpi4py that has no other user.
 
     Parameters
     ----------
@@ -172,7 +172,7 @@ class MpiCommunicator(MessageCommunicator):
     nodes : sequence of int
     timeout_s : float, seconds
     failures : object
-        By which ranks tell each other of failures.
+        Sends and receives reports of failures.
     """
 
     def __init__(
@@ -192,7 +192,7 @@ class MpiCommunicator(MessageCommunicator):
 
     @classmethod
     def over(cls, comm: MPI.Intracomm, timeout_s: float) -> MpiCommunicator:
-        """Return the communicator over a duplicate of one of mpi4py; all its ranks call it."""
+        """Return a communicator over a duplicate of mpi4py's `comm`; all its ranks call it."""
         from mpi4py import MPI
 
         rank, size = comm.Get_rank(), comm.Get_size()
@@ -270,12 +270,12 @@ class MpiCommunicator(MessageCommunicator):
     def _routines(self, dtype: np.dtype[Any]) -> Mapping[str, Routine]:
         if self._offered is None:
             self._offered = {**super()._routines(dtype), "mpi": self._sum_by_mpi}
-        if dtype.itemsize == 2 and dtype.kind == "f":  # MPI has no such numbers
+        if dtype.itemsize == 2 and dtype.kind == "f":  # float16, which MPI lacks
             return {name: how for name, how in self._offered.items() if name != "mpi"}
         return self._offered
 
     def sum(self, array: Array, wire: str | None = None, routine: str | None = None) -> None:
-        """Replace an array by its sum; small ones by MPI's own routine with nothing around it."""
+        """Replace an array by its sum over ranks; small arrays by a direct call of MPI."""
         is_small = (
             wire is None
             and isinstance(array, np.ndarray)
@@ -307,18 +307,18 @@ class MpiCommunicator(MessageCommunicator):
             return self._sum_by_mpi(array, 0)
         return super()._device_steps(array, wire, routine)
 
-    def _tell_failure(self, error: BaseException) -> None:
+    def _send_failure(self, error: BaseException) -> None:
         self._failures.report(error)
 
     def _cancel_receives(self) -> None:
         _Message.cancel(self._failures)
 
     def close(self) -> None:
-        """Give back memory, and the communicator of MPI unless a rank has failed."""
+        """Release shared memory, and free the communicator of MPI unless a rank has failed."""
         super().close()
         if self._failures.first is None:
             self._comm.Free()
 
     def heard_failure(self) -> PeerError | None:
-        """Return what another rank has reported, if one has failed."""
+        """Return the failure that another rank has reported, or None."""
         return self._failures.look()

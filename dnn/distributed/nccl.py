@@ -1,8 +1,8 @@
 """Sums and broadcasts of GPUs' arrays by NCCL, through CuPy.
 
-Arrays of the host, messages between two ranks, small values and news of failures go by the
-communicator below, MPI's for instance: NCCL has no tags, and no time limits. A rank waits for a
-sum by asking an event of the GPU, so that it hears of failures and gives up in time as everywhere.
+Arrays of the host, messages between two ranks, small values and reports of failures go by the
+communicator below, such as MPI's: NCCL has no tags, and no time limits. A rank waits for a sum by
+polling an event of the GPU, so that failures of other ranks and the time limit end its wait too.
 
 This has never run on a GPU: it was tested with a stand-in for CuPy and NCCL.
 """
@@ -32,12 +32,13 @@ _TYPES = {
 
 
 def nccl_communicator_of(comm: Any) -> Communicator:
-    """Return a communicator that sums GPUs' arrays by NCCL; each rank has a GPU of its own.
+    """Return a communicator that sums arrays of GPUs by NCCL; each rank has a GPU of its own.
 
     Parameters
     ----------
     comm : mpi4py.MPI.Intracomm or Communicator
-        By which ranks meet; all its ranks call this, each with its GPU as CuPy's current one.
+        For everything but arrays of GPUs; all its ranks call this, each with its GPU as CuPy's
+        current device.
 
     Returns
     -------
@@ -66,12 +67,12 @@ def _library() -> Any:
 
 
 class NcclCommunicator(MessageCommunicator):
-    """A communicator with NCCL for GPUs' arrays.
+    """Communicator that sums and broadcasts arrays of GPUs by NCCL.
 
     Parameters
     ----------
     below : MessageCommunicator
-        For everything else.
+        Communicator for everything else.
     """
 
     def __init__(self, below: MessageCommunicator) -> None:
@@ -90,7 +91,7 @@ class NcclCommunicator(MessageCommunicator):
         return self._by_nccl("allReduce", array, self._library.NCCL_SUM)
 
     def broadcast(self, array: Array, root: int = 0) -> None:
-        """Replace an array by that of one rank.
+        """Replace an array by the array of one rank.
 
         Parameters
         ----------
@@ -103,7 +104,7 @@ class NcclCommunicator(MessageCommunicator):
         self._start(self._by_nccl("bcast", array, root), "a broadcast by NCCL").wait()
 
     def _by_nccl(self, operation: str, array: Any, last: int) -> Steps:
-        """Let NCCL do something to an array, behind what the GPU has to do already."""
+        """Return the steps of an operation of NCCL on an array, after checking its type."""
         if array.dtype.name not in _TYPES:
             raise DtypeError(f"NCCL takes {', '.join(_TYPES)}, not {array.dtype}")
         return self._steps_by_nccl(operation, array, last)
@@ -112,7 +113,7 @@ class NcclCommunicator(MessageCommunicator):
         import cupy
 
         kind = getattr(self._library, _TYPES[array.dtype.name])
-        finish_work()  # of streams of which NCCL knows nothing
+        finish_work()  # NCCL does not wait for other streams
         stream = cupy.cuda.get_current_stream()
         address = array.data.ptr
         addresses = (address, address) if operation == "allReduce" else (address,)
@@ -132,18 +133,18 @@ class NcclCommunicator(MessageCommunicator):
     def _allocate(self, size_bytes: int, common: bool = False) -> Sequence[Array] | None:
         return self._below._allocate(size_bytes, common)
 
-    def _tell_failure(self, error: BaseException) -> None:
-        self._below._tell_failure(error)
+    def _send_failure(self, error: BaseException) -> None:
+        self._below._send_failure(error)
 
     def heard_failure(self) -> PeerError | None:
-        """Return what another rank has reported, if one has failed."""
+        """Return the failure that another rank has reported, or None."""
         return self._below.heard_failure()
 
     def _cancel_receives(self) -> None:
         self._below._cancel_receives()
 
     def close(self) -> None:
-        """Give back what it holds of NCCL and of the communicator below."""
+        """Release the communicator of NCCL, and close the communicator below."""
         super().close()
         self._nccl.destroy()
         self._below.close()

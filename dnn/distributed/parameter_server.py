@@ -3,10 +3,10 @@
 ::
 
     rank 0     the server, and a worker as well unless it is dedicated
-    rank r     a worker: computes gradients of its rows, sends them, goes on with what is answered
+    rank r     a worker: computes gradients of its rows, sends them, receives new parameters
 
-Rank 0 looks for gradients of others between its own batches. An epoch ends when all its batches are
-applied; all ranks then have the same parameters, optimizer's state and history.
+Rank 0 looks for gradients of other ranks between its own batches. An epoch ends when all its
+batches are applied; all ranks then have the same parameters, state of the optimizer and history.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ from dnn.training.parallel import TrainerLike
 
 __all__ = ["AsynchronousSGD", "ParameterServer"]
 
-# Of messages to and from the server.
+# Tags of messages to and from the server.
 _GRADIENTS = 1
 _PARAMETERS = 2
 
@@ -43,30 +43,30 @@ class ParameterServer(RanksScheme):
     ----------
     communicator : Communicator or mpi4py.MPI.Intracomm
     staleness : int, optional
-        How many batches a rank may be ahead of the slowest one. With 0 the parameters move when
-        the gradients of all ranks are there, by their mean: in the order of ranks, so that the same
-        ranks give the same bits, and to rounding those of one process. With more they move by the
-        gradients of each rank as they arrive: a batch moves them as often as it has ranks, each
-        time by gradients of its part. Without a bound, if None, a rank that is ready computes the
-        next part of all, so that a slow rank computes fewer.
+        How many batches a rank may be ahead of the slowest one. With 0 the parameters move by the
+        mean gradients of all ranks when all have arrived: they are added in the order of ranks, so
+        that results have the same bits for the same ranks, and equal those of one process to
+        rounding. With more they move by the gradients of each rank as they arrive: a batch moves
+        them as often as it has ranks, each time by gradients of its part. Without a bound, if None,
+        a rank that is ready computes the next part of all, so that a slow rank computes fewer.
     dedicated : bool
-        Rank 0 does nothing else, and the other ranks train. If not, it trains too, and looks for
-        the others' gradients between its own batches: all ranks compute, and some wait a little.
+        Rank 0 is only the server, and the other ranks train. If not, it trains too, and looks for
+        gradients of other ranks between its own batches: all ranks compute, and some wait a little.
     divide_by_staleness : bool
         Divide the learning rate of gradients that are k > 1 versions old by k.
 
     Raises
     ------
     ConfigurationError
-        If `staleness` is no such number, or nobody would train.
+        If `staleness` is no such number, or no rank would train.
     DisagreementError
         On every rank, if they give other options.
 
     Notes
     -----
     The server has the optimizer. Running statistics are of each rank's own rows, and averaged after
-    each epoch; from then on parameters, averages and what the optimizer remembers are the same on
-    all ranks. With a staleness other than 0 the results depend on which rank was faster;
+    each epoch; from then on parameters, averages and the state of the optimizer are the same on all
+    ranks. With a staleness other than 0 the results depend on which rank was faster;
     `SimulatedWorkers` repeats them.
     """
 
@@ -93,30 +93,30 @@ class ParameterServer(RanksScheme):
 
     @property
     def trainers(self) -> int:
-        """How many ranks train."""
+        """Number of ranks that train."""
         return int(self.communicator.size) - self.dedicated
 
     def bind(self, network: Network, optimizer: Optimizer) -> Update | LossScaling:
-        """Return what moves the parameters, on rank 0."""
+        """Return the update of the parameters, which runs on rank 0 only."""
         self.options.check(network, optimizer)
         return super().bind(network, optimizer)
 
     def trainer(self, network: Network, task: TrainingTask) -> TrainerLike:
-        """Return what trains a network for an epoch; `batch_size` is that of all ranks together."""
+        """Return a trainer of a network; the batch size is that of all ranks together."""
         return _RankTrainer(self, network, task)
 
     def end_epoch(self, network: Network, update: Update | LossScaling) -> None:
-        """Let all ranks have what the optimizer remembers, which the server alone has kept."""
+        """Send the optimizer state, which only the server has updated, to all ranks."""
         for buffer in update.state.values():
             with on_host(network.ops, buffer.flat) as host:
                 self.communicator.broadcast(host)
 
 
 class AsynchronousSGD(ParameterServer):
-    """Gradients of each rank move the parameters as they arrive, however old they are.
+    """Asynchronous SGD: gradients of each rank move the parameters as they arrive, at any age.
 
     A `ParameterServer` without a bound on staleness: a rank that is ready computes the next part of
-    a batch, and a slow rank computes fewer. How old the gradients were, `History.staleness` says.
+    a batch, and a slow rank computes fewer. `History.staleness` says how old the gradients were.
 
     Parameters
     ----------
@@ -138,7 +138,7 @@ class AsynchronousSGD(ParameterServer):
 
 
 class _RankTrainer(ServedTrainer):
-    """The part of one rank: that of a worker, of the server, or both."""
+    """Trainer of one rank, which is a worker, the server, or both."""
 
     def __init__(
         self,
@@ -146,17 +146,17 @@ class _RankTrainer(ServedTrainer):
         network: Network,
         task: TrainingTask,
     ) -> None:
-        # Its waits are needed besides what the protocol says.
+        # Its waits are used, which the protocol of communicators does not have.
         self._communicator = communicator = cast(MessageCommunicator, scheme.communicator)
         self._first = int(scheme.dedicated)  # the rank of worker 0
         workers = scheme.trainers
         super().__init__(scheme.options, workers, network, task)
         self._totals: EpochTotals | None = None
-        # Of each worker that is another rank.
-        others = [w for w in range(workers) if communicator.rank == 0 and w + self._first]
-        self._inbox = {worker: self._new_message() for worker in others}
-        self._outbox = {worker: self._new_message() for worker in others}
-        self._mine, self._answer = self._new_message(), self._new_message()
+        # Messages of each worker that is another rank.
+        remote = [w for w in range(workers) if communicator.rank == 0 and w + self._first]
+        self._inbox = {worker: self._new_message() for worker in remote}
+        self._outbox = {worker: self._new_message() for worker in remote}
+        self._own_message, self._answer = self._new_message(), self._new_message()
 
     def epoch(self, order: Array, seeds: Sequence[int] = (), number: int = 0) -> list[float]:
         """Visit every sample once; arguments and result as for `Trainer.epoch`."""
@@ -177,20 +177,20 @@ class _RankTrainer(ServedTrainer):
         return self._totals.losses
 
     def tallies(self) -> list[list[int]] | None:
-        """Return what each network predicted on all ranks, as `Trainer.tallies` does."""
+        """Return counts of predictions of all ranks, as `Trainer.tallies` does."""
         return None if self._totals is None else self._totals.tallies
 
     def exchange(self) -> dict[str, Any] | None:
-        """Return what the last epoch cost, as `History.exchange` has it."""
+        """Return exchange statistics of the last epoch, as in `History.exchange`."""
         if self._totals is None:
             return None
         sent, histograms = zip(*self._totals.facts, strict=True)
         return {"bytes_sent": sum(sent), "staleness": histograms[0]}
 
     def _work(self, epoch: EpochArguments) -> int:
-        """Compute and send gradients until there are no more; return the bytes sent."""
+        """Compute and send gradients until no piece is left for this rank; return bytes sent."""
         worker = self._communicator.rank - self._first
-        mine, sent = self._mine, 0
+        mine, sent = self._own_message, 0
         piece, version = self._core.pieces[worker], 0
         while piece is not None:
             mine.label(version, piece)
@@ -209,7 +209,7 @@ class _RankTrainer(ServedTrainer):
         self._network.ops.load(self._answer.values, self._network.parameters.flat)
 
     def _serve(self, epoch: EpochArguments) -> int:
-        """Apply gradients until all of the epoch are; return the bytes sent."""
+        """Apply gradients until those of the whole epoch are applied; return the bytes sent."""
         communicator, core, server = self._communicator, self._core, self._server
         first = self._first
         coming: dict[int, Request] = {}
@@ -224,7 +224,7 @@ class _RankTrainer(ServedTrainer):
         def answer(workers: Sequence[int]) -> None:
             nonlocal sent
             for worker in workers:
-                if worker not in self._outbox:  # of this rank
+                if worker not in self._outbox:  # a worker on this rank
                     continue
                 if worker in going:
                     going.pop(worker).wait()
@@ -238,7 +238,7 @@ class _RankTrainer(ServedTrainer):
             expect(worker)
         next_look_s = time.perf_counter()
         while not core.is_finished:
-            if time.perf_counter() >= next_look_s:  # this rank may have enough to do by itself
+            if time.perf_counter() >= next_look_s:  # this rank may never wait
                 communicator.raise_failure()
                 next_look_s = time.perf_counter() + _LOOK_FOR_FAILURES_EVERY_S
             arrived = [worker for worker, request in coming.items() if request.test()]
@@ -247,9 +247,9 @@ class _RankTrainer(ServedTrainer):
                 answer(server.receive(worker, self._inbox[worker]))
             own = None if first else core.pieces[0]
             if own is not None:
-                self._mine.label(core.take_present(0), own)
-                self._compute(own, epoch, self._mine)
-                answer(server.receive(0, self._mine))
+                self._own_message.label(core.take_present(0), own)
+                self._compute(own, epoch, self._own_message)
+                answer(server.receive(0, self._own_message))
             elif not arrived:
                 self._wait_for_any(coming)
         for request in going.values():
@@ -258,6 +258,6 @@ class _RankTrainer(ServedTrainer):
 
     def _wait_for_any(self, coming: dict[int, Request]) -> None:
         ranks = ", ".join(str(worker + self._first) for worker in coming)
-        what = f"gradients of ranks {ranks}"
+        text = f"gradients of ranks {ranks}"
         requests = coming.values()
-        Transfer(lambda: any(x.test() for x in requests), what, self._communicator).wait()
+        Transfer(lambda: any(x.test() for x in requests), text, self._communicator).wait()

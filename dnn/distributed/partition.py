@@ -1,4 +1,4 @@
-"""Cutting a chain of layers into stages of nearly equal cost, and a layer's units into shards."""
+"""Partition of a chain of layers into stages of nearly equal cost, and of units into shards."""
 
 from __future__ import annotations
 
@@ -18,16 +18,16 @@ def stage_bounds(
     Parameters
     ----------
     costs : sequence of float, not negative
-        Of each part of the chain; a part is not cut.
+        Cost of each part of the chain; a part is not cut.
     stages : int, at least 1
     crossing : sequence of int, optional
-        How many numbers each part hands to the next one. Of cuts that are equally good, the one
-        where stages exchange least is taken, and of those the earliest.
+        How many numbers each part passes to the next. Of equally good cuts, those are taken where
+        stages exchange least, and of these the earliest.
 
     Returns
     -------
     tuple of stages + 1 int
-        Stage s has parts ``bounds[s] .. bounds[s + 1] - 1``, at least one.
+        Stage s has parts ``bounds[s] .. bounds[s + 1] - 1``, at least one part.
 
     Raises
     ------
@@ -40,7 +40,7 @@ def stage_bounds(
         raise ConfigurationError(f"pipeline: {message}")
     sent = [0] * parts if crossing is None else list(crossing)
     before = [0.0, *accumulate(costs)]
-    # best[end]: the largest stage, what is exchanged, and the cuts, of the parts before `end`.
+    # best[end]: largest cost of a stage, numbers exchanged, and cuts, of the parts before `end`.
     best: dict[int, tuple[float, int, tuple[int, ...]]] = {0: (0.0, 0, (0,))}
     for stage in range(stages):
         further = {}
@@ -59,7 +59,7 @@ def stage_bounds(
 
 
 def shard_bounds(units: int, shards: int) -> tuple[int, ...]:
-    """Cut units into slices whose lengths differ by one at most, longer ones first.
+    """Cut units into slices whose lengths differ by one at most, longer slices first.
 
     Parameters
     ----------

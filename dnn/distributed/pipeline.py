@@ -5,12 +5,12 @@ A step of training, on each rank::
     for each action of the schedule:        micro-batches of this rank's rows of the batch
         receive, forward, send              activations go to the next stage
         receive gradient, backward, send    gradients go back
-    sum of gradients                        over the ranks that have other rows
+    sum of gradients                        over the ranks with other rows
     penalties                               on this rank's parameters, if the loss has some
     update                                  of this rank's parameters
 
 Gradients of micro-batches are added up in the order of the schedule, each weighted by its share of
-the rows, so that the result is that of the whole batch, to rounding.
+the rows, so that the sum equals the gradient of the whole batch, to rounding.
 """
 
 from __future__ import annotations
@@ -52,7 +52,7 @@ def _actions(schedule: str, stages: int, micro_batches: int, stage: int) -> tupl
 
 
 class MeshTrainer:
-    """What trains a network on a mesh; its methods are those of `dnn.training.epoch.Trainer`.
+    """Trainer of a network on a mesh; it has the methods of `dnn.training.epoch.Trainer`.
 
     Parameters
     ----------
@@ -60,7 +60,7 @@ class MeshTrainer:
     network : StageNetwork
         This rank's part.
     task : TrainingTask
-        With an update of its parameters, and samples that are the same on all ranks.
+        Its update is of this rank's parameters; its samples are the same on all ranks.
     """
 
     def __init__(
@@ -80,7 +80,7 @@ class MeshTrainer:
         self._weighted = samples.weights is not None
         slots = most_kept(self._actions_of(mesh.micro_batches))
         self._free = [*range(slots)]
-        # What each slot has sent last, to be done before its memory is written again.
+        # Last requests of each slot, to be done before its memory is written again.
         self._outputs_sent: list[Request | None] = [None] * slots
         self._dx_sent: list[Request | None] = [None] * slots
         self._tallies: Array | None = None
@@ -92,7 +92,7 @@ class MeshTrainer:
         self._penalty: tuple[list[Step], Array] | None = None
         if network.loss.penalties:
             self._penalty = network.penalty_plan(counts_whole=mesh.shard == 0)
-        self._penalties: list[tuple[float, Array]] = []  # of each batch: its share, and the value
+        self._penalties: list[tuple[float, Array]] = []  # for each batch its share and the value
         self._images: Array | None = None
         self._all_tallies: list[list[int]] | None = None
         self._begin_batch(self.batch_size)
@@ -100,11 +100,11 @@ class MeshTrainer:
         self._draws = network.training_plan(rows, 0, self._weighted, False).draws
 
     def tallies(self) -> list[list[int]] | None:
-        """Return what was predicted in the last epoch, of all ranks together."""
+        """Return counts of predictions in the last epoch, of all ranks together."""
         return self._all_tallies
 
     def exchange(self) -> dict[str, Any] | None:
-        """Return nothing: bytes are not counted on a mesh."""
+        """Return None: exchange statistics are not collected on a mesh."""
         return None
 
     def epoch(self, order: Array, seeds: Sequence[int] = (), number: int = 0) -> list[float]:
@@ -115,9 +115,9 @@ class MeshTrainer:
         order : array of intp, shape (1, count)
             Which samples are visited, one after the other.
         seeds : sequence of one int
-            What `Images` draw from.
+            Seed for random changes of `Images`.
         number : int, from 0
-            Of the epoch, for the same.
+            Number of the epoch, for the same.
 
         Returns
         -------
@@ -140,7 +140,7 @@ class MeshTrainer:
         return [self._together()]
 
     def _together(self) -> float:
-        """Return the mean loss of the epoch, and keep the tallies, of all ranks together."""
+        """Return the mean loss of the epoch over all ranks; counts are summed for `tallies`."""
         network, mesh = self._network, self._mesh
         loss, tally = 0.0, None
         if mesh.replica == 0:
@@ -160,7 +160,7 @@ class MeshTrainer:
         return _actions(mesh.schedule, mesh.pipeline, micro_batches, mesh.stage)
 
     def _begin_batch(self, rows: int) -> Sequence[Action]:
-        """Cut a batch into micro-batches; return what is to be done for those of this rank."""
+        """Cut a batch into micro-batches; return the actions for those of this rank."""
         mesh = self._mesh
         bounds = shard_bounds(rows, mesh.data)
         self._first_row = bounds[mesh.replica]
@@ -173,12 +173,12 @@ class MeshTrainer:
         return self._bounds[m + 1] - self._bounds[m]
 
     def _step(self, batch: Rows) -> None:
-        """Train on one batch, of which this rank has its rows."""
+        """Train on this rank's rows of one batch."""
         network, ops = self._network, self._ops
         actions = self._begin_batch(len(batch))
         self._batch = batch
         self._coming = [action.micro_batch for action in actions if action.kind == "forward"]
-        # The first backward half writes the gradients, and others add theirs.
+        # The first backward half writes the gradients, and later ones add to them.
         self._writes = next((a.micro_batch for a in actions if a.kind == "backward"), None)
         self._open: dict[int, tuple[int, StagePlan]] = {}
         self._awaited: dict[tuple[int, bool], Request] = {}
@@ -201,7 +201,7 @@ class MeshTrainer:
         self._update.run()
 
     def _open_micro_batches(self) -> None:
-        """Give free memory to the next micro-batches, and begin to receive into it."""
+        """Assign free slots to the next micro-batches, and begin to receive their inputs."""
         mesh, stage = self._mesh, self._mesh.stage
         while self._free and self._coming:
             m, slot = self._coming.pop(0), self._free.pop(0)
@@ -253,7 +253,7 @@ class MeshTrainer:
         if plan.weight is not None:
             load_rows(ops, data.weights, rows, plan.weight)
         if self._number is not None:
-            # Each micro-batch has noise of its own, the first one that of the whole batch.
+            # Each micro-batch has noise of its own; the first has that of one process.
             micro_batch = np.uint64(self._mesh.replica * self._mesh.micro_batches + m)
             number = self._number + (micro_batch << np.uint64(32))
             ops.load(number, network.states[network.step_name])
@@ -290,7 +290,7 @@ def replayed(
 ) -> Iterator[tuple[Array, Array]]:
     """Cut samples into pieces; yield the outputs and the mean loss of each, on every rank.
 
-    Pieces follow each other through the stages; what the last one puts out is sent to the others.
+    Pieces follow each other through the stages; outputs of the last stage are sent to all stages.
     """
     ops, line, stage = network.ops, mesh.line, mesh.stage
     sent: Request | None = None

@@ -1,7 +1,7 @@
-"""In which order the stages of a pipeline compute, as lists, and how long that takes.
+"""Schedules of a pipeline: lists of the actions of each stage, and how long they take.
 
-A stage is a part of the layers on one rank, and a batch goes through in micro-batches. Both
-schedules give the same gradients; they differ in how many micro-batches a stage keeps::
+A stage is a part of the layers on one rank, and a batch goes through the stages in micro-batches.
+Both schedules give the same gradients; they differ in how many micro-batches a stage keeps::
 
     gpipe, 3 stages, 4 micro-batches          1f1b
     stage 0  0 1 2 3 . . . . 3 2 1 0          0 1 2 . . 0 3 1 . 2 . 3
@@ -44,7 +44,7 @@ ActionKind = Literal["receive", "forward", "send", "receive gradient", "backward
 
 
 class Action(NamedTuple):
-    """What a stage does next.
+    """Action of a stage on one micro-batch.
 
     Attributes
     ----------
@@ -59,7 +59,7 @@ class Action(NamedTuple):
 
 
 def gpipe(stages: int, micro_batches: int) -> list[list[Action]]:
-    """Return for each stage: all micro-batches forward, then all backward, the last one first.
+    """Return the actions of each stage: all micro-batches forward, then all backward, last first.
 
     Parameters
     ----------
@@ -76,9 +76,10 @@ def gpipe(stages: int, micro_batches: int) -> list[list[Action]]:
 
 
 def one_forward_one_backward(stages: int, micro_batches: int) -> list[list[Action]]:
-    """Return for each stage: a few micro-batches forward, then one backward for each one forward.
+    """Return the actions of each stage: a few micro-batches forward, then backward and forward.
 
-    Stage s begins with S - s micro-batches, or with all if there are fewer.
+    Stage s begins with S - s micro-batches, or with all if there are fewer; then a micro-batch goes
+    forward after each that goes backward.
 
     Parameters
     ----------
@@ -107,7 +108,7 @@ def _check(stages: int, micro_batches: int) -> None:
 
 
 def _exchanging(order: Sequence[tuple[str, int]], stage: int, stages: int) -> list[Action]:
-    """Put what a stage receives before what it computes of it, and what it sends behind."""
+    """Return the actions of a stage: those that compute, with the receives and sends around."""
     is_first, is_last = stage == 0, stage == stages - 1
     actions = []
     for kind, m in order:
@@ -131,16 +132,16 @@ SCHEDULES: dict[str, Callable[[int, int], list[list[Action]]]] = {
     "1f1b": one_forward_one_backward,
     "gpipe": gpipe,
 }
-"""By name."""
+"""Functions that make a schedule, by name."""
 
 
 def most_kept(actions: Sequence[Action]) -> int:
-    """Return of how many micro-batches a stage keeps results for the backward half, at most.
+    """Return the largest number of micro-batches whose values a stage keeps at the same time.
 
     Parameters
     ----------
     actions : sequence of Action
-        Of one stage.
+        Actions of one stage.
 
     Returns
     -------
@@ -155,14 +156,14 @@ def most_kept(actions: Sequence[Action]) -> int:
 
 @dataclass(frozen=True)
 class Simulation:
-    """How long a schedule takes.
+    """Simulated times of a schedule.
 
     Attributes
     ----------
     spans : list of list of (Action, float, float)
-        For each stage what it computes, when it begins and when it ends.
+        For each stage its computations, with begin and end.
     duration : float
-        From the first beginning to the last end, in the unit of the costs.
+        Time from the first begin to the last end, in the unit of the costs.
     bubble : float, in 0 .. 1
         The share of the duration in which stages idle, on average.
     """
@@ -172,7 +173,7 @@ class Simulation:
     bubble: float
 
 
-# Where a received message was sent: the kind of action, and how many stages further on.
+# For each kind of receive the action that sends its message, and the offset of that stage.
 _SENT_BY: dict[ActionKind, tuple[ActionKind, int]] = {
     "receive": ("send", -1),
     "receive gradient": ("send gradient", 1),
@@ -185,16 +186,16 @@ def simulate(
     backward: Sequence[float],
     exchange: float = 0.0,
 ) -> Simulation:
-    """Compute when each stage does what, where sending never waits and receiving does.
+    """Simulate a schedule: compute the times of all actions, where receives wait, sends never.
 
     Parameters
     ----------
     schedule : sequence of sequence of Action
-        For each stage.
+        Actions of each stage.
     forward, backward : sequence of float
-        What a micro-batch costs at each stage, in any unit of time.
+        Time of a micro-batch at each stage, in any unit.
     exchange : float
-        What passes between sending and receiving.
+        Time from sending to receiving, in the same unit.
 
     Returns
     -------

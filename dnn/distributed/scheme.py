@@ -1,4 +1,4 @@
-"""What schemes of several ranks have in common: ranks start alike, end and fail together."""
+"""Base of schemes of several ranks, which start from the same state, end and fail together."""
 
 from __future__ import annotations
 
@@ -28,17 +28,17 @@ __all__ = ["EpochTotals", "RanksScheme", "average", "on_host", "own_noise", "sha
 
 
 class RanksScheme(Scheme):
-    """A scheme of several ranks.
+    """Base of schemes by which several ranks train one network.
 
     Parameters
     ----------
     communicator : Communicator or mpi4py.MPI.Intracomm
-        Of the ranks that train together; all of them make the scheme, with the same options.
+        Connects the ranks that train together; all make the scheme, with the same options.
 
     Attributes
     ----------
     replicas : Communicator
-        Of those that have the same parameters: all of them, but where ranks have parts.
+        Connects ranks with the same parameters: all ranks, except where ranks have parts.
     """
 
     accumulates = False
@@ -63,7 +63,7 @@ class RanksScheme(Scheme):
 
     @contextmanager
     def preparing(self) -> Iterator[None]:
-        """Let other ranks know of an error, in the exchange that comes next."""
+        """Context that sends an error to other ranks in the exchange that they do next."""
         try:
             yield
         except Exception as error:
@@ -72,24 +72,24 @@ class RanksScheme(Scheme):
 
     @contextmanager
     def agreeing(self) -> Iterator[None]:
-        """Compare the schemes that ranks make, once this one has its options.
+        """Context at whose end the schemes of all ranks are compared.
 
-        A scheme begins with it: what ranks exchange later depends on the options. So does each
-        network, which may share memory with those of other ranks.
+        Options are set in it, since what ranks exchange later depends on them; and networks are
+        made in it, since they may share memory with networks of other ranks.
 
         Raises
         ------
         DisagreementError
-            On every rank, if two make other schemes; ``repr(self)`` is what is compared.
+            On every rank, if schemes differ; ``repr(self)`` is compared.
         PeerError
-            If another rank raises in here: its options are wrong, say.
+            If another rank raises in the context, for wrong options for instance.
         """
         with self.preparing():
             yield
         check_agreement(self.communicator.gather_values({"scheme": repr(self)}))
 
     def check(self, fit: Fit) -> None:
-        """Compare what has to be the same on all ranks, once at the beginning of a fit.
+        """Check at the beginning of a fit that layers, options and data agree on all ranks.
 
         Raises
         ------
@@ -99,7 +99,7 @@ class RanksScheme(Scheme):
         check_agreement(self.communicator.gather_values(facts_of(fit, self.same_rows)))
 
     def begin(self, fit: Fit) -> None:
-        """Check that ranks agree, and let replicas start from what the first of them has."""
+        """Check that ranks agree, and copy the state of the first replica to the others."""
         self.check(fit)
         network = fit.networks._network
         for array in self.common_arrays(network, fit.networks._update):
@@ -107,7 +107,7 @@ class RanksScheme(Scheme):
                 self.replicas.broadcast(host)
 
     def common_arrays(self, network: Network, update: Update | LossScaling) -> list[Array]:
-        """Return what is the same on all ranks when a fit begins: that of rank 0."""
+        """Return the arrays that all replicas take from the first when a fit begins."""
         arrays = [network.parameters.flat, network.state_buffer.flat]
         arrays += [network.states["noise.seed"], network.states[network.step_name]]
         arrays += [buffer.flat for buffer in update.state.values()]
@@ -117,7 +117,7 @@ class RanksScheme(Scheme):
 
     @contextmanager
     def training(self) -> Iterator[None]:
-        """Tell other ranks of an error in the loop over epochs, so that they end too."""
+        """Context of the loop over epochs: reports an error in it, so that other ranks end too."""
         try:
             yield
         except DisagreementError:  # which all ranks raise
@@ -127,33 +127,33 @@ class RanksScheme(Scheme):
             raise
 
     def average_states(self, network: Network) -> None:
-        """Let running statistics be the mean of all replicas'."""
+        """Average running statistics over all replicas."""
         flat = network.state_buffer.flat
         if not flat.size:
             return
-        # In float64, so that what no rank has changed stays as it is.
+        # In float64, so that values that no rank has changed stay the same.
         sums = network.ops.to_host(flat).astype(np.float64)
         self.replicas.sum(sums)
         network.ops.load((sums / self.replicas.size).astype(flat.dtype), flat)
 
     def agreed(self, reasons: Sequence[str | None]) -> list[str | None]:
-        """Return why each of some networks ends now, if it does: the first rank's that says so."""
+        """Return for each network the first rank's reason to stop now, None if no rank has one."""
         said = zip(*self.communicator.gather_values(list(reasons)), strict=True)
         return [next((each for each in of_rank if each is not None), None) for of_rank in said]
 
 
 @dataclass(frozen=True)
 class EpochTotals:
-    """What all ranks have seen in an epoch together.
+    """Results of an epoch over all ranks: losses, counts of predictions, facts of each rank.
 
     Attributes
     ----------
     losses : list of K float
-        Mean over all samples.
+        Mean loss of each network over all samples.
     tallies : list of K lists of int, optional
         As `Trainer.tallies` gives them.
     facts : list
-        What each rank has added.
+        The fact that each rank has given.
     """
 
     losses: list[float]
@@ -164,7 +164,7 @@ class EpochTotals:
     def of(
         cls, communicator: Communicator, runner: BatchRunner, count: int, fact: Any
     ) -> EpochTotals:
-        """Gather them, on every rank, of so many samples in all."""
+        """Gather results of all ranks on every rank; `count` is the number of all samples."""
         own = [runner.losses.tolist(), runner.tallies, fact]
         losses, tallies, facts = zip(*communicator.gather_values(own), strict=True)
         means = (np.add.reduce(np.array(losses)) / count).tolist()
@@ -173,7 +173,7 @@ class EpochTotals:
 
 
 def share_gradients(communicator: Communicator, network: Network) -> None:
-    """Let gradients lie where ranks of a host sum them without a copy, if they are on the host.
+    """Move gradients of the host to memory in which ranks of a host sum without a copy.
 
     All ranks call it for the same networks in the same order, before an update is bound to them.
     """
@@ -184,7 +184,7 @@ def share_gradients(communicator: Communicator, network: Network) -> None:
 
 @contextmanager
 def on_host(ops: Ops, array: Array) -> Iterator[Array]:
-    """Give an array of a device on the host, and take back there what becomes of it."""
+    """Context with a copy on the host of a device's array; changes are copied back at the end."""
     host = ops.to_host(array)
     yield host
     if host is not array:
@@ -197,7 +197,7 @@ def average(communicator: Communicator, array: Array, weight: float) -> int:
     Returns
     -------
     int
-        The bytes that all ranks hand over for it, together.
+        Bytes that all ranks together send for it.
     """
     array *= array.dtype.type(weight)
     communicator.sum(array)
@@ -206,7 +206,7 @@ def average(communicator: Communicator, array: Array, weight: float) -> int:
 
 @contextmanager
 def own_noise(communicator: Communicator, network: Network, batches: int) -> Iterator[None]:
-    """Let dropout draw other numbers than on other ranks, for an epoch of so many batches."""
+    """Context of an epoch in which dropout draws other numbers than on other ranks."""
     ops, number = network.ops, network.states[network.step_name]
     first = int(ops.to_host(number))
     own = first + (communicator.rank << 40)  # no training has so many batches

@@ -6,8 +6,8 @@ moves the parameters by it and answers with the present ones::
     worker   gradients of step 0, from version 0 ->      -> gradients of step 1, from version 3
     server                        version 2 -> 3 -> parameters
 
-`ServerCore` decides, `Server` does it to a network, and neither sends anything: what brings the
-messages, over MPI, through a tuple space or from simulated workers, is elsewhere.
+`ServerCore` decides, and `Server` applies decisions to a network. Neither sends anything: other
+modules carry the messages, over MPI, through a tuple space or from simulated workers.
 """
 
 from __future__ import annotations
@@ -33,9 +33,9 @@ class Piece:
     Attributes
     ----------
     batch : int
-        Which batch of the epoch.
+        Number of the batch in the epoch.
     part : int
-        Which of the parts of that batch.
+        Number of the part of that batch.
     """
 
     batch: int
@@ -44,12 +44,12 @@ class Piece:
 
 @dataclass(frozen=True)
 class Apply:
-    """Move the parameters by the mean gradients of some workers.
+    """Instruction to move the parameters by the mean gradients of some workers.
 
     Attributes
     ----------
     gradients : tuple of (int, Piece)
-        Of which workers, and of what they are; they are added up in this order.
+        Worker and piece of each gradient; they are added up in this order.
     staleness : int
         How often the parameters were moved since they were sent to these workers.
     """
@@ -60,13 +60,13 @@ class Apply:
 
 @dataclass(frozen=True)
 class Answer:
-    """Send a worker the present parameters; what it computes next is in `ServerCore.pieces`."""
+    """Instruction to send a worker the present parameters; its next piece is in `pieces`."""
 
     worker: int
 
 
 class ServerCore:
-    """Which gradients are applied when, in one epoch: no arrays, no messages and no clock.
+    """Decides when gradients are applied in one epoch, without arrays, messages or a clock.
 
     Parameters
     ----------
@@ -76,17 +76,17 @@ class ServerCore:
     staleness : int, optional
         How many batches a worker may be ahead of the slowest one that still works [1]_; worker w
         computes part w of each batch. With 0 the gradients of a batch are averaged when the last of
-        them is there: the same numbers whatever arrived first. With more they are applied as they
-        arrive. Without a bound, if left out, whoever is ready computes the next part of all.
+        them has arrived, with the same result in any order. With more they are applied as they
+        arrive. Without a bound, if left out, any ready worker computes the next part of all.
 
     Attributes
     ----------
     pieces : list of Piece or None
-        What each worker computes at present; None if nothing is left for it.
+        Piece that each worker computes at present; None while it waits, or if none is left for it.
     version : int
-        How often the parameters were moved.
+        Number of times that the parameters were moved.
     histogram : list of int
-        How many gradients were applied that were k versions old, at place k.
+        At place k, the number of applied gradients that were k versions old.
 
     References
     ----------
@@ -101,13 +101,13 @@ class ServerCore:
         every = [Piece(batch, part) for batch, count in enumerate(parts) for part in range(count)]
         self._left = len(every)
         if staleness is None:
-            self._queues = [deque(every)] * workers  # one for all
+            self._queues = [deque(every)] * workers  # one queue for all workers
         else:
             self._queues = [deque(x for x in every if x.part == w) for w in range(workers)]
         self.pieces = [self._next_piece(worker) for worker in range(workers)]
         self._parts = tuple(parts)
         self._sent_version = [0] * workers
-        self._waiting: dict[int, Piece] = {}  # workers, and of what they have sent gradients
+        self._waiting: dict[int, Piece] = {}  # by worker, the piece of its gradients
 
     def _next_piece(self, worker: int) -> Piece | None:
         queue = self._queues[worker]
@@ -119,12 +119,12 @@ class ServerCore:
         return not self._left
 
     def take_present(self, worker: int) -> int:
-        """Let a worker beside the server compute from the present version, and return it."""
+        """Note that a worker on the server's rank uses the present version, and return that."""
         self._sent_version[worker] = self.version
         return self.version
 
     def receive(self, worker: int, batch: int, version: int) -> list[Apply | Answer]:
-        """Return what to do, in this order, now that the gradients of a worker are there.
+        """Return the instructions, in order, that follow from the gradients of a worker.
 
         The last answer of an epoch is sent when all are done: every worker then has the same
         parameters.
@@ -133,9 +133,9 @@ class ServerCore:
         ----------
         worker : int
         batch : int
-            Of which batch of the epoch they are.
+            Batch of the epoch that the gradients are of.
         version : int
-            Of the parameters that they were computed from.
+            Version of the parameters from which they were computed.
 
         Returns
         -------
@@ -144,7 +144,7 @@ class ServerCore:
         Raises
         ------
         CommunicationError
-            If the worker was not to send this.
+            If the worker was to send other gradients, or none.
         """
         piece = self.pieces[worker]
         expected = piece and piece.batch, self._sent_version[worker]
@@ -179,7 +179,7 @@ class ServerCore:
         return [Apply(tuple(gradients), age)]
 
     def _may_go_on(self, worker: int) -> bool:
-        if self.is_finished:  # those that have had nothing to compute too
+        if self.is_finished:  # also workers that have had nothing to compute
             return True
         if worker not in self._waiting or not self._queues[worker]:
             return False
@@ -195,19 +195,19 @@ class ServerCore:
 
 
 class Message:
-    """Parameters or gradients of a network as they are sent: one piece of memory.
+    """Parameters or gradients of a network with a header, in one block of memory to be sent.
 
     Parameters
     ----------
     like : array
-        Of the same shape and type of elements.
+        Array of the same shape and type of elements.
 
     Attributes
     ----------
     memory : array of uint8
-        All of it: a header of 64 bytes, and the values.
+        Whole block: a header of 64 bytes, and the values.
     values : array
-        Part of it, on the host.
+        View of the values in `memory`, on the host.
     """
 
     def __init__(self, like: Array) -> None:
@@ -217,17 +217,17 @@ class Message:
 
     @property
     def version(self) -> int:
-        """Of the parameters, or of those that gradients were computed from."""
+        """Version of the parameters, or of those from which the gradients were computed."""
         return int(self._header[0])
 
     @property
     def piece(self) -> Piece | None:
-        """What gradients are of, or what parameters are sent for; None if nothing is left."""
+        """Piece that gradients are of, or that is to be computed next; None if none is left."""
         batch, part = (int(number) for number in self._header[1:])
         return None if batch < 0 else Piece(batch, part)
 
     def label(self, version: int, piece: Piece | None) -> None:
-        """Write the header."""
+        """Write the header: version of the parameters and piece."""
         self._header[:] = version, *((-1, -1) if piece is None else (piece.batch, piece.part))
 
 
@@ -237,12 +237,12 @@ class Server:
     Parameters
     ----------
     network : Network
-        Whose parameters they are.
+        Its parameters are moved.
     update : Update
-        Of the network's optimizer.
+        Update of the network's optimizer.
     core : ServerCore
     share : callable
-        From a piece to the share of its batch's rows that it has.
+        Returns, for a piece, its share of the rows of its batch.
     divides_by_staleness : bool
         Divide the learning rate of gradients that are k > 1 versions old by k [1]_.
 
@@ -267,13 +267,13 @@ class Server:
         self._gradients: dict[int, Array] = {}
 
     def receive(self, worker: int, message: Message) -> list[int]:
-        """Take the gradients of a worker, and apply what is to be applied.
+        """Take the gradients of a worker; apply all gradients that are due.
 
         Parameters
         ----------
         worker : int
         message : Message
-            It stays as it is until the worker is answered.
+            Not to be changed until the worker is answered.
 
         Returns
         -------
@@ -292,24 +292,24 @@ class Server:
         return answered
 
     def write_parameters(self, worker: int, message: Message) -> None:
-        """Write the present parameters, and what to compute with them, into an answer."""
+        """Write the present parameters, and the next piece of a worker, into a message."""
         message.values[...] = self._network.ops.to_host(self._network.parameters.flat)
         message.label(self.core.version, self.core.pieces[worker])
 
-    def _apply(self, what: Apply) -> None:
+    def _apply(self, instruction: Apply) -> None:
         ops, update = self._network.ops, self._update
-        total = self._gradients[what.gradients[0][0]]
-        if len(what.gradients) > 1:
+        total = self._gradients[instruction.gradients[0][0]]
+        if len(instruction.gradients) > 1:
             kind = total.dtype.type
             total = np.zeros_like(total)
-            for worker, piece in what.gradients:
+            for worker, piece in instruction.gradients:
                 total += self._gradients[worker] * kind(self._share(piece))
         ops.load(total, self._network.gradients.flat)
         rate = update.scalars.get("learning_rate")
-        if not self._divides or what.staleness < 2 or rate is None:
+        if not self._divides or instruction.staleness < 2 or rate is None:
             update.run()
             return
         full = ops.to_host(rate).copy()
-        ops.load(full / full.dtype.type(what.staleness), rate)
+        ops.load(full / full.dtype.type(instruction.staleness), rate)
         update.run()
         ops.load(full, rate)

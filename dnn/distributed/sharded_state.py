@@ -1,13 +1,13 @@
-"""Optimizer state cut over ranks: each keeps what belongs to its slice of the parameters.
+"""Optimizer state cut over ranks: each rank keeps the state of its slice of the parameters.
 
 ::
 
     gradients of rank 0  | slice 0 | slice 1 |      rank 0 sums slice 0 of all ranks' gradients,
     gradients of rank 1  | slice 0 | slice 1 |      moves slice 0 of the parameters, and so on
-    parameters           | slice 0 | slice 1 |      then every rank takes the slices of the others
+    parameters           | slice 0 | slice 1 |      then every rank takes the slices of all others
 
-An update by a formula of elements may be cut anywhere, one of whole parameters between them. It is
-the first stage of [1]_; parameters and gradients remain whole.
+Where an update is elementwise, slices may begin within a parameter; otherwise they begin at
+parameters. It is the first stage of [1]_: parameters and gradients remain whole.
 
 References
 ----------
@@ -32,11 +32,11 @@ from dnn.training.network import Network
 
 __all__ = ["ShardedState", "share_parameters"]
 
-_AVERAGE = "average"  # is whole on every rank, since predictions are made with it
+_AVERAGE = "average"  # whole on every rank, since predictions use it
 
 
 def share_parameters(communicator: Communicator, network: Network) -> None:
-    """Let the ranks of one host have one array of parameters, that of rank 0, if they can.
+    """Put the parameters of rank 0 into memory that all ranks share, if they are on one host.
 
     All ranks call it for the same networks in the same order, before an update is bound to them.
     """
@@ -47,26 +47,26 @@ def share_parameters(communicator: Communicator, network: Network) -> None:
     values = memory.view(flat.dtype)
     if communicator.rank == 0:
         network.parameters.lie_in(values)
-    communicator.gather_values(None)  # they are there
+    communicator.gather_values(None)  # rank 0 has written them
     if communicator.rank != 0:
         network.parameters.lie_in(values, keeps=False)
 
 
 class ShardedState:
-    """Which slice of a network's parameters each rank moves, and what it remembers of it.
+    """Slice of a network's parameters that each rank moves, with the optimizer state of it.
 
     Parameters
     ----------
     communicator : Communicator
     network : Network
-        One on the host.
+        A single network on the host.
     is_elementwise : bool
-        Whether parameters may be cut within.
+        Whether slices may begin within a parameter.
 
     Attributes
     ----------
     parts : list of slice
-        One for each rank.
+        Slice of each rank.
     """
 
     def __init__(self, communicator: Communicator, network: Network, is_elementwise: bool) -> None:
@@ -80,7 +80,7 @@ class ShardedState:
         self._own_gradients = PartOfBuffer(network.gradients, own.start, own.stop)
 
     def bind(self, ops: Ops, optimizer: Optimizer) -> Update:
-        """Return what moves this rank's slice; a norm of gradients is that of all slices."""
+        """Return the update of this rank's slice; a norm of gradients is that of all slices."""
         update = optimizer.bind(ops, self._own_parameters, self._own_gradients)
         steps: list[Step] = []
         for function, arguments in update.steps:
@@ -91,25 +91,25 @@ class ShardedState:
         return update
 
     def _sum_squares(self, sums: Array) -> None:
-        """Let sums of squares add up to those of all ranks."""
+        """Replace sums of squares by sums over all ranks, in place."""
         total = np.array([sums.sum(dtype=np.float64)])
         self._communicator.sum(total)
         sums[...] = 0
         sums[..., :1] = total
 
     def is_cut(self, name: str, buffer: FlatBuffer) -> bool:
-        """Whether a buffer that an optimizer has by a name is of this rank's slice alone."""
+        """Whether a buffer of optimizer state holds only this rank's slice."""
         return name != _AVERAGE and buffer.segments == self._own_parameters.segments
 
     def gather_averages(self, update: Update) -> None:
-        """Let averages of the parameters be whole on every rank."""
+        """Gather averages of the parameters, so that they are whole on every rank."""
         if _AVERAGE in update.state:
             self._communicator.allgather(update.state[_AVERAGE].flat, self.parts)
 
     def gathered(
         self, network: Network, update: Update, arrays: Mapping[str, Array]
     ) -> dict[str, Array]:
-        """Return arrays by name with what all ranks remember; all of them call it."""
+        """Return arrays with optimizer state gathered from all ranks; all of them call it."""
         kinds = [kind for kind, buffer in update.state.items() if self.is_cut(kind, buffer)]
         whole = {
             name: array
@@ -128,7 +128,7 @@ class ShardedState:
         return whole
 
     def own_part(self, network: Network, arrays: Mapping[str, Array]) -> dict[str, Array]:
-        """Return what of such arrays belongs to this rank."""
+        """Return this rank's part of arrays that `gathered` has returned."""
         own = self.parts[self._communicator.rank]
         mine = {segment.name: segment for segment in self._own_parameters.segments}
         segments = {segment.name: segment for segment in network.parameters.segments}
@@ -140,7 +140,7 @@ class ShardedState:
             if place != "optimizer" or kind == _AVERAGE or segment is None:
                 found[name] = array
             elif array.shape != segment.shape:
-                found[name] = array  # which is refused by its shape
+                found[name] = array  # to be refused for its shape
             elif parameter in mine:
                 first = max(own.start - segment.start, 0)
                 part = array.reshape(-1)[first : first + mine[parameter].size]
@@ -149,7 +149,7 @@ class ShardedState:
 
 
 def _between_segments(segments: Sequence[Segment], parts: Sequence[slice]) -> list[slice]:
-    """Move the ends of parts to the nearest beginnings of segments."""
+    """Return parts with their ends moved to the nearest beginnings of segments."""
     end = parts[-1].stop
     starts = [*(segment.start for segment in segments), end]
     inner = [min(starts, key=lambda start: abs(start - part.stop)) for part in parts[:-1]]

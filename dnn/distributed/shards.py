@@ -1,4 +1,4 @@
-"""The rows of each batch that a rank or worker computes, and a trainer on them."""
+"""Rows of each batch for each rank or worker, and the trainer that computes batches of them."""
 
 from __future__ import annotations
 
@@ -18,15 +18,15 @@ __all__ = ["BatchRunner", "ShardedTrainer", "Shards"]
 
 @dataclass(frozen=True)
 class Shards:
-    """The rows of each batch of an epoch, cut for some workers.
+    """Partition of the rows of each batch of an epoch over workers.
 
     Parameters
     ----------
     count : int
         Samples in an epoch.
     batch_size : int
-        Of all workers together; the last batch of an epoch holds what remains, of which a worker
-        may have no row.
+        Rows of all workers together; the last batch of an epoch has the remaining rows, of which a
+        worker may have none.
     workers : int
 
     Raises
@@ -48,24 +48,24 @@ class Shards:
 
     @property
     def batches(self) -> int:
-        """How many batches an epoch has."""
+        """Number of batches of an epoch."""
         return -(-self.count // self.batch_size)
 
     def size(self, batch: int) -> int:
-        """Return how many samples a batch has."""
+        """Return the number of rows of a batch."""
         return min(self.batch_size, self.count - batch * self.batch_size)
 
     def rows(self, worker: int, batch: int) -> range:
-        """Return which places in an epoch's order a worker computes of a batch.
+        """Return the places in the order of an epoch of the rows of a batch that a worker computes.
 
-        Where workers cannot have as many rows, the first of them have one more.
+        Where rows cannot be cut evenly, the first workers have one more.
         """
         each, more = divmod(self.size(batch), self.workers)
         first = batch * self.batch_size + worker * each + min(worker, more)
         return range(first, first + each + (worker < more))
 
     def share(self, worker: int, batch: int) -> float:
-        """Return which part of a batch is a worker's: a number from 0 to 1."""
+        """Return a worker's share of the rows of a batch, from 0 to 1."""
         return len(self.rows(worker, batch)) / self.size(batch)
 
 
@@ -76,14 +76,14 @@ class BatchRunner:
     ----------
     network : Network
     task : TrainingTask
-        Whose update is what each batch ends with; the size of batches is said later.
+        Its update ends each batch; its batch size is not used.
 
     Attributes
     ----------
     losses : array of float, shape (K,)
-        Of each network, summed up over all rows since `begin`.
+        Loss of each network, summed over all rows since `begin`.
     rows : int
-        As many there were.
+        Number of rows since `begin`.
     """
 
     def __init__(
@@ -97,7 +97,7 @@ class BatchRunner:
         self.begin()
 
     def begin(self) -> None:
-        """Let the sums be zero."""
+        """Reset the sums to zero."""
         networks = self._network.models or 1
         self.losses = np.zeros(networks)
         self.rows = 0
@@ -106,7 +106,7 @@ class BatchRunner:
 
     @property
     def tallies(self) -> list[list[int]] | None:
-        """What was predicted since `begin`, as `Trainer.tallies` gives it."""
+        """Counts of predictions since `begin`, as `Trainer.tallies` returns them."""
         return None if self._tallies is None else self._tallies.tolist()
 
     def run(self, rows: Array, batch_size: int, seeds: Sequence[int], number: int) -> None:
@@ -135,16 +135,16 @@ class BatchRunner:
 
 
 class ShardedTrainer:
-    """Trains a network by workers that share each batch; a subclass says how.
+    """Base of trainers whose workers share each batch; subclasses train an epoch.
 
     Parameters
     ----------
     network : Network
     task : TrainingTask
-        Batches are of all workers together.
+        Its batch size is that of all workers together.
     workers : int
     ends_with : Update
-        What a worker ends a batch with.
+        Update by which each worker ends a batch.
 
     Attributes
     ----------
@@ -153,7 +153,7 @@ class ShardedTrainer:
     count : int
         Samples in an epoch.
     steps : int
-        How often the parameters are moved in an epoch.
+        Number of times that the parameters are moved in an epoch.
     """
 
     def __init__(

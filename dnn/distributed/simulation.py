@@ -2,8 +2,8 @@
 
 The server and the gradients are real, and only time is simulated. Each worker computes a batch from
 the parameters that it was sent; when that is done, by a clock that the seed determines, the server
-receives its gradients. So staleness, slow workers and their effect on a training are studied, and
-tested, with any number of workers and without waiting for anybody.
+receives its gradients. So staleness, slow workers and their effect on a training can be studied and
+tested with any number of workers, and no time is spent waiting.
 """
 
 from __future__ import annotations
@@ -34,22 +34,22 @@ class SimulatedWorkers(Scheme):
     Parameters
     ----------
     workers : int, at least 1
-        They share each batch: `batch_size` is that of all together.
+        Number of workers. They share each batch: `batch_size` is that of all together.
     staleness : int, optional
         As for `ParameterServer`; without a bound if left out.
     divide_by_staleness : bool
         As for `ParameterServer`.
     batch_s : float, seconds, positive
-        What a worker needs for a batch on average.
+        Mean time that a worker takes for a batch.
     spread : float, not negative
         Standard deviation of the logarithm of these times, which are log-normal.
     slow : mapping of int to float
-        Workers, counted from 0, that need so many times as long.
+        For slow workers, counted from 0, the factor by which their batches take longer.
     exchange_s : float, seconds, not negative
         From the end of a batch until the server has its gradients, and again until the worker has
         the parameters.
     seed : int
-        Of the times.
+        Seed of the random times.
 
     Raises
     ------
@@ -103,7 +103,7 @@ class SimulatedWorkers(Scheme):
             raise ConfigurationError(message)
 
     def batch_times_s(self, worker: int, epoch: int) -> Iterator[float]:
-        """Yield the seconds of each batch of a worker in an epoch; they depend on nothing else."""
+        """Yield the seconds of each batch of a worker in an epoch, the same in every simulation."""
         generator = stream(self.seed, "time of batches", worker, epoch)
         mean_s = self.batch_s * self.slow.get(worker, 1.0)
         while True:
@@ -111,17 +111,17 @@ class SimulatedWorkers(Scheme):
             yield mean_s * math.exp(self.spread * (generator.normal() - self.spread / 2))
 
     def bind(self, network: Network, optimizer: Optimizer) -> Update | LossScaling:
-        """Return what moves the parameters."""
+        """Return the update of the parameters, if the optimizer goes with a server."""
         self.options.check(network, optimizer)
         return super().bind(network, optimizer)
 
     def trainer(self, network: Network, task: TrainingTask) -> TrainerLike:
-        """Return what trains a network for an epoch, batches being of all workers together."""
+        """Return a trainer of a network; the batch size is that of all workers together."""
         return _SimulatedTrainer(self, network, task)
 
 
 class _SimulatedTrainer(ServedTrainer):
-    """The server and all workers: events in the order of their simulated times."""
+    """Trainer of server and workers: gradients arrive in the order of their simulated times."""
 
     def __init__(
         self,
@@ -145,10 +145,10 @@ class _SimulatedTrainer(ServedTrainer):
         ops, states = self._network.ops, self._network.state_buffer.flat
         states_of = [ops.to_host(states).copy() for _ in workers]
         rows_of = [0] * len(messages)
-        arrivals: list[tuple[float, int]] = []  # of gradients: when, and whose
+        arrivals: list[tuple[float, int]] = []  # of gradients: time and worker
 
         def start(worker: int, now_s: float) -> None:
-            """Let a worker go on that has just been sent the parameters."""
+            """Let a worker that was just sent the parameters compute its next batch."""
             piece = core.pieces[worker]
             if piece is None:
                 return
@@ -175,11 +175,11 @@ class _SimulatedTrainer(ServedTrainer):
         return means
 
     def tallies(self) -> list[list[int]] | None:
-        """Return what each network predicted, as `Trainer.tallies` does."""
+        """Return counts of predictions of each network, as `Trainer.tallies` does."""
         return self._runner.tallies
 
     def exchange(self) -> dict[str, Any]:
-        """Return what the last epoch would have cost, as `History.exchange` has it."""
+        """Return simulated exchange statistics of the last epoch, as in `History.exchange`."""
         # An exchange is gradients to the server, and parameters back.
         sent = 2 * sum(self._parts) * self._messages[0].memory.nbytes
         staleness = list(self._core.histogram)

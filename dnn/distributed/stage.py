@@ -1,12 +1,12 @@
-"""A stage: the part of a network's layers that one rank of a pipeline has.
+"""Stages of a pipeline: the part of a network's layers that one rank computes.
 
 All layers are built on every rank, which takes no memory, so that names and shapes are those of
-the whole network; arrays are made for the stage's own. First values depend on seed and name, so a
-stage starts as its part of the whole network does.
+the whole network; arrays are made for the layers of the stage only. Initial values depend on seed
+and name, so a stage has the same ones as its part of the whole network.
 
 The plan of a micro-batch is cut in two. On the last stage the backward half begins where the first
-step reads the scale of gradients, and on others where one reads the gradient ``dy`` of what the
-stage puts out, which comes from the next stage::
+step reads the scale of gradients. On other stages it begins where the first step reads ``dy``, the
+gradient of the outputs of the stage, which the next stage sends::
 
     samples or x -> forward half -> outputs        x, dx   exchanged with the stage before
               dx <- backward half <- dy            outputs, dy   with the next
@@ -36,29 +36,29 @@ from dnn.training.network import Network, PlanKind
 __all__ = ["StageNetwork", "StagePlan"]
 
 Cut = Callable[[Network], Sequence[int]]
-"""From a network with built layers to where stages begin, and the last one ends."""
+"""From a network with built layers to the first layer of each stage, and the end of the last."""
 
 
 @dataclass(frozen=True)
 class StagePlan:
-    """A stage's plan for one size of micro-batch, with the arrays at its edges.
+    """Compiled plan of a stage for one size of micro-batch, with arrays of inputs and outputs.
 
     Attributes
     ----------
     forward, backward : list of (function, arguments)
-        Without gradients the second is empty.
+        Steps of the two halves; `backward` is empty in a prediction.
     x : array, shape (batch, ...)
-        Samples on the first stage, else what the one before puts out: to be filled.
+        Samples on the first stage, else outputs of the stage before: to be filled.
     outputs : array, shape (batch, ...)
         Kept until the backward half is done.
     target, weight, loss : array
-        As in a `BatchPlan`, on the last stage; `weight` only in one for weighted samples.
+        As in a `BatchPlan`, on the last stage; `weight` only in a plan for weighted samples.
     dy : array of the shape of `outputs`
         The gradient of the outputs, to be filled before the backward half; None on the last stage.
     dx : array of the shape of `x`
         The gradient of `x`; None on the first stage.
     draws : bool
-        Whether it needs random numbers.
+        Whether the plan draws random numbers.
     """
 
     forward: list[Step]
@@ -74,7 +74,7 @@ class StagePlan:
 
     @property
     def rows(self) -> int:
-        """Samples of the micro-batch."""
+        """Number of samples of the micro-batch."""
         return int(self.x.shape[0])
 
 
@@ -86,11 +86,11 @@ class StageNetwork(Network):
     layers, loss, seed, precision, ops, passes
         As of `Network`: of the whole network.
     cut : callable
-        Asked for the stages once layers are built.
+        Called once layers are built, to cut them into stages.
     stage : int
-        Which of them this is.
+        Number of this stage.
     whole_layers : sequence of Layer
-        What `layers` were made from, if units are cut too.
+        Layers with all units, from which `layers` were made.
 
     Attributes
     ----------
@@ -98,8 +98,8 @@ class StageNetwork(Network):
         Stage s has layers ``bounds[s] .. bounds[s + 1] - 1``.
     stage : int
     slices : dict of str to (int, int)
-        By the name of each parameter of which this rank has a slice, along which axis, and how long
-        the whole is.
+        For each parameter or state of which this rank has a slice, by name: axis of the cut, and
+        length of the whole along it.
     """
 
     def __init__(
@@ -142,27 +142,27 @@ class StageNetwork(Network):
 
     @property
     def whole_layers(self) -> Sequence[Layer]:
-        """The layers as they were given."""
+        """The layers of the whole network, with all units."""
         return self._whole_layers
 
     def average_by(self, update: Update | LossScaling | None) -> None:
-        """Let an update say which averages of the parameters there are, if any."""
+        """Take averages of the parameters from the state of an update, if it has any."""
         super().average_by(update)
         self._stage_plans.clear()
 
     def training_plan(self, batch: int, slot: int, weighted: bool, adds: bool) -> StagePlan:
-        """Return the plan that trains on a micro-batch of a size.
+        """Return the plan that trains on a micro-batch of `batch` rows.
 
         Parameters
         ----------
         batch : int
-            Rows.
+            Number of rows.
         slot : int
             Plans of different slots may be in flight at once: each has memory of its own.
         weighted : bool
             Whether samples have weights.
         adds : bool
-            Whether gradients are added to those of other micro-batches, or take their place.
+            Whether gradients are added to those of other micro-batches, or replace them.
         """
         kind: PlanKind = "weighted training" if weighted else "training"
         key = (kind, batch, slot, adds)
@@ -208,14 +208,14 @@ class StageNetwork(Network):
                 of_variables, more = self._added(of_variables)
             into = self._gradients_into(of_variables)
             if not self.is_first:
-                # Not part of the arena, where it would be the next thing to be overwritten.
+                # Outside of the arena, where later steps would overwrite it.
                 dx_array = empty(self.ops, x.shape, x.dtype)
                 into.append((found[-1], dx_array))
             wanted += self._assignments()
         if not self.is_last:
-            # They are sent as they lie: images and sequences may stand in another order.
+            # Outputs are sent from an array of their own: in the plan axes may be in another order.
             into.append((outputs, empty(self.ops, outputs.shape, outputs.dtype)))
-        # That pass would take outputs that nobody reads here for the gradient of a weight.
+        # This pass would take outputs, which no node here reads, for the gradient of a weight.
         passes = [name for name in self.passes if name != "products_last"]
         plan, now = self._planned(wanted, into, arena, passes, by_average, more)
         first, second = self._halves(plan, now, self._scale if loss is not None else dy)
@@ -237,27 +237,27 @@ class StageNetwork(Network):
         )
 
     def _added(self, by_variable: Sequence[Node]) -> tuple[list[Node], dict[Node, Array]]:
-        """Return gradients added to those that are there, and the arrays of these."""
+        """Return sums of gradients and present ones, and the arrays of the present gradients."""
         before = [variable(w.shape, w.dtype, w.name) for w in self._variables]
         pairs = zip(before, by_variable, strict=True)
         sums = [apply("add_to", total, dw) for total, dw in pairs]
         return sums, {total: self.gradients[total.name] for total in before}
 
     def _penalised(self, loss: Node) -> Node:
-        return loss  # once for a batch, and not for each micro-batch: see `penalty_plan`
+        return loss  # added once for a batch, not for each micro-batch: see `penalty_plan`
 
     def penalty_plan(self, counts_whole: bool) -> tuple[list[Step], Array]:
-        """Return what adds the gradients of penalties on this stage's parameters.
+        """Return the steps that add the gradients of penalties on this stage's parameters.
 
         Parameters
         ----------
         counts_whole : bool
-            Whether parameters that other shards have too are in the value.
+            Whether the value includes parameters that other shards have too.
 
         Returns
         -------
         tuple of list of (function, arguments), and array, shape ()
-            Where the value of the penalties is afterwards.
+            The steps, and the array that they set to the value of the penalties.
         """
         zero = constant(np.zeros((), self.dtype), self.dtype)
         value = self.loss.penalised(zero, self._variables, part=True)

@@ -1,4 +1,4 @@
-"""Ranks that are threads of one process: for tests, and for trying things out without MPI."""
+"""Ranks that are threads of one process: for tests, and for experiments without MPI."""
 
 from __future__ import annotations
 
@@ -19,35 +19,35 @@ __all__ = ["ThreadCommunicator", "run_on_threads"]
 Result = TypeVar("Result")
 
 
-class _Post:
-    """Messages between the threads, and which of them have failed."""
+class _Exchange:
+    """Messages between threads, arrays that they share, and the first failure of a thread."""
 
     def __init__(self) -> None:
         self.lock = threading.Lock()
         self.messages: dict[tuple[Any, ...], deque[bytes]] = {}
-        self.pieces: dict[tuple[Any, ...], Array] = {}  # of memory that they share
+        self.pieces: dict[tuple[Any, ...], Array] = {}  # of shared memory
         self.failure: dict[str, Any] | None = None
 
 
 class ThreadCommunicator(MessageCommunicator):
-    """The communicator of one thread among some of a process; `run_on_threads` makes it.
+    """Communicator of a thread, whose peers are other threads; `run_on_threads` makes it.
 
     Parameters
     ----------
-    post : object
-        What all threads share.
+    exchange : object
+        Shared by all threads.
     name : tuple
-        Of the communicator: the same in all its threads, and another for each that was split.
+        Name of the communicator: the same in all its threads; `split` makes new names.
     rank, size : int
     nodes : sequence of int
     timeout_s : float, seconds
     first_rank : int, optional
-        This rank where the threads began, if this one has been split.
+        Rank of this thread in the communicator that was split first; `rank` if left out.
     """
 
     def __init__(
         self,
-        post: _Post,
+        exchange: _Exchange,
         name: tuple[Any, ...],
         rank: int,
         size: int,
@@ -56,28 +56,28 @@ class ThreadCommunicator(MessageCommunicator):
         first_rank: int | None = None,
     ) -> None:
         super().__init__(rank, size, nodes, timeout_s)
-        self._post = post
+        self._exchange = exchange
         self._name = name
         self._splits = 0
         self._first_rank = rank if first_rank is None else first_rank
 
     def _start_send(self, memory: memoryview, rank: int, tag: int) -> Callable[[], bool]:
-        with self._post.lock:
+        with self._exchange.lock:
             key = (self._name, self.rank, rank, tag)
-            self._post.messages.setdefault(key, deque()).append(memory.tobytes())
+            self._exchange.messages.setdefault(key, deque()).append(memory.tobytes())
         return lambda: True
 
     def _start_receive(self, memory: memoryview, rank: int, tag: int) -> Callable[[], bool]:
         key = (self._name, rank, self.rank, tag)
 
         def poll() -> bool:
-            with self._post.lock:
-                queue = self._post.messages.get(key)
+            with self._exchange.lock:
+                queue = self._exchange.messages.get(key)
                 if not queue:
                     return False
                 data = queue.popleft()
                 if not queue:
-                    del self._post.messages[key]
+                    del self._exchange.messages[key]
             if len(data) != memory.nbytes:
                 raise CommunicationError(
                     f"rank {rank} has sent {len(data):,} bytes (tag {tag}), and rank {self.rank} "
@@ -91,7 +91,7 @@ class ThreadCommunicator(MessageCommunicator):
     def _part(self, ranks: Sequence[int], color: int) -> ThreadCommunicator:
         self._splits += 1
         return ThreadCommunicator(
-            self._post,
+            self._exchange,
             (*self._name, self._splits, color),
             ranks.index(self.rank),
             len(ranks),
@@ -102,29 +102,29 @@ class ThreadCommunicator(MessageCommunicator):
 
     def _allocate(self, size_bytes: int, common: bool = False) -> Sequence[Array] | None:
         self._splits += 1
-        pieces = self._post.pieces
+        pieces = self._exchange.pieces
         names = [(*self._name, self._splits, rank) for rank in range(self.size)]
-        with self._post.lock:
+        with self._exchange.lock:
             pieces[names[self.rank]] = np.zeros(size_bytes, np.uint8)
-        self.gather_values(None)  # all are there
+        self.gather_values(None)  # all pieces are there
         host = self.nodes[self.rank]
-        with self._post.lock:
+        with self._exchange.lock:
             found = [pieces[name] for name in names if self.nodes[name[-1]] == host]
         if common:
             found = found[:1] * len(found)
-        self.gather_values(None)  # all have been found
-        with self._post.lock:
+        self.gather_values(None)  # all ranks have found them
+        with self._exchange.lock:
             del pieces[names[self.rank]]
         return found
 
-    def _tell_failure(self, error: BaseException) -> None:
+    def _send_failure(self, error: BaseException) -> None:
         message = failure_message(self._first_rank, error)
-        with self._post.lock:
-            self._post.failure = self._post.failure or message
+        with self._exchange.lock:
+            self._exchange.failure = self._exchange.failure or message
 
     def heard_failure(self) -> PeerError | None:
-        """Return what another thread has reported, if one has failed."""
-        failure = self._post.failure
+        """Return the failure that another thread has reported first, or None."""
+        failure = self._exchange.failure
         if failure is None or failure["rank"] == self._first_rank:
             return None
         return PeerError(failure["rank"], failure["error"])
@@ -137,36 +137,36 @@ def run_on_threads(
     nodes: Sequence[int] | None = None,
     timeout_s: float = DEFAULT_TIMEOUT_S,
 ) -> list[Result]:
-    """Call a function on so many ranks, each in a thread of this process.
+    """Call a function on each of `size` ranks, which are threads of this process.
 
     Parameters
     ----------
     size : int
-        How many ranks.
+        Number of ranks.
     function : callable
         ``function(communicator)``. What it raises is reported to the other ranks.
     nodes : sequence of int, optional
-        On which host each rank is to seem; all on host 0 if left out.
+        Host that each rank states; all are on host 0 if left out.
     timeout_s : float, seconds
-        Of each wait.
+        Time limit of each wait.
 
     Returns
     -------
     list
-        What it has returned on each rank.
+        Result of `function` on each rank.
 
     Raises
     ------
     Exception
-        Of the rank that failed first, when all have ended.
+        That of the rank that failed first, when all threads have ended.
     """
-    post = _Post()
+    exchange = _Exchange()
     results: list[Any] = [None] * size
     errors: list[BaseException] = []
 
     def run(rank: int) -> None:
         where = [0] * size if nodes is None else nodes
-        communicator = ThreadCommunicator(post, (), rank, size, where, timeout_s)
+        communicator = ThreadCommunicator(exchange, (), rank, size, where, timeout_s)
         try:
             results[rank] = function(communicator)
         except BaseException as error:

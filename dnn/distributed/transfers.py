@@ -1,7 +1,7 @@
 """Requests: messages and sums that have been started, and waiting for them with a time limit.
 
 A wait polls for half a millisecond, then sleeps between polls; it ends after a time limit, and when
-another rank has reported a failure. Sums move on whenever anything is waited for.
+another rank has reported a failure. Every wait also advances all sums in flight.
 """
 
 from __future__ import annotations
@@ -20,26 +20,26 @@ if TYPE_CHECKING:
 __all__ = ["Request", "Sum", "Transfer"]
 
 # A wait polls for so long, and sleeps afterwards: a tenth of the time that it has lasted, within
-# bounds. Failures of others are looked for while it sleeps. Small messages are there before it
-# gives its core to others, which on a busy machine keep it for a hundred times as long.
+# bounds. Reports of failures are looked for every few milliseconds. Small messages arrive before a
+# wait yields its core to other processes, which on a busy machine keep it a hundred times as long.
 _SPIN_ALONE_S: Final = 20e-6
 _SPIN_S: Final = 0.5e-3
 _SLEEP_SHARE: Final = 0.1
 _SLEEP_S: Final = (20e-6, 1e-3)
-# After a tenth of a second nobody counts milliseconds any more, and each sleep that ends costs.
+# After a tenth of a second some milliseconds more do not matter, and each wake-up costs.
 _LONG_WAIT_S: Final = 0.1
 _LONG_SLEEP_S: Final = 5e-3
 _LOOK_FOR_FAILURES_EVERY_S: Final = 5e-3
 
 
 class Request(Protocol):
-    """A transfer that has been started."""
+    """Protocol of transfers and sums that have been started."""
 
     def test(self) -> bool:
-        """Return whether it is done; it moves on meanwhile."""
+        """Return whether the transfer is done, after advancing it as far as possible."""
 
     def wait(self) -> None:
-        """Wait until it is done: poll for half a millisecond, then sleep between polls.
+        """Wait until the transfer is done: poll for half a millisecond, then sleep between polls.
 
         Raises
         ------
@@ -51,36 +51,36 @@ class Request(Protocol):
 
 
 class Transfer:
-    """A message on its way, or anything else that is asked whether it is done.
+    """Request of a message, or of another operation whose end a function reports.
 
     Parameters
     ----------
     poll : callable
-        Returns whether it is done.
-    what : str
-        What a wait would wait for: ``"4,096 bytes from rank 1 (tag 3)"``.
+        Returns whether the transfer is done.
+    description : str
+        What a wait waits for, in its errors: ``"4,096 bytes from rank 1 (tag 3)"``.
     communicator : MessageCommunicator
     """
 
-    __slots__ = ("_communicator", "_done", "_poll", "what")
+    __slots__ = ("_communicator", "_done", "_poll", "description")
 
     def __init__(
-        self, poll: Callable[[], bool], what: str, communicator: MessageCommunicator
+        self, poll: Callable[[], bool], description: str, communicator: MessageCommunicator
     ) -> None:
         self._poll = poll
         self._done = False
-        self.what = what
+        self.description = description
         self._communicator = communicator
 
     def test(self) -> bool:
-        """Return whether it is done."""
+        """Return whether the request is done; raise if the communicator has failed."""
         if not self._done:
             self._communicator.check_usable()
             self._done = self._poll()
         return self._done
 
     def wait(self) -> None:
-        """Wait until it is done, as `Request.wait` says."""
+        """Wait until the request is done; see `Request.wait`."""
         communicator = self._communicator
         if self.test():
             return
@@ -91,7 +91,7 @@ class Transfer:
             waited_s = time.perf_counter() - began_s
             if waited_s < _SPIN_S:
                 if waited_s > _SPIN_ALONE_S:
-                    os.sched_yield()  # whoever is waited for may be on the same core
+                    os.sched_yield()  # the other rank may be on the same core
             else:
                 if waited_s >= _LONG_WAIT_S:
                     longest_s = _LONG_SLEEP_S
@@ -100,59 +100,59 @@ class Transfer:
             if began_s + waited_s >= next_look_s:
                 failure = communicator.heard_failure()
                 next_look_s = began_s + waited_s + _LOOK_FOR_FAILURES_EVERY_S
-            # What others have done before they failed counts, so this comes after the look.
+            # After looking for failures, since results that came before a failure count.
             moved = communicator.move_sums()
             if self.test():
                 return
             if failure is not None:
                 communicator.give_up(failure)
                 raise failure
-            if moved:  # what comes next may come soon
+            if moved:  # the next message may come soon
                 began_s, longest_s = time.perf_counter(), _SLEEP_S[1]
                 continue
             if waited_s >= communicator.timeout_s:
                 late = CommunicationError(
                     f"rank {communicator.rank} of {communicator.size} has waited "
-                    f"{communicator.timeout_s:g} s for {self.what}; the other rank may still "
-                    "compute, have left, or wait for something else: see what it has written"
+                    f"{communicator.timeout_s:g} s for {self.description}; the other rank may "
+                    "still compute, have left, or wait for something else: see what it has written"
                 )
                 communicator.give_up(late)
                 raise late
 
 
 class Sum(Transfer):
-    """A sum on its way.
+    """Request of a sum, which advances step by step.
 
     Parameters
     ----------
     steps : iterator
-        Of a routine: it yields what it waits for.
-    what : str
+        Steps of a routine: each yields the requests that it waits for.
+    description : str
     communicator : MessageCommunicator
     """
 
     __slots__ = ("_error", "_steps", "_waiting")
 
     def __init__(
-        self, steps: allreduce.Steps, what: str, communicator: MessageCommunicator
+        self, steps: allreduce.Steps, description: str, communicator: MessageCommunicator
     ) -> None:
-        super().__init__(self._moved, what, communicator)
+        super().__init__(self._advanced, description, communicator)
         self._steps = steps
         self._waiting: list[allreduce.Pending] = []
         self._error: BaseException | None = None
 
     def test(self) -> bool:
-        """Return whether it is done."""
-        if self._error is not None:  # it was met while another sum was waited for
+        """Return whether the request is done; raise if the communicator has failed."""
+        if self._error is not None:  # raised while another sum was waited for
             raise self._error
         return super().test()
 
-    def _moved(self) -> bool:
+    def _advanced(self) -> bool:
         self._communicator.move_sums()
         return self._done
 
     def move(self) -> bool:
-        """Go on as far as possible without a wait; return whether it has."""
+        """Advance as far as possible without a wait; return whether the sum has advanced."""
         waiting, moved = self._waiting, False
         try:
             while True:

@@ -4,7 +4,7 @@ Copies of a module need no communicator of MPI in common to train one network, a
 different ranks in each run. Arrays go through the space as arrays of bytes, nothing is pickled::
 
     (*name, "message", from, to, tag)    an array of bytes, first in, first out
-    (*name, "failure")                   rank and error of the first rank that failed
+    (*name, "failure")                   rank and error of the first failed rank
 """
 
 from __future__ import annotations
@@ -24,10 +24,10 @@ __all__ = ["TupleCommunicator", "TupleSpace"]
 
 
 class TupleSpace(Protocol):
-    """What is needed of a tuple space; ``ctx.tuples`` of a module is one."""
+    """Protocol of the tuple spaces that a communicator uses, such as ``ctx.tuples`` of a module."""
 
     def tput(self, tag: Any, value: object) -> None:
-        """Put a tuple, which may be changed here afterwards."""
+        """Put a tuple; the caller may change the value afterwards."""
 
     def tget_nowait(self, tag: Any) -> Any:
         """Take a tuple, or raise `TimeoutError` if there is none."""
@@ -36,11 +36,11 @@ class TupleSpace(Protocol):
         """Copy a tuple, or raise `TimeoutError` if there is none."""
 
     def put_if_absent(self, tag: Any, value: object) -> bool:
-        """Put a tuple unless there is one with its tag."""
+        """Put a tuple unless there is one with its tag; return whether it was put."""
 
 
 class TupleCommunicator(MessageCommunicator):
-    """A communicator through a tuple space.
+    """Communicator of ranks that exchange messages through a tuple space.
 
     Parameters
     ----------
@@ -49,10 +49,10 @@ class TupleCommunicator(MessageCommunicator):
     rank, size : int
         Such as ``ctx.copy_index`` and the number of copies.
     name : sequence of str or int
-        What its tags begin with; no other tuples of the run begin so, and no other communicator
-        of it: with ``ctx.group`` and the numbers of ``ctx.iteration``, say.
+        Beginning of all its tags. No other tags of the run may begin so, those of other
+        communicators included: ``ctx.group`` and the numbers of ``ctx.iteration`` make it unique.
     timeout_s : float, seconds
-        Of each wait.
+        Time limit of each wait.
 
     Examples
     --------
@@ -73,14 +73,14 @@ class TupleCommunicator(MessageCommunicator):
         name: Sequence[str | int],
         timeout_s: float = DEFAULT_TIMEOUT_S,
     ) -> None:
-        # Which of them are on one host a tuple space does not say.
+        # A tuple space does not say which ranks are on one host.
         super().__init__(rank, size, range(size), timeout_s)
         self._tuples = tuples
         self._name = tuple(name)
         self._failure_tag = (*self._name, "failure")
         self._first_rank = rank
         self._splits = 0
-        # Of each rank and tag, where messages to come are to be written.
+        # By rank and tag, the memory of open receives.
         self._coming: defaultdict[tuple[int, int], deque[memoryview]] = defaultdict(deque)
 
     def _start_send(self, memory: memoryview, rank: int, tag: int) -> Callable[[], bool]:
@@ -93,7 +93,7 @@ class TupleCommunicator(MessageCommunicator):
         queue.append(memory)
 
         def poll() -> bool:
-            # What comes first is for who has asked first.
+            # The first message is for the receive that was started first.
             while any(each is memory for each in queue):
                 if not self._take(queue[0], rank, tag):
                     return False
@@ -103,7 +103,7 @@ class TupleCommunicator(MessageCommunicator):
         return poll
 
     def _take(self, memory: memoryview, rank: int, tag: int) -> bool:
-        """Take the next message, if it is there."""
+        """Take the next message into memory, if it has come; return whether it has."""
         try:
             data = self._tuples.tget_nowait((*self._name, "message", rank, self.rank, tag))
         except TimeoutError:
@@ -128,13 +128,13 @@ class TupleCommunicator(MessageCommunicator):
     def _allocate(self, size_bytes: int, common: bool = False) -> None:
         return None  # each rank is taken to be on a host of its own
 
-    def _tell_failure(self, error: BaseException) -> None:
+    def _send_failure(self, error: BaseException) -> None:
         message = failure_message(self._first_rank, error)
         if message is not None:
             self._tuples.put_if_absent(self._failure_tag, json.dumps(message).encode())
 
     def heard_failure(self) -> PeerError | None:
-        """Return what another rank has reported, if one has failed."""
+        """Return the failure that another rank has reported, or None."""
         try:
             failure = json.loads(self._tuples.tread_nowait(self._failure_tag))
         except TimeoutError:

@@ -1,4 +1,4 @@
-"""Workers whose gradients a server applies: what is common to ranks and to simulated workers."""
+"""Workers of a parameter server: options and trainer common to ranks and simulated workers."""
 
 from __future__ import annotations
 
@@ -16,12 +16,12 @@ from dnn.training.network import Network
 __all__ = ["EpochArguments", "ServedTrainer", "ServerOptions"]
 
 EpochArguments = tuple[Array, Sequence[int], int]
-"""Order of the samples, of shape (K, count), seeds and number: see `Trainer.epoch`."""
+"""Order of the samples, of shape (K, count), seeds and number, as in `Trainer.epoch`."""
 
 
 @dataclass(frozen=True)
 class ServerOptions:
-    """How a server applies gradients.
+    """Options by which a server applies gradients.
 
     Parameters
     ----------
@@ -33,7 +33,7 @@ class ServerOptions:
     Raises
     ------
     ConfigurationError
-        If the staleness is something else.
+        If the staleness is neither None nor an integer of at least 0.
     """
 
     staleness: int | None
@@ -58,7 +58,7 @@ class ServerOptions:
 
 
 class ServedTrainer(ShardedTrainer):
-    """Workers that send gradients to a server; where they run, a subclass says.
+    """Trainer by workers that send gradients to a server; subclasses decide where workers run.
 
     Parameters as for `ShardedTrainer`, and `options`.
     """
@@ -86,7 +86,7 @@ class ServedTrainer(ShardedTrainer):
         self._begin()
 
     def _begin(self) -> None:
-        """Let an epoch begin."""
+        """Make a new server, and reset sums, for an epoch."""
         self._runner.begin()
         shards, options = self._shards, self._options
         self._core = ServerCore(self._parts, shards.workers, options.staleness)
@@ -102,7 +102,7 @@ class ServedTrainer(ShardedTrainer):
         return Message(self._computed)
 
     def _compute(self, piece: Piece, epoch: EpochArguments, message: Message) -> None:
-        """Compute gradients from the parameters of the network, into a message."""
+        """Compute gradients of a piece with the network's parameters; write them to `message`."""
         order, seeds, number = epoch
         places = self._shards.rows(piece.part, piece.batch)
         rows = order[:, places.start : places.stop]

@@ -1,12 +1,12 @@
 """A lazy graph of array operations, its gradients, and plans compiled from it.
 
-In the order in which a graph lives:
+From the first node to training:
 
 1. `node`: operations on nodes make nodes; shapes are checked then, and nothing is computed.
-2. `operations`: the one table, each operation with its forward and its gradient.
+2. `operations`: the table of operations, each with its forward and its gradient.
 3. `gradients`: writes the gradient of a scalar as further nodes.
-4. `layout`: decides which node stands where in memory.
-5. `plan`: binds functions to arrays; replaying it is all that training does.
+4. `layout`: decides where in memory the result of each node stands.
+5. `plan`: binds functions to arrays; a training step replays it.
 """
 
 from dnn.graph import operations

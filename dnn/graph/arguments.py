@@ -1,6 +1,6 @@
-"""What operations are given, checked: shapes, axes, numbers, and nodes that have to fit together.
+"""Checks of operations' arguments: shapes, axes, numbers, and nodes that have to fit together.
 
-Whatever does not fit is a `DnnError` that begins with the name of the operation, `where`.
+An argument that does not fit is a `DnnError` that begins with the name of the operation, `where`.
 """
 
 from __future__ import annotations
@@ -33,24 +33,24 @@ __all__ = [
 
 
 def describe(node: Node) -> str:
-    """Return a node for a message: its name, or else its kind, and its shape."""
+    """Return name (or else kind) and shape of a node, for a message."""
     return f"{node.name or node.kind} {node.shape}"
 
 
-def integers_of(where: str, values: object, what: str) -> tuple[int, ...]:
-    """Return a sequence of integers as a tuple of Python's, else raise `ShapeError`.
+def integers_of(where: str, values: object, description: str) -> tuple[int, ...]:
+    """Return a sequence of integers as a tuple of Python integers, else raise `ShapeError`.
 
-    `what` names it in the message.
+    `description` is that of the sequence, for the message.
     """
     try:
         return tuple(operator.index(value) for value in values)  # type: ignore[attr-defined]
     except TypeError:
-        message = f"{what} is a sequence of integers, not {values!r}"
+        message = f"{description} is a sequence of integers, not {values!r}"
         raise ShapeError(where, message) from None
 
 
 def shape_of(where: str, shape: object) -> tuple[int, ...]:
-    """Return a shape as a tuple of Python's integers; `ShapeError` if it is none."""
+    """Return a shape as a tuple of Python integers; `ShapeError` if it is no valid shape."""
     lengths = integers_of(where, shape, "a shape")
     if any(length < 0 for length in lengths):
         raise ShapeError(where, f"a length in {lengths} is negative", lengths)
@@ -60,8 +60,8 @@ def shape_of(where: str, shape: object) -> tuple[int, ...]:
 def axis_of(where: str, x: Node, axis: object, new: bool = False) -> int:
     """Return the number, from 0, of an axis of `x` that may be counted from the end.
 
-    With `new` it is the place of an axis that is to be inserted, of which there is one more. If
-    there is no such axis, it is a `ShapeError`.
+    With `new` it is the place of an axis that is to be inserted, of which there is one more than
+    axes. Raises `ShapeError` if there is no such axis or place.
     """
     count = x.ndim + new
     try:
@@ -119,7 +119,7 @@ def numbers_of(
 
 
 def check_kind(kind: str, inputs: Sequence[Node], kinds: str) -> None:
-    """Raise `DtypeError` where elements of an input are of another kind, as in `numpy.dtype`."""
+    """Raise `DtypeError` unless elements of all inputs are of `kinds`, as in `numpy.dtype.kind`."""
     for x in inputs:
         if x.dtype.kind not in kinds:
             wanted = "floats" if kinds == "f" else "numbers"

@@ -1,4 +1,4 @@
-"""Eager mode: node by node at once, each result an array of its own, to look at on the way.
+"""Eager mode: nodes are computed one by one, each into a new array that can be looked at.
 
 The functions are those that a plan is compiled from, so with NumPy's the numbers are the same, bit
 for bit. Compiled kernels leave arrays of some strides to NumPy, and here there are no views: the
@@ -21,7 +21,7 @@ __all__ = ["compute", "run_eagerly"]
 
 
 def compute(node: Node, inputs: Sequence[Array], ops: Ops | None = None) -> Array:
-    """Compute one node from the values of its inputs, in new memory; with NumPy without `ops`."""
+    """Return the value of a node, in new memory, from those of its inputs; NumPy without `ops`."""
     ops = ops or Ops()
     assert node.operation is not None
     out = empty(ops, node.shape, node.dtype)
@@ -48,7 +48,7 @@ def run_eagerly(
     ops : Ops, optional
         NumPy's if left out.
     watch : function (node, array), optional
-        Called with each result as soon as it is there.
+        Called with each node and its value as soon as it is computed.
 
     Returns
     -------

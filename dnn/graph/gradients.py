@@ -15,14 +15,14 @@ __all__ = ["grad", "gradients", "topological_order"]
 
 
 def gradients(y: Node, wanted: Sequence[Node], dy: Node | None = None) -> list[Node]:
-    """Write the gradient of `y` with respect to nodes, as nodes.
+    """Return nodes that compute the gradients of `y` with respect to other nodes.
 
     Parameters
     ----------
     y : Node
         A scalar, unless `dy` is given.
     wanted : sequence of Node
-        For a single one, see `grad`.
+        For a single node, see `grad`.
     dy : Node of the shape and type of `y`, optional
         The vector of the vector-Jacobian product; 1 if left out.
 
@@ -82,7 +82,7 @@ def gradients(y: Node, wanted: Sequence[Node], dy: Node | None = None) -> list[N
 
 
 def grad(y: Node, wanted: Node | Sequence[Node], dy: Node | None = None) -> Any:
-    """Write the gradient of `y` with respect to one node or several.
+    """Return nodes that compute the gradient of `y` with respect to one node or several.
 
     Parameters
     ----------
@@ -108,7 +108,7 @@ def grad(y: Node, wanted: Node | Sequence[Node], dy: Node | None = None) -> Any:
 
 
 def _sum(terms: Sequence[Node]) -> Node:
-    """Add up what arrived from all consumers of a node."""
+    """Add up the gradients that arrived from all consumers of a node."""
     total, *rest = terms
     for term in rest:
         total = total + term
@@ -116,9 +116,9 @@ def _sum(terms: Sequence[Node]) -> Node:
 
 
 def topological_order(outputs: Sequence[Node], done: Collection[Node] = ()) -> list[Node]:
-    """Return every node that is needed, inputs before consumers.
+    """Return all nodes that `outputs` depend on, inputs before consumers.
 
-    Nodes that are `done` are left out, together with what only they need.
+    Nodes that are `done` are left out, together with nodes that only they need.
     """
     order: list[Node] = []
     seen: set[Node] = set()

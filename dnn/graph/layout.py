@@ -1,10 +1,10 @@
-"""Which node stands where in the arena.
+"""Memory layout of a plan: the offset of each node's result in the arena.
 
-Decided before any array exists: the result is offsets, and `Plan` makes the arrays. Three rules
-save memory, and with it the cache:
+It is decided before any array exists: the result is offsets, and `Plan` makes the arrays. Three
+rules save memory, and so keep more of it in the cache:
 
 - a view takes no memory of its own;
-- a result takes the memory of an input that nobody reads afterwards, where the operation allows
+- a result takes the memory of an input that no node reads afterwards, where the operation allows
   it: product, bias and activation of a layer end up in one buffer;
 - memory whose last reader has run goes to the next node that fits.
 """
@@ -25,7 +25,7 @@ __all__ = ["Layout", "assignments_last", "lay_out"]
 
 @dataclass
 class Layout:
-    """Where each node stands.
+    """Where results and workspaces of nodes stand in the arena.
 
     Attributes
     ----------
@@ -55,7 +55,7 @@ def lay_out(
     strided: Collection[Node] = (),
     ops: Ops | None = None,
 ) -> Layout:
-    """Decide where each node stands.
+    """Return where the result of each node stands in the arena.
 
     Parameters
     ----------
@@ -64,15 +64,15 @@ def lay_out(
     external : collection of Node
         Nodes whose array is given: parameters, and gradients that go to a buffer of their own.
     order : sequence of Node, optional
-        What to compute, inputs before consumers; what `outputs` need if left out.
+        The nodes to compute, inputs before consumers; those that `outputs` need if left out.
     reuse : bool
         Whether memory whose last reader has run goes to another node. Without it, every node
         that is no view keeps its value until the next replay.
     strided : collection of Node
-        Those of `external` whose elements lie apart along the first axis, as a parameter of K
+        Nodes of `external` whose elements lie apart along the first axis, as a parameter of K
         models does in a buffer with a row for each.
     ops : Ops, optional
-        Asked for what operations need besides; NumPy's if left out.
+        Its workspaces are laid out; NumPy's if left out.
     """
     ops = ops or Ops()
     layout = Layout(assignments_last(topological_order(outputs) if order is None else order))
@@ -110,7 +110,7 @@ def lay_out(
 
 
 def assignments_last(order: Sequence[Node]) -> list[Node]:
-    """Move what writes into variables behind everything that may read them."""
+    """Return the order with assignments to variables behind all nodes that may read them."""
     late = [node for node in order if node.operation is not None and node.operation.assigns]
     if not late:
         return list(order)
@@ -123,7 +123,7 @@ def assignments_last(order: Sequence[Node]) -> list[Node]:
 
 
 def node_bytes(node: Node) -> int:
-    """Return what a node takes in the arena, in bytes."""
+    """Return the size of a node in the arena, in bytes, a multiple of the alignment."""
     return _bytes(node.size * node.dtype.itemsize)
 
 
@@ -136,9 +136,9 @@ def _views(
 ) -> set[Node]:
     """Return the nodes that can be views.
 
-    The view of a transpose or a slice can only be another of these; that of an array whose rows
-    lie apart may change the shape of the rows. None of the former is what an operation wants to be
-    contiguous.
+    A view of a transpose or a slice has to be a transpose or a slice too, or add or remove axes of
+    length 1. A view of an array whose rows lie apart may change the shape of the rows. A transpose
+    or a slice is no view where an operation wants it to be contiguous.
     """
     contiguous = {
         node.inputs[i]
@@ -169,7 +169,7 @@ def _views(
 
 
 def _only_units_change(base: Node, node: Node) -> bool:
-    """Say whether only axes of length 1 come or go: then any array can be looked at so."""
+    """Say whether only axes of length 1 come or go, so that it is a view of any array."""
     return [n for n in base.shape if n != 1] == [n for n in node.shape if n != 1]
 
 
@@ -191,7 +191,7 @@ def _last_readers(layout: Layout, outputs: Sequence[Node]) -> dict[Node, float]:
 def _overwritable(
     node: Node, step: int, layout: Layout, last_reader: dict[Node, float]
 ) -> int | None:
-    """Return the offset of an input whose memory the result may take."""
+    """Return the offset of an input whose memory the result may take, or None."""
     assert node.operation is not None
     for index, x in enumerate(node.inputs):
         if (
@@ -207,14 +207,14 @@ def _overwritable(
 
 
 def _base(node: Node, layout: Layout) -> Node:
-    """Return the node whose memory a view looks at."""
+    """Return the node in whose memory a view stands; `node` itself if it is no view."""
     while node in layout.views:
         node = node.inputs[0]
     return node
 
 
 class _Space:
-    """First fit over a list of free gaps; the end is open."""
+    """Allocator of offsets in the arena: first fit in a list of gaps, else at the end."""
 
     def __init__(self) -> None:
         self.size_bytes = 0

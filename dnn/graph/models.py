@@ -1,9 +1,10 @@
 """The axis of models: a graph written for one model, rewritten for K of them at once.
 
 Every node that depends on something of which each model has its own, such as its parameters, gets
-a leading axis of length K; the rest stays as it is and serves all. Each operation says how, beside
-its forward and its gradient (`Operation.with_models`). Layers, losses and gradients know nothing of
-it, and results equal those of K single graphs bit for bit, as long as one thread computes them.
+a leading axis of length K; other nodes stay as they are and serve all models. Each operation
+defines how, beside its forward and its gradient (`Operation.with_models`). Layers, losses and
+gradients are written without that axis, and results equal those of K single graphs bit for bit, as
+long as one thread computes them.
 """
 
 from __future__ import annotations
@@ -34,9 +35,9 @@ def with_models(
     Returns
     -------
     dict of Node to Node
-        What became of every node that `outputs` need. Those of `per_model`, and all `outputs` that
-        are computed, have shape (models, *shape); outputs that are the same for all models are
-        repeated, but an assignment that is the same for all models is done once.
+        The new node for every node that `outputs` need. Nodes of `per_model`, and all `outputs`
+        that are computed, have shape (models, *shape); outputs that are the same for all models
+        are repeated, but an assignment that is the same for all models is done once.
     """
     if models < 1:
         raise ConfigurationError(f"the number of models must be at least 1, not {models}")
@@ -55,7 +56,7 @@ def with_models(
             )
             new.name = new.name or node.name
             assert (new.shape, new.dtype) == ((models, *node.shape), node.dtype), (node, new)
-        else:  # and so nothing that it comes from has changed
+        else:  # no input has the axis of models, so that none has changed
             new = node
         if new is not node:
             stacked.add(node)

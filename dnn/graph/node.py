@@ -1,9 +1,9 @@
-"""Nodes: what is to be computed, and from what.
+"""Nodes of the graph: each is an operation on other nodes, or a value from outside.
 
-A node knows its operation, its inputs, its shape and its type of elements. It holds no result.
-The four kinds without inputs differ in where their array comes from: a placeholder is filled
-before each replay, a variable (a parameter) is bound to an array when a plan is compiled, a
-constant brings its own.
+A node has an operation, inputs, a shape and a type of elements. It holds no result. The three
+kinds without inputs differ in where their array comes from: a placeholder is filled before each
+replay, a variable (a parameter) is bound to an array when a plan is compiled, a constant brings its
+own.
 """
 
 from __future__ import annotations
@@ -50,16 +50,17 @@ _Function = TypeVar("_Function", bound=Callable[..., Any])
 
 
 def called_by_nodes(function: _Function) -> _Function:
-    """Let the methods of `Node` call a function by its name; it is a decorator.
+    """Let the methods of `Node` call a function by its name; used as a decorator.
 
-    What they call is written with nodes, and so stands in modules that import this one.
+    These functions are written with nodes, in modules that import this one, which cannot import
+    them in turn.
     """
     _FUNCTIONS[function.__name__] = function
     return function
 
 
 class Node:
-    """One value of the graph.
+    """A value of the graph: the result of an operation, a placeholder, a variable or a constant.
 
     Attributes
     ----------
@@ -67,7 +68,7 @@ class Node:
         Name of the operation, or ``"placeholder"``, ``"variable"``, ``"constant"``.
     inputs : tuple of Node
     attributes : dict
-        What the operation needs besides its inputs, such as axes.
+        Settings of the operation besides its inputs, such as axes.
     shape : tuple of int
     dtype : numpy.dtype
     name : str
@@ -212,12 +213,12 @@ class Node:
 
     @property
     def T(self) -> Node:
-        """The last two axes exchanged."""
+        """The node with its last two axes exchanged."""
         return _called("transpose", self)
 
 
 def check_nodes(kind: str, *inputs: object) -> None:
-    """Raise `DtypeError` where an operation was given something else than a node."""
+    """Raise `DtypeError` if an input of an operation is not a node."""
     for x in inputs:
         if not isinstance(x, Node):
             given = "an array" if isinstance(x, np.ndarray) else repr(x)
@@ -237,14 +238,15 @@ def nodes_of(kind: str, nodes: Sequence[Node]) -> tuple[Node, ...]:
 
 
 def fed(where: str, node: Node, value: npt.ArrayLike) -> Array:
-    """Return a value for a placeholder or a variable as an array of its shape and type of elements.
+    """Return the value of a placeholder or a variable as an array of the node's shape and dtype.
 
-    `where` is who was given it, for the message. The value itself is returned if it is one.
+    `where` names the function that was given the value, for the message. A value that is such an
+    array is returned as it is.
 
     Raises
     ------
     ConfigurationError
-        If the node is computed or a constant, so that nobody would read the value.
+        If the node is computed or a constant, so that the value would not be read.
     ShapeError
         If it has another shape: a value that would have to be broadcast was hardly meant.
     DataError, DtypeError
@@ -291,7 +293,7 @@ def as_nodes(kind: str, *operands: Operand) -> tuple[Node, ...]:
 
 
 def placeholder(shape: Shape, dtype: npt.DTypeLike = np.float32, name: str = "") -> Node:
-    """Return an input: the plan owns its array and the caller fills it before each replay.
+    """Return an input node: the plan owns its array and the caller fills it before each replay.
 
     Parameters
     ----------
@@ -321,7 +323,7 @@ def variable(
     *,
     value: npt.ArrayLike | None = None,
 ) -> Node:
-    """Return a parameter: an array that outlives the plan and is bound when it is compiled.
+    """Return a node of a parameter, whose array is bound to plans and outlives them.
 
     Parameters
     ----------
@@ -330,7 +332,7 @@ def variable(
     dtype : type of elements
     name : str, optional
     value : array_like, optional
-        What it starts from. A plan that is given no other array uses a copy of this one, and
+        Its first value. A plan that is given no other array uses a copy of this one, and
         `dnn.minimize` changes it; it stands in ``node.attributes["value"]``.
 
     Returns
@@ -406,7 +408,7 @@ def var(
 
 
 def constant(value: npt.ArrayLike, dtype: npt.DTypeLike = np.float32) -> Node:
-    """Return a constant.
+    """Return a node of a fixed value.
 
     Operators and most functions make one of a number or an array beside a node, and it takes the
     type of that node: float32 stays float32.

@@ -1,4 +1,4 @@
-"""What an operation is, and the one table of them.
+"""`Operation`, the base class of operations, and `OPERATIONS`, the table of them.
 
 To add one: subclass `Operation`, write forward and gradient side by side, decorate with
 `register`. The tests walk through the table, so an operation without a gradient check fails them.
@@ -39,14 +39,14 @@ class Arrays(NamedTuple):
 
 
 class Operation:
-    """One row of the table.
+    """Base class of operations: shapes, forward calls and gradient, for the table `OPERATIONS`.
 
     Attributes
     ----------
     name : str
         Its key in the table.
     overwrites : tuple of int
-        Inputs whose memory the result may take, if nobody reads that input afterwards and shape
+        Inputs whose memory the result may take, if no node reads that input afterwards and shape
         and type agree.
     view : bool
         The result is a view of input 0 wherever that input is contiguous or `view_of_any`.
@@ -58,7 +58,7 @@ class Operation:
         Inputs whose elements have to stand one behind the other, but for the axis of models of a
         variable: such an input is no view of a transpose or a slice.
     pure : bool
-        It does nothing but write its result, so passes may leave it out or do it once for two.
+        It only writes its result, so passes may leave it out, or compute it once for two nodes.
     """
 
     name: ClassVar[str]
@@ -70,7 +70,7 @@ class Operation:
     pure: ClassVar[bool] = True
 
     def infer(self, *inputs: Node, **attributes: Any) -> tuple[Shape, np.dtype[Any]]:
-        """Return shape and type of the result; asked when a node is made.
+        """Return shape and type of the result; called when a node is made.
 
         `attributes` are as they were given to `apply`. Inputs that do not fit are a `ShapeError` or
         a `DtypeError`.
@@ -78,10 +78,10 @@ class Operation:
         raise NotImplementedError
 
     def multiply_adds(self, node: Node) -> int:
-        """Return how many products of two numbers, each added to a sum, a node takes.
+        """Return the number of multiply-adds of a node: products of two numbers, added to a sum.
 
-        Those of matrix products and what is alike, in their usual form: what is computed element by
-        element counts as nothing.
+        Matrix products, convolutions and recurrent cells have them, counted for their usual form;
+        elementwise operations count as 0.
         """
         return 0
 
@@ -93,20 +93,20 @@ class Operation:
         return ()
 
     def forward(self, ops: Ops, node: Node, arrays: Arrays) -> list[Step]:
-        """Return the calls that write the result; asked when a plan is compiled.
+        """Return the calls that write the result; called when a plan is compiled.
 
-        The arrays are bound for good: the calls are replayed with them, and make none.
+        The arrays are bound for good: the calls are replayed with them, and allocate no others.
         """
         raise NotImplementedError
 
     def as_view(self, node: Node, array: Array) -> Array:
-        """Return the result as a view of input 0; only asked where `view` holds."""
+        """Return the result as a view of input 0; only called where `view` holds."""
         raise NotImplementedError
 
     def gradient(self, node: Node, dy: Node) -> Sequence[Node | None]:
-        """Return ``dy -> dx`` for each input, None where there is no gradient.
+        """Return the gradient of each input from `dy`, that of the result; None without one.
 
-        A gradient may keep the shape that broadcasting gave its input: whoever asks sums it back to
+        A gradient may keep the shape that broadcasting gave its input: the caller sums it back to
         the shape of the input.
         """
         raise NotImplementedError
@@ -123,8 +123,8 @@ class Operation:
         inputs : sequence of Node
             Its inputs for all models.
         stacked : sequence of bool
-            Which of `inputs` have a leading axis of length `models`, at least one; the others serve
-            all models alike.
+            Which of `inputs` have a leading axis of length `models`, at least one; other inputs
+            serve all models alike.
         models : int
 
         Returns
@@ -132,26 +132,27 @@ class Operation:
         Node, shape (models, *node.shape)
             This default serves any operation, one model after the other.
         """
-        alone = []
+        results = []
         for k in range(models):
             of_model = [
                 reshaped(apply("slice", x, index=((k, k + 1, 1),)), x.shape[1:]) if has else x
                 for x, has in zip(inputs, stacked, strict=True)
             ]
             y = apply(self.name, *of_model, **node.attributes)
-            alone.append(reshaped(y, (1, *y.shape)))
-        return apply("concat", *alone, axis=0)
+            results.append(reshaped(y, (1, *y.shape)))
+        return apply("concat", *results, axis=0)
 
 
 def reshaped(x: Node, shape: Shape) -> Node:
-    """Return the elements of `x` in another shape of the same size; `x` itself if it has that."""
+    """Return the elements of `x` in a shape of the same size; `x` itself if it has that shape."""
     return x if x.shape == shape else apply("reshape", x, shape=shape)
 
 
 def aligned(x: Node, is_stacked: bool, ndim: int) -> Node:
-    """Insert axes behind that of the models, so that models broadcast as one does.
+    """Insert axes behind the axis of models, so that each model broadcasts as it does alone.
 
-    `ndim` is how many axes the result of one model has. What is not stacked stays as it is.
+    `ndim` is the number of axes of the result of one model. An input that is not stacked stays as
+    it is.
     """
     missing = ndim - (x.ndim - 1)
     if not is_stacked or missing <= 0:
@@ -160,7 +161,7 @@ def aligned(x: Node, is_stacked: bool, ndim: int) -> Node:
 
 
 def stack_all(inputs: Sequence[Node], stacked: Sequence[bool], models: int) -> list[Node]:
-    """Repeat what serves all models, so that every input has the axis of the models."""
+    """Repeat inputs that all models share, so that every input has the axis of models."""
     return [
         x if has else apply("broadcast_to", x, shape=(models, *x.shape))
         for x, has in zip(inputs, stacked, strict=True)
@@ -173,7 +174,7 @@ _Kind = TypeVar("_Kind", bound=type[Operation])
 
 
 def register(kind: _Kind) -> _Kind:
-    """Enter an operation in the table, under its name; it is a decorator."""
+    """Enter an operation in `OPERATIONS` under its name; used as a decorator."""
     OPERATIONS[kind.name] = kind()
     return kind
 
@@ -205,7 +206,7 @@ def documented(
 
 @called_by_nodes
 def apply(kind: str, *inputs: Node, **attributes: Any) -> Node:
-    """Make the node of an operation.
+    """Return a node that applies an operation to its inputs.
 
     Parameters
     ----------
@@ -213,7 +214,7 @@ def apply(kind: str, *inputs: Node, **attributes: Any) -> Node:
         A name in the table.
     *inputs : Node
     **attributes
-        What the operation needs besides.
+        Settings of the operation besides its inputs, such as axes.
 
     Raises
     ------

@@ -37,7 +37,7 @@ __all__ = ["Arena", "Plan", "evaluate"]
 class Arena:
     """One piece of memory that plans share, as long as they are not replayed at the same time.
 
-    A plan for a partial batch stands on a prefix of what the plan for a whole batch uses.
+    A plan for a partial batch uses the beginning of the memory of the plan for a whole batch.
 
     Parameters
     ----------
@@ -51,12 +51,12 @@ class Arena:
         self._memory = ops.memory(0)
 
     def reserve(self, size_bytes: int) -> None:
-        """Make room; plans compiled earlier keep the memory they have.
+        """Make the memory larger if needed; plans compiled earlier keep the memory they have.
 
         Parameters
         ----------
         size_bytes : int
-            As many at least.
+            The least size.
         """
         if size_bytes > self.size_bytes:
             self._memory = self.ops.memory(size_bytes)
@@ -81,14 +81,14 @@ class Arena:
 
 
 class Plan:
-    """A graph, compiled.
+    """A graph compiled to a list of calls on arrays, which `run` replays.
 
     Parameters
     ----------
     outputs : sequence of Node
-        What is to be computed.
+        The nodes to be computed.
     ops : Ops
-        Asked for functions now, and at the first run to link them; not when replaying.
+        Called for functions now, and at the first run to link them; not when replaying.
     variables : mapping of Node to array
         The array of each variable that `outputs` depend on.
     into : sequence of (Node, array), optional
@@ -166,7 +166,7 @@ class Plan:
 
     @cached_property
     def _calls(self) -> list[Step]:
-        # When it is first run: training links a plan's steps together with those of the optimizer.
+        # Linked at the first run: training links a plan's steps together with the optimizer's.
         return self._ops.link(self._steps)
 
     def _place(self, node: Node, layout: Layout, arena: Arena, given: Mapping[Node, Array]) -> None:
@@ -198,7 +198,7 @@ class Plan:
         self._kinds.extend([kind] * len(steps))
 
     def __getitem__(self, node: Node) -> Array:
-        # What is filled is the placeholder itself, whatever its readers read instead.
+        # Callers fill the placeholder itself, even if a pass lets its readers read another node.
         return self._arrays[node if node.kind == PLACEHOLDER else self.graph[node]]
 
     def __len__(self) -> int:
@@ -206,11 +206,11 @@ class Plan:
 
     @property
     def steps(self) -> Sequence[Step]:
-        """Functions and their arguments, one by one as the operations gave them."""
+        """The calls in order, each a function and its arguments, as operations returned them."""
         return self._steps
 
     def steps_apart(self) -> tuple[list[Step], list[Step]]:
-        """Return `steps` in two parts: what computes, and what then writes into variables.
+        """Return `steps` in two parts: calls that compute, and calls that assign to variables.
 
         Returns
         -------
@@ -222,7 +222,7 @@ class Plan:
         return parts
 
     def steps_around(self, node: Node) -> tuple[list[Step], list[Step]]:
-        """Return `steps` in two parts, the second from the first one on that depends on a node.
+        """Return `steps` in two parts, the second from the first step on that depends on a node.
 
         Parameters
         ----------
@@ -254,7 +254,7 @@ class Plan:
         Parameters
         ----------
         model : int, optional
-            Look at this one of K models alone; all nodes but constants then begin with their axis.
+            Look at this model of K alone; all nodes but constants then begin with the models' axis.
 
         Returns
         -------
@@ -287,7 +287,7 @@ class Plan:
         return None
 
     def run(self) -> None:
-        """Compute the outputs from what the placeholders and variables hold now."""
+        """Compute the outputs from the present values of placeholders and variables."""
         for function, arguments in self._calls:
             function(*arguments)
 

@@ -1,1 +1,1 @@
-"""Networks in other libraries' forms."""
+"""Import and export of networks: ONNX models, and weights of PyTorch."""

@@ -1,7 +1,7 @@
-"""A network's prediction as an ONNX model: one node or a few for each layer.
+"""Export of a network's prediction as an ONNX model: one node or a few for each layer.
 
-The model is of opset 20. It takes ``x``, samples of any number, and gives ``y``, what the last
-layer puts out; running statistics and dropout are those of a prediction.
+The model is of opset 20. Its input ``x`` is any number of samples, its output ``y`` that of the
+last layer; running statistics and dropout are those of a prediction.
 """
 
 from __future__ import annotations
@@ -48,7 +48,7 @@ if TYPE_CHECKING:
 __all__ = ["ACTIVATIONS", "GATES", "OPSET", "export_onnx", "require_onnx"]
 
 OPSET = 20
-IR_VERSION = 9  # what came with opset 20
+IR_VERSION = 9  # that of opset 20
 
 ACTIVATIONS: dict[str, tuple[str, dict[str, Any]]] = {
     "elu": ("Elu", {"alpha": 1.0}),
@@ -60,14 +60,14 @@ ACTIVATIONS: dict[str, tuple[str, dict[str, Any]]] = {
     "softplus": ("Softplus", {}),
     "tanh": ("Tanh", {}),
 }
-"""For each function of `Activation` the operator and its attributes."""
+"""For each function of `Activation`, the operator of ONNX and its attributes."""
 
 GATES = {"RNN": [0], "LSTM": [0, 3, 1, 2], "GRU": [1, 0, 2]}
-"""The order in which ONNX has what PyTorch, and the layers, have as 0, 1, 2, 3."""
+"""Numbers of the gates in the order of PyTorch and our layers, listed in the order of ONNX."""
 
 
 def require_onnx() -> Any:
-    """Return the library that reads and writes the files, or raise `MissingDependencyError`."""
+    """Return the module `onnx`, or raise `MissingDependencyError`."""
     try:
         importlib.import_module("onnx.checker")
         importlib.import_module("onnx.numpy_helper")
@@ -84,7 +84,7 @@ def export_onnx(model: NeuralNetwork, path: str | PathLike[str]) -> None:
     ----------
     model : NeuralNetwork
     path : path
-        Written whole under another name first.
+        Written under another name and renamed.
 
     Raises
     ------
@@ -98,10 +98,10 @@ def export_onnx(model: NeuralNetwork, path: str | PathLike[str]) -> None:
     onnx = require_onnx()
     network = model._network
     writer = _Writer(onnx, model)
-    first, *others = network.layers
+    first, *layers = network.layers
     if type(first) is not Input:
         raise ConfigurationError(f"{first.name}: a {type(first).__name__} has no equal in ONNX")
-    writer.node("Identity", [writer.chain(others, "x")], "y")
+    writer.node("Identity", [writer.chain(layers, "x")], "y")
     kind = onnx.helper.np_dtype_to_tensor_dtype(network.dtype)
     of_input = onnx.TensorProto.INT64 if first.integers else kind
     graph = onnx.helper.make_graph(
@@ -120,13 +120,13 @@ def export_onnx(model: NeuralNetwork, path: str | PathLike[str]) -> None:
     try:
         onnx.checker.check_model(made)
         raw = made.SerializeToString()
-    except ValueError as error:  # of protobuf, which ends at 2 GiB
+    except ValueError as error:  # of protobuf, whose limit is 2 GiB
         raise CheckpointError(f"{path}: cannot be written: {error}") from error
     write_whole(path, raw)
 
 
 class _Writer:
-    """Nodes and tensors of a model while it is written."""
+    """Collects the nodes and tensors of a model."""
 
     def __init__(self, onnx: Any, model: NeuralNetwork) -> None:
         self.onnx = onnx
@@ -139,19 +139,19 @@ class _Writer:
         }
 
     def node(self, kind: str, inputs: Sequence[str], output: str, **attributes: Any) -> str:
-        """Add a node of the name of its output, which is returned."""
+        """Add a node with the name of its output; return that name."""
         made = self.onnx.helper.make_node(kind, list(inputs), [output], name=output, **attributes)
         self.nodes.append(made)
         return output
 
     def tensor(self, name: str, value: Array | None = None) -> str:
-        """Add a tensor, of the network if none is given; return its name."""
+        """Add a tensor, by default the network's array of that name; return the name."""
         array = np.asarray(self.arrays[name] if value is None else value, order="C")
         self.tensors.append(self.onnx.numpy_helper.from_array(array, name))
         return name
 
     def chain(self, layers: Sequence[Layer], x: str) -> str:
-        """Add layers; return the name of what the last one puts out."""
+        """Add the nodes of successive layers; return the name of the last output."""
         for layer in layers:
             write = _WRITE.get(type(layer))
             if write is None:
@@ -161,12 +161,12 @@ class _Writer:
         return x
 
     def weights(self, layer: Layer, *names: str) -> list[str]:
-        """Return names of tensors of a layer, all that it has of these."""
+        """Add those of the named parameters that a layer has; return the names of their tensors."""
         own = [f"{layer.name}.{name}" for name in names]
         return [self.tensor(name) for name in own if name in self.arrays]
 
     def value(self, layer: Layer, name: str, value: Any, dtype: Any = None) -> str:
-        """Add a constant of a layer."""
+        """Add a constant of a layer; return its name."""
         return self.tensor(f"{layer.name}.{name}", np.array(value, dtype or layer.dtype))
 
 
@@ -274,7 +274,7 @@ def _recurrent(writer: _Writer, layer: RNN | LSTM | GRU, x: str) -> str:
         ends = [f"_l{i}", f"_l{i}_reverse"][: 1 + both]
 
         def of_ends(*parts: str, ends: Sequence[str] = ends) -> Array:
-            """Return arrays of all directions, their gates in the order of ONNX."""
+            """Return the arrays of all directions, stacked, with gates in the order of ONNX."""
             found = []
             for end in ends:
                 for part in parts:
@@ -307,7 +307,7 @@ def _flatten(writer: _Writer, layer: Flatten, x: str) -> str:
 
 
 def _reshape(writer: _Writer, layer: Reshape, x: str) -> str:
-    shape = writer.value(layer, "shape", (0, *layer.shape), np.int64)  # 0: as many as there are
+    shape = writer.value(layer, "shape", (0, *layer.shape), np.int64)  # 0: the length of the input
     return writer.node("Reshape", [x, shape], layer.name)
 
 

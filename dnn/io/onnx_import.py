@@ -1,10 +1,10 @@
-"""Layers from an ONNX model, as far as layers can express it.
+"""Import of ONNX models as layers, as far as layers can express them.
 
-The graph is read as a chain of nodes from its input to its output. Two branches that are added are
-a `Residual`; a branch that is put behind what it started from is a `Concat`, and so are several in
-a row, each of which starts from all before it. Whatever has no equal is refused by the name of its
-node; `onnx_nodes` has the layer of each single one. Tensors are read from the file alone, and
-nothing is run.
+The graph is read as a chain of nodes from its input to its output. Two branches that are added
+become a `Residual`. A branch that is concatenated to its own input becomes a `Concat`, and so do
+several in sequence, each of which has the previous result as input. Other nodes are refused by
+name; `onnx_nodes` has the layer of each kind of node. Tensors are read only from the file itself,
+and nothing in it is executed.
 """
 
 from __future__ import annotations
@@ -37,18 +37,18 @@ if TYPE_CHECKING:
 __all__ = ["ImportedLayers", "import_onnx"]
 
 LARGEST_BYTES = 2**31
-"""Of a file: what the format allows."""
+"""Size at which a file is refused: the format allows less than 2 GiB."""
 MOST_NODES = 10_000
-"""Of a model; ResNet-152 has some 500."""
+"""Most nodes of a model that is read; ResNet-152 has some 500."""
 DEEPEST = 20
-"""Of branches inside of branches; most networks have 1 or 2."""
-OLDEST_OPSET = 13  # before which Softmax and others did something else
+"""Deepest nesting of branches that is read; most networks have 1 or 2."""
+OLDEST_OPSET = 13  # earlier operators, such as Softmax, compute something else
 
 _DOMAINS = ("", "ai.onnx")  # two names of ONNX's own operators
 
 
 def import_onnx(path: str | PathLike[str]) -> ImportedLayers:
-    """Read an ONNX model.
+    """Read an ONNX model as layers with their parameters.
 
     Parameters
     ----------
@@ -61,10 +61,10 @@ def import_onnx(path: str | PathLike[str]) -> ImportedLayers:
     Raises
     ------
     CheckpointError
-        If the file cannot be read, is no valid model, or has what layers cannot express; it names
-        the node.
+        If the file cannot be read, is no valid model, or has a node that layers cannot express;
+        it names the node.
     ShapeError
-        If its shapes do not fit each other; it names the layer.
+        If shapes of the model do not fit each other; it names the layer.
     MissingDependencyError
         If onnx is not installed.
     """
@@ -79,18 +79,18 @@ def import_onnx(path: str | PathLike[str]) -> ImportedLayers:
         raise
     except OSError as error:
         raise CheckpointError(f"{path}: cannot be read: {error}") from error
-    except Exception as error:  # protobuf and onnx have their own kinds
+    except Exception as error:  # protobuf and onnx raise exceptions of their own
         raise CheckpointError(f"{path}: no valid ONNX model: {error}") from error
     return _Reader(onnx, str(path), made).read()
 
 
 class ImportedLayers:
-    """Layers that were read, and what their parameters are to be.
+    """Layers of an ONNX model, with the values of their parameters.
 
     Attributes
     ----------
     layers : list of Layer
-        The first is an `Input`. They are of no network yet.
+        The first is an `Input`. They are not part of a network yet.
     """
 
     def __init__(self, path: str, layers: list[Layer], arrays: dict[int, dict[str, Array]]) -> None:
@@ -108,7 +108,7 @@ class ImportedLayers:
 
 
 class _Reader(NodeReader):
-    """A graph while it is read."""
+    """Reader of one graph, with the state of reading."""
 
     def __init__(self, onnx: Any, path: str, made: Any) -> None:
         super().__init__(onnx, path)
@@ -129,7 +129,7 @@ class _Reader(NodeReader):
             self.producer |= {name: node for name in node.output if name}
 
     def check_model(self, made: Any) -> None:
-        """Refuse operators of other sets, older ones, and more nodes than networks have."""
+        """Refuse models with too many nodes, old opsets, or operators of other domains."""
         if len(self.graph.node) > MOST_NODES:
             message = f"{len(self.graph.node)} nodes, and no more than {MOST_NODES} are read"
             raise CheckpointError(f"{self.path}: {message}")
@@ -151,7 +151,7 @@ class _Reader(NodeReader):
         (given,) = inputs
         first = self.input(given)
         self.before: dict[str, str] = {}
-        for node in self.graph.node:  # in an order in which each comes after its inputs
+        for node in self.graph.node:  # in topological order, as ONNX requires
             self.link(node, given.name)
         path = self.path_to(self.graph.output[0].name)
         if path[-1] != given.name:
@@ -161,7 +161,7 @@ class _Reader(NodeReader):
         return ImportedLayers(self.path, layers, self.arrays)
 
     def check_sizes(self, layers: Sequence[Layer]) -> None:
-        """Refuse layers that want larger parameters than are in the file, before there is any."""
+        """Refuse layers with more parameters than the file has, before any is allocated."""
         built = copy.deepcopy(list(layers))
         assert isinstance(built[0], Input)
         build_all(built, built[0].shape, np.dtype(np.float32))
@@ -190,7 +190,7 @@ class _Reader(NodeReader):
     # -- from the output back to the input -------------------------------------------------------
 
     def link(self, node: Any, start: str) -> None:
-        """Note from which value a node's outputs come; of two branches from where they part."""
+        """Note the value from which a node's outputs come; of two branches, where they part."""
         if node.op_type == "Constant":
             return
         data = [name for name in self.operands(node) if name and name not in self.constants]
@@ -201,15 +201,14 @@ class _Reader(NodeReader):
                 self.refuse(node, "its inputs have nothing in common")
             data = [parts]
         if len(data) != 1 or (data[0] != start and data[0] not in self.before):
-            return  # refused if it is needed
-        read = 2 if node.op_type in GATES else 1  # all states, and the last one
+            return  # refused later, if an output depends on it
+        read = 2 if node.op_type in GATES else 1  # recurrent: all states, and the last state
         self.before |= {name: data[0] for name in node.output[:read] if name}
 
     def operands(self, node: Any) -> list[str]:
-        """Return a node's inputs; of several images that are put together the last, and the others.
+        """Return a node's inputs; of a Concat of several values, all but the last may be one value.
 
-        All but the last are one value where an earlier node has put them together, as in a
-        DenseNet.
+        That is the output of an earlier node that has concatenated them, as in a DenseNet.
         """
         names = list(node.input)
         if node.op_type != "Concat":
@@ -220,7 +219,7 @@ class _Reader(NodeReader):
         return names if first is None or len(names) < 3 else [first, names[-1]]
 
     def path_to(self, value: str) -> list[str]:
-        """Return a value and all those that it comes from."""
+        """Return a value followed by all values from which it comes, up to the input."""
         path = [value]
         while path[-1] in self.before:
             path.append(self.before[path[-1]])
@@ -239,7 +238,7 @@ class _Reader(NodeReader):
     # -- and forward, layer by layer ---------------------------------------------------------------
 
     def layers(self, path: Sequence[str]) -> list[Layer]:
-        """Return the layers between the first and the last of successive values."""
+        """Return the layers that compute successive values of a path, each from the one before."""
         found: list[Layer] = []
         time_first = False
         i = 1
@@ -283,7 +282,7 @@ class _Reader(NodeReader):
         return found
 
     def join(self, node: Any, value: str, data: Sequence[str]) -> Layer:
-        """Return the layer of two branches."""
+        """Return the `Residual` or `Concat` layer of a node that joins two branches."""
         if len(data) != 2 or self.constants.keys() & set(data):
             self.refuse(node, "layers put two branches together, and no constants")
         if self.depth == DEEPEST:
@@ -306,7 +305,7 @@ class _Reader(NodeReader):
 
 
 def _flat(layers: Sequence[Layer]) -> Iterator[Layer]:
-    """Yield layers, and those inside in place of what they are in."""
+    """Yield all layers in order, the inner layers in place of nested ones."""
     for layer in layers:
         if isinstance(layer, Nested):
             yield from _flat(layer.inside)

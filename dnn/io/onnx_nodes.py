@@ -1,7 +1,7 @@
-"""The layer of each kind of node of an ONNX graph, with its parameters.
+"""Translation of single nodes of an ONNX graph into layers with their parameters.
 
-An operator that stands for itself has a method ``read_`` and its name. What layers cannot express
-is refused by the name of the node.
+The method ``read_NAME`` translates a node of the operator NAME. A node that layers cannot express
+is refused by its name.
 """
 
 from __future__ import annotations
@@ -48,16 +48,16 @@ _DEFAULTS: dict[str, dict[str, Any]] = {
 
 
 class NodeReader:
-    """From one node to its layer.
+    """Base of the reader of ONNX graphs: translates one node into its layer.
 
     Attributes
     ----------
     constants : dict of str to TensorProto
         The graph's values that do not depend on its input.
     arrays : dict of int to dict of str to array
-        What the parameters of a layer are to be, by its ``id``.
+        Values of the parameters of each layer, by its ``id``.
     batch : int
-        What the graph says of the samples in a batch, 0 where there may be any number.
+        Number of samples in a batch that the graph states, 0 for any number.
     """
 
     batch: int
@@ -74,7 +74,7 @@ class NodeReader:
         raise CheckpointError(f"{self.path}: node {name!r} ({node.op_type}): {message}")
 
     def attributes(self, node: Any) -> dict[str, Any]:
-        """Return a node's attributes, texts as str."""
+        """Return a node's attributes by name, with bytes decoded to str."""
         found = {}
         for each in node.attribute:
             value = self.onnx.helper.get_attribute_value(each)
@@ -82,7 +82,7 @@ class NodeReader:
         return found
 
     def tensor(self, node: Any, index: int) -> Array | None:
-        """Return a constant input of a node; None where there is none."""
+        """Return a constant input of a node; None if the node lacks this input."""
         name = node.input[index] if index < len(node.input) else ""
         if not name:
             return None
@@ -93,12 +93,12 @@ class NodeReader:
             self.refuse(node, f"its tensor {name!r} lies in another file, which is not read")
         try:
             array: Array = self.onnx.numpy_helper.to_array(tensor)
-        except Exception as error:  # whatever the library meets in a damaged tensor
+        except Exception as error:  # the library may raise anything for a damaged tensor
             self.refuse(node, f"its tensor {name!r} cannot be read: {error}")
         return array
 
     def weight(self, node: Any, index: int, ndim: int) -> Array:
-        """Return a constant input of a number of axes."""
+        """Return a constant input of a node, or refuse one without `ndim` axes."""
         array = self.tensor(node, index)
         if array is None or array.ndim != ndim or 0 in array.shape:
             found = "left out" if array is None else f"of shape {array.shape}"
@@ -113,12 +113,12 @@ class NodeReader:
         return None if array is None else [int(n) for n in array.ravel()]
 
     def keep(self, layer: Layer, **arrays: Array | None) -> Layer:
-        """Note what the parameters of a layer are to be."""
+        """Keep the values of a layer's parameters; return the layer."""
         self.arrays[id(layer)] = {name: x for name, x in arrays.items() if x is not None}
         return layer
 
     def check(self, node: Any, **wanted: Any) -> None:
-        """Refuse attributes of other values than those that layers have."""
+        """Refuse a node if an attribute has another value than `wanted`."""
         attributes = self.attributes(node)
         for name, value in wanted.items():
             given = attributes.get(name, value)
@@ -128,15 +128,15 @@ class NodeReader:
                 self.refuse(node, f"{name} = {given!r}, and layers have {value!r}")
 
     def layers_of(self, node: Any, found: Sequence[Layer]) -> list[Layer]:
-        """Return the layers of a node that stands for itself, behind those that were found."""
+        """Return the layers of a single node, which follow the layers already found."""
         kind = node.op_type
         if kind in _OPERATORS:
             return [self.activation(node)]
         if kind == "Reshape":
             self.check(node, allowzero=0)
-            first, *others = self.integers(node, 1, "shape") or [1]
-            if others and first in (0, -1, self.batch) and min(others) > 0:
-                return [Reshape(*others)]
+            first, *lengths = self.integers(node, 1, "shape") or [1]
+            if lengths and first in (0, -1, self.batch) and min(lengths) > 0:
+                return [Reshape(*lengths)]
         if kind in ("Identity", "Concat"):  # a Concat of one value
             return []
         if kind in ("Flatten", "Reshape", "Squeeze"):
@@ -153,10 +153,10 @@ class NodeReader:
         except (ArithmeticError, ConfigurationError, LookupError, TypeError, ValueError) as error:
             self.refuse(node, f"its attributes cannot be read: {error}")  # such as a stride of 0
 
-    # -- one kind of node after the other ----------------------------------------------------------
+    # -- methods for single kinds of nodes ---------------------------------------------------------
 
     def activation(self, node: Any) -> Layer:
-        """Return the activation of a node."""
+        """Return the activation layer of a node."""
         name, needed = _OPERATORS[node.op_type]
         attributes = {**_DEFAULTS.get(node.op_type, {}), **self.attributes(node)}
         for key, value in needed.items():
@@ -168,7 +168,7 @@ class NodeReader:
         return Activation(name)
 
     def check_flattens(self, node: Any) -> None:
-        """Refuse a node that makes something else than vectors of samples."""
+        """Refuse a node that does not flatten each sample to a vector."""
         if node.op_type == "Flatten":
             self.check(node, axis=1)
         elif node.op_type == "Squeeze":
@@ -187,7 +187,7 @@ class NodeReader:
         return self.fully_connected(node, weight, self.tensor(node, 2))
 
     def matmul(self, node: Any, bias: Array | None) -> Layer:
-        """Return a fully connected layer of a product and what the next node adds."""
+        """Return a fully connected layer of a product, with the bias that the next node adds."""
         if node.input[0] in self.constants:
             self.refuse(node, "the constant must be the second factor")
         return self.fully_connected(node, self.weight(node, 1, 2).T, bias)
@@ -203,7 +203,7 @@ class NodeReader:
         return self.keep(layer, weight=weight, bias=bias)
 
     def bias_after(self, following: Sequence[Any]) -> Array | None:
-        """Return what the node behind a product adds to it, None if it adds no constant."""
+        """Return the constant that the node after a product adds to it, None if it adds none."""
         if not following or following[0].op_type != "Add":
             return None
         for index, name in enumerate(following[0].input):
@@ -212,7 +212,7 @@ class NodeReader:
         return None
 
     def windows(self, node: Any) -> dict[str, Any]:
-        """Return what convolution and pooling have in common."""
+        """Return stride and padding of a convolution or pooling, as arguments of its layer."""
         attributes = self.attributes(node)
         self.check(node, auto_pad="NOTSET", ceil_mode=0, storage_order=0)
         pads = attributes.get("pads", [0, 0, 0, 0])
@@ -223,7 +223,7 @@ class NodeReader:
         return {"stride": tuple(attributes.get("strides", [1, 1])), "padding": padding}
 
     def check_image(self, node: Any, axes: int) -> None:
-        """Refuse windows that are not of two axes."""
+        """Refuse a node whose windows do not have two axes."""
         if axes != 2:
             self.refuse(node, f"windows of {axes} axes, and layers have those of 2")
 
@@ -265,14 +265,14 @@ class NodeReader:
         return self.keep(layer, weight=weight, bias=bias)
 
     def read_MaxPool(self, node: Any) -> Layer:
-        """Return a pooling without dilation."""
+        """Return a maximum pooling; dilation is refused."""
         window = self.attributes(node)["kernel_shape"]
         self.check_image(node, len(window))
         self.check(node, dilations=[1, 1])
         return MaxPool2D(tuple(window), **self.windows(node))
 
     def read_AveragePool(self, node: Any) -> Layer:
-        """Return a pooling without dilation."""
+        """Return an average pooling; dilation is refused."""
         attributes = self.attributes(node)
         self.check_image(node, len(attributes["kernel_shape"]))
         self.check(node, dilations=[1, 1])
@@ -281,18 +281,18 @@ class NodeReader:
         return AvgPool2D(window, counts_padding=counts, **self.windows(node))
 
     def read_GlobalAveragePool(self, node: Any) -> Layer:
-        """Return the layer of channels' means."""
+        """Return the global average pooling."""
         return GlobalAvgPool2D()
 
     def read_ReduceMean(self, node: Any) -> Layer:
-        """Return the layer of channels' means, for those two axes alone."""
+        """Return the global average pooling; means over other axes are refused."""
         axes = self.integers(node, 1, "axes")
         if axes not in ([2, 3], [-2, -1], [-1, -2]):
             self.refuse(node, f"over the axes {axes}: layers take means of channels, (2, 3)")
         return GlobalAvgPool2D()
 
     def keeps_axes(self, node: Any) -> bool:
-        """Whether a node leaves axes of length 1 of an image."""
+        """Whether a node keeps rows and columns of an image as axes of length 1."""
         kind = node.op_type
         keeps = kind == "ReduceMean" and self.attributes(node).get("keepdims", 1)
         return bool(kind == "GlobalAveragePool" or keeps)
@@ -322,7 +322,7 @@ class NodeReader:
         return self.keep(BatchNorm(_decimal(momentum), _decimal(epsilon)), **arrays)
 
     def read_LayerNormalization(self, node: Any) -> Layer:
-        """Return a normalisation of the last axis."""
+        """Return a layer norm of the last axis."""
         if self.attributes(node).get("axis", -1) != -1:
             self.refuse(node, "layers normalise the last axis: axis = -1")
         epsilon = _decimal(self.attributes(node).get("epsilon", 1e-5))
@@ -341,13 +341,13 @@ class NodeReader:
         return Dropout(_decimal(rate))
 
     def read_Gather(self, node: Any) -> Layer:
-        """Return an embedding: rows of a constant."""
+        """Return an embedding: the node takes rows of a constant."""
         self.check(node, axis=0)
         weight = self.weight(node, 0, 2)
         return self.keep(Embedding(*weight.shape, initializer="zeros"), weight=weight)
 
     def recurrent(self, node: Any, whole: bool) -> Layer:
-        """Return a recurrent layer; `whole` if all of its states are read."""
+        """Return a recurrent layer; with `whole` it returns all states, else the last."""
         kind, attributes = node.op_type, self.attributes(node)
         self.check(node, layout=0, input_forget=0)
         if kind == "GRU" and not attributes.get("linear_before_reset", 0):
@@ -394,7 +394,7 @@ class NodeReader:
         return self.keep((LSTM if kind == "LSTM" else GRU)(units, **how), **arrays)
 
     def joined_directions(self, node: Any, whole: bool, following: Sequence[Any]) -> int:
-        """Return how many nodes put the states of the directions side by side."""
+        """Return how many of the following nodes join the states of both directions, or refuse."""
         axis, order, shape = (1, [0, 2, 1, 3], [0, 0, -1]) if whole else (0, [1, 0, 2], [0, -1])
         if following and following[0].op_type == "Squeeze":
             both = self.attributes(node).get("direction") == "bidirectional"
@@ -408,5 +408,5 @@ class NodeReader:
 
 
 def _decimal(value: float) -> float:
-    """Return a float32 as the shortest decimal number that it stands for."""
+    """Return a float32 as the float with its shortest decimal form, such as 0.1."""
     return float(str(np.float32(value)))

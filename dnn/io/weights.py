@@ -1,6 +1,6 @@
-"""Weights as PyTorch has them: its names, its order of axes, in memory or as a safetensors file.
+"""Weights with names and axes of PyTorch, as a state dict or as a safetensors file.
 
-A network is what ``torch.nn.Sequential`` makes of the same layers without the `Input`::
+A network corresponds to ``torch.nn.Sequential`` of the same layers without the `Input`::
 
     dnn                                             torch, within Sequential
     fully_connected_1.weight    (inputs, units)     0.weight                (units, inputs)
@@ -36,14 +36,14 @@ __all__ = ["load_arrays", "load_safetensors", "load_state_dict", "save_safetenso
 
 _OF_NORM = {"scale": "weight", "shift": "bias", "mean": "running_mean", "variance": "running_var"}
 _TORCH: dict[type[Layer], dict[str, str]] = {BatchNorm: _OF_NORM, LayerNorm: _OF_NORM}
-_COUNTER = "num_batches_tracked"  # of PyTorch's batch norm, whose running mean may be a plain one
+_COUNTER = "num_batches_tracked"  # in PyTorch's batch norm, for cumulative averages
 
 
 @dataclass(frozen=True)
 class Weight:
-    """A parameter or a running statistic: how it is called in both, and the network's array.
+    """A parameter or running statistic: its names here and in PyTorch, and the network's arrays.
 
-    Predictions are made with another array where averages of the parameters are kept.
+    `of_prediction` differs from `array` where predictions use averages of the parameters.
     """
 
     name: str
@@ -55,7 +55,7 @@ class Weight:
 
 
 def weights_of(model: NeuralNetwork) -> list[Weight]:
-    """Return all that a prediction needs, in the order in which PyTorch lists it."""
+    """Return all parameters and running statistics, in the order in which PyTorch lists them."""
     network = model._network
     arrays, of_prediction = model.trained_arrays(), network.prediction_arrays
 
@@ -67,7 +67,7 @@ def weights_of(model: NeuralNetwork) -> list[Weight]:
                 continue
             names = next((_TORCH[kind] for kind in _TORCH if isinstance(layer, kind)), {})
             declared = [("parameter", each) for each in layer.parameters]
-            if names:  # other states, such as the rate of a dropout, are settings
+            if names:  # states of other layers, such as the rate of a dropout, are settings
                 declared += [("state", each) for each in layer.states]
             for kind, each in declared:
                 own = each.node.name.rpartition(".")[2]
@@ -77,13 +77,13 @@ def weights_of(model: NeuralNetwork) -> list[Weight]:
                 array, predicts = arrays[f"{kind}/{name}"], of_prediction[name]
                 yield Weight(name, torch_name, array, predicts, turned, layer)
 
-    first, *others = network.layers
+    first, *layers = network.layers
     assert isinstance(first, Input)
-    return list(of_layers(others, ""))
+    return list(of_layers(layers, ""))
 
 
 def state_dict(model: NeuralNetwork) -> dict[str, Array]:
-    """Return parameters and running statistics as PyTorch has them.
+    """Return parameters and running statistics with names and axes of PyTorch.
 
     Parameters
     ----------
@@ -92,8 +92,8 @@ def state_dict(model: NeuralNetwork) -> dict[str, Array]:
     Returns
     -------
     dict of str to array
-        Copies on the host, by the names that ``torch.nn.Sequential`` of the same layers gives.
-        Where predictions are made with averages of the parameters, these.
+        Copies on the host, by the names that ``torch.nn.Sequential`` gives to the same layers.
+        Averages of the parameters, where predictions use these.
     """
     found = {}
     for each in weights_of(model):
@@ -105,22 +105,22 @@ def state_dict(model: NeuralNetwork) -> dict[str, Array]:
 def load_state_dict(
     model: NeuralNetwork, state: Mapping[str, Any], *, in_order: bool = False
 ) -> None:
-    """Take parameters and running statistics from PyTorch.
+    """Load parameters and running statistics from a state dict of PyTorch.
 
     Parameters
     ----------
     model : NeuralNetwork
     state : mapping of str to array or tensor of the host
-        Of the names that `state_dict` gives. Averages of the parameters become the same.
+        By the names that `state_dict` gives. Averages of the parameters are set to the same values.
     in_order : bool
-        Names are of another module: take arrays in the order in which `state` has them, as
-        ``module.state_dict()`` does. Shapes have to agree all the same.
+        Ignore names, and take arrays in the order in which `state` has them, for state dicts of
+        other modules. Shapes have to agree all the same.
 
     Raises
     ------
     CheckpointError
         If an array is missing, left over, of another shape, of no floats, or has NaN or infinity;
-        it names both. The model is as it was.
+        it names the array and the parameter. The model is not changed.
     """
     load_arrays(model, "the state dict", state, in_order)
 
@@ -128,7 +128,7 @@ def load_state_dict(
 def load_arrays(
     model: NeuralNetwork, source: str, state: Mapping[str, Any], in_order: bool
 ) -> None:
-    """Take arrays of PyTorch's names and order of axes; `source` is for messages."""
+    """Load arrays with names and axes of PyTorch; `source` is for messages."""
     wanted = weights_of(model)
     given = {name: value for name, value in state.items() if not name.endswith(_COUNTER)}
     if in_order:
@@ -153,12 +153,12 @@ def load_arrays(
 
 
 def _hint(wanted: set[str], given: Mapping[str, Any]) -> str:
-    """Say what helps where names are those of another module."""
+    """Return a hint for messages if no name is known, as in another module, else ""."""
     return "" if wanted & set(given) else "; in_order=True takes arrays whatever they are called"
 
 
 def _checked(source: str, wanted: Weight, name: str, value: Any) -> Array:
-    """Return an array as the network has it."""
+    """Return an array with the axes and type of the network's, or raise `CheckpointError`."""
     try:
         array = np.asarray(value.detach() if hasattr(value, "detach") else value)
     except (TypeError, ValueError, RuntimeError) as error:
@@ -181,13 +181,13 @@ def _checked(source: str, wanted: Weight, name: str, value: Any) -> Array:
 
 
 def save_safetensors(model: NeuralNetwork, path: str | PathLike[str]) -> None:
-    """Write parameters and running statistics for PyTorch.
+    """Write parameters and running statistics as a safetensors file for PyTorch.
 
     Parameters
     ----------
     model : NeuralNetwork
     path : path
-        Written whole under another name first. ``safetensors.torch.load_file`` reads it.
+        Written under another name and renamed. ``safetensors.torch.load_file`` reads it.
 
     Raises
     ------
@@ -202,22 +202,22 @@ def save_safetensors(model: NeuralNetwork, path: str | PathLike[str]) -> None:
 def load_safetensors(
     model: NeuralNetwork, path: str | PathLike[str], *, names: Mapping[str, str] | None = None
 ) -> None:
-    """Take parameters and running statistics from a safetensors file of PyTorch's.
+    """Load parameters and running statistics from a safetensors file of PyTorch.
 
     Parameters
     ----------
     model : NeuralNetwork
     path : path
     names : mapping of str to str, optional
-        What arrays of the file are called in `state_dict`, where that is something else; whole
-        names, or what they begin with up to a dot: ``{"fc1": "0", "fc2": "2"}``. A file does not
-        keep the order of its arrays.
+        From names in the file to names of `state_dict`, where they differ: whole names, or their
+        beginnings up to a dot, as in ``{"fc1": "0", "fc2": "2"}``. A file does not keep the order
+        of its arrays.
 
     Raises
     ------
     CheckpointError
         If the file cannot be read, is truncated or of another kind, or does not fit; it names the
-        array. The model is as it was.
+        array. The model is not changed.
     MissingDependencyError
         If safetensors is not installed.
     """
@@ -232,7 +232,7 @@ def load_safetensors(
 
 
 def _renamed(name: str, names: Mapping[str, str]) -> str:
-    """Return the name of which the longest known beginning is replaced."""
+    """Return a name with its longest beginning that `names` has replaced."""
     parts = name.split(".")
     for end in range(len(parts), 0, -1):
         if (ours := names.get(".".join(parts[:end]))) is not None:

@@ -33,7 +33,7 @@ __all__ = [
 
 
 def _check_shape(kind: str, shape: Sequence[object]) -> None:
-    """Find out whether what a layer was given are lengths of axes, one at least."""
+    """Raise `ConfigurationError` unless a shape has at least one length, and all are positive."""
     if not shape or any(not isinstance(length, Integral) or length < 1 for length in shape):
         given = ", ".join(map(repr, shape))
         message = f"{kind}({given}): no shape of a sample; give its lengths, as in {kind}(3, 8, 8)"
@@ -64,7 +64,7 @@ class Input(Layer):
             message = f"{type(self).__name__}: dtype must be int or float, not {dtype!r}"
             raise ConfigurationError(message)
         self.shape = shape
-        if dtype is int:  # an attribute of integers alone: checkpoints of others have none
+        if dtype is int:  # set for integers alone: checkpoints of other inputs do not have it
             self.integers = True
 
     def forward(self, x: Node) -> Node:
@@ -73,7 +73,7 @@ class Input(Layer):
 
 
 class Output(Layer):
-    """The last layer, if one likes: it states the shape that the network puts out for a sample.
+    """An optional last layer, which checks the shape of the network's output for a sample.
 
     Parameters
     ----------
@@ -92,7 +92,7 @@ class Output(Layer):
         self.shape = shape
 
     def build(self, shape: Shape) -> None:
-        """Compare the shapes."""
+        """Raise `ShapeError` if the output for a sample has not the stated shape."""
         if shape != self.shape:
             message = f"the network puts out {shape}, but {self.shape} is wanted"
             raise ShapeError(self.name, message, shape, self.shape)
@@ -103,7 +103,7 @@ class Output(Layer):
 
 
 class Flatten(Layer):
-    """Each sample becomes a vector, its last axis running fastest."""
+    """A layer that turns each sample into a vector, its last axis running fastest."""
 
     def forward(self, x: Node) -> Node:
         """Return `x` in shape (batch, elements of a sample)."""
@@ -111,7 +111,7 @@ class Flatten(Layer):
 
 
 class Reshape(Layer):
-    """Each sample takes another shape, its last axis running fastest, as before.
+    """A layer that gives each sample another shape, its last axis running fastest.
 
     Parameters
     ----------
@@ -131,7 +131,7 @@ class Reshape(Layer):
         self.shape = shape
 
     def build(self, shape: Shape) -> None:
-        """Compare the numbers of elements."""
+        """Raise `ShapeError` if the two shapes have different numbers of elements."""
         if math.prod(shape) != math.prod(self.shape):
             message = f"a sample of shape {shape} cannot become {self.shape}"
             raise ShapeError(self.name, message, shape, self.shape)
@@ -149,7 +149,7 @@ class FullyConnected(Layer):
     units : int
     bias : bool
     initializer : str or Initializer
-        What W starts from; b starts from 0.
+        Initializer of W; b starts from 0.
     """
 
     @explains_arguments
@@ -181,7 +181,7 @@ class FullyConnected(Layer):
 
 
 class Activation(Layer):
-    """A function applied to every element; ``"softmax"`` to the last axis of each sample.
+    """A layer that applies a function to every element, or ``"softmax"`` to the last axis.
 
     Parameters
     ----------
@@ -192,7 +192,7 @@ class Activation(Layer):
     Raises
     ------
     ConfigurationError
-        If there is none of that name; when the network is built, if a function of one's own
+        If no activation has that name; when the network is built, if a function of one's own
         returns no node.
 
     Examples
@@ -214,7 +214,7 @@ class Activation(Layer):
 
     @property
     def is_of_own_function(self) -> bool:
-        """Whether the function is none of `ACTIVATIONS`, whatever it is called."""
+        """Whether the function is the user's own, even if `ACTIVATIONS` has one of its name."""
         return ACTIVATIONS.get(self.function) is not self._apply
 
     def forward(self, x: Node) -> Node:
@@ -223,12 +223,13 @@ class Activation(Layer):
 
 
 class Nested(Layer):
-    """What layers have in common that are made of layers.
+    """Base class of layers that are made of other layers.
 
     Attributes
     ----------
     layers, shortcut : tuple of Layer
-        One chain, and another one beside it. Their names begin with the name of this layer.
+        The main chain of inner layers, and a second chain beside it. Their names begin with the
+        name of this layer.
     """
 
     layers: tuple[Layer, ...]
@@ -236,34 +237,34 @@ class Nested(Layer):
 
     @property
     def inside(self) -> tuple[Layer, ...]:
-        """All of them."""
+        """All inner layers: those of the main chain, then those of the shortcut."""
         return (*self.layers, *self.shortcut)
 
     def whole_shape(self, parameter: Parameter) -> Shape:
-        """Return what the layer inside says that has declared it."""
+        """Return the shape of a parameter in the whole network, from its inner layer."""
         (layer,) = (each for each in self.inside if parameter in each.parameters)
         return layer.whole_shape(parameter)
 
     def declare_inside(self) -> None:
-        """Take over what the layers inside have declared; at the end of `build`."""
+        """Add parameters and states of inner layers to this layer's; called last in `build`."""
         for layer in self.inside:
             self.parameters += layer.parameters
             self.states += layer.states
 
     @property
     def assignments(self) -> list[Node]:
-        """Those of all layers inside."""
+        """Assignments of all inner layers, in order."""
         return [node for layer in self.inside for node in layer.assignments]
 
     def begin(self, noise: NoiseSource | None) -> None:
-        """Make ready for `forward`, with all layers inside."""
+        """Prepare this layer and all inner layers for a call of `forward`."""
         super().begin(noise)
         for layer in self.inside:
             layer.begin(noise)
 
 
 class Residual(Nested):
-    """``y = x + layers(x)``, or ``y = shortcut(x) + layers(x)``.
+    """A residual block: ``y = x + layers(x)``, or ``y = shortcut(x) + layers(x)``.
 
     Parameters
     ----------
@@ -271,15 +272,15 @@ class Residual(Nested):
         Their names begin with the name of this layer, as in
         ``residual_1.fully_connected_1.weight``.
     shortcut : sequence of Layer, optional
-        What is trained to bring `x` to the shape that `layers` put out, such as a convolution with
-        a window of 1 and their stride; its names begin with ``residual_1.shortcut``. Left out,
-        `layers` together keep the shape of a sample.
+        Layers that bring `x` to the shape that `layers` put out, such as a convolution with a
+        window of 1 and their stride; their names begin with ``residual_1.shortcut``. If left out,
+        `layers` together have to keep the shape of a sample.
 
     Raises
     ------
     ConfigurationError
-        If there is no layer; when the network is built, `ShapeError` if the shapes of what is to be
-        added differ.
+        If there is no layer; when the network is built, `ShapeError` if the shapes of the two
+        terms differ.
 
     References
     ----------
@@ -295,20 +296,20 @@ class Residual(Nested):
             raise ConfigurationError("Residual: there is no layer in it")
 
     def build(self, shape: Shape) -> None:
-        """Build the layers inside, and take over what they declare."""
+        """Build the inner layers, and add their parameters and states to this layer's."""
         end = build_all(self.layers, shape, self.dtype, f"{self.name}.")[-1].shape[1:]
         beside = shape
         if self.shortcut:
             prefix = f"{self.name}.shortcut."
             beside = build_all(self.shortcut, shape, self.dtype, prefix)[-1].shape[1:]
         if end != beside:
-            what = f"the shortcut into {beside}" if self.shortcut else "it must be the same"
-            message = f"the layers inside turn samples of {shape} into {end}; {what}"
+            wanted = f"the shortcut into {beside}" if self.shortcut else "it must be the same"
+            message = f"the layers inside turn samples of {shape} into {end}; {wanted}"
             raise ShapeError(self.name, message, beside, end)
         self.declare_inside()
 
     def forward(self, x: Node) -> Node:
-        """Return the sum of `x`, or what the shortcut makes of it, and what the layers do."""
+        """Return the output of `layers` plus `x`, or plus the output of the shortcut."""
         y = x
         for layer in self.layers:
             y = layer.forward(y)
@@ -318,10 +319,10 @@ class Residual(Nested):
 
 
 class Concat(Nested):
-    """`x`, and behind its channels what layers make of it.
+    """A layer that puts the output of inner layers behind the channels of their input.
 
     Channels stand along the first axis of an image, a sample of three axes, and along the last axis
-    of others.
+    of other samples.
 
     Parameters
     ----------
@@ -347,18 +348,18 @@ class Concat(Nested):
             raise ConfigurationError("Concat: there is no layer in it")
 
     def build(self, shape: Shape) -> None:
-        """Build the layers inside, and take over what they declare."""
+        """Build the inner layers, and add their parameters and states to this layer's."""
         end = build_all(self.layers, shape, self.dtype, f"{self.name}.")[-1].shape[1:]
         self.axis = 0 if len(shape) == 3 else len(shape) - 1
-        others = [n for i, n in enumerate(shape) if i != self.axis]
-        if len(end) != len(shape) or [n for i, n in enumerate(end) if i != self.axis] != others:
+        kept = [n for i, n in enumerate(shape) if i != self.axis]
+        if len(end) != len(shape) or [n for i, n in enumerate(end) if i != self.axis] != kept:
             message = f"the layers inside turn samples of {shape} into {end}"
             message += "; they may change the number of channels alone"
             raise ShapeError(self.name, message, shape, end)
         self.declare_inside()
 
     def forward(self, x: Node) -> Node:
-        """Return `x`, and behind it what the layers make of it."""
+        """Return `x` and the output of the layers, concatenated along the axis of channels."""
         y = x
         for layer in self.layers:
             y = layer.forward(y)

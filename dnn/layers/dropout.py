@@ -1,4 +1,4 @@
-"""Dropout."""
+"""Dropout of single elements, and of whole channels of images."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ __all__ = ["Dropout", "SpatialDropout"]
 class Dropout(Layer):
     """In training, each element is 0 with probability `rate`, and else divided by ``1 - rate``.
 
-    So it has the same mean in training and in prediction, where it passes through unchanged.
+    So the output has the same mean in training as in prediction, where it equals the input.
 
     Parameters
     ----------
@@ -52,14 +52,14 @@ class Dropout(Layer):
         self.dropped = self.state("rate", (), constant(self.rate))
 
     def check_state(self, name: str, values: Array) -> None:
-        """Refuse rates outside their range, such as those that are 1 once they are rounded."""
+        """Raise `ConfigurationError` if a rate is outside its range, such as 1 after rounding."""
         wrong = np.ravel(values)[~((np.ravel(values) >= 0) & (np.ravel(values) < 1))]
         if wrong.size:
             message = f"rate must be in 0 .. 1 without 1, not {wrong[0]:g} in {values.dtype}"
             raise ConfigurationError(f"{self.name}: {message}")
 
     def forward(self, x: Node) -> Node:
-        """Return `x`, in training with gaps."""
+        """Return `x`, in training with elements set to 0."""
         if not self.training:
             return x
         return operations.dropout(x, self.uniform_noise(self.noise_shape(x)), self.dropped)
@@ -72,8 +72,8 @@ class Dropout(Layer):
 class SpatialDropout(Dropout):
     """In training, each channel of an image as a whole is 0 with probability `rate`.
 
-    Else it is divided by ``1 - rate``. Neighbours in an image are much alike, so that an element
-    that is dropped alone is hardly missed [1]_.
+    Else it is divided by ``1 - rate``. Neighbours in an image are much alike, so that dropping
+    single elements has little effect [1]_.
 
     Parameters
     ----------
@@ -83,7 +83,7 @@ class SpatialDropout(Dropout):
     Raises
     ------
     ConfigurationError
-        As for `Dropout`; when the network is built, `ShapeError` if samples are no images.
+        As for `Dropout`. When the network is built, `ShapeError` if samples are no images.
 
     References
     ----------
@@ -92,10 +92,10 @@ class SpatialDropout(Dropout):
     """
 
     def build(self, shape: Shape) -> None:
-        """Declare the rate."""
+        """Check that samples are images, and declare the rate."""
         check_image(self, shape)
         super().build(shape)
 
     def noise_shape(self, x: Node) -> Shape:
-        """Return (batch, channels, 1, 1)."""
+        """Return (batch, channels, 1, 1), one random number for each channel."""
         return (*x.shape[:2], 1, 1)

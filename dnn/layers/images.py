@@ -31,10 +31,10 @@ def check_image(layer: Layer, shape: Shape) -> None:
 
 
 class Windows(Layer):
-    """What layers have in common that look at an image through windows.
+    """Base class of convolution and pooling: window, stride, dilation and padding of images.
 
     `padding` is ``"valid"``: none; ``"same"``: so much that there are as many windows as steps of
-    the stride in the image, the odd zero standing below and to the right, as in TensorFlow; or
+    the stride in the image, an odd zero being added below and to the right, as in TensorFlow; or
     numbers, as for `dnn.graph.conv2d`.
     """
 
@@ -53,7 +53,7 @@ class Windows(Layer):
         self.padding = padding
 
     def padding_for(self, shape: Shape) -> tuple[Pair, Pair]:
-        """Return the zeros above and below, left and right of images, which are checked here."""
+        """Return the zeros above and below, left and right of images, whose shape is checked."""
         check_image(self, shape)
         wide = [(n - 1) * d + 1 for n, d in zip(self.window, self.dilation, strict=True)]
         size = shape[1], shape[2]
@@ -74,7 +74,7 @@ class Windows(Layer):
         return padding
 
     def pooling_for(self, shape: Shape) -> tuple[Pair, Pair]:
-        """Return the same for a pooling, each of whose windows has to meet the image."""
+        """Return `padding_for` of a pooling, whose padding has to be less than the window."""
         padding = self.padding_for(shape)
         if any(max(pad) >= n for pad, n in zip(padding, self.window, strict=True)):
             rows, columns = self.window
@@ -84,7 +84,7 @@ class Windows(Layer):
 
 
 class Conv2D(Windows):
-    """Each filter seen through a window at every place of an image, plus a bias for each filter.
+    """Convolution of images with filters, plus a bias for each filter.
 
     Samples are (channels, height, width), and become (filters, rows, columns).
 
@@ -99,17 +99,18 @@ class Conv2D(Windows):
         Zeros around an image: none; so many that there are ``ceil(height / stride)`` rows and
         ``ceil(width / stride)`` columns; or that many, as for `dnn.graph.conv2d`.
     groups : int
-        Each filter sees the channels of its group; as many as there are channels: each its own.
+        Each filter sees the channels of its group; with a group for each channel, one channel.
     bias : bool
     initializer : str or Initializer
-        What the weights start from, of shape (filters, channels / groups, rows, columns); a
-        function is given (rows, columns, channels / groups, filters). b starts from 0.
+        Initializer of the weights, of shape (filters, channels / groups, rows, columns); a function
+        is given (rows, columns, channels / groups, filters). The bias starts from 0.
 
     Raises
     ------
     ConfigurationError
-        If one is none, such as a stride of 0. When the network is built, if the groups do not
-        divide the channels, and `ShapeError` if samples are no images, or smaller than a window.
+        If an argument is not valid, such as a stride of 0. When the network is built, if the groups
+        do not divide the channels, and `ShapeError` if samples are no images, or smaller than a
+        window.
 
     References
     ----------
@@ -139,7 +140,7 @@ class Conv2D(Windows):
         self.initializer = initializer
 
     def build(self, shape: Shape) -> None:
-        """Declare the weights and b."""
+        """Declare weights and bias."""
         self.zeros_around = self.padding_for(shape)
         if shape[0] % self.groups:
             message = f"groups = {self.groups} does not divide {shape[0]} channels"
@@ -165,7 +166,7 @@ class Conv2D(Windows):
 
 @dataclass(frozen=True)
 class OfFilters:
-    """An initializer for filters, from one that takes units along the last axis."""
+    """An initializer for filters, made from an initializer that takes units along the last axis."""
 
     initializer: Initializer
 
@@ -185,13 +186,13 @@ class MaxPool2D(Windows):
     stride : int or pair of int, optional
         The window itself if left out, so that windows do not overlap.
     padding : ``"valid"``, ``"same"``, int, pair of int, or pair of pairs of int
-        As for `Conv2D`, each less than the window; what it adds is never the largest.
+        As for `Conv2D`, each less than the window; padding is never the largest element.
 
     Raises
     ------
     ConfigurationError
-        If one is none. When the network is built, `ShapeError` if samples are no images, or
-        smaller than a window.
+        If an argument is not valid. When the network is built, `ShapeError` if samples are no
+        images, or smaller than a window.
     """
 
     @explains_arguments
@@ -205,13 +206,13 @@ class MaxPool2D(Windows):
         super().__init__(window, stride, 1, padding)
 
     def build(self, shape: Shape) -> None:
-        """Fit the windows into the image."""
+        """Compute the padding; `ShapeError` if a window does not fit into the image."""
         self.around = self.pooling_for(shape)
 
     def forward(self, x: Node) -> Node:
-        """Return what is largest in each window of `x`."""
-        how: dict[str, Any] = {"stride": self.stride, "padding": self.around}
-        return operations.max_pool2d(x, self.window, **how)
+        """Return the largest element of each window of `x`."""
+        options: dict[str, Any] = {"stride": self.stride, "padding": self.around}
+        return operations.max_pool2d(x, self.window, **options)
 
 
 class AvgPool2D(Windows):
@@ -230,8 +231,8 @@ class AvgPool2D(Windows):
     Raises
     ------
     ConfigurationError
-        If one is none. When the network is built, `ShapeError` if samples are no images, or
-        smaller than a window.
+        If an argument is not valid. When the network is built, `ShapeError` if samples are no
+        images, or smaller than a window.
     """
 
     @explains_arguments
@@ -247,20 +248,22 @@ class AvgPool2D(Windows):
         self.counts_padding = bool(counts_padding)
 
     def build(self, shape: Shape) -> None:
-        """Fit the windows into the image."""
+        """Compute the padding; `ShapeError` if a window does not fit into the image."""
         self.around = self.pooling_for(shape)
 
     def forward(self, x: Node) -> Node:
         """Return the mean of each window of `x`."""
-        how: dict[str, Any] = {"stride": self.stride, "padding": self.around}
-        return operations.average_pool2d(x, self.window, counts_padding=self.counts_padding, **how)
+        options: dict[str, Any] = {"stride": self.stride, "padding": self.around}
+        return operations.average_pool2d(
+            x, self.window, counts_padding=self.counts_padding, **options
+        )
 
 
 class GlobalAvgPool2D(Layer):
     """The mean of each channel: samples (channels, height, width) become vectors."""
 
     def build(self, shape: Shape) -> None:
-        """Look whether samples are images."""
+        """Raise `ShapeError` unless samples are images."""
         check_image(self, shape)
 
     def forward(self, x: Node) -> Node:
@@ -269,12 +272,12 @@ class GlobalAvgPool2D(Layer):
 
 
 class Upsample2D(Layer):
-    """Each element of an image repeated, so that it becomes larger; its nearest neighbours.
+    """Images made larger by repeating each element: interpolation by the nearest neighbour.
 
     Parameters
     ----------
     factor : int or pair of int
-        How often, down and to the right.
+        How often each element stands in the result, down and to the right.
     """
 
     @explains_arguments
@@ -283,7 +286,7 @@ class Upsample2D(Layer):
         self.factor = pair_of("Upsample2D", "factor", factor, 1)
 
     def build(self, shape: Shape) -> None:
-        """Look whether samples are images."""
+        """Raise `ShapeError` unless samples are images."""
         check_image(self, shape)
 
     def forward(self, x: Node) -> Node:

@@ -1,4 +1,4 @@
-"""What a layer is.
+"""`Layer`, the base class of layers.
 
 A new layer is a subclass with two methods::
 
@@ -9,9 +9,9 @@ A new layer is a subclass with two methods::
         def forward(self, x):
             return x * self.factor
 
-Gradients, training and naming follow from that. A layer that is different in training asks
-`training`; one that remembers something declares a `state` and gives it a new value with
-`assign`; one that needs random numbers calls `uniform_noise`.
+Gradients, training and naming follow from that. A layer that differs in training reads `training`;
+a layer with running statistics declares a `state` and gives it a new value with `assign`; a layer
+that needs random numbers calls `uniform_noise`.
 """
 
 from __future__ import annotations
@@ -34,21 +34,21 @@ __all__ = ["Layer", "NoiseSource", "Parameter", "build_all"]
 
 
 class Parameter(NamedTuple):
-    """A parameter or a state of a layer: its node, and what it starts from."""
+    """A parameter or a state of a layer: its node, and the initializer of its first value."""
 
     node: Node
     initializer: Initializer
 
 
 class NoiseSource(NamedTuple):
-    """What random numbers are a function of: nodes for the network's seed and for the step."""
+    """Nodes for the network's seed and the number of the step, of which noise is a function."""
 
     seed: Node
     step: Node
 
 
 class Layer:
-    """A part of a network.
+    """Base class of layers, of which networks are made.
 
     Attributes
     ----------
@@ -59,7 +59,7 @@ class Layer:
     parameters : list of Parameter
         In the order in which `build` declared them.
     states : list of Parameter
-        Likewise: what it remembers, and no gradient changes.
+        Likewise: arrays that are kept and that no gradient changes, such as running means.
     training : bool
         Whether `forward` composes a training step, or a prediction.
     integers : bool
@@ -80,11 +80,11 @@ class Layer:
 
     @property
     def assignments(self) -> list[Node]:
-        """What the training step composed last is to write into states."""
+        """Nodes that write into states in the training step that was composed last."""
         return self._assignments
 
     def __getstate__(self) -> dict[str, Any]:
-        """Return what a copy, or an unpickled layer, has: it is not built."""
+        """Return the attributes of a copy or of an unpickled layer, which is not built."""
         kept: dict[str, Any] = {}
         for name, value in vars(self).items():
             if isinstance(value, list):  # declared in `build`, or composed in `forward`
@@ -116,7 +116,7 @@ class Layer:
             Unique in the layer.
         shape : tuple of int
         initializer : str or Initializer
-            What it starts from.
+            Initializer of its first values.
 
         Returns
         -------
@@ -133,7 +133,7 @@ class Layer:
             Unique in the layer.
         shape : tuple of int
         initializer : str or Initializer
-            What it starts from.
+            Initializer of its first values.
 
         Returns
         -------
@@ -154,7 +154,7 @@ class Layer:
         Parameters
         ----------
         state : Node
-            What `state` returned. All of the step still reads the old value.
+            A node that `state` returned. The whole step still reads the old value.
         value : Node
             Broadcast to the shape of `state`.
 
@@ -178,40 +178,40 @@ class Layer:
         Returns
         -------
         tuple of int
-            As declared, unless this layer has a slice of it and other ranks the others.
+            As declared, unless this layer has a slice of it, and other ranks have the rest.
         """
         return parameter.node.shape
 
     def check_state(self, name: str, values: Array) -> None:
-        """Refuse values that a state cannot have; called before a user's are written into it.
+        """Check values from a user for a state; called before they are written into it.
 
         Parameters
         ----------
         name : str
-            In the layer.
+            Name of the state in the layer.
         values : array
-            One or several, in the layer's dtype.
+            One value or several, in the layer's dtype.
 
         Raises
         ------
         ConfigurationError
-            If one is out of its range.
+            If a value is out of its range.
         """
 
     def check_samples(self, name: str, samples: Array) -> Array:
-        """Refuse samples that the layer cannot take; called for the first two layers of a network.
+        """Check samples that the layer is to take; called for the first two layers of a network.
 
         Parameters
         ----------
         name : str
             Of the argument of `fit` or `predict`, for the message.
         samples : array, shape (n, ...)
-            On the host; what the layer before has returned.
+            On the host; as returned by this method of the layer before.
 
         Returns
         -------
         array
-            What the next layer reads, if that is a part of them.
+            The part of the samples that the next layer reads; here all of them.
 
         Raises
         ------
@@ -237,7 +237,7 @@ class Layer:
         Raises
         ------
         ConfigurationError
-            If the layer is not in training: a prediction is no matter of chance.
+            If the layer is not in training: a prediction is not random.
         """
         if self._noise is None:
             raise ConfigurationError(f"{self.name} draws random numbers in a prediction")
@@ -246,7 +246,7 @@ class Layer:
         return operations.uniform_noise(*self._noise, stream, shape, self.dtype)
 
     def begin(self, noise: NoiseSource | None) -> None:
-        """Make ready for `forward`, by the network.
+        """Prepare for a call of `forward`; called by the network.
 
         Parameters
         ----------
@@ -284,15 +284,15 @@ class Layer:
 def build_all(
     layers: Sequence[Layer], shape: Shape, dtype: np.dtype[Any], prefix: str = ""
 ) -> list[Node]:
-    """Name and build layers, each with the shape that the one before it puts out.
+    """Name and build layers, each with the output shape of the layer before it.
 
-    `shape` is that of one sample of the first layer's input, without the axis of the batch. What
-    each layer makes of a batch of one is returned. Names begin with `prefix`.
+    `shape` is that of one sample of the first layer's input, without the axis of the batch. The
+    output of each layer for a batch of one sample is returned. Names begin with `prefix`.
 
     Raises
     ------
     ConfigurationError
-        If something is no layer, already part of a network, or composes no node.
+        If a member of `layers` is no layer, already part of a network, or composes no node.
     ShapeError
         If a layer does not take the output of the one before it.
     """
@@ -309,7 +309,7 @@ def build_all(
         layer.dtype = dtype
         layer.build(shape)
         layer.begin(None)
-        # Any batch would do; only shape and type of what comes out are of interest.
+        # A batch of any size would do: only shape and type of the output are used.
         x = placeholder((1, *shape), np.dtype(np.intp) if layer.integers else given, "x")
         y: object = layer.forward(x)
         if not isinstance(y, Node):

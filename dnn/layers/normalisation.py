@@ -20,14 +20,14 @@ IMAGES = 4
 
 
 class BatchNorm(Layer):
-    """Each channel normalised to mean 0 and variance 1, then a trained scale and shift.
+    """Batch normalisation: each channel to mean 0 and variance 1, then a trained scale and shift.
 
     ::
 
         y = (x - mean) / sqrt(variance + epsilon) scale + shift
 
     Channels stand along the first axis of an image, a sample of three axes, and along the last axis
-    of others. In training, mean and variance are those of the batch, and
+    of other samples. In training, mean and variance are those of the batch, and
 
     ::
 
@@ -38,7 +38,7 @@ class BatchNorm(Layer):
     Parameters
     ----------
     momentum : float, in 0 .. 1 without 1
-        Of the running statistics. (PyTorch calls ``1 - momentum`` so.)
+        Of the running statistics. (PyTorch's ``momentum`` is 1 minus this.)
     epsilon : float, positive
 
     Raises
@@ -71,17 +71,18 @@ class BatchNorm(Layer):
         self._ranks: Ranks | None = None
 
     def normalise_over(self, ranks: Ranks | None) -> None:
-        """Take, in training, mean and variance of the batches of all ranks together, from now on.
+        """Use mean and variance of the batches of all ranks together in training from now on.
 
         Parameters
         ----------
         ranks : Ranks, optional
-            Each has one sample at least in every batch. None: of this rank's batch, as at first.
+            Each has one sample at least in every batch. None: use those of this rank's batch, which
+            is the default.
         """
         self._ranks = ranks
 
     def __getstate__(self) -> dict[str, Any]:
-        """Return what a copy has: it is of one process."""
+        """Return the attributes of a copy, which belongs to one process."""
         return {**super().__getstate__(), "_ranks": None}
 
     def build(self, shape: Shape) -> None:
@@ -94,7 +95,7 @@ class BatchNorm(Layer):
         self.shift = self.parameter("shift", channels, "zeros")
         self.mean = self.state("mean", channels, "zeros")
         self.variance = self.state("variance", channels, "ones")
-        self._axis = axis + 1  # behind that of the batch; it follows from the shape of the samples
+        self._axis = axis + 1  # behind the axis of the batch; the shape of the samples fixes it
 
     @property
     def axis(self) -> int:
@@ -104,7 +105,7 @@ class BatchNorm(Layer):
     def forward(self, x: Node) -> Node:
         """Return `x` normalised, scaled and shifted."""
         if not self.training:
-            # One product and one sum, of numbers that are computed once for each channel.
+            # One product and one sum for each element, with numbers computed once for each channel.
             factor = self.scale / operations.sqrt(self.variance + self.epsilon)
             shift = self.shift - self.mean * factor
             return x * self._along(factor, x) + self._along(shift, x)
@@ -113,10 +114,10 @@ class BatchNorm(Layer):
         if x.ndim == IMAGES:
             numbers = self.scale, self.shift, self.axis, self.epsilon
             normalised = operations.batch_norm(x, *numbers)
-            self._keep_both(x, normalised)
+            self._update_statistics(x, normalised)
             return normalised.values
         normalised = operations.normalise(x, tuple(range(x.ndim - 1)), self.epsilon)
-        self._keep_both(x, normalised)
+        self._update_statistics(x, normalised)
         return normalised.values * self.scale + self.shift
 
     def _over_ranks(self, x: Node, ranks: Ranks) -> Node:
@@ -135,31 +136,31 @@ class BatchNorm(Layer):
         squares = operations.sum(operations.square(centred), axes)
         squares = operations.sum_over_ranks(squares, ranks)
         inverse = 1.0 / operations.sqrt(squares / elements + self.epsilon)
-        self._keep(self.mean, mean)
-        self._keep(self.variance, squares / operations.clip(elements - 1.0, 1.0))
+        self._update(self.mean, mean)
+        self._update(self.variance, squares / operations.clip(elements - 1.0, 1.0))
         return centred * self._along(inverse * self.scale, x) + self._along(self.shift, x)
 
-    def _keep_both(self, x: Node, normalised: Normalised) -> None:
+    def _update_statistics(self, x: Node, normalised: Normalised) -> None:
         elements = x.size // x.shape[self.axis]
         if elements > 1:
             unbiased = normalised.variance * (elements / (elements - 1))
-            self._keep(self.mean, normalised.mean)
-            self._keep(self.variance, unbiased)
+            self._update(self.mean, normalised.mean)
+            self._update(self.variance, unbiased)
 
     def _along(self, of_channels: Node, x: Node) -> Node:
-        """Return a number for each channel such that it broadcasts to `x`."""
+        """Return numbers, one for each channel, in a shape that broadcasts to `x`."""
         behind = x.ndim - 1 - self.axis
         return operations.reshape(of_channels, (*of_channels.shape, *(1,) * behind))
 
-    def _keep(self, state: Node, of_batch: Node) -> None:
+    def _update(self, state: Node, of_batch: Node) -> None:
         flat = operations.reshape(of_batch, state.shape)
         self.assign(state, state * self.momentum + flat * (1.0 - self.momentum))
 
 
 class LayerNorm(Layer):
-    """The last axis of each sample normalised to mean 0 and variance 1, then scaled and shifted.
+    """Layer normalisation: the last axis to mean 0 and variance 1, then scaled and shifted.
 
-    No sample depends on the others of its batch, so training and prediction are the same.
+    No sample depends on other samples of its batch, so training and prediction are the same.
 
     Parameters
     ----------

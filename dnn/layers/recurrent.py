@@ -1,4 +1,4 @@
-"""Layers of sequences: recurrent cells, vectors of integers, and convolution."""
+"""Layers of sequences: recurrent cells, embeddings of integers, and convolution."""
 
 from __future__ import annotations
 
@@ -65,7 +65,7 @@ class SequenceInput(Input):
         return x[:, : self.steps]
 
     def check_samples(self, name: str, samples: Array) -> Array:
-        """Refuse lengths that are not in 1 .. steps; return the samples without them."""
+        """Return samples without their lengths; `DataError` unless these are in 1 .. steps."""
         samples = super().check_samples(name, samples)
         lengths = samples[:, self.steps].reshape(len(samples), -1)[:, 0]
         wrong = np.flatnonzero(~((lengths >= 1) & (lengths <= self.steps)) | (lengths % 1 != 0))
@@ -91,7 +91,7 @@ class Embedding(Layer):
     padding : int, optional
         This integer has 0 in place of a vector, and no gradient.
     initializer : str or Initializer
-        What vectors start from; normally distributed if left out.
+        Initializer of the vectors; normally distributed if left out.
 
     Raises
     ------
@@ -120,11 +120,11 @@ class Embedding(Layer):
 
     def build(self, shape: Shape) -> None:
         """Declare the vectors."""
-        start = normal(0.0, 1.0) if self.initializer is None else self.initializer
-        self.weight = self.parameter("weight", (self.count, self.units), start)
+        initializer = normal(0.0, 1.0) if self.initializer is None else self.initializer
+        self.weight = self.parameter("weight", (self.count, self.units), initializer)
 
     def check_samples(self, name: str, samples: Array) -> Array:
-        """Refuse integers that have no vector."""
+        """Raise `DataError` if an integer in the samples has no vector."""
         if samples.min() < 0 or samples.max() >= self.count:
             wrong = np.argwhere((samples < 0) | (samples >= self.count))
             at = tuple(int(i) for i in wrong[0])
@@ -146,7 +146,7 @@ class Embedding(Layer):
 
 
 class Recurrent(Layer):
-    """What recurrent layers have in common; `LSTM` says what their options mean."""
+    """Base class of recurrent layers; `LSTM` documents the options."""
 
     cell = "tanh"
     products = 1
@@ -189,7 +189,7 @@ class Recurrent(Layer):
         self.layer_norm = layer_norm
 
     def build(self, shape: Shape) -> None:
-        """Declare weights, biases and trained starts of each layer and direction."""
+        """Declare weights, biases and trained first states of each layer and direction."""
         if len(shape) != 2:
             message = f"a sample must be of shape (steps, features), but its shape is {shape}"
             raise ShapeError(self.name, message, shape)
@@ -214,11 +214,11 @@ class Recurrent(Layer):
             features = self.units * (1 + self.bidirectional)
 
     def _ends(self, layer: int) -> list[str]:
-        """Return the ends of the parameters' names, one for each direction."""
+        """Return the ends of a layer's names of parameters, one for each direction."""
         return [f"_l{layer}", *([f"_l{layer}_reverse"] if self.bidirectional else [])]
 
     def forward(self, x: Node) -> Node:
-        """Return all states or the last ones."""
+        """Return the states of all time steps, or the last state."""
         lengths = None if self.lengths is None else self.lengths.lengths
         if self.lengths is not None and (lengths is None or lengths.shape != x.shape[:1]):
             message = "its lengths are of a SequenceInput that is not this network's first layer"
@@ -237,7 +237,7 @@ class Recurrent(Layer):
         return operations.concat(last, -1)
 
     def _norms(self) -> list[str]:
-        """Return what the names of scales begin with: of inputs, of states, of an LSTM's cell."""
+        """Return the beginnings of names of scales: for inputs, states and an LSTM's cell."""
         return ["norm_ih", "norm_hh", *(["norm_cell"] if "c0" in self.starts else [])]
 
     def _direction(self, x: Node, end: str, lengths: Node | None) -> operations.Recurrent:
@@ -371,19 +371,20 @@ class LSTM(Recurrent):
     units : int
         Length of a state.
     layers : int
-        So many stand on each other, each reading the states of the one below.
+        Number of stacked layers, each of which reads the states of the layer below.
     bidirectional : bool
-        A second cell reads each sequence from its end; states of both stand side by side.
+        A second cell reads each sequence from its end; the states of both are concatenated.
     dropout : float, in 0 .. 1 without 1
         Of the states between layers, in training.
     return_sequences : bool
-        Put out all states, (steps, units), 0 past the end of a sequence, and not the last ones
-        alone, (units,): of a cell that runs from the end that is the state at the beginning.
+        Put out the states of all time steps, (steps, units), 0 past the end of a sequence, and not
+        the last state alone, (units,): for a cell that runs from the end that is the state at the
+        beginning.
     bias : bool
     lengths : SequenceInput, optional
         The first layer of the network, where sequences differ in length.
     initial : str
-        What states (and cells) start from: ``"zeros"``, or ``"trained"`` parameters that start
+        First states (and cells): ``"zeros"``, or ``"trained"``, which are parameters that start
         from 0.
     layer_norm : bool
         Normalise the products of inputs and of states, and the cell before its tanh, to mean 0 and
@@ -448,7 +449,7 @@ class GRU(Recurrent):
 
 
 class Conv1D(Layer):
-    """Each filter seen through a window at every place of a sequence, plus a bias for each filter.
+    """Convolution of sequences with filters, plus a bias for each filter.
 
     Samples are (channels, length), and become (filters, places).
 
@@ -466,13 +467,14 @@ class Conv1D(Layer):
         Each filter sees the channels of its group.
     bias : bool
     initializer : str or Initializer
-        What the weights start from, (filters, channels / groups, window); b starts from 0.
+        Initializer of the weights, (filters, channels / groups, window); the bias starts from 0.
 
     Raises
     ------
     ConfigurationError
-        If one is none, such as a stride of 0. When the network is built, if the groups do not
-        divide the channels, and `ShapeError` if samples are no sequences, or shorter than a window.
+        If an argument is not valid, such as a stride of 0. When the network is built, if the groups
+        do not divide the channels, and `ShapeError` if samples are no sequences, or shorter than a
+        window.
 
     References
     ----------
@@ -513,7 +515,7 @@ class Conv1D(Layer):
         self.initializer = initializer
 
     def build(self, shape: Shape) -> None:
-        """Declare the weights and b."""
+        """Declare weights and bias."""
         if len(shape) != 2:
             message = f"a sample must be (channels, length), but its shape is {shape}"
             raise ShapeError(self.name, message, shape)
@@ -545,7 +547,7 @@ class Conv1D(Layer):
         return pair_of(self.name, "padding", self.padding, 0)
 
     def forward(self, x: Node) -> Node:
-        """Return the convolution of `x`, as that of an image of one row."""
+        """Return the convolution of `x`, computed as that of an image of one row."""
         batch, channels, length = x.shape
         filters, per_group, window = self.weight.shape
         y = operations.conv2d(

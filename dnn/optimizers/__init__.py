@@ -1,8 +1,9 @@
 """Optimizers: from gradients to the next parameters, from simple to hard.
 
 `descent` has SGD (plain, with momentum, Nesterov's), AdaGrad and RMSProp, `adam` Adam, AdamW and
-NAdam, `parameter_rule` LARS and Muon. These and `optimizer` and `rule` say how to write another
-one; clipping goes with any, and so do `schedules`, which are imported where there is one.
+NAdam, `parameter_rule` LARS and Muon. `optimizer`, `rule` and `parameter_rule` show how to write an
+optimizer of one's own. Clipping works with all of them, and so do `schedules`, a module that is
+imported only if an optimizer has a schedule.
 """
 
 from typing import Any
@@ -58,7 +59,7 @@ def optimizer_of(given: str | Optimizer, **settings: Any) -> Optimizer:
     Raises
     ------
     ConfigurationError
-        If there is none of that name, or a setting is unknown or out of range.
+        If no optimizer has that name, or a setting is unknown or out of range.
     """
     if isinstance(given, Optimizer):
         return given

@@ -63,7 +63,7 @@ class Adam(Rule):
     def prepare(
         self, ops: Ops, scalars: dict[str, Array], state: dict[str, FlatBuffer]
     ) -> list[Step]:
-        """Count the step, and compute what all blocks need from its number."""
+        """Return the call that counts the step and computes coefficients from its number."""
         like = scalars["beta1"]
         made = {
             name: ops.asarray(np.ones(like.shape, like.dtype))
@@ -88,14 +88,14 @@ class Adam(Rule):
 def _moments(
     g: Node, state: Mapping[str, Node], scalars: Mapping[str, Node]
 ) -> tuple[Node, Node, Node]:
-    """Return Adam's new mean of squares and mean, and what a step is divided by."""
+    """Return Adam's new mean of squares, its new mean, and the divisor of the step."""
     s = scalars["beta2"] * state["squares"] + scalars["complement2"] * (g * g)
     m = scalars["beta1"] * state["mean"] + scalars["complement1"] * g
     return s, m, sqrt(s) / scalars["correction"] + scalars["epsilon"]
 
 
 class AdamW(Adam):
-    """Adam whose weight decay passes by its averages.
+    """Adam with decoupled weight decay, which is not part of Adam's averages.
 
     ::
 
@@ -182,11 +182,11 @@ class NAdam(Adam):
     def prepare(
         self, ops: Ops, scalars: dict[str, Array], state: dict[str, FlatBuffer]
     ) -> list[Step]:
-        """Count the step, and compute the factors of the mean and of the gradient."""
+        """Return the calls that count the step and compute factors of the mean and gradient."""
         steps = super().prepare(ops, scalars, state)
         like = scalars["beta1"]
         models = len(like) if like.ndim else None
-        # What is remembered begins as zeros: the product of all factors as what it lacks to 1.
+        # State begins as zeros, so 1 minus the product of all factors is kept, not the product.
         segments = [Segment("steps", (1,), 0), Segment("lacking", (1,), 1)]
         momentum = state["momentum"] = FlatBuffer(segments, like.dtype, ops, models)
         shape = (*like.shape[:1], 1)

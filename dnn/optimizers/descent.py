@@ -28,7 +28,7 @@ class SGD(Rule):
         w <- w - learning_rate v                        or, Nesterov's,
         w <- w - learning_rate (d + momentum v)
 
-    Decoupled weight decay [2]_ passes by the velocity: then ``d`` is ``g``, and ``w`` becomes
+    Decoupled weight decay [2]_ is not part of the velocity: then ``d`` is ``g``, and ``w`` becomes
     smaller before the step, as in `Rule`.
 
     Parameters
@@ -84,7 +84,7 @@ class SGD(Rule):
 
 
 class GradientDescent(SGD):
-    """`SGD`, by the name that it has in MagmaDNN.
+    """`SGD` under its name in MagmaDNN.
 
     Parameters
     ----------
@@ -201,7 +201,7 @@ class RMSProp(Rule):
     def prepare(
         self, ops: Ops, scalars: dict[str, Array], state: dict[str, FlatBuffer]
     ) -> list[Step]:
-        """Compute ``1 - smoothing``."""
+        """Return the call that computes ``1 - smoothing``, with those of `Rule`."""
         smoothing = scalars["smoothing"]
         one = ops.asarray(np.ones((), smoothing.dtype))
         complement = ops.asarray(np.ones(smoothing.shape, smoothing.dtype))

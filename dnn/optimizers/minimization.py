@@ -23,10 +23,10 @@ __all__ = ["Minimization", "minimize"]
 class Minimization:
     """A loss, compiled together with the gradients and the update of its variables.
 
-    `minimize` makes it and says what it takes; `ops` are NumPy's if left out.
+    `minimize` makes it and documents its arguments; `ops` are NumPy's if left out.
 
     The values of the variables move into one buffer, so that an update is one pass over it. Each
-    variable's ``value`` is a view of it from then on: ``node.eval`` sees how far it has come.
+    variable's ``value`` is a view of it from then on: ``node.eval`` computes with present values.
     """
 
     def __init__(
@@ -118,7 +118,7 @@ def minimize(
         A scalar.
     optimizer : Optimizer
     variables : collection of Node, optional
-        Those to be changed; all that `loss` depends on if left out.
+        The variables to be changed; all that `loss` depends on if left out.
 
     Returns
     -------
@@ -128,7 +128,7 @@ def minimize(
     Raises
     ------
     ConfigurationError
-        If there is no variable, one has no value, or two have the same name.
+        If there is no variable, a variable has no value, or two have the same name.
     ShapeError
         If `loss` is no scalar.
     DtypeError

@@ -1,8 +1,8 @@
-"""What an optimizer is.
+"""`Optimizer`, the base class of optimizers: hyperparameters, and how they become an update.
 
 An optimizer holds hyperparameters only, so one object can train any number of networks. Bound to
-a network's buffers it becomes an `Update`. One of one's own says what it remembers and which
-function moves a block of the parameters::
+a network's buffers it becomes an `Update`. An optimizer of one's own states its state buffers and
+the function that moves a block of the parameters::
 
     def sign_step(w, g, v, learning_rate, momentum, moved):
         np.multiply(v, momentum, v)
@@ -53,12 +53,12 @@ if TYPE_CHECKING:
 
 __all__ = ["BLOCK", "CLIPPED_COLUMNS", "Block", "Hyperparameter", "Optimizer", "clip_steps"]
 
-# Elements that an update takes at a time: what one ufunc leaves, the next finds in the cache.
+# Elements that an update takes at a time: each ufunc finds the results of the last in the cache.
 # On 1.3 million parameters that halves the time; 32 and 64 Ki differ by 5%.
 BLOCK = 65536
 
-# Elements of one network that are taken at a time. Other than the blocks of an update it does not
-# depend on K, so that the sums of K networks have the bits of single ones.
+# Elements of one network that are clipped at a time. Unlike the blocks of an update it does not
+# depend on K, so that the sums of K networks have the bits of those of single networks.
 CLIPPED_COLUMNS = 16384
 
 Hyperparameter = float | Sequence[float] | npt.NDArray[Any]
@@ -80,7 +80,7 @@ class Block(NamedTuple):
 
 
 class Optimizer:
-    """From gradients to the next parameters.
+    """Base class of optimizers, which compute the next parameters from gradients.
 
     Parameters
     ----------
@@ -90,22 +90,22 @@ class Optimizer:
     no_decay : sequence of str
         Parameters without weight decay, by the last part of their name, such as ``["bias"]``.
     schedule : str or schedule, optional
-        What the learning rate is multiplied by in each step, see `dnn.optimizers.schedules`.
+        Factor of the learning rate in each step, see `dnn.optimizers.schedules`.
     clip_value : float, positive, optional
-        Every element of the gradients is put into ``-clip_value .. clip_value`` first.
+        Every element of the gradients is first clipped to ``-clip_value .. clip_value``.
     clip_norm : float, positive, optional
         After that, gradients whose norm is larger are scaled down to it; the norm is that of all
         gradients of one network together.
     average : float, above 0 and below 1, optional
         Keep an average of the parameters beside them, ``a <- average a + (1 - average) w`` after
-        each step and ``w`` after the first: what networks then predict and are measured with.
+        each step and ``w`` after the first. Networks predict and are evaluated with the average.
 
     Attributes
     ----------
     state_names : tuple of str
         Names of buffers like the parameters', zero at first, such as velocities.
     workspaces : int
-        Number of arrays of a block's shape that a step needs besides.
+        Number of temporary arrays of a block's shape that a step needs.
     is_elementwise : bool
         Whether parameters may be cut anywhere, since no element's step depends on another's.
     hyperparameters : dict of str to float or tuple of float
@@ -113,7 +113,7 @@ class Optimizer:
     Raises
     ------
     ConfigurationError
-        If a hyperparameter is out of its range; when bound, if it is there for another number of
+        If a hyperparameter is out of its range; when bound, if it has values for another number of
         networks.
     """
 
@@ -192,7 +192,7 @@ class Optimizer:
         return bool(np.any(self.hyperparameters[name]))
 
     def steps_like(self, other: Optimizer) -> bool:
-        """Whether both compile to the same steps, and differ at most in values of scalars."""
+        """Say whether another optimizer compiles to the same steps, but for values of scalars."""
         if self is other:
             return True
         mine, theirs = vars(self), vars(other)
@@ -205,9 +205,9 @@ class Optimizer:
         )
 
     def for_networks(self, indices: Sequence[int]) -> Optimizer:
-        """Return the same optimizer for some of the K networks that its hyperparameters are of.
+        """Return a copy for some of the K networks, with their values of the hyperparameters.
 
-        Without any of them, a copy.
+        Without `indices` it has the hyperparameters of all networks.
         """
         chosen = copy.copy(self)
         if indices:
@@ -235,7 +235,7 @@ class Optimizer:
         Raises
         ------
         ConfigurationError
-            If a hyperparameter is there for another number of networks, or is out of its range
+            If a hyperparameter has values for another number of networks, or is out of its range
             once it is rounded to the parameters' type of elements.
         """
         models, dtype = parameters.models, parameters.flat.dtype
@@ -302,9 +302,9 @@ class Optimizer:
         loss : Node
             A scalar.
         variables : collection of Node, optional
-            Those to be changed; all that `loss` depends on if left out.
+            The variables to be changed; all that `loss` depends on if left out.
         ops : Ops, optional
-            What computes, see `dnn.ops_for`; NumPy if left out.
+            Of the device to compute on, see `dnn.ops_for`; NumPy's if left out.
 
         Returns
         -------
@@ -321,10 +321,10 @@ class Optimizer:
     def prepare(
         self, ops: Ops, scalars: dict[str, Array], state: dict[str, FlatBuffer]
     ) -> list[Step]:
-        """Return what is to be done once in a step, before all blocks.
+        """Return the calls that are made once in each step, before those of all blocks.
 
-        `scalars` are the hyperparameters by name, of shape () or (K, 1), and `state` is what the
-        optimizer remembers; further numbers for `step`, and further buffers, may be added.
+        `scalars` are the hyperparameters by name, of shape () or (K, 1), and `state` the state
+        buffers by name; further numbers for `step`, and further buffers, may be added.
         """
         return []
 
@@ -370,15 +370,15 @@ _MOVING_AVERAGE = Formula("moving_average", "a w past", "past * a + (1 - past) *
 def _average_steps(
     ops: Ops, parameters: FlatBuffer, scalars: dict[str, Array], state: dict[str, FlatBuffer]
 ) -> list[Step]:
-    """Return the calls that keep an average, as ``state["average"]``.
+    """Return the calls that update the average of the parameters, ``state["average"]``.
 
-    The first step has no past.
+    In the first step it becomes the parameters themselves.
     """
     from dnn.optimizers.schedules import schedule_steps
 
     steps = schedule_steps(ops, _has_past, scalars, state, "average", "averaging")
     w = parameters.flat
-    # Whole even if parameters are a part of a network's: predictions are made with it.
+    # The whole network's, even if `parameters` are a part: predictions are made with it.
     buffer = FlatBuffer(parameters.all_segments, w.dtype, ops, parameters.models)
     state["average"] = buffer
     average = parameters.cut(buffer.flat)
@@ -410,7 +410,7 @@ def _blocks(
     decays: Callable[[Segment], bool],
     width: int,
 ) -> Iterator[tuple[int, int, bool]]:
-    """Cut chosen segments into blocks of the cache's size; neighbours treated alike are one."""
+    """Yield start, stop and `decays` of blocks that fit the cache; like neighbours are joined."""
     pieces: list[tuple[int, int, bool]] = []
     is_next = False
     for segment in segments:
@@ -430,8 +430,8 @@ def _blocks(
 def clip_steps(ops: Ops, gradients: Array, scalars: Mapping[str, Array]) -> list[Step]:
     """Return the steps that clip gradients in place: by value, then by the norm of all together.
 
-    They are of shape (P,) or (K, P). `scalars` are ``clip_value`` and ``clip_norm``, of shape () or
-    (K, 1), where they are wanted.
+    Gradients are of shape (P,) or (K, P). `scalars` has ``clip_value`` and ``clip_norm``, of shape
+    () or (K, 1), if they are to be clipped so.
 
     References
     ----------

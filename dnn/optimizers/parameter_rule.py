@@ -1,4 +1,4 @@
-"""Optimizers whose formula sees a whole parameter, and not only element by element.
+"""Optimizers whose formula is of each parameter as a whole, and not of single elements.
 
 ::
 
@@ -7,8 +7,8 @@
             size = graph.sqrt(graph.sum(g * g)) + 1e-12
             return {"w": w - scalars["learning_rate"] * (g / size)}
 
-All that the graph can do may stand there: norms, products, shapes. The formulas of all parameters
-become one plan, on every device, and for K networks it gets their axis, as that of a network does.
+Every operation of the graph can be used: norms, products, shapes. The formulas of all parameters
+become one plan, on every device, and for K networks it gets their axis, as a network's plan does.
 """
 
 from __future__ import annotations
@@ -46,14 +46,14 @@ class ParameterRule(Optimizer):
     def rule(
         self, w: Node, g: Node, state: Mapping[str, Node], scalars: Mapping[str, Node]
     ) -> Mapping[str, Node]:
-        """Return what a parameter and its state become; all is computed from the old values.
+        """Return a parameter's new value and state as nodes, all computed from the old values.
 
         Parameters
         ----------
         w, g : Node, of the parameter's shape
             A parameter, named as in the network, and its gradient.
         state : mapping of str to Node, of that shape
-            What `state_names` names.
+            The state by the names of `state_names`.
         scalars : mapping of str to Node, shape ()
             The hyperparameters; ``weight_decay`` is missing where there is none.
 
@@ -71,7 +71,7 @@ class ParameterRule(Optimizer):
         scalars: Mapping[str, Array],
         segments: Sequence[Segment],
     ) -> list[Step]:
-        """Compile the formulas of parameters into one plan."""
+        """Return the steps of one plan, compiled from the formulas of all parameters."""
         w = buffers["w"]
         arrays: dict[Node, Array] = {}
         outputs: list[Node] = []
@@ -104,7 +104,7 @@ class ParameterRule(Optimizer):
 
 
 class LARS(ParameterRule):
-    """Momentum with a rate for each layer: the larger its weights beside its gradient [1]_.
+    """Momentum with a learning rate for each layer, by the norms of weights and gradient [1]_.
 
     ::
 
@@ -153,7 +153,7 @@ class LARS(ParameterRule):
             of_w, of_g = _norm(w), _norm(g)
             beside = of_g if decay is None else of_g + decay * of_w
             known = operations.greater(of_w * of_g, 0.0)
-            # Nowhere 0 / 0: what is not chosen is computed too.
+            # `where` computes both values, and neither may be 0 / 0.
             local = scalars["trust"] * of_w / operations.where(known, beside, 1.0)
             rate = rate * operations.where(known, local, 1.0)
         d = g if decay is None else g + decay * w
@@ -162,7 +162,7 @@ class LARS(ParameterRule):
 
 
 class Muon(ParameterRule):
-    """Momentum whose steps are orthogonal matrices, and `AdamW` for what is no matrix [1]_.
+    """Momentum with orthogonal matrices as steps, and `AdamW` for other parameters [1]_.
 
     ::
 
@@ -183,7 +183,7 @@ class Muon(ParameterRule):
     nesterov : bool
     others : Optimizer, optional
         For parameters of fewer than two axes, and those of `leave_out`: ``AdamW(0.001)`` if left
-        out. It follows the schedule of this one if it has none of its own.
+        out. It follows the schedule of `Muon` if it has none of its own.
     leave_out : sequence of str
         Layers or parameters that are left to `others`, by the beginning of their name, such as the
         last one: ``["fully_connected_3"]``.
@@ -216,13 +216,13 @@ class Muon(ParameterRule):
         self.others = AdamW(0.001, weight_decay=0.0) if others is None else others
         if not isinstance(self.others, Optimizer):
             raise ConfigurationError(f"Muon: others must be an Optimizer, not {others!r}")
-        for name, what in (("average", "parameters"), ("clip_norm", "gradients")):
+        for name, arrays in (("average", "parameters"), ("clip_norm", "gradients")):
             if name in self.others.hyperparameters:
-                raise ConfigurationError(f"Muon: {name} is of all {what}: say it to Muon")
+                raise ConfigurationError(f"Muon: {name} is of all {arrays}: say it to Muon")
         self.leave_out = tuple(leave_out)
 
     def for_networks(self, indices: Sequence[int]) -> Optimizer:
-        """Return the optimizer of some of K networks, with that of other parameters."""
+        """Return a copy for some of the K networks, with a copy of `others` for them."""
         chosen = super().for_networks(indices)
         assert isinstance(chosen, Muon)
         chosen.others = self.others.for_networks(indices)
@@ -235,7 +235,7 @@ class Muon(ParameterRule):
         gradients: FlatBuffer,
         segments: Sequence[Segment] | None = None,
     ) -> Update:
-        """Compile the update of matrices, and that of all other parameters behind it."""
+        """Compile the update of matrices, followed by that of all other parameters."""
         segments = parameters.segments if segments is None else segments
         matrices = [each for each in segments if self._is_matrix(each)]
         every = parameters.all_segments
@@ -246,15 +246,15 @@ class Muon(ParameterRule):
             raise ConfigurationError(f"Muon: leave_out: {message}")
         update = super().bind(ops, parameters, gradients, matrices)
         rest = [each for each in segments if not self._is_matrix(each)]
-        others = self.others.for_networks(())
-        others.schedule = others.schedule or self.schedule
-        beside = others.bind(ops, parameters, gradients, rest)
-        # The average of parameters is of those that both have moved.
+        optimizer = self.others.for_networks(())
+        optimizer.schedule = optimizer.schedule or self.schedule
+        of_rest = optimizer.bind(ops, parameters, gradients, rest)
+        # Parameters are averaged after both updates.
         end = len(update.steps) - ("average" in update.state)
         return Update(
-            [*update.steps[:end], *beside.steps, *update.steps[end:]],
-            update.scalars | {f"others.{name}": x for name, x in beside.scalars.items()},
-            update.state | {f"others.{name}": x for name, x in beside.state.items()},
+            [*update.steps[:end], *of_rest.steps, *update.steps[end:]],
+            update.scalars | {f"others.{name}": x for name, x in of_rest.scalars.items()},
+            update.state | {f"others.{name}": x for name, x in of_rest.state.items()},
             ops,
             gradients.flat,
         )

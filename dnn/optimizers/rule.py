@@ -14,7 +14,7 @@
             step = v / (graph.abs(v) + 1.0)
             return {"w": w - scalars["learning_rate"] * step, "velocity": v}
 
-What the graph can do elementwise it can do here. On every device the formula becomes one loop
+Every elementwise operation of the graph can be used. On every device the formula becomes one loop
 over a block of the parameters.
 """
 
@@ -76,7 +76,7 @@ class Rule(Optimizer):
     def prepare(
         self, ops: Ops, scalars: dict[str, Array], state: dict[str, FlatBuffer]
     ) -> list[Step]:
-        """Compute ``1 - learning_rate weight_decay``, where weight decay is decoupled."""
+        """Return the calls that compute ``1 - learning_rate weight_decay`` for decoupled decay."""
         if not self.decoupled:
             return []
         rate, decay = scalars["learning_rate"], scalars["weight_decay"]
@@ -90,14 +90,14 @@ class Rule(Optimizer):
     def rule(
         self, w: Node, g: Node, state: Mapping[str, Node], scalars: Mapping[str, Node]
     ) -> Mapping[str, Node]:
-        """Return what parameters and state become; all of it is computed from the old values.
+        """Return the new parameters and state as nodes, all computed from the old values.
 
         Parameters
         ----------
         w, g : Node
             Parameters and gradients of a block.
         state : mapping of str to Node
-            What `state_names` names.
+            The state by the names of `state_names`.
         scalars : mapping of str to Node
             The hyperparameters and what `prepare` has added, to be broadcast against `w`.
 
@@ -117,8 +117,8 @@ class Rule(Optimizer):
     def _decays(self, segment: Segment) -> bool:
         if not self.decoupled:
             return super()._decays(segment)
-        # Even by 0, which other networks of an ensemble may not have: the compiled step contracts
-        # a product and a sum in another way where nothing decays.
+        # Even if the decay is 0, since other networks of an ensemble may have one: the compiled
+        # step contracts a product and a sum in another way where nothing decays.
         return segment.name.rsplit(".", 1)[-1] not in self.no_decay
 
     def bind(
@@ -135,7 +135,7 @@ class Rule(Optimizer):
         return Optimizer.bind(bound, ops, parameters, gradients, segments)
 
     def step(self, ops: Ops, block: Block, scalars: Mapping[str, Array]) -> Step:
-        """Return the formula's call on one block."""
+        """Return the call that applies the formula to one block."""
         decays = block.weight_decay is not None
         if decays not in self._formulas:
             self._formulas[decays] = self._formula(block, scalars)
@@ -152,7 +152,7 @@ class Rule(Optimizer):
         return ops.update(formula, rows, arrays, workspace)
 
     def _formula(self, block: Block, scalars: Mapping[str, Array]) -> UpdateFormula:
-        """Write the rule down, for blocks with weight decay or without."""
+        """Return `rule` as an update formula, for blocks with weight decay or without."""
         names: dict[Node, str] = {}
 
         def named(name: str, array: Array) -> Node:
@@ -191,10 +191,10 @@ def _identifier(name: str) -> str:
 def update_formula(
     name: str, new: Mapping[str, Node], rows: Sequence[str], names: Mapping[Node, str]
 ) -> UpdateFormula:
-    """Write nodes down as the statements of an update.
+    """Return an update formula whose statements compute nodes.
 
-    `new` is what becomes of rows, all of it computed from the old values; `names` are those of rows
-    and scalars. A node that is not elementwise is a `ConfigurationError`.
+    `new` has the new values of rows, all computed from the old ones; `names` are those of rows and
+    scalars. A node that is not elementwise raises `ConfigurationError`.
     """
     uses = Counter(new.values())
     order = topological_order(list(dict.fromkeys(new.values())))
@@ -215,7 +215,8 @@ def update_formula(
         texts[node] = _text(name, node, texts)
         if uses[node] > 1 or node in new.values():
             keep(node, texts[node])
-    # Straight into a row wherever nobody reads its old value afterwards; the others at the end.
+    # A new value is written straight into its row if no later statement reads the old value, and
+    # else at the end.
     last: list[tuple[str, str]] = []
     for target, node in new.items():
         value = texts[node]
@@ -240,7 +241,7 @@ def _words(text: str) -> set[str]:
 
 
 def _text(name: str, node: Node, texts: Mapping[Node, str]) -> str:
-    """Return a node as an expression of what its inputs are called."""
+    """Return a node as an expression of the texts of its inputs."""
     if node.kind == CONSTANT and node.size == 1:
         return number_text(node.attributes["value"].item())
     operation = node.operation
@@ -249,7 +250,7 @@ def _text(name: str, node: Node, texts: Mapping[Node, str]) -> str:
     return _substituted(operation.formula, *(texts[x] for x in node.inputs))
 
 
-@lru_cache(maxsize=1024)  # every network of a sweep writes the same
+@lru_cache(maxsize=1024)  # networks of a sweep have the same formulas
 def _substituted(formula: Formula, *operands: str) -> str:
     """Return a formula with expressions in the place of its operands."""
     values = {
@@ -263,7 +264,7 @@ def _substituted(formula: Formula, *operands: str) -> str:
 
 
 class _Substitution(ast.NodeTransformer):
-    """Puts expressions in the place of names."""
+    """Replaces names in a syntax tree by expressions."""
 
     def __init__(self, values: Mapping[str, ast.expr]) -> None:
         self.values = values

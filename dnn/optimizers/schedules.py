@@ -39,7 +39,7 @@ Schedule = Callable[[int], float]
 
 @dataclass(frozen=True)
 class Constant:
-    """1, always."""
+    """A constant factor of 1, which leaves the learning rate as it is."""
 
     def __call__(self, step: int) -> float:
         """Return the factor after `step` steps."""
@@ -71,12 +71,12 @@ class StepDecay:
 
 @dataclass(frozen=True)
 class Cosine:
-    """Half a cosine from 1 to `end` [1]_, which it keeps from then on.
+    """Half a cosine from 1 to `end` [1]_, then `end`.
 
     Parameters
     ----------
     steps : int, at least 1
-        How many it takes.
+        Number of steps from 1 to `end`.
     end : float, in 0 .. 1
 
     References
@@ -109,7 +109,7 @@ class WarmUp:
         The first step is made with ``start + (1 - start) / steps``, the last of them with 1.
     start : float, in 0 .. 1
     then : schedule or str
-        Given the number of steps since the end of the warm-up.
+        Called with the number of steps since the end of the warm-up.
 
     References
     ----------
@@ -136,12 +136,12 @@ class WarmUp:
 
 @dataclass(frozen=True)
 class OneCycle:
-    """Up from `start` to 1, then down to `end` [1]_, which it keeps from then on.
+    """Up from `start` to 1, then down to `end` [1]_, then `end`.
 
     Parameters
     ----------
     steps : int, at least 1
-        How many all of it takes: the last of them is made with `end`.
+        Number of steps up and down together: the last of them is made with `end`.
     rise : float, at least 0 and below 1
         The share of the steps in which it grows.
     start : float, in 0 .. 1
@@ -195,8 +195,8 @@ SCHEDULES: dict[str, Callable[..., Schedule]] = {
 class GrowingBatch:
     """``start factor^(epochs done // every)`` samples in a batch, `most` at most [1]_.
 
-    What a smaller learning rate does for the noise of steps, a larger batch does too, in fewer of
-    them. It is given to `fit` as its ``batch_size``.
+    A larger batch reduces the noise of steps as a smaller learning rate does, in fewer steps. It is
+    given to `fit` as its ``batch_size``.
 
     Parameters
     ----------
@@ -255,7 +255,7 @@ def schedule_of(given: str | Schedule, **settings: float) -> Schedule:
     Raises
     ------
     ConfigurationError
-        If there is none of that name, or a setting is missing, unknown or out of range.
+        If no schedule has that name, or a setting is missing, unknown or out of range.
     """
     if callable(given):
         return given
@@ -275,10 +275,10 @@ def schedule_steps(
     name: str = "learning_rate",
     counted_as: str = "schedule",
 ) -> list[Step]:
-    """Put the scheduled learning rate, or another number, in the place of the given one.
+    """Return the calls that multiply the learning rate, or another scalar, by a schedule.
 
-    ``scalars[name]`` becomes the array that the returned steps write; ``state[counted_as]`` is
-    added, how many steps were done.
+    ``scalars[name]`` becomes the array that they write; ``state[counted_as]`` is added, the number
+    of steps done.
     """
     given = scalars[name]
     scheduled = scalars[name] = ops.asarray(np.ones(given.shape, given.dtype))
@@ -287,11 +287,11 @@ def schedule_steps(
     steps_done = counter["steps_done"]
 
     factor = ops.asarray(np.ones((), given.dtype))
-    follow: Step = (_follow, (schedule, steps_done, factor))
-    return [follow, ops.elementwise(Multiply.formula, (given, factor), scheduled)]
+    advance: Step = (_advance, (schedule, steps_done, factor))
+    return [advance, ops.elementwise(Multiply.formula, (given, factor), scheduled)]
 
 
-def _follow(schedule: Schedule, steps_done: Array, factor: Array) -> None:
+def _advance(schedule: Schedule, steps_done: Array, factor: Array) -> None:
     factor[...] = schedule(int(steps_done))
     np.add(steps_done, 1, steps_done)
 

@@ -16,25 +16,26 @@ __all__ = ["Update"]
 
 
 class Update:
-    """Like a plan, a list of (function, arrays).
+    """An optimizer's step as a list of (function, arrays), which `run` replays like a plan.
 
     Parameters
     ----------
     steps : sequence of (function, arrays)
     scalars : dict of str to array of shape () or (K,)
         The hyperparameters, to be changed between steps: ``scalars["learning_rate"][...] = 0.01``.
-        One of zero that switches something off, such as the weight decay, stays off.
+        A part of the step that a value of 0 switched off when bound, such as weight decay, stays
+        off.
     state : dict of str to FlatBuffer
-        What the optimizer remembers, such as velocities.
+        State of the optimizer, such as velocities.
     ops : Ops
         Of the device where the arrays lie.
     gradients : array
-        What the steps read.
+        The gradients that the steps read.
 
     Attributes
     ----------
     steps_done : int
-        How often the parameters were moved.
+        Number of updates of the parameters so far.
     """
 
     def __init__(
@@ -54,7 +55,7 @@ class Update:
 
     @cached_property
     def _calls(self) -> list[Step]:
-        # When it is first run, as in `Plan`.
+        # Linked at the first run, as in `Plan`.
         return self.ops.link(self.steps)
 
     def run(self) -> None:
@@ -78,7 +79,7 @@ class Update:
         return copies | {"steps_done": np.array(self.steps_done, np.int64)}
 
     def restore(self, arrays: Mapping[str, Array]) -> None:
-        """Go back to a snapshot, in place; further steps repeat those after it bit for bit.
+        """Go back to a snapshot, in place; further steps repeat the steps after it bit for bit.
 
         Raises
         ------

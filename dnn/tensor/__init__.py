@@ -1,15 +1,15 @@
 """Tensors: arrays with a shape, on the host or on a GPU.
 
-A tensor looks at memory through a shape, strides and an offset, so slices, reshaped and squeezed
-tensors share the memory of the one they come from, and what is written through one is read
-through all of them, on whichever side. Plans of the graph never see tensors: they work on the
-arrays that a tensor hands out.
+A tensor is memory with a shape, strides and an offset, so slices, reshaped and squeezed tensors
+share the memory of the tensor they come from, and a value written through one of them is read
+through all of them, on the host and on the device. Plans of the graph do not take tensors: they
+work on arrays.
 
-| module | what it is |
+| module | contents |
 |---|---|
-| `elements` | flat memory seen through a shape and strides, as arrays and in parts |
+| `elements` | flat memory with a shape and strides, as arrays of NumPy and CuPy, and its slices |
 | `arithmetic` | operators, reductions, products |
-| `tensor` | what users hold: ways in and out, and copies |
+| `tensor` | the class `Tensor`: constructors, files, moves and copies |
 """
 
 from dnn.tensor.tensor import Tensor

@@ -21,8 +21,8 @@ Kind = TypeVar("Kind", bound="Arithmetic")
 Axes = int | tuple[int, ...] | None
 
 
-def _reduction(name: str, what: str) -> Callable[..., Any]:
-    """Return the method that calls an array's method of this name."""
+def _reduction(name: str, result: str) -> Callable[..., Any]:
+    """Return a method that calls an array's method of this name; `result` is for its docstring."""
 
     def reduced(
         self: Arithmetic,
@@ -35,26 +35,26 @@ def _reduction(name: str, what: str) -> Callable[..., Any]:
         options: dict[str, Any] = {} if dtype is None else {"dtype": dtype}
         if keepdims:
             options["keepdims"] = True
-        result = self._result(getattr(self._array(), name)(axis=axis, **options))
+        values = self._result(getattr(self._array(), name)(axis=axis, **options))
         if out is None:
-            return result
-        out[...] = result
+            return values
+        out[...] = values
         return out
 
     reduced.__name__ = name
     reduced.__qualname__ = f"Arithmetic.{name}"
-    reduced.__doc__ = f"""Return {what} over axes.
+    reduced.__doc__ = f"""Return {result} over axes.
 
         Parameters
         ----------
         axis : int or tuple of int, optional
-            Over all axes if left out; of `argmax` it is one, or all elements in a row.
+            Over all axes if left out; for `argmax` one axis, or all elements in a row if left out.
         keepdims : bool
             The axes stay, with length 1.
         dtype : type of elements, optional
             Of a sum, mean or product, where it is not that of NumPy.
         out : Tensor or array, optional
-            What the result is written to and returned in.
+            Tensor or array that the result is written to and returned in.
 
         Returns
         -------
@@ -66,7 +66,7 @@ def _reduction(name: str, what: str) -> Callable[..., Any]:
 class Arithmetic(Elements, np.lib.mixins.NDArrayOperatorsMixin):
     """Elements that compute as an array does, on the host with NumPy or on a GPU with CuPy.
 
-    What comes out is a tensor in memory of the same kind; complex numbers come out as an array.
+    Results are tensors in memory of the same kind; complex numbers are returned as an array.
     MANAGED memory is used on the GPU, unless the other operand is on the host.
     """
 
@@ -111,15 +111,15 @@ class Arithmetic(Elements, np.lib.mixins.NDArrayOperatorsMixin):
         devices = {x.device for x in tensors} - {CPU}
         on_host = any(isinstance(x, np.ndarray | list | tuple) and np.ndim(x) for x in operands)
         on_host = on_host or any(x.device == CPU for x in tensors)
-        there = [x for x in tensors if x.memory.kind is MemoryKind.DEVICE]
-        if len(devices) > 1 or (on_host and there):
+        on_gpu = [x for x in tensors if x.memory.kind is MemoryKind.DEVICE]
+        if len(devices) > 1 or (on_host and on_gpu):
             names = sorted({*map(str, devices), *(["cpu"] if on_host else [])})
             message = f"{where}: operands on {' and '.join(names)}"
             raise DeviceError(f"{message}: Tensor.from_array(x, device={names[-1]!r}) moves one")
         return on_host
 
     def _result(self: Kind, values: Any) -> Kind | Array:
-        """Return what was computed, in memory of this kind; complex numbers as they are."""
+        """Return a computed array as a tensor in memory of this kind, or as it is if complex."""
         array: Any = values if is_foreign(values) else np.asarray(values)
         if array.dtype.kind not in "fiub" or array.dtype.itemsize > 8:
             return array  # type: ignore[no-any-return]
@@ -149,7 +149,7 @@ class Arithmetic(Elements, np.lib.mixins.NDArrayOperatorsMixin):
         Parameters
         ----------
         *index : int
-            One for each axis, negative from the end.
+            An index for each axis, negative from the end.
 
         Returns
         -------
@@ -235,8 +235,8 @@ class Arithmetic(Elements, np.lib.mixins.NDArrayOperatorsMixin):
 
 
 def _fit(ufunc: np.ufunc, inputs: Sequence[Shape], outputs: Sequence[Shape]) -> bool:
-    """Whether elementwise operands broadcast, and that to the shapes of the outputs."""
-    if ufunc.signature is not None:  # as matmul has one
+    """Say whether elementwise operands broadcast to the shapes of the outputs."""
+    if ufunc.signature is not None:  # such as matmul's
         return False
     try:
         result = np.broadcast_shapes(*inputs)

@@ -1,4 +1,4 @@
-"""Elements in flat memory: seen through a shape, strides and an offset, as arrays and in parts."""
+"""Elements in flat memory, with a shape, strides and an offset: as arrays, and slices of them."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ Kind = TypeVar("Kind", bound="Elements")
 
 @dataclass(frozen=True, slots=True)
 class View:
-    """A shape, and where its elements stand in flat memory.
+    """A shape, with strides and an offset that tell where its elements stand in flat memory.
 
     Attributes
     ----------
@@ -64,9 +64,9 @@ class View:
         Raises
         ------
         DtypeError
-            If there is something else in the index.
+            If the index holds anything else.
         OutOfRangeError
-            If an integer is outside its axis, there are more than axes, or a step is 0.
+            If an integer is outside its axis, there are more indices than axes, or a step is 0.
         """
         given = index if isinstance(index, tuple) else (index,)
         for i in given:
@@ -84,7 +84,7 @@ class View:
         return View(found.shape, found.strides, offset if found.size else 0)
 
     def squeeze(self, axis: int | None) -> View:
-        """Return the view without the axes of length 1, or without the one given."""
+        """Return the view without its axes of length 1, or without the given axis."""
         if axis is None:
             dropped = {i for i, length in enumerate(self.shape) if length == 1}
         else:
@@ -103,7 +103,7 @@ class View:
         return View(shape, strides, self.offset)
 
     def of_host(self, flat: Array) -> Array:
-        """Return what is seen of flat memory of the host, as an array of NumPy."""
+        """Return the view's elements in flat memory of the host, as an array of NumPy."""
         if not self.size:
             return np.empty(self.shape, flat.dtype)
         step = flat.dtype.itemsize
@@ -112,7 +112,7 @@ class View:
         return view
 
     def of_device(self, flat: Any) -> Any:
-        """Return what is seen of flat memory of a GPU, as an array of CuPy."""
+        """Return the view's elements in flat memory of a GPU, as an array of CuPy."""
         step = flat.dtype.itemsize
         strides = tuple(stride * step for stride in self.strides)
         memory = flat.data + self.offset * step
@@ -120,7 +120,7 @@ class View:
 
 
 def dense_strides(shape: Shape) -> Shape:
-    """Return the strides, in elements, of elements one behind the other."""
+    """Return strides, in elements, of elements one behind the other, the last axis fastest."""
     return tuple(math.prod(shape[i + 1 :]) for i in range(len(shape)))
 
 
@@ -130,7 +130,7 @@ def is_integer(value: object) -> bool:
 
 
 def checked_shape(shape: int | tuple[SupportsIndex, ...], size: int | None = None) -> Shape:
-    """Check a shape; with a size, one length may be -1."""
+    """Return a checked shape as a tuple of int; if `size` is given, one length may be -1."""
     given = (shape,) if isinstance(shape, int) else tuple(shape)
     try:
         lengths = [operator.index(length) for length in given]
@@ -152,7 +152,7 @@ def checked_axis(axis: int, axes: int) -> int:
 
 
 def check_range(index: tuple[Any, ...], shape: Shape) -> None:
-    """Raise where NumPy would, with the shape in the message."""
+    """Raise `OutOfRangeError` where NumPy raises `IndexError`, with the shape in the message."""
     taken = sum(1 for i in index if i is not None and i is not Ellipsis)
     if taken > len(shape):
         raise OutOfRangeError(f"{taken} indices for a tensor {shape}")
@@ -177,17 +177,17 @@ def is_foreign(value: Any) -> bool:
 
 
 def on_host(value: Any) -> Any:
-    """Return an array of CuPy as one of NumPy, and all else as it is."""
+    """Return an array of CuPy as an array of NumPy, and any other value as it is."""
     return import_cupy().asnumpy(value) if is_foreign(value) else value
 
 
 class Elements:
-    """What a tensor is: memory, and the shape and the strides with which it is looked at.
+    """Base class of tensors: memory, and the shape, strides and offset of elements in it.
 
     Attributes
     ----------
     memory : MemoryManager
-        Shared by all that look at it.
+        Shared by all tensors that have elements in it.
     view : View
     """
 
@@ -203,7 +203,7 @@ class Elements:
 
     @property
     def strides(self) -> Shape:
-        """How far the next element along each axis is, in elements."""
+        """Distance to the next element along each axis, in elements."""
         return self.view.strides
 
     @property
@@ -228,7 +228,7 @@ class Elements:
 
     @property
     def device(self) -> Device:
-        """Where it belongs: a GPU if its memory has a side there."""
+        """The device of the tensor: a GPU if its memory has a side there."""
         return getattr(self.memory.device, "name", CPU)
 
     @property
@@ -256,7 +256,7 @@ class Elements:
         Returns
         -------
         array of CuPy, of the tensor's shape and type
-            It looks at the same memory.
+            It shares memory with the tensor.
 
         Raises
         ------
@@ -324,7 +324,7 @@ class Elements:
     def __dlpack__(self, **arguments: Any) -> Any:
         """Share the memory with another library, which may write to it.
 
-        Of MANAGED memory with two sides the GPU's is shared, and what the host held is stale; the
+        Of MANAGED memory with two sides the GPU's is shared, and the host's becomes stale; the
         other library's later writes are not noticed.
         """
         return self._array(True).__dlpack__(**arguments)
@@ -336,7 +336,7 @@ class Elements:
         return int(kind), int(index)
 
     def _array(self, for_writing: bool = False, on_host: bool = False) -> Any:
-        """Return an array of the elements where they belong, on the GPU or on the host."""
+        """Return an array of the elements on the tensor's device, or on the host if asked for."""
         if on_host or self.device == CPU:
             memory = self.memory.write_host() if for_writing else self.memory.read_host()
             return self.view.of_host(memory)
@@ -376,7 +376,7 @@ class Elements:
     def __setitem__(self, index: Any, value: Any) -> None:
         """Write a number, an array of NumPy or CuPy or a tensor that broadcasts to the part.
 
-        It raises `ShapeError` where it does not, and what reading raises.
+        Raises `ShapeError` if the value does not broadcast, and the errors of reading.
         """
         part = self.view.part(index)
         array = np.asarray(value if isinstance(value, Elements) else on_host(value))
@@ -388,9 +388,9 @@ class Elements:
             message = f"{array.shape} does not broadcast to {part.shape}"
             raise ShapeError("tensor", message, array.shape, part.shape)
         if self.memory.kind is MemoryKind.DEVICE:
-            # Not through the host: other parts of the memory stay where they are.
-            there = import_cupy().asarray(array.astype(self.dtype))
-            part.of_device(self.memory.write_device())[...] = there
+            # Not through the host: the rest of the memory need not be copied there and back.
+            values = import_cupy().asarray(array.astype(self.dtype))
+            part.of_device(self.memory.write_device())[...] = values
         else:
             part.of_host(self.memory.write_host())[...] = array
 
@@ -400,7 +400,7 @@ class Elements:
         Parameters
         ----------
         axis : int, optional
-            The one to leave out, negative from the end; all of length 1 if left out.
+            The axis to leave out, negative from the end; all of length 1 if left out.
 
         Returns
         -------

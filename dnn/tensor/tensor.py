@@ -1,4 +1,4 @@
-"""What users hold: an array with a shape, made, read, written to a file, moved and copied."""
+"""`Tensor`: an array on the host or a GPU, with constructors, files, moves and copies."""
 
 from __future__ import annotations
 
@@ -30,20 +30,20 @@ _created = itertools.count()
 class Tensor(Arithmetic):
     """An array with a shape, on the host or on a GPU.
 
-    Operators, NumPy's elementwise functions and the methods of `Arithmetic` compute with it; what
-    comes out is a tensor where this one is.
+    Operators, NumPy's elementwise functions and the methods of `Arithmetic` compute with it; the
+    results are tensors on the same device.
 
     Parameters
     ----------
     shape : int or tuple of int
     initializer : str, number or Initializer
-        What it starts from: ``"zero"``, ``"one"``, ``"constant"`` by giving the number,
+        Of its first values: ``"zero"``, ``"one"``, ``"constant"`` by giving the number,
         ``"uniform"``, ``"glorot"``, ``"mask"``, ``"diagonal"``, ``"identity"``, the name of any
         initializer, or what the functions of `dnn.initializers` return.
     dtype : type of elements
     kind : str or MemoryKind, optional
-        Of the memory. If left out, HOST on the CPU and DEVICE on a GPU; and MANAGED, which is on
-        the GPU if there is one, where `device` is left out too.
+        Of the memory. If left out, HOST on the CPU and DEVICE on a GPU; if `device` is left out
+        too, MANAGED, which is on the GPU if there is one.
     device : str, optional
         ``"cpu"``, ``"cuda"`` or ``"cuda:1"``.
     seed : int, optional
@@ -104,7 +104,7 @@ class Tensor(Arithmetic):
         offset: int = 0,
         strides: Shape | None = None,
     ) -> Tensor:
-        """Return a tensor that looks at memory.
+        """Return a tensor whose elements stand in given memory, which it shares.
 
         Parameters
         ----------
@@ -113,7 +113,7 @@ class Tensor(Arithmetic):
         offset : int, elements
             Where the first element stands.
         strides : tuple of int, elements, optional
-            One behind the other, the last axis fastest, if left out.
+            If left out, elements stand one behind the other, the last axis fastest.
 
         Returns
         -------
@@ -179,7 +179,7 @@ class Tensor(Arithmetic):
         Parameters
         ----------
         source : object with ``__dlpack__`` and ``__dlpack_device__``
-            Such as a PyTorch tensor. What is not contiguous or may not be written is copied.
+            Such as a PyTorch tensor. An array that is read-only or not contiguous is copied.
 
         Returns
         -------
@@ -260,7 +260,7 @@ class Tensor(Arithmetic):
         Parameters
         ----------
         *shape : int, or one tuple of int
-            One length may be -1 and is found.
+            One length may be -1, and follows from the number of elements.
 
         Returns
         -------
@@ -311,7 +311,7 @@ class Tensor(Arithmetic):
     def to(
         self, device: str | Device, kind: str | MemoryKind | None = None, *, copy: bool = False
     ) -> Tensor:
-        """Return the tensor on a device, itself where it is there already.
+        """Return the tensor on a device; `self` if it is there already.
 
         Parameters
         ----------
@@ -319,7 +319,7 @@ class Tensor(Arithmetic):
         kind : str or MemoryKind, optional
             Of the memory there; HOST on the CPU and DEVICE on a GPU if left out.
         copy : bool
-            Even if it is there already.
+            Copy even if it is there already.
 
         Returns
         -------
@@ -349,7 +349,7 @@ class Tensor(Arithmetic):
 def _memory_of(
     values: Array, kind: str | MemoryKind | None, device: str | Device | None
 ) -> MemoryManager:
-    """Return new memory with a copy of an array; `Tensor` says what is left out."""
+    """Return new memory with a copy of an array; `Tensor` documents the defaults."""
     if kind is not None:
         chosen = MemoryKind(kind)
     else:
@@ -378,7 +378,7 @@ def _host_array(values: npt.ArrayLike, dtype: npt.DTypeLike | None) -> Array:
 
 
 def _shared_with_cupy(array: Any) -> tuple[MemoryManager, Shape]:
-    """Return memory that is that of an array of CuPy, or of a contiguous copy, and its shape."""
+    """Return the memory of a CuPy array, or of a contiguous copy of it, and its shape."""
     array = import_cupy().ascontiguousarray(array)
     memory = MemoryManager.wrap(array, Device("cuda", array.device.id))
     return memory, tuple(array.shape)

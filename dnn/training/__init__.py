@@ -1,1 +1,1 @@
-"""Training: networks, their data, epochs, evaluation, what training changes, checkpoints."""
+"""Training: networks, their data, epochs, evaluation, state of training, checkpoints."""

@@ -1,15 +1,15 @@
-"""Checkpoints: all that training needs to go on bit for bit, in a safetensors file.
+"""Checkpoints: safetensors files from which training resumes bit for bit.
 
 ::
 
     tensors     parameter/<name>              each parameter
                 state/<name>                  running statistics, seed and step of noise
-                optimizer/<buffer>/<name>     what the optimizer remembers of each parameter
+                optimizer/<buffer>/<name>     state of the optimizer for each parameter
     metadata    dnn                           JSON: version, architecture, optimizer, seed, history,
-                                              and how far the epoch is, if it is within one
+                                              and progress in the epoch, if within one
 
-Random numbers need no more than the seed: each is a function of it and of the epoch or the step
-that it is drawn for. Nothing in such a file is ever executed, as it would be in a pickle.
+Of random numbers the seed is enough: each is a function of it and of the epoch or the step that it
+is drawn for. Nothing in such a file is ever executed, as it would be in a pickle.
 """
 
 from __future__ import annotations
@@ -45,21 +45,22 @@ __all__ = [
 
 VERSION = 1
 
-# What a layer holds besides its architecture: other first values, or another moment.
+# Attributes of layers that `layer_facts` leaves out, or describes in another form: initializers,
+# declarations of parameters and states, and what changes in training.
 _NOT_ARCHITECTURE = frozenset(
     {"assignments", "dtype", "initializer", "name", "parameters", "states", "training"}
 )
 
 
 def save_checkpoint(model: NeuralNetwork, path: str | PathLike[str]) -> None:
-    """Write everything that training needs to go on, on any number of ranks.
+    """Write a checkpoint, from which training can resume on any number of ranks.
 
     Parameters
     ----------
     model : NeuralNetwork
         All ranks that train it call this; rank 0 writes.
     path : path
-        Written whole under another name first, so that there is never half a checkpoint.
+        Written under another name and renamed, so that there is never half a checkpoint.
 
     Raises
     ------
@@ -88,7 +89,7 @@ def save_checkpoint(model: NeuralNetwork, path: str | PathLike[str]) -> None:
 
 
 def write_whole(path: str | PathLike[str], raw: bytes) -> None:
-    """Write a file of a network, whole or not at all; a failure is a `CheckpointError`."""
+    """Write a file under another name and rename it; raise `CheckpointError` on failure."""
     target = Path(path)
     temporary = target.with_name(f".{target.name}.{os.getpid()}.tmp")
     try:
@@ -105,7 +106,7 @@ def write_whole(path: str | PathLike[str], raw: bytes) -> None:
 def load_checkpoint(
     model: NeuralNetwork, path: str | PathLike[str], *, parameters_only: bool = False
 ) -> None:
-    """Go on where a checkpoint was written.
+    """Load a checkpoint, so that training resumes where it was written.
 
     Parameters
     ----------
@@ -121,7 +122,7 @@ def load_checkpoint(
     Raises
     ------
     CheckpointError
-        If the file cannot be read, is truncated, damaged or none of ours, or is of another
+        If the file cannot be read, is truncated, damaged or no checkpoint, or is of another
         version, architecture or optimizer; it says what differs. The model is as it was.
     MissingDependencyError
         If safetensors is not installed.
@@ -130,7 +131,7 @@ def load_checkpoint(
     difference = _difference(about["architecture"], _architecture(model))
     mine, precision = type(model.optimizer).__name__, model._network.precision.name
     if difference is None and not parameters_only:
-        trained_in = about["architecture"].get("precision", precision)  # older ones do not say
+        trained_in = about["architecture"].get("precision", precision)  # older ones lack it
         if trained_in != precision:
             difference = (
                 f"it was trained in {trained_in}, and this one is in {precision} "
@@ -148,7 +149,7 @@ def load_checkpoint(
         raise CheckpointError(f"{path}: a checkpoint of another model: {message}")
     if parameters_only:
         left = ("optimizer/", "state/noise.")
-        if found.get("optimizer/averaging/steps_done"):  # before the first step they are zeros
+        if found.get("optimizer/averaging/steps_done"):  # before the first step averages are zeros
             found |= {
                 name.replace("optimizer/average/", "parameter/"): array
                 for name, array in found.items()
@@ -166,7 +167,7 @@ def load_checkpoint(
     if parameters_only:
         model._network.reset_averages()
     else:
-        progress = about.get("progress")  # older ones are of the end of an epoch
+        progress = about.get("progress")  # older checkpoints have none: end of an epoch
         within = None if progress is None else EpochProgress(**progress)
         model.resume(about["seed"], about["steps"], History(**about["history"]), within)
 
@@ -182,7 +183,7 @@ def _architecture(model: NeuralNetwork) -> dict[str, Any]:
 
 
 def layer_facts(layer: Layer) -> dict[str, Any]:
-    """Describe a layer by its parameters and by whatever plain values it holds."""
+    """Return by name, as values of JSON, a layer's plain attributes and shapes of parameters."""
     about: dict[str, Any] = {"name": layer.name}
     for name, value in sorted(vars(layer).items()):
         plain = _plain(value)
@@ -206,7 +207,7 @@ def _plain(value: Any) -> Any:
 
 
 def _difference(there: Mapping[str, Any], here: Mapping[str, Any]) -> str | None:
-    """Say what differs first between two architectures, or None."""
+    """Return a text on the first difference between two architectures, or None."""
     for name in ("dtype", "loss"):
         if there[name] != here[name]:
             return f"its {name} is {there[name]} there and {here[name]} here"
@@ -223,12 +224,12 @@ def _difference(there: Mapping[str, Any], here: Mapping[str, Any]) -> str | None
 
 
 def read_arrays(path: str | PathLike[str]) -> tuple[bytes, dict[str, Array]]:
-    """Return a safetensors file, and the arrays in it by name.
+    """Return the bytes of a safetensors file, and the arrays in it by name.
 
     Raises
     ------
     CheckpointError
-        If it cannot be read, or is truncated or no such file.
+        If it cannot be read, or is truncated or no safetensors file.
     """
     library = require_safetensors()
     try:
@@ -237,7 +238,7 @@ def read_arrays(path: str | PathLike[str]) -> tuple[bytes, dict[str, Array]]:
         raise CheckpointError(f"{path}: cannot be read: {error}") from error
     try:
         arrays: dict[str, Array] = library.load(raw)
-    except Exception as error:  # the library has its own kinds, and no common base is promised
+    except Exception as error:  # the exceptions of safetensors have no documented base
         message = f"truncated, or no safetensors file: {error}"
         raise CheckpointError(f"{path}: {message}") from error
     return raw, arrays
@@ -268,7 +269,7 @@ def _checksum(arrays: Mapping[str, Array]) -> int:
 
 
 def require_safetensors() -> Any:
-    """Return the library that reads and writes the files, or raise `MissingDependencyError`."""
+    """Return the module `safetensors.numpy`, or raise `MissingDependencyError`."""
     try:
         return importlib.import_module("safetensors.numpy")
     except ImportError as error:

@@ -1,4 +1,4 @@
-"""What networks are trained on and measured with: checked once a call, never in a step."""
+"""Samples, targets and weights of networks: checked once a call, never in a step."""
 
 from __future__ import annotations
 
@@ -44,13 +44,13 @@ class Samples:
     x, y : array, length n
         Samples and targets; `x` may be `Images` in the place of an array.
     weights : array, shape (n,), optional
-        What the loss of each sample is multiplied by.
+        Factor of the loss of each sample.
     rows : array of intp, shape (K, m), optional
-        What each network is given; all of them if left out.
+        Rows that each network is given; all rows if left out.
     memory : tuple of MemoryManager
-        Where `on_device` has put them, if it had to.
+        Device memory of the arrays that `on_device` has copied.
     host_y : array, optional
-        A copy of `y` on the host, if there is one besides.
+        A copy of `y` on the host, where `y` is on a device and was copied from there.
     """
 
     x: Array | Images
@@ -62,15 +62,15 @@ class Samples:
 
     @property
     def count(self) -> int:
-        """How many each network is given."""
+        """Number of samples that each network is given."""
         return len(self.x) if self.rows is None else self.rows.shape[1]
 
     def of_networks(self, indices: Sequence[int]) -> Samples:
-        """Return what some of the networks are given."""
+        """Return the samples of some of the networks."""
         return self if self.rows is None else replace(self, rows=self.rows[list(indices)])
 
     def only(self, part: slice) -> Samples:
-        """Return some that follow each other, of each network."""
+        """Return a contiguous part of the samples of each network."""
         if self.rows is not None:
             return replace(self, rows=self.rows[:, part])
         weights = None if self.weights is None else self.weights[part]
@@ -79,10 +79,10 @@ class Samples:
         return Samples(x, self.y[part], weights, None, self.memory, host_y)
 
     def on_device(self, network: Network, resident: bool | None = None) -> Samples:
-        """Return them where a network computes; what is there already is not copied.
+        """Return the samples on the device of a network; arrays that are there are not copied.
 
         They stay on the host if `resident` is False, or if it is None and they would take more
-        than half of what is free on the GPU.
+        than half of the free memory of the GPU.
         """
         device = network.ops.device
         if device == "cpu" or isinstance(self.x, Images):
@@ -114,7 +114,7 @@ class Samples:
         return on_host(network, self.y if self.host_y is None else self.host_y)
 
     def class_counts(self, network: Network) -> list[list[int]]:
-        """Return how many samples of each class each network is given, if a training counts it."""
+        """Return how many samples of each class each network has; empty without class counts."""
         classes = network.classes_to_tally
         if classes is None:
             return []
@@ -127,7 +127,7 @@ class Samples:
 
 
 class DeviceData:
-    """Samples and targets that are checked, and sent to a device, once for all trainings.
+    """Samples and targets that are checked, and copied to a device, once for many trainings.
 
     `fit` and `evaluate` of `NeuralNetwork` and `Ensemble` take it in the place of `x` and `y`. Any
     number of networks share one copy on each device; it lasts as long as this object.
@@ -154,7 +154,7 @@ class DeviceData:
     def samples(
         self, network: Network, versions: bool = False, resident: bool | None = None
     ) -> tuple[Samples, int]:
-        """Return samples where a network computes, and how many versions of each there are.
+        """Return samples on the device of a network, and how many versions of each there are.
 
         Parameters
         ----------
@@ -178,7 +178,7 @@ class DeviceData:
         """
         loss, ops = network.loss, network.ops
         of_x: tuple[Any, ...] = (ops.device, network.input_dtype, network.precision.largest)
-        # An Embedding refuses what another one has a vector for.
+        # Each Embedding accepts indices below its own number of vectors.
         of_x += (network.input_shape, *(getattr(layer, "count", 0) for layer in network.layers[:2]))
         of_x += (versions,)
         if resident is False:  # on the host for all networks
@@ -217,7 +217,7 @@ def given_data(
     versions: bool = False,
     resident: bool | None = None,
 ) -> tuple[Samples, int]:
-    """Return checked samples, and how many versions of each there are; `name` is that of `x`."""
+    """Return checked samples and the number of versions; `name` is that of `x` in messages."""
     if isinstance(x, DeviceData):
         if y is not None:
             raise ConfigurationError("a DeviceData has its targets: leave y out")
@@ -278,33 +278,33 @@ def _on_same_gpu(network: Network, x: Any) -> Array | None:
     if not (fits and len(x)):
         return None
     ops, array = network.ops, x.cupy()
-    # Where it is not finite, the way through the host finds out which cell is not.
+    # If a cell is not finite, the check on the host finds out which.
     return array if ops.all_finite(array, empty(ops, array.shape, bool)) else None
 
 
 def on_host(network: Network, array: Array) -> Array:
-    """Return an array of NumPy as it is, and one of the network's GPU as a copy."""
+    """Return a NumPy array as it is, and an array of the network's GPU as a copy on the host."""
     return array if lies_on_host(array) else network.ops.to_host(array)
 
 
 def lies_on_host(array: Any) -> bool:
-    """Whether an array is NumPy's, or `Images`, and not one of a GPU."""
+    """Whether an array is in memory of the host, a NumPy array or `Images`, and not on a GPU."""
     return isinstance(array, np.ndarray | Images)
 
 
 def _lies_with(network: Network, values: Any) -> bool:
     """Whether values are a contiguous tensor of the network's GPU that may stay there."""
-    checks_range = network.precision.largest is not None  # on the host
+    checks_range = network.precision.largest is not None  # which is done on the host
     if network.ops.device == "cpu" or checks_range or not hasattr(values, "cupy"):
         return False
     return bool(str(values.device) == network.ops.device and values.is_contiguous)
 
 
 def checked_targets(network: Network, y: npt.ArrayLike, count: int) -> Array:
-    """Return targets as the loss takes them, `count` of them; a tensor stays on its GPU.
+    """Return `count` targets in the form that the loss takes; a tensor stays on its GPU.
 
-    Of such a tensor a copy is checked on the host. Its own array is returned if the loss takes
-    that copy as it is.
+    A copy of such a tensor is checked on the host; its own array is returned if the loss takes the
+    copy as it is.
     """
     on_gpu: Any = y if _lies_with(network, y) else None
     host = y if on_gpu is None else on_gpu.numpy()
@@ -336,10 +336,10 @@ def fit_data(
     sample_weight: npt.ArrayLike | None,
     resident: bool | None = None,
 ) -> tuple[Samples, Samples | None]:
-    """Check what `NeuralNetwork.fit` was given, and take the samples for validation out of it.
+    """Check the data of `NeuralNetwork.fit`; return training samples and validation samples.
 
-    `seed` is of the rows that are taken out, where `validation` is a share. The first result lies
-    where `Samples.on_device` puts it, the second is to be evaluated on after each epoch.
+    Where `validation` is a share, `seed` determines the rows that are held out. Training samples
+    are on the device as `Samples.on_device` decides.
     """
     is_share = validation is not None and not isinstance(validation, tuple | list | DeviceData)
     if is_share:  # rows are taken out on the host
@@ -376,7 +376,7 @@ def fit_data(
 
 
 def for_each(name: str, values: Any, models: int) -> npt.NDArray[Any]:
-    """Return one value for each of K networks; one that is given stands for all."""
+    """Return one value for each of K networks; a single value is repeated for all."""
     array = np.asarray(values)
     if array.ndim > 1 or array.shape not in ((), (models,)):
         message = f"{name} must be one value or {models}, one for each network"
@@ -386,16 +386,16 @@ def for_each(name: str, values: Any, models: int) -> npt.NDArray[Any]:
 
 @dataclass(frozen=True)
 class Versions:
-    """Samples and targets, all versions of them one behind the other.
+    """Samples and targets of several versions, version after version.
 
     Attributes
     ----------
     samples : Samples, length (versions * count)
-        Where `Samples.on_device` puts them.
+        As `Samples.on_device` returns them.
     count : int
         Rows of one version.
     offsets : array of intp, shape (K,)
-        Where each network's version begins.
+        First row of each network's version.
     """
 
     samples: Samples
@@ -412,7 +412,7 @@ class Versions:
         versions: Sequence[int] | None,
         resident: bool | None = None,
     ) -> Versions:
-        """Check what a user gave; parameters and errors as in `Ensemble.fit`."""
+        """Check the data of `Ensemble.fit`; parameters and errors as there."""
         samples, copies = given_data(network, "x", x, y, versions is not None, resident)
         count = samples.count // copies
         offsets = np.zeros(models, np.intp)
@@ -426,12 +426,12 @@ class Versions:
         return cls(samples.on_device(network, resident), count, offsets)
 
     def given(self, name: str, rows: Sequence[npt.ArrayLike] | None) -> Samples:
-        """Return samples of which each network is given some rows, all if left out.
+        """Return samples with the rows that each network is given, all rows if left out.
 
         Raises
         ------
         ShapeError, DataError
-            If `rows` are not K vectors of one length, of integers that are there.
+            If `rows` are not K vectors of one length, of integers from 0 to `count` - 1.
         """
         models = len(self.offsets)
         if rows is None:
@@ -449,11 +449,11 @@ class Versions:
 
 
 HALF_OVERFLOWS = 65520.0
-"""What is smaller is rounded to at most 65504, the largest number of float16."""
+"""Smaller numbers are rounded to at most 65504, the largest number of float16."""
 
 
 def check_range(name: str, x: Array, precision: Precision) -> None:
-    """Raise `DataError` for samples that are too large for the operands of products."""
+    """Raise `DataError` if samples are too large for float16, in which products take them."""
     wrong = np.abs(x) >= HALF_OVERFLOWS
     if wrong.any():
         at = tuple(int(i) for i in np.argwhere(wrong)[0])
@@ -469,7 +469,7 @@ def check_weights(
     classes: int | None,
     dtype: np.dtype[Any],
 ) -> Array | None:
-    """Return what each sample's loss is multiplied by, or None where that is 1 throughout.
+    """Return the factor of the loss of each sample, or None if no weights are given.
 
     Parameters
     ----------

@@ -1,7 +1,7 @@
 """An epoch of training: batches gathered, steps replayed, losses collected.
 
-A step of a small network takes tens of microseconds, and a line of Python in it is felt: what can
-be done before the first batch is done here before the first batch.
+A step of a small network takes tens of microseconds, of which each line of Python in it is a
+noticeable share. So whatever can be done before the first batch is done before it.
 """
 
 from __future__ import annotations
@@ -28,16 +28,16 @@ __all__ = ["Piece", "Run", "Stage", "Trainer", "TrainingTask"]
 
 
 class Stage:
-    """A batch on its way from the host to a GPU.
+    """Memory through which batches go from the host to a GPU, one at a time.
 
     Parameters
     ----------
     network : Network
-        That is trained on the GPU.
+        Trained on the GPU.
     samples : Samples
-        On the host.
+        Lie on the host.
     rows : int
-        Of the largest batch.
+        Rows of the largest batch.
     """
 
     def __init__(self, network: Network, samples: Samples, rows: int) -> None:
@@ -53,14 +53,14 @@ class Stage:
         ]
 
     def fill(self, order: Array, ahead: bool, images: Array | None = None) -> None:
-        """Gather a batch on the host, and begin to send it if it is needed later only.
+        """Gather a batch on the host, and with `ahead` begin to send it.
 
-        `order` says which rows, of shape (batch,), for K networks (K, batch); `images` are the
-        samples where these were prepared.
+        `order` has the rows of the batch, of shape (batch,), for K networks (K, batch); `images`
+        are the prepared samples where these are `Images`.
         """
         for array, memory in zip(self._sources, self._memory, strict=True):
             shape = (*order.shape, *array.shape[1:])
-            # Waits until the copy of the batch before has left this memory.
+            # Waits until the batch before has been copied from this memory.
             host = memory.write_host(whole=True)[: math.prod(shape)].reshape(shape)
             if isinstance(array, Images):
                 assert images is not None
@@ -71,12 +71,12 @@ class Stage:
                 memory.prefetch("device")
 
     def arrive(self) -> None:
-        """Let the GPU's later work see the batch; what was not sent ahead is sent now."""
+        """Make the batch visible to later work of the GPU, sending it now if that is not done."""
         for memory in self._memory:
             memory.read_device()
 
     def steps_to(self, plan: BatchPlan, rows: int, part: slice) -> list[Step]:
-        """Return what copies some of a batch's rows, on the GPU, to the inputs of a plan."""
+        """Return steps that copy some rows of a batch, on the GPU, to the inputs of a plan."""
         edges = [plan.x, plan.target]
         if plan.weight is not None:
             edges.append(plan.weight)
@@ -90,16 +90,16 @@ class Stage:
 
 
 class Run(NamedTuple):
-    """Steps of an epoch that follow each other and are alike.
+    """Successive steps of an epoch with batches of one size.
 
     Attributes
     ----------
     rows : int
-        Of each batch, in this process.
+        Rows of each batch in this process.
     total : int
-        Of each batch, in all processes that train the network together.
+        Rows of each batch in all processes that train the network together.
     repeats : int
-        How many steps.
+        Number of steps.
     """
 
     rows: int
@@ -108,14 +108,15 @@ class Run(NamedTuple):
 
 
 class Piece(NamedTuple):
-    """A part of a step: what is done for some rows of its batch, and the last one's update too.
+    """Calls of a step for some rows of its batch; those of the last piece include the update.
 
     Attributes
     ----------
     part : slice
-        Which rows of the batch.
+        Rows of the batch.
     x : array, shape (rows, ...), optional
-        Where samples go that are prepared beside the training; None where there are no rows.
+        Input of the plan, into which prepared `Images` are loaded; None for other samples, and
+        where there are no rows.
     calls : list of (function, arguments)
     """
 
@@ -125,7 +126,7 @@ class Piece(NamedTuple):
 
 
 class TrainingTask(NamedTuple):
-    """What a network is trained on, and what moves its parameters by that.
+    """What a trainer needs besides the network: update, samples and batch size.
 
     Attributes
     ----------
@@ -133,12 +134,13 @@ class TrainingTask(NamedTuple):
         Moves the parameters by the gradients.
     samples : Samples
     batch_size : int
-        Of all ranks together.
+        Batch size of all ranks together.
     inspect : callable, optional
         Called with the plan of each batch before the parameters move.
     accumulate : int
-        Each batch, or a rank's part of it, is computed in so many pieces of nearly equal size,
-        whose gradients are added up before the parameters move: the memory is that of a piece.
+        Number of pieces of nearly equal size in which each batch, or a rank's part of it, is
+        computed. Their gradients are added up before the parameters move, so that it takes the
+        memory of a piece only.
     """
 
     update: Update | LossScaling
@@ -148,7 +150,7 @@ class TrainingTask(NamedTuple):
     accumulate: int = 1
 
     def is_like(self, other: TrainingTask) -> bool:
-        """Whether one trainer does both: by one update, on data that lie at one place."""
+        """Whether one trainer suits both tasks: same update, sizes and memory of the data."""
         mine, theirs = self.samples, other.samples
         return (
             self.update is other.update
@@ -160,11 +162,11 @@ class TrainingTask(NamedTuple):
 
 
 class Trainer:
-    """A training set, and plans for the batches that it is cut into.
+    """Trains a network for epochs on a training set, with compiled plans for its batches.
 
-    The last batch of an epoch holds what remains, on a plan of its own. A training set that lies on
-    the host is sent to a GPU batch by batch: the next one travels, in a stream of its own, while
-    this one is computed. Batches of `Images` are prepared in threads beside it.
+    The last batch of an epoch has the remaining samples, and a plan of its own. A training set that
+    lies on the host is sent to a GPU batch by batch: the next batch is copied, in a stream of its
+    own, while one is computed. Batches of `Images` are prepared in threads meanwhile.
 
     Raises
     ------
@@ -178,9 +180,9 @@ class Trainer:
     count : int
         Samples in an epoch: as many as each network is given.
     steps : int
-        In an epoch.
+        Steps in an epoch.
     ahead : int
-        Batches that are sent before they are needed: 1, or 0 to send each when it is.
+        Batches that are sent before they are needed: 1, or 0 to send each when it is needed.
     """
 
     ahead = 1
@@ -199,14 +201,14 @@ class Trainer:
         self._ops = ops = network.ops
         self._runs = [run for run in self._cut() if run.repeats]
         self.steps = sum(run.repeats for run in self._runs)
-        # Of the samples of all processes, how many are in each batch of this one.
+        # Share of each batch of this process in the samples of all processes.
         every = sum(run.total * run.repeats for run in self._runs)
         sizes = [size for run in self._runs for size in [run.rows] * run.repeats]
         self._shares = np.array(sizes, np.float64) / every
-        # On the device: to fetch a loss would wait for its step.
+        # Losses stay on the device: to fetch one would wait for its step.
         shape: tuple[int, ...] = (self.steps, *network.leading)
         self._losses = ops.memory(math.prod(shape) * 8).view(np.float64).reshape(shape)
-        # Where the order of an epoch stands, and how far it has come: see `Ops.end_batch`.
+        # The order of an epoch, and the position in it: see `Ops.end_batch`.
         self._shape = shape = (*network.leading, sum(sizes))
         largest = max(sizes)
         self._stages: list[Stage] = []
@@ -223,12 +225,12 @@ class Trainer:
         self._sums: Array | None = None
         if self.accumulate > 1 and largest > 1:
             self._sums = empty(ops, network.gradients.flat.shape, network.dtype)
-        # All are compiled before any is linked.
+        # All plans are compiled before any of them is linked.
         for run in self._runs:
             for part in self._parts(run):
                 self._plan(part)
-        ways: Sequence[Stage | None] = self._stages or (None,)
-        self._pieces = [[self._linked(run, stage) for stage in ways] for run in self._runs]
+        stages: Sequence[Stage | None] = self._stages or (None,)
+        self._pieces = [[self._linked(run, stage) for stage in stages] for run in self._runs]
 
     def _cut(self) -> list[Run]:
         """Return how an epoch is cut into steps."""
@@ -236,12 +238,12 @@ class Trainer:
         rest = self.count % size
         return [Run(size, size, self.count // size), Run(rest, rest, 1 if rest else 0)]
 
-    def _own(self, order: Array) -> Array:
-        """Return which samples of an epoch are this process's: all."""
+    def _own_order(self, order: Array) -> Array:
+        """Return this process's part of the order of an epoch: all of it."""
         return order
 
     def _parts(self, run: Run) -> list[slice]:
-        """Return the pieces of a batch."""
+        """Return the rows of each piece of a batch."""
         pieces = min(self.accumulate, run.rows)
         bounds = [run.rows * piece // pieces for piece in range(pieces + 1)] if pieces else []
         return [slice(*pair) for pair in pairwise(bounds)]
@@ -251,7 +253,7 @@ class Trainer:
         return self._network.plan(kind, part.stop - part.start)
 
     def _linked(self, run: Run, stage: Stage | None) -> list[Piece]:
-        """Return a whole step, from the gathering of its batch to its loss, in as few calls."""
+        """Return a whole step, from gathering its batch to its update, linked into few calls."""
         parts, update, network = self._parts(run), self._update, self._network
         plans = [self._plan(part) for part in parts]
         pieces: list[Piece] = []
@@ -260,17 +262,17 @@ class Trainer:
             gather = (
                 self._gather(plan, part) if stage is None else stage.steps_to(plan, run.rows, part)
             )
-            look: list[Step] = [] if self._inspect is None else [(self._inspect, (plan,))]
+            inspect: list[Step] = [] if self._inspect is None else [(self._inspect, (plan,))]
             compute = plan.plan.steps
             if self._assigns_late():
-                # Assigned is when it is known whether the step counts.
+                # Running statistics are assigned when it is known whether the step is left out.
                 compute, assign = plan.plan.steps_apart()
-                late = self._late(assign, len(parts))
-                # The number of the step, which noise depends on, goes on in any case.
+                late = self._late_assignments(assign, len(parts))
+                # The step number, on which noise depends, is counted up in any case.
                 compute += [step for step in assign if step[1][-1].dtype != network.dtype]
             calls = [
-                *self._summed(self._weighed((part.stop - part.start) / run.total, compute)),
-                *look,
+                *self._with_sums(self._scaled((part.stop - part.start) / run.total, compute)),
+                *inspect,
                 *self._tally(plan),
                 *self._accumulated(len(pieces), len(parts)),
             ]
@@ -281,59 +283,59 @@ class Trainer:
         for piece, calls in zip(pieces, of_pieces, strict=True):
             piece.calls.extend(calls)
         end: Step = (self._ops.end_batch, (loss, self._losses, self._position))
-        last = self._moved(run, late, end)
+        last = self._update_steps(run, late, end)
         if not pieces:
             return [Piece(slice(0, 0), None, self._ops.link(last))]
         pieces[-1].calls.extend(last)
         if not isinstance(self.samples.x, Images):
-            # Nobody loads anything in between.
+            # Nothing is loaded between the pieces, so that they are joined into one.
             pieces = [Piece(slice(0, run.rows), None, [x for each in pieces for x in each.calls])]
         if self._inspect is not None:
             return pieces
-        # Linked, an update may come before the end of a plan, and gradients be nowhere.
+        # Linking may move the update before the end of a plan, and write no gradients to memory.
         scratch = update.gradients if self._updates_at_once(run) else None
         return [
             piece._replace(calls=self._ops.link(piece.calls, scratch=scratch)) for piece in pieces
         ]
 
     def _updates_at_once(self, run: Run) -> bool:
-        """Whether nothing is done between the gradients of a batch and the update."""
+        """Whether the update follows the gradients of a batch directly."""
         return len(self._parts(run)) == 1
 
-    def _moved(self, run: Run, late: Sequence[Step], end: Step) -> list[Step]:
-        """Return how a step ends once all gradients are there."""
+    def _update_steps(self, run: Run, late: Sequence[Step], end: Step) -> list[Step]:
+        """Return the last steps, once all gradients are computed: update, assignments and `end`."""
         return [*self._update.steps, *late, end]
 
     def _assigns_late(self) -> bool:
-        """Whether steps may be left out, with what they would assign to running statistics."""
+        """Whether steps may be left out, so that their assignments to running statistics wait."""
         return isinstance(self._update, LossScaling)
 
-    def _late(self, assign: Sequence[Step], pieces: int) -> list[Step]:
-        """Return what is assigned only if a step counts."""
+    def _late_assignments(self, assign: Sequence[Step], pieces: int) -> list[Step]:
+        """Return the assignments that are not made in a step that is left out."""
         late = [step for step in assign if step[1][-1].dtype == self._network.dtype]
         if late and pieces > 1:
             message = "running statistics whose steps may be left out take each batch as a whole"
             raise ConfigurationError(f"accumulate={self.accumulate}: {message}")
         return late
 
-    def _weighed(self, weight: float, compute: Sequence[Step]) -> list[Step]:
-        """Return a computation whose gradients are multiplied by a number."""
-        if weight == 1.0 and not self._weighs():
-            return list(compute)  # in an epoch all of whose batches are one process's alone
+    def _scaled(self, weight: float, compute: Sequence[Step]) -> list[Step]:
+        """Return the steps of a computation with its gradients multiplied by a weight."""
+        if weight == 1.0 and not self._scales_gradients():
+            return list(compute)  # no batch of the epoch is shared or in pieces
         network, ops = self._network, self._ops
         factor = ops.asarray(np.full(network.leading, weight, network.dtype))
-        if isinstance(self._update, LossScaling):  # which has a scale of its own
+        if isinstance(self._update, LossScaling):  # which itself sets the gradient scale
             flat = network.gradients.flat
             column = factor.reshape(factor.shape if flat.ndim == 1 else (-1, 1))
             return [*compute, ops.elementwise(Multiply.formula, (flat, column), flat)]
         return [(ops.copy, (factor, network.gradient_scale)), *compute]
 
-    def _summed(self, compute: list[Step]) -> list[Step]:
-        """Return a computation that also adds up, over ranks, gradients that are ready."""
+    def _with_sums(self, compute: list[Step]) -> list[Step]:
+        """Return the steps of a computation, with sums of ready gradients over ranks in between."""
         return compute
 
     def _accumulated(self, piece: int, pieces: int) -> list[Step]:
-        """Return what adds the gradients of a piece to those before; all are in the last one's."""
+        """Return steps that add up gradients of pieces; the last piece leaves the sum in place."""
         flat, sums, ops = self._network.gradients.flat, self._sums, self._ops
         if sums is None or pieces == 1:
             return []
@@ -345,7 +347,7 @@ class Trainer:
     def _loss(
         self, run: Run, parts: Sequence[slice], plans: Sequence[BatchPlan]
     ) -> tuple[Array, list[list[Step]]]:
-        """Return where the loss of a batch stands, and what takes it from each of its pieces."""
+        """Return the array of the loss of a batch, and for each piece the steps that add to it."""
         ops, network = self._ops, self._network
         if len(plans) == 1:
             return plans[0].loss, [[]]
@@ -361,7 +363,7 @@ class Trainer:
 
     def _gather(self, plan: BatchPlan, part: slice) -> list[Step]:
         data = self.samples
-        x = None if isinstance(data.x, Images) else data.x  # those are loaded in each step
+        x = None if isinstance(data.x, Images) else data.x  # images are loaded in each step
         order = self._order[..., part.start :]
         edges = ((x, plan.x), (data.y, plan.target), (data.weights, plan.weight))
         return [
@@ -371,17 +373,17 @@ class Trainer:
         ]
 
     def _tally(self, plan: BatchPlan) -> list[Step]:
-        """Return what counts the predictions of a batch, if they are to be counted."""
+        """Return the step that counts the predictions of a batch; none if they are not counted."""
         if self._tallies is None or plan.outputs is None:
             return []
         guesses = empty(self._ops, plan.target.shape, np.int64)
         return [(self._ops.tally_classes, (plan.outputs, plan.target, guesses, self._tallies))]
 
     def tallies(self) -> list[list[int]] | None:
-        """Return what each network predicted in the last epoch, None where it is not counted.
+        """Return counts of predictions of each network in the last epoch, None without counts.
 
-        A list for each: the predictions of each class, and behind them the number of right
-        predictions; each batch before its step.
+        For each network a list: the predictions of each class, then the number of right
+        predictions. Each batch is predicted before its step.
         """
         if self._tallies is None:
             return None
@@ -390,7 +392,7 @@ class Trainer:
         return by_model
 
     def exchange(self) -> dict[str, Any] | None:
-        """Return what the last epoch cost several ranks, as `History.exchange` has it."""
+        """Return exchange statistics of the last epoch, as in `History.exchange`: None here."""
         return None
 
     def epoch(self, order: Array, seeds: Sequence[int] = (), number: int = 0) -> list[float]:
@@ -401,9 +403,9 @@ class Trainer:
         order : array of intp, shape (K, count)
             Which samples each network visits, one after the other.
         seeds : sequence of K int
-            What `Images` draw from for each network.
+            Seed of each network for random changes of `Images`.
         number : int, from 0
-            Of the epoch, for the same.
+            Number of the epoch, for the same.
 
         Returns
         -------
@@ -414,7 +416,7 @@ class Trainer:
         if self._tallies is not None:
             ops.load(self._no_tallies, self._tallies)
         self._position[:] = 0
-        order = self._own(order).reshape(self._shape)
+        order = self._own_order(order).reshape(self._shape)
         images = None
         if isinstance(x, Images):
             images = self._prepared(x, order, seeds, number)
@@ -433,22 +435,22 @@ class Trainer:
                 else:
                     self._repeat(run, pieces, images)
         self._update.steps_done += self.steps
-        if self._weighs():
+        if self._scales_gradients():
             ops.load(
                 np.ones(self._network.leading, self._network.dtype), self._network.gradient_scale
             )
-        # Contiguous rows, so that the losses of K networks are summed up as those of one are.
+        # Contiguous rows, so that losses of K networks are added in the order of a single one.
         losses = np.ascontiguousarray(ops.to_host(self._losses).T * self._shares)
         return self._means(np.add.reduce(losses, axis=-1).reshape(-1))
 
-    def _weighs(self) -> bool:
+    def _scales_gradients(self) -> bool:
         """Whether steps change the scale of gradients."""
         if isinstance(self._update, LossScaling):
             return False
         return any(run.rows != run.total or len(self._parts(run)) > 1 for run in self._runs)
 
     def _means(self, losses: Array) -> list[float]:
-        """Return the mean loss of each network, from this process's share in it."""
+        """Return the mean loss of each network, given this process's part of it."""
         means: list[float] = losses.tolist()
         return means
 
@@ -463,7 +465,7 @@ class Trainer:
             start = stop
 
     def _repeat(self, run: Run, pieces: Sequence[Piece], images: Iterator[Array]) -> None:
-        """Compute steps whose samples are prepared beside them."""
+        """Compute the steps of a run, whose images are prepared in threads."""
         leading = self._network.leading
         for _ in range(run.repeats):
             batch = next(images) if run.rows else None
@@ -476,7 +478,7 @@ class Trainer:
                     function(*arguments)
 
     def _streamed_epoch(self, order: Array, images: Iterator[Array] | None) -> None:
-        """Send and compute batch after batch, the next one being sent first."""
+        """Send and compute batch after batch; with `ahead`, the next one is sent first."""
         runs = [each for each, run in enumerate(self._runs) for _ in range(run.repeats)]
         starts = np.cumsum([0, *(self._runs[each].rows for each in runs)])
         filled = 0
@@ -495,7 +497,7 @@ class Trainer:
 
 
 def _is_view_of_same(a: Array | Images, b: Array | Images) -> bool:
-    """Whether two arrays are the same memory in the same shape, or two sets of images one."""
+    """Whether two arrays view the same memory in the same way, or are the same `Images`."""
     if not (isinstance(a, np.ndarray) and isinstance(b, np.ndarray)):
         return a is b
     return bool(

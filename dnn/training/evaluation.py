@@ -1,4 +1,4 @@
-"""What networks put out for samples, and how good it is."""
+"""Evaluation of networks: outputs for samples, loss, accuracy and Matthews correlation."""
 
 from __future__ import annotations
 
@@ -15,16 +15,18 @@ from dnn.training.network import Network, PlanKind
 __all__ = ["Replay", "evaluate", "load_part", "outputs_of", "sums_of"]
 
 Replay = Callable[..., Iterator[tuple[Array, Array]]]
-"""``(network, kind, x, y, rows) -> outputs and mean loss of pieces``, without targets if wanted."""
+"""``(network, kind, x, y=None, rows=None)`` -> iterator of outputs and mean loss of each piece."""
 
-# Rows that a prediction takes at a time.
+# Rows of a piece: samples are evaluated piece by piece.
 ROWS = 1024
 
 
 def evaluate(
     network: Network, samples: Samples, replay: Replay | None = None
 ) -> list[dict[str, float]]:
-    """Measure each of K networks on its samples; `replay` computes outputs in another way.
+    """Return loss and, for a classification, accuracy and MCC of each of K networks.
+
+    `replay` computes the outputs in place of `_replayed`, on a mesh of ranks for instance.
 
     Returns
     -------
@@ -42,7 +44,7 @@ def evaluate(
 
 
 def sums_of(network: Network, samples: Samples) -> Array:
-    """Return what results over several parts of some samples are made from.
+    """Return sums of losses and counts of predictions, which add up over parts of the samples.
 
     Returns
     -------
@@ -66,7 +68,7 @@ def sums_of(network: Network, samples: Samples) -> Array:
 
 
 def _measured(network: Network, samples: Samples, replay: Replay) -> tuple[Array, Array]:
-    """Return the sum of the losses, of shape () or (K,), and the outputs."""
+    """Return the sum of the losses over all samples, of shape () or (K,), and the outputs."""
     parts, total = [], np.zeros(network.leading)
     with np.errstate(all="ignore"):
         for part, loss in replay(network, "evaluation", samples.x, samples.y, samples.rows):
@@ -76,7 +78,7 @@ def _measured(network: Network, samples: Samples, replay: Replay) -> tuple[Array
 
 
 def _classes(network: Network, samples: Samples, outputs: Array) -> tuple[Array, Array]:
-    """Return the classes of all samples and those predicted, each of shape (K, n)."""
+    """Return the true and the predicted classes of all samples, each of shape (K, n)."""
     rows, labels = samples.rows, samples.targets(network)
     truth = labels[None] if rows is None else labels[rows]
     predicted = network.loss.predicted(outputs).reshape(network.models or 1, -1)
@@ -86,7 +88,10 @@ def _classes(network: Network, samples: Samples, outputs: Array) -> tuple[Array,
 def outputs_of(
     network: Network, samples: Array | Images, kind: PlanKind, replay: Replay | None = None
 ) -> Array:
-    """Return the outputs for checked samples, or their probabilities; of K networks (K, n, ...)."""
+    """Return outputs or probabilities, as `kind` says, for checked samples.
+
+    Of K networks the shape is (K, n, ...).
+    """
     with np.errstate(all="ignore"):
         parts = [outputs for outputs, _ in (replay or _replayed)(network, kind, samples)]
     return _joined(network, parts)
@@ -97,7 +102,7 @@ def _joined(network: Network, parts: Sequence[Array]) -> Array:
 
 
 def load_part(ops: Ops, values: Array, place: Array) -> None:
-    """Copy samples or targets, of the host or of a device, to an edge of a plan."""
+    """Copy samples or targets, from the host or the device, into an input of a plan."""
     send = ops.load if lies_on_host(values) else ops.copy
     send(values, place)
 

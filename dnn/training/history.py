@@ -1,4 +1,4 @@
-"""What happened in training."""
+"""History of a training: losses, metrics, times and exchange statistics of each epoch."""
 
 from __future__ import annotations
 
@@ -17,9 +17,9 @@ __all__ = ["History"]
 
 @dataclass(repr=False)
 class History:
-    """What happened in a call of `fit`, or in all of them; one entry an epoch.
+    """Losses, metrics and times of each epoch, of one call of `fit` or of all calls.
 
-    Names are those that callbacks watch: what has no ``validation_`` in front is of the training.
+    Callbacks watch attributes by these names; those without ``validation_`` are of the training.
 
     Attributes
     ----------
@@ -28,24 +28,26 @@ class History:
     validation : list of dict of str to float
         `NeuralNetwork.evaluate` on the validation set after the epoch; empty without one.
     epoch_times_s : list of float, seconds
-        Spent in training steps, validation, callbacks and compilation not counted.
+        Time of the training steps; validation, callbacks and compilation are not counted.
     steps : int
     diverged : bool
         The loss became NaN or infinite, and training stopped after that epoch.
     stopped : str, optional
-        What a callback gave as its reason to stop before the last epoch.
+        Why training ended before the last epoch: the reason of a callback, or gradients of a rank
+        that were not finite.
     tallies : list of (list of int, list of int)
-        What `training` is computed from when it is asked for, since that takes as long as two or
-        three steps of a small network: samples of each class, and predictions of each class with
-        the number of right ones behind them. Empty unless it is a classification.
+        For each epoch the samples of each class, and the predictions of each class followed by the
+        number of right ones; empty unless the loss classifies. `training` is computed from them
+        when it is read, since that takes as long as two or three steps of a small network.
     skipped_steps : int
-        Of those, left out since the scaled loss overflowed; in float16 only.
+        Of `steps`, those left out: since the scaled loss overflowed in float16, or since gradients
+        were not finite and `DataParallel` has ``on_nan="skip"``.
     exchange : list of dict
-        What each epoch cost where several workers train the network, the same on all ranks; empty
-        in one process. ``"bytes_sent"`` by all ranks, of which an array that is summed counts once
-        for each rank; with a parameter server ``"staleness"``, of whose numbers the k-th says how
-        many gradients were applied to parameters that had moved k times meanwhile; of simulated
-        workers ``"simulated_s"``. Where gradients were not finite, ``"nan"`` has the ``"rank"``,
+        Statistics of each epoch where several workers train the network, the same on all ranks;
+        empty in one process. ``"bytes_sent"`` is of all ranks together: an array that is summed
+        counts once for each rank. With a parameter server ``"staleness"`` has at place k how many
+        gradients were applied to parameters that had moved k times meanwhile; simulated workers
+        have ``"simulated_s"``. Where gradients were not finite, ``"nan"`` has the ``"rank"``,
         ``"layer"`` and ``"step"`` in the epoch of the first ones, or ``"wire"`` in place of the
         rank where their sum was too large for the type that they were sent in; and
         ``"skipped_steps"`` how many steps were left out for it.
@@ -71,12 +73,12 @@ class History:
 
     @property
     def training(self) -> list[dict[str, float]]:
-        """``"accuracy"`` and ``"mcc"`` of the training over each epoch.
+        """Training ``"accuracy"`` and ``"mcc"`` over each epoch; empty unless the loss classifies.
 
-        Of all predictions of the epoch, each batch before its step, as the loss is (and as Keras
-        does it): of the network as it was then, with dropout, so they may lie below
-        `NeuralNetwork.evaluate` on the same samples. Samples count alike, whatever their weight.
-        Empty unless it is a classification.
+        They are of the predictions made in training, of each batch before its step, as the loss is
+        (and as Keras does it). The network of that moment predicts, with dropout, so they may lie
+        below `NeuralNetwork.evaluate` on the same samples. Samples count alike, whatever their
+        weight.
         """
         if not self.tallies:
             return []
@@ -85,17 +87,17 @@ class History:
 
     @property
     def accuracy(self) -> list[float]:
-        """Training accuracy over each epoch; empty unless it is a classification."""
+        """Training accuracy over each epoch; empty unless the loss classifies."""
         return [result["accuracy"] for result in self.training]
 
     @property
     def mcc(self) -> list[float]:
-        """Matthews correlation in training over each epoch, likewise."""
+        """Matthews correlation in training over each epoch; empty unless the loss classifies."""
         return [result["mcc"] for result in self.training]
 
     @property
     def staleness(self) -> list[int]:
-        """How many gradients were k versions old, at place k: of all epochs together.
+        """Number of gradients that were k versions old, at place k, over all epochs.
 
         Empty without a parameter server.
         """
@@ -104,17 +106,17 @@ class History:
 
     @property
     def mean_staleness(self) -> float:
-        """Of all gradients; 0 without a parameter server."""
+        """Mean staleness of all gradients; 0 without a parameter server."""
         counts = self.staleness
         return sum(k * count for k, count in enumerate(counts)) / max(1, sum(counts))
 
     @property
     def largest_staleness(self) -> int:
-        """Of any gradients; 0 without a parameter server."""
+        """Largest staleness of any gradients; 0 without a parameter server."""
         return max((k for k, count in enumerate(self.staleness) if count), default=0)
 
     def last(self) -> dict[str, float]:
-        """Return the training of the last epoch in numbers, and the time of all.
+        """Return training loss and accuracy of the last epoch, and the training time of all epochs.
 
         Returns
         -------
@@ -161,7 +163,7 @@ class History:
         validation: Mapping[str, float] | None = None,
         exchange: Mapping[str, Any] | None = None,
     ) -> None:
-        """Append an epoch; the training goes on, or has diverged.
+        """Append an epoch; the history has diverged if the loss is not finite.
 
         Parameters
         ----------

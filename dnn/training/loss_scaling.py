@@ -1,4 +1,4 @@
-"""Loss scaling: gradients that float16 can hold."""
+"""Dynamic loss scaling, which keeps gradients within the range of float16."""
 
 from __future__ import annotations
 
@@ -17,28 +17,28 @@ __all__ = ["LossScaling"]
 
 
 class LossScaling:
-    """An update of gradients that come multiplied by a scale of its own choice.
+    """An update by scaled gradients: it divides by the scale, skips overflows, adapts the scale.
 
     Before a step the gradients are divided by the scale. If one of them is NaN or infinite, the
-    scale was too large: the step is left out, with what it would assign to running statistics, and
-    the scale halved. After `interval` steps without
-    that it is doubled [1]_. Each of K networks has a scale of its own, and all of this is computed
-    where the networks lie. What counts steps, as Adam does, counts those left out too.
+    scale was too large: the step is left out, with its assignments to running statistics, and the
+    scale is halved. After `interval` steps without that it is doubled [1]_. Each of K networks has
+    a scale of its own, and all of this is computed on the device of the networks. An optimizer that
+    counts steps, as Adam does, counts those left out too.
 
     Parameters
     ----------
     update : Update
-        What moves the parameters.
+        Moves the parameters by the gradients without the scale.
     parameters, gradients : FlatBuffer
-        What it moves and what it reads.
+        Buffers that `update` writes and reads.
     states : FlatBuffer
-        What layers assign to.
+        Running statistics, to which layers assign.
     scale : array, shape () or (K,)
-        What the plan multiplies gradients by; written here.
+        Factor by which the plan multiplies gradients; written here.
     first : float
-        What the scale begins with.
+        Initial scale.
     interval : int, optional
-        2000 steps if left out.
+        Steps without overflow after which the scale is doubled; 2000 if left out.
 
     References
     ----------
@@ -72,13 +72,13 @@ class LossScaling:
         ops.load(np.array(first, scale.dtype), scale)
         each = () if self.gradients.ndim == 1 else (len(self.gradients), 1)
         self._flags = empty(ops, each, self.gradients.dtype)
-        # As the steps of an `Update`.
+        # Pairs of function and arguments, as `Update.steps`.
         self.steps = self._steps(parameters)
 
     def _steps(self, parameters: FlatBuffer) -> list[Step]:
         ops, update, gradients, flags = self.ops, self._update, self.gradients, self._flags
         scale = self._scale.reshape(flags.shape)
-        # What only counts steps is not held back.
+        # Buffers that only count steps change in a step that is left out, too.
         buffers = [parameters, *update.state.values()]
         written = [x.flat for x in buffers if x.segments == parameters.segments]
         return [
@@ -89,9 +89,10 @@ class LossScaling:
         ]
 
     def gated(self, assignments: Sequence[Step]) -> list[Step]:
-        """Return assignments, such that those of a step that is left out change no state.
+        """Return assignments that change no state in a step that is left out.
 
-        To be done behind `steps`. The number of a step, which is no layer's state, goes on.
+        They are to be done after `steps`. The step number, which is no layer's state, is always
+        counted up.
         """
         states = self._states
         if not any(arguments[-1].dtype == states.dtype for _, arguments in assignments):
@@ -100,22 +101,22 @@ class LossScaling:
 
     @property
     def scale(self) -> Array:
-        """What gradients are multiplied by at present: shape () or (K,)."""
+        """Present factor of the gradients, on the host: shape () or (K,)."""
         return self.ops.to_host(self._scale)
 
     @property
     def skipped(self) -> Array:
-        """How many steps were left out: shape () or (K,)."""
+        """Number of steps that were left out, on the host: shape () or (K,)."""
         return self.ops.to_host(self._counts)[..., 1]
 
     @property
     def arrays(self) -> dict[str, Array]:
-        """What it remembers besides what the update does: ``scale`` and ``counts``."""
+        """State besides that of the update, on the device: ``scale`` and ``counts``."""
         return {"scale": self._scale, "counts": self._counts}
 
     @property
     def steps_done(self) -> int:
-        """How often the parameters were moved, or would have been."""
+        """Number of steps done, those that were left out included."""
         return self._update.steps_done
 
     @steps_done.setter
@@ -127,7 +128,7 @@ class LossScaling:
         return self.ops.link(self.steps)
 
     def run(self) -> None:
-        """Move the parameters by one step, or leave it out."""
+        """Move the parameters by one step, or leave it out if a gradient is not finite."""
         with np.errstate(all="ignore"):
             for function, arguments in self._calls:
                 function(*arguments)
@@ -137,12 +138,12 @@ class LossScaling:
         return len(self.steps)
 
     def snapshot(self) -> dict[str, Array]:
-        """Return a copy of all that the next steps depend on, as `Update.snapshot` does."""
+        """Return copies of all arrays that the next steps depend on, as `Update.snapshot` does."""
         mine = {name: self.ops.to_host(array).copy() for name, array in self.arrays.items()}
         return self._update.snapshot() | mine
 
     def restore(self, arrays: Mapping[str, Array]) -> None:
-        """Go back to a snapshot, in place; errors as in `Update.restore`."""
+        """Restore a snapshot in place; errors as in `Update.restore`."""
         mine = self.arrays
         self._update.restore({name: x for name, x in arrays.items() if name not in mine})
         for name, array in mine.items():

@@ -1,6 +1,6 @@
 """A built network: layers named and built, parameters in a flat buffer, plans on demand.
 
-`NeuralNetwork` is what users hold; this is what it trains with. One training step is
+Users hold a `NeuralNetwork`, which trains a `Network`. One training step is
 
 1. `BatchPlan.load` gathers the rows of a batch into the plan's inputs,
 2. `Plan.run` computes the loss and writes all gradients into the flat gradient buffer,
@@ -43,19 +43,19 @@ PlanKind = Literal["training", "weighted training", "evaluation", "probability"]
 
 
 class BatchPlan(NamedTuple):
-    """A plan for one size of batch, with the arrays at its edges.
+    """Compiled plan for one size of batch, with the arrays of its inputs and outputs.
 
     Attributes
     ----------
     plan : Plan
     x, target : array, shape (batch, ...)
-        To be filled before each replay. These and all others have a leading axis of length K in a
+        Inputs, to be filled before each replay. All arrays have a leading axis of length K in a
         plan for K networks.
     loss : array, shape ()
     outputs : array, shape (batch, ...)
-        None in a plan for training where no predictions are counted: later nodes take its memory.
+        None in a plan for training where no predictions are counted: later nodes reuse its memory.
     weight : array, shape (batch,)
-        To be filled too; None in a plan whose samples count alike.
+        Input too: weights of the samples; None in a plan without weights.
     """
 
     plan: Plan
@@ -85,7 +85,8 @@ class BatchPlan(NamedTuple):
     def first_overflow(self, network: int | None) -> str:
         """Return the layer in which the last replay met NaN or infinity first, "" if in none.
 
-        Of one of K networks, or of a single one; the plan keeps every value.
+        `network` is the number of one of K networks, None for a single network. The plan has to
+        keep every value.
         """
         node = self.plan.first_nonfinite(network)
         if node is None:
@@ -95,7 +96,7 @@ class BatchPlan(NamedTuple):
         return next(named, "").partition(".")[0]
 
     def load(self, x: Array | Images, target: Array, rows: Array) -> None:
-        """Gather a batch from images, or from arrays of the host or of the plan's device.
+        """Gather rows of samples and targets, on the host or the plan's device, into the inputs.
 
         `rows`, on the host, are of shape (batch,), for K networks (K, batch).
         """
@@ -104,7 +105,7 @@ class BatchPlan(NamedTuple):
 
 
 def load_rows(ops: Ops, values: Any, rows: Array, place: Array) -> None:
-    """Gather rows of images, or of an array of the host or of the device of `place`."""
+    """Gather rows of images, or of an array of the host or of the device, into `place`."""
     is_elsewhere = ops.device != "cpu" and isinstance(values, np.ndarray)
     if is_elsewhere or isinstance(values, Images):
         ops.load(values[rows], place)
@@ -113,9 +114,9 @@ def load_rows(ops: Ops, values: Any, rows: Array, place: Array) -> None:
 
 
 class Network:
-    """Layers, built.
+    """Built layers with buffers of their parameters, gradients and states, and compiled plans.
 
-    `seed` is of the parameters' first values and of noise; `passes` over its graphs are those of
+    `seed` determines initial parameters and noise; `passes` over its graphs are those of
     `dnn.graph.passes`, and if left out those that pay with `ops` in this precision.
 
     Raises
@@ -128,19 +129,19 @@ class Network:
     Attributes
     ----------
     precision : Precision
-        What parameters are of, and which of the passes round.
+        Type of the parameters, and passes that round values.
     loss_scalars : dict of str to array, shape () or (K,)
         The loss's hyperparameters.
     states : dict of str to array
-        What training changes besides the parameters, by name: running statistics, and the seed and
-        the step that random numbers depend on.
+        Arrays besides the parameters that training changes, by name: running statistics, and the
+        seed and the step number on which random numbers depend.
     """
 
     is_part = False
-    """Whether other ranks have parameters, or parts of some, that this one lacks."""
+    """Whether other ranks have parameters, or parts of parameters, that this rank lacks."""
 
     step_name = "noise.step"
-    """The state that is one for all of K networks."""
+    """Name of the state that K networks share: the step number, on which random numbers depend."""
 
     def __init__(
         self,
@@ -176,7 +177,7 @@ class Network:
         self.load_loss(loss)
 
     def restart(self, seeds: Sequence[int]) -> None:
-        """Let every array be what it is before the first step, in place: plans stay."""
+        """Reset all arrays to their values before the first step, in place: plans stay valid."""
         self._start(self.parameters, self._declared, seeds)
         self._start(self.state_buffer, self._declared_states, seeds)
         noise_seeds = [stream(each, "noise").integers(2**64, dtype=np.uint64) for each in seeds]
@@ -186,7 +187,7 @@ class Network:
         self.ops.load(np.zeros((), np.uint64), step)
 
     def resize(self, models: int | None) -> None:
-        """Make room for another number of networks; None: for one without an axis of models.
+        """Allocate buffers for K networks, or with None for a single one without an axis of models.
 
         All buffers are new and hold zeros; an update has to be bound to them anew.
         """
@@ -204,19 +205,19 @@ class Network:
         self.loss_scalars = {
             name: ops.asarray(np.zeros(leading, self.dtype)) for name in self.loss.hyperparameters
         }
-        # What gradients are multiplied by as they are computed, an array of shape () or (K,).
+        # Factor of the gradients as they are computed, an array of shape () or (K,).
         self.gradient_scale = ops.asarray(np.ones(leading, self.dtype))
         self._arena = Arena(ops)
         self._plans: dict[tuple[PlanKind, int, bool], BatchPlan] = {}
         self.average_by(None)
 
     def load_loss(self, loss: Loss) -> None:
-        """Take the hyperparameters of a loss that is like the present one.
+        """Load the hyperparameters of a loss of the same kind as the present loss.
 
         Raises
         ------
         ConfigurationError
-            If they are there for another number of networks.
+            If one has values for another number of networks.
         """
         self.loss = loss
         for name, value in loss.hyperparameters.items():
@@ -233,7 +234,7 @@ class Network:
     def _start(
         self, buffer: FlatBuffer, declared: Sequence[Parameter], seeds: Sequence[int]
     ) -> None:
-        """Fill a buffer with what each of its segments starts from."""
+        """Fill a buffer with the initial values of each of its segments."""
         for parameter in declared:
             node = parameter.node
             array = buffer[node.name]
@@ -247,7 +248,7 @@ class Network:
                 self.ops.load(parameter.initializer(generator, node.shape, self.dtype), part)
 
     def outputs(self, x: Node) -> Node:
-        """Compose the layers of this rank."""
+        """Return the outputs of the layers of this rank for an input, as a node of a graph."""
         for layer in self.own_layers:
             x = layer.forward(x)
             if x.operation is not None:  # for printing the graph
@@ -256,7 +257,7 @@ class Network:
 
     @property
     def own_layers(self) -> Sequence[Layer]:
-        """The layers whose parameters lie on this rank: all of them, but in a pipeline."""
+        """The layers whose parameters lie on this rank: all layers, except in a pipeline."""
         return self.layers
 
     @property
@@ -266,12 +267,12 @@ class Network:
 
     @property
     def leading(self) -> Shape:
-        """The axis that arrays of K networks begin with: (K,), or () of a single one."""
+        """Leading axes of arrays of K networks: (K,), or () for a single network."""
         return () if self.models is None else (self.models,)
 
     @property
     def classes_to_tally(self) -> int | None:
-        """How many classes predictions are counted of in training; None where they are not."""
+        """Number of classes whose predictions training counts; None if it counts none."""
         shape, loss = self.output_shape, self.loss
         if not loss.classifies or len(shape) != 1:
             return None
@@ -281,7 +282,7 @@ class Network:
         return classes if labels and shape in ((classes,), (1,)) else None
 
     def plan(self, kind: PlanKind, batch: int) -> BatchPlan:
-        """Return the plan of a kind for one size of batch, compiled when it is first asked for.
+        """Return the plan of a kind for one size of batch, compiled by the first call.
 
         ``"training"`` computes loss and gradients, ``"weighted training"`` too, with a weight for
         each sample; ``"evaluation"`` outputs and loss, ``"probability"`` probabilities as outputs.
@@ -292,19 +293,19 @@ class Network:
         return self._plans[key]
 
     def average_by(self, update: Update | LossScaling | None) -> None:
-        """Let an update say which averages of the parameters there are, if any."""
+        """Take averages of the parameters from the state of an update, if it has any."""
         state = {} if update is None else update.state
         self._averages, self._averaging = state.get("average"), state.get("averaging")
         self._plans = {key: plan for key, plan in self._plans.items() if not key[-1]}
 
     @property
     def predicts_by_average(self) -> bool:
-        """Whether predictions are made with averages of the parameters: after the first step."""
+        """Whether predictions use averages of the parameters, which start with the first step."""
         return self._averaging is not None and bool(self._averaging["steps_done"])
 
     @property
     def prediction_arrays(self) -> dict[str, Array]:
-        """By name, what predictions are made with: parameters or their averages, and states."""
+        """Arrays that predictions use, by name: parameters or their averages, and states."""
         held = self.parameters
         if self.predicts_by_average:
             assert self._averages is not None
@@ -312,12 +313,12 @@ class Network:
         return {**self.states, **{each.name: held[each.name] for each in held.segments}}
 
     def begin_averages(self) -> None:
-        """Let averages that have not begun be the parameters: a first step may be left out."""
+        """Set averages that have not begun to the parameters: a first step may be left out."""
         if not self.predicts_by_average:
             self.reset_averages()
 
     def reset_averages(self) -> None:
-        """Let averages, where there are some, be the parameters."""
+        """Set averages of the parameters, if there are any, to the parameters."""
         if self._averages is not None:
             self.ops.copy(self.parameters.flat, self._averages.flat)
 
@@ -345,7 +346,7 @@ class Network:
             wanted.append(weight)
         into = []
         if trains:
-            # Where values are rounded, an output of the graph is not: the loss is of float32.
+            # Passes that round leave outputs of the graph as they are: the loss is of float32.
             if self.classes_to_tally is not None or self.precision.passes is not None:
                 wanted.append(outputs)
             into = self._gradients_into(gradients(loss, self._variables, self._scale))
@@ -365,7 +366,7 @@ class Network:
         return BatchPlan(plan, self.ops, at(x), at(target), at(loss), shown, weights)
 
     def _begin(self, kind: PlanKind) -> bool:
-        """Make layers ready for composing a plan; return whether it trains."""
+        """Prepare layers for composing a plan; return whether the plan trains."""
         trains = kind in ("training", "weighted training")
         for layer in self.layers:
             layer.begin(self._noise if trains else None)
@@ -389,16 +390,16 @@ class Network:
         return self.loss.penalised(loss, self._variables)
 
     def _gradients_into(self, by_variable: Sequence[Node]) -> list[tuple[Node, Array]]:
-        """Return the gradient of each variable with its segment.
+        """Return the gradient of each variable with its segment of the gradient buffer.
 
-        From the last layer to the first, as they arise: each is computed while what it comes from
-        is still in the cache.
+        They go from the last layer to the first: each is computed while its operands are still in
+        the cache.
         """
         pairs = zip(by_variable, self._variables, strict=True)
         return [(dw, self.gradients[node.name]) for dw, node in reversed([*pairs])]
 
     def _assignments(self) -> list[Node]:
-        """Return what layers assign to their states."""
+        """Return the nodes that assign to states of the layers."""
         return [node for layer in self.own_layers for node in layer.assignments]
 
     def _planned(
@@ -410,7 +411,7 @@ class Network:
         by_average: bool = False,
         more: Mapping[Node, Array] | None = None,
     ) -> tuple[Plan, dict[Node, Node]]:
-        """Compile nodes on this network's arrays, and on more; return what became of each."""
+        """Compile nodes on this network's arrays, and on more; return the plan and its nodes."""
         held = self.parameters
         if by_average:
             assert self._averages is not None
@@ -438,7 +439,7 @@ class Network:
         return plan, now
 
     def _check_end(self, outputs: Node) -> None:
-        """Refuse to train a network that ends in what the loss does once more."""
+        """Refuse to train a network that ends in an operation which the loss applies itself."""
         while outputs.kind == "reshape":
             (outputs,) = outputs.inputs
         end = outputs.kind
@@ -454,10 +455,10 @@ class Network:
         )
 
     def _for_models(self, nodes: Sequence[Node]) -> dict[Node, Node]:
-        """Return what becomes of a graph that was written for one network."""
+        """Return for each node of a graph of one network the node for all K networks."""
         order = topological_order(nodes)
         if self.models is None:
             return {node: node for node in order}
-        # Everything that comes from outside differs, but for the number of the step.
+        # Inputs and variables differ between networks, except for the step number.
         outside = {node for node in order if node.kind in (PLACEHOLDER, VARIABLE)}
         return with_models(nodes, self.models, outside - {self._noise.step})

@@ -1,10 +1,11 @@
-"""The engine of training: K networks of the same layers, and one loop over epochs.
+"""Training of K networks of the same layers, by one loop over epochs.
 
-`NeuralNetwork` and `Ensemble` are what users hold; both are `Networks`, a `NeuralNetwork` being
-K = 1 and its arrays without an axis of models.
+Users hold a `NeuralNetwork` or an `Ensemble`. Both derive from `Networks`; a `NeuralNetwork` has
+K = 1, and its arrays have no axis of models.
 
-A step of a small network takes tens of microseconds, and a line of Python in it is felt. So data
-are checked and plans compiled before the first epoch, and callbacks come after each.
+A step of a small network takes tens of microseconds, of which each line of Python in it is a
+noticeable share. So data are checked and plans compiled before the first epoch, and callbacks run
+after each epoch.
 """
 
 from __future__ import annotations
@@ -38,7 +39,7 @@ if TYPE_CHECKING:
 __all__ = ["BatchSizes", "Fit", "Networks", "checked_batch_size"]
 
 BatchSizes = Callable[[int], int]
-"""``epochs done -> size of a batch``."""
+"""From the number of epochs done to the batch size of the next epoch."""
 
 
 def checked_batch_size(given: int | BatchSizes) -> int | BatchSizes:
@@ -47,7 +48,7 @@ def checked_batch_size(given: int | BatchSizes) -> int | BatchSizes:
 
 
 class Networks:
-    """K networks of the same layers, with what trains them; a single network has an int as seed."""
+    """K networks of the same layers, or a single one if `seeds` is an int, with its optimizer."""
 
     def __init__(
         self,
@@ -71,28 +72,31 @@ class Networks:
         self._use(update)
         self._histories = [History() for _ in self._seeds]
         self._overflowed_in: dict[int, str] = {}
-        # Of an epoch that has not come to its end.
+        # Progress of an epoch that has not ended.
         self._progress: EpochProgress | None = None
-        # Networks that have left a plan, or all as they were when the last of them did.
+        # By its number, the state of each network when the plan was last made smaller.
         self._ended: dict[int, State] = {}
 
     def _use(self, update: Update | LossScaling) -> None:
-        """Let this be what moves the parameters from now on."""
+        """Use an update for the parameters from now on, and a new trainer."""
         self._update: Update | LossScaling = update
         self._last: tuple[TrainingTask, TrainerLike] | None = None
         self._network.average_by(update)
 
     def explain_divergence(self, k: int = 0) -> str:
-        """Return the layer where a network met infinity first that diverged in the last `fit`.
+        """Return the layer where infinity came first in a network that diverged in the last `fit`.
 
         Parameters
         ----------
         k : int
+            Which of K networks.
 
         Returns
         -------
         str
-            The layer's name; empty unless it was trained in float16, whose products end early.
+            The layer's name, or "" where it is not known: one process looks for it in float16 only,
+            whose largest number is small; several ranks name the layer of the first gradients that
+            were not finite.
         """
         return self._overflowed_in.get(k, "")
 
@@ -103,17 +107,17 @@ class Networks:
         inspect: Callable[[BatchPlan], None] | None,
         accumulate: int,
     ) -> TrainerLike:
-        """Return what trains on samples: what did in the last call, if the task is like it."""
+        """Return a trainer on samples: that of the last call if the task is like it."""
         task = TrainingTask(self._update, samples, batch_size, inspect, accumulate)
         if self._last is None or not self._last[0].is_like(task):
             self._last = task, self._scheme.trainer(self._network, task)
         return self._last[1]
 
     def _regroup(self, states: Sequence[State], indices: Sequence[int]) -> None:
-        """Let the plans be of these networks alone.
+        """Compile plans for some of the networks only, and load their states.
 
-        `states` are after the same number of steps, and `indices` say which of the optimizer's
-        values belong to each of them.
+        `states` are after the same number of steps; `indices`, the numbers of these networks, say
+        which of the optimizer's values belong to each.
         """
         self._network.resize(len(states))
         optimizer = self.optimizer.for_networks(indices)
@@ -130,7 +134,7 @@ class Networks:
         return {segment.name: buffer.tensor(segment.name) for segment in buffer.segments}
 
     def __call__(self, x: npt.ArrayLike) -> Array:
-        """Return what the last layer puts out for each sample; of a classification, logits.
+        """Return the outputs of the last layer for each sample: logits if the loss classifies.
 
         Parameters
         ----------
@@ -150,7 +154,7 @@ class Networks:
         return self._scheme.outputs(self._network, samples, "evaluation")
 
     def predict(self, x: npt.ArrayLike) -> Array:
-        """Return the class of each sample, or the outputs where the loss is no classification's.
+        """Return the predicted class of each sample, or the outputs if the loss does not classify.
 
         Parameters
         ----------
@@ -183,7 +187,7 @@ class Networks:
         Raises
         ------
         ConfigurationError
-            If the loss is no classification's.
+            If the loss does not classify.
         ShapeError, DataError
             As for `predict`.
         """
@@ -197,30 +201,31 @@ class Fit:
     Parameters
     ----------
     networks : Networks
-        Whose seeds order the samples, and whose histories go on.
+        Their seeds order the samples, and their histories are continued.
     training : Samples
-        Where `Samples.on_device` puts them.
+        As `Samples.on_device` returns them.
     epochs : sequence of K int, at least 1
     batch_size : int or function of int -> int
-        From the number of epochs done, in all calls, to the size of the next one's batches.
+        A function takes the number of epochs done, in all calls, and returns the batch size of the
+        next epoch.
     held_out : Samples, optional
-        To evaluate on after an epoch.
+        Samples to evaluate on after an epoch.
     validation_epochs : collection of int, optional
-        After which epochs of this call, counted from 1; after all if left out.
+        Epochs of this call, counted from 1, after which to evaluate; all if left out.
     inspect : callable, optional
     accumulate : int
-        Both as for `Trainer`.
+        Both as for `TrainingTask`.
     pauses : Pauses, optional
-        What is done within epochs.
+        Callback within epochs.
 
     Attributes
     ----------
     networks, training, epochs, batch_size, held_out, validation_epochs, accumulate, pauses
         As they were given.
     class_counts : list of K lists of int
-        Samples of each class, where a training counts them.
+        Samples of each class; empty where training counts no predictions.
     histories : list of K History
-        Of this call.
+        Histories of this call alone.
     """
 
     def __init__(
@@ -255,7 +260,7 @@ class Fit:
         self._trainer(training, range(len(epochs)))  # compiled before the first epoch
 
     def _trainer(self, samples: Samples, active: Sequence[int]) -> TrainerLike:
-        """Return what trains in the next epoch."""
+        """Return the trainer of the next epoch, in parts if there are pauses or a part is done."""
         networks, size = self.networks, self.batch_size
         if not isinstance(size, int):
             size = check_count("batch_size", size(len(networks._histories[active[0]])))
@@ -277,17 +282,17 @@ class Fit:
     def __iter__(self) -> Iterator[tuple[int, ...]]:
         """Train until every network is done, has diverged or is stopped.
 
-        A network that ends leaves the plan, and the rest go on in a smaller one.
+        When a network ends, the others are trained by a smaller plan.
 
         Yields
         ------
         tuple of int
             After each epoch, the networks that were trained in it.
         """
-        networks, everyone = self.networks, range(len(self.epochs))
+        networks, indices = self.networks, range(len(self.epochs))
         ended = networks._ended = {}
         networks._overflowed_in = {}
-        active = tuple(everyone)
+        active = tuple(indices)
         while active:
             samples = self.training.of_networks(active)
             orders = self._orders(samples, active)
@@ -299,21 +304,21 @@ class Fit:
                 yield active
                 self._agree(active)
                 staying = tuple(k for k in active if self._goes_on(k))
-            if len(staying) < len(everyone) and (staying or ended):
+            if len(staying) < len(indices) and (staying or ended):
                 states = states_of(networks._network, networks._update)
                 ended |= dict(zip(active, states, strict=True))
                 if staying:
                     networks._regroup([ended[k] for k in staying], staying)
             active = staying
         if ended:
-            networks._regroup([ended[k] for k in everyone], everyone)
+            networks._regroup([ended[k] for k in indices], indices)
 
     def stop(self, k: int, reason: str) -> None:
-        """Let the last epoch of a network have been its last."""
+        """Stop training a network; its histories keep the reason."""
         self.histories[k].stopped = self.networks._histories[k].stopped = reason
 
     def _agree(self, active: Sequence[int]) -> None:
-        """Let what was stopped on one rank be stopped on all."""
+        """Stop on all ranks the networks that were stopped on any rank."""
         given = [self.histories[k].stopped for k in active]
         for k, reason in zip(active, self._scheme.agreed(given), strict=True):
             if reason is not None:
@@ -325,7 +330,7 @@ class Fit:
         return not done and not history.diverged and history.stopped is None
 
     def _orders(self, samples: Samples, active: Sequence[int]) -> Iterator[Rows]:
-        """Yield which rows each network visits in the epochs to come, in order."""
+        """Yield, for each epoch to come, the rows that each network visits, in order."""
         networks, rows = self.networks, samples.rows
         first = samples.count * np.arange(len(active))[:, None]
         left = max(self.epochs[k] for k in active) - len(self.histories[active[0]])
@@ -350,7 +355,7 @@ class Fit:
             number = len(self.networks._histories[active[0]])
             try:
                 losses = trainer.epoch(order, seeds, number)
-            finally:  # of an epoch that failed nothing is known
+            finally:  # an epoch that failed cannot be resumed
                 self.networks._progress = None
         self._scheme.end_epoch(self.networks._network, self.networks._update)
         took_s = (time.perf_counter() - began) / len(active)
@@ -367,7 +372,7 @@ class Fit:
         self._explain_exchange(active, trainer.exchange() or {})
 
     def _explain_exchange(self, active: Sequence[int], exchange: Mapping[str, Any]) -> None:
-        """Say whose gradients were not finite, and stop unless such steps are left out."""
+        """Note gradients that were not finite; stop training unless such steps were left out."""
         skipped = exchange.get("skipped_steps", 0)
         found = exchange.get("nan")
         for k in active:
@@ -378,20 +383,20 @@ class Fit:
             if found is not None and not skipped:
                 where = f"in {found['layer']} at step {found['step']}"
                 if "wire" in found:
-                    what = f"the sum of gradients {where} is too large for {found['wire']}"
-                    self.stop(k, f"{what}: train without wire={found['wire']!r}")
+                    cause = f"the sum of gradients {where} is too large for {found['wire']}"
+                    self.stop(k, f"{cause}: train without wire={found['wire']!r}")
                 else:
                     self.stop(k, f"rank {found['rank']} has NaN or infinite gradients {where}")
 
     def _skipped_steps(self) -> Array | None:
-        """Return how many steps of each network were left out so far; None where none can be."""
+        """Return how many steps were left out so far in each network; None without loss scaling."""
         update = self.networks._update
         if not isinstance(update, LossScaling):
             return None
         return np.array(update.skipped, np.int64).reshape(-1)
 
     def _explain(self, trainer: TrainerLike, active: Sequence[int], order: Rows) -> None:
-        """Find the layer that overflows in the last batch of networks that have diverged."""
+        """Note the layer that overflows first in the last batch of networks that have diverged."""
         network = self.networks._network
         diverged = [k for k in active if self.histories[k].diverged]
         if not diverged or network.precision.largest is None:

@@ -1,8 +1,8 @@
 """The interface of schemes by which ranks train one network, with the defaults of one process.
 
-`Networks` and `Fit` ask a `Scheme` at a few places: how a network is built and bound to its
-optimizer, what trains it, how it is measured, and what all ranks agree on. The scheme of this file
-is that of one process; those of `dnn.distributed` derive from it.
+`Networks` and `Fit` call a `Scheme` to build a network, to bind it to its optimizer, to train and
+to evaluate it, and to make all ranks agree. The scheme of this file is that of one process; those
+of `dnn.distributed` derive from it.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ __all__ = ["Scheme", "TrainerLike"]
 
 
 class TrainerLike(Protocol):
-    """What a scheme's `trainer` returns; `Trainer` says what each of these is."""
+    """Protocol of the trainers that `Scheme.trainer` returns; `Trainer` explains its members."""
 
     samples: Samples
     count: int
@@ -43,28 +43,28 @@ class TrainerLike(Protocol):
         ...
 
     def tallies(self) -> list[list[int]] | None:
-        """Return what each network predicted in the last epoch, None where it is not counted."""
+        """Return counts of predictions of each network in the last epoch, None without counts."""
         ...
 
     def exchange(self) -> dict[str, Any] | None:
-        """Return what the last epoch cost, as `History.exchange` has it; None of one process."""
+        """Return exchange statistics of the last epoch, as in `History.exchange`, or None."""
         ...
 
 
 class Scheme:
-    """Training in this process alone; what several ranks do otherwise, a subclass says.
+    """Scheme of training in one process; subclasses override it for several ranks.
 
-    A scheme is a description that any number of networks may share: what belongs to one network
-    is kept by what the methods return. Every rank calls the same methods in the same order.
+    A scheme is a description that any number of networks may share: the objects that its methods
+    return keep the state of one network. Every rank calls the same methods in the same order.
 
     Attributes
     ----------
     communicator : Communicator, optional
-        Of the ranks that train a network together; None in one process.
+        Connects the ranks that train a network together; None in one process.
     accumulates : bool
         Whether a batch may be computed in pieces, as `accumulate` of `fit` asks for.
     cuts_state : bool
-        Whether a rank remembers of its optimizer a part alone.
+        Whether each rank has only a part of the state of the optimizer.
     """
 
     accumulates: bool = True
@@ -84,7 +84,7 @@ class Scheme:
         return Network(layers, loss, seeds, precision, ops, passes)
 
     def bind(self, network: Network, optimizer: Optimizer) -> Update | LossScaling:
-        """Return what moves the parameters of this rank; called anew when K networks become fewer.
+        """Return the update of this rank's parameters; called again when K networks become fewer.
 
         Raises
         ------
@@ -99,11 +99,11 @@ class Scheme:
 
     @contextmanager
     def preparing(self) -> Iterator[None]:
-        """Let other ranks know of an error in what is done before an exchange: wrong data, say."""
+        """Context before an exchange: an error in it, such as wrong data, reaches all ranks."""
         yield
 
     def begin(self, fit: Fit) -> None:
-        """Check, before the first epoch of a `fit`, that ranks agree, and let them start alike.
+        """Check that all ranks agree before the first epoch of a `fit`, and give them one state.
 
         Raises
         ------
@@ -115,23 +115,23 @@ class Scheme:
 
     @contextmanager
     def training(self) -> Iterator[None]:
-        """Let other ranks end too if this one raises while epochs are trained."""
+        """Context of the loop over epochs: an error in it ends the training on other ranks too."""
         yield
 
     def trainer(self, network: Network, task: TrainingTask) -> TrainerLike:
-        """Return what trains a network for an epoch; errors as for `Trainer`."""
+        """Return a trainer of a network; errors as for `Trainer`."""
         return Trainer(network, task)
 
     def end_epoch(self, network: Network, update: Update | LossScaling) -> None:
-        """Let all ranks predict alike after an epoch, with averages and running statistics too.
+        """Make averages and running statistics the same on all ranks, so that they predict alike.
 
-        Called in the pauses of an epoch too, before the network is saved, say.
+        Called after an epoch, and in its pauses, before the network is saved for instance.
         """
 
     def gathered(self, network: Network, update: Update | LossScaling) -> dict[str, Array]:
         """Return every array that training changes, by name, whole and copied to the host.
 
-        Of one network; all ranks call it, and all get the same.
+        For a single network. All ranks call it, and all get the same arrays.
         """
         (state,) = states_of(network, update)
         return {
@@ -141,21 +141,24 @@ class Scheme:
         }
 
     def own_part(self, network: Network, arrays: Mapping[str, Array]) -> dict[str, Array]:
-        """Return what of `gathered` arrays belongs to this rank."""
+        """Return this rank's part of arrays that `gathered` has returned."""
         return dict(arrays)
 
     def validate(self, network: Network, samples: Samples) -> list[dict[str, float]]:
-        """Measure each of K networks after an epoch: the same numbers on every rank."""
+        """Return metrics of each of K networks after an epoch, the same on every rank."""
         return self.evaluate(network, samples)
 
     def agreed(self, reasons: Sequence[str | None]) -> list[str | None]:
-        """Return why each of some networks ends now, if it does: the first rank's that says so."""
+        """Return for each network the first rank's reason to stop now, None if no rank has one."""
         return [*reasons]
 
     def evaluate(self, network: Network, samples: Samples) -> list[dict[str, float]]:
-        """Measure each of K networks when a user asks for it."""
+        """Return metrics of each of K networks when a user calls `evaluate`."""
         return evaluate(network, samples)
 
     def outputs(self, network: Network, samples: Array | Images, kind: PlanKind) -> Array:
-        """Return the outputs for checked samples, or their probabilities; of K (K, n, ...)."""
+        """Return outputs or probabilities, as `kind` says, for checked samples.
+
+        Of K networks the shape is (K, n, ...).
+        """
         return outputs_of(network, samples, kind)

@@ -1,8 +1,8 @@
-"""Epochs in parts: what is called between two steps, and what goes on from the middle of an epoch.
+"""Epochs in parts: callbacks between steps, and resuming from the middle of an epoch.
 
-The order of an epoch depends on the seed and its number alone, and batches are cut from it one
-behind the other. So how many samples of it were visited is all that another start has to know, on
-however many ranks it goes on.
+The order of an epoch depends only on the seed and the number of the epoch, and batches are cut from
+it in sequence. So the number of samples visited is all that a resumed training needs, on any number
+of ranks.
 """
 
 from __future__ import annotations
@@ -26,18 +26,18 @@ __all__ = ["EpochInParts", "EpochProgress", "Pauses"]
 
 @dataclass
 class EpochProgress:
-    """How far an epoch is that has not come to its end.
+    """Progress of an epoch that has not ended: samples visited, steps done, sums of results.
 
     Attributes
     ----------
     count : int
         Samples of the whole epoch.
     visited : int
-        The first so many of its order have been visited.
+        Samples that have been visited: the first ones in the order of the epoch.
     steps : int
-        Done in it.
+        Steps done in the epoch.
     losses : list of K float
-        Sums over the samples visited, in each network.
+        Sum of the losses of the samples visited, for each network.
     tallies : list of K lists of int, optional
         As `Trainer.tallies`.
     exchange : dict, optional
@@ -52,7 +52,7 @@ class EpochProgress:
     exchange: dict[str, Any] | None = None
 
     def add(self, visited: int, trainer: TrainerLike, losses: Sequence[float]) -> None:
-        """Note a part that has been trained, with the mean loss over its samples."""
+        """Add a part that a trainer has finished, with the mean loss over its samples."""
         before = self.losses or [0.0] * len(losses)
         self.losses = [sum_ + visited * loss for sum_, loss in zip(before, losses, strict=True)]
         tallies = trainer.tallies()
@@ -64,7 +64,7 @@ class EpochProgress:
         self.steps += trainer.steps
 
     def _of_epoch(self, exchange: dict[str, Any] | None) -> dict[str, Any] | None:
-        """Return what a part has cost, its steps counted from the beginning of the epoch."""
+        """Return exchange statistics of a part, with steps counted from the start of the epoch."""
         if exchange is None or "nan" not in exchange:
             return exchange
         found = exchange["nan"]
@@ -72,9 +72,9 @@ class EpochProgress:
 
 
 def _added(a: Any, b: Any, name: str = "") -> Any:
-    """Add up what parts of an epoch have cost: numbers, lists of them, and tables of both.
+    """Return the sum of exchange statistics of two parts: numbers, lists of them, dicts of both.
 
-    Of gradients that were not finite the first are kept.
+    Of two entries ``"nan"`` the first is kept.
     """
     if a is None or b is None or name == "nan":
         return b if a is None else a
@@ -86,14 +86,14 @@ def _added(a: Any, b: Any, name: str = "") -> Any:
 
 
 class Pauses(NamedTuple):
-    """What is done within epochs.
+    """A callback that runs within epochs, and the number of steps from one call to the next.
 
     Attributes
     ----------
     every : int, at least 1
         Steps from one pause to the next, counted from the beginning of each epoch.
     function : callable
-        Called in each pause with the steps done in the epoch, but for its end.
+        Called in each pause, but not at the end of an epoch, with the steps done in the epoch.
     """
 
     every: int
@@ -106,12 +106,12 @@ class EpochInParts:
     Parameters
     ----------
     trainer_of : callable
-        ``Samples -> TrainerLike``, for parts of an epoch, whose number of samples counts alone.
+        ``Samples -> TrainerLike`` for a part of an epoch; only the number of its samples matters.
     samples : Samples
     batch_size : int
     pauses : Pauses, optional
-    progress : EpochProgress, optional
-        Where the epoch goes on; it is kept up to date.
+    progress : EpochProgress
+        Where the epoch resumes; updated in place.
 
     Raises
     ------
@@ -157,7 +157,7 @@ class EpochInParts:
         return self._trainer_of(replace(self.samples, rows=rows))
 
     def epoch(self, order: Array, seeds: Sequence[int] = (), number: int = 0) -> list[float]:
-        """Visit every sample that has not been visited; as `Trainer.epoch`."""
+        """Visit every sample not yet visited; arguments and result as for `Trainer.epoch`."""
         progress = self._progress
         order = order.reshape(self._networks, self.count)
         while progress.visited < self.count:
@@ -171,9 +171,9 @@ class EpochInParts:
         return [loss / self.count for loss in progress.losses]
 
     def tallies(self) -> list[list[int]] | None:
-        """Return what was predicted in the whole epoch; as `Trainer.tallies`."""
+        """Return counts of predictions of the whole epoch, as `Trainer.tallies` does."""
         return self._progress.tallies
 
     def exchange(self) -> dict[str, Any] | None:
-        """Return what the whole epoch cost; as `Trainer.exchange`."""
+        """Return exchange statistics of the whole epoch, as `Trainer.exchange` does."""
         return self._progress.exchange

@@ -1,10 +1,10 @@
-"""All that training changes in networks: by name, and as copies to go back to.
+"""State of training: all arrays that training changes, by name, and copies to restore.
 
 =========================== ===========================================================
 parameter/NAME              each parameter
 state/NAME                  running statistics; seed and step of noise
-optimizer/BUFFER/NAME       what the optimizer remembers of each parameter
-hyperparameter/NAME         of the optimizer, and loss.NAME of the loss; in no checkpoint
+optimizer/BUFFER/NAME       state of the optimizer for each parameter
+hyperparameter/NAME         of the optimizer, and as loss.NAME of the loss; in no checkpoint
 =========================== ===========================================================
 
 K networks have a leading axis of length K in each of these arrays that differs between them.
@@ -26,7 +26,7 @@ from dnn.training.network import Network
 __all__ = ["Snapshot", "State", "load_states", "states_of", "trained_arrays"]
 
 Snapshot = dict[str, Array]
-"""Copies of parameters and running statistics by name, where the network lies."""
+"""Copies of parameters and running statistics by name, on the device of the network."""
 
 
 class State(NamedTuple):
@@ -35,9 +35,9 @@ class State(NamedTuple):
     Attributes
     ----------
     arrays : dict of str to array
-        By the names above.
+        By the names in the docstring of this module.
     steps : int
-        Done so far.
+        Steps done so far.
     """
 
     arrays: dict[str, Array]
@@ -45,7 +45,7 @@ class State(NamedTuple):
 
 
 def trained_arrays(network: Network, update: Update | LossScaling) -> dict[str, Array]:
-    """Return every array that training changes, by name; they are the networks' own."""
+    """Return every array that training changes, by name; they are no copies."""
     return {
         name: array
         for name, array, _ in _named(network, update)
@@ -54,7 +54,7 @@ def trained_arrays(network: Network, update: Update | LossScaling) -> dict[str, 
 
 
 def states_of(network: Network, update: Update | LossScaling) -> list[State]:
-    """Copy all that training changes in each of K networks."""
+    """Return a copy of all that training changes in each of K networks."""
     to_host, named = network.ops.to_host, [*_named(network, update)]
     return [
         State(
@@ -66,13 +66,13 @@ def states_of(network: Network, update: Update | LossScaling) -> list[State]:
 
 
 def load_states(network: Network, update: Update | LossScaling, states: Sequence[State]) -> None:
-    """Load copies, after the same number of steps, into as many networks of the same layers.
+    """Load states, all after the same number of steps, into as many networks of the same layers.
 
     Raises
     ------
     ShapeError
-        If they lack an array or one has another shape, as those of another optimizer do; then
-        nothing was changed.
+        If a state lacks an array or has one of another shape, as that of another optimizer does;
+        nothing is changed then.
     """
     first = states[0]
     values = []

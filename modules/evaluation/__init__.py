@@ -1,4 +1,4 @@
-"""How good a point is, and how good the chosen one really is.
+"""Score the points of a sweep, and estimate how good the chosen point is on new rows.
 
 ::
 

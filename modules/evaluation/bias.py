@@ -1,8 +1,8 @@
-"""How much of the best score is luck: the best of many trials is better than it will be again.
+"""Selection bias: how much of the best score of many trials is luck.
 
 The score of the best of K trials was chosen for being high on certain rows. On other rows the same
 model does worse, and the more so the more trials there were and the fewer rows. So the score of the
-winner stands beside an estimate in which the choice had no part of the rows that score it.
+winner is reported beside an estimate on rows that had no part in the choice.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from .jobs import Evaluated
 
 @dataclass(frozen=True)
 class BiasReport:
-    """The best score, and how far to believe it."""
+    """The best score of a sweep, an estimate of it on new rows, and a warning."""
 
     objective: str
     maximise: bool
@@ -28,9 +28,9 @@ class BiasReport:
     spread: float | None = None
     """Standard deviation of the honest score over the splits."""
     trials: int = 0
-    """With a score, or stopped early for theirs."""
+    """Number of trials that have a score, or were stopped early."""
     method: str = ""
-    """How `honest` came about, in words."""
+    """How `honest` was estimated, in words."""
     warning: str = ""
     """Why the naive score must not be reported as it is; empty if nothing is wrong."""
 
@@ -55,16 +55,16 @@ class BiasReport:
 
 
 class SelectionBias:
-    """Says how far to believe the best trial of a sweep; its memory does not grow with them.
+    """Estimates how far the best score of a sweep is luck, in bounded memory.
 
     Notes
     -----
-    Of nested splits, in each of them the trial that is best by its inner folds is scored on the
-    outer rows, and the mean over the splits is the honest figure; the naive one is that of the
-    trial with the best mean over the outer rows themselves. Of plain folds, the correction of
-    [1]_ is the mean over folds of how much the best trial of that fold is better there than the
-    trial that is best over all. Of a single split nothing honest can be said; `luck` gives the size
-    of what may be wrong.
+    With nested splits, the trial that is best by the inner folds of a split is scored on its outer
+    rows. The honest figure is the mean of these scores over the splits; the naive one is that of
+    the trial with the best mean over the outer rows themselves. With plain folds, the correction
+    of [1]_ is the mean over folds of how much the best trial of that fold is better there than the
+    trial that is best over all. A single split allows no honest estimate; `luck` gives the size of
+    the error.
 
     References
     ----------
@@ -77,15 +77,15 @@ class SelectionBias:
     def __init__(self, objective: Objective) -> None:
         self._objective, self._rows = objective, 0
         self.trials = 0
-        # (score, -trial) of the best by what the naive protocol looks at, with its splits' scores.
+        # (score, -trial) of the best trial by the naive protocol, and its score in each split.
         self._naive: tuple[float, int] | None = None
         self._naive_splits: list[float] = []
-        # Of each split: (score of the choice, -trial), and the score on its test rows.
+        # For each split: (score of the chosen trial, -trial), and its score on the test rows.
         self._chosen: list[tuple[tuple[float, int], float]] = []
         self._is_nested = False
 
     def add(self, trial: int, evaluated: Evaluated) -> None:
-        """Take a trial. One without a score in some split is left out."""
+        """Record a trial, unless it lacks a score in some split."""
         choice = [self._score(metrics) for metrics in evaluated.choice]
         test = [self._score(metrics) for metrics in evaluated.test]
         if any(score is None for score in [*choice, *test]):
@@ -106,14 +106,14 @@ class SelectionBias:
         self._chosen = [max(old, new) for old, new in zip(self._chosen, chosen, strict=True)]
 
     def add_stopped(self) -> None:
-        """Take a trial that was stopped early: the best one was chosen before it too."""
+        """Count a trial that was stopped early: the best trial was chosen among those too."""
         self.trials += 1
 
     def _score(self, metrics: dict[str, float]) -> float | None:
         return self._objective.score(self._objective.value(metrics))
 
     def report(self) -> BiasReport | None:
-        """Return what there is to say so far; None before the first trial."""
+        """Return the report on the trials so far; None before the first trial."""
         if self._naive is None:
             return None
         naive, splits = self._naive[0], len(self._chosen)
@@ -155,11 +155,11 @@ def luck(trials: int, rows: int, accuracy: float) -> float:
     Parameters
     ----------
     trials : int, at least 1
-        Models, whose errors are independent: the most that luck can do.
+        Number of models. Their errors are taken as independent, where luck can do most.
     rows : int, at least 1
-        That are scored.
+        Number of rows that are scored.
     accuracy : float
-        As it was observed for the best one.
+        As it was observed for the best model.
 
     Returns
     -------
@@ -170,7 +170,7 @@ def luck(trials: int, rows: int, accuracy: float) -> float:
     Notes
     -----
     A model of true accuracy p has k of n rows right with the binomial probability; the largest of
-    K such numbers is below k with the K-th power of the probability that one is.
+    K such numbers is below k with the K-th power of the probability that a single number is.
     """
     import numpy as np
 

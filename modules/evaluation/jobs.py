@@ -1,4 +1,4 @@
-"""What a trial has to train, and what comes of it.
+"""The trainings that a trial consists of, and its metrics from all of them.
 
 The trainings of a trial do not depend on each other, so a trainer may do them one after the other
 or all at once; `collect` puts their metrics together.
@@ -25,47 +25,47 @@ _MOST_KEPT_BYTES = 2**28
 
 @dataclass(frozen=True)
 class TrainingJob:
-    """One training."""
+    """One training of a trial: its rows, and the split that it belongs to."""
 
     train: Rows
     test: Rows
-    """Rows to train on, rows to score."""
+    """Numbers of the rows to train on, and of the rows to score."""
     outer: int
-    """The number of the split to which it belongs."""
+    """The number of the split to which the training belongs."""
     is_test: bool = False
-    """Whether its score tells how good a choice was; otherwise it takes part in the choice."""
+    """Whether its score measures how good the choice was; otherwise it takes part in the choice."""
 
 
 @dataclass(frozen=True)
 class Evaluated:
-    """What the trainings of a trial gave."""
+    """The metrics of a trial: their means, and those of each split."""
 
     metrics: dict[str, float]
     """Means over the trainings on which a choice may be based; the training time is the sum over
     all trainings."""
     choice: tuple[dict[str, float], ...]
-    """Of each split: the metrics on which the choice in it is based."""
+    """For each split, the metrics on which the choice in it is based."""
     test: tuple[dict[str, float], ...] = field(default=())
-    """Of each split: the metrics on rows that have no part in the choice. Only of nested splits."""
+    """For each nested split, the metrics on rows that have no part in the choice; else empty."""
     rows: int = 0
     """How many rows are scored in a split, rounded down; 0 where that is unknown."""
 
     def splits(self) -> dict[str, Any]:
-        """Return what the metrics do not say, in plain values: for a ledger."""
+        """Return the metrics of each split as plain values, for a ledger."""
         if len(self.choice) == 1 and not self.test:
             return {"rows": self.rows}  # the metrics are those of the only split
         return {"rows": self.rows, "choice": list(self.choice), "test": list(self.test)}
 
     @classmethod
     def of(cls, metrics: Mapping[str, Any], splits: Mapping[str, Any]) -> Evaluated:
-        """Return what `splits` was made of."""
+        """Return the evaluation whose metrics and `splits` these are."""
         own = dict(metrics)
         choice = tuple(splits.get("choice", (own,)))
         return cls(own, choice, tuple(splits.get("test", ())), splits["rows"])
 
 
 def jobs_of(splits: Sequence[Fold]) -> list[TrainingJob]:
-    """Return the trainings of a trial: of a nested split the inner ones, then the outer one."""
+    """Return the trainings of a trial: for a nested split its inner folds, then the outer one."""
     jobs = []
     for outer, fold in enumerate(splits):
         if isinstance(fold, NestedFold):
@@ -77,11 +77,10 @@ def jobs_of(splits: Sequence[Fold]) -> list[TrainingJob]:
 def prepared(
     data: Dataset, job: TrainingJob | Fold, standardise_by: str | None = None
 ) -> tuple[Dataset, Dataset]:
-    """Return training rows and rows to score, ready for training.
+    """Return the rows to train on and the rows to score, without gaps and standardised.
 
-    Missing cells are filled and values scaled, as `dnn.standardise` does it, by what the training
-    rows say, and only they: a preparation learned from all rows would tell the model about those
-    that score it.
+    Missing cells are filled and values scaled, as `dnn.standardise` does it, from the training rows
+    alone: a preparation learned from all rows would tell the model about those that score it.
     """
     from dnn import impute, standardise
 
@@ -102,7 +101,7 @@ class SplitData:
     shape : tuple of int, optional
         Channels, height and width, if each row is an image; time steps and features of sequences.
     in_rows : bool
-        Whether images are rows of numbers; those that are changed at random keep their shape.
+        Whether images are flattened to rows of numbers; images to augment keep their shape.
     """
 
     def __init__(
@@ -128,7 +127,7 @@ class SplitData:
 
     @property
     def is_sequence(self) -> bool:
-        """Whether samples are sequences, which recurrent layers alone read."""
+        """Whether samples are sequences, which only recurrent layers read."""
         return self.shape is not None and len(self.shape) == 2
 
 
@@ -138,13 +137,13 @@ class Rounds:
     Parameters
     ----------
     standardise_by : {"columns", "one scale", "none"}, optional
-        By default what the data say of themselves, see `dnn.standardise`.
+        By default as the data set says, see `dnn.standardise`.
     augment : sequence of dnn.Augmentation
         How images are changed at random, once they are standardised.
 
     Notes
     -----
-    Prepared rows are kept for the next trial where all together take little memory.
+    Prepared rows are kept for the next trial if those of all trainings take little memory.
     """
 
     def __init__(
@@ -174,12 +173,12 @@ class Rounds:
         return data
 
     def __iter__(self) -> Iterator[SplitData]:
-        """Go through the rows of each training."""
+        """Iterate over the prepared rows of each training."""
         return (self[number] for number in range(len(self)))
 
 
 def collect(jobs: Sequence[TrainingJob], results: Sequence[Metrics]) -> Evaluated:
-    """Put the metrics of the trainings of a trial together; `jobs` as `jobs_of` gave them."""
+    """Combine the metrics of a trial's trainings; `jobs` are those of `jobs_of`, in its order."""
     pairs = list(zip(jobs, results, strict=True))
     outers = sorted({job.outer for job in jobs})
     choice = tuple(

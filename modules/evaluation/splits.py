@@ -16,16 +16,16 @@ Rows: TypeAlias = "npt.NDArray[np.intp]"
 
 
 class EvaluationError(ValueError):
-    """Rows cannot be cut as asked for."""
+    """Rows cannot be split as the options ask."""
 
 
 @dataclass(frozen=True)
 class Fold:
-    """A split of rows."""
+    """A split of rows into those to train on and those to score."""
 
     train: Rows
     test: Rows
-    """Disjoint, in rising order; together, the rows that were split."""
+    """Row numbers in rising order; the two are disjoint, and together all rows that were split."""
 
 
 @dataclass(frozen=True)
@@ -33,18 +33,18 @@ class NestedFold(Fold):
     """A split whose training rows are split again, for the choice."""
 
     inner: tuple[Fold, ...]
-    """None of them has a row of `test`."""
+    """Splits of `train`; none of them has a row of `test`."""
 
 
 def holdout(y: npt.ArrayLike, fraction: float, seed: int = 0, stratified: bool = True) -> Fold:
-    """Split off a part of the rows.
+    """Split rows once, at random, into rows to train on and rows to score.
 
     Parameters
     ----------
     y : array of int, shape (n,)
         Classes.
     fraction : float, between 0 and 1
-        Of the rows to score.
+        Share of the rows to score.
     seed : int, not negative
     stratified : bool
         Whether each class has its share in both parts, to within a row.
@@ -60,8 +60,8 @@ def holdout(y: npt.ArrayLike, fraction: float, seed: int = 0, stratified: bool =
     wanted = round(len(labels) * fraction)
     if not 0 < wanted < len(labels):
         raise EvaluationError(f"{len(labels)} rows cannot be split at {fraction}")
-    order = _dealt(labels, _generator(seed, 0, 0), stratified)
-    # Every 1 / fraction-th of a pack in which classes lie together takes its share of each.
+    order = _shuffled(labels, _generator(seed, 0, 0), stratified)
+    # Where the rows of a class lie together, every 1 / fraction-th row takes each class's share.
     places = np.floor((np.arange(wanted) + 0.5) * len(labels) / wanted).astype(np.intp)
     return _fold(np.arange(len(labels)), order[places])
 
@@ -134,14 +134,14 @@ def _k_fold(
     _check(labels[rows], folds, stratified)
     found = []
     for repeat in range(repeats):
-        order = _dealt(labels[rows], _generator(*seed, repeat), stratified)
-        # Dealt like cards, one fold after the other.
+        order = _shuffled(labels[rows], _generator(*seed, repeat), stratified)
+        # Every `folds`-th row of the order goes into the same fold.
         found += [_fold(rows, rows[order[start::folds]]) for start in range(folds)]
     return found
 
 
-def _dealt(labels: npt.NDArray[Any], generator: np.random.Generator, stratified: bool) -> Rows:
-    """Return the places of rows in random order, those of one class together if `stratified`."""
+def _shuffled(labels: npt.NDArray[Any], generator: np.random.Generator, stratified: bool) -> Rows:
+    """Return the indices of rows in random order, grouped by class if `stratified`."""
     import numpy as np
 
     order = generator.permutation(len(labels))

@@ -1,4 +1,4 @@
-"""What to expect of two parameters together: a section of a report."""
+"""The section of a report that shows the expected objective over pairs of parameters."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ _PAIRS: Final = 3
 
 
 def contour_section(picture: Picture, found: Importance | None) -> Markup | None:
-    """Show what to expect of pairs of parameters; None if that is not known."""
+    """Show the expected objective over pairs of parameters; None if it is not known."""
     planes = found.planes[:_PAIRS] if found is not None else []
     if not planes:
         return None
@@ -35,7 +35,7 @@ def contour_section(picture: Picture, found: Importance | None) -> Markup | None
 
 
 def _draw_plane(plane: Plane, maximise: bool) -> Markup:
-    """Draw what the forest expects with each pair of values: a path for each shade."""
+    """Draw the objective that the forest expects at each pair of values: a path for each shade."""
     values = [value for row in plane.mean for value in row]
     low, high = min(values), max(values)
     labels_x, labels_y = plane.labels
@@ -67,7 +67,7 @@ def _draw_plane(plane: Plane, maximise: bool) -> Markup:
             paths.setdefault(shade, []).append(box)
             if plane.trials[i][j]:
                 tried.append(f"M{place(x)},{place(y)}h0")
-    told = {
+    plane_data = {
         "x": labels_x,
         "y": labels_y,
         "z": [[float(f"{value:.4g}") for value in row] for row in plane.mean],
@@ -78,7 +78,7 @@ def _draw_plane(plane: Plane, maximise: bool) -> Markup:
         tag("path", d="".join(tried), class_="dots tried"),
         label=f"what the objective is with each {words(plane.first)} and {words(plane.second)}",
         kind="plane",
-        data_plane=json.dumps(told, separators=(",", ":"), allow_nan=False),
+        data_plane=json.dumps(plane_data, separators=(",", ":"), allow_nan=False),
         data_box=" ".join(
             place(at) for at in (plot.across(0.0), plot.down(1.0), plot.across(1.0), plot.down(0.0))
         ),

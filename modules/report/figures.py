@@ -1,8 +1,8 @@
-"""Figures of a sweep for Plotly: plain dictionaries, for a page that goes on or for a notebook.
+"""Figures of a sweep for Plotly, as plain dictionaries, for a live page or a notebook.
 
-Plotly is not imported: ``plotly.graph_objects.Figure(figure)`` makes a figure of one. They show a
-`Picture`, so their size is bounded whatever the number of trials. Text that comes from outside is
-escaped, since Plotly obeys some of HTML.
+Plotly is not imported: ``plotly.graph_objects.Figure(figure)`` makes a figure of such a dictionary.
+Figures show a `Picture`, so their size is bounded whatever the number of trials. Text that comes
+from outside is escaped, since Plotly interprets some of HTML.
 
 Colours are Okabe and Ito's, which the colour-blind can tell apart; the colour scale of objectives
 differs in lightness.
@@ -36,7 +36,7 @@ def figures_of(
     """Return the figures of a sweep by name; those that have nothing to show are left out.
 
     ``history``, ``cost``, ``curves``, ``parallel``, ``importance``, ``contour`` (of the two
-    parameters that do most together; its menu has other pairs) and ``timeline``.
+    parameters with the largest effect together; its menu has other pairs) and ``timeline``.
 
     Parameters
     ----------
@@ -45,7 +45,7 @@ def figures_of(
         From `analyse`, of this picture or an earlier one.
     theme : {"light", "dark"}
     running : mapping of int to sequence, optional
-        Of trials that are under way, steps and the objective there.
+        For each trial in flight: steps, and the objective at each.
     """
     colours = THEMES[theme]
     drawn = {
@@ -107,7 +107,7 @@ def history_figure(picture: Picture, colours: Theme) -> Figure | None:
 
 
 def cost_figure(picture: Picture, colours: Theme) -> Figure | None:
-    """Draw quality against training time, with the front of those that none beats in both."""
+    """Draw quality against training time, with the Pareto front of both."""
     sweep, front = picture.sweep, set(picture.front)
     pairs = picture.against_cost
     if not pairs:
@@ -178,9 +178,9 @@ def curves_figure(
         else:
             curve(points, "others among the best", name, color=colours.cloud, width=1.4)
     for trial in sorted(running)[:_CURVES_RUNNING]:
-        told = [(step, value) for step, value in running[trial] if math.isfinite(value)]
-        if told:
-            curve(told, "running", f"trial {trial}", color=colours.good, width=2, dash="dash")
+        points = [(step, value) for step, value in running[trial] if math.isfinite(value)]
+        if points:
+            curve(points, "running", f"trial {trial}", color=colours.good, width=2, dash="dash")
     if not data:
         return None
     shown = sorted(values, reverse=not picture.sweep.maximise)[len(values) // 20 :]
@@ -192,7 +192,7 @@ def curves_figure(
 
 
 def curve_figure(sweep: Sweep, reports: Reports, theme: str = "light") -> Figure | None:
-    """Draw all that one trial has reported on its way; None if it has reported nothing."""
+    """Draw all metrics that one trial has reported over its steps; None if there are none."""
     colours = THEMES[theme]
     shades = (colours.best, colours.cloud, colours.good, colours.stopped, colours.bad, colours.soft)
     names = dict.fromkeys(name for _, metrics in reports for name in metrics)
@@ -221,35 +221,35 @@ def curve_figure(sweep: Sweep, reports: Reports, theme: str = "light") -> Figure
 def timeline_figure(picture: Picture, colours: Theme) -> Figure | None:
     """Draw when each trial ran, on which trainer."""
     rows = sorted({*picture.sampled, *picture.top})
-    told = []
+    spans = []
     for row in rows:
         values = picture.rows[row]
         start, took = as_number(values.get(STARTED)), as_number(values.get(TOOK))
         if start is not None and took is not None:
-            told.append((row, start, took))
-    if not told:
+            spans.append((row, start, took))
+    if not spans:
         return None
-    told = told[:: -(-len(told) // _TIMELINE)]
-    first = min(start for _, start, _ in told)
+    spans = spans[:: -(-len(spans) // _TIMELINE)]
+    first = min(start for _, start, _ in spans)
     data = []
     for name, colour, stopped in (("finished", colours.cloud, False),
                                   ("stopped early", colours.stopped, True)):  # fmt: skip
-        some = [
+        bars = [
             entry
-            for entry in told
+            for entry in spans
             if (str(picture.rows[entry[0]].get(STATE)).lower() in STOPPED) == stopped
         ]
-        if some:
+        if bars:
             data.append(
                 {
                     "type": "bar",
                     "orientation": "h",
                     "name": name,
-                    "base": [start - first for _, start, _ in some],
-                    "x": [took for _, _, took in some],
-                    "y": [plain(show(picture.rows[row].get(TRAINER))) for row, _, _ in some],
+                    "base": [start - first for _, start, _ in bars],
+                    "x": [took for _, _, took in bars],
+                    "y": [plain(show(picture.rows[row].get(TRAINER))) for row, _, _ in bars],
                     "marker": {"color": colour, "line": {"width": 0.5, "color": colours.rule}},
-                    "text": [hover_text(picture, row) for row, _, _ in some],
+                    "text": [hover_text(picture, row) for row, _, _ in bars],
                     "textposition": "none",
                     "hoverinfo": "text",
                 }

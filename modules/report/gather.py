@@ -1,13 +1,13 @@
-"""Keeps of any number of rows what a report shows, in bounded memory.
+"""Collects, from any number of rows, those that a report shows, in bounded memory.
 
-Kept are counts, the steps of the best, the best `top` rows, the Pareto front, a uniform sample of
-the others and the first failures. Which rows the sample takes follows from their number alone, so
-the same rows in the same order give the same report.
+It keeps counts, the rows that were better than all before them, the best `top` rows, the Pareto
+front, a uniform sample of all rows and the first failures. Which rows the sample takes follows from
+their number alone, so the same rows in the same order give the same report.
 
 References
 ----------
 .. [1] Li, Reservoir-Sampling Algorithms of Time Complexity O(n(1 + log(N/n))), 1994: algorithm L,
-   which looks at no row that it does not take.
+   which skips the rows that it does not take.
 """
 
 from __future__ import annotations
@@ -40,38 +40,38 @@ _TRAINERS: Final = 4096
 
 @dataclass(frozen=True)
 class ShownRow:
-    """A row that is shown."""
+    """A row of the results that a report shows, with its score."""
 
     order: int
-    """How many rows came before it."""
+    """Number of rows before it."""
     score: float
-    """Its objective, turned so that more is better."""
+    """Its objective, negated if less is better."""
     row: Row
 
 
 class Gatherer:
-    """Takes rows, one after another.
+    """Collects the rows that a report shows, and counts of all rows.
 
     Parameters
     ----------
     sample, top : int, optional
-        How many rows are kept by chance, and as the best.
+        Size of the random sample, and number of best rows.
 
     Attributes
     ----------
     count, failed, diverged, stopped, good : int
-        Rows so far; how many of them failed; diverged: they say so, or their objective is no
-        finite number; were stopped early, which can be neither best nor on the front; have an
-        objective.
+        Rows so far; how many of them failed; diverged (by their state, or because their objective
+        is no finite number); were stopped early (those can be neither best nor on the front); have
+        an objective.
     steps : list of ShownRow
         The rows that were better than all before them; every second one of the early ones is
         dropped where there are very many.
     reasons : Counter
-        Why trials failed or diverged, by their number.
+        How many trials failed or diverged, by reason.
     failures : list of (int, Row)
-        The first of them.
+        The first rows that failed or diverged, each with the number of rows before it.
     trainers : Counter
-        By trainer: how many trials.
+        Number of trials, by trainer.
     """
 
     def __init__(self, sweep: Sweep, *, sample: int = SAMPLE, top: int = TOP) -> None:
@@ -91,7 +91,7 @@ class Gatherer:
         self._top: list[tuple[float, float, int, Row]] = []
 
     def add(self, rows: Iterable[Row]) -> None:
-        """Take rows in the order in which they were finished.
+        """Add rows in the order in which their trials finished.
 
         Rows are kept, not copied: they must not be changed later.
         """
@@ -188,7 +188,7 @@ class Gatherer:
 
 
 class _Reservoir:
-    """A uniform sample of what is offered, of bounded size."""
+    """A uniform random sample of rows, of bounded size."""
 
     def __init__(self, size: int) -> None:
         self.rows: list[tuple[int, Row]] = []
@@ -214,7 +214,7 @@ class _Reservoir:
 
 
 def _number(value: Any) -> float:
-    """Return a value as a number; NaN if it is none, or beyond what can be drawn."""
+    """Return a value as a float; NaN if it is no number, or beyond what can be drawn."""
     try:
         number = float(value)
     except (TypeError, ValueError, OverflowError):

@@ -39,17 +39,17 @@ TREES: Final = 32
 MOST_BINS: Final = 24
 _DEEPEST: Final = 14
 _NO_GAIN: Final = 1e-12
-"""Of the variance that is to be explained: less is rounding."""
+"""Least gain of a split, as a share of the squared error of all rows: less is rounding."""
 _SEED: Final = 20240801
 _IN_PAIRS: Final = 10
-"""Pairs are looked at among so many parameters: those at which the forest splits most."""
+"""Number of parameters among which pairs are analysed: those whose splits gain most."""
 _BEYOND: Final = 2.0
-"""Results that are worse than the median by more than so many times the better half's spread."""
+"""Results are clipped at so many times the distance from the median to the best, below it."""
 
 
 @dataclass(frozen=True)
 class Effect:
-    """What one parameter does."""
+    """The effect of one parameter on the objective."""
 
     name: str
     alone: float
@@ -57,39 +57,39 @@ class Effect:
     in_pairs: float
     """Share that it explains together with one other parameter, beyond what both do alone."""
     labels: list[str]
-    """Of its values, or of ranges of them, in order."""
+    """Labels of its values, or of ranges of them, in order."""
     mean: list[float]
-    """The objective that the forest expects with each, whatever the other parameters are."""
+    """The objective that the forest expects at each label, averaged over other parameters."""
 
 
 @dataclass(frozen=True)
 class Plane:
-    """What two parameters do together."""
+    """The effect of two parameters together on the objective."""
 
     first: str
     second: str
     labels: tuple[list[str], list[str]]
-    """Of the values of both, or of ranges of them, in order."""
+    """Labels of the values of both, or of ranges of them, in order."""
     mean: list[list[float]]
-    """The objective that the forest expects with each, (first, second), whatever the others are."""
+    """The objective that the forest expects, (first, second), averaged over other parameters."""
     trials: list[list[int]]
-    """How many trials had each."""
+    """How many trials had each pair of values."""
 
 
 @dataclass(frozen=True)
 class Importance:
-    """How the variance of the forest's prediction is divided."""
+    """How the variance of the forest's prediction is divided among parameters and their pairs."""
 
     effects: list[Effect]
     """The most important first."""
     pairs: list[tuple[str, str, float]]
-    """Shares that two parameters explain together only, the largest first."""
+    """Two parameters and the share that only both together explain, the largest first."""
     explained: float
-    """R² of the forest on trials that a tree has not seen: at 0 or below it knows nothing."""
+    """R² of the forest on trials that a tree has not seen: 0 or less if nothing was learned."""
     trials: int
-    """How many it has learned from."""
+    """How many trials the forest has learned from."""
     planes: list[Plane] = field(default_factory=list)
-    """What each pair of `pairs` does, in their order."""
+    """The effect of each pair of `pairs`, in their order."""
 
 
 def importance(
@@ -102,10 +102,10 @@ def importance(
     points : sequence of mapping
         The parameters of each trial; one that a trial does not have is missing or None.
     objective : sequence of float
-        Not NaN; infinite values count as the worst there is.
+        Not NaN; infinite values are clipped.
     maximise : bool
-        Results far on the worse side count as less far: one network that diverged must not be
-        all that there is to explain.
+        Whether more is better. Results far on the worse side are clipped, so that one network
+        that diverged does not make up all of the variance.
 
     Returns
     -------
@@ -133,7 +133,7 @@ def importance(
 
 
 def _bounded(y: Floats, maximise: bool) -> Floats:
-    """Return the objective with what is far on the worse side brought nearer."""
+    """Return the objective with results far on the worse side clipped."""
     good = y if maximise else -y
     finite = good[np.isfinite(good)]
     if not len(finite):
@@ -147,7 +147,7 @@ def _bounded(y: Floats, maximise: bool) -> Floats:
 def _forest(
     bins: Integers, bins_of: Integers, y: Floats
 ) -> tuple[list[RegressionTree], float, float]:
-    """Grow trees on bootstrap samples; return them, the prediction's variance, and R² unseen."""
+    """Grow trees on bootstrap samples; return them, the prediction's variance, and `explained`."""
     rows = len(y)
     random = np.random.default_rng(_SEED)
     smallest_leaf = 1.0 if rows < 200 else 2.0
@@ -163,9 +163,9 @@ def _forest(
         unseen[outside] += guess[outside]
         seen += outside
     known = seen > 0
-    left = y[known] - centre - unseen[known] / seen[known]
+    residual = y[known] - centre - unseen[known] / seen[known]
     whole = float(np.sum((y[known] - y[known].mean()) ** 2))
-    explained = 1.0 - float(np.sum(left**2)) / whole if whole else 0.0
+    explained = 1.0 - float(np.sum(residual**2)) / whole if whole else 0.0
     return trees, float(predicted.var()), explained
 
 
@@ -231,8 +231,8 @@ def _analyse(
 class _Marginals:
     """A tree's mean prediction with some parameters fixed, the others varying as the trials' did.
 
-    A leaf counts with its volume in the other parameters, in each bin between its ends: so each
-    leaf is a step up and a step down, and a cumulative sum does the rest.
+    Each leaf adds its value, times its volume in the other parameters, to every bin between its
+    ends: a step up and a step down, of which a cumulative sum is taken.
     """
 
     def __init__(self, tree: RegressionTree, shares: list[Floats]) -> None:
@@ -245,7 +245,7 @@ class _Marginals:
         self._weighted = self._width.prod(axis=1) * tree.value
 
     def of_parameter(self, number: int) -> Floats:
-        """Return it for each bin of a parameter."""
+        """Return the mean prediction for each bin of a parameter."""
         bins = self._bins[number]
         add = self._weighted / self._width[:, number]
         steps = np.bincount(self._tree.low[:, number], add, bins + 1)
@@ -253,7 +253,7 @@ class _Marginals:
         return steps.cumsum()[:bins]
 
     def of_pair(self, first: int, second: int) -> Floats:
-        """Return it for each pair of bins of two parameters."""
+        """Return the mean prediction for each pair of bins of two parameters."""
         across = self._bins[second] + 1
         shape = (self._bins[first] + 1, across)
         add = self._weighted / (self._width[:, first] * self._width[:, second])
@@ -292,18 +292,19 @@ class RegressionTree:
 def grow(
     bins: Integers, bins_of: Integers, y: Floats, weight: Floats, smallest_leaf: float
 ) -> tuple[RegressionTree, Floats]:
-    """Grow one tree.
+    """Grow one regression tree; return it and its predictions.
 
     Parameters
     ----------
     bins : integers, (rows, parameters)
-        In which bin each row lies.
+        The bin of each row.
     bins_of : integers, (parameters,)
         How many bins each parameter has.
     y, weight : floats, (rows,)
-        Rows of weight 0 teach the tree nothing, and are predicted all the same.
+        The objective and the weight of each row. Rows of weight 0 do not change the tree, but are
+        predicted too.
     smallest_leaf : float
-        The weight that a leaf has at least.
+        Least weight of a leaf.
 
     Returns
     -------
@@ -396,7 +397,7 @@ class Binned:
     ----------
     bins : integers, (rows,)
     labels : list of str
-        Of each bin, in order.
+        Label of each bin, in order.
     """
 
     bins: Integers
@@ -409,7 +410,7 @@ class Binned:
 
 
 def bin_values(values: Sequence[Any], y: Floats) -> Binned:
-    """Put values into bins.
+    """Put the values of a parameter into bins.
 
     Numbers keep their order: each value its own bin, or about equally many rows in each where
     there are more than `MOST_BINS` values. Other values are ordered by the mean of `y`, which
@@ -428,11 +429,11 @@ def bin_values(values: Sequence[Any], y: Floats) -> Binned:
     numbers = [as_number(value) for value in values]
     is_set = [value is not None for value in values]
     if all(number is not None for number, there in zip(numbers, is_set, strict=True) if there):
-        return _numbers(np.array([np.nan if number is None else number for number in numbers]))
-    return _words([NOT_SET if value is None else show(value) for value in values], y)
+        return _bin_numbers(np.array([np.nan if number is None else number for number in numbers]))
+    return _bin_words([NOT_SET if value is None else show(value) for value in values], y)
 
 
-def _numbers(values: Floats) -> Binned:
+def _bin_numbers(values: Floats) -> Binned:
     there = ~np.isnan(values)
     distinct = np.unique(values[there])
     if len(distinct) <= MOST_BINS:
@@ -453,13 +454,13 @@ def _numbers(values: Floats) -> Binned:
     return Binned(bins.astype(np.int64), labels)
 
 
-def _words(words: Sequence[str], y: Floats) -> Binned:
+def _bin_words(words: Sequence[str], y: Floats) -> Binned:
     distinct, bins = np.unique(np.asarray(words, dtype=object).astype(str), return_inverse=True)
     mean = np.bincount(bins, y) / np.bincount(bins)
     order = np.argsort(mean, kind="stable")
     place = np.empty(len(order), np.int64)
     place[order] = np.arange(len(order))
-    if len(order) > 4 * MOST_BINS:  # names, say: as many as trials
+    if len(order) > 4 * MOST_BINS:  # such as names: as many as trials
         place = place * (4 * MOST_BINS) // len(order)
         labels = [f"group {group + 1}" for group in range(int(place.max()) + 1)]
     else:

@@ -1,4 +1,4 @@
-"""Writes a report while its sweep goes on, and at its end."""
+"""Writes the report of a sweep while it runs, and at its end."""
 
 from __future__ import annotations
 
@@ -24,13 +24,13 @@ if TYPE_CHECKING:
 
 _EVERY_S: Final = 3.0
 _SHARE: Final = 0.02
-"""Of the time, at most, that goes into the report while the sweep goes on."""
+"""Largest share of the time that goes into the report while the sweep runs."""
 _LEARN_AGAIN: Final = 1.5
-"""Importances are computed anew when there are so many times as many trials."""
+"""Importances are computed again when there are so many times as many trials."""
 
 
 class LiveReport:
-    """A report that grows with its sweep: ``report.html``.
+    """The report of a running sweep, ``report.html``, rewritten as results come.
 
     The file is replaced as a whole, so a browser never finds half of it. It is written every few
     seconds at most, and less often where that would take more than a fiftieth of the time. A
@@ -39,14 +39,14 @@ class LiveReport:
     Parameters
     ----------
     path : path
-        Of the file; it is there when the constructor returns.
+        File of the report; it is there when the constructor returns.
     sweep : Sweep
     bias : callable, optional
-        Says how far to believe the best score so far, or None.
+        Returns the selection bias of the best score so far, or None.
     every_s : float, optional
-        How long to wait at least before the file is written again.
+        Least seconds before the file is written again.
     clock : callable, optional
-        Seconds from anywhere.
+        Returns seconds since any fixed moment.
 
     Attributes
     ----------
@@ -87,7 +87,7 @@ class LiveReport:
         self._write_live()
 
     def add(self, rows: Iterable[Row]) -> None:
-        """Take rows in the order in which trials were finished; they must not change later."""
+        """Add rows in the order in which trials were finished; they must not change later."""
         try:
             self._gathered.add(rows)
         except Exception as error:  # as in `_write`
@@ -102,7 +102,7 @@ class LiveReport:
         self._started_s = self._clock()
 
     def add_facts(self, facts: Mapping[str, str]) -> None:
-        """Add to what somebody wants to know who repeats the sweep; what is there already stays."""
+        """Add facts about how to repeat the sweep; facts that are there already stay."""
         sweep = self._gathered.sweep
         known = {name.lower() for name in sweep.facts}
         new = {name: fact for name, fact in facts.items() if name.lower() not in known}
@@ -132,12 +132,12 @@ class LiveReport:
                 self._found, self._learned_from = analyse(picture), self._gathered.good
             replace_file(self.path, page(picture, self._found))
             self.problem = self._lost
-        except Exception as error:  # a picture is not worth a night of trials
+        except Exception as error:  # a report that cannot be written must not end the sweep
             self.problem = f"{self.path} cannot be written: {_describe(error)}"
 
 
 def _describe(error: Exception) -> str:
-    """Return what went wrong, and in which line unless it is a failure of the system."""
+    """Return an error as text, with its line unless it is an error of the operating system."""
     where = traceback.extract_tb(error.__traceback__)[-1]
     at = "" if isinstance(error, OSError) else f" ({Path(where.filename).name}:{where.lineno})"
     return f"{type(error).__name__}: {error}{at}"
@@ -151,14 +151,14 @@ def write_report(
 ) -> None:
     """Write the report of a sweep from all its rows.
 
-    What an earlier report there says of the selection bias is kept, if `moment` says nothing.
+    If `moment` has no selection bias, that of an earlier report in the file is kept.
 
     Parameters
     ----------
     path : path
     sweep : Sweep
     rows : iterable of mapping
-        In the order in which trials were finished; they are looked at once.
+        In the order in which trials were finished; they are iterated over once.
     moment : Moment
 
     Raises
@@ -172,7 +172,7 @@ def write_report(
     document = page(picture, analyse(picture))
     file = Path(path)
     if moment.bias is None and file.is_file():
-        with contextlib.suppress(ValueError):  # raised if it is no report of ours
+        with contextlib.suppress(ValueError):  # raised if the file is no report of a sweep
             document = with_bias_of(document, file.read_text(encoding="utf-8"))
     replace_file(file, document)
 
@@ -180,33 +180,33 @@ def write_report(
 def conclude_report(
     path: str | os.PathLike[str], state: str, accounts: Sequence[Mapping[str, Any]]
 ) -> None:
-    """Add to a report what is known once the run has ended.
+    """Add to a report, once the run has ended, how it ended and the times of its ranks.
 
     `state` is ``finished``, ``failed`` or ``stopped``; `accounts` are those of the ranks, as in the
     journal's record ``TimeAccounted``. An OSError if the file cannot be read or written, a
     ValueError if it is no report.
     """
     document = Path(path).read_text(encoding="utf-8")
-    told = [RankAccount.of(account) for account in accounts]
-    replace_file(Path(path), concluded(document, state, told))
+    rank_accounts = [RankAccount.of(account) for account in accounts]
+    replace_file(Path(path), concluded(document, state, rank_accounts))
 
 
 def replace_file(path: Path, text: str) -> None:
-    """Write a file as a whole: whoever reads it finds the old one or the new one."""
+    """Write a file atomically: a reader finds the old text or the new text."""
     part = path.with_name(f"{path.name}.part")
-    part.unlink(missing_ok=True)  # a link of that name, say
+    part.unlink(missing_ok=True)  # such as a link of that name
     with part.open("x", encoding="utf-8", errors="replace") as page:
         page.write(text)
     os.replace(part, path)
 
 
 def now() -> str:
-    """Return the date and time, for people."""
+    """Return the date and time as text."""
     return time.strftime("%Y-%m-%d %H:%M:%S")
 
 
 def environment() -> dict[str, str]:
-    """Return what the numbers of a sweep may depend on: versions, and the kind of machine."""
+    """Return what the results of a sweep may depend on: versions, and the kind of machine."""
     import numpy
 
     return {

@@ -11,7 +11,7 @@ import numpy as np
 from diel import format_value
 
 NOT_SET: Final = "not set"
-"""Of a parameter that a trial does not have."""
+"""Text for a parameter that a trial does not have."""
 LARGEST: Final = 1e150
 """Numbers beyond this, whose squares no float holds, count as infinite."""
 _ESCAPES: Final = str.maketrans(
@@ -38,7 +38,7 @@ def escape(text: str) -> Markup:
 
 
 def tag(name: str, /, *children: str | None, **attributes: Any) -> Markup:
-    """Return an element.
+    """Return an HTML element.
 
     Parameters
     ----------
@@ -60,7 +60,7 @@ def tag(name: str, /, *children: str | None, **attributes: Any) -> Markup:
 
 
 def join(*parts: str | None) -> Markup:
-    """Return parts behind one another; what is no `Markup` is escaped."""
+    """Return parts as one text; parts that are no `Markup` are escaped."""
     return Markup("".join(escape(part) for part in parts if part is not None))
 
 
@@ -69,13 +69,13 @@ def _value(value: Any) -> str:
 
 
 def place(number: float) -> str:
-    """Return a coordinate, to a tenth of a pixel."""
+    """Return a coordinate as text, to a tenth of a pixel."""
     text = f"{number:.1f}"
     return text[:-2] if text.endswith(".0") else text
 
 
 def as_number(value: Any) -> float | None:
-    """Return a value as a number, if it is one and finite; True and False are words."""
+    """Return a value as a float if it is a finite number, else None; True and False are none."""
     if isinstance(value, (bool, np.bool_)) or not isinstance(value, (int, float, np.number)):
         return None
     try:
@@ -135,7 +135,7 @@ def bar(*parts: tuple[float, str]) -> Markup:
 
 
 def bar_row(label: str, share: str, *parts: tuple[float, str], title: str | None = None) -> Markup:
-    """Return a bar between its label and what it says in figures."""
+    """Return a bar between its label and its share as text."""
     return tag(
         "div",
         tag("span", label, class_="label", title=title),
@@ -159,13 +159,13 @@ def between(name: str, content: Markup) -> Markup:
 
 
 def marks(name: str) -> tuple[str, str]:
-    """Return what stands before and behind what `between` has marked."""
-    # Nobody else can write these: what comes from outside is escaped.
+    """Return the HTML comments between which `between` puts content of a name."""
+    # Text from outside cannot contain them, since it is escaped.
     return f"<!--{name}-->", f"<!--/{name}-->"
 
 
 def nothing(text: str) -> Markup:
-    """Return what stands in place of a picture."""
+    """Return a paragraph that stands in place of a figure with nothing to show."""
     return tag("p", text, class_="nothing")
 
 
@@ -184,7 +184,7 @@ _TOML_PARTS: Final = re.compile(
 
 
 def highlight(toml: str) -> Markup:
-    """Return the text with its parts marked."""
+    """Return TOML as HTML in which tables, comments, texts and keys are marked."""
     found, last = [], 0
     for match in _TOML_PARTS.finditer(toml):
         found.append(escape(toml[last : match.start()]))

@@ -1,4 +1,4 @@
-"""The whole page: one file that needs nothing else, no network least of all."""
+"""The report as an HTML page: one file that loads nothing else and needs no network."""
 
 from __future__ import annotations
 
@@ -33,13 +33,13 @@ from .tables import (
 )
 
 _OF_BIAS: Final = ("bias", "honest", "caution")
-"""Places of a report that tell of the selection bias."""
+"""Regions of a report that show the selection bias."""
 
 
 def analyse(picture: Picture) -> Importance | None:
-    """Return what decides the objective, as far as the sampled trials tell.
+    """Return the importance of parameters, from the sampled trials; None if it is not known.
 
-    In whatever order the trials were finished, the answer is the same.
+    It does not depend on the order in which the trials were finished.
     """
     names, rows = picture.sweep.parameters, picture.by_number(picture.sampled)
     points = [{name: picture.rows[row].get(name) for name in names} for row in rows]
@@ -86,7 +86,7 @@ def page(picture: Picture, found: Importance | None) -> str:
 
 
 def document(title: str, content: Sequence[str | None], data: str) -> str:
-    """Return a page of our own: its title, what stands in it, and JSON for its script."""
+    """Return an HTML page with our style and script; `data` is the JSON that the script reads."""
     script, style = _asset("report.js"), _asset("report.css")
     head = join(
         tag("meta", charset="utf-8"),
@@ -107,10 +107,10 @@ def document(title: str, content: Sequence[str | None], data: str) -> str:
 
 
 def concluded(document: str, state: str, accounts: Sequence[RankAccount]) -> str:
-    """Return a report of a run that has ended, of which nothing else is known anew.
+    """Return a report with the state in which its run has ended, and the times of its ranks.
 
-    `state` is how the run ended. Without accounts, what was said of the ranks stays. A ValueError
-    if the document is no report.
+    Without accounts, the section on ranks stays as it is. A ValueError if the document is no
+    report.
     """
     document = _replaced(document, "state", _state(state))
     document = _replaced(document, "live", Markup(""))
@@ -118,9 +118,9 @@ def concluded(document: str, state: str, accounts: Sequence[RankAccount]) -> str
 
 
 def with_bias_of(document: str, earlier: str) -> str:
-    """Return a report with what an earlier one said of the selection bias, if it said anything.
+    """Return a report with the selection bias that an earlier report shows, if it shows any.
 
-    A ValueError if one of them is no report.
+    A ValueError if one of the documents is no report.
     """
     start, end = _region(earlier, "bias")
     if start == end:

@@ -1,4 +1,4 @@
-"""Figures of what parameters do, for Plotly: parallel coordinates, importance and pairs."""
+"""Figures of parameters for Plotly: parallel coordinates, importance and pairs."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ _PLANES: Final = 6
 _TICKS: Final = 8
 _LINES: Final = 280
 _BEST_LINES: Final = 20
-"""Of very many trials so many are drawn, and so many of the best."""
+"""Of very many trials about `_LINES` are drawn, and so many of the best."""
 
 
 def parallel_axes(picture: Picture) -> dict[str, Scale]:
@@ -29,7 +29,7 @@ def parallel_axes(picture: Picture) -> dict[str, Scale]:
 
 
 def parallel_figure(picture: Picture, colours: Theme) -> Figure | None:
-    """Draw trials in parallel coordinates, of which ranges can be chosen.
+    """Draw trials in parallel coordinates, on whose axes ranges can be chosen.
 
     The values of an axis are places on its scale, from 0 to 1; what they stand for is written
     there. The last of the lines is the best trial's.
@@ -102,7 +102,7 @@ def importance_figure(sweep: Sweep, found: Importance | None, colours: Theme) ->
 
 
 def contour_figure(sweep: Sweep, found: Importance | None, colours: Theme) -> Figure | None:
-    """Draw what to expect of two parameters; a menu chooses between pairs."""
+    """Draw the expected objective over two parameters; a menu chooses between pairs."""
     planes = found.planes[:_PLANES] if found is not None else []
     if not planes:
         return None

@@ -1,4 +1,4 @@
-"""What a report shows, chosen from what was gathered: rows with numbers of their own."""
+"""The rows of a sweep that a report shows, chosen from those that were gathered."""
 
 from __future__ import annotations
 
@@ -21,23 +21,24 @@ STOPPED_CURVES: Final = 40
 
 @dataclass(frozen=True)
 class Picture:
-    """The rows that are shown, and which of them are what."""
+    """The rows that a report shows: a sample, improvements, the best and the Pareto front."""
 
     gathered: Gatherer
     moment: Moment
     rows: list[Row]
-    """In the order in which they came; the lists below hold their places here."""
+    """In the order in which they came; the lists below hold indices into it."""
     orders: list[int]
-    """How many trials came before each."""
+    """Number of trials before each row."""
     sampled: list[int]
     steps: list[int]
     top: list[int]
     front: list[int]
-    """By chance; better than all before; the best, best first; the Pareto front, cheapest first."""
+    """Indices of the random sample; of rows better than all before; of the best, best first; of the
+    Pareto front, cheapest first."""
 
     @classmethod
     def of(cls, gathered: Gatherer, moment: Moment) -> Picture:
-        """Choose the rows that are shown."""
+        """Choose the rows that a report shows from those that were gathered."""
         steps, top = gathered.steps, gathered.top
         front, sampled = gathered.front.front, gathered.sampled
         by_order = dict(sampled)
@@ -62,7 +63,7 @@ class Picture:
 
     @property
     def sweep(self) -> Sweep:
-        """What is known of the sweep from its start."""
+        """The sweep that the rows are from."""
         return self.gathered.sweep
 
     @property
@@ -114,7 +115,7 @@ class Picture:
 
     @cached_property
     def against_cost(self) -> dict[int, tuple[float, float]]:
-        """Cost and quality of the rows that have both."""
+        """Cost and quality of the rows that have both, by index of the row."""
         sweep = self.sweep
         return {
             place: (cost, quality)
@@ -125,7 +126,7 @@ class Picture:
 
     @cached_property
     def constants(self) -> dict[str, str]:
-        """The parameters that are the same in every row that is shown."""
+        """Parameters that are the same in every row that is shown, and their values as text."""
         found = {}
         for name in self.sweep.parameters:
             shown = {show(row.get(name)) for row in self.rows}
@@ -135,19 +136,19 @@ class Picture:
 
     @property
     def varying(self) -> list[str]:
-        """The other parameters."""
+        """Parameters that differ between the rows that are shown."""
         return [name for name in self.sweep.parameters if name not in self.constants]
 
     @cached_property
     def lines(self) -> list[int]:
-        """The rows that are drawn as lines: of very many some, the best among them; worst first."""
+        """Rows that are drawn as lines, worst first: of very many a part, with all of the best."""
         chosen = set(self.sampled[:: -(-len(self.sampled) // _LINES)] if self.sampled else ())
         chosen.update(self.top)
         sign = 1 if self.sweep.maximise else -1
         drawn = sorted(chosen, key=lambda place: (sign * self.objective_of(place), place))
         if self.top:
             drawn.remove(self.top[0])
-            drawn.append(self.top[0])  # nothing is drawn over the best, its equals neither
+            drawn.append(self.top[0])  # drawn last, so that no other line hides it
         return drawn
 
     def by_number(self, places: Iterable[int]) -> list[int]:
@@ -173,13 +174,13 @@ class Picture:
         return [name for name in dict.fromkeys(wanted) if name in known]
 
     def cells(self, place: int, columns: Iterable[str]) -> list[Any]:
-        """Return a row's values as JSON knows them: numbers, and text for all others."""
+        """Return a row's values for JSON: numbers, and text for all other values."""
         row = self.rows[place]
         return [_cell(row.get(name)) for name in columns]
 
 
 def _with_none(row: Row) -> Row:
-    """Return a row in which what is empty is None: a parameter that a trial does not have."""
+    """Return a row with None for empty text: a parameter that the trial does not have."""
     return {
         name: None if isinstance(value, str) and not value else value for name, value in row.items()
     }

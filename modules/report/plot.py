@@ -12,7 +12,7 @@ from diel import format_value
 from .markup import NOT_SET, Markup, as_number, escape, join, place, show, tag
 
 _MOST_NAMED: Final = 14
-"""Values that stand on an axis one by one; more numbers are a range."""
+"""Most numbers that are placed on an axis one by one; more of them are a range."""
 _MOST_LABELS: Final = 24
 _LOG_FROM: Final = 20.0
 """Ratio of the largest to the smallest value from which an axis may be logarithmic."""
@@ -24,15 +24,15 @@ class Scale(Protocol):
     """Places values on an axis, from 0 to 1."""
 
     def place(self, value: Any) -> float | None:
-        """Return where a value lies; None if it has no place."""
+        """Return the place of a value on the axis; None if it has none."""
 
     def ticks(self, count: int) -> list[tuple[float, str]]:
-        """Return places and labels, about so many."""
+        """Return about `count` ticks: the place and the label of each."""
 
 
 @dataclass(frozen=True)
 class LinearScale:
-    """Equal steps of the value are equal ways; values beyond an end lie on it."""
+    """A linear scale; values beyond an end are placed on it."""
 
     low: float
     high: float
@@ -66,7 +66,7 @@ class LinearScale:
 
 @dataclass(frozen=True)
 class LogScale:
-    """Equal ratios of the value are equal ways."""
+    """A logarithmic scale; values beyond an end are placed on it."""
 
     low: float
     high: float
@@ -94,7 +94,7 @@ class LogScale:
 
 
 class NamedScale:
-    """Every label has a place of its own, at equal distances; `most` of them are written."""
+    """A scale of labels at equal distances; no more than `most` of them are written."""
 
     def __init__(self, labels: Sequence[str], most: int = _MOST_LABELS) -> None:
         self.labels = tuple(labels)
@@ -116,13 +116,13 @@ class NamedScale:
         ]
 
     def place_of(self, number: int) -> float:
-        """Return where the first, second, ... value lies."""
+        """Return the place of the label with this number, from 0."""
         return number / (len(self.labels) - 1) if len(self.labels) > 1 else 0.5
 
 
 @dataclass(frozen=True)
 class OrNotSet:
-    """A scale above a place for trials that do not have the parameter."""
+    """A scale, and below it a place for trials that do not have the parameter."""
 
     scale: Scale
 
@@ -136,7 +136,7 @@ class OrNotSet:
         return None if place is None else self._GAP + (1 - self._GAP) * place
 
     def ticks(self, count: int) -> list[tuple[float, str]]:
-        """Return the scale's, and the place of what is not set."""
+        """Return the scale's ticks, and one for parameters that are not set."""
         above = [
             (self._GAP + (1 - self._GAP) * place, label) for place, label in self.scale.ticks(count)
         ]
@@ -146,8 +146,8 @@ class OrNotSet:
 def scale_for(values: Sequence[Any]) -> Scale:
     """Return the scale that shows a parameter's values best.
 
-    Few values, and words, stand one by one; numbers that spread over orders of magnitude are on a
-    logarithmic axis.
+    Few values, and words, are placed one by one; numbers that spread over orders of magnitude are
+    on a logarithmic axis.
     """
     there = [value for value in values if value is not None]
     numbers = [as_number(value) for value in there]
@@ -184,8 +184,9 @@ def spread(numbers: Sequence[float]) -> LinearScale:
 def focus(numbers: Sequence[float], maximise: bool, far: float = _FAR) -> LinearScale:
     """Return a linear scale over the results that matter, with a little room at both ends.
 
-    Results that are worse than the median by more than a few times the way from there to the best
-    lie on the axis' end: one network that diverged must not press all others into a line.
+    Results that are worse than the median by more than `far` times the distance from there to the
+    best are placed on the end of the axis: one network that diverged must not squeeze all others
+    into a line.
     """
     ordered = sorted(numbers, reverse=not maximise)  # the best last
     best, median = ordered[-1], ordered[(len(ordered) - 1) // 2]
@@ -199,7 +200,7 @@ def focus(numbers: Sequence[float], maximise: bool, far: float = _FAR) -> Linear
 
 
 def _natural(label: str) -> tuple[Any, ...]:
-    """Sort 32, 64, 64x32, 128 as people do."""
+    """Return a sort key by which numbers in labels count as numbers: 32, 64, 64x32, 128."""
     parts: list[Any] = []
     for part in label.replace("x", " x ").split():
         number = part.replace(".", "", 1).isdecimal()
@@ -215,16 +216,16 @@ def _tick(value: float, digits: int) -> str:
 
 
 _LIFT: Final = 8.0
-"""From the horizontal axis up to the lowest value: what lies on the edge hides no label."""
+"""Pixels from the horizontal axis up to the lowest value, so that dots there hide no label."""
 
 
 @dataclass(frozen=True)
 class Plot:
-    """The frame of a plot: its size, its scales and what stands beside them."""
+    """The frame of a plot: its size, its scales, and the titles of its axes."""
 
     width: float
     height: float
-    """Of the drawing, axes and all."""
+    """Size of the drawing with its axes."""
     x: Scale
     y: Scale
     x_title: str
@@ -238,7 +239,7 @@ class Plot:
     y_ticks: int = 5
 
     def at(self, x: object, y: object) -> tuple[float, float] | None:
-        """Return where a pair of values lies; None if it has no place."""
+        """Return the coordinates of a pair of values; None if one of them has no place."""
         across, up = self.x.place(x), self.y.place(y)
         if across is None or up is None:
             return None
@@ -262,8 +263,9 @@ class Plot:
     ) -> Markup:
         """Return the drawing, with `content` over the grid.
 
-        `label` says what it shows, for those who cannot see it; `kind`, what the page's script
-        makes of it, `data` are attributes for that. What stands at the axes lies above all lines.
+        `label` describes the drawing for those who cannot see it; `kind` names what the page's
+        script does with it, and `data` are attributes for the script. Labels of the axes are drawn
+        over all lines.
         """
         lines, labels = self._grid()
         return tag(
@@ -281,7 +283,7 @@ class Plot:
         )
 
     def _grid(self) -> tuple[Markup, Markup]:
-        """Return the lines of the grid, and what is written at the axes."""
+        """Return the lines of the grid, and the labels of the axes."""
         lines, labels = [], []
         bottom, right = self.height - self.bottom, self.width - self.right
         for where, label in self.y.ticks(self.y_ticks):
@@ -306,7 +308,7 @@ def line(x1: float, y1: float, x2: float, y2: float, style: str) -> Markup:
 
 
 def polyline(points: Sequence[tuple[float, float]], style: str, row: int) -> Markup:
-    """Return the line of a row."""
+    """Return the line of a row through points."""
     places = " ".join(f"{place(x)},{place(y)}" for x, y in points)
     return tag("polyline", points=places, class_=style, data_i=row)
 
@@ -317,7 +319,7 @@ def text(x: float, y: float, words: str, style: str) -> Markup:
 
 
 def dots(points: Sequence[tuple[int, float, float]], style: str) -> Markup:
-    """Return dots as one path, which is the smallest there is: (row, x, y) of each."""
+    """Return dots, (row, x, y) each, as one path: the shortest HTML for them."""
     if not points:
         return Markup("")
     return tag(

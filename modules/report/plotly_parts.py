@@ -1,4 +1,4 @@
-"""What figures for Plotly have in common: colours, dots, and text that is no HTML."""
+"""Common parts of figures for Plotly: colours, dots, and escaped text."""
 
 from __future__ import annotations
 
@@ -11,9 +11,9 @@ from .picture import Picture
 from .sweep import TRIAL
 
 Figure: TypeAlias = "dict[str, Any]"
-"""With ``data`` and ``layout``, as Plotly has them."""
+"""A figure of Plotly as a dictionary with ``data`` and ``layout``."""
 _DOTS: Final = 500
-"""Of more some are drawn: a browser must not be busy with a figure for long."""
+"""Most dots of a trace, of more a part is drawn: a browser must not take long for a figure."""
 _MANY: Final = 200
 _HOVER: Final = 10
 
@@ -50,7 +50,7 @@ RUNS: Final[Mapping[str, Sequence[str]]] = {
     "light": ("#0072b2", "#d55e00", "#009e73", "#cc79a7", "#8a6d00", "#1b2430", "#56b4e9"),
     "dark": ("#56b4e9", "#ff9a4d", "#2cc295", "#e39bc4", "#f0e442", "#e4e9ef", "#9cc9e4"),
 }
-"""Of several runs, one after the other; further ones differ in their dashes."""
+"""Colours of several runs, in order; further runs differ in their dashes."""
 DASHES: Final = ("solid", "dash", "dot", "dashdot")
 
 
@@ -64,7 +64,7 @@ def marks(
     *,
     size: float | None = None,
 ) -> dict[str, Any]:
-    """Return trials as dots; of very many some."""
+    """Return trials as dots; of very many trials a part."""
     every = -(-len(rows) // _DOTS) or 1
     rows, x, y = rows[::every], x[::every], y[::every]
     many = len(rows) > _MANY
@@ -92,15 +92,15 @@ def colour_scale(colours: Theme, *, maximise: bool) -> list[list[Any]]:
 
 
 def hover_text(picture: Picture, row: int) -> str:
-    """Return what is said of a trial that is pointed at."""
+    """Return the text that is shown while the pointer is on a trial."""
     values = picture.rows[row]
     names = [picture.sweep.objective, *picture.varying[:_HOVER]]
-    told = [f"{name} {show(values.get(name))}" for name in dict.fromkeys(names)]
-    return "<br>".join(plain(line) for line in (f"trial {show(values.get(TRIAL))}", *told))
+    entries = [f"{name} {show(values.get(name))}" for name in dict.fromkeys(names)]
+    return "<br>".join(plain(line) for line in (f"trial {show(values.get(TRIAL))}", *entries))
 
 
 def plain(text: str) -> str:
-    """Return text as Plotly shows it: what would be HTML there is escaped."""
+    """Return text escaped, so that Plotly shows it as it is."""
     return str(escape(text))
 
 

@@ -50,13 +50,13 @@ _HALF: Final = 560.0
 _FULL: Final = 1140.0
 _HEIGHT: Final = 320.0
 _AXIS_ROOM: Final = 104.0
-_FAR_ON_THE_WAY: Final = 8.0
+_FAR_IN_CURVES: Final = 8.0
 _FEW: Final = 100
 _MANY: Final = 500
 
 
 def headline(picture: Picture) -> Markup:
-    """Show the best, how many trials and how long: the first thing to look for."""
+    """Show the best result, the number of trials and the time: the head of a report."""
     sweep, gathered, moment = picture.sweep, picture.gathered, picture.moment
     figures = []
     if picture.best is not None:
@@ -110,7 +110,7 @@ def headline(picture: Picture) -> Markup:
 
 
 def _caution(bias: BiasReport | None) -> Markup:
-    """Return the warning beside the best score, why it is not to be reported as it is."""
+    """Return the warning that the best score must not be reported as it is; empty if none."""
     if bias is None or not bias.warning:
         return Markup("")
     text = f"{words(bias.objective)} {show(bias.naive)}: {bias.warning}. "
@@ -256,10 +256,10 @@ def _draw_curves(picture: Picture) -> Markup | None:
     points = {row: picture.curve_of(row) for row in picture.curves}
     steps = [x for curve in points.values() for x, _ in curve]
     values = [y for curve in points.values() for _, y in curve]
-    # Where training begins is far off: of all points a twentieth may lie on the edge.
+    # First steps are far worse than the rest: a twentieth of all points may lie on the edge.
     shown = sorted(values, reverse=not picture.sweep.maximise)[len(values) // 20 :]
     plot = Plot(
-        _FULL, _HEIGHT, spread(steps), focus(shown, picture.sweep.maximise, far=_FAR_ON_THE_WAY),
+        _FULL, _HEIGHT, spread(steps), focus(shown, picture.sweep.maximise, far=_FAR_IN_CURVES),
         "step", words(picture.sweep.objective),
     )  # fmt: skip
     drawn, top = [], set(picture.top)
@@ -267,7 +267,7 @@ def _draw_curves(picture: Picture) -> Markup | None:
         style = "stopped" if row not in top else "best" if row == picture.top[0] else "good"
         places = [at for x, y in points[row] if (at := plot.at(x, y)) is not None]
         drawn.append(polyline(places, style, row))
-    # Where each ends: there it was stopped, or done.
+    # The end of each curve, where its trial was stopped or done.
     ends = [(row, *at) for row in picture.curves if (at := plot.at(*points[row][-1])) is not None]
     stopped = [end for end in ends if end[0] not in top]
     return plot.draw(
@@ -387,7 +387,7 @@ def _draw_legend(picture: Picture) -> Markup:
 
 
 def importance_section(picture: Picture, found: Importance | None) -> Markup | None:
-    """Show what decides the objective; None if that is not known."""
+    """Show how far each parameter decides the objective; None if that is not known."""
     if found is None:
         return None
     bars = [
@@ -405,7 +405,7 @@ def importance_section(picture: Picture, found: Importance | None) -> Markup | N
         for first, second, share in found.pairs[:_PAIRS]
         if share >= 0.01
     ]
-    told = f"Together, beyond what each does alone: {'; '.join(pairs)}." if pairs else None
+    together = f"Together, beyond what each does alone: {'; '.join(pairs)}." if pairs else None
     weak = (
         f"The forest explains {max(0.0, found.explained):.0%} of the variance among trials that "
         "it has not seen"
@@ -430,7 +430,7 @@ def importance_section(picture: Picture, found: Importance | None) -> Markup | N
         "What decides",
         warning,
         tag("div", *bars, class_="bars"),
-        tag("p", told, class_="note") if told else None,
+        tag("p", together, class_="note") if together else None,
         tag("h3", f"Expected {words(picture.sweep.objective)}, whatever the other parameters are"),
         tag("div", *effects, class_="effects"),
         tag("p", method, class_="fine"),
@@ -442,7 +442,7 @@ def importance_section(picture: Picture, found: Importance | None) -> Markup | N
 
 
 def _draw_effect(effect: Effect, found: Importance, maximise: bool) -> Markup:
-    """Draw what the forest expects with each value of a parameter."""
+    """Draw the objective that the forest expects with each value of a parameter."""
     everything = [value for shown in found.effects for value in shown.mean]
     longest = max(len(label) for label in effect.labels[:: max(1, len(effect.labels) // 4)])
     scale = NamedScale(effect.labels, most=max(2, 220 // (7 * min(longest, 14) + 12)))

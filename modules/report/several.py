@@ -47,7 +47,7 @@ def comparison_page(pictures: Mapping[str, Picture], written: str = "") -> str:
         _parameters_section(pictures),
         tag("footer", f"Written {written}." if written else ""),
     ]  # fmt: skip
-    # The rows of a report of one sweep, which its script points at: here there are none.
+    # The script expects the rows that a report of one sweep has: here there are none.
     data = json.dumps({"names": [], "keys": [], "objective": "", "reload_s": None, "rows": []})
     return document(f"{len(pictures)} sweeps: report", content, data)
 
@@ -153,7 +153,7 @@ def _parameters_section(pictures: Mapping[str, Picture]) -> Markup:
 
 
 def _range_of(picture: Picture, name: str) -> str:
-    """Return what a sweep has tried of a parameter, in a few words."""
+    """Return the range or the values of a parameter that a sweep has tried, as text."""
     places = range(len(picture.rows))
     numbers = picture.numbers(name, places)
     if numbers and len(numbers) == len(picture.rows) and min(numbers) < max(numbers):

@@ -1,4 +1,4 @@
-"""What a report is made from, beside the rows: plain values, known before or after the trials."""
+"""What a report shows beside the rows: plain values, known before or after the trials."""
 
 from __future__ import annotations
 
@@ -11,24 +11,24 @@ from ..trial import METRICS
 if TYPE_CHECKING:
     from ..evaluation import BiasReport
 
-# Columns of what belongs to every trial; rows need not have them.
+# Columns that belong to every trial; rows need not have them.
 TRIAL: Final = "trial"
 TRAINER: Final = "trainer"
 STATE: Final = "state"
-"""How it ended: what is in neither `DONE` nor `STOPPED` nor `DIVERGED` is a failure."""
+"""How a trial ended: a state in neither `DONE` nor `STOPPED` nor `DIVERGED` is a failure."""
 REASON: Final = "reason"
-"""Why it failed; without it, its state says why."""
+"""Why a trial failed; without a reason, its state is shown."""
 STARTED: Final = "started_s"
-"""When it began, in seconds since 1970."""
+"""When a trial began, in seconds since 1970."""
 TOOK: Final = "seconds"
-"""How long it took where it ran."""
+"""How long a trial took on its trainer, in seconds."""
 CURVE: Final = "learning curve"
-"""A sequence of step and objective: drawn, and in no table."""
+"""Steps and objectives that a trial reported: drawn, and in no table."""
 
 DONE: Final = frozenset({"", "ok", "done", "finished", "complete", "completed"})
 """States of a trial whose objective counts."""
 DIVERGED: Final = frozenset({"diverged"})
-"""States of a trial whose numbers were lost: it came to its end, and has no result."""
+"""States of a trial that came to its end with NaN or infinity, and has no result."""
 STOPPED: Final = frozenset({"stopped", "pruned"})
 """States of a trial that was stopped early: its objective is of a training that is not over."""
 
@@ -47,8 +47,8 @@ class Sweep:
     parameters : sequence of str
         The columns that were chosen for a trial.
     metrics : sequence of str
-        The columns that came out of it; those of the first row that are nothing else, if none
-        are named.
+        The columns that a trial reported; if none are named, those of the first row that are
+        nothing else.
     expected : int or None
         How many trials there will be, where that is known.
     cost : str
@@ -56,11 +56,11 @@ class Sweep:
     workflow : str
         The text of the workflow file.
     command : str
-        What repeats the sweep.
+        The command that repeats the sweep.
     facts : mapping of str to str
-        What else somebody who repeats it wants to know: versions, the machine, seeds.
+        What else is needed to repeat it: versions, the machine, seeds.
     about : str
-        What tells it from others of that name, in a few words.
+        What tells it from other sweeps of that name, in a few words.
     """
 
     name: str
@@ -76,19 +76,19 @@ class Sweep:
     about: str = ""
 
     def metrics_of(self, row: Mapping[str, Any]) -> list[str]:
-        """Return the columns of a row that came out of the trial."""
+        """Return the columns of a row that are metrics of the trial."""
         known = {TRIAL, TRAINER, STATE, REASON, CURVE, "seed", STARTED, TOOK}
-        known -= {self.objective, self.cost}  # which may be called so
+        known -= {self.objective, self.cost}  # which may have such a name
         return [name for name in row if name not in known and name not in self.parameters]
 
     @property
     def direction(self) -> str:
-        """``highest`` or ``lowest``."""
+        """The word for the better end of the objective: ``highest`` or ``lowest``."""
         return "highest" if self.maximise else "lowest"
 
     @property
     def quality(self) -> str:
-        """What is shown against the cost: the objective, unless that is the cost itself."""
+        """The column that is shown against the cost: the objective, unless that is the cost."""
         if self.objective != self.cost:
             return self.objective
         metrics = [name for name in self.metrics if name != self.cost]
@@ -104,17 +104,17 @@ class Sweep:
 
 @dataclass(frozen=True)
 class RankAccount:
-    """How one rank spent its time, as the run's account has it."""
+    """How one rank spent its time, from the journal's record ``TimeAccounted``."""
 
     rank: int
     host: str
     copies: Sequence[str]
-    """What ran there."""
+    """Copies of modules that ran on the rank."""
     working_s: float
     waiting_s: float
     communicating_s: float
     cpu_s: float | None = None
-    """CPU time in this; None where nobody has measured it."""
+    """CPU time in all of this; None where it was not measured."""
 
     @classmethod
     def of(cls, record: Mapping[str, Any]) -> RankAccount:
@@ -132,15 +132,15 @@ class Moment:
     state : str
         ``running``, ``finished``, ``failed`` or ``stopped``.
     elapsed_s : float or None
-        Since the sweep began.
+        Seconds since the sweep began, or was resumed.
     written : str
         Date and time, in words.
     accounts : sequence of RankAccount
         Known when the run has ended.
     bias : BiasReport or None
-        How far to believe the best score.
+        Selection bias of the best score.
     earlier : int
-        How many trials are from before that, in a sweep that was resumed.
+        How many trials are from before that time, in a sweep that was resumed.
     reload_s : float or None
         How often a browser reads the page again.
     """

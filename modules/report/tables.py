@@ -77,7 +77,7 @@ def trials_section(picture: Picture) -> Markup | None:
 
 
 def _filter() -> Markup:
-    """Return where one says which rows stay; the script shows it."""
+    """Return the filter of the table, which the script shows."""
     box = tag(
         "input", type="search", id="filter", placeholder="filter: relu  accuracy>0.9  rate<=0.1",
         aria_label="filter of the table", spellcheck="false",
@@ -86,7 +86,7 @@ def _filter() -> Markup:
 
 
 def _sortable(value: Any) -> Any:
-    """Return what a cell is sorted by: the whole number where fewer digits are shown."""
+    """Return what a cell is sorted by: all digits of a float; None for the text that is shown."""
     return repr(float(value)) if isinstance(value, float) else None
 
 
@@ -158,19 +158,19 @@ def ranks_section(accounts: Sequence[RankAccount], picture: Picture | None = Non
     keys = [tag("span", tag("i", class_=part), part) for part in _PARTS]
     if len(accounts) > _RANKS_LISTED:
         cells = [
-            tag("i", title=f"{_who(account)}: {_share(account, 'working'):.0%} working",
+            tag("i", title=f"{_rank_text(account)}: {_share(account, 'working'):.0%} working",
                 style=f"--share:{_share(account, 'working'):.2f}")
             for account in accounts
         ]  # fmt: skip
         body = [tag("div", *cells, class_="cells")]
         rows = _by_kind(accounts)
     else:
-        body, rows = [], [(_who(account), [account]) for account in accounts]
-    for label, some in rows:
+        body, rows = [], [(_rank_text(account), [account]) for account in accounts]
+    for label, group in rows:
         shares = [
-            (sum(_share(account, part) for account in some) / len(some), part) for part in _PARTS
+            (sum(_share(account, part) for account in group) / len(group), part) for part in _PARTS
         ]
-        body.append(bar_row(label, f"{shares[0][0]:.0%}{_cpu(some)}", *shares, title=label))
+        body.append(bar_row(label, f"{shares[0][0]:.0%}{_cpu(group)}", *shares, title=label))
     return section(
         "ranks",
         title,
@@ -202,7 +202,7 @@ def _trainers(picture: Picture | None) -> list[Markup]:
     ]  # fmt: skip
 
 
-def _who(account: RankAccount) -> str:
+def _rank_text(account: RankAccount) -> str:
     ran = ", ".join(account.copies[:2]) or "nothing"
     more = len(account.copies) - 2
     tail = f" and {more} more" if more > 0 else ""
@@ -224,9 +224,9 @@ def _cpu(accounts: Sequence[RankAccount]) -> str:
 
 
 def _by_kind(accounts: Sequence[RankAccount]) -> list[tuple[str, list[RankAccount]]]:
-    """Put together ranks on which copies of the same modules ran."""
+    """Group the ranks on which copies of the same modules ran."""
     kinds: dict[str, list[RankAccount]] = {}
     for account in accounts:
         names = sorted({copy.rpartition(".")[0] or copy for copy in account.copies})
         kinds.setdefault(", ".join(names) or "nothing", []).append(account)
-    return [(f"{len(some):,} ranks: {kind}", some) for kind, some in kinds.items()]
+    return [(f"{len(group):,} ranks: {kind}", group) for kind, group in kinds.items()]

@@ -1,4 +1,4 @@
-"""The search space of a sweep, as a workflow file says it.
+"""The search space of a sweep, as a workflow file describes it.
 
 ::
 

@@ -1,4 +1,4 @@
-"""Beside which values of other parameters a parameter exists."""
+"""Conditions of parameters: with which values of other parameters a parameter exists."""
 
 from __future__ import annotations
 
@@ -16,15 +16,15 @@ _BOUNDS = ("at_least", "at_most")
 
 @dataclass(frozen=True)
 class Condition:
-    """What a parameter's value has to be."""
+    """The values that one parameter has to have for another one to exist."""
 
     values: tuple[Any, ...] | None = None
-    """It has to be one of these; None where only the bounds count."""
+    """Values that fulfil the condition; None where only the bounds count."""
     at_least: float = -math.inf
     at_most: float = math.inf
 
     def holds(self, value: Any) -> bool:
-        """Whether a value fulfils it."""
+        """Whether a value fulfils the condition."""
         if self.values is not None:
             return any(same(known, value) for known in self.values)
         try:
@@ -34,36 +34,38 @@ class Condition:
 
 
 Conditions = Mapping[str, Mapping[str, Condition]]
-"""Of each parameter: of each parent that it asks about, what it asks."""
+"""For each parameter: its condition on each of its parents."""
 
 
 def parse_conditions(
     dimensions: Mapping[str, Dimension], wanted: Mapping[str, Mapping[str, Any]]
 ) -> dict[str, dict[str, Condition]]:
-    """Read the ``if`` of every parameter.
+    """Parse the ``if`` of every parameter.
 
-    A `SpaceError` if one asks for what can never be, or about a parameter that is not there.
+    A `SpaceError` if a condition can never hold, or is about a parameter that is not there.
     """
     return {
-        name: {parent: _condition(name, parent, what, dimensions) for parent, what in table.items()}
+        name: {
+            parent: _condition(name, parent, entry, dimensions) for parent, entry in table.items()
+        }
         for name, table in wanted.items()
     }
 
 
 def _condition(
-    name: str, parent: str, what: object, dimensions: Mapping[str, Dimension]
+    name: str, parent: str, entry: object, dimensions: Mapping[str, Dimension]
 ) -> Condition:
     if parent not in dimensions:
         raise SpaceError(
             f"if: there is no parameter {parent!r}{_meant(parent, list(dimensions))}", name
         )
     dimension = dimensions[parent]
-    if isinstance(what, Mapping) and what and set(what) <= set(_BOUNDS):
-        return _bounds(name, parent, what, dimension)
-    if isinstance(what, Mapping) and not (
-        isinstance(dimension, Choices) and _is_value(what, dimension)
+    if isinstance(entry, Mapping) and entry and set(entry) <= set(_BOUNDS):
+        return _bounds(name, parent, entry, dimension)
+    if isinstance(entry, Mapping) and not (
+        isinstance(dimension, Choices) and _is_value(entry, dimension)
     ):
-        unknown = ", ".join(str(key) for key in what if key not in _BOUNDS) or "{}"
+        unknown = ", ".join(str(key) for key in entry if key not in _BOUNDS) or "{}"
         raise SpaceError(
             f"if: {parent}: unknown condition {unknown}; write a value, a list of values, "
             "or { at_least = ..., at_most = ... }",
@@ -71,14 +73,14 @@ def _condition(
         )
     if not isinstance(dimension, Finite) and not isinstance(dimension, LogIntegers):
         raise SpaceError(
-            f"if: {parent} has any value between two, so it is never just {what!r}; "
+            f"if: {parent} has any value between two, so it is never just {entry!r}; "
             f"write {parent} = {{ at_least = ... }} or {{ at_most = ... }}",
             name,
         )
-    is_list = isinstance(what, Sequence) and not isinstance(what, str)
-    if is_list and _is_value(what, dimension):
-        return Condition((_own(what, dimension),))
-    values = tuple(what) if isinstance(what, Sequence) and is_list else (what,)
+    is_list = isinstance(entry, Sequence) and not isinstance(entry, str)
+    if is_list and _is_value(entry, dimension):
+        return Condition((_own(entry, dimension),))
+    values = tuple(entry) if isinstance(entry, Sequence) and is_list else (entry,)
     if not values:
         raise SpaceError(f"if: {parent} = [] never holds", name)
     for value in values:
@@ -88,19 +90,19 @@ def _condition(
     return Condition(tuple(_own(value, dimension) for value in values))
 
 
-def _bounds(name: str, parent: str, what: Mapping[str, Any], dimension: Dimension) -> Condition:
+def _bounds(name: str, parent: str, entry: Mapping[str, Any], dimension: Dimension) -> Condition:
     values = dimension if isinstance(dimension, Choices) else ()
-    for bound in [*what.values(), *values]:
+    for bound in [*entry.values(), *values]:
         if isinstance(bound, bool) or not isinstance(bound, (int, float)) or bound != bound:
             raise SpaceError(
-                f"if: {parent} = {dict(what)}: at_least and at_most need numbers", name
+                f"if: {parent} = {dict(entry)}: at_least and at_most need numbers", name
             )
-    at_least, at_most = what.get("at_least", -math.inf), what.get("at_most", math.inf)
+    at_least, at_most = entry.get("at_least", -math.inf), entry.get("at_most", math.inf)
     return Condition(None, _own(at_least, dimension), _own(at_most, dimension))
 
 
 def _own(value: Any, dimension: Dimension) -> Any:
-    """Return the parameter's own value where one is as good as equal: 3 * 0.1 for 0.3."""
+    """Return the parameter's value that equals a value but for rounding: 3 * 0.1 for 0.3."""
     if isinstance(dimension, Finite) and _is_value(value, dimension):
         return dimension[dimension.index_of(value)]
     return value
@@ -122,10 +124,9 @@ def _meant(name: str, known: Sequence[str]) -> str:
 
 
 def parents_first(conditions: Conditions) -> list[str]:
-    """Return the parameters so that each comes after those that it asks about.
+    """Return the names of the parameters, each after its parents.
 
-    Otherwise they stay in the order in which they stand. A `SpaceError` if conditions run in a
-    circle.
+    Otherwise they stay in their order. A `SpaceError` if conditions run in a circle.
     """
     placed: dict[str, None] = {}
     while len(placed) < len(conditions):
@@ -183,13 +184,16 @@ def _changes(dimension: Finite, asked: Sequence[Condition]) -> set[int]:
             at = [dimension.index_of(value) for value in condition.values]
             found |= {*at, *(index + 1 for index in at)}
         else:
-            found |= {_first(dimension, condition.at_least), _first(dimension, condition.at_most)}
+            found |= {
+                _count_before(dimension, condition.at_least),
+                _count_before(dimension, condition.at_most),
+            }
             # The bound itself belongs to the values that it admits.
             found |= {min(index + 1, len(dimension)) for index in list(found)}
     return found
 
 
-def _first(values: Finite, bound: float) -> int:
+def _count_before(values: Finite, bound: float) -> int:
     """Return how many of monotone values come before a bound."""
     rising = values[0] <= values[len(values) - 1]
     low, high = 0, len(values)

@@ -1,10 +1,10 @@
-"""From a number to a point of a grid, by mixed radix, absent parameters left out.
+"""The i-th point of a grid from i, by mixed radix; absent parameters are left out.
 
 Without conditions a point's number is read digit by digit, each in the base of its parameter's
 number of values. A condition makes the number of points behind a digit depend on the digit. So for
-every parameter, and every set of later parameters that what came before has ruled out, there is a
-node: it knows how many points lie below it, and its values in runs that rule out the same. There
-are as many nodes as parameters where there are no conditions, and a few more where there are.
+every parameter, and every set of later parameters that earlier values have ruled out, there is a
+node: it has the number of points below it, and its values in runs that rule out the same. There are
+as many nodes as parameters where there are no conditions, and a few more where there are.
 """
 
 from __future__ import annotations
@@ -24,36 +24,36 @@ _MOST_NODES = 50_000
 
 @dataclass(frozen=True, eq=False, repr=False)
 class Run:
-    """Neighbouring values behind which the rest of a point is alike."""
+    """Neighbouring values of a parameter that leave the same choices for the rest of a point."""
 
     first: int
     """Index of the first value."""
     before: int
-    """Points that come before this run's."""
+    """Number of points before those of this run."""
     below: PointNode
 
 
 @dataclass(frozen=True, eq=False, repr=False)
 class PointNode:
-    """A parameter, after what came before it has been chosen."""
+    """A parameter, after the values of those before it have been chosen."""
 
     position: int
-    """Of the parameter; one beyond the last for the end of a point."""
+    """Position of the parameter; one beyond the last for the end of a point."""
     size: int
-    """Points below."""
+    """Number of points below."""
     runs: tuple[Run, ...] = ()
-    """One without end if the parameter is absent here."""
+    """A single run, which stands for no value, if the parameter is absent here."""
     starts: tuple[int, ...] = ()
     """``before`` of each run."""
     is_present: bool = True
 
 
 class PointTree:
-    """The points of a space by their numbers.
+    """The points of a space, by number.
 
-    Each of the `names` comes after those that it asks about; the last varies fastest. Sizes mean
-    something only if every dimension is `Finite`. A `SpaceError` if a parameter is in no point at
-    all, or conditions are beyond counting.
+    Each of the `names` comes after its parents; the last varies fastest. Sizes mean something only
+    if every dimension is `Finite`. A `SpaceError` if a parameter is in no point at all, or
+    conditions give too many nodes.
     """
 
     def __init__(
@@ -62,12 +62,12 @@ class PointTree:
         self._names = tuple(names)
         self._dimensions = [dimensions[name] for name in names]
         place = {name: position for position, name in enumerate(names)}
-        # By position: who asks about it, and what.
-        self._askers: list[list[int]] = [[] for _ in names]
+        # By position: the parameters with a condition on this one, and these conditions.
+        self._children: list[list[int]] = [[] for _ in names]
         asked: list[list[Any]] = [[] for _ in names]
         for name, table in conditions.items():
             for parent, condition in table.items():
-                self._askers[place[parent]].append(place[name])
+                self._children[place[parent]].append(place[name])
                 asked[place[parent]].append(condition)
         self._runs = [
             list(breaks(dimension, wanted))
@@ -101,17 +101,17 @@ class PointTree:
         return root
 
     def _ways(self, position: int, ruled_out: int) -> list[tuple[int, int]]:
-        """Return, run by run, how many values it has and what is ruled out behind it.
+        """Return, for each run, its number of values and the parameters that it rules out.
 
         Ruled-out parameters are bits; that of an earlier position means nothing any more.
         """
-        askers = self._askers[position]
+        children = self._children[position]
         later = ~((2 << position) - 1)
         if ruled_out >> position & 1:
-            return [(0, (ruled_out | _bits(askers)) & later)]
+            return [(0, (ruled_out | _bits(children)) & later)]
         ways = []
         for length, holds in self._runs[position]:
-            denied = _bits(asker for at, asker in enumerate(askers) if not holds >> at & 1)
+            denied = _bits(child for at, child in enumerate(children) if not holds >> at & 1)
             ways.append((length, (ruled_out | denied) & later))
         return ways
 
@@ -163,8 +163,8 @@ class Permutation:
     -----
     A Feistel network over a pair of digits (left, right) with bases as near the square root of the
     size as can be: in turn, each digit is shifted by a keyed hash of the other, which can be undone
-    whatever the hash. The pairs number a little more than `size`; who lands beyond it walks on
-    along the same cycle until it is inside again, which happens at most once in ``sqrt(size)``.
+    whatever the hash. The pairs number a little more than `size`; an index that lands beyond it is
+    permuted again until it is inside, which happens at most once in ``sqrt(size)``.
 
     References
     ----------
@@ -203,7 +203,7 @@ class Permutation:
         return shifted * self._right + kept
 
     def _digested(self, value: int, key: int) -> int:
-        """Return a hash as wide as the digits, for grids beyond all counting."""
+        """Return a hash as wide as the digits, for grids too large for `_mixed`."""
         width = self._left.bit_length() // 8 + 9
         return int.from_bytes(shake_256(f"{value}/{key}".encode()).digest(width), "little")
 

@@ -1,10 +1,10 @@
-"""The values that one parameter takes.
+"""The values that a parameter of a search space can take.
 
 ::
 
     Dimension                at(share): the value at a share of the way through
     ├── Finite               len(), [index], index_of(value): a grid can go through it
-    │   ├── Choices          a list; its order means nothing, unless it has one value
+    │   ├── Choices          a list, whose order means nothing
     │   ├── Steps            start + i * step
     │   └── LogSteps         equal ratios
     ├── Range                every real number between two, or every ratio alike
@@ -25,7 +25,7 @@ class SpaceError(ValueError):
     Attributes
     ----------
     parameter : str or None
-        Whose entry is wrong; None if it is the space as a whole.
+        The parameter whose entry is wrong; None if it is the space as a whole.
     reason : str
         What is wrong with it, without the parameter's name.
     """
@@ -45,7 +45,7 @@ class Dimension:
     Attributes
     ----------
     is_ordered : bool
-        Whether values near each other may be expected to do alike.
+        Whether values near each other may be expected to give similar results.
     """
 
     is_ordered = True
@@ -53,24 +53,24 @@ class Dimension:
     def at(self, share: float) -> Any:
         """Return the value at a share of the way through, from 0 to below 1.
 
-        Uniformly drawn shares give each value its due.
+        Uniformly drawn shares give each value its proper probability.
         """
         raise NotImplementedError
 
     def share(self, value: Any) -> float:
         """Return the share in whose middle a value lies: ``at(share(value)) == value``.
 
-        A ValueError if it is none of the values.
+        A ValueError if it is not among the values.
         """
         raise NotImplementedError
 
     def examples(self) -> Iterator[Any]:
-        """Go through the values, or through some that have its ends among them."""
+        """Return an iterator over the values, or over some of them with both ends."""
         return (self.at(share) for share in (0.0, 0.5, 1 - 2**-53))
 
 
 class Finite(Dimension):
-    """Values that can be counted."""
+    """A finite number of values, which have indices."""
 
     def __len__(self) -> int:
         raise NotImplementedError
@@ -82,11 +82,11 @@ class Finite(Dimension):
         return (self[index] for index in range(len(self)))
 
     def examples(self) -> Iterator[Any]:
-        """Go through all values."""
+        """Return an iterator over all values."""
         return iter(self)
 
     def index_of(self, value: Any) -> int:
-        """Return where a value stands; a ValueError if it does not."""
+        """Return the index of a value; a ValueError if it is not among the values."""
         raise NotImplementedError
 
     def at(self, share: float) -> Any:

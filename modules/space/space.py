@@ -1,4 +1,4 @@
-"""A search space: named parameters, their values, and when they are there."""
+"""A search space: named parameters, their values, and the conditions under which they exist."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ _MOST_LOG_STEPS = 100_000
 
 
 def parse_dimension(entry: object) -> tuple[Dimension, Mapping[str, Any]]:
-    """Read what stands behind a parameter's name: its values, and what its ``if`` says, unread.
+    """Parse the entry of a parameter: return its values, and its ``if`` as it stands in the file.
 
     A `SpaceError` if it is malformed, or has no values.
     """
@@ -157,13 +157,13 @@ Parameters = dict[str, Any]
 
 
 class Space:
-    """Named parameters, each with its values.
+    """A search space: named parameters, each with its values and conditions.
 
     Parameters
     ----------
     dimensions : mapping of str to Dimension
     conditions : mapping of str to mapping of str to Condition, optional
-        Beside what a parameter exists; without an entry, always.
+        With which values of its parents a parameter exists; without an entry, always.
 
     Attributes
     ----------
@@ -192,7 +192,7 @@ class Space:
         self._tree = PointTree(self._order, self.dimensions, self.conditions)
 
     def __reduce__(self) -> tuple[Any, ...]:
-        """Travel as what it is made of: the tree of its points may be deep."""
+        """Pickle the dimensions and conditions alone: the tree of points may be deep."""
         return Space, (self.dimensions, self.conditions)
 
     @classmethod
@@ -238,18 +238,18 @@ class Space:
         return self._in_order(self._tree.point(index))
 
     def sample(self, draw: Callable[[str], float]) -> Parameters:
-        """Return a point whose parameters are drawn one by one, each after those it asks about.
+        """Return a point whose parameters are drawn one by one, each after its parents.
 
-        `draw` takes a parameter's name and gives a share of its values, from 0 to below 1; it is
-        called only for parameters that are there.
+        `draw` takes a parameter's name and returns a share of its values, from 0 to below 1; it is
+        called only for parameters that exist in the point.
         """
         return self.build(lambda name: self.dimensions[name].at(draw(name)))
 
     def build(self, choose: Callable[[str], Any]) -> Parameters:
-        """Return a point whose values are chosen one by one, each after those it asks about.
+        """Return a point whose values are chosen one by one, each after its parents.
 
-        `choose` takes a parameter's name and gives its value; it is called only for parameters that
-        are there.
+        `choose` takes a parameter's name and returns its value; it is called only for parameters
+        that exist in the point.
         """
         chosen: Parameters = {}
         for name in self._order:
@@ -260,7 +260,7 @@ class Space:
     def check(self, parameters: Mapping[str, Any]) -> None:
         """Check that parameters are a point of the space.
 
-        A `SpaceError` if a value is none of its parameter's, or one is missing or should be.
+        A `SpaceError` if a parameter cannot have its value, is missing, or should not be there.
         """
         for error in self.problems(parameters):
             raise error

@@ -11,7 +11,7 @@
     another name         such a class of an installed package: entry points "diel.strategies"
 
 Rules that stop trials early (``halving``, ``median``) go with any of them; `Lagged` makes adaptive
-ones repeat themselves. Every ask and tell costs the same after any number of trials.
+strategies reproducible. Every ask and tell costs the same after any number of trials.
 """
 
 from .catalogue import (

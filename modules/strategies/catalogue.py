@@ -87,7 +87,7 @@ RULES: dict[str, type[_Table]] = {"halving": HalvingOptions, "median": MedianOpt
 
 
 def check_strategy(table: Mapping[str, Any], folder: Path) -> dict[str, Any]:
-    """Check the options of a strategy without making it; return them with those that were left out.
+    """Check the options of a strategy without making it; return them with their defaults.
 
     The name in the table is one of `STRATEGIES`, one of an installed package, or a user's class
     beside the workflow file. A `pydantic.ValidationError` if an option is wrong, a `PluginError` if
@@ -153,7 +153,7 @@ def make_rule(table: Mapping[str, Any]) -> StoppingRule:
 
 
 def with_rule(strategy: Strategy, rule: StoppingRule | None, lag: int | None) -> Strategy:
-    """Put a rule and a lag round a strategy, where there are any."""
+    """Wrap a strategy in a stopping rule and a lag, where there are any."""
     if lag is not None and (rule is not None or not getattr(strategy, "is_stateless", False)):
         return Lagged(strategy, lag, rule)
     return StrategyWithRule(strategy, rule) if rule is not None else strategy

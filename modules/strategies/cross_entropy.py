@@ -69,14 +69,14 @@ class CrossEntropy:
             fits = {}
 
         def draw(name: str) -> float:
-            # The purpose ends in what no parameter's name can be confused with.
+            # "=" at the end keeps it apart from "explore?", whatever the parameter's name.
             share = self._draws.share(trial, f"{name}=")
             return fits[name](share) if name in fits else share
 
         return self._space.sample(draw)
 
     def tell(self, trial: int, parameters: Parameters, score: float | None) -> None:
-        """Take a score; the distribution changes if it is among the best."""
+        """Record a score; the distribution changes if it is among the best."""
         if score is None or score != score:
             return
         self._told += 1
@@ -87,12 +87,12 @@ class CrossEntropy:
             heapreplace(self._elite, entry)
         else:
             return
-        # Only once it is used: sorted, so that sums do not depend on the order of wait_reporter.
+        # Fitted only once it is used; sorted, so that sums do not depend on the order of scores.
         if self._told >= self._startup or len(self._elite) == self._size:
             self._fit(sorted(self._elite, key=lambda entry: entry[:2]))
 
     def add(self, parameters: Parameters, score: float) -> None:
-        """Take a score of a point that was not asked for."""
+        """Record the score of a point that the strategy has not chosen."""
         self._added += 1
         self.tell(-self._added, parameters, score)
 
@@ -117,11 +117,11 @@ class Normal:
     deviation: float
     below: float
     between: float
-    """Probability that the uncut one lies below 0, and between 0 and 1."""
+    """Probability that a share, were it not cut off, lies below 0, and between 0 and 1."""
 
     @classmethod
     def fit(cls, shares: list[float]) -> Normal:
-        """Return the one with the mean and deviation of some shares, never too narrow."""
+        """Return the distribution with the mean and deviation of shares, never too narrow."""
         mean = math.fsum(shares) / len(shares)
         variance = math.fsum((share - mean) ** 2 for share in shares) / len(shares)
         deviation = max(math.sqrt(variance), _NARROWEST)
@@ -142,7 +142,7 @@ class Frequencies:
     """Probabilities of choices: their counts, each as if it had been seen once more."""
 
     counts: tuple[tuple[int, int], ...]
-    """Of choices that were seen: index and how often, by index."""
+    """Index and count of each choice that was seen, by index."""
     choices: int
     seen: int
 

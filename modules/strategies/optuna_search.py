@@ -28,19 +28,19 @@ SAMPLERS: dict[str, tuple[str, dict[str, Any]]] = {
     "nsgaii": ("NSGAIISampler", {}),
     "random": ("RandomSampler", {}),
 }
-"""By the name behind ``optuna:``: Optuna's class, and what it is made with."""
-_KNOWN: Final = "_search_space"
-"""What a sampler knows of its study already; without that it looks at every trial again."""
+"""By the name behind ``optuna:``: the class of Optuna, and its arguments."""
+_SEARCH_SPACE: Final = "_search_space"
+"""Where a sampler caches the search space of its study; without it every trial is read again."""
 _FEW: Final = 16
-"""Of a parameter with more values Optuna is asked for a real number, which is rounded."""
+"""For a parameter with more values, Optuna is asked for a real number, which is rounded."""
 _HISTORY: Final = {"tpe": (50, 200, 0.2)}
-"""Best trials, last trials, and by what part of them a study grows before there is a new one."""
-_OTHERS_HISTORY: Final = (100, 400, 1.0)
-"""Samplers that go by generations begin them anew with each study."""
+"""By sampler: best trials, last trials, and the share by which a study grows before a new one."""
+_DEFAULT_HISTORY: Final = (100, 400, 1.0)
+"""For other samplers: those that go by generations begin them anew with each study."""
 
 
 class OptunaSearch:
-    """Asks a sampler of Optuna.
+    """A strategy that asks a sampler of Optuna.
 
     Parameters
     ----------
@@ -56,8 +56,8 @@ class OptunaSearch:
 
     Notes
     -----
-    Stopped and failed trials are not told to Optuna. Being told in another order changes what it
-    asks for next.
+    Stopped and failed trials count as failed in Optuna, without a score. Results in another order
+    change what it suggests next.
     """
 
     def __init__(
@@ -76,34 +76,34 @@ class OptunaSearch:
         self._space = space
         self._draws = Draws(seed, "optuna")
         self._sampler = sampler
-        usual_best, usual_last, growth = _HISTORY.get(sampler, _OTHERS_HISTORY)
+        usual_best, usual_last, growth = _HISTORY.get(sampler, _DEFAULT_HISTORY)
         best = usual_best if best is None else best
         last = usual_last if last is None else last
         self._best_size, self._limit = best, best + last + math.ceil(growth * (best + last))
         self._best: list[tuple[float, int, Parameters]] = []
         self._last: deque[tuple[float, int, Parameters]] = deque(maxlen=last)
-        self._under_way: dict[int, int] = {}
+        self._in_flight: dict[int, int] = {}
         self.trials_in_study = self._added = 0
         self._study = self._new_study()
 
     def ask(self, trial: int) -> Parameters:
-        """Return what the sampler suggests, knowing what was told and what is under way."""
+        """Return what the sampler suggests, given the results so far and the trials in flight."""
         if self.trials_in_study >= self._limit:
             self._rebuild()
-        # Made anew, the sampler's own random numbers follow from the trial.
+        # A new sampler for each trial, so that its random numbers follow from the trial.
         sampler = self._make_sampler(int(self._draws.share(trial, "") * 2**32))
         earlier = self._study.sampler
-        if type(earlier) is type(sampler) and hasattr(earlier, _KNOWN):
-            setattr(sampler, _KNOWN, getattr(earlier, _KNOWN))
+        if type(earlier) is type(sampler) and hasattr(earlier, _SEARCH_SPACE):
+            setattr(sampler, _SEARCH_SPACE, getattr(earlier, _SEARCH_SPACE))
         self._study.sampler = sampler
         asked = self._study.ask()
         self.trials_in_study += 1
-        self._under_way[trial] = asked.number
+        self._in_flight[trial] = asked.number
         return self._space.build(lambda name: self._suggest(asked, name))
 
     def tell(self, trial: int, parameters: Parameters, score: float | None) -> None:
-        """Tell Optuna a score."""
-        number = self._under_way.pop(trial, None)
+        """Record a score, in Optuna's study and in the history."""
+        number = self._in_flight.pop(trial, None)
         if score is None or score != score:
             if number is not None:
                 self._study.tell(number, state=self._optuna.trial.TrialState.FAIL)
@@ -120,14 +120,14 @@ class OptunaSearch:
             self._add(entry)
 
     def add(self, parameters: Parameters, score: float) -> None:
-        """Take a score of a point that was not asked for."""
+        """Record the score of a point that the strategy has not chosen."""
         self._added += 1
         self.tell(-self._added, parameters, score)
 
     def _rebuild(self) -> None:
         self._study = self._new_study()
         self.trials_in_study = 0
-        self._under_way.clear()
+        self._in_flight.clear()
         kept = {-trial: (score, trial, parameters) for score, trial, parameters in self._best}
         kept |= {-trial: (score, trial, parameters) for score, trial, parameters in self._last}
         for _, entry in sorted(kept.items()):
@@ -174,7 +174,7 @@ class OptunaSearch:
         return known.FloatDistribution(low, high, log=dimension.is_log)
 
     def _inner(self, name: str, value: Any) -> Any:
-        """Return what stands for a value in Optuna: the index of a counted one."""
+        """Return the value that Optuna has for a value: its index, if the dimension is finite."""
         dimension = self._space.dimensions[name]
         if not isinstance(dimension, Finite):
             return value
@@ -198,7 +198,7 @@ class OptunaSearch:
 
 
 def _is_fine(dimension: Dimension) -> TypeGuard[Finite]:
-    """Whether a dimension is a range with so many values that it is as good as a real one."""
+    """Whether a stepped range has so many values that it is sampled like a real one."""
     if isinstance(dimension, Choices) or not isinstance(dimension, Finite):
         return False
     return len(dimension) > _FEW

@@ -2,7 +2,7 @@
 
 A rule says for every step at which trials report what score is good enough to go on: a *cutoff*.
 The verdict on a trial is a pure function of its own reports and the cutoffs, so it can be given
-from those of the moment (`StrategyWithRule`) or from those of an earlier one (`Lagged`).
+from the current cutoffs (`StrategyWithRule`) or from those of an earlier moment (`Lagged`).
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ class Window:
         insort(self._sorted, score)
 
     def largest(self, place: int) -> float:
-        """Return the largest number but ``place - 1``."""
+        """Return the `place`-th largest number; place 1 is the largest."""
         return self._sorted[-place]
 
     def quantile(self, fraction: float) -> float:
@@ -55,14 +55,14 @@ History = Sequence[tuple[int, float]]
 """The reports of a trial so far: step and score, larger scores better, steps rising."""
 
 Cutoffs = Callable[[int], float]
-"""Of a step: the least score that goes on; minus infinity where all go on."""
+"""From a step to the least score that goes on there; minus infinity where all go on."""
 
 
 class StoppingRule(Protocol):
-    """Decides whether a trial is worth going on with."""
+    """Decides whether a trial is stopped early."""
 
     def cutoff(self, step: int) -> float:
-        """Return the least score that goes on at a step, as things are now."""
+        """Return the least score that goes on at a step, by the reports so far."""
         ...
 
     def frozen(self) -> Cutoffs:
@@ -74,11 +74,11 @@ class StoppingRule(Protocol):
         ...
 
     def reported(self, history: History) -> None:
-        """Take the last report of a trial."""
+        """Record the last report of a trial."""
         ...
 
     def completed(self, history: History) -> None:
-        """Take a trial that came to its end."""
+        """Record a trial that came to its end."""
         ...
 
 
@@ -86,8 +86,8 @@ class Halving:
     """Asynchronous successive halving: at each rung one trial in `reduction` goes on.
 
     Rungs are at steps ``min_steps * reduction**i``. A trial that reaches one goes on if its score
-    is among the best ``1 / reduction`` of all that have reached it; nobody waits for the others.
-    The first ones at a rung go on only if they are the best so far.
+    is among the best ``1 / reduction`` of all that have reached it; no trial waits for others.
+    The first trials at a rung go on only if they are the best so far.
 
     Parameters
     ----------
@@ -106,11 +106,11 @@ class Halving:
 
     def __init__(self, min_steps: int = 1, reduction: int = 3, window: int = WINDOW) -> None:
         self._min_steps, self._reduction, self._window = min_steps, reduction, window
-        # By the rung's step.
+        # Scores at each rung, by its step.
         self._rungs: dict[int, Window] = {}
 
     def cutoff(self, step: int) -> float:
-        """Return the least score that is promoted at a rung, beside those that are there."""
+        """Return the least score that is promoted at a rung, by the scores that are there."""
         rung = self._rungs.get(step)
         if not rung:
             return -math.inf
@@ -128,7 +128,7 @@ class Halving:
         return any(not score >= cutoffs(step) for step in self._reached(history))
 
     def reported(self, history: History) -> None:
-        """Take a report: it counts at the rungs up to the one where it falls short."""
+        """Record a report: it counts at the rungs up to the one where it falls short."""
         score = history[-1][1]
         for step in self._reached(history):
             if score != score:
@@ -159,7 +159,7 @@ class Median:
     Parameters
     ----------
     startup_trials : int
-        As many have to be completed before any is stopped.
+        Number of trials that have to be completed before any is stopped.
     warmup_steps : int
         No trial is stopped before this step.
     window : int
@@ -200,7 +200,7 @@ class Median:
         """Do nothing: a trial counts once it is completed."""
 
     def completed(self, history: History) -> None:
-        """Take all reports of a trial."""
+        """Record all reports of a completed trial."""
         self._completed += 1
         for step, score in history:
             if score == score:
@@ -212,23 +212,23 @@ class StrategyWithRule:
 
     Notes
     -----
-    Which trials are stopped depends on the order in which reports come; `Lagged` has a remedy.
+    Which trials are stopped depends on the order in which reports come; with `Lagged` it does not.
     """
 
     def __init__(self, strategy: Strategy, rule: StoppingRule) -> None:
         self.strategy, self.rule = strategy, rule
         self.size = getattr(strategy, "size", None)
         self.is_stateless = bool(getattr(strategy, "is_stateless", False))
-        # Of trials under way: their reports, and the last step that the rule has taken.
+        # Of trials in flight: their reports, and the last step that the rule has recorded.
         self._histories: dict[int, list[tuple[int, float]]] = {}
         self._taken: dict[int, int] = {}
 
     def ask(self, trial: int) -> Parameters | Wait | None:
-        """Return what the strategy chooses."""
+        """Return the parameters that the strategy chooses for a trial."""
         return self.strategy.ask(trial)
 
     def report(self, trial: int, step: int, score: float) -> bool:
-        """Take an intermediate score; True if the trial is to be stopped.
+        """Record an intermediate score; True if the trial is to be stopped.
 
         A trial that starts again reports the same steps again; they count once.
         """
@@ -240,7 +240,7 @@ class StrategyWithRule:
         return stops
 
     def tell(self, trial: int, parameters: Parameters, score: float | None) -> None:
-        """Take the score of a trial; None if it failed or was stopped."""
+        """Record the score of a trial; None if it failed or was stopped."""
         history = self._histories.pop(trial, [])
         self._taken.pop(trial, None)
         if score is not None:
@@ -254,7 +254,7 @@ class StrategyWithRule:
 
 
 def extended(history: list[tuple[int, float]], step: int, score: float) -> list[tuple[int, float]]:
-    """Add a report in place; what a trial that starts again had reported from there on goes."""
+    """Add a report in place; reports from that step on, of an earlier try of the trial, go."""
     while history and history[-1][0] >= step:
         history.pop()
     history.append((step, score))
@@ -262,13 +262,13 @@ def extended(history: list[tuple[int, float]], step: int, score: float) -> list[
 
 
 class Lagged:
-    """Makes an adaptive strategy repeat itself: trial t knows of trials before ``t - lag`` alone.
+    """Makes an adaptive strategy reproducible: trial t depends on trials before ``t - lag`` alone.
 
     Parameters
     ----------
     lag : int, at least 1
-        At most ``lag + 1`` trials can be under way: so many that no trainer waits, and as few as
-        that allows, since a strategy learns later by as much.
+        At most ``lag + 1`` trials can be in flight: enough that no trainer waits, but no more,
+        since the strategy learns later by as many trials.
     rule : StoppingRule, optional
         Stops trials early, by the reports of the same trials.
 
@@ -289,7 +289,7 @@ class Lagged:
         self._cutoffs: dict[int, Cutoffs] = {}
 
     def ask(self, trial: int) -> Parameters | Wait | None:
-        """Return what the strategy chooses; `WAIT` until every trial before the lag is told."""
+        """Return the strategy's parameters; `WAIT` until every trial before the lag is recorded."""
         while self._told < trial - self._lag:
             if self._told not in self._early:
                 return WAIT
@@ -301,16 +301,16 @@ class Lagged:
         return asked
 
     def report(self, trial: int, step: int, score: float) -> bool:
-        """Take an intermediate score; True if the trial is to be stopped."""
+        """Record an intermediate score; True if the trial is to be stopped."""
         if self.rule is None:
             return False
         history = extended(self._histories.setdefault(trial, []), step, score)
-        # Without an entry the trial is told from a record: its verdict is known.
+        # Without an entry the trial is replayed from a record: its verdict is known.
         cutoffs = self._cutoffs.get(trial)
         return cutoffs is not None and self.rule.stops(history, cutoffs)
 
     def tell(self, trial: int, parameters: Parameters, score: float | None) -> None:
-        """Keep a score until its turn comes."""
+        """Keep a score until all earlier trials have been recorded."""
         self._early[trial] = (parameters, score)
         self._cutoffs.pop(trial, None)
 

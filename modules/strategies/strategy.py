@@ -1,12 +1,12 @@
-"""What a strategy is, and those in which a trial's parameters follow from its number.
+"""The interface of strategies, and those in which a trial's parameters follow from its number.
 
 A strategy is asked for the parameters of a trial, and told how good they were. Trials are numbered
 0, 1, 2, ... in the order in which they are first asked for. Scores are always such that larger is
-better: who asks has turned them round if the objective is minimised.
+better: the caller has negated them if the objective is minimised.
 
 Strategies do no I/O, look at no clock and draw only numbers that follow from (seed, trial), so a
 sweep is resumed by telling a new one everything that was recorded: built-in strategies come to the
-same state in whatever order they are told, apart from those whose page says otherwise.
+same state in whatever order they are told, apart from those whose docstring says otherwise.
 
 Random numbers follow from what they are for, never from what was drawn before. So the parameters
 that ``grid`` and ``random`` give to a trial are the same whoever asks for them, in whatever order;
@@ -34,12 +34,12 @@ class Wait(Enum):
 
 
 WAIT = Wait.WAIT
-"""What `Strategy.ask` returns if it has to be told something first."""
+"""The return value of `Strategy.ask` if it needs another `tell` first."""
 
 
 @runtime_checkable
 class Strategy(Protocol):
-    """Chooses parameters. A user's own strategy is a class with these two methods.
+    """Chooses the parameters of trials. A user's own strategy is a class with these two methods.
 
     It is made by ``Class(space, seed, **options)``: the `Space`, the sweep's seed, and what else
     stands in the ``strategy`` table of the workflow file.
@@ -49,14 +49,14 @@ class Strategy(Protocol):
     Four attributes are optional:
 
     ``is_stateless`` (bool, False without)
-        `ask` follows from the trial's number alone and `tell` does nothing. So whoever has a copy
-        may ask, in any order, more than once: trials travel as numbers.
+        `ask` follows from the trial's number alone and `tell` does nothing. So any rank with a copy
+        may ask, in any order, more than once: only the numbers of trials are sent.
     ``size`` (int or None, None without)
         How many trials there are in all, if that is known.
     ``report(trial, step, score) -> bool`` (method)
         Takes an intermediate score; True if the trial is to be stopped.
     ``add(parameters, score)`` (method)
-        Takes a point that it was not asked for: of an earlier sweep, or one that somebody enqueued.
+        Records a point that it has not chosen: of an earlier sweep, or one that a user enqueued.
     """
 
     def ask(self, trial: int) -> Parameters | Wait | None:
@@ -75,12 +75,12 @@ class Strategy(Protocol):
         ...
 
     def tell(self, trial: int, parameters: Parameters, score: float | None) -> None:
-        """Take the score of a trial; None if it failed or was stopped early."""
+        """Record the score of a trial; None if it failed or was stopped early."""
         ...
 
 
 class Draws:
-    """Counter-based random numbers of a seed; `purpose` keeps those of strategies apart."""
+    """Counter-based random numbers from a seed, different for each `purpose`."""
 
     def __init__(self, seed: int, purpose: str) -> None:
         self._key = blake2b(f"{purpose}/{seed}".encode(), digest_size=32).digest()
@@ -108,7 +108,7 @@ class Grid:
         self._permutation = Permutation(self.size, seed) if order == "shuffled" else None
 
     def ask(self, trial: int) -> Parameters | None:
-        """Return a point; None beyond the last."""
+        """Return the point of a trial; None beyond the last."""
         if trial >= self.size:
             return None
         return self._space.point(self._permutation[trial] if self._permutation else trial)

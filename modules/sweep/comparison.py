@@ -1,4 +1,4 @@
-"""Several sweeps beside each other: the best of each, histories and fronts on common axes."""
+"""Comparison of several sweeps: the best of each, histories and fronts on common axes."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from .watched import WatchedSweep
 
 
 class NotComparable(ValueError):
-    """Sweeps differ in what they are for."""
+    """Sweeps that are to be compared differ in their objectives."""
 
 
 def compare(sweeps: Mapping[str, WatchedSweep], theme: str = "light") -> dict[str, Any]:
@@ -61,18 +61,18 @@ def write_comparison(sweeps: Mapping[str, WatchedSweep], path: Path) -> Path:
 
 
 def check_comparable(sweeps: Mapping[str, WatchedSweep]) -> None:
-    """Find out whether sweeps have one objective, in one direction; `NotComparable` if not."""
-    (first, one), *others = sweeps.items()
-    for name, other in others:
-        if other.goal != one.goal:
+    """Check that sweeps have one objective, in one direction; `NotComparable` if not."""
+    (first, reference), *rest = sweeps.items()
+    for name, sweep in rest:
+        if sweep.goal != reference.goal:
             raise NotComparable(
-                f"these sweeps have different goals: {first} {one.goal}, and {name} {other.goal}; "
-                "compare sweeps of one objective"
+                f"these sweeps have different goals: {first} {reference.goal}, and {name} "
+                f"{sweep.goal}; compare sweeps of one objective"
             )
 
 
 def best_row(name: str, sweep: WatchedSweep) -> dict[str, Any]:
-    """Return a row on one sweep: how many trials, and its best one."""
+    """Return a row of a table on one sweep: its number of trials, and its best trial."""
     summary = sweep.summary()
     best = summary["best"] or {}
     objective = summary["objective"]

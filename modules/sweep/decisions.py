@@ -1,7 +1,7 @@
-"""What a master does with what is asked of its sweep: pure, and the same after every restart.
+"""What a master decides on requests to its sweep: pure, and the same after every restart.
 
 A decision is a record of the ledger. It is made by `Steering.decide`, written, and then takes
-effect by `Steering.apply`; a session that resumes the sweep applies those of the ledger again.
+effect by `Steering.apply`; a session that resumes the sweep applies the ledger's decisions again.
 """
 
 from __future__ import annotations
@@ -37,11 +37,11 @@ class Steering:
         self._known: set[str] = set()
 
     def is_known(self, request: Request) -> bool:
-        """Whether it has been decided on."""
+        """Whether a request has been decided on."""
         return request.id in self._known
 
     def decide(self, request: Request, why_over: str = "") -> dict[str, Any]:
-        """Return the record of what is to be done; nothing has changed yet.
+        """Return the decision on a request, as a record; nothing has changed yet.
 
         `why_over` says why no further trial begins, if that is so.
         """
@@ -114,8 +114,10 @@ class Steering:
         assert wanted is not None
         if most is not None and wanted > most:
             raise SteeringError(f"the strategy has {most} trials, and no more")
-        return {"answer": f"the strategy tries {wanted} points; there were {self._before} to be"}
+        return {
+            "answer": f"the strategy tries {wanted} points; there were {self._limit_text} to be"
+        }
 
     @property
-    def _before(self) -> str:
+    def _limit_text(self) -> str:
         return "any number" if self._search.size is None else str(self._search.size)

@@ -1,7 +1,8 @@
 """Giving out leases: which trials are next, with which parameters, and which trainer gets them.
 
-A lease goes to whoever needs one most: the trainers of the master's own run, which find it in the
-tuple space, or a worker of another run. A strategy that learns is asked for points only now.
+A lease goes where it is needed most: to the trainers of the master's own run, which find it in the
+tuple space, or to a worker of another run. A strategy that learns is asked for points only when the
+lease is made.
 """
 
 from __future__ import annotations
@@ -24,8 +25,8 @@ if TYPE_CHECKING:
 
 _AHEAD: Final = 2
 """Leases for each trainer that are out at a time: one to work on, one to find at once."""
-_HERE: Final = ""
-"""In place of a worker's name: the trainers of this run."""
+_OWN_TRAINERS: Final = ""
+"""Stands for the trainers of this run, in place of a worker's name."""
 _MOST_ADAPTIVE: Final = 16
 """Caps the lease where the strategy learns, so that results reach it soon."""
 
@@ -37,28 +38,28 @@ class Dispatcher:
     ----------
     ctx : Context
     tags : Tags
-        Of the trainers of this run.
+        Tags of messages with the trainers of this run.
     trainers : int
-        How many they are.
+        Number of trainers of this run.
     session : str
-        Of the master.
+        Session of the master.
     search : Search
     book : LeaseBook
     steering : Steering
-        Knows the points that were enqueued, and whether the sweep is paused.
+        Has the points that were enqueued, and whether the sweep is paused.
     workers : JoinedWorkers
-        Of other runs.
+        Workers of other runs.
     earlier : EarlierResults, optional
-        Results of another sweep: whose points they have is recorded, and not given out.
+        Results of another sweep: a trial with a point among them is recorded, and not given out.
     record : callable
-        Records a trial that was taken over from there.
+        Records a trial that was taken over from the other sweep.
     why_over : callable
-        Says why nothing more is to be given out; returns an empty text if something is.
+        Returns why no more trials are given out; an empty text if they are.
 
     Attributes
     ----------
     pace : Pace
-        To be told how long trials take.
+        Chooses the size of leases; has to be given how long trials take.
     """
 
     def __init__(
@@ -102,8 +103,8 @@ class Dispatcher:
             if self._asks_here:
                 points = self._ask(min(count, _MOST_ADAPTIVE))
                 count = len(points)
-            elif self._book.enqueued or self._earlier is not None or taker != _HERE:
-                # Of which trainers here do not know; those of another run are told all.
+            elif self._book.enqueued or self._earlier is not None or taker != _OWN_TRAINERS:
+                # Trainers here do not know such points; trainers of other runs are sent all points.
                 known = map(self.point_of, range(*self._book.upcoming(count)))
                 points = [point for point in known if point is not None]
                 count = len(points)
@@ -118,18 +119,18 @@ class Dispatcher:
             lease = Lease(
                 self._session, grant.lease, grant.start, grant.stop, points, grant.attempt
             )
-            if taker == _HERE:
+            if taker == _OWN_TRAINERS:
                 self._tuples.tput(self._tags.lease, lease)
             else:
                 self._workers.give(taker, lease)
 
     def _next_taker(self) -> str | None:
-        """Return who needs a lease most: a worker's name, or `_HERE`; None if all have enough."""
+        """Return which worker needs a lease most, or `_OWN_TRAINERS`; None if all have enough."""
         trial_s, enough = self.pace.trial_s, _AHEAD
         if self._workers.here:
             enough = min(enough, leases_ahead(trial_s))
         busy = self.leases_here / (enough * self._trainers)
-        busy, taker = min((busy, _HERE), self._workers.least_busy(trial_s))
+        busy, taker = min((busy, _OWN_TRAINERS), self._workers.least_busy(trial_s))
         return taker if busy < 1 else None
 
     @property
@@ -143,7 +144,8 @@ class Dispatcher:
         for trial in range(*self._book.upcoming(count)):
             point = self._steering.points.get(trial) or self._points.get(trial)
             if point is None:
-                while self._asked < trial:  # recorded in an earlier session; strategies count
+                # Trials of earlier sessions count: strategies are asked for all trials in order.
+                while self._asked < trial:
                     if self._asked not in self._steering.points:
                         self._search.ask(self._asked)
                     self._asked += 1
@@ -159,7 +161,7 @@ class Dispatcher:
         return points
 
     def point_of(self, trial: int) -> dict[str, Any] | None:
-        """Return the point of a trial, as far as it is known already."""
+        """Return the point of a trial; None if it is not known yet."""
         point = self._steering.points.get(trial) or self._points.get(trial)
         if point is None and not self._asks_here:
             asked = self._search.ask(trial)
@@ -167,9 +169,9 @@ class Dispatcher:
         return point
 
     def _take_over(self, points: list[dict[str, Any]]) -> int:
-        """Record the first of the next trials from an earlier sweep, which has their points.
+        """Record the next trials, up to the first whose point an earlier sweep does not have.
 
-        Returns how many they were. If none, `points` is cut before the first that it has.
+        Returns how many were recorded. If none, `points` is cut before the first that it has.
         """
         assert self._earlier is not None
         start, _ = self._book.upcoming(len(points))

@@ -1,14 +1,15 @@
-"""Which of several masters leads a sweep that they share, by files that are made once.
+"""Which of several masters leads a shared sweep: the one that makes the file of a term.
 
 ::
 
     sweeps/<group>.<master>/terms/
-        000001          who leads in the first term: made by link(), which one of several manages
+        000001          the leader of the first term: made by link(), which succeeds only once
         000001.ended    that this term has ended, and how: made by its leader
 
-A leader that has died makes no second file. The others find that out by its silence (`joining`),
-and one of them takes the next term. One that was only slow finds its ledger replaced: a new leader
-goes on with a copy of it, so whatever the old one still writes is in no file any more.
+A leader that has died makes no second file. The other masters find that out by its silence
+(`joining`), and one of them takes the next term. A leader that was only slow finds its ledger
+replaced: a new leader goes on with a copy of it, so what the old leader still writes is in no file
+any more.
 """
 
 from __future__ import annotations
@@ -28,11 +29,11 @@ from .joining import Identity
 _FOLDER: Final = "terms"
 _TERM: Final = re.compile(r"(\d+)(\.ended)?")
 _WITHOUT_LINKS: Final = (errno.EPERM, errno.ENOTSUP, errno.ENOSYS, errno.EMLINK)
-"""What a file system says that has no hard links."""
+"""Errors of a file system that has no hard links."""
 
 
 class Terms:
-    """The terms of a shared sweep, beside its ledger; `me` is one of its masters."""
+    """The terms of a shared sweep, beside its ledger; `me` identifies this master."""
 
     def __init__(self, ledger: Path, me: Identity) -> None:
         self._ledger = ledger
@@ -51,17 +52,17 @@ class Terms:
         return term, ended.read_text(encoding="utf-8") if ended.name in names else ""
 
     def take(self, term: int) -> bool:
-        """Begin a term, unless another has begun it; return whether this one leads.
+        """Begin a term, unless another master has; return whether this master leads.
 
-        The ledger is replaced by a copy of itself, which a former leader does not write.
+        The ledger is replaced by a copy of itself, to which a former leader does not write.
         """
         self._folder.mkdir(parents=True, exist_ok=True)
-        mine = self._folder / f"{self._me.name}.part"
-        mine.write_text(json.dumps(asdict(self._me)) + "\n", encoding="utf-8")
+        part = self._folder / f"{self._me.name}.part"
+        part.write_text(json.dumps(asdict(self._me)) + "\n", encoding="utf-8")
         try:
-            is_taken = self._make(mine, self._file(term))
+            is_taken = self._make(part, self._file(term))
         finally:
-            mine.unlink()
+            part.unlink()
         if is_taken and self._ledger.exists():
             copy = self._ledger.with_suffix(".part")
             with copy.open("wb") as file:
@@ -72,12 +73,12 @@ class Terms:
         return is_taken
 
     @staticmethod
-    def _make(mine: Path, file: Path) -> bool:
+    def _make(part: Path, file: Path) -> bool:
         """Make the file of a term; return whether this process has made it."""
         try:
-            os.link(mine, file)
+            os.link(part, file)
         except FileExistsError:
-            pass  # it may be ours: the answer of a server is lost at times
+            pass  # it may be our own link: the answer of a file server is lost at times
         except OSError as error:
             if error.errno not in _WITHOUT_LINKS:
                 raise
@@ -86,28 +87,28 @@ class Terms:
             except FileExistsError:
                 return False
             return True
-        return mine.stat().st_nlink > 1
+        return part.stat().st_nlink > 1
 
     def end(self, term: int, how: str) -> None:
-        """Say that a term of this master has ended."""
+        """Record that a term of this master has ended, and how."""
         file = self._file(term, ".ended")
         part = file.with_suffix(".part")
         part.write_text(how, encoding="utf-8")
         part.replace(file)
 
     def leader(self, term: int) -> str:
-        """Return who leads in a term, in words; empty if that cannot be read."""
-        who = self._who(term)
-        return f"{who['run_dir']} on {who['host']}" if who else ""
+        """Return the run and the host of a term's leader as text; empty if that cannot be read."""
+        identity = self._leader_identity(term)
+        return f"{identity['run_dir']} on {identity['host']}" if identity else ""
 
     def is_of_this_run(self, term: int) -> bool:
         """Whether a term is of an earlier session of this run, which is over."""
-        return self._who(term).get("run_dir") == self._me.run_dir
+        return self._leader_identity(term).get("run_dir") == self._me.run_dir
 
-    def _who(self, term: int) -> dict[str, str]:
+    def _leader_identity(self, term: int) -> dict[str, str]:
         try:
-            who = json.loads(self._file(term).read_bytes())
-            return {name: str(who[name]) for name in ("run_dir", "host")}
+            identity = json.loads(self._file(term).read_bytes())
+            return {name: str(identity[name]) for name in ("run_dir", "host")}
         except (OSError, ValueError, LookupError, TypeError):
             return {}
 

@@ -1,7 +1,7 @@
-"""What a sweep has recorded, for other programs: CSV, JSON, Parquet, and Optuna's dashboard.
+"""Exports what a sweep has recorded: to CSV, JSON, Parquet, and Optuna's dashboard.
 
-A ledger is read as a stream, so a million trials need no memory; Parquet and Optuna read it twice,
-since they want to know the type of each column first.
+A ledger is read as a stream, so a million trials need no memory; for Parquet and Optuna it is read
+twice, since they need the type of each column first.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ class ExportError(ValueError):
 
 
 def export(ledger: Path, formats: list[str], folder: Path) -> list[Path]:
-    """Write what a ledger holds in other formats (`FORMATS`), into files beside it; return these.
+    """Export a ledger in other formats (keys of `FORMATS`), to files beside it; return their paths.
 
     Functions that are objectives are looked for beside the workflow file, in `folder`. An
     `ExportError` if a format is unknown, or what it needs is not installed.
@@ -50,7 +50,7 @@ def export(ledger: Path, formats: list[str], folder: Path) -> list[Path]:
 
 
 def check_formats(formats: list[str]) -> None:
-    """Find out whether a sweep can be exported so, before it has run for a night; as `export`."""
+    """Check, before a sweep is run, that it can be exported so; errors as `export`."""
     unknown = [name for name in formats if name not in FORMATS]
     if unknown:
         raise ExportError(f"no such format: {', '.join(unknown)}; there are {', '.join(FORMATS)}")
@@ -77,7 +77,7 @@ def rows_of(ledger: Path, folder: Path) -> Iterator[dict[str, Any]]:
 
 
 def reports_of(ledger: Path) -> Iterator[dict[str, Any]]:
-    """Yield a flat row for each point of a learning curve: trial, step, and what was reported."""
+    """Yield a flat row for each point of a learning curve: trial, step, and metrics."""
     for record in trials_of(ledger):
         for step, metrics in record.get("reports", ()):
             own = {"trial": record["trial"], "step": step}
@@ -85,7 +85,7 @@ def reports_of(ledger: Path) -> Iterator[dict[str, Any]]:
 
 
 def curves_of(ledger: Path, folder: Path) -> Iterator[tuple[int, list[tuple[int, float]]]]:
-    """Yield of each record its trial and its learning curve: steps, and the first objective there.
+    """Yield, for each record, its trial and its learning curve: (step, first objective) pairs.
 
     A ValueError if the ledger is damaged, or there is no such objective.
     """
@@ -99,7 +99,7 @@ def curves_of(ledger: Path, folder: Path) -> Iterator[tuple[int, list[tuple[int,
 
 
 def objectives_of(ledger: Path, folder: Path) -> list[Objective]:
-    """Return what a ledger's sweep was to make large or small."""
+    """Return the objectives of a ledger's sweep."""
     about = about_of(ledger)
     texts, maximise = about.get("objective"), about.get("maximise")
     if not isinstance(texts, list) or not all(isinstance(text, str) for text in texts):
@@ -121,7 +121,7 @@ def _columns(rows: Iterable[dict[str, Any]]) -> list[str]:
 
 
 def _tables(ledger: Path, folder: Path) -> Iterator[tuple[str, Rows]]:
-    """Yield the name of each table and what goes through its rows: the trials, and their curves."""
+    """Yield the name of each table, trials and curves, and a function that yields its rows."""
     yield "trials", lambda: rows_of(ledger, folder)
     if next(reports_of(ledger), None) is not None:
         yield "curves", lambda: reports_of(ledger)
@@ -241,7 +241,7 @@ def _to_optuna(ledger: Path, folder: Path) -> list[Path]:
 
 
 def _distributions(ledger: Path, kinds: Any) -> dict[str, Any]:
-    """Return as what Optuna shall take each parameter: a range that holds all its values."""
+    """Return Optuna's distribution of each parameter: a range or choices with all its values."""
     numbers: dict[str, tuple[float, float]] = {}
     whole: dict[str, bool] = {}
     words: dict[str, dict[Any, None]] = {}

@@ -1,13 +1,14 @@
-"""Which trials a rank is running, in a file that outlives it, for whoever finds the rank dead.
+"""Which trials a rank is running, in a file that outlives the rank if it is killed.
 
 ::
 
     sweeps/<group>.<trainer>.<copy>.<rank>.under-way    first trial, last trial + 1; 0, 0 between
 
-    sweeps/<group>.<master>/interrupted.txt             a line for each time that a trial was found
+    sweeps/<group>.<master>/interrupted.txt             a trial on each line, which was in
+                                                        flight when a session was ended
 
 A rank removes its file when it leaves, so a file that is there is of a rank that was killed, or
-runs. It is a page of memory shared with the system: to note a trial takes no call of the system.
+runs. The file is mapped into memory, so that no system call is needed to note a trial.
 """
 
 from __future__ import annotations
@@ -27,7 +28,7 @@ _SUFFIX: Final = ".under-way"
 _BOUNDS: Final = struct.Struct("<qq")
 _INTERRUPTED: Final = "interrupted.txt"
 _MOST_TRIES: Final = 2
-"""Of a trial that has no process of its own: so often the run may end while it is under way."""
+"""How often a run may end while a trial without a process of its own is in flight."""
 _SHOWN: Final = 8
 _MOST_TRIALS: Final = 2**20
 """More than any lease has."""
@@ -35,12 +36,12 @@ _MOST_TRIALS: Final = 2**20
 
 @dataclass(frozen=True)
 class LeftInFlight:
-    """The trials that a rank was running."""
+    """The trials that a rank was running, by the file that it has left."""
 
     trainer: str
-    """Its copy, as ``trainer.0``."""
+    """The rank's copy of the trainer, as ``trainer.0``."""
     rank: int
-    """Within the copy."""
+    """Number of the rank within the copy."""
     trials: range
 
     def __str__(self) -> str:
@@ -51,23 +52,23 @@ class LeftInFlight:
 
 
 class InFlightTrials:
-    """Notes which trials this rank of a trainer is running."""
+    """Keeps the file in which this rank of a trainer notes which trials it is running."""
 
     def __init__(self, run_dir: Path, tags: Tags, copy_index: int, copy_rank: int) -> None:
         self._path = _folder(run_dir) / f"{_prefix(tags)}{copy_index}.{copy_rank}{_SUFFIX}"
         self._page: mmap.mmap | None = None
 
     def note(self, start: int, stop: int) -> None:
-        """Note that the trials from `start` to before `stop` are under way; none if both are 0."""
+        """Note that the trials from `start` to before `stop` are in flight; none if both are 0."""
         if self._page is None:
             self._page = self._open()
         _BOUNDS.pack_into(self._page, 0, start, stop)
 
     def _open(self) -> mmap.mmap:
-        """Make the file: at the first trial, when a master has read what earlier ones have left."""
+        """Make the file: at the first trial, when a master has read the files of earlier ranks."""
         self._path.parent.mkdir(parents=True, exist_ok=True)
         with self._path.open("w+b") as file:
-            file.write(bytes(_BOUNDS.size))  # a page without a place on the disk would kill us
+            file.write(bytes(_BOUNDS.size))  # to use a page without a place on the disk kills
             file.flush()
             return mmap.mmap(file.fileno(), _BOUNDS.size)
 
@@ -86,23 +87,23 @@ class InFlightTrials:
 
 
 def read_in_flight(run_dir: Path, tags: Tags | None = None) -> list[LeftInFlight]:
-    """Return the trials of ranks, of all trainers or one, that have not left by themselves."""
+    """Return the trials of ranks that have not left by themselves, of all trainers or one."""
     return list(_read(_paths(run_dir, tags)))
 
 
 def take_in_flight(run_dir: Path, tags: Tags) -> list[LeftInFlight]:
-    """Return, and forget, what was under way when an earlier session was ended."""
+    """Return, and forget, the trials that were in flight when an earlier session was ended."""
     found = read_in_flight(run_dir, tags)
-    for path in _paths(run_dir, tags):  # those of ranks that were between two trials too
+    for path in _paths(run_dir, tags):  # also the files of ranks that were between two trials
         path.unlink(missing_ok=True)
     return found
 
 
 def take_left_by_dead(run_dir: Path, tags: Tags, copy_index: int, lease: range) -> frozenset[int]:
-    """Return, and forget, which trials of a lease were under way on a rank that has died.
+    """Return, and forget, which trials of a lease were in flight on a rank that has died.
 
-    All of them where that cannot be seen, as from another host for a while. `copy_index` is the
-    trainer that holds the lease now: nobody else who lives runs its trials.
+    Return all trials of the lease where that cannot be seen, as from another host for a while.
+    `copy_index` is the trainer that holds the lease now: no other living trainer runs its trials.
     """
     found: set[int] = set()
     for path in _paths(run_dir, tags):
@@ -116,13 +117,13 @@ def take_left_by_dead(run_dir: Path, tags: Tags, copy_index: int, lease: range) 
 
 
 def note_interrupted(folder: Path, trials: Iterable[int]) -> frozenset[int]:
-    """Note, in the folder of a ledger, which trials were under way when a session was ended.
+    """Note, in the folder of a ledger, which trials were in flight when a session was ended.
 
     Returns
     -------
     frozenset of int
-        Trials of which that has been noted twice or more often: another one may have ended the run
-        the first time, or a machine may have failed, which does not go on for long.
+        Trials of which that has been noted twice or more often. Once does not prove anything:
+        another trial, or a failure of the machine, may have ended the run.
     """
     file = folder / _INTERRUPTED
     folder.mkdir(parents=True, exist_ok=True)
@@ -134,9 +135,9 @@ def note_interrupted(folder: Path, trials: Iterable[int]) -> frozenset[int]:
 
 
 def explain_lost_ranks(run_dir: Path, lost: Collection[str]) -> list[str]:
-    """Return in lines which trials were under way when a run was ended by the death of a rank.
+    """Return lines on which trials were in flight when a run was ended by the death of a rank.
 
-    `lost` are the copies whose ranks have died, as ``trainer.0``; empty if that is not known. No
+    `lost` are the copies prefix ranks have died, as ``trainer.0``; empty if that is not known. No
     lines if there was no sweep.
     """
     found = read_in_flight(run_dir)
@@ -148,7 +149,7 @@ def explain_lost_ranks(run_dir: Path, lost: Collection[str]) -> list[str]:
     lines = shown[:_SHOWN]
     if len(shown) > _SHOWN:
         lines.append(f"... and others on {len(shown) - _SHOWN} more trainers")
-    if any(left.rank for left in found):  # of several ranks, which have no process beside them
+    if any(left.rank for left in found):  # trainers of several ranks have no child process
         return [*lines, goes_on]
     if failed or not lost:
         modules = dict.fromkeys(left.trainer.rpartition(".")[0] for left in failed or found)
@@ -160,19 +161,19 @@ def explain_lost_ranks(run_dir: Path, lost: Collection[str]) -> list[str]:
 
 
 def _paths(run_dir: Path, tags: Tags | None) -> list[Path]:
-    whose = "" if tags is None else _prefix(tags)
-    return sorted(_folder(run_dir).glob(f"{whose}*{_SUFFIX}"))
+    prefix = "" if tags is None else _prefix(tags)
+    return sorted(_folder(run_dir).glob(f"{prefix}*{_SUFFIX}"))
 
 
 def _read(paths: Iterable[Path]) -> Iterator[LeftInFlight]:
     for path in paths:
         try:
-            if not path.is_file():  # somebody's pipe, say
+            if not path.is_file():  # such as a pipe
                 continue
             start, stop = _BOUNDS.unpack(path.read_bytes()[: _BOUNDS.size])
             *_, module, copy, rank = path.stem.split(".")
             copy_rank = int(rank)
-        except (OSError, struct.error, ValueError):  # it goes away, or was never filled
+        except (OSError, struct.error, ValueError):  # removed meanwhile, or never filled
             continue
         if 0 <= start < stop <= start + _MOST_TRIALS:
             yield LeftInFlight(f"{module}.{copy}", copy_rank, range(start, stop))

@@ -1,7 +1,7 @@
-"""A worker: a run that takes part in a sweep of another, between its master and trainers here.
+"""The loop of a worker: a run whose trainers take part in the sweep of another run.
 
-Its trainers do what they do in any sweep. What the master of the other run gives comes through
-files (`joining`), and is put into the tuple space of this run; what trainers say goes back so.
+Its trainers do what they do in any sweep. Messages of the master of the other run come through
+files (`joining`), and are put into the tuple space of this run; messages of trainers go back so.
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ if TYPE_CHECKING:
     from ..space import Space
 
 _LONGEST_WAIT_S: Final = 1e6
-"""A wait with an end is no deadlock."""
+"""Timeout of a wait for trainers: a wait that has one is not taken for a deadlock."""
 
 
 class MasterLink:
@@ -53,19 +53,19 @@ class MasterLink:
     Parameters
     ----------
     ledger : Path
-        Of the sweep.
+        Ledger of the sweep.
     me : Identity
     trainers : int
-        How many this worker has.
+        Number of this worker's trainers.
     silence_s : float, seconds
-        For how long it may say nothing before its leases are given to others.
+        How long the worker may be silent before its leases are given to others.
     clock : callable, optional
-        Seconds from anywhere.
+        Returns seconds since any fixed moment.
 
     Attributes
     ----------
     term : int
-        Of the master whose orders are read; 0 as long as there is none.
+        Term of the master whose orders are read; 0 as long as there is none.
     """
 
     def __init__(
@@ -83,63 +83,63 @@ class MasterLink:
         self._inbox: deque[Message] = deque()
         self._look_s = -math.inf
         self._writer = MessageWriter(self._folder / SAID, silence_s, clock)
-        who = {"format": FORMAT, "worker": me.name, **asdict(me)}
-        self._writer.write([{**who, "trainers": trainers, "silence_s": silence_s}])
+        identity = {"format": FORMAT, "worker": me.name, **asdict(me)}
+        self._writer.write([{**identity, "trainers": trainers, "silence_s": silence_s}])
 
     def look(self) -> bool:
-        """Read what the master has said, if it is time; return whether there is something.
+        """Read messages of the master, if it is time; return whether there are any.
 
-        Also writes beats.
+        Also writes heartbeats.
         """
         now_s = self._clock()
         if now_s >= self._look_s:
             self._look_s = now_s + LOOK_EVERY_S
-            # A master that has begun at the same time takes it in only once it is heard of again.
+            # A master that has begun at the same time lets it take part only once it writes again.
             self._writer.beat_if_due(math.inf if self.term else LOOK_FOR_NEW_EVERY_S)
             latest = max(terms_in(self._folder), default=0)
             if latest > self.term:
                 self.term = latest
                 path = orders_path(self._folder, latest)
                 self._reader = MessageReader(path, self._clock)
-                self._inbox.clear()  # of a master that is no more
+                self._inbox.clear()  # messages of an earlier master
             self._inbox += self._reader.new_messages()
         return bool(self._inbox)
 
     def next_message(self) -> Message | None:
-        """Return what the master has said next; None if there is nothing."""
+        """Return the master's next message; None if there is none."""
         return self._inbox.popleft() if self._inbox else None
 
     @property
     def silent_for_s(self) -> float:
-        """For how long the master has said nothing."""
+        """Seconds since the master wrote anything, heartbeats included."""
         return self._reader.silent_for_s
 
     def put_outcome(self, outcome: Outcome) -> None:
-        """Tell the master what a lease gave; it knows the points."""
-        self._say(outcome_message(outcome))
+        """Send the outcome of a lease to the master, without points, which it has."""
+        self._send(outcome_message(outcome))
 
     def put_report(self, report: IntermediateReport) -> None:
-        """Tell the master what a trial has reported; a verdict follows."""
-        self._say(report_message(report))
+        """Send the report of a trial to the master, which answers with a verdict."""
+        self._send(report_message(report))
 
     def give_back(self, leases: Iterable[int], *, is_leaving: bool = False) -> None:
-        """Give leases back that nobody has begun; one that is leaving is given no others."""
-        self._say({"back": sorted(leases), "leaving": is_leaving})
+        """Give back leases that no trainer has begun; a worker that is leaving gets no others."""
+        self._send({"back": sorted(leases), "leaving": is_leaving})
 
     def leave(self, why: str) -> None:
-        """Say that this worker takes part no longer."""
-        self._say({"left": why})
+        """Tell the master that this worker takes part no longer, and why."""
+        self._send({"left": why})
 
     def close(self) -> None:
         """Close the connection."""
         self._writer.close()
 
-    def _say(self, message: Message) -> None:
+    def _send(self, message: Message) -> None:
         self._writer.write([{**message, "term": self.term}])
 
 
 class HowEnded(Enum):
-    """Why a run takes part no longer."""
+    """Why a worker no longer takes part in the sweep of another run."""
 
     FINISHED = "the sweep is over"
     SILENT = "its master says nothing any more"
@@ -148,27 +148,27 @@ class HowEnded(Enum):
 
 
 class JoinedLoop:
-    """Takes part in the sweep of another run.
+    """Passes messages between the master of another run and the trainers of this run.
 
     Parameters
     ----------
     ctx : Context
     tags : Tags
-        Of the trainers here.
+        Tags of messages with the trainers here.
     space : Space
-        Of the sweep.
+        Space of the sweep.
     link : MasterLink
     patience_s : callable
-        For how many seconds the master may say nothing at the moment.
+        Returns for how many seconds the master may be silent at the moment.
     leave_s : float, seconds, optional
         When to leave, on the clock: trials that have begun are brought to their end.
     is_over : callable, optional
-        Says of what is outside of the link that it has ended: the master's term.
+        Returns whether the master's term has ended, by signs other than its messages.
 
     Attributes
     ----------
     trials : int
-        How many were run here.
+        Number of trials that were run here.
     """
 
     def __init__(
@@ -188,14 +188,14 @@ class JoinedLoop:
         self._choices = choices_as_text(space)
         self._order: SweepOrder | None = None
         self._begun: set[int] = set()
-        self._asking: set[int] = set()
+        self._awaiting_verdict: set[int] = set()
         self._is_leaving = False
         self.trials = 0
 
     def run(self) -> HowEnded:
         """Take part until the sweep is over, its master is silent, or it is time to leave."""
         for tag in (self._tags.lease, self._tags.outcome, self._tags.stops):
-            self._ctx.tuples.collect(tag)  # of an earlier session
+            self._ctx.tuples.collect(tag)  # messages of an earlier session
         how = HowEnded.STOPPED
         try:
             how = self._take_part()
@@ -220,7 +220,7 @@ class JoinedLoop:
                 self._is_leaving = True
                 self._link.give_back(self._collect_leases(), is_leaving=True)
                 continue
-            self._pass_on(self._next_of_trainers())
+            self._pass_on(self._next_from_trainers())
 
     def _is_silent(self) -> bool:
         return self._link.silent_for_s > self._patience_s() or self._is_over()
@@ -232,44 +232,44 @@ class JoinedLoop:
     def _is_interrupted(self) -> bool:
         return self._link.look() or self._is_silent() or self._is_time_to_leave()
 
-    def _next_of_trainers(self) -> Outcome | IntermediateReport | None:
-        """Wait for what a trainer here says; None if something else is to be done before."""
+    def _next_from_trainers(self) -> Outcome | IntermediateReport | None:
+        """Wait for a message of a trainer here; None if something else is to be done before."""
         from diel.errors import TupleTimeout
 
         try:
-            said: Outcome | IntermediateReport = self._ctx.tuples.tget_unless(
+            message: Outcome | IntermediateReport = self._ctx.tuples.tget_unless(
                 self._tags.outcome, self._is_interrupted, timeout=_LONGEST_WAIT_S
             )
         except TupleTimeout:
             return None
-        return said
+        return message
 
-    def _pass_on(self, said: Outcome | IntermediateReport | None) -> None:
-        """Tell the master what a trainer has said."""
-        if said is None:
+    def _pass_on(self, message: Outcome | IntermediateReport | None) -> None:
+        """Pass a message of a trainer here on to the master."""
+        if message is None:
             return
-        is_now = self._order is not None and said.session == self._order.session
-        if isinstance(said, IntermediateReport):
-            if is_now:
-                self._asking.add(said.trainer)
-                self._link.put_report(said)
-            else:  # nobody wants the trial any more
-                self._ctx.tuples.tput(self._tags.verdict(said.trainer), False)
-        elif is_now:
-            self._begun.discard(said.lease)
-            self._link.put_outcome(said)
-            self.trials += len(said.metrics)
+        is_current = self._order is not None and message.session == self._order.session
+        if isinstance(message, IntermediateReport):
+            if is_current:
+                self._awaiting_verdict.add(message.trainer)
+                self._link.put_report(message)
+            else:  # no master waits for the trial any more
+                self._ctx.tuples.tput(self._tags.verdict(message.trainer), False)
+        elif is_current:
+            self._begun.discard(message.lease)
+            self._link.put_outcome(message)
+            self.trials += len(message.metrics)
             self._ctx.progress(self.trials, None, "trials for the sweep of another run")
 
     def _follow(self, message: Message) -> None:
-        """Do what the master wants."""
+        """Carry out a message of the master."""
         tuples = self._ctx.tuples
         if "seed" in message:
             self._forget()
             self._order = order_of(message, uuid.uuid4().hex, self._ctx.session)
             tuples.tput(self._tags.sweep(self._order.session), self._order)
         elif self._order is None:
-            pass  # of a version that says something before it says who it is
+            pass  # from a version whose first message is no order
         elif "lease" in message:
             lease = lease_of(message, self._order.session)
             for point in lease.points or ():
@@ -277,7 +277,7 @@ class JoinedLoop:
             self._begun.add(lease.number)
             tuples.tput(self._tags.lease, lease)
         elif "verdict" in message:
-            self._asking.discard(message["trainer"])
+            self._awaiting_verdict.discard(message["trainer"])
             tuples.tput(self._tags.verdict(message["trainer"]), message["verdict"])
         elif "stops" in message:
             tuples.collect(self._tags.stops)
@@ -288,21 +288,21 @@ class JoinedLoop:
             self._link.give_back(self._collect_leases())
 
     def _collect_leases(self) -> list[int]:
-        """Take the leases back that no trainer has begun; return their numbers."""
+        """Take back the leases that no trainer has begun; return their numbers."""
         found = self._ctx.tuples.collect(self._tags.lease)
         numbers = [lease.number for _, lease in found if isinstance(lease, Lease)]
         self._begun.difference_update(numbers)
         return numbers
 
     def _forget(self) -> None:
-        """Have trials end that nobody waits for any more, and forget the master's orders."""
+        """End the trials that no master waits for any more, and forget the master's orders."""
         from diel.errors import TupleTimeout
 
         self._collect_leases()
         self._begun.clear()
-        for trainer in self._asking:
+        for trainer in self._awaiting_verdict:
             self._ctx.tuples.tput(self._tags.verdict(trainer), False)
-        self._asking.clear()
+        self._awaiting_verdict.clear()
         self._ctx.tuples.collect(self._tags.stops)
         if self._order is not None:
             with suppress(TupleTimeout):

@@ -1,7 +1,7 @@
 """Workers of other runs that take part in a sweep, as its master sees them.
 
-A worker takes part as soon as it has said who it is, and until it leaves or is silent for too long;
-then its leases come back. What passes between both is in `joining`.
+A worker takes part as soon as it has identified itself, and until it leaves or is silent for too
+long; then its leases come back. The messages between both are in `joining`.
 """
 
 from __future__ import annotations
@@ -36,21 +36,21 @@ from .leases import TARGET_S
 from .messages import IntermediateReport, Lease, Outcome, SweepOrder
 
 _LONG_TRIAL_S: Final = 10.0
-"""Of trials that take so long, no trainer has one that waits for its turn."""
+"""If trials take so long, a trainer has one lease at a time, and none ahead."""
 _MOST_AHEAD: Final = 9
 _MOST_TRAINERS: Final = 2**20
 
 
 @dataclass
 class _Worker:
-    """A worker as the master knows it."""
+    """What the master of a sweep knows about one worker."""
 
     name: str
     reader: MessageReader
     is_old: bool
-    """Whether it was there before this session: then it has to be heard of again first."""
+    """Whether it was there before this session: then it has to write again before it takes part."""
     trainers: int = 0
-    """0 as long as it has not said who it is, and once it has left."""
+    """Number of its trainers; 0 until it has identified itself, and once it has left."""
     first_trainer: int = 0
     """The number of its first trainer among all of the sweep."""
     silence_s: float = SILENCE_S
@@ -62,10 +62,10 @@ class _Worker:
 
 @dataclass(frozen=True)
 class WorkerChange:
-    """What has become of a worker, and the leases that come back from it untried."""
+    """A change in a worker's part in the sweep, and the leases that come back from it untried."""
 
     text: str
-    """For the log; empty if nobody needs to know."""
+    """Text for the log; empty if there is nothing to log."""
     leases: tuple[int, ...] = ()
     is_loss: bool = False
 
@@ -76,15 +76,15 @@ class JoinedWorkers:
     Parameters
     ----------
     ledger : Path
-        Of the sweep; their files lie beside it.
+        Ledger of the sweep; the files of workers lie beside it.
     order : callable
-        Returns what a worker has to know of the sweep; called when one arrives.
+        Returns what a worker has to know of the sweep; called when a worker joins.
     trainers : int
-        How many the master's own run has; those of workers are numbered behind them.
+        Number of trainers in the master's own run; those of workers are numbered behind them.
     term : int, optional
-        Of the master's session; left out, the next one for which no worker has orders.
+        Term of the master's session; left out, the next one for which no worker has orders.
     clock : callable, optional
-        Seconds from anywhere.
+        Returns seconds since any fixed moment.
     """
 
     def __init__(
@@ -104,23 +104,23 @@ class JoinedWorkers:
         self._has_looked = self._is_over = False
         self._stops: list[int] = []
 
-    # -- what they say ----------------------------------------------------------------------------
+    # -- messages from workers --------------------------------------------------------------------
 
     def look(self) -> bool:
-        """Read what workers have said, if it is time for that; return whether there is something.
+        """Read messages of workers, if it is time for that; return whether there are any.
 
-        Also writes the master's beats, and finds out who is silent.
+        Also writes the master's heartbeats, and finds out which workers are silent.
         """
         now_s = self._clock()
         if now_s >= self._look_s and not self._is_over:
             self._look_s = now_s + (LOOK_EVERY_S if self._workers else LOOK_FOR_NEW_EVERY_S)
             self._find_new(now_s)
             for worker in self._workers.values():
-                self._hear(worker)
+                self._read_messages(worker)
         return bool(self._inbox)
 
     def next_message(self) -> Outcome | IntermediateReport | WorkerChange | None:
-        """Return what was heard next; None if there is nothing."""
+        """Return the next message, or change of a worker; None if there is none."""
         return self._inbox.popleft() if self._inbox else None
 
     def _find_new(self, now_s: float) -> None:
@@ -132,15 +132,15 @@ class JoinedWorkers:
             self._workers[name] = _Worker(name, reader, is_old=not self._has_looked)
         self._has_looked = True
 
-    def _hear(self, worker: _Worker) -> None:
+    def _read_messages(self, worker: _Worker) -> None:
         offset = worker.reader.offset
         messages = worker.reader.new_messages()
-        is_heard = worker.reader.offset > offset
+        has_written = worker.reader.offset > offset
         for message in messages:
             try:
-                self._take_in(worker, message)
+                self._handle(worker, message)
             except (KeyError, TypeError, ValueError, AttributeError):
-                continue  # of another version, or somebody else's
+                continue  # of another version, or of another program
         try:
             if worker.writer is not None:
                 if worker.reader.silent_for_s > worker.silence_s:
@@ -148,14 +148,14 @@ class JoinedWorkers:
                     self._end(worker, text, is_loss=True)
                 else:
                     worker.writer.beat_if_due()
-            elif is_heard and worker.trainers and not worker.is_old:
+            elif has_written and worker.trainers and not worker.is_old:
                 self._begin(worker)
-            worker.is_old = worker.is_old and not is_heard
+            worker.is_old = worker.is_old and not has_written
         except OSError as error:
             self._end(worker, f"worker {worker.name} cannot be written to: {error}", is_loss=True)
 
-    def _take_in(self, worker: _Worker, message: Message) -> None:
-        """Record what a worker has said."""
+    def _handle(self, worker: _Worker, message: Message) -> None:
+        """Handle a message of a worker."""
         if "worker" in message:
             trainers, silence_s = message["trainers"], float(message["silence_s"])
             if message["format"] == FORMAT and 1 <= trainers <= _MOST_TRAINERS and silence_s > 0:
@@ -173,9 +173,9 @@ class JoinedWorkers:
             self._inbox.append(report_of(message, worker.first_trainer))
         elif "outcome" in message:
             lease = worker.leases.get(message["outcome"]["lease"])
-            if lease is not None:  # else it was given to another meanwhile
-                given = outcome_of(message, lease, worker.name, worker.first_trainer)
-                self._inbox.append(given)
+            if lease is not None:  # else it was given to another worker meanwhile
+                outcome = outcome_of(message, lease, worker.name, worker.first_trainer)
+                self._inbox.append(outcome)
                 del worker.leases[lease.number]
 
     def _begin(self, worker: _Worker) -> None:
@@ -196,18 +196,18 @@ class JoinedWorkers:
         self._inbox.append(WorkerChange(f"worker {worker.name} takes part, with {count}"))
 
     def _end(self, worker: _Worker, text: str, *, is_loss: bool = False) -> None:
-        """Take a worker's leases back; it takes part again as soon as it is heard of."""
+        """Take a worker's leases back; it takes part again as soon as it writes again."""
         leases, worker.leases = tuple(worker.leases), {}
         if worker.writer is not None:
             worker.writer.close()
             worker.writer = None
             self._inbox.append(WorkerChange(text, leases, is_loss))
 
-    # -- what is said to them ---------------------------------------------------------------------
+    # -- messages to workers ----------------------------------------------------------------------
 
     @property
     def here(self) -> dict[str, int]:
-        """Those that take part, and how many trainers each has."""
+        """The names of the workers that take part, and how many trainers each has."""
         return {worker.name: worker.trainers for worker in self._here()}
 
     def _here(self) -> Iterator[_Worker]:
@@ -215,13 +215,14 @@ class JoinedWorkers:
 
     @property
     def leases_out(self) -> int:
-        """How many leases they have."""
+        """How many leases all workers have."""
         return sum(len(worker.leases) for worker in self._workers.values())
 
     def least_busy(self, trial_s: float | None) -> tuple[float, str]:
-        """Return the worker that needs a lease most, after how busy it is: 1 if it has enough.
+        """Return how busy the least busy worker is, 1 or more with enough leases, and its name.
 
-        `trial_s` is what a trial takes, None if that is not known yet. Without one, (1, "").
+        `trial_s` is how long a trial takes, None if that is not known yet. Returns (1, "") if there
+        is no worker.
         """
         enough = leases_ahead(trial_s)
         return min(
@@ -237,38 +238,38 @@ class JoinedWorkers:
         """Give a lease, whose points are known, to a worker."""
         worker = self._workers[name]
         worker.leases[lease.number] = lease
-        self._tell([worker], lease_message(lease))
+        self._send([worker], lease_message(lease))
 
     def answer(self, trainer: int, *, goes_on: bool) -> None:
-        """Tell a trainer whether the trial shall go on that it has reported on."""
+        """Send a trainer the verdict whether the trial that it has reported on goes on."""
         for worker in self._here():
             copy = trainer - worker.first_trainer
             if 0 <= copy < worker.trainers:
-                self._tell([worker], {"verdict": goes_on, "trainer": copy})
+                self._send([worker], {"verdict": goes_on, "trainer": copy})
 
     def stop(self, trials: Iterable[int]) -> None:
-        """Have trials end."""
+        """Tell all workers which trials are to stop."""
         self._stops = sorted(trials)
-        self._tell(self._here(), {"stops": self._stops})
+        self._send(self._here(), {"stops": self._stops})
 
     def recall(self) -> None:
-        """Have leases come back that no trainer has begun."""
-        self._tell(self._here(), {"recall": True})
+        """Ask all workers for the leases that no trainer has begun."""
+        self._send(self._here(), {"recall": True})
 
     def dismiss(self) -> None:
-        """Tell all that the sweep is over; nobody is heard any more."""
-        self._tell(self._here(), {"end": True})
+        """Tell all workers that the sweep is over, and read no more of their messages."""
+        self._send(self._here(), {"end": True})
         self.close()
 
     def close(self) -> None:
-        """Hear and tell nobody any more."""
+        """Close all files: no message is read or written any more."""
         self._is_over = True
         for worker in list(self._here()):
             assert worker.writer is not None
             worker.writer.close()
             worker.writer = None
 
-    def _tell(self, workers: Iterable[_Worker], message: Message) -> None:
+    def _send(self, workers: Iterable[_Worker], message: Message) -> None:
         for worker in list(workers):
             try:
                 if worker.writer is not None:

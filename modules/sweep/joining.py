@@ -1,23 +1,23 @@
-"""Files between the master of a sweep and workers of other runs: who writes them, what they say.
+"""Files between the master of a sweep and workers of other runs: their writers and messages.
 
 ::
 
     sweeps/<group>.<master>/workers/<worker>/
-        said.jsonl              worker ──> master: who it is; outcomes; reports; that it leaves
+        said.jsonl              worker ──> master: its identity; outcomes; reports; that it leaves
         orders-<term>.jsonl     worker <── master: the sweep; leases; verdicts; stops; the end
 
 The master's end is in `joined_workers`, a worker's in `joined_loop`.
 
 A worker is a run with trainers of its own. Each file has one writer and one reader and only grows,
-which any shared file system can do: nothing is locked, replaced or removed. Whoever has nothing to
-say writes a beat now and then; a worker that is silent for longer than it has announced is lost,
-and its leases are given to others. Silence is measured by who listens, on a clock of its own, so
-that clocks of machines need not agree.
+which any shared file system can do: nothing is locked, replaced or removed. A writer without
+messages writes a heartbeat now and then; a worker that is silent for longer than it has announced
+is lost, and its leases are given to others. The reader measures silence on its own clock, so that
+clocks of machines need not agree.
 
-The master alone writes the ledger, and knows which leases are out: an outcome of one that has been
-given to another meanwhile is passed over, so each trial is recorded once.
+The master alone writes the ledger, and knows which leases are out: an outcome of a lease that has
+been given to another worker meanwhile is ignored, so each trial is recorded once.
 
-A term is a session of a master: what a worker says of an earlier one is passed over.
+A term is a session of a master: messages of a worker about an earlier term are ignored.
 """
 
 from __future__ import annotations
@@ -43,45 +43,45 @@ FORMAT: Final = 1
 SILENCE_S: Final = 30.0
 """A worker that has been silent for so long is lost, unless it asks for another limit."""
 FOLDER: Final = "workers"
-"""Beside the ledger; in it a folder for each worker."""
+"""Name of the folder beside the ledger that has a folder for each worker."""
 SAID: Final = "said.jsonl"
 LOOK_EVERY_S: Final = 0.1
 LOOK_FOR_NEW_EVERY_S: Final = 0.5
 _ORDERS: Final = re.compile(r"orders-(\d+)\.jsonl")
 _BEAT_S: Final = 2.0
 _BEATS_IN_SILENCE: Final = 5
-"""A silence that is taken for a loss has room for so many beats."""
-_OF_JOB: Final = ("SLURM_JOB_ID", "PBS_JOBID", "LSB_JOBID", "FLUX_JOB_ID")
+"""A worker writes at least so many heartbeats in the silence after which it counts as lost."""
+_JOB_VARIABLES: Final = ("SLURM_JOB_ID", "PBS_JOBID", "LSB_JOBID", "FLUX_JOB_ID")
 
 Message: TypeAlias = "dict[str, Any]"
 
 
 @dataclass(frozen=True)
 class Identity:
-    """Who takes part in a sweep."""
+    """A run that takes part in a sweep: its name, process and directory."""
 
     name: str
-    """Different for each worker; a folder's name."""
+    """Different for each worker, and the name of its folder."""
     host: str
     pid: int
     job: str
-    """Of the batch system; empty outside of one."""
+    """Job number of the batch system; empty outside of one."""
     run_dir: str
     joined_s: float
-    """When: seconds since 1970."""
+    """When it joined, in seconds since 1970."""
 
     @classmethod
     def of_this_process(cls, run_dir: Path) -> Identity:
-        """Return that of the run that this process belongs to."""
+        """Return the identity of the run that this process belongs to."""
         host, pid = os.uname().nodename, os.getpid()
         safe = re.sub(r"[^A-Za-z0-9-]+", "-", host).strip("-") or "host"
-        job = next((os.environ[name] for name in _OF_JOB if os.environ.get(name)), "")
+        job = next((os.environ[name] for name in _JOB_VARIABLES if os.environ.get(name)), "")
         name = f"{safe}-{pid}-{uuid.uuid4().hex[:6]}"
         return cls(name, host, pid, job, str(run_dir), time.time())
 
 
 class MessageWriter:
-    """Appends messages to a file of which this is the only writer, and beats between them."""
+    """Appends messages to a file of which this is the only writer, and heartbeats between them."""
 
     def __init__(self, path: Path, silence_s: float, clock: Callable[[], float]) -> None:
         path.parent.mkdir(parents=True, exist_ok=True)
@@ -93,24 +93,24 @@ class MessageWriter:
 
     def write(self, messages: Iterable[Message]) -> None:
         """Append messages; other machines see them when this returns."""
-        self._file.append("".join(encode(one) + "\n" for one in messages).encode())
-        self._file.sync()  # what a file system of the network shows to others
+        self._file.append("".join(encode(message) + "\n" for message in messages).encode())
+        self._file.sync()  # a network file system shows to others what is synced
         self._wrote_s = self._clock()
         self._due_s = self._wrote_s + self._every_s
 
     def beat_if_due(self, every_s: float = math.inf) -> None:
-        """Write that this end is there, if it has said nothing for a while."""
+        """Write a heartbeat, if nothing has been written for a while."""
         if self._clock() >= min(self._due_s, self._wrote_s + every_s):
             self.write([{"beat": True}])
 
     def close(self) -> None:
         """Close the file."""
-        with contextlib.suppress(OSError):  # of a disk that is full, or a server that is away
+        with contextlib.suppress(OSError):  # raised if the disk is full, or a server is away
             self._file.close()
 
 
 class MessageReader:
-    """Reads the messages of a file that grows, and knows since when it has not grown."""
+    """Reads the messages of a file that grows, and measures for how long it has not grown."""
 
     def __init__(self, path: Path, clock: Callable[[], float]) -> None:
         self.path = path
@@ -119,7 +119,7 @@ class MessageReader:
         self.heard_s = clock()
 
     def new_messages(self) -> list[Message]:
-        """Return what was added since the last call; a damaged line is passed over."""
+        """Return the messages that were added since the last call; damaged lines are ignored."""
         found: list[Message] = []
         try:
             for line in whole_lines(self.path, self.offset):
@@ -137,15 +137,15 @@ class MessageReader:
 
     @property
     def silent_for_s(self) -> float:
-        """For how long nothing has been added."""
+        """Seconds since anything has been added."""
         return self._clock() - self.heard_s
 
 
 def names_in(folder: Path) -> list[str]:
-    """Return what a folder holds; nothing if it is not there."""
+    """Return the names in a folder; none if it is not there."""
     try:
         return [entry.name for entry in os.scandir(folder)]
-    except OSError:  # nobody has ever joined
+    except OSError:  # no worker has ever joined
         return []
 
 
@@ -161,12 +161,12 @@ def orders_path(folder: Path, term: int) -> Path:
 
 # -- messages as JSON ------------------------------------------------------------------------------
 
-_NOT_SAID: Final = ("session", "points", "worker")
-"""Of an outcome or a report: what the master knows better."""
+_NOT_SENT: Final = ("session", "points", "worker")
+"""Fields of an outcome or a report that are not sent, since the master knows them better."""
 
 
 def order_message(order: SweepOrder, term: int) -> Message:
-    """Say what a worker has to know of the sweep: the first message of a term."""
+    """Return the first message of a term: what a worker has to know of the sweep."""
     return {
         "format": FORMAT,
         "term": term,
@@ -178,7 +178,7 @@ def order_message(order: SweepOrder, term: int) -> Message:
 
 
 def order_of(message: Message, session: str, run_session: str) -> SweepOrder:
-    """Return what the first message of a master says; a ValueError if it is of another version.
+    """Return the order in the first message of a master; a ValueError if its version differs.
 
     The sessions are those of the worker's own run.
     """
@@ -196,9 +196,9 @@ def order_of(message: Message, session: str, run_session: str) -> SweepOrder:
 
 
 def lease_message(lease: Lease) -> Message:
-    """Give a lease whose points are known."""
-    said = {"number": lease.number, "start": lease.start, "points": lease.points}
-    return {"lease": {**said, "attempt": lease.attempt}}
+    """Return the message that gives a lease, whose points are known."""
+    fields = {"number": lease.number, "start": lease.start, "points": lease.points}
+    return {"lease": {**fields, "attempt": lease.attempt}}
 
 
 def lease_of(message: Message, session: str) -> Lease:
@@ -211,61 +211,61 @@ def lease_of(message: Message, session: str) -> Lease:
 
 
 def outcome_message(outcome: Outcome) -> Message:
-    """Say what a lease gave; the master knows its points."""
-    said = {key: value for key, value in vars(outcome).items() if key not in _NOT_SAID}
-    said |= {"done": len(outcome.metrics), "stopped": sorted(outcome.stopped)}
-    return {"outcome": said}
+    """Return the message with the outcome of a lease, without points, which the master has."""
+    fields = {key: value for key, value in vars(outcome).items() if key not in _NOT_SENT}
+    fields |= {"done": len(outcome.metrics), "stopped": sorted(outcome.stopped)}
+    return {"outcome": fields}
 
 
 def outcome_of(message: Message, lease: Lease, worker: str, first_trainer: int) -> Outcome:
-    """Return what a lease gave; a ValueError if it is no outcome of this lease."""
-    said = message["outcome"]
-    done = len(said["metrics"])
+    """Return the outcome in a message; a ValueError if it is no outcome of this lease."""
+    fields = message["outcome"]
+    done = len(fields["metrics"])
     assert lease.points is not None
-    columns = (said["metrics"], said["started_s"], said["seconds"])
+    columns = (fields["metrics"], fields["started_s"], fields["seconds"])
     if not 0 <= done <= len(lease.points) or any(len(column) != done for column in columns):
         raise ValueError(f"an outcome of {done} trials")
     return Outcome(
         lease.session,
         lease.number,
         lease.start,
-        first_trainer + int(said["trainer"]),
+        first_trainer + int(fields["trainer"]),
         lease.points[:done],
-        [as_numbers(metrics) for metrics in said["metrics"]],
-        [float(at) for at in said["started_s"]],
-        [float(seconds) for seconds in said["seconds"]],
-        {int(trial): str(reason) for trial, reason in said["reasons"].items()},
-        {int(trial) for trial in said["stopped"]},
-        facts={str(name): str(fact) for name, fact in said["facts"].items()},
-        at_once=int(said["at_once"]),
+        [as_numbers(metrics) for metrics in fields["metrics"]],
+        [float(at) for at in fields["started_s"]],
+        [float(seconds) for seconds in fields["seconds"]],
+        {int(trial): str(reason) for trial, reason in fields["reasons"].items()},
+        {int(trial) for trial in fields["stopped"]},
+        facts={str(name): str(fact) for name, fact in fields["facts"].items()},
+        at_once=int(fields["at_once"]),
         reports={
             int(trial): [(int(step), as_numbers(metrics)) for step, metrics in reports]
-            for trial, reports in said["reports"].items()
+            for trial, reports in fields["reports"].items()
         },
         worker=worker,
     )
 
 
 def report_message(report: IntermediateReport) -> Message:
-    """Say what a trial has reported."""
-    said = {key: value for key, value in vars(report).items() if key not in _NOT_SAID}
-    return {"report": said}
+    """Return the message with the report of a trial."""
+    fields = {key: value for key, value in vars(report).items() if key not in _NOT_SENT}
+    return {"report": fields}
 
 
 def report_of(message: Message, first_trainer: int) -> IntermediateReport:
-    """Return what a trial has reported."""
-    said = message["report"]
-    trainer = first_trainer + int(said["trainer"])
+    """Return the report of a trial in a message."""
+    fields = message["report"]
+    trainer = first_trainer + int(fields["trainer"])
     return IntermediateReport(
-        "", int(said["trial"]), trainer, int(said["step"]), as_numbers(said["metrics"])
+        "", int(fields["trial"]), trainer, int(fields["step"]), as_numbers(fields["metrics"])
     )
 
 
-# -- for those who look ----------------------------------------------------------------------------
+# -- for displays ----------------------------------------------------------------------------------
 
 
 def list_workers(ledger: Path, now_s: float) -> list[dict[str, Any]]:
-    """Return who takes part in a sweep, or did, in the order in which they came.
+    """Return the workers that take part in a sweep, or did, in the order in which they joined.
 
     Parameters
     ----------
@@ -285,16 +285,18 @@ def list_workers(ledger: Path, now_s: float) -> list[dict[str, Any]]:
         path = ledger.with_name(FOLDER) / name / SAID
         messages = MessageReader(path, time.monotonic).new_messages()
         try:
-            who, status = messages[0], path.stat()
+            identity, status = messages[0], path.stat()
             heard_s = max(0.0, now_s - status.st_mtime)
-            state = "here" if heard_s <= float(who["silence_s"]) else "silent"
-            state = next((f"left: {one['left']}" for one in messages[1:] if "left" in one), state)
+            state = "here" if heard_s <= float(identity["silence_s"]) else "silent"
+            state = next(
+                (f"left: {message['left']}" for message in messages[1:] if "left" in message), state
+            )
             keys = ("worker", "host", "pid", "job", "run_dir", "trainers")
             trials = sum(map(_trials_in, messages))
-            row = {**{key: who[key] for key in keys}, "trials": trials, "state": state}
+            row = {**{key: identity[key] for key in keys}, "trials": trials, "state": state}
         except (OSError, LookupError, TypeError, ValueError):
-            continue  # it is just being made, or is nothing of ours
-        found.append((who.get("joined_s", 0.0), {**row, "heard_s": heard_s}))
+            continue  # it is just being made, or is no folder of a worker
+        found.append((identity.get("joined_s", 0.0), {**row, "heard_s": heard_s}))
     return [row for _, row in sorted(found, key=lambda entry: entry[0])]
 
 

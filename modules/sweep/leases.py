@@ -1,6 +1,6 @@
 """Which trials of a sweep are to be given out, are out, or are recorded; how many to give at once.
 
-Pure: no clock, no tuple space. The master asks for a piece of work and says what came back.
+Pure: no clock, no tuple space. The master takes leases and records what came back.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ from collections.abc import Collection
 from dataclasses import dataclass, field
 
 TARGET_S = 0.1
-"""How long the trials of a lease shall take together."""
+"""How long the trials of a lease shall take together, in seconds."""
 MOST_TRIALS = 4096
 _GROWTH = 8
 _SHARE = 4
@@ -48,12 +48,12 @@ class Bitmap:
 
     @property
     def end(self) -> int:
-        """The largest number in the set and one; 0 of an empty set."""
+        """One more than the largest number in the set; 0 if the set is empty."""
         last = len(self._bytes.rstrip(b"\0")) - 1
         return 0 if last < 0 else (last << 3) + self._bytes[last].bit_length()
 
     def add_range(self, start: int, stop: int) -> bool:
-        """Add ``start`` to ``stop - 1`` at once, if none of them is there; return whether so."""
+        """Add ``start`` to ``stop - 1`` at once, if none is there; return whether none was."""
         if start >= stop:
             return True
         first, last = start >> 3, (stop - 1) >> 3
@@ -107,7 +107,7 @@ class Grant:
     """Trials that are given out: from `start` to ``stop - 1``."""
 
     lease: int
-    """The number under which they are out."""
+    """Number of the lease under which the trials are out."""
     start: int
     stop: int
     attempt: int = 1
@@ -116,14 +116,14 @@ class Grant:
 
 @dataclass
 class LeaseBook:
-    """The trials of a sweep, by number."""
+    """Which trials of a sweep are recorded, are out, or are still to be given out."""
 
     total: int | None
     """How many trials there are; None as long as that is not known."""
     recorded: Bitmap = field(default_factory=Bitmap)
-    """Those that need not be done. The book adds to it."""
+    """Trials that need not be run. The book adds to it."""
     enqueued: list[int] = field(default_factory=list)
-    """Numbers of trials that somebody asked for beside these, in ascending order."""
+    """Numbers of trials that were enqueued beside the strategy's, in ascending order."""
 
     def __post_init__(self) -> None:
         self._next = 0
@@ -147,8 +147,8 @@ class LeaseBook:
     def expected(self) -> int | None:
         """How many trials there are with those that were enqueued; None if that is not known.
 
-        Those that are recorded, out or to be given out again count, though the strategy is to have
-        fewer by now.
+        Trials that are recorded, out or to be given out again count, even if the strategy is to
+        have fewer by now.
         """
         if self.total is None:
             return None
@@ -157,12 +157,12 @@ class LeaseBook:
         return max(self.total + len(self.enqueued), least)
 
     def next_enqueued(self) -> int:
-        """Return the number of the next trial to be enqueued: behind all others."""
+        """Return the number of the next trial to be enqueued: larger than that of any other."""
         behind = max(self._next, self.recorded.end, *(grant.stop for grant in self._out.values()))
         return max(behind, self._end or 0, *(trial + 1 for trial in self.enqueued[-1:]))
 
     def enqueue(self, trial: int) -> None:
-        """Add a trial under a number of its own: it is given out before new ones."""
+        """Add a trial under a number of its own: it is given out before new trials."""
         self.enqueued.append(trial)
         if trial not in self.recorded:
             self._again.append((trial, trial + 1, 1))
@@ -183,11 +183,11 @@ class LeaseBook:
         return any(grant.start <= trial < grant.stop for grant in self._out.values())
 
     def was_out(self, trial: int) -> bool:
-        """Whether a trial came back untried: it is to be given out again."""
+        """Whether a trial waits for another lease: it came back, is retried, or was enqueued."""
         return any(start <= trial < stop for start, stop, _ in self._again)
 
     def drop(self, trial: int) -> None:
-        """Count a trial as recorded, one that is not out: it will not be given out any more."""
+        """Count a trial that is not out as recorded: it will not be given out any more."""
         self.recorded.add(trial)
         for place, (start, stop, attempt) in enumerate(self._again):
             if start <= trial < stop:
@@ -199,7 +199,7 @@ class LeaseBook:
 
     @property
     def _end(self) -> int | None:
-        """The number behind the last of the strategy's trials; those enqueued are passed over."""
+        """One more than the last number of the strategy's trials, which skip enqueued ones."""
         if self.total is None:
             return None
         end = self.total
@@ -241,11 +241,10 @@ class LeaseBook:
         return grant
 
     def came_back(self, lease: int, done: int, retried: Collection[int] = ()) -> Grant | None:
-        """Take a lease back of which the first `done` trials were tried; return what it was.
+        """Take back a lease of which the first `done` trials were tried; return its grant.
 
-        Those that are to be `retried` are given out again. None for a lease that came back before:
-        its trials were done twice, by a trainer that was given up and by another one. Then nothing
-        changes.
+        Trials in `retried` are given out again. For a lease that came back before, whose trials
+        were run twice, by a trainer that was given up and by another, return None: nothing changes.
         """
         out = self._out.pop(lease, None)
         if out is None:
@@ -265,20 +264,20 @@ class LeaseBook:
         return out
 
     def is_out(self, lease: int) -> Grant | None:
-        """Return what is out under a number; None if nothing is."""
+        """Return the grant of a lease that is out; None if it is not out."""
         return self._out.get(lease)
 
 
 class Pace:
-    """How many trials to give out at once, from how long they take.
+    """Chooses how many trials a lease has, from how long trials take.
 
-    Short trials travel by the thousand, long ones one by one, and near the end the rest is shared
-    among all trainers.
+    Short trials are given out by the thousand, long ones one by one, and near the end the rest is
+    shared among all trainers.
     """
 
     def __init__(self) -> None:
         self.trial_s: float | None = None
-        """What a trial takes at the moment, in seconds; None if nothing is known yet."""
+        """How long a trial takes at the moment, in seconds; None if nothing is known yet."""
         self._size = 1
         self.at_once = 1
         """How many trials a trainer runs together, which takes less time."""
@@ -288,7 +287,7 @@ class Pace:
         if trials < 1:
             return
         each_s = seconds / trials
-        # Slower counts at once, faster by halves: a lease that takes too long holds up others.
+        # Slower trials count at once, faster ones by halves: too long a lease delays others.
         if self.trial_s is None or each_s > self.trial_s:
             self.trial_s = each_s
         else:

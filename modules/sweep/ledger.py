@@ -2,13 +2,13 @@
 
 ::
 
-    {"format": 1, "sweep": {...}}              what was asked for
+    {"format": 1, "sweep": {...}}              the options of the sweep
     {"trial": 17, "state": "finished", "parameters": {...}, "metrics": {...}, "seed": ..., ...}
     {"request": {...}, "accepted": true, "answer": "...", ...}     see `steering`
     ...
 
 Lines are written many at a time and are in the file when `Ledger.write` returns: whatever kills
-the job loses no trial that was counted. Now and then they are brought to the disk as well, which
+the job loses no trial that was counted. Now and then they are synced to the disk as well, which
 bounds what is lost if the machine goes down.
 """
 
@@ -33,11 +33,11 @@ FINISHED: Final = "finished"
 FAILED: Final = "failed"
 STOPPED: Final = "stopped"
 DIVERGED: Final = "diverged"
-"""It came to its end, and its training or its objective did not: NaN or infinity."""
+"""State of a trial that came to its end, but whose training or objective is NaN or infinite."""
 
 _SYNC_EVERY_S: Final = 1.0
 _SYNC_SHARE: Final = 0.05
-"""Of the time of a sweep, at most so much is spent on bringing lines to the disk."""
+"""Largest share of the time of a sweep that is spent on syncing lines to the disk."""
 _OF_REQUEST: Final = b'{"request": '
 _NEEDED: Final = ("state", "parameters", "metrics")
 _MOST_TRIALS: Final = 2**32
@@ -49,24 +49,24 @@ class LedgerError(ModuleFailed, ValueError):
 
 
 def ledger_path(run_dir: Path, group: str, module: str, iteration: Sequence[int]) -> Path:
-    """Return where the ledger of a sweep lies; each iteration of its group has one."""
+    """Return the path of a sweep's ledger; each iteration of its group has one."""
     again = f"-{'.'.join(str(number + 1) for number in iteration)}" if any(iteration) else ""
     return run_dir / "sweeps" / f"{group}.{module}{again}" / "trials.jsonl"
 
 
 class LedgerReplaced(LedgerError):
-    """Another master has taken a ledger over that this one was writing; nothing was written."""
+    """Another master has taken over the ledger that this master writes; nothing was written."""
 
 
 class Ledger:
     """Appends to a ledger that this process alone writes; `about` is its first line.
 
     The file is made if need be. Half a line at its end, left by a process that was killed, is cut
-    off. A `LedgerError` if the file says something else about itself.
+    off. A `LedgerError` if the first line of the file is another one.
 
-    Of one that another master may take over, `is_led` says whether this master leads yet. It is
-    asked once the file is open: a master that takes over later replaces the file, which is seen
-    before each write; one that has taken over before may have found no file to replace.
+    If another master may take the ledger over, `is_led` returns whether this master still leads. It
+    is called once the file is open: a master that takes over later replaces the file, which is seen
+    before each write; a master that took over before may have found no file to replace.
     """
 
     def __init__(
@@ -74,7 +74,7 @@ class Ledger:
     ) -> None:
         path.parent.mkdir(parents=True, exist_ok=True)
         if has_begun(path):
-            # An option that was not there yet when the sweep began is as one that is not used.
+            # An option that did not exist yet when the sweep began counts as one that is not used.
             there, here = about_of(path), json.loads(encode(about))
             odd = sorted(key for key in {*there, *here} if there.get(key) != here.get(key))
             if odd:
@@ -97,14 +97,14 @@ class Ledger:
             self.sync()
 
     def sync(self) -> None:
-        """Return when everything written so far has reached the disk."""
+        """Wait until everything written so far has reached the disk."""
         started_s = time.monotonic()
         self._lines.sync()
         ended_s = time.monotonic()
         self._next_sync_s = ended_s + max(_SYNC_EVERY_S, (ended_s - started_s) / _SYNC_SHARE)
 
     def close(self) -> None:
-        """Bring everything to the disk."""
+        """Bring everything to the disk, and close the file."""
         with contextlib.suppress(*((OSError,) if self._may_be_replaced else ())):
             self._lines.close()
 
@@ -121,7 +121,7 @@ def has_begun(path: Path) -> bool:
 
 
 def about_of(path: Path) -> dict[str, Any]:
-    """Return what a ledger says of its sweep; a `LedgerError` if it is none."""
+    """Return the options of a ledger's sweep; a `LedgerError` if the file is no ledger."""
     try:
         head = json.loads(next(whole_lines(path), b""))
         if head["format"] == FORMAT and isinstance(head["sweep"], dict):
@@ -135,12 +135,12 @@ def about_of(path: Path) -> dict[str, Any]:
 def records_of(path: Path) -> Iterator[dict[str, Any]]:
     """Yield the records of a ledger, in the order in which they were written.
 
-    A last line that is not whole is passed over; another that is no record is a `LedgerError`. The
-    file is never in memory as a whole.
+    A last line that is not whole is ignored; any other line that is no record is a `LedgerError`.
+    The file is never in memory as a whole.
     """
     for number, line in enumerate(whole_lines(path), start=1):
         if number == 1 or line.startswith(_OF_REQUEST):
-            continue  # what was asked for
+            continue  # the options of the sweep, or a decision
         record = _record_in(line)
         if record is None:
             raise LedgerError(
@@ -151,10 +151,10 @@ def records_of(path: Path) -> Iterator[dict[str, Any]]:
 
 
 def decisions_of(path: Path) -> Iterator[dict[str, Any]]:
-    """Yield what a ledger says of requests to the sweep, in order; a damaged line is passed over.
+    """Yield the decisions on requests in a ledger, in order; a damaged line is ignored.
 
-    Each has ``request``, a dictionary, ``accepted``, ``answer``, and ``trial`` where it is about
-    one. An OSError if the file cannot be read.
+    Each has ``request``, a dictionary, ``accepted``, ``answer``, and ``trial`` where it is about a
+    trial. An OSError if the file cannot be read.
     """
     for line in whole_lines(path):
         if (decision := decision_in(line)) is not None:
@@ -162,7 +162,7 @@ def decisions_of(path: Path) -> Iterator[dict[str, Any]]:
 
 
 def decision_in(line: bytes) -> dict[str, Any] | None:
-    """Return what a line of a ledger says of a request, as `decisions_of`; None if nothing."""
+    """Return the decision in a line of a ledger, as `decisions_of`; None if it has none."""
     if not line.startswith(_OF_REQUEST):
         return None
     with contextlib.suppress(ValueError, RecursionError):
@@ -181,22 +181,22 @@ def decision_in(line: bytes) -> dict[str, Any] | None:
 def trials_of(path: Path) -> Iterator[dict[str, Any]]:
     """Yield the records of a ledger as `records_of`, each with its state, parameters and metrics.
 
-    One that lacks any of these is of a trial that failed: nothing else can be said of it.
+    A record that lacks any of these is that of a failed trial.
     """
     yield from map(_completed, records_of(path))
 
 
 class LedgerReader:
-    """Reads a ledger that may still grow, and passes over what is damaged.
+    """Reads a ledger that may still grow, and skips damaged lines.
 
     Attributes
     ----------
     complaint : str
-        What was wrong with it so far, in a line; empty if nothing was.
+        What was wrong with the file so far, in a line; empty if nothing was.
     offset : int, bytes
         How much of the file has been read.
     decisions : list of dict
-        On requests to the sweep, those that have been read: as `decisions_of`.
+        Decisions on requests that have been read, as `decisions_of`.
     """
 
     def __init__(self, path: Path) -> None:
@@ -208,7 +208,7 @@ class LedgerReader:
     def new_records(self, most: int | None = None) -> list[tuple[int, dict[str, Any]]]:
         """Return records that were added since the last call, at most so many, as `trials_of`.
 
-        Before each stands its place in the file, which `record_at` takes. An OSError if the file
+        Each comes after its offset in the file, which `record_at` takes. An OSError if the file
         cannot be read.
         """
         found: list[tuple[int, dict[str, Any]]] = []
@@ -221,7 +221,7 @@ class LedgerReader:
             place, self.offset = self.offset, self.offset + len(line)
             self._line += 1
             if self._line == 1:
-                continue  # what was asked for
+                continue  # the options of the sweep
             if line.startswith(_OF_REQUEST):
                 if (decision := decision_in(line)) is not None:
                     self.decisions.append(decision)
@@ -236,7 +236,7 @@ class LedgerReader:
 
 
 def record_at(path: Path, place: int) -> dict[str, Any]:
-    """Return the record at a place that a `LedgerReader` has told, as `trials_of`.
+    """Return the record at an offset that `LedgerReader.new_records` returned, as `trials_of`.
 
     An OSError if the file cannot be read, a `LedgerError` if there is no record any more.
     """
@@ -247,7 +247,7 @@ def record_at(path: Path, place: int) -> dict[str, Any]:
 
 
 def _record_in(line: bytes) -> dict[str, Any] | None:
-    """Return the record that a line holds; None if it is none."""
+    """Return the record that a line holds; None if it holds none."""
     try:
         record: dict[str, Any] = json.loads(line)
         return record if _is_sound(record) else None
@@ -268,7 +268,7 @@ def _completed(record: dict[str, Any]) -> dict[str, Any]:
 
 
 def _is_sound(record: dict[str, Any]) -> bool:
-    """Whether what a record has is of the right kind; it need not have more than its trial."""
+    """Whether the fields of a record are of the right type; only its trial is required."""
     trial = record["trial"]
     return (
         type(trial) is int
@@ -288,7 +288,7 @@ def _is_sound(record: dict[str, Any]) -> bool:
 
 
 def _plain(value: object) -> object:
-    """Return in JSON's own types what the encoder does not know: NumPy's numbers, TOML's dates."""
+    """Convert a value that the encoder does not know to JSON's types: of NumPy, or TOML's dates."""
     if hasattr(value, "tolist") and not isinstance(value, type):
         return value.tolist()
     if isinstance(value, (date, clock_time)):  # a datetime is a date
@@ -311,7 +311,7 @@ def encode(record: dict[str, Any]) -> str:
 
 
 def as_numbers(metrics: dict[str, Any]) -> dict[str, Any]:
-    """Return metrics of a ledger as they were: NaN and infinities are text there."""
+    """Return metrics of a ledger with NaN and infinities, which are text there, as floats."""
     return {
         name: float(value) if value in ("nan", "inf", "-inf") else value
         for name, value in metrics.items()
@@ -319,7 +319,7 @@ def as_numbers(metrics: dict[str, Any]) -> dict[str, Any]:
 
 
 def plain(value: Any) -> Any:
-    """Return a value as a reader of the ledger finds it."""
+    """Return a value as it is read back from a ledger."""
     return json.loads(encode({"value": value}))["value"]
 
 

@@ -1,7 +1,7 @@
-"""The master's loop: have leases given out, write down what comes back, tell the strategy.
+"""The master's loop: give out leases, record what comes back, pass it to the strategy.
 
 There is no barrier: each outcome makes room for the next lease. A trial counts when its line is in
-the ledger; the table, the best rows and the strategy are told after that.
+the ledger; the table, the best rows and the strategy get it after that.
 """
 
 from __future__ import annotations
@@ -56,10 +56,10 @@ _HOPELESS: Final = 20
 _MATTERS_FOR_ROUNDING: Final = ("device", "device_name", "precision")
 _LOOK_FOR_REQUESTS_EVERY_S: Final = 0.5
 _LONGEST_PAUSE_S: Final = 1e6
-"""A wait with an end is no deadlock."""
+"""Timeout of a wait while the sweep is paused: a wait that has one is not taken for a deadlock."""
 _PAUSED: Final = "paused: diel sweep RUN_DIR --resume goes on"
 _UNRANKED_SHOWN: Final = 3
-"""Of so many trials the log says at once that their metrics do not give the objectives."""
+"""Number of trials of which the log says at once that their metrics do not give the objectives."""
 
 
 class SweepFailed(ModuleFailed):
@@ -68,16 +68,16 @@ class SweepFailed(ModuleFailed):
 
 @dataclass(frozen=True)
 class SweepPlan:
-    """What a sweep is to do."""
+    """The search, the seed and the settings of a sweep."""
 
     search: Search
     """Chooses the trials, and evaluates their metrics."""
     seed: int
-    """From which each trial's follows."""
+    """From which the seed of each trial follows."""
     retries: int = 0
     """How often a trial that failed is tried again."""
     about: dict[str, Any] = field(default_factory=dict)
-    """What the file asks for, in plain values: the first line of the ledger."""
+    """Options of the sweep as plain values: the first line of the ledger."""
     warm_start: str | None = None
     """An earlier sweep whose results count, as the file names it."""
 
@@ -97,7 +97,7 @@ class Leadership(Protocol):
         ...
 
     def finish(self) -> None:
-        """Say that no trial of the sweep is left."""
+        """Record that no trial of the sweep is left."""
         ...
 
 
@@ -106,7 +106,7 @@ def run_master(
 ) -> dict[str, Any]:
     """Run a sweep, or what is left of it, on so many trainers; return the row of its best trial.
 
-    `leads`, if this master is one of several. `SweepFailed` if no trial has succeeded, a
+    `leads` is given if this master is one of several. `SweepFailed` if no trial has succeeded, a
     `LedgerError` if the run directory holds the ledger of another sweep, `LedgerReplaced` if
     another master leads now.
     """
@@ -122,7 +122,7 @@ def run_master(
 
 
 def conclude_sweep(ctx: Context, tags: Tags, plan: SweepPlan, trainers: int) -> dict[str, Any]:
-    """Show what a sweep has come to whose ledger is whole; return the row of its best trial."""
+    """Show the results of a sweep whose ledger is complete; return the row of its best trial."""
     sweep = _MasterLoop(ctx, tags, plan, trainers)
     try:
         sweep.resume()
@@ -140,7 +140,7 @@ def dismiss_trainers(ctx: Context, tags: Tags, trainers: int) -> None:
 
 
 class _MasterLoop:
-    """One session of a master."""
+    """The loop of a master, in one session."""
 
     def __init__(
         self,
@@ -150,7 +150,7 @@ class _MasterLoop:
         trainers: int,
         leads: Leadership | None = None,
     ) -> None:
-        self._leads = leads
+        self._leadership = leads
         self._ctx = ctx
         self._tags = tags
         self._plan = plan
@@ -207,7 +207,7 @@ class _MasterLoop:
         )
 
     def resume(self) -> None:
-        """Read what the ledger holds already, and what was under way."""
+        """Read the ledger, and which trials were in flight when an earlier session was ended."""
         if self._earlier is not None:
             for earlier in self._earlier.records:
                 self._search.learn(earlier["parameters"], earlier["metrics"])
@@ -224,7 +224,7 @@ class _MasterLoop:
         found = frozenset(trial for left in left_over for trial in left.trials)
         self._not_to_try = note_interrupted(self._path.parent, found)
         self._quarantined = found | self._not_to_try
-        # A trainer of several ranks has no process beside them.
+        # A trainer of several ranks has no child process.
         on_several_ranks = {left.trainer for left in left_over if left.rank}
         for left in {str(left): left for left in left_over}.values():
             care = "it is tried in a process of its own first"
@@ -253,7 +253,7 @@ class _MasterLoop:
         self._output.declare()
 
     def run(self) -> None:
-        """Give out trials and take what they gave, until there are no more."""
+        """Give out trials and record their outcomes, until there are no more."""
         self._output.declare()
         tuples = self._ctx.tuples
         tuples.tput(self._tags.sweep(self._session), self._order())
@@ -279,16 +279,16 @@ class _MasterLoop:
         tuples.collect(self._tags.stops)
         self._ledger.sync()
         self._workers.dismiss()
-        if self._leads is not None:
-            self._leads.finish()
-        # Of a sweep that was recorded already, it is not known yet whether trainers save models.
+        if self._leadership is not None:
+            self._leadership.finish()
+        # If all trials were recorded already, it is not known yet whether trainers save models.
         if self._results.best_rows.best and self._saves_models is not False:
             self._save_best()
         self._steer(at_once=True, why_over="the sweep is at its end")
         tuples.tget(self._tags.sweep(self._session))
         dismiss_trainers(self._ctx, self._tags, self._trainers)
 
-    # -- what is asked of the sweep meanwhile -----------------------------------------------------
+    # -- requests to the sweep, and messages ------------------------------------------------------
 
     def _goes_on(self) -> bool:
         """Whether trials are out, or are kept back by a pause; else look for requests once more."""
@@ -301,13 +301,13 @@ class _MasterLoop:
         return bool(self._book.leases_out) or (self._steering.is_paused and not is_over)
 
     def _next_message(self) -> Outcome | IntermediateReport | WorkerChange | None:
-        """Wait for what a trainer says; None if a request to the sweep has come before."""
+        """Wait for a message of a trainer; None if a request to the sweep has come before."""
         from diel.errors import TupleTimeout
 
-        self._look_around()  # in short waits nobody asks whether they are interrupted
-        if (said := self._workers.next_message()) is not None:
-            return said
-        # Where nothing is out nobody would say anything: only a wait without an end is a deadlock.
+        self._look_at_other_runs()  # short waits do not check whether they are interrupted
+        if (received := self._workers.next_message()) is not None:
+            return received
+        # With nothing out no message would come: only a wait without a timeout is a deadlock.
         timeout_s = None if self._dispatcher.leases_here else _LONGEST_PAUSE_S
         try:
             message: Outcome | IntermediateReport = self._ctx.tuples.tget_unless(
@@ -318,17 +318,17 @@ class _MasterLoop:
         return message
 
     def _is_interrupted(self) -> bool:
-        """Whether there is something to be done before a trainer here says something."""
-        return self._look_around() or self._is_asked()
+        """Whether there is something to be done before a message of a trainer here comes."""
+        return self._look_at_other_runs() or self._has_requests()
 
-    def _look_around(self) -> bool:
-        """Do what is due for other runs; return whether one of their workers has said something."""
-        if self._leads is not None:
-            self._leads.look()
+    def _look_at_other_runs(self) -> bool:
+        """Do what is due for other runs; return whether one of their workers has sent a message."""
+        if self._leadership is not None:
+            self._leadership.look()
         return self._workers.look()
 
     def _follow_worker(self, change: WorkerChange) -> None:
-        """Take in what has become of a worker of another run."""
+        """Record a change in the part that a worker of another run takes."""
         for lease in change.leases:
             self._book.came_back(lease, 0)
         if change.text:
@@ -342,8 +342,8 @@ class _MasterLoop:
             )
             self._ctx.progress(len(self._book.recorded), self._book.expected, shown)
 
-    def _is_asked(self) -> bool:
-        """Whether somebody has asked for something; the file is looked at twice a second."""
+    def _has_requests(self) -> bool:
+        """Whether there are new requests to the sweep; the file is looked at twice a second."""
         now_s = time.monotonic()
         if now_s < self._look_s:
             return False
@@ -354,14 +354,16 @@ class _MasterLoop:
         return True
 
     def _steer(self, *, at_once: bool = False, why_over: str = "") -> bool:
-        """Decide on what was asked; return whether there was anything.
+        """Decide on new requests to the sweep; return whether there were any.
 
-        `why_over` says why no further trial begins, if the strategy does not.
+        `why_over` says why no further trial begins, if `_why_over` does not.
         """
-        if not at_once and not self._is_asked():
+        if not at_once and not self._has_requests():
             return False
         was_paused, steering = self._steering.is_paused, self._steering
-        requests = [one for one in self._requests.new_requests() if not steering.is_known(one)]
+        requests = [
+            request for request in self._requests.new_requests() if not steering.is_known(request)
+        ]
         for request in requests:
             decision = steering.decide(request, self._why_over() or why_over)
             self._ledger.write([decision])
@@ -380,7 +382,7 @@ class _MasterLoop:
         self._ctx.progress(len(self._book.recorded), self._book.expected, paused)
 
     def _drop_stopped(self) -> None:
-        """Have trials end that are to stop: those that are out by their trainers."""
+        """End the trials that are to stop: trainers end those that are out."""
         waiting = {trial for trial in self._steering.stopped if trial not in self._book.recorded}
         if not waiting:
             return
@@ -394,7 +396,7 @@ class _MasterLoop:
         self._workers.stop(left)
 
     def _record_untried(self, trial: int) -> None:
-        """Record a trial as stopped that has not begun."""
+        """Record a trial that has not begun as stopped."""
         point = self._dispatcher.point_of(trial)
         if point is None:
             return
@@ -412,12 +414,12 @@ class _MasterLoop:
     def _save_best(self) -> None:
         """Have a trainer write the model of the best trial.
 
-        The trainer trains it again, the same network bit for bit: so a hundred thousand others need
-        not be written.
+        The trainer trains it again, the same network bit for bit: so the models of all other trials
+        need not be written.
         """
         best = self._results.best_rows.best[0]
         number = best["trial"]
-        # Of a trial that was taken over, that with which it was trained.
+        # A trial that was taken over was trained with the seed in its row.
         seed = best["seed"] if type(best.get("seed")) is int else self._seed_of(number)
         trial = Trial(number, self._results.parameters_of(best), seed)
         wanted = SaveModel(self._session, trial, self._path.with_name("best"))
@@ -435,9 +437,9 @@ class _MasterLoop:
         return trial_seed(self._plan.seed, trial)
 
     def _why_over(self) -> str:
-        """Say why nothing more is to be given out, though there may be more; nothing if it is."""
+        """Return why no more trials are given out, though there may be more; empty if they are."""
         self._search.clock(time.monotonic() - self._started_s)
-        # In this session: what made all fail in an earlier one may have been mended since.
+        # Failures of this session: the cause of those in an earlier one may have been mended.
         failed = self._results.failed - self._failed_before
         hopeless = not self._results.succeeded and failed >= _HOPELESS
         if hopeless:
@@ -449,12 +451,12 @@ class _MasterLoop:
         if report.trainer >= self._trainers:
             self._workers.answer(report.trainer, goes_on=self._results.add_report(report))
             return
-        # Of an earlier session, nobody wants the trial any more.
+        # No master waits for a trial of an earlier session any more.
         goes_on = report.session == self._session and self._results.add_report(report)
         self._ctx.tuples.tput(self._tags.verdict(report.trainer), goes_on)
 
     def _record(self, outcome: Outcome) -> None:
-        """Record what a lease gave."""
+        """Record the outcome of a lease."""
         grant = self._book.is_out(outcome.lease)
         if grant is None:
             return
@@ -477,14 +479,14 @@ class _MasterLoop:
         self._stop_if_enough()
 
     def _write(self, records: list[dict[str, Any]]) -> None:
-        """Write records to the ledger; then the strategy and the table are told of them."""
+        """Write records to the ledger; then pass them to the strategy and the table."""
         self._ledger.write(records)
         for record in records:
             self._dispatcher.forget(record["trial"])
         self._output.add([self._results.add(record) for record in records])
 
     def _record_facts(self, outcome: Outcome, record: dict[str, Any]) -> None:
-        """Record what computes where a trainer of this session is heard of first."""
+        """Record the device facts of a trainer with its first outcome in this session."""
         now, before = outcome.facts, self._results.computed_by
         if not now or outcome.trainer in self._known_trainers:
             return
@@ -501,7 +503,7 @@ class _MasterLoop:
             self._output.add_facts({"note": text})
 
     def _log_if_unranked(self, record: dict[str, Any], outcome: Outcome) -> None:
-        """Log why a trial has failed that was good for its trainer."""
+        """Log why a trial has failed that ended well for its trainer, but cannot be ranked."""
         if record["state"] != FAILED or record["trial"] in (outcome.reasons or ()):
             return
         self._unranked += 1
@@ -536,7 +538,7 @@ class _MasterLoop:
 
 
 def _computer(facts: Mapping[str, str]) -> str:
-    """Return what computes in a few words: ``NVIDIA H200 in float16``."""
+    """Return the device and the precision as text: ``NVIDIA H200 in float16``."""
     name = facts.get("device_name") or facts.get("device", "")
     on = f"cpu ({name})" if facts.get("device") == "cpu" else name
     return f"{on} in {facts.get('precision', 'float32')}"

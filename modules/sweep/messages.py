@@ -8,11 +8,11 @@
             ── "verdict", copy ──>                whether the trial shall go on: a bool
             ── "stops" ──────────>                trials that are to end: read, never taken
 
-All tags begin with the group and the trainer's module, so that they lie on one server, where what
-a trainer puts is seen in its order.
+All tags begin with the group and the trainer's module, so that they lie on one server, where the
+tuples of a trainer are seen in the order in which it put them.
 
-Each start of a master has a session of its own. What is left of an earlier one, in a checkpoint
-from which the run goes on or of a master that started again, is recognised by it and dropped.
+Each start of a master has a session of its own. Messages of an earlier session, in a checkpoint
+from which the run goes on or of a master that started again, are recognised by it and dropped.
 """
 
 from __future__ import annotations
@@ -42,17 +42,17 @@ class Tags:
 
     @property
     def lease(self) -> Tag:
-        """The tag under which leases lie."""
+        """The tag of leases."""
         return (self.group, self.trainer, "lease")
 
     @property
     def outcome(self) -> Tag:
-        """The tag under which outcomes and reports lie."""
+        """The tag of outcomes and reports."""
         return (self.group, self.trainer, "outcome")
 
     @property
     def of_earlier_sessions(self) -> tuple[Any, ...]:
-        """What a master takes out of the tuple space when it starts: orders first, then leases."""
+        """Tags of the tuples that a master removes when it starts: orders first, then leases."""
         any_order = (self.group, self.trainer, "sweep", ANY)
         any_verdict = (self.group, self.trainer, "verdict", ANY)
         return any_order, self.lease, self.outcome, self.stops, any_verdict
@@ -63,38 +63,38 @@ class Tags:
 
     @property
     def stops(self) -> Tag:
-        """The tag of the numbers of trials that somebody has asked to end, with their session."""
+        """The tag of the numbers of trials that were requested to stop, with their session."""
         return (self.group, self.trainer, "stops")
 
     def point(self, copy_index: int, session: str, rank: int) -> Tag:
-        """Return the tag of what one rank of a trainer with several is to do next.
+        """Return the tag of the next order for one rank of a trainer with several ranks.
 
-        With a session, since a copy that failed may have left points for nobody.
+        It has a session, since a copy that failed may have left orders that no rank took.
         """
         return (self.group, self.trainer, "point", copy_index, session, rank)
 
     def ended(self, copy_index: int, session: str, rank: int) -> Tag:
-        """Return the tag by which that rank says how a trial has ended there."""
+        """Return the tag of how a trial has ended on one rank of a trainer with several ranks."""
         return (self.group, self.trainer, "ended", copy_index, session, rank)
 
 
 @dataclass(frozen=True)
 class SweepOrder:
-    """What a trainer has to know of a sweep: it reads this once."""
+    """The facts of a sweep that a trainer needs: it reads them once."""
 
     session: str
     seed: int
-    """From which each trial's follows."""
+    """From which the seed of each trial follows."""
     strategy: Any
-    """One that needs to be told nothing, which the trainers ask themselves; None for any other."""
+    """A stateless strategy, which the trainers ask themselves; None for any other."""
     wants_reports: bool = False
     """Whether intermediate reports go to the master, which may stop a trial."""
     quarantined: frozenset[int] = frozenset()
     """Trials that may have killed a rank in an earlier session: to be run in another process."""
     not_to_try: frozenset[int] = frozenset()
-    """Those of them that several ranks, which have no other process, do not try again."""
+    """Quarantined trials that trainers of several ranks, without a child process, do not run."""
     run_session: str = ""
-    """In which start of the run this holds: in others it is out of a checkpoint."""
+    """Session of the run in which the order holds: in another session it is from a checkpoint."""
 
 
 @dataclass(frozen=True)
@@ -103,7 +103,7 @@ class Lease:
 
     session: str
     number: int
-    """Of the lease."""
+    """Number of the lease."""
     start: int
     stop: int
     """The trials, from `start` to ``stop - 1``."""
@@ -122,16 +122,16 @@ class End:
 
 @dataclass
 class Outcome:
-    """What a lease gave: a list for each column, an entry for each trial that was run."""
+    """The results of a lease: a list for each column, an entry for each trial that was run."""
 
     session: str
     lease: int
     start: int
     trainer: int
-    """The copy that ran them."""
+    """The copy that ran the trials."""
     points: list[dict[str, Any]] = field(default_factory=list)
     metrics: list[dict[str, Any]] = field(default_factory=list)
-    """Of a trial that failed, those that it had reported."""
+    """Metrics of each trial; of a trial that failed, those that it had reported."""
     started_s: list[float] = field(default_factory=list)
     """Seconds since 1970."""
     seconds: list[float] = field(default_factory=list)
@@ -142,18 +142,18 @@ class Outcome:
     at_once: int = 1
     """How many trials this trainer runs together."""
     saves_models: bool = False
-    """Whether it can write the model of a trial."""
+    """Whether this trainer can write the model of a trial."""
     facts: dict[str, str] = field(default_factory=dict)
-    """What computes there, as `modules.compute` has it; empty where a trainer does not say it."""
+    """Device, precision and versions, as of `Compute.facts`; empty if the trainer has none."""
     reports: dict[int, list[tuple[int, dict[str, Any]]]] = field(default_factory=dict)
     """The learning curves of trials that have reported something."""
     worker: str = ""
-    """The worker of another run that ran them; empty if this run did."""
+    """The worker of another run that ran the trials; empty if this run did."""
 
 
 @dataclass(frozen=True)
 class SaveModel:
-    """The best trial: its model is to be written to a file whose name begins with `path`."""
+    """Order to write the model of the best trial to a file whose name begins with `path`."""
 
     session: str
     trial: Trial

@@ -25,7 +25,7 @@ AFTER_METRICS: Final = ("trainer", "seed", "state")
 
 
 class SweepOutput:
-    """Writes the table of a sweep to `file`, and its report, and shows how it stands."""
+    """Writes the table of a sweep to `file`, and its report, and shows its progress."""
 
     def __init__(
         self,
@@ -57,7 +57,7 @@ class SweepOutput:
             self._untabled += rows
             known = {"trial", CURVE, *self._search.space.names, *AFTER_METRICS}
             good = (row for row in self._untabled if row["state"] in (FINISHED, STOPPED))
-            # One that was stopped before it began has none.
+            # A trial that was stopped before it began has no metrics.
             metrics = next(filter(None, ([n for n in row if n not in known] for row in good)), None)
             if metrics is None:
                 return
@@ -67,7 +67,7 @@ class SweepOutput:
         self._table.write(rows)
 
     def add_facts(self, facts: Mapping[str, str]) -> None:
-        """Add what computes the trials, by name, to the report and what is said of the table."""
+        """Add facts about the trainers' devices, by name, to the report and the table's entry."""
         self._facts |= facts
         self._report.add_facts({name.replace("_", " "): fact for name, fact in facts.items()})
 
@@ -117,7 +117,7 @@ class SweepOutput:
         self._ctx.results.show(count, best=best, constants=constants, unranked=unranked)
 
     def show_notes(self, more: Sequence[str] = ()) -> None:
-        """Show the Pareto front, how far to believe the best score, and `more`."""
+        """Show the Pareto front, the selection bias of the best score, and `more`."""
         notes = self._search.front_lines()
         report = self._search.bias.report()
         if report is not None:
@@ -165,7 +165,7 @@ def open_report(ctx: Context, table: Path, search: Search, seed: int) -> LiveRep
     """Begin the report beside a table of results: ``report.html`` for ``results.csv``."""
     from diel import __version__
 
-    from ..report import LiveReport, Sweep  # take NumPy, which `diel check` can do without
+    from ..report import LiveReport, Sweep  # import NumPy, which `diel check` does not need
     from ..report.live import environment
 
     objective = search.objectives[0]
@@ -216,7 +216,7 @@ class CsvTable:
 
 
 def cell(value: Any) -> Any:
-    """Return what stands in a cell: ``64x32`` or ``none`` for a list, floats to the last digit."""
+    """Return a value as a cell: ``64x32`` or ``none`` for a list, floats to the last digit."""
     if type(value) is float or type(value) is int or type(value) is str:
         return value
     if isinstance(value, float):

@@ -1,15 +1,15 @@
-"""Trials on all ranks of a trainer's copy: rank 0 takes them from the master, the others follow.
+"""Trials on all ranks of a trainer's copy: rank 0 takes the leases, the other ranks follow it.
 
 ::
 
     rank 0   ── RunTrial, SaveModel, Renew, None ──>  each other rank    "point", rank
              <── Ended, of the first two ───────────                     "ended", rank
 
-They speak through the tuple space, where a rank sleeps while it waits, and is told that the run
-ends. What a trial's function exchanges goes through communicators. A trial that fails on one rank
-fails on all: who waits in the `Communicator` hears of it there. When all have ended it they make a
-new one, in which no message of that trial can be, and go on with the next. A function that waits in
-MPI itself cannot be told: then the copy fails.
+These go through the tuple space, where a rank sleeps while it waits, and wakes up if the run ends.
+What a trial's function exchanges goes through communicators. A trial that fails on one rank fails
+on all: a rank that waits in the `Communicator` gets an error there. When all ranks have ended the
+trial they make a new communicator, in which no message of that trial can be, and go on with the
+next trial. A function that waits in MPI itself cannot be interrupted: then the copy fails.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ if TYPE_CHECKING:
 _SETTLING_S: Final = 2.0
 """How long ranks wait for each other after a failure, where one may wait in MPI itself."""
 _SETTLING_NETWORKS_S: Final = 60.0
-"""The same for networks of ours: a rank may still compile, and hears of the failure afterwards."""
+"""The same for networks of dnn: a rank may still compile, and gets the failure afterwards."""
 
 
 class SeveralRanksFailed(RuntimeError):
@@ -39,7 +39,7 @@ class SeveralRanksFailed(RuntimeError):
 
 @dataclass(frozen=True)
 class RunTrial:
-    """Run a trial; `may_be_stopped`: rank 0 says after each report whether it goes on."""
+    """Order to run a trial; if it `may_be_stopped`, rank 0 decides that after each report."""
 
     trial: Trial
     may_be_stopped: bool
@@ -47,7 +47,7 @@ class RunTrial:
 
 @dataclass(frozen=True)
 class SaveModel:
-    """Write the model of a trial to a file whose name begins with `path`."""
+    """Order to write the model of a trial to a file whose name begins with `path`."""
 
     trial: Trial
     path: Path
@@ -55,7 +55,7 @@ class SaveModel:
 
 @dataclass(frozen=True)
 class Renew:
-    """Make a new communicator: the trial has failed, and all ranks have ended it."""
+    """Order to make a new communicator: the trial has failed, and all ranks have ended it."""
 
 
 @dataclass(frozen=True)
@@ -68,18 +68,18 @@ class Ended:
 
 
 class _RankOfGroup:
-    """What rank 0 and the others have in common."""
+    """Common base of rank 0 and the other ranks of a copy."""
 
     def __init__(self, ctx: Context, tags: Tags, runner: InProcessRunner) -> None:
         self._ctx = ctx
         self._runner = runner
         self._renew()
-        mine = uuid.uuid4().hex if ctx.comm.rank == 0 else ""
-        session = self._communicator.gather_values(mine)[0]
+        own_session = uuid.uuid4().hex if ctx.comm.rank == 0 else ""
+        session = self._communicator.gather_values(own_session)[0]
         ranks = range(1, ctx.comm.size)
         self._points = {rank: tags.point(ctx.copy_index, session, rank) for rank in ranks}
         self._ends = {rank: tags.ended(ctx.copy_index, session, rank) for rank in ranks}
-        # A function of somebody's own may report on some of its ranks alone.
+        # Not for a user's function, which may report on some of its ranks alone.
         if runner.trains_networks:
             self._asked, runner.is_to_stop = runner.is_to_stop, self._agree_to_stop
         self._settling_s = _SETTLING_NETWORKS_S if runner.trains_networks else _SETTLING_S
@@ -104,7 +104,7 @@ class _RankOfGroup:
         return self._runner(order.trial, report if order.may_be_stopped else None)
 
     def _agree_to_stop(self, trial: int) -> bool:
-        """Whether rank 0 has heard that a trial is to stop: the same on all ranks."""
+        """Whether a trial is to stop, as rank 0 knows it: the same on all ranks."""
         import numpy as np
 
         verdict = np.array([self._asked is not None and self._asked(trial)], np.int8)
@@ -137,32 +137,35 @@ class RankGroupRunner(_RankOfGroup):
     def __call__(self, trial: Trial, on_report: OnReport | None) -> TrialResult:
         """Run a trial on every rank; its metrics are those of this one."""
         order = RunTrial(trial, on_report is not None)
-        self._tell(order)
+        self._send(order)
         return self._settled(trial, self._run(order, on_report))
 
     def save_model(self, trial: Trial, path: Path) -> Path:
         """Write the model of a trial; return its file."""
         order = SaveModel(trial, path)
-        self._tell(order)
+        self._send(order)
         result, file = self._save(order)
         if reason := self._settled(trial, result).reason:
             raise RuntimeError(reason)
         return file
 
     def dismiss(self) -> None:
-        """Let the other ranks go."""
-        self._tell(None)
+        """Tell the other ranks that there are no more trials."""
+        self._send(None)
 
-    def _tell(self, order: RunTrial | SaveModel | Renew | None) -> None:
+    def _send(self, order: RunTrial | SaveModel | Renew | None) -> None:
         for tag in self._points.values():
             self._ctx.tuples.tput(tag, order)
 
-    def _settled(self, trial: Trial, mine: TrialResult) -> TrialResult:
-        """Return the result of all ranks when each has ended the trial: the first cause, if any."""
-        ends = {0: Ended(mine.reason, mine.detail, mine.is_consequence), **self._ends_of(mine)}
+    def _settled(self, trial: Trial, own_result: TrialResult) -> TrialResult:
+        """Wait until all ranks have ended the trial; return the result, with the first cause."""
+        ends = {
+            0: Ended(own_result.reason, own_result.detail, own_result.is_consequence),
+            **self._ends_of(own_result),
+        }
         failed = {rank: end for rank, end in ends.items() if end.reason}
         if not failed:
-            return mine
+            return own_result
         missing = [rank for rank in self._ends if rank not in ends]
         causes = {rank: end for rank, end in failed.items() if not end.is_consequence} or failed
         rank, cause = next(iter(causes.items()))
@@ -174,16 +177,16 @@ class RankGroupRunner(_RankOfGroup):
                 f"{self._settling_s:g} s later: it may wait in MPI, where it cannot be told\n"
                 f"{cause.detail}"
             )
-        self._tell(Renew())
+        self._send(Renew())
         self._renew()
-        return replace(mine, reason=reason, detail=cause.detail)
+        return replace(own_result, reason=reason, detail=cause.detail)
 
-    def _ends_of(self, mine: TrialResult) -> dict[int, Ended]:
-        """Return how the trial ended on the others; after a failure they have limited time."""
+    def _ends_of(self, own_result: TrialResult) -> dict[int, Ended]:
+        """Return how the trial ended on the other ranks; after a failure they have limited time."""
         from diel.errors import TupleTimeout
 
         ends: dict[int, Ended] = {}
-        deadline_s = time.monotonic() + self._settling_s if mine.reason else None
+        deadline_s = time.monotonic() + self._settling_s if own_result.reason else None
         for rank, tag in self._ends.items():
             left_s = None if deadline_s is None else max(0.0, deadline_s - time.monotonic())
             try:
@@ -196,10 +199,10 @@ class RankGroupRunner(_RankOfGroup):
 
 
 class _Follower(_RankOfGroup):
-    """A rank of the copy that does what rank 0 says."""
+    """A rank other than 0 of the copy, which carries out the orders of rank 0."""
 
     def follow(self) -> int:
-        """Run the trials that rank 0 runs, until it says that there are no more; return how many.
+        """Run the trials that rank 0 runs, until there are no more; return how many there were.
 
         Raises
         ------
@@ -236,5 +239,5 @@ class _Follower(_RankOfGroup):
 
 
 def follow_rank0(ctx: Context, tags: Tags, runner: InProcessRunner) -> int:
-    """Run the trials that rank 0 of the copy runs; return how many it was."""
+    """Run the trials that rank 0 of the copy runs; return how many there were."""
     return _Follower(ctx, tags, runner).follow()

@@ -1,6 +1,6 @@
 """The results of a sweep: outcomes become records of the ledger, records become rows.
 
-A trial counts when its line is in the ledger; the strategy and the best rows are told after that.
+A trial counts when its line is in the ledger; the strategy and the best rows get it after that.
 """
 
 from __future__ import annotations
@@ -26,29 +26,30 @@ if TYPE_CHECKING:
 
 _ROWS_AT_ONCE: Final = 1000
 _CURVES: Final = 20_000
-"""Learning curves in a ledger, but for those of trials that are among the best when they end."""
+"""Most learning curves in a ledger, beside those of trials that are among the best at their end."""
 _MOST_REPORTS: Final = 10_000
-"""Reports of a trial that a rule may stop: to go on after a crash it needs to know all of them."""
+"""Most reports that a ledger keeps of a trial that a rule may stop, which needs them after a
+crash."""
 COMPUTED_BY: Final = "computed_by"
-"""In the first record of each trainer in a session: what computes there."""
+"""Key of a trainer's device facts, in its first record in a session."""
 CURVE: Final = "learning curve"
-"""In a row: steps and the objective at each. No column of the table, and no parameter's name."""
+"""Key of a row's learning curve, (step, objective) pairs: no column, and no parameter's name."""
 
 
 class SweepResults:
-    """Makes ledger records and rows of what trials gave, counts them, and tells the search.
+    """Turns outcomes into ledger records and rows, counts them, and passes them to the search.
 
     Parameters
     ----------
     seed : int
-        Of the sweep.
+        Seed of the sweep.
 
     Attributes
     ----------
     succeeded, failed, stopped, diverged : int
-        How many trials; those that were stopped early count as succeeded too.
+        Numbers of trials; those that were stopped early count as succeeded too.
     computed_by : dict of str to str
-        What computed the first trial of an earlier session; empty if that is not known.
+        Device facts of the first trial of an earlier session; empty if they are not known.
     """
 
     def __init__(self, search: Search, seed: int) -> None:
@@ -79,7 +80,7 @@ class SweepResults:
         if not self.computed_by and isinstance(record.get(COMPUTED_BY), dict):
             self.computed_by = record[COMPUTED_BY]
         for step, metrics in record.get("reports", ()):
-            with suppress(ObjectiveError):  # of a curve that was reported to no rule
+            with suppress(ObjectiveError):  # raised for a curve that was reported to no rule
                 self._search.report(record["trial"], step, metrics)
         restore_choices(record["parameters"], self._choices_as_text)
         return self.add(record)
@@ -89,7 +90,7 @@ class SweepResults:
         try:
             goes_on = not self._search.report(report.trial, report.step, report.metrics)
         except ObjectiveError:
-            return True  # that is found out and said at its end
+            return True  # the error is reported when the trial ends
         reports = self._reports.setdefault(report.trial, [])
         reports.append((report.step, report.metrics))
         if len(reports) > _MOST_REPORTS:
@@ -97,7 +98,7 @@ class SweepResults:
         return goes_on
 
     def records_of(self, outcome: Outcome, attempt: int) -> list[dict[str, Any]]:
-        """Return what a lease gave as records, one for each trial."""
+        """Return the outcome of a lease as records, one for each trial."""
         seed, trainer = self._seed, outcome.trainer
         records = []
         for trial, point, metrics, started_s, seconds in zip(
@@ -116,7 +117,7 @@ class SweepResults:
                 if reason:
                     state = DIVERGED if judgement.is_diverged else FAILED
             if trial in outcome.stopped and state in (FINISHED, FAILED):
-                # Also without metrics: it was stopped before it could say anything.
+                # Also without metrics: it was stopped before it reported any.
                 reason, state = "", STOPPED
             record = {
                 "trial": trial,
@@ -144,7 +145,7 @@ class SweepResults:
         return records
 
     def _keeps_curve(self, state: str, metrics: Mapping[str, Any]) -> bool:
-        """Whether the ledger gets the learning curve of a trial: after very many, of good ones."""
+        """Whether the ledger gets a trial's learning curve: after `_CURVES`, only good ones do."""
         self._curves += 1
         if self._curves <= _CURVES:
             return True
@@ -153,7 +154,7 @@ class SweepResults:
         )
 
     def add(self, record: dict[str, Any]) -> dict[str, Any]:
-        """Tell the search of a trial whose line is in the ledger, count it, and return its row."""
+        """Pass a trial whose line is in the ledger to the search, count it, and return its row."""
         trial, state, metrics = record["trial"], record["state"], record["metrics"]
         # A parameter that is not there in this point has an empty cell.
         row = {"trial": trial, **self._absent, **record["parameters"], **metrics}
@@ -181,14 +182,14 @@ class SweepResults:
         for objective, value in zip(self._search.objectives, values, strict=False):
             row.setdefault(objective.text, value)
         is_good = state == FINISHED and self.best_rows.add(row)
-        # What a report draws: a row that is among its best at the end is so when it comes.
+        # For the report: a row that is among its best at the end is so when it comes.
         if "reports" in record and (is_good or state == STOPPED):
             row[CURVE] = self._curve_of(record["reports"])
         row["state"] = state
         return row
 
     def _curve_of(self, reports: Reports) -> list[tuple[int, float]]:
-        """Return the objective at the steps where what was reported gives it."""
+        """Return (step, objective) pairs, for the steps whose metrics give the objective."""
         objective, points = self._search.objectives[0], []
         for step, metrics in thinned(reports):
             with suppress(ObjectiveError):
@@ -197,12 +198,12 @@ class SweepResults:
 
     @property
     def unranked(self) -> dict[str, int]:
-        """How many trials are not ranked, by why."""
+        """How many trials are not ranked, by the reason."""
         counts = {"failed": self.failed, "diverged": self.diverged, "stopped early": self.stopped}
-        return {why: count for why, count in counts.items() if count}
+        return {reason: count for reason, count in counts.items() if count}
 
     def parameters_of(self, row: Mapping[str, Any]) -> dict[str, Any]:
-        """Return the parameters that are there in the point of a row."""
+        """Return the parameters that exist in the point of a row."""
         return {
             name: row[name]
             for name in self._search.space.names
@@ -211,7 +212,7 @@ class SweepResults:
 
 
 def choices_as_text(space: Space) -> dict[str, dict[str, Any]]:
-    """Return, of each parameter, the choices that a ledger writes as text, such as infinity."""
+    """Return, for each parameter, the choices that a ledger writes as text, such as infinity."""
     found: dict[str, dict[str, Any]] = {}
     for name, dimension in space.dimensions.items():
         if isinstance(dimension, Choices):
@@ -224,7 +225,7 @@ def choices_as_text(space: Space) -> dict[str, dict[str, Any]]:
 
 
 def restore_choices(parameters: dict[str, Any], as_text: Mapping[str, Mapping[str, Any]]) -> None:
-    """Put choices in place of the text by which JSON has them, as `choices_as_text` says."""
+    """Replace the texts that JSON has for choices, in place; `as_text` is of `choices_as_text`."""
     for name, values in as_text.items():
         if name in parameters:
             text = repr(parameters[name])
@@ -271,7 +272,7 @@ class BestRows:
         return self._sign * value <= self._worst_kept[1]
 
     def add(self, row: Mapping[str, Any]) -> bool:
-        """Take a row into account; return whether it is among the best so far."""
+        """Add a row; return whether it is among the best so far."""
         if self._constants is None:
             self._constants = {
                 name: value for name, value in row.items() if name != self._objective

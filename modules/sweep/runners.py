@@ -1,6 +1,7 @@
-"""What a trainer runs for each trial, and a runner in this process.
+"""The function that a trainer runs for each trial, and a runner that calls it in this process.
 
-Those of `rank_group` run on all ranks of a copy, those of `subprocess_runner` in another process.
+The runner of `rank_group` runs trials on all ranks of a copy, that of `subprocess_runner` in
+another process.
 """
 
 from __future__ import annotations
@@ -35,18 +36,18 @@ _MEMORY: Final = re.compile(r"\s*(\d+(?:\.\d+)?)\s*([KMGT]iB|B)\s*", re.IGNORECA
 
 @dataclass(frozen=True)
 class Task:
-    """What a trainer calls for each trial."""
+    """The function that a trainer calls for each trial, and its options."""
 
     function: str | Callable[[Mapping[str, Any], Path], Train]
     """``train(parameters, report)``: where it is, as a workflow file says it. Or a function
     ``prepare(options, folder)`` that returns it."""
     options: Mapping[str, Any]
-    """What the file gives to it."""
+    """Options of the function in the workflow file."""
     folder: Path
-    """Of the workflow file."""
+    """Folder of the workflow file."""
 
     def load(self) -> Train:
-        """Import the function; prepare what it needs."""
+        """Return the function that is called for each trial: imported, or prepared."""
         if not isinstance(self.function, str):
             return self.function(self.options, self.folder)
         from diel import import_function
@@ -55,7 +56,7 @@ class Task:
         return train
 
     def report(self, trial: Trial, **more: Any) -> Report:
-        """Return what the function finds out about a trial; `more` as in `Report`."""
+        """Return the report of a trial that the function gets; `more` are fields of `Report`."""
         return Report(
             trial.number,
             trial.seed,
@@ -67,7 +68,7 @@ class Task:
 
 
 def facts_of(train: Train) -> dict[str, str]:
-    """Return what a task says of what computes: its attribute ``facts``, if it has one."""
+    """Return the device facts of a function: its attribute ``facts``; empty if it has none."""
     facts = getattr(train, "facts", None)
     if not isinstance(facts, Mapping):
         return {}
@@ -82,7 +83,7 @@ class Limits:
     """Whether to use a process of its own in any case."""
     time_s: float | None = None
     memory_bytes: int | None = None
-    """Of the process as the system counts them (resident)."""
+    """Most resident memory of the process."""
 
     @property
     def needs_process(self) -> bool:
@@ -110,29 +111,28 @@ class TrialRunner(Protocol):
     """Runs one trial."""
 
     def __call__(self, trial: Trial, on_report: OnReport | None) -> TrialResult:
-        """Run it; `on_report` takes what the trial reports meanwhile."""
+        """Run a trial; `on_report` takes its intermediate reports."""
         ...
 
 
 class ShowsTrial(Protocol):
-    """Shows how far trials are."""
+    """Shows the progress of trials."""
 
     def begin(self, trial: int, curve: LearningCurve) -> None:
-        """Take the learning curve of the trial that begins, which grows as the trial reports."""
+        """Show a trial that begins; its learning curve grows as the trial reports."""
         ...
 
     def __call__(self, done: float, total: float | None, text: str) -> None:
-        """Show how far it is, of how much, and what is being done."""
+        """Show how much of the trial is done, of which total, and a text."""
         ...
 
 
 class InProcessRunner:
     """Runs trials in this process.
 
-    `is_to_stop` says of a trial whether somebody has asked that it ends.
-    `note` is called as `InFlightTrials.note`, since a trial may be the last thing that this process
-    does; `comm` and `communicator`, which may be replaced between trials, are what the function
-    finds in its report.
+    `is_to_stop` returns whether a trial has been requested to stop. `note` is called as
+    `InFlightTrials.note`, since a trial may kill this process; `comm` and `communicator`, which may
+    be replaced between trials, are what the function finds in its report.
     """
 
     def __init__(
@@ -146,14 +146,14 @@ class InProcessRunner:
         self._progress = progress
         self._note = note or (lambda start, stop: None)
         self.saves_models: bool = hasattr(self._train, "save_model")
-        """Whether it can write the model of a trial."""
+        """Whether the function can write the model of a trial."""
         self.facts = facts_of(self._train)
-        """What computes, as far as the task says it."""
+        """Device facts of the function; empty if it has none."""
         self._task, self._comm = task, comm
         self.communicator: Communicator | None = None
         self.is_to_stop: IsToStop | None = None
         self.trains_networks = not isinstance(task.function, str)
-        """Whether the task is ours, and its ranks wait in the communicator alone."""
+        """Whether the function trains networks of dnn; ranks then wait in the communicator only."""
 
     @property
     def at_once(self) -> int:
@@ -191,7 +191,7 @@ class InProcessRunner:
     def run_together(self, trials: Sequence[Trial]) -> list[TrialResult | None]:
         """Run neighbouring trials at once; None for those that have to be run alone.
 
-        An error of all may be that of a single trial, which is found when each runs alone.
+        An error may be that of a single trial, which is found when each runs alone.
         """
         from diel.errors import RunStopped
 

@@ -1,12 +1,12 @@
-"""The learning curves of trials that are under way, in a file that others read meanwhile.
+"""The learning curves of trials in flight, in files that other processes read meanwhile.
 
 ::
 
     sweeps/<group>.<trainer>.<copy>.curve    {"trial": 17, "curve": [[1, {"loss": 0.9}], ...]}
 
-A trainer writes it now and then, and only where a trial takes that long; the curve of a trial that
-has ended is in the ledger. Whoever finds half of a text, since it is written in place, passes over
-it: the next one comes soon.
+A trainer writes its file now and then, and only where a trial takes that long; the curve of a trial
+that has ended is in the ledger. A reader may find half of a text, since it is written in place, and
+ignores that: the next text comes soon.
 """
 
 from __future__ import annotations
@@ -25,23 +25,23 @@ from .messages import Tags
 _SUFFIX: Final = ".curve"
 _EVERY_S: Final = 1.0
 _WRITES_PER_S: Final = 100.0
-"""Of all trainers of a module together, at most so many."""
+"""Most writes by all trainers of a module together."""
 _LONGEST_BYTES: Final = 2**20
 
 
 class RunningCurve:
-    """Writes the curve of the trial that a trainer is at; of several ranks the first one does.
+    """Writes the learning curve of the trial that a trainer runs; of several ranks, the first does.
 
     Parameters
     ----------
     run_dir : Path
     tags : Tags
     copy_index : int
-        Which trainer it is.
+        Copy index of the trainer.
     copies : int, optional
         How many trainers there are.
     clock : callable, optional
-        Seconds from anywhere.
+        Returns seconds since any fixed moment.
     """
 
     def __init__(
@@ -62,13 +62,13 @@ class RunningCurve:
         self._due_s: float | None = None
 
     def begin(self, trial: int, curve: LearningCurve) -> None:
-        """Take the curve of the trial that begins."""
+        """Write the curve of this trial, which begins, from now on."""
         self._trial, self._curve, self._due_s = trial, curve, None
 
     def write_if_due(self) -> None:
-        """Write it, if it is time for that; a disk that is full, say, ends no trial."""
+        """Write the curve, if it is time for that; an error, such as a full disk, ends no trial."""
         now_s = self._clock()
-        if self._due_s is None:  # most trials end before they are looked at: no clock for these
+        if self._due_s is None:  # `begin` reads no clock, since most trials end before this
             self._due_s = now_s + self._every_s
         if now_s < self._due_s or self._curve.last is None:
             return
@@ -93,25 +93,25 @@ class RunningCurve:
 def read_running_curves(
     run_dir: Path, group: str, trainer: str, recorded: Collection[int] = ()
 ) -> dict[int, Reports]:
-    """Return the curves of trials that are under way, by their numbers.
+    """Return the curves of trials in flight, by their numbers.
 
-    A trainer that was killed leaves its file: trials that are `recorded` have ended.
+    A trainer that was killed leaves its file: trials in `recorded` have ended, and are left out.
     """
     found: dict[int, Reports] = {}
     for path in sorted((run_dir / "sweeps").glob(f"{group}.{trainer}.*{_SUFFIX}")):
         with contextlib.suppress(OSError, ValueError, TypeError, KeyError, RecursionError):
-            if not path.is_file() or path.stat().st_size > _LONGEST_BYTES:  # somebody's pipe, say
+            if not path.is_file() or path.stat().st_size > _LONGEST_BYTES:  # such as a pipe
                 continue
-            told = json.loads(path.read_bytes())
-            trial = told["trial"]
+            entry = json.loads(path.read_bytes())
+            trial = entry["trial"]
             if type(trial) is int and trial not in recorded:
-                points = [(step, metrics) for step, metrics in told["curve"]]
-                if all(type(at) is int and isinstance(of, dict) for at, of in points):
+                points = [(step, metrics) for step, metrics in entry["curve"]]
+                if all(type(step) is int and isinstance(of, dict) for step, of in points):
                     found[trial] = points
     return found
 
 
 def forget_running_curves(run_dir: Path, tags: Tags) -> None:
-    """Remove what trainers of an earlier session have left that were killed."""
+    """Remove the files that killed trainers of an earlier session have left."""
     for path in (run_dir / "sweeps").glob(f"{tags.group}.{tags.trainer}.*{_SUFFIX}"):
         path.unlink(missing_ok=True)

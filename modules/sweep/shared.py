@@ -1,14 +1,14 @@
-"""How a run takes part in a sweep that is not its alone: it shares one, or joins one that runs.
+"""Runs that share a sweep with other runs, or that join the sweep of a run in progress.
 
 ::
 
     SHARED/sweeps/<group>.<master>/     trials.jsonl, workers/, terms/: of all runs that share it
-    RUN_DIR/sweeps/takes-part.json      written before a run begins: in what it takes part
+    RUN_DIR/sweeps/takes-part.json      written before a run begins: which sweep it takes part in
     RUN_DIR/sweeps/<group>.<master>/    a copy of the ledger, so that each run has it whole
 
 Runs that share a sweep are equal. One of their masters leads (`election`): it gives out trials and
-writes the ledger. The others are its workers (`joining`); as soon as it is heard of no more, one
-of them goes on from the ledger. So a strategy that learns knows all results, whoever found them.
+writes the ledger. The others are its workers (`joining`); if it is silent for too long, one of them
+goes on from the ledger. So a strategy that learns gets all results, from whichever run they are.
 """
 
 from __future__ import annotations
@@ -44,19 +44,19 @@ _STOPPED: Final = "stopped"
 
 @dataclass(frozen=True)
 class Part:
-    """In what a run takes part."""
+    """Which sweep of other runs a run takes part in, and for how long."""
 
     share: str | None = None
     """A folder that runs share."""
     join: str | None = None
     """The ledger of a sweep of another run."""
     silence_s: float = SILENCE_S
-    """For how long this run may say nothing before its trials are given to others."""
+    """For how long this run may be silent before its trials are given to others."""
     leave_after_s: float | None = None
     """How long it takes part; None: to the end of the sweep."""
 
     def save(self, run_dir: Path) -> None:
-        """Write it to the directory of a run that has not begun."""
+        """Write the part to the directory of a run that has not begun."""
         file = run_dir / "sweeps" / _FILE
         file.parent.mkdir(parents=True, exist_ok=True)
         file.write_text(json.dumps(asdict(self)), encoding="utf-8")
@@ -73,7 +73,8 @@ class Part:
 def run_sweep(ctx: Context, tags: Tags, plan: SweepPlan, trainers: int) -> dict[str, Any]:
     """Run the sweep of a master, alone or with other runs; return the row of its best trial.
 
-    Of a run that has joined another's sweep, how many trials it ran. Errors as `run_master`.
+    A run that has joined the sweep of another run returns how many trials it ran. Errors as
+    `run_master`.
     """
     part = Part.of_run(ctx.run_dir)
     if part is None:
@@ -115,7 +116,7 @@ def _join(ctx: Context, tags: Tags, plan: SweepPlan, trainers: int, part: Part) 
 
 
 def _check_is_of(ledger: Path, plan: SweepPlan) -> None:
-    """Find out whether a ledger is of the sweep that the file here says; a `LedgerError` if not."""
+    """Check that a ledger is of the sweep in this run's workflow file; a `LedgerError` if not."""
     there = {**about_of(ledger), "table": ""}
     here = json.loads(encode({**plan.about, "table": ""}))
     if odd := sorted(key for key in {*there, *here} if there.get(key) != here.get(key)):
@@ -126,7 +127,7 @@ def _check_is_of(ledger: Path, plan: SweepPlan) -> None:
 
 
 def _share(ctx: Context, tags: Tags, plan: SweepPlan, trainers: int, part: Part) -> dict[str, Any]:
-    """Run a sweep with all others that share its folder, leading or not."""
+    """Run a sweep together with all runs that share its folder, as its leader or as a worker."""
     assert part.share is not None
     where = (ctx.group, ctx.module, ctx.iteration)
     ledger, own = ledger_path(Path(part.share), *where), ledger_path(ctx.run_dir, *where)
@@ -170,7 +171,7 @@ class _TermWatch:
 
     def __init__(self, terms: Terms, term: int, copy: LedgerCopy) -> None:
         self._terms, self._term, self._copy = terms, term, copy
-        self._look = _EverySoOften()
+        self._look = _Interval()
         self._has_ended = False
 
     def __call__(self) -> bool:
@@ -196,7 +197,7 @@ class Leader:
     def __init__(self, terms: Terms, term: int, copy: LedgerCopy) -> None:
         self.ledger, self.term = copy.ledger, term
         self._terms, self._copy = terms, copy
-        self._look = _EverySoOften()
+        self._look = _Interval()
         self._has_finished = False
 
     def look(self) -> None:
@@ -210,19 +211,19 @@ class Leader:
         return self._terms.latest()[0] == self.term
 
     def finish(self) -> None:
-        """Say that no trial of the sweep is left."""
+        """Record that no trial of the sweep is left."""
         self._terms.end(self.term, _FINISHED)
         self._has_finished = True
 
     def close(self) -> None:
-        """Let another master go on, if there is anything left."""
+        """End the term: if trials are left, another master may go on."""
         if not self._has_finished:
             self._terms.end(self.term, _STOPPED)
         self._copy.refresh()
 
 
 class LedgerCopy:
-    """A run's own copy of the ledger of a shared sweep, and of what is asked of it there."""
+    """A run's own copy of the ledger of a shared sweep; passes on requests made beside the copy."""
 
     def __init__(self, ledger: Path, own: Path) -> None:
         self.ledger, self._own = ledger, own
@@ -231,7 +232,7 @@ class LedgerCopy:
         self._requests = RequestReader(own)
 
     def refresh(self) -> None:
-        """Copy what is new, and pass on what was asked of the sweep in this run's directory."""
+        """Copy new lines, and pass on requests that were made in this run's directory."""
         requests = self._requests.new_requests()
         if requests:
             ask(self.ledger, requests)
@@ -250,7 +251,7 @@ class LedgerCopy:
             self._lines.close()
 
     def _begin(self) -> None:
-        """Copy all at once, so that nobody finds a part of it."""
+        """Copy the whole ledger at once, so that no reader finds a part of it."""
         self._own.parent.mkdir(parents=True, exist_ok=True)
         part = self._own.with_suffix(".part")
         with part.open("wb") as file:
@@ -260,8 +261,8 @@ class LedgerCopy:
         self._offset = self._lines.size_bytes
 
 
-class _EverySoOften:
-    """Says twice a second that something is due."""
+class _Interval:
+    """Limits how often something is done: twice a second."""
 
     def __init__(self) -> None:
         self._due_s = 0.0

@@ -1,13 +1,13 @@
-"""What is asked of a sweep while it runs: requests of any process, and the master's answers.
+"""Requests that any process makes to a sweep while it runs, and the master's answers.
 
 ::
 
-    asker  ── sweeps/<group>.<master>/requests.jsonl ──>  master      a line for each request
+    client ── sweeps/<group>.<master>/requests.jsonl ──>  master      a line for each request
            <── trials.jsonl, the ledger ────────────────              each request with its answer
 
 Any number of processes append to the file of requests, each line in one write. The master alone
-writes the ledger: a request counts when it stands there, so a sweep that is resumed knows what was
-asked, and what became of it. Requests that nobody has answered yet wait for the next session.
+writes the ledger: a request counts when it stands there, so a sweep that is resumed has all
+requests and their answers. Requests that were not answered yet wait for the next session.
 """
 
 from __future__ import annotations
@@ -38,15 +38,15 @@ _LOOK_EVERY_S: Final = 0.1
 
 
 class SteeringError(ValueError):
-    """Something is asked of a sweep that makes no sense; nothing was asked."""
+    """A request to a sweep is malformed, or cannot be fulfilled."""
 
 
 @dataclass(frozen=True)
 class Request:
-    """What is asked of a sweep.
+    """A request to a sweep.
 
-    ``enqueue`` has `parameters`; ``stop`` has `number`: the trial; ``trials`` too: how many of the
-    strategy's there are to be; ``pause`` and ``resume`` have neither.
+    ``enqueue`` has `parameters`; ``stop`` has `number`, that of the trial; ``trials`` has `number`,
+    how many trials the strategy is to have; ``pause`` and ``resume`` have neither.
     """
 
     id: str
@@ -57,20 +57,20 @@ class Request:
 
     def as_dict(self) -> dict[str, Any]:
         """Return the request in JSON's types."""
-        said: dict[str, Any] = {"version": FORMAT, "id": self.id, "kind": self.kind}
+        fields: dict[str, Any] = {"version": FORMAT, "id": self.id, "kind": self.kind}
         if self.parameters is not None:
-            said["parameters"] = dict(self.parameters)
+            fields["parameters"] = dict(self.parameters)
         if self.number is not None:
-            said["number"] = self.number
-        return said
+            fields["number"] = self.number
+        return fields
 
     @classmethod
-    def parse(cls, said: Any) -> Request:
+    def parse(cls, fields: Any) -> Request:
         """Return the request that `as_dict` has written; a `SteeringError` if it is none."""
-        if not isinstance(said, dict) or said.get("version") != FORMAT:
+        if not isinstance(fields, dict) or fields.get("version") != FORMAT:
             raise SteeringError("it is no request of this version")
-        kind, id_ = said.get("kind"), said.get("id")
-        parameters, number = said.get("parameters"), said.get("number")
+        kind, id_ = fields.get("kind"), fields.get("id")
+        parameters, number = fields.get("parameters"), fields.get("number")
         if kind not in KINDS or not isinstance(id_, str) or not 1 <= len(id_) <= 100:
             raise SteeringError("it is no request")
         if (kind == "enqueue") != isinstance(parameters, dict):
@@ -78,8 +78,8 @@ class Request:
         if kind in ("stop", "trials"):
             least = 1 if kind == "trials" else 0
             if type(number) is not int or not least <= number < _MOST_TRIALS:
-                what = "a number of trials" if kind == "trials" else "the number of a trial"
-                raise SteeringError(f"{number!r} is not {what}")
+                expected = "a number of trials" if kind == "trials" else "the number of a trial"
+                raise SteeringError(f"{number!r} is not {expected}")
         elif number is not None:
             raise SteeringError(f"{kind} has no number")
         return cls(id_, cast("Kind", kind), parameters, number)
@@ -87,28 +87,27 @@ class Request:
 
 @dataclass(frozen=True)
 class Answer:
-    """What the master has said to a request."""
+    """The master's answer to a request."""
 
     request: Request
     accepted: bool | None
-    """None as long as nobody has answered."""
+    """None as long as the request has not been answered."""
     text: str
     trial: int | None = None
-    """Which number an enqueued trial has."""
+    """The number that an enqueued trial has got."""
 
 
-# -- who asks -------------------------------------------------------------------------------------
+# -- for clients ----------------------------------------------------------------------------------
 
 
 def requests_for(ledger: Path, asked: Iterable[Mapping[str, Any]]) -> list[Request]:
-    """Return requests for what is asked, each a table of ``kind`` and its argument.
+    """Return requests from tables of ``kind`` and its argument.
 
-    A `SteeringError` says which of them cannot be done whatever the sweep is at, such as a point
-    outside of its space.
+    A `SteeringError` if one can never be fulfilled, such as a point outside of the space.
     """
     space, requests = _space_of(ledger), []
-    for said in asked:
-        request = Request.parse({**said, "version": FORMAT, "id": uuid.uuid4().hex})
+    for fields in asked:
+        request = Request.parse({**fields, "version": FORMAT, "id": uuid.uuid4().hex})
         problem = ""
         if request.parameters is not None and space is not None:
             problem = point_problem(space, request.parameters)
@@ -119,7 +118,7 @@ def requests_for(ledger: Path, asked: Iterable[Mapping[str, Any]]) -> list[Reque
 
 
 def point_problems(space: Space, parameters: Mapping[str, Any]) -> dict[str, str]:
-    """Say of each parameter that is wrong why; nothing if all are a point of the space."""
+    """Return why parameters are wrong, by name; empty if they are a point of the space."""
     found = {}
     for error in space.problems(parameters):
         name = str(error.parameter)
@@ -129,10 +128,10 @@ def point_problems(space: Space, parameters: Mapping[str, Any]) -> dict[str, str
 
 
 def point_problem(space: Space, parameters: Mapping[str, Any]) -> str:
-    """Say why parameters are no point of a space, all of it; nothing if they are one."""
+    """Return all reasons why parameters are no point of a space; empty if they are a point."""
     found = point_problems(space, parameters)
-    said = "; ".join(f"{name}: {reason}" for name, reason in found.items())
-    return f"this is no point of the space: {said}" if said else ""
+    text = "; ".join(f"{name}: {reason}" for name, reason in found.items())
+    return f"this is no point of the space: {text}" if text else ""
 
 
 def ask(ledger: Path, requests: Sequence[Request]) -> None:
@@ -144,7 +143,7 @@ def ask(ledger: Path, requests: Sequence[Request]) -> None:
     descriptor = os.open(ledger.with_name(_FILE), flags, 0o666)
     try:
         for line in lines:
-            # A line break before it too: whoever was killed while writing leaves half a line.
+            # A line break before it too: a process killed while writing leaves half a line.
             os.write(descriptor, b"\n" + line + b"\n")
         os.fsync(descriptor)
     finally:
@@ -152,9 +151,9 @@ def ask(ledger: Path, requests: Sequence[Request]) -> None:
 
 
 def answers_to(ledger: Path, requests: Sequence[Request], wait_s: float) -> list[Answer]:
-    """Return what the master has answered, after so many seconds at most; an OSError if it fails.
+    """Return the master's answers, after `wait_s` at most; an OSError if a file cannot be read.
 
-    Of a ledger that grows, what is new is read.
+    While it waits, only new lines of the ledger are read.
     """
     deadline_s = time.monotonic() + wait_s
     found: dict[str, Answer] = {}
@@ -165,12 +164,15 @@ def answers_to(ledger: Path, requests: Sequence[Request], wait_s: float) -> list
             if (answer := _answer_in(decision_in(line))) is not None:
                 found[answer.request.id] = answer
         if all(request.id in found for request in requests) or time.monotonic() >= deadline_s:
-            return [found.get(one.id) or Answer(one, None, "not answered yet") for one in requests]
+            return [
+                found.get(request.id) or Answer(request, None, "not answered yet")
+                for request in requests
+            ]
         time.sleep(_LOOK_EVERY_S)
 
 
 def answers_in(ledger: Path) -> Iterator[Answer]:
-    """Yield what the ledger of a sweep says of requests, in order; an OSError if it fails."""
+    """Yield the answers in the ledger of a sweep, in order; an OSError if it cannot be read."""
     for record in decisions_of(ledger):
         if (answer := _answer_in(record)) is not None:
             yield answer
@@ -187,7 +189,7 @@ def _answer_in(record: dict[str, Any] | None) -> Answer | None:
 
 
 def is_paused(ledger: Path) -> bool:
-    """Whether the last that was asked of a sweep in this matter is to pause."""
+    """Whether the last accepted request of a sweep to pause or to resume is to pause."""
     paused = False
     for answer in answers_in(ledger):
         if answer.accepted and answer.request.kind in ("pause", "resume"):
@@ -196,7 +198,7 @@ def is_paused(ledger: Path) -> bool:
 
 
 def _space_of(ledger: Path) -> Space | None:
-    """Return the space of a sweep, which its master knows better where JSON cannot say it."""
+    """Return the space of a sweep; None if it cannot be read back from JSON: the master checks."""
     space = about_of(ledger).get("space")
     try:
         return Space.parse(space) if isinstance(space, dict) else None
@@ -204,18 +206,18 @@ def _space_of(ledger: Path) -> Space | None:
         return None
 
 
-# -- the master -----------------------------------------------------------------------------------
+# -- for the master -------------------------------------------------------------------------------
 
 
 class RequestReader:
-    """Reads the requests for a sweep, each once; what is damaged is passed over."""
+    """Reads the requests for a sweep, each once; damaged lines are skipped."""
 
     def __init__(self, ledger: Path) -> None:
         self._path = ledger.with_name(_FILE)
         self._offset = self._size_read = 0
 
     def has_more(self) -> bool:
-        """Whether the file has grown: a call of the system, and nothing else."""
+        """Whether the file has grown; takes a single system call."""
         return self._size() > self._size_read
 
     def _size(self) -> int:
@@ -237,7 +239,7 @@ class RequestReader:
                 self._offset += len(line)
                 if 1 < len(line) <= _LONGEST_LINE:
                     found += _request_in(line)
-        except OSError:  # it goes away
+        except OSError:  # the file was removed meanwhile
             pass
         return found
 

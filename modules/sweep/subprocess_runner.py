@@ -1,12 +1,13 @@
-"""Runs trials in a process beside the rank, which may die, hang or use up memory without harm.
+"""Runs trials in a child process of the rank, which may die, hang or use up memory without harm.
 
-The process prepares once and then takes trial after trial, so a trial costs a message more. One
-that breaks a limit is killed with all that it has started, and the next trial gets a new process.
+The process prepares once and then takes trial after trial, so a trial costs a message more. A
+process that breaks a limit is killed with all that it has started, and the next trial gets a new
+process.
 
 ::
 
     trainer ── Task ──>                 process
-            <── "ready" and what computes, or an error ──
+            <── "ready" and device facts, or an error ──
             ── Trial ──>
             <── "report" ──             any number of times
             ── verdict ──>
@@ -42,7 +43,8 @@ _MEASURE_EVERY_S: Final = 0.02
 _LEAVE_S: Final = 1.0
 _PAGE_BYTES: Final = os.sysconf("SC_PAGE_SIZE")
 _PACKAGE: Final = __name__.split(".")[0]
-# Our package may go under another name here, beside a user's of its name: so it shall there.
+# This package may have been imported by another name here, beside a user's package of its name:
+# the process imports it by the same name.
 _START: Final = """\
 import importlib.util, sys
 name, folder, descriptor = sys.argv[1:]
@@ -57,7 +59,7 @@ importlib.import_module(name + ".sweep.subprocess_runner").work(int(descriptor))
 
 
 class SubprocessRunner:
-    """Runs trials in a process of their own; `progress` shows how far each is."""
+    """Runs trials in a child process; `progress` shows how far each is."""
 
     def __init__(
         self,
@@ -109,7 +111,7 @@ class SubprocessRunner:
 
         folder = Path(__file__).parents[1]
         environment = child_environment()
-        # Before ours: what this rank finds, the process has to find as well.
+        # The process has to find this package, and what this rank finds.
         environment["PYTHONPATH"] = os.pathsep.join(
             [str(folder.parent), *filter(None, [environment.get("PYTHONPATH")])]
         )
@@ -133,17 +135,18 @@ class SubprocessRunner:
             self.close()
             raise NotReady(f"the process for trials could not get ready: {rest[0]}")
 
-    def _send(self, what: object) -> None:
+    def _send(self, message: object) -> None:
         assert self._link is not None
         try:
-            self._link.send(what)
+            self._link.send(message)
         except OSError:
             raise _Died(self._how_it_died()) from None
 
     def _receive(self, deadline_s: float | None) -> Any:
         """Return the next message; end the process if it breaks a limit.
 
-        `_Died` if it does, or has died by itself; `RunStopped` if the run is stopping.
+        `_Died` if the process breaks a limit, or has died by itself; `RunStopped` if the run is
+        stopping.
         """
         assert self._link is not None
         looked_s = time.monotonic()
@@ -191,7 +194,7 @@ class SubprocessRunner:
         try:
             status = self._process.wait(_LEAVE_S)
         except subprocess.TimeoutExpired:
-            status = None  # it has closed its end, and lives
+            status = None  # it has closed its end of the connection, and still runs
         self._kill()
         if status is None:
             return "closed its connection"
@@ -222,15 +225,15 @@ class SubprocessRunner:
 
 
 class NotReady(RuntimeError):
-    """There is no process for trials: it cannot prepare."""
+    """The process for trials could not load the function, or ended before it was ready."""
 
 
 class _Died(Exception):
-    """The process is no more; the message says why."""
+    """The process has ended, or was killed; the message says why."""
 
 
 def work(descriptor: int) -> None:
-    """Run trials in the process, until there are no more."""
+    """Run trials in the child process, until its rank sends no more."""
     from diel import end_with_parent
 
     end_with_parent()
@@ -258,7 +261,7 @@ def work(descriptor: int) -> None:
 
 
 def _descriptor(stream: Any) -> int | None:
-    """Return the file behind a stream; None, which is that of this process, if there is none."""
+    """Return the file descriptor of a stream; None, for that of this process, if it has none."""
     try:
         stream.flush()
         descriptor: int = stream.fileno()

@@ -1,4 +1,4 @@
-"""What a sweep takes over from an earlier one: results to learn from, and trials not to run again.
+"""Results that a sweep takes over from an earlier sweep: to learn from, and not to run again.
 
 ::
 
@@ -51,13 +51,13 @@ def find_ledger(text: str, folder: Path) -> Path:
     if not name and len(ledgers) == 1:
         return next(iter(ledgers.values()))
     if name not in ledgers:
-        there = ", ".join(f'"{run}:{one}"' for one in sorted(ledgers))
+        there = ", ".join(f'"{run}:{sweep}"' for sweep in sorted(ledgers))
         raise WarmStartError(f"{run_dir} has several sweeps; write one of {there}")
     return ledgers[name]
 
 
 def check_fits(ledger: Path, space: Space, objectives: Sequence[Objective]) -> None:
-    """Find out whether a ledger has the same parameters, and a trial that is a result here.
+    """Check that a ledger has the same parameters, and a trial that is a result here.
 
     A `WarmStartError` or a `LedgerError` says why not; an OSError if it cannot be read. A sweep of
     which no trial has come to its end yet fits.
@@ -74,16 +74,16 @@ def check_fits(ledger: Path, space: Space, objectives: Sequence[Objective]) -> N
         for _, record in records:
             if record["state"] != FINISHED:
                 continue
-            why = judge(as_numbers(record["metrics"]), objectives).reason
-            if not why:
+            problem = judge(as_numbers(record["metrics"]), objectives).reason
+            if not problem:
                 return
-            reason = reason or f"trial {record['trial']}: {why}"
+            reason = reason or f"trial {record['trial']}: {problem}"
     if reason:
         raise WarmStartError(f"{ledger} has no trial that is a result here; {reason}")
 
 
 def is_copied(run_dir: Path) -> bool:
-    """Whether a sweep of a run has begun that took over results: it needs the earlier no more."""
+    """Whether a sweep of a run has copied earlier results: it needs the earlier run no more."""
     return next(run_dir.glob(f"sweeps/*/{_COPY}"), None) is not None
 
 
@@ -97,13 +97,13 @@ class EarlierResults:
     folder : Path
         Of the workflow file.
     beside : Path
-        The ledger of the new sweep: what was copied by an earlier session counts, whether or not
-        the earlier sweep is still there.
+        The ledger of the new sweep. A copy that an earlier session has made beside it counts,
+        whether or not the earlier sweep is still there.
 
     Raises
     ------
     WarmStartError
-        If neither is there.
+        If there is neither a copy nor the earlier sweep.
     """
 
     def __init__(
@@ -117,10 +117,10 @@ class EarlierResults:
                 file.writelines(whole_lines(ledger))
             part.replace(copy)
         self.records = list(_results_in(copy, space, objectives))
-        self._by_point = {_key(one["parameters"]): one for one in reversed(self.records)}
+        self._by_point = {_key(record["parameters"]): record for record in reversed(self.records)}
 
     def of(self, point: Mapping[str, Any]) -> dict[str, Any] | None:
-        """Return the record of a trial with these parameters, the first one; None without one."""
+        """Return the record of the first trial with these parameters; None if there is none."""
         return self._by_point.get(_key(point))
 
 

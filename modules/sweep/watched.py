@@ -1,4 +1,4 @@
-"""A sweep as its files have it so far, for whoever looks at it: no part of the sweep itself.
+"""A sweep as its files have it so far, for displays: its results, its table and its figures.
 
 ::
 
@@ -42,11 +42,11 @@ if TYPE_CHECKING:
 
 _AT_ONCE: Final = 20_000
 _TABLE_ROWS: Final = 20_000
-"""The table has so many trials; of more, the best that come later too."""
+"""Most trials of the table, beside later ones that are better than all before."""
 _LEARN_AGAIN: Final = 1.5
-"""Importances are computed anew when there are so many times as many trials."""
+"""Importances are computed again when there are so many times as many trials."""
 _NOT_CHOSEN: Final = object()
-_BEHIND: Final = ("seconds", "trainer", "seed", REASON)
+_LAST_COLUMNS: Final = ("seconds", "trainer", "seed", REASON)
 """Columns of the table behind the metrics."""
 
 
@@ -103,7 +103,7 @@ class WatchedSweep:
         self._running: dict[int, Reports] = {}
         self._axes: dict[str, Scale] = {}
 
-    # -- what is new ------------------------------------------------------------------------------
+    # -- reading ----------------------------------------------------------------------------------
 
     def refresh(self) -> bool:
         """Read what the sweep has written since the last call; return whether there was anything.
@@ -134,7 +134,7 @@ class WatchedSweep:
             pass
 
     def _apply_decisions(self) -> bool:
-        """Count the trials that were asked for since the sweep began; return whether any were."""
+        """Apply new decisions to the number of expected trials; return whether there were any."""
         new = self._reader.decisions[self._decided :]
         self._decided += len(new)
         for decision in new:
@@ -153,14 +153,14 @@ class WatchedSweep:
 
     def _flat(self, records: list[dict[str, Any]]) -> list[dict[str, Any]]:
         """Return records as rows: trial, parameters, metrics, the objective, and the rest."""
-        told = self._values_in_table() if self._objective is None and records else {}
+        values = self._values_in_table() if self._objective is None and records else {}
         rows = []
         for record in records:
             metrics = as_numbers(record["metrics"])
             own = {TRIAL: record["trial"], **record["parameters"]}
             row = {**own, **metrics, **own}
             if self._objective is None:
-                row.setdefault(self._text, told.get(record["trial"]))
+                row.setdefault(self._text, values.get(record["trial"]))
             else:
                 with contextlib.suppress(ObjectiveError):
                     row.setdefault(self._text, self._objective.value(metrics))
@@ -186,7 +186,7 @@ class WatchedSweep:
         return found
 
     def _curve_of(self, reports: Reports) -> list[tuple[int, float]]:
-        """Return the objective at the steps where what was reported gives it."""
+        """Return (step, objective) pairs, for the steps whose metrics give the objective."""
         points: list[tuple[int, float]] = []
         for step, metrics in reports:
             with contextlib.suppress(ObjectiveError):
@@ -194,10 +194,10 @@ class WatchedSweep:
                     points.append((step, self._objective.value(as_numbers(metrics))))
         return points
 
-    # -- what there is ----------------------------------------------------------------------------
+    # -- results ----------------------------------------------------------------------------------
 
     def summary(self) -> dict[str, Any]:
-        """Return how the sweep stands: plain values.
+        """Return the state and the best trial of the sweep, as plain values.
 
         ``objective``, ``maximise``, ``parameters``; ``trials``, ``expected``, ``failed``,
         ``diverged``, ``stopped``; ``best``: a row, or None; ``running``: trials whose curves are
@@ -227,12 +227,14 @@ class WatchedSweep:
         """Return the columns of the table, in their order; more may come with new rows."""
         sweep = self._gathered.sweep
         first = [TRIAL, STATE, sweep.objective, *sweep.parameters]
-        metrics = [name for name in self._columns if name not in {*first, *_BEHIND, "started_s"}]
-        wanted = [*first, *metrics, *_BEHIND]
+        metrics = [
+            name for name in self._columns if name not in {*first, *_LAST_COLUMNS, "started_s"}
+        ]
+        wanted = [*first, *metrics, *_LAST_COLUMNS]
         return [name for name in dict.fromkeys(wanted) if name in self._columns]
 
     def rows(self, start: int = 0) -> list[dict[str, Any]]:
-        """Return the rows of the table from a place on, in the order in which trials ended."""
+        """Return the rows of the table from an index on, in the order in which trials ended."""
         return [
             {name: _plain(value) for name, value in row.items() if name != "started_s"}
             for row in self._rows[start:]
@@ -261,8 +263,8 @@ class WatchedSweep:
     def within(self, ranges: Mapping[str, tuple[float, float]]) -> list[int]:
         """Return the trials of the table within ranges of the axes of the figure ``parallel``.
 
-        By an axis' label: its lowest and highest place, 0 to 1; axes that there are not are left
-        out.
+        `ranges` has, by an axis' label, its lowest and highest place, 0 to 1; unknown axes are
+        ignored.
         """
         axes = [(name, self._axes[name], *ends) for name, ends in ranges.items()
                 if name in self._axes]  # fmt: skip
@@ -282,14 +284,14 @@ class WatchedSweep:
         """
         try:
             space = Space.parse(self.space)
-        except SpaceError:  # one that JSON cannot say: its master decides
+        except SpaceError:  # a space that JSON cannot express: its master decides
             return dict(chosen), {}
         point = space.build(lambda name: chosen.get(name, _NOT_CHOSEN))
         point = {name: value for name, value in point.items() if value is not _NOT_CHOSEN}
         return point, point_problems(space, point)
 
     def picture(self) -> Picture:
-        """Return what there is to draw."""
+        """Return the rows that figures show."""
         return Picture.of(self._gathered, Moment())
 
     @property
@@ -298,7 +300,7 @@ class WatchedSweep:
         return f"{'maximises' if self._maximise else 'minimises'} {self._text}"
 
     def trial(self, number: int, theme: str = "light") -> dict[str, Any] | None:
-        """Return what is known of a trial, as JSON has it; None if it has not been heard of.
+        """Return what is known of a trial, in JSON's types; None if there is no such trial yet.
 
         ``trial``, ``state``, ``reason``, ``parameters``, ``metrics``, ``seed``, ``trainer``,
         ``started_s``, ``seconds``, ``attempt``, ``figure`` (of its learning curve, or None) and
@@ -336,7 +338,7 @@ def watched_sweeps(run_dir: Path) -> list[WatchedSweep]:
 
 
 def _objective_of(about: Mapping[str, Any], ledger: Path) -> tuple[str, bool, Objective | None]:
-    """Return a sweep's first objective, its direction, and how it is computed if that is plain."""
+    """Return the first objective as text, its direction, and parsed; None for a user's function."""
     texts, maximise = about.get("objective"), about.get("maximise")
     if not isinstance(texts, list) or not texts or not isinstance(texts[0], str):
         raise LedgerError(f"{ledger} does not say what its sweep was for")
@@ -362,7 +364,7 @@ def _expected(about: Mapping[str, Any]) -> int | None:
 
 
 def _plain(value: Any) -> Any:
-    """Return a value as JSON and a table know it: a number, a word, or None."""
+    """Return a value as JSON and a table have it: a number, a word, or None."""
     if value is None or isinstance(value, (bool, str, int)):
         return value
     if isinstance(value, float):

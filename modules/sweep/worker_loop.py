@@ -1,4 +1,4 @@
-"""A trainer's loop: claim a lease, run its trials, put what they gave."""
+"""A trainer's loop: claim a lease, run its trials, put their outcome."""
 
 from __future__ import annotations
 
@@ -33,9 +33,9 @@ if TYPE_CHECKING:
     from diel import Context
 
 GIVE_BACK_AFTER_S: Final = 4 * TARGET_S
-"""A lease that takes longer goes back with what is left of it, for other trainers."""
+"""Seconds after which a lease goes back with the rest of its trials, for other trainers."""
 NOT_TRIED: Final = "was under way twice when the run was ended: not tried again"
-"""Why a trial fails that may have killed one of several ranks."""
+"""Reason of failure of a trial that may have killed one of several ranks."""
 _SHOWN_FAILURES: Final = 5
 _SHOW_EVERY_S: Final = 0.5
 _LOOK_FOR_STOPS_EVERY_S: Final = 0.25
@@ -61,15 +61,15 @@ def _run_trainer(ctx: Context, tags: Tags, task: Task, limits: Limits, progress:
     comm = comm_of(ctx)
     rank = 0 if comm is None else comm.rank
     with InFlightTrials(ctx.run_dir, tags, ctx.copy_index, rank) as in_flight:
-        here = InProcessRunner(task, comm, in_flight.note, progress if rank == 0 else None)
+        in_process = InProcessRunner(task, comm, in_flight.note, progress if rank == 0 else None)
         if rank == 0:
-            here.is_to_stop = stops
+            in_process.is_to_stop = stops
         if comm is None or comm.size == 1:
-            beside = partial(_quarantine, ctx, task, here, progress)
-            return run_leases(ctx, tags, here, beside, stops)
+            quarantine = partial(_quarantine, ctx, task, in_process, progress)
+            return run_leases(ctx, tags, in_process, quarantine, stops)
         if rank > 0:
-            return follow_rank0(ctx, tags, here)
-        group = RankGroupRunner(ctx, tags, here)
+            return follow_rank0(ctx, tags, in_process)
+        group = RankGroupRunner(ctx, tags, in_process)
         trials = run_leases(ctx, tags, group, partial(_pass_over, group), stops)
         group.dismiss()
         return trials
@@ -84,7 +84,7 @@ def run_leases(
 ) -> int:
     """Run the trials that the master gives out until there are no more; return how many.
 
-    `stops` knows which of them somebody has asked to end. `quarantine` gives a runner that survives
+    `stops` says which of them are requested to end. `quarantine` returns a runner that survives
     trials that may have killed a rank before.
     """
     trials = failures = 0
@@ -105,7 +105,7 @@ def run_leases(
             orders = {order.session: order}
             if stops is not None:
                 stops.session = order.session
-            on_report = _asking_master(ctx, tags, order) if order.wants_reports else None
+            on_report = _report_to_master(ctx, tags, order) if order.wants_reports else None
             several = (
                 getattr(runner, "at_once", 1) > 1 and lease.stop - lease.start > 1 and not on_report
             )
@@ -158,7 +158,7 @@ def _run_lease(
     together: bool,
     is_to_stop: IsToStop | None = None,
 ) -> tuple[Outcome, list[tuple[int, str]]]:
-    """Return what the trials of a lease gave, and of those that failed the details."""
+    """Run the trials of a lease; return their outcome, and the details of those that failed."""
     numbers = range(lease.start, lease.stop)
     points = lease.points
     if points is None:
@@ -178,7 +178,7 @@ def _run_lease(
     if together:
         began_s = ended_s
         done_together = runner.run_together(trials)
-        # Each has an equal part of what all took together, one after the other.
+        # Each trial has an equal part of the time that all took together, one after the other.
         done = sum(result is not None for result in done_together)
         share_s = (clock() - began_s) / max(1, done)
     give_back_s = clock() + GIVE_BACK_AFTER_S
@@ -210,7 +210,7 @@ def _run_lease(
 
 
 class StopRequests:
-    """Which trials somebody has asked to end, as the master has heard; looked up now and then."""
+    """The trials that are requested to end, as the master has put them; read now and then."""
 
     def __init__(self, ctx: Context, tags: Tags) -> None:
         self._tuples, self._tag = ctx.tuples, tags.stops
@@ -225,7 +225,7 @@ class StopRequests:
         now_s = time.monotonic()
         if now_s >= self._due_s:
             self._due_s = now_s + _LOOK_FOR_STOPS_EVERY_S
-            with suppress(TupleTimeout):  # that is being replaced, or not there
+            with suppress(TupleTimeout):  # the tuple is being replaced, or not there
                 session, trials = self._tuples.tread_nowait(self._tag)
                 self._trials = trials if session == self.session else frozenset()
         return trial in self._trials
@@ -242,7 +242,7 @@ def _save_model(wanted: SaveModel, runner: Any) -> ModelSaved:
 def _order(ctx: Context, tags: Tags, session: str) -> SweepOrder | None:
     from diel.errors import TupleTimeout
 
-    # It is put before the first lease, to the same server: without it the session is over.
+    # The order is put before the first lease, to the same server: without it the session is over.
     try:
         order: SweepOrder = ctx.tuples.tread_nowait(tags.sweep(session))
     except TupleTimeout:
@@ -250,7 +250,7 @@ def _order(ctx: Context, tags: Tags, session: str) -> SweepOrder | None:
     return order
 
 
-def _asking_master(ctx: Context, tags: Tags, order: SweepOrder) -> OnReport:
+def _report_to_master(ctx: Context, tags: Tags, order: SweepOrder) -> OnReport:
     def report(trial: int, step: int, metrics: dict[str, Any]) -> bool:
         made = IntermediateReport(order.session, trial, ctx.copy_index, step, metrics)
         ctx.tuples.tput(tags.outcome, made)
@@ -264,31 +264,32 @@ def _asking_master(ctx: Context, tags: Tags, order: SweepOrder) -> OnReport:
 def _quarantine(
     ctx: Context,
     task: Task,
-    here: TrialRunner,
+    in_process: TrialRunner,
     progress: Progress,
     order: SweepOrder,
 ) -> Iterator[TrialRunner]:
-    """Give a runner that runs some trials in another process first, since they may kill it.
+    """Return a context with a runner that runs quarantined trials in a child process first.
 
-    A function may want what only a rank has: what fails there without dying is run here too.
+    A function may need what only a rank has: a trial that fails there, but does not kill the
+    process, is run on this rank too.
     """
     from .subprocess_runner import NotReady, SubprocessRunner
 
-    with closing(SubprocessRunner(ctx, task, Limits(isolated=True), progress)) as beside:
+    with closing(SubprocessRunner(ctx, task, Limits(isolated=True), progress)) as in_child:
 
         def run(trial: Trial, on_report: OnReport | None) -> TrialResult:
             if trial.number in order.quarantined:
                 with suppress(NotReady):
-                    result = beside(trial, on_report)
+                    result = in_child(trial, on_report)
                     if result.has_died or not result.reason:
                         return result
-            return here(trial, on_report)
+            return in_process(trial, on_report)
 
         yield run
 
 
 def _pass_over(runner: TrialRunner, order: SweepOrder) -> AbstractContextManager[TrialRunner]:
-    """Give a runner on several ranks that fails the trials which are not to be tried again."""
+    """Return a context with a runner that fails the trials which are not to be tried again."""
 
     def run(trial: Trial, on_report: OnReport | None) -> TrialResult:
         if trial.number in order.not_to_try:
@@ -299,7 +300,7 @@ def _pass_over(runner: TrialRunner, order: SweepOrder) -> AbstractContextManager
 
 
 class Progress:
-    """Shows how far a trainer is, now and then, where trials take long enough to be looked at."""
+    """Shows the progress of a trainer now and then, where trials take long enough."""
 
     def __init__(
         self,
@@ -311,11 +312,11 @@ class Progress:
         self._due_s = clock() + _SHOW_EVERY_S
 
     def begin(self, trial: int, curve: LearningCurve) -> None:
-        """Take the learning curve of the trial that begins, which grows as the trial reports."""
+        """Show a trial that begins; its learning curve grows as the trial reports."""
         self._curve.begin(trial, curve)
 
     def __call__(self, done: float, total: float | None, text: str) -> None:
-        """Show it, if it is time for that and there is more to come."""
+        """Show the progress, if it is time for that and there is more to come."""
         now_s = self._clock()
         if now_s >= self._due_s and done != total:
             self._due_s = now_s + _SHOW_EVERY_S
@@ -323,7 +324,7 @@ class Progress:
             self._curve.write_if_due()
 
     def close(self) -> None:
-        """Remove what was shown of curves."""
+        """Remove the file of the learning curve."""
         self._curve.close()
 
 

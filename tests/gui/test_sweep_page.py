@@ -78,7 +78,11 @@ def window(browser: Any, served: Any) -> Iterator[Any]:
     page.goto(served.address)
     yield page
     context.close()
-    assert [one for one in complaints if "GL Driver" not in one and "WebGL" not in one] == []
+    assert [
+        complaint
+        for complaint in complaints
+        if "GL Driver" not in complaint and "WebGL" not in complaint
+    ] == []
 
 
 ROOM_AT_RIGHT = """card => {
@@ -94,7 +98,9 @@ def test_a_finished_sweep_is_sorted_filtered_and_opened(window: Any, served: Any
     path = path_of(served, make_run(served.folder, "done", 50))
     window.goto(served.url(f"/sweep?path={path}"))
     window.get_by_text("of 50").wait_for(timeout=20_000)
-    best = max(map(json.loads, map(record, range(50))), key=lambda one: one["metrics"]["accuracy"])
+    best = max(
+        map(json.loads, map(record, range(50))), key=lambda trial: trial["metrics"]["accuracy"]
+    )
     window.get_by_role("link", name=f"trial {best['trial']}").wait_for()
     for title in ("History", "Quality against training time", "Learning curves", "Parameters",
                   "What decides", "Two parameters together", "When trials ran"):  # fmt: skip

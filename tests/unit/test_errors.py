@@ -86,11 +86,11 @@ IDS = [type(error).__name__ for error, _, _ in TABLE]
 
 def test_the_table_has_every_class() -> None:
     classes = {
-        one for one in vars(errors).values() if isinstance(one, type) and issubclass(one, DielError)
+        var for var in vars(errors).values() if isinstance(var, type) and issubclass(var, DielError)
     }
     assert classes == {type(error) for error, _, _ in TABLE}
     drawn = errors.__doc__ or ""
-    assert all(one.__name__ in drawn for one in classes)
+    assert all(classe.__name__ in drawn for classe in classes)
 
 
 @pytest.mark.parametrize(("error", "fields", "builtin"), TABLE, ids=IDS)

@@ -206,7 +206,9 @@ def _told(folder: Path) -> list[str]:
         for line in file.read_bytes().split(b"\n")[:-1]
     ]
     records = map(json.loads, lines)
-    return [one["explanation"] for one in records if one["event"] in ("RunLost", "RanksLost")]
+    return [
+        record["explanation"] for record in records if record["event"] in ("RunLost", "RanksLost")
+    ]
 
 
 def _recorded_bytes(folder: Path) -> int:

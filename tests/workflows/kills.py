@@ -332,7 +332,7 @@ class KilledRun:
         self._wait("an end of a run without room", lambda: self.process.poll() is not None)
         said = (self.folder / "log.txt").read_bytes()[said_before:].decode(errors="replace")
         self.look()
-        if self.process.returncode != 1 or any(one.restart for one in self.losses[losses:]):
+        if self.process.returncode != 1 or any(loss.restart for loss in self.losses[losses:]):
             raise Kill(f"the disk was full, and the run ended with {self.process.returncode}")
         if "the disk is full" not in said and "No space left" not in said:
             raise Kill("the disk was full, and nobody has said so")

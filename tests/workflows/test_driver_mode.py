@@ -91,7 +91,10 @@ def test_a_program_runs_its_functions_as_modules(
     for rank in range(5):
         assert f"rank {rank} of 5: status 0" in finished.stdout
     ended = records_of(tmp_path, "CopyFinished")
-    assert [one["returned"] for one in ended if one["module"] == "listener"] == ["hello", "hello"]
+    assert [record["returned"] for record in ended if record["module"] == "listener"] == [
+        "hello",
+        "hello",
+    ]
 
 
 def test_a_failure_is_known_to_every_rank(tmp_path: Path) -> None:

@@ -77,7 +77,7 @@ def test_a_program_with_a_launcher_of_its_own(folder: Path) -> None:
 @pytest.mark.parametrize("name", ["jobs.toml", "squares.toml"])
 def test_a_shell_script_works_through_the_tuple_space(name: str, folder: Path) -> None:
     run(folder, name)
-    returned = [one["returned"] for one in journal(folder) if one.get("module") == "boss"]
+    returned = [record["returned"] for record in journal(folder) if record.get("module") == "boss"]
     assert returned == [{str(length): length**2 for length in (2, 3, 5, 7, 11, 13)}]
     assert journal(folder)[-1]["tuples_left"] == 0
 
@@ -90,6 +90,6 @@ def test_the_tables_are_complete() -> None:
     for key in ("executable", "launcher", "directory", "environment", "stdin", "tasks"):
         assert key in Module.model_fields
         assert f"| `{key}` |" in TEXT
-    tuple_levels = [one for one in levels(build_parser()) if one.words[:1] == ("tuple",)]
+    tuple_levels = [level for level in levels(build_parser()) if level.words[:1] == ("tuple",)]
     for option in (name for level in tuple_levels for one in level.options for name in one.names):
         assert option in ("-h", "--help") or option in TEXT, option

@@ -50,7 +50,7 @@ def test_whatever_fails_is_tried_again_and_given_up(tmp_path: Path) -> None:
     assert (tmp_path / "it-went-on").exists()
     assert "Traceback" not in finished.output
     records = journal(tmp_path)
-    given_up = {one["module"]: one for one in records if one["event"] == "CopyGivenUp"}
+    given_up = {record["module"]: record for record in records if record["event"] == "CopyGivenUp"}
     assert set(given_up) == set(KINDS)
     for name, (_, words) in KINDS.items():
         assert given_up[name]["attempt"] == 2

@@ -84,14 +84,14 @@ def test_nests_repeat_and_end_by_a_tag(tmp_path: Path) -> None:
         assert iterations(tmp_path, group) == expected
         assert iterations(tmp_path, group, "GroupFinished") == expected
         (module,) = group.lower()
-        told = [one["returned"] for one in records_of(tmp_path, "CopyFinished", group=group)]
+        told = [record["returned"] for record in records_of(tmp_path, "CopyFinished", group=group)]
         assert [one for one in told if one is not None] == expected, module
     assert iterations(tmp_path, "AB") == [[0], [1], [2]]
     log = (run_dir(tmp_path) / "logs" / "shell.0.0.log").read_text()
     assert log.split("\n")[:4] == [f"iteration {one}" for one in ("0.0", "0.1", "0.2", "1.0")]
     # until, without and with a limit
     ends = {
-        group: [one["ended_by"] for one in records_of(tmp_path, "GroupFinished", group=group)]
+        group: [record["ended_by"] for record in records_of(tmp_path, "GroupFinished", group=group)]
         for group in ("AB", "solve", "limited")
     }
     assert ends == {

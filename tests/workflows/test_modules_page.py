@@ -93,7 +93,9 @@ def follow(steps: Iterable[Block], folder: Path) -> list[str]:
 
 
 def test_the_module_that_is_explained_is_the_one_that_is_written() -> None:
-    (explained,) = [one.text for one in blocks() if one.text.startswith("# adder_explained.py")]
+    (explained,) = [
+        block.text for block in blocks() if block.text.startswith("# adder_explained.py")
+    ]
     code = [line.partition("  #")[0] for line in explained.splitlines()[1:]]
     written = re.sub(r'^( *)""".*?"""\n\n?', "", MODULE, flags=re.MULTILINE | re.DOTALL)
     assert [line for line in code if line] == [line for line in written.splitlines() if line]

@@ -94,9 +94,9 @@ def ended_well(tmp_path_factory: pytest.TempPathFactory) -> Run:
 def returned(folder: Path, module: str) -> list[object]:
     records = journal(folder)
     return [
-        one["returned"]
-        for one in records
-        if one["event"] == "CopyFinished" and one["module"] == module
+        record["returned"]
+        for record in records
+        if record["event"] == "CopyFinished" and record["module"] == module
     ]
 
 

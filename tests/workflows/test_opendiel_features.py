@@ -56,10 +56,10 @@ def of(records: list[dict[str, Any]], event: str) -> list[dict[str, Any]]:
 
 def returned(records: list[dict[str, Any]]) -> dict[str, list[Any]]:
     """Return what the copies of each module returned, in the order of copies."""
-    ended = sorted(of(records, "CopyFinished"), key=lambda one: one["copy"])
+    ended = sorted(of(records, "CopyFinished"), key=lambda record: record["copy"])
     found: dict[str, list[Any]] = {}
-    for one in ended:
-        found.setdefault(one["module"], []).append(one["returned"])
+    for record in ended:
+        found.setdefault(record["module"], []).append(record["returned"])
     return found
 
 
@@ -81,7 +81,11 @@ def whole(ctx):
     )
     records = run(tmp_path, toml, code)
     assert returned(records) == {"part": [[2, 4, 6, 0], [2, 4, 6, 1]], "whole": [[3, 3], [3, 3]]}
-    order = [(one["event"], one["group"]) for one in records if one["event"].startswith("Group")]
+    order = [
+        (record["event"], record["group"])
+        for record in records
+        if record["event"].startswith("Group")
+    ]
     assert [what for what in order if what[0] == "GroupStarted"] == [
         ("GroupStarted", name) for name in ("first", "second", "last")
     ]
@@ -114,7 +118,7 @@ def one(ctx):
 """
     toml = module("one", options='{ word = "kept" }') + group("g", "one", iterations=2)
     records = run(tmp_path, toml, code)
-    first, second = (one["returned"] for one in of(records, "CopyFinished"))
+    first, second = (record["returned"] for record in of(records, "CopyFinished"))
     assert first[0] == second[0]
     assert second[1] == ["kept", "kept"]
 

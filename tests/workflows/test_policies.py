@@ -95,8 +95,8 @@ def group(name: str, *modules: str, depends: str = "") -> str:
 
 def returned(folder: Path) -> dict[str, Any]:
     return {
-        f"{one['module']}.{one['copy']}": one["returned"]
-        for one in records_of(folder, "CopyFinished")
+        f"{record['module']}.{record['copy']}": record["returned"]
+        for record in records_of(folder, "CopyFinished")
     }
 
 
@@ -119,15 +119,17 @@ def test_copies_start_again_on_clean_ranks(tmp_path: Path) -> None:
     finished = diel("run", workflow(tmp_path, toml, m=MODULES), cwd=tmp_path)
     assert finished.status == 0, finished.output
     failures = [
-        (one["module"], one["copy"], one["attempt"], one["copy_rank"], one["policy"])
-        for one in records_of(tmp_path, "ModuleFailed")
+        (record["module"], record["copy"], record["attempt"], record["copy_rank"], record["policy"])
+        for record in records_of(tmp_path, "ModuleFailed")
     ]
-    assert [one for one in failures if one[0] == "flaky"] == [
+    assert [failure for failure in failures if failure[0] == "flaky"] == [
         ("flaky", 0, 1, 1, "retry"),
         ("flaky", 0, 2, 0, "retry"),
     ]
-    assert [one for one in failures if one[0] == "shares"] == [("shares", 1, 1, 0, "retry")]
-    assert [one for one in failures if one[0] == "holder"] == [
+    assert [failure for failure in failures if failure[0] == "shares"] == [
+        ("shares", 1, 1, 0, "retry")
+    ]
+    assert [failure for failure in failures if failure[0] == "holder"] == [
         ("holder", 0, 1, 0, "retry"),
         ("holder", 0, 2, 0, "continue"),
     ]
@@ -163,7 +165,8 @@ def test_time_limits_end_what_waits_and_programs(tmp_path: Path) -> None:
     assert finished.status == 0, finished.output
     assert finished.seconds < 15
     errors = {
-        (one["module"], one["copy"]): one["error"] for one in records_of(tmp_path, "ModuleFailed")
+        (record["module"], record["copy"]): record["error"]
+        for record in records_of(tmp_path, "ModuleFailed")
     }
     assert errors == {
         ("waiter", 0): "time limit of 0.5 s exceeded",

@@ -91,7 +91,7 @@ def test_a_run_whose_rank_is_killed_goes_on_by_itself(tmp_path: Path) -> None:
     finished = diel("run", "w.toml", cwd=tmp_path)
     assert finished.status == 0, finished.output
     records = journal(tmp_path)
-    returned = [one["returned"] for one in records if one["event"] == "CopyFinished"]
+    returned = [record["returned"] for record in records if record["event"] == "CopyFinished"]
     assert returned[-1] == 0 + 1 + 2 + 3
     (lost,) = records_of(tmp_path, "RunLost")
     explanation = str(lost["explanation"])

@@ -79,11 +79,11 @@ def started(folder: Path, how: str) -> Path:
 def check_result(folder: Path) -> None:
     """The study is whole: what the last checkpoint had was not run again, the rest was."""
     records = journal(folder)
-    returned = [one["returned"] for one in records if one["event"] == "CopyFinished"]
+    returned = [record["returned"] for record in records if record["event"] == "CopyFinished"]
     assert returned[-1] == 0 + 1 + 2 + 3 + 4
     assert records[-1]["event"] == "RunEnded"
     assert records[-1]["exit_code"] == 0
-    before = next(one for one in records if one["event"] == "RunResumed")["finished"]
+    before = next(record for record in records if record["event"] == "RunResumed")["finished"]
     done = before["loop"][0][0] + 1 if "loop" in before else 0
     assert "first" in before, "the end of the first group is always saved"
     sums = [f"loop ({index},) {sum(range(index + 1))}" for index in range(5)]

@@ -84,23 +84,23 @@ def test_a_trial_in_a_process_of_its_own_may_die_in_any_way(tmp_path: Path) -> N
     )
     finished = diel("run", "w.toml", cwd=tmp_path)
     assert finished.status == 0, finished.output
-    states = {one["parameters"]["kind"]: one for one in trials(tmp_path)}
-    reasons = {kind: one.get("reason", "") for kind, one in states.items()}
+    states = {trial["parameters"]["kind"]: trial for trial in trials(tmp_path)}
+    reasons = {kind: state.get("reason", "") for kind, state in states.items()}
     assert reasons["fine"] == reasons["good"] == ""
     assert reasons["raises"] == "ValueError: as it does"
     assert reasons["segfault"] == "died by SIGSEGV"
     assert reasons["hangs"] == "took more than 1.5 s"
     assert reasons["leaves"] == "ended by itself with status 3"
     assert "MiB of memory, more than 300 MiB" in reasons["eats"]
-    assert {one["state"] for one in states.values()} == {"finished", "failed"}
+    assert {state["state"] for state in states.values()} == {"finished", "failed"}
     assert "5 of 7 trials failed" in finished.stdout
-    own = {int(one["metrics"]["pid"]) for one in states.values() if "pid" in one["metrics"]}
+    own = {int(state["metrics"]["pid"]) for state in states.values() if "pid" in state["metrics"]}
     assert not any(Path(f"/proc/{pid}").exists() for pid in own)  # nobody is left
 
 
 def check_passed_over(folder: Path, reason: str) -> None:
-    records = sorted(trials(folder), key=lambda one: one["trial"])
-    assert [one["state"] for one in records] == ["finished", "failed", "finished"]
+    records = sorted(trials(folder), key=lambda record: record["trial"])
+    assert [record["state"] for record in records] == ["finished", "failed", "finished"]
     assert records[1]["reason"] == reason
     assert list((run_dir(folder) / "sweeps").glob("*.under-way")) == []
 
@@ -162,5 +162,5 @@ def run(ctx):
     finished = mpirun_diel(5, "run", "w.toml", cwd=tmp_path)
     assert finished.status == 0, finished.output
     assert (tmp_path / "failed").exists()
-    assert sorted(one["trial"] for one in trials(tmp_path)) == list(range(40))
+    assert sorted(trial["trial"] for trial in trials(tmp_path)) == list(range(40))
     assert len((tmp_path / "tried.txt").read_text().split()) == 40

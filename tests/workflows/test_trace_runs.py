@@ -123,7 +123,7 @@ def test_waits_and_transfers_are_in_the_trace_and_in_the_account(tmp_path: Path)
     assert sink["waiting_s"] > 0.6
     assert sink["communicating_s"] > 0
     modules: list[Any] = accounts["modules"]  # type: ignore[assignment]
-    assert {one["module"]: one["ranks"] for one in modules} == {"source": 1, "sink": 1}
+    assert {module["module"]: module["ranks"] for module in modules} == {"source": 1, "sink": 1}
     table = finished.stdout[finished.stdout.index("what ran there") :].splitlines()
     assert [line.split()[2:4] for line in table[1:3]] == [
         ["tuple", "server"],

@@ -59,7 +59,7 @@ def sweep(folder: Path, *kinds: str) -> Path:
 def trials(folder: Path) -> list[dict[str, Any]]:
     path = run_dir(folder) / "sweeps" / "search.master" / "trials.jsonl"
     records = [json.loads(line) for line in path.read_text().splitlines()[1:]]
-    return sorted(records, key=lambda one: one["trial"])
+    return sorted(records, key=lambda record: record["trial"])
 
 
 def test_a_trial_that_fails_on_one_rank_fails_on_all_and_the_next_one_is_run(
@@ -71,7 +71,7 @@ def test_a_trial_that_fails_on_one_rank_fails_on_all_and_the_next_one_is_run(
     assert finished.seconds < 30
     found = trials(tmp_path)
     failed, fine = [1, 3, 4], [0, 2, 5]
-    assert [one["trial"] for one in found if one["state"] == "failed"] == failed
+    assert [record["trial"] for record in found if record["state"] == "failed"] == failed
     assert [found[k]["metrics"] for k in fine] == [{"score": 2.0, "rank": 0}] * 3
     assert found[1]["reason"] == found[4]["reason"] == "rank 1: ValueError: in the middle"
     assert found[3]["reason"] == "ValueError: on all ranks"
@@ -104,7 +104,7 @@ def test_a_sweep_goes_on_after_the_death_of_a_rank(tmp_path: Path) -> None:
         assert f"diel run --resume {run_dir(tmp_path)} goes on" in finished.stderr
     assert finished.status == 0, finished.output
     found = trials(tmp_path)
-    assert [one["trial"] for one in found if one["state"] == "failed"] == [2]
+    assert [record["trial"] for record in found if record["state"] == "failed"] == [2]
     assert found[2]["reason"] == NOT_TRIED
     assert [found[k]["metrics"]["score"] for k in (0, 1, 3)] == [2.0] * 3
     log = (run_dir(tmp_path) / "logs" / "master.0.0.log").read_text()

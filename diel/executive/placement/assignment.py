@@ -1,9 +1,9 @@
-"""Which of the free ranks a copy takes: always the same of the same free ranks.
+"""Which of the free ranks a copy takes; deterministic, so that equal free ranks give equal choices.
 
-``RankAssignment.choose`` is what the scheduler asks when a group may start. Modules with GPUs
-choose first, the largest demand before the smaller ones, since every rank that is good enough for
-one of them is good enough for those after it; modules without leave the ranks that have GPUs to
-others for as long as there are enough without.
+The scheduler calls ``RankAssignment.choose`` when a group may start. Modules with GPUs choose
+first, the largest demand before the smaller ones, since every rank that has enough GPUs for one
+demand has enough for any smaller one. Modules without GPUs take ranks that have GPUs only if too
+few ranks without are free.
 """
 
 from __future__ import annotations
@@ -27,18 +27,18 @@ from diel.executive.plans import GroupPlan, ModulePlan
 from diel.frozen import Frozen
 
 GroupRanks: TypeAlias = "tuple[tuple[int, ...], ...]"
-"""The ranks of each copy: those of the group's first module, then those of the second, ..."""
+"""The ranks of each copy: first the copies of the group's first module, then of the second, ..."""
 
 _CHOICES_REMEMBERED: Final = 1000
 
 
 class Need(Frozen):
-    """What a module asks of the ranks that run it.
+    """A module's requirements on the ranks that run it.
 
     Attributes
     ----------
     gpus : float
-        Of each rank: a whole number, or 1/n for a share of one.
+        GPUs of each rank: a whole number, or 1/n for a share of a GPU.
     is_spread : bool
         Whether copies go to as many nodes as possible, rather than to as few.
     is_fill: bool
@@ -78,7 +78,7 @@ class RankAssignment:
         self.nodes = tuple(nodes)
         self.needs = dict(needs)
         self._node_of = {rank: index for index, node in enumerate(nodes) for rank in node.ranks}
-        # Groups of the same shape find the same ranks free time and again.
+        # A cache, since groups of the same shape often find the same ranks free.
         self._shapes: dict[str, tuple[tuple[int, int, Need], ...]] = {}
         self._chosen: dict[tuple[object, tuple[int, ...]], GroupRanks | None] = {}
         self._uses_gpus = any(need.gpus for need in self.needs.values())
@@ -89,21 +89,21 @@ class RankAssignment:
     def gpus_of(self, rank: int) -> tuple[str, ...] | None:
         """Return the GPUs of a rank during the whole run.
 
-        None if no module of the workflow asks for GPUs: then every rank sees what it sees.
+        None if no module of the workflow asks for GPUs: then CUDA_VISIBLE_DEVICES is not changed.
         """
         return self._gpus.get(rank, NO_GPUS).names if self._uses_gpus else None
 
     def gpus_of_copy(self, module: str, ranks: Sequence[int]) -> tuple[str, ...] | None:
-        """Return what a copy's program may see: the GPUs of its ranks on the node of the first."""
+        """Return the GPUs of a copy's program: those of its ranks on the node of the first rank."""
         if not self._uses_gpus:
             return None
         count, node = math.ceil(self.needs[module].gpus), self._node_of[ranks[0]]
-        its = (
+        gpus_by_rank = (
             self._gpus.get(rank, NO_GPUS).names[:count]
             for rank in ranks
             if self._node_of[rank] == node
         )
-        return tuple(dict.fromkeys(gpu for gpus in its for gpu in gpus))
+        return tuple(dict.fromkeys(gpu for gpus in gpus_by_rank for gpu in gpus))
 
     def choose(self, plan: GroupPlan, free: Sequence[int]) -> GroupRanks | None:
         """Choose the ranks of a group.
@@ -112,13 +112,13 @@ class RankAssignment:
         ----------
         plan : GroupPlan
         free : sequence of int
-            Ranks that nobody uses, in ascending order.
+            Ranks that run nothing, in ascending order.
 
         Returns
         -------
         tuple of tuple of int, or None
-            The ranks of each copy, module by module in the group's order; None as long as these
-            ranks will not do.
+            The ranks of each copy, module by module in the group's order; None if the free ranks
+            do not suffice.
         """
         shape = self._shapes.get(plan.name)
         if shape is None:
@@ -172,18 +172,18 @@ class _FreeOnNode:
     copies: int = field(default=0)
 
     def room(self, processes: int) -> int:
-        """How many whole copies still fit."""
+        """Return how many whole copies still fit."""
         return (len(self.ranks) - self.taken) // processes
 
     def take(self, count: int) -> tuple[int, ...]:
-        """Take some of the ranks; in a copy they stand in ascending order."""
+        """Take `count` ranks for a copy; return them in ascending order."""
         self.taken += count
         self.copies += 1
         return tuple(sorted(self.ranks[self.taken - count : self.taken]))
 
 
 class _FreeRanks:
-    """The free ranks by node, while a group takes its own."""
+    """The free ranks by node, from which a group takes its ranks."""
 
     def __init__(
         self,
@@ -199,14 +199,14 @@ class _FreeRanks:
         self._used: set[int] = set()
 
     def take(self, module: ModulePlan, need: Need) -> list[tuple[int, ...]] | None:
-        """Take the ranks of all copies of a module; None if they are not there."""
+        """Take ranks for all copies of a module; None if too few are free."""
         choose = _spread if need.is_spread else _packed
         needed = need.gpu_size
-        exact = self._that_do(lambda size: size == needed)
+        exact = self._nodes_with(lambda size: size == needed)
         if sum(free.room(module.processes) for free in exact) >= module.copies:
             places = exact
         else:
-            places = self._that_do(lambda size: size >= needed)
+            places = self._nodes_with(lambda size: size >= needed)
         if sum(len(free.ranks) for free in places) < module.copies * module.processes:
             return None
         copies = choose(places, module.copies, module.processes, self._used)
@@ -217,10 +217,10 @@ class _FreeRanks:
                 self._used.add(free.node)
         return copies
 
-    def _that_do(self, does: Callable[[Size], bool]) -> list[_FreeOnNode]:
+    def _nodes_with(self, is_enough: Callable[[Size], bool]) -> list[_FreeOnNode]:
         found = []
         for node, ranks in enumerate(self._free):
-            good = [rank for rank in ranks if does(self._gpu_size(rank))]
+            good = [rank for rank in ranks if is_enough(self._gpu_size(rank))]
             if good:
                 found.append(_FreeOnNode(node, sorted(good, key=lambda r: (self._gpu_size(r), r))))
         return found
@@ -229,7 +229,7 @@ class _FreeRanks:
 def _packed(
     places: Sequence[_FreeOnNode], copies: int, processes: int, used: Collection[int]
 ) -> list[tuple[int, ...]]:
-    """Fill node after node: the smallest that holds all that is left, else the largest."""
+    """Fill node after node: the smallest that holds all remaining copies, else the largest."""
     taken_ranks: list[tuple[int, ...]] = []
     while len(taken_ranks) < copies:
         left = copies - len(taken_ranks)
@@ -253,7 +253,7 @@ def _packed(
 def _spread(
     places: Sequence[_FreeOnNode], copies: int, processes: int, used: Collection[int]
 ) -> list[tuple[int, ...]]:
-    """Give each copy to the node that has fewest of them, of equals to the one with most room."""
+    """Put each copy on the node with the fewest copies; of equal nodes, on that with most room."""
     rooms = [
         (0, -free.room(processes), index)
         for index, free in enumerate(places)
@@ -275,7 +275,7 @@ def _spread(
 
 
 def _split(places: Sequence[_FreeOnNode], processes: int) -> tuple[int, ...]:
-    """Take a copy that fits on no node from as few as possible."""
+    """Take ranks for a copy that fits on no single node, from as few nodes as possible."""
     ranks: list[int] = []
     while len(ranks) < processes:
         free = max(places, key=lambda node: (len(node.ranks) - node.taken, -node.node))

@@ -1,10 +1,10 @@
 """Which rank of the pool gets which GPUs: fixed before the first group starts.
 
-CUDA reads ``CUDA_VISIBLE_DEVICES`` once, so a rank keeps its GPUs from group to group. What a rank
-may need is told by the groups: the largest demand of any group is a must, more GPUs for groups
-that may run at the same time are welcome, and what then remains goes to further ranks.
+CUDA reads ``CUDA_VISIBLE_DEVICES`` once, so a rank keeps its GPUs from group to group. The groups
+decide what ranks need: the largest demand of any group has to be met, then the demands of further
+groups, which may run at the same time, as far as possible; GPUs that remain go to further ranks.
 
-A rank may need a share of a GPU, 1/n of one. Sizes are exact numbers, so that n shares fill a GPU.
+A rank may need a share of a GPU, 1/n of it. Sizes are exact numbers, so that n shares fill a GPU.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 Size: TypeAlias = "int | Fraction"
 """How many GPUs: a whole number, or 1/n."""
 Demand: TypeAlias = "list[Size]"
-"""How many GPUs each rank of a group needs, largest first, ranks without any left out."""
+"""How many GPUs each rank of a group needs, largest first; ranks without GPUs are left out."""
 
 _NOT_ASSIGNED: Final[Mapping[int, tuple[str, ...]]] = {}
 
@@ -35,11 +35,11 @@ class Node(Frozen):
     ----------
     host : str
     ranks : tuple of int
-        Those of the pool that are on it.
+        The ranks of the pool on this machine.
     gpus : tuple of str
-        What they share, as ``CUDA_VISIBLE_DEVICES`` names it.
+        The GPUs of these ranks together, as ``CUDA_VISIBLE_DEVICES`` names them.
     assigned : mapping of int to tuple of str, optional
-        If the launcher has given each rank GPUs of its own already: they stay as they are.
+        The GPUs of each rank, if the launcher has assigned them; they are not changed.
     """
 
     host: str
@@ -49,12 +49,12 @@ class Node(Frozen):
 
 
 class RankGpus(NamedTuple):
-    """The GPUs of a rank.
+    """The GPUs of a rank: their names, and how many they are.
 
     Attributes
     ----------
     names : tuple of str
-        As ``CUDA_VISIBLE_DEVICES`` has them.
+        As in ``CUDA_VISIBLE_DEVICES``.
     size : int or Fraction
         How many they are; 1/n where the rank shares its one GPU.
     """
@@ -67,20 +67,20 @@ NO_GPUS: Final = RankGpus()
 
 
 class TooFewGpus(ValueError):
-    """Some group needs more GPUs than there are for its ranks."""
+    """A group needs more GPUs than its ranks can have."""
 
 
 def exact_size(gpus: float) -> Size:
-    """Return a whole number as it is, and 1/n as a fraction."""
+    """Return a number of GPUs exactly: a whole number as int, 1/n as Fraction."""
     if gpus >= 1 or not gpus:
         return int(gpus)
-    from fractions import Fraction  # takes milliseconds, and few workflows have shares
+    from fractions import Fraction  # imported here: it takes milliseconds, few workflows need it
 
     return Fraction(1, round(1 / gpus))
 
 
 def nodes_of(ranks: Iterable[tuple[int, str, tuple[str, ...]]]) -> list[Node]:
-    """Return the nodes in the order of their first ranks.
+    """Group ranks by host into nodes, in the order of their first ranks.
 
     Parameters
     ----------
@@ -123,11 +123,11 @@ def assign_gpus(nodes: Sequence[Node], demands: Sequence[Demand]) -> dict[int, R
     Notes
     -----
     A group can start if, for each size, as many ranks have at least that many GPUs as the group
-    needs. So the rank with the i-th most GPUs needs as many as the i-th largest demand of any
+    needs. So the rank with the i-th most GPUs needs as many as the largest i-th demand of any
     group, and no more. To distribute these sizes over nodes is bin packing: largest first onto
-    the emptiest node, which is even, or, where that fails, onto the fullest that has room.
-    Within a node, shares go to the fullest GPU that has room; in the end those of a node are
-    spread over all GPUs that nobody has as a whole.
+    the node with most GPUs left, or, where that fails, onto the fullest node that has room.
+    Within a node, shares go to the fullest GPU that has room; in the end the shares of a node are
+    spread over all GPUs that no rank has as a whole.
     """
     musts = required_ranks(demands)
     wishes = Counter(size for demand in demands for size in demand) - Counter(musts)
@@ -152,12 +152,12 @@ def assign_gpus(nodes: Sequence[Node], demands: Sequence[Demand]) -> dict[int, R
 
 
 def required_ranks(demands: Sequence[Demand]) -> Demand:
-    """Return how many GPUs ranks need, largest first, so that each of these groups can run."""
+    """Return how many GPUs ranks must have, largest first, so that each of the groups can run."""
     return [max(sizes) for sizes in zip_longest(*demands, fillvalue=0)]
 
 
 def _not_covered(sizes: Demand, counts: Iterable[Size]) -> Demand:
-    """Return the demands that are left when ranks with GPUs have taken the largest they can."""
+    """Return the sizes that are left when each rank with GPUs has met the largest that it can."""
     left = list(sizes)
     for count in sorted(counts, reverse=True):
         fitting = next((size for size in left if size <= count), None)
@@ -181,7 +181,7 @@ class _NodeShare:
         return len(self.left) + max(self.rests.values(), default=0)
 
     def take(self, size: Size) -> None:
-        """Give so many to the first rank that has none."""
+        """Give GPUs, or a share of one, to the first rank that has none."""
         names = (
             tuple(self.left.pop() for _ in range(size))
             if isinstance(size, int)
@@ -196,7 +196,7 @@ class _NodeShare:
         return name
 
     def spread(self) -> None:
-        """Move shares onto GPUs that nobody has yet, where all of them fit so."""
+        """Spread the shares of this node evenly over shared and unused GPUs, if they all fit."""
         sharing = {rank: gpus.size for rank, gpus in self.assigned.items() if 0 < gpus.size < 1}
         if not sharing:
             return
@@ -212,7 +212,7 @@ class _NodeShare:
 
 
 def _even(shares: Sequence[_NodeShare], sizes: Iterable[Size]) -> list[Size]:
-    """Give each size to the node that has most left; end at the first that fits nowhere."""
+    """Give each size to the node with most GPUs left; stop at the first size that fits nowhere."""
     rooms = [(-share.room, index) for index, share in enumerate(shares) if share.without]
     heapify(rooms)
     given = []
@@ -230,7 +230,7 @@ def _even(shares: Sequence[_NodeShare], sizes: Iterable[Size]) -> list[Size]:
 
 
 def _full_first(shares: Sequence[_NodeShare], sizes: Iterable[Size]) -> list[Size]:
-    """Give each size to the node that has least left and can still hold it."""
+    """Give each size to the node with fewest GPUs left that can hold it; stop as `_even` does."""
     given = []
     for size in sizes:
         fitting = [share for share in shares if share.without and share.room >= size]

@@ -1,7 +1,7 @@
-"""How many copies each module has, which ranks serve whom, and which ranks have GPUs.
+"""How many copies each module has, which ranks serve tuples, and which ranks have GPUs.
 
-All of it is fixed before the first group starts: by rank 0 for the nodes that it finds, by ``diel
-check`` and ``diel batch`` for nodes that they are told of.
+All of it is fixed before the first group starts: by rank 0 for the nodes that its ranks are on, by
+``diel check`` and ``diel batch`` for the nodes that the user describes.
 """
 
 from __future__ import annotations
@@ -26,18 +26,18 @@ MOST_GPUS_OF_A_NODE: Final = 4096
 
 
 def server_ranks(workflow: Workflow) -> tuple[int, ...]:
-    """Return the ranks that serve tuples: those behind the executive."""
+    """Return the ranks that serve tuples: the ranks that follow rank 0, the executive."""
     return tuple(range(1, _service_ranks(workflow)))
 
 
 def spread_servers(servers: int, hosts: Sequence[str]) -> tuple[int, ...]:
-    """Return ranks that serve tuples, of as many hosts as there are.
+    """Choose the ranks that serve tuples, on as many different hosts as possible.
 
     Parameters
     ----------
     servers : int
     hosts : sequence of str
-        That of each rank; rank 0, the executive, serves no tuples.
+        The host of each rank; rank 0, the executive, serves no tuples.
     """
     ranks_of: dict[str, list[int]] = {}
     for rank, host in enumerate(hosts[1:], 1):
@@ -52,7 +52,7 @@ def pool_ranks(workflow: Workflow, world_size: int) -> range:
 
 
 def needs(workflow: Workflow, cores: int) -> RankNeeds:
-    """Return the numbers of ranks that a workflow can use, with one copy of a fill a core."""
+    """Return how many ranks a workflow needs if its "fill" modules share one copy for each core."""
     return rank_needs(workflow, fill_copies=cores, service_ranks=_service_ranks(workflow))
 
 
@@ -61,7 +61,7 @@ def _service_ranks(workflow: Workflow) -> int:
 
 
 def plan_groups(workflow: Workflow, world_size: int, shown_as: str) -> list[GroupPlan]:
-    """Fix the copies of every group for a number of ranks.
+    """Return the plan of every group, with the number of copies for a number of ranks.
 
     Parameters
     ----------
@@ -74,7 +74,7 @@ def plan_groups(workflow: Workflow, world_size: int, shown_as: str) -> list[Grou
     Raises
     ------
     WorkflowError
-        If some group of modules needs more ranks than there are; says needed and available.
+        If some group of modules needs more ranks than there are; the message has both numbers.
     """
     available = len(pool_ranks(workflow, world_size))
     plans = [_plan_group(workflow, group, available) for group in workflow.groups]
@@ -127,11 +127,12 @@ class RankNeeds(Frozen):
     Attributes
     ----------
     minimum : int
-        The largest group of modules, with one copy for each "fill": with fewer it cannot run.
+        For the largest group of modules, with one copy for each "fill"; with fewer ranks the
+        workflow cannot run.
     moment : int
-        The largest moment: with these, no group ever waits for ranks.
+        For the groups that may run at the same time: with so many, no group waits for ranks.
     total : int
-        All groups together, each once.
+        For all groups together, each counted once.
     """
 
     minimum: int
@@ -164,9 +165,9 @@ def rank_needs(workflow: Workflow, fill_copies: int, service_ranks: int) -> Rank
 
 
 def _moment(workflow: Workflow, beside: Sequence[Group], ranks: Mapping[str, int]) -> int:
-    """Return the most ranks that groups beside each other, and those inside, use at a time.
+    """Return the most ranks that sibling groups, with the groups inside them, use at a time.
 
-    A group that others stand in weighs as much as the largest moment among them.
+    A group of groups weighs as much as the groups inside it can use at a time.
     """
     weights = {
         group.name: ranks[group.name]
@@ -178,7 +179,7 @@ def _moment(workflow: Workflow, beside: Sequence[Group], ranks: Mapping[str, int
 
 
 def fill_group(group_modules: Sequence[Module], pool_ranks: int) -> dict[str, int]:
-    """Decide how many copies each module of a group gets.
+    """Return how many copies each module of a group gets on a number of ranks.
 
     Parameters
     ----------
@@ -190,7 +191,7 @@ def fill_group(group_modules: Sequence[Module], pool_ranks: int) -> dict[str, in
     Returns
     -------
     dict from module name to copies
-        Every module of the group; those that are not "fill" as the file says.
+        Every module of the group; modules without "fill" have the copies of the file.
 
     Raises
     ------
@@ -199,10 +200,10 @@ def fill_group(group_modules: Sequence[Module], pool_ranks: int) -> dict[str, in
 
     Notes
     -----
-    What the other modules leave is shared equally, in ranks. A fill whose copy is larger than its
-    share still gets that one copy, and the others share the rest: so every pool that holds one
-    copy of each is enough. Ranks that remain go to the first fill that can make a copy of them;
-    fewer than its smallest copy stay unused.
+    The fills share the ranks that the other modules leave equally. A fill whose copy is larger than
+    its share still gets that one copy, and the other fills share the rest: so every pool that holds
+    one copy of each is enough. Ranks that remain go to the first fill whose copies fit into them;
+    fewer ranks than the smallest copy has stay unused.
     """
     needed = sum(module.processes * _fixed_copies(module, 1) for module in group_modules)
     if needed > pool_ranks:
@@ -247,7 +248,7 @@ def _fixed_copies(module: Module, fill: int) -> int:
 
 
 def needs_of(workflow: Workflow) -> dict[str, Need]:
-    """Return what each module asks of its ranks."""
+    """Return the requirements of each module on its ranks, by name."""
     return {
         module.name: Need(module.gpus, module.placement == "spread", module.copies == "fill")
         for module in workflow.modules
@@ -261,12 +262,12 @@ def assign_ranks(
     shown_as: str,
     remedy_for_none: str = "give the nodes some, with --gpus-per-node G",
 ) -> tuple[list[GroupPlan], RankAssignment]:
-    """Assign GPUs to ranks, and limit copies to those that there are GPUs for.
+    """Assign GPUs to ranks, and limit the copies of "fill" modules to the available GPUs.
 
     Parameters
     ----------
     plans : sequence of GroupPlan
-        Their copies fixed for the number of ranks.
+        From `plan_groups`.
     needs : mapping of str to Need
         Of all modules, by name.
     nodes : sequence of Node
@@ -274,7 +275,7 @@ def assign_ranks(
     shown_as : str
         The workflow file as the user named it.
     remedy_for_none : str, optional
-        What to do where no node has a GPU; by default for nodes that are only simulated.
+        The remedy in the message where no node has a GPU; the default is for simulated nodes.
 
     Returns
     -------
@@ -285,13 +286,13 @@ def assign_ranks(
     Raises
     ------
     WorkflowError
-        If there are too few GPUs; says needed and available.
+        If there are too few GPUs; the message has both numbers.
     """
     plans = list(plans)
     if not any(need.gpus for need in needs.values()):
         return plans, RankAssignment(nodes, needs, [])
     fills = {name for name, need in needs.items() if need.is_fill and need.gpus > 0}
-    plans = _limit_fills(plans, fills, lambda some: _have_enough_gpus(some, needs, nodes))
+    plans = _limit_fills(plans, fills, lambda limited: _have_enough_gpus(limited, needs, nodes))
     try:
         return plans, RankAssignment(nodes, needs, plans)
     except TooFewGpus:
@@ -300,14 +301,14 @@ def assign_ranks(
 
 
 def simulated_nodes(pool: Sequence[int], per_node: int, gpus_per_node: int) -> list[Node]:
-    """Return nodes as they would be if each had so many ranks, in order, and so many GPUs.
+    """Return imaginary nodes with equally many ranks, in order, and equally many GPUs.
 
     Parameters
     ----------
     pool : sequence of int
         The ranks that run modules.
     per_node : int
-        Ranks on a node, those that run no modules included.
+        Ranks on a node, including rank 0 and the tuple servers.
     gpus_per_node : int
     """
     gpus = tuple(str(index) for index in range(gpus_per_node))
@@ -320,7 +321,7 @@ def simulated_nodes(pool: Sequence[int], per_node: int, gpus_per_node: int) -> l
 def fewest_gpus_per_node(
     workflow: Workflow, plans: Sequence[GroupPlan], pool: Sequence[int], per_node: int
 ) -> int:
-    """Return how many GPUs each node must have at the least, for all copies as planned.
+    """Return the smallest number of GPUs on each node with which all copies run as planned.
 
     Raises
     ------
@@ -350,7 +351,7 @@ def _have_enough_gpus(
 def _limit_fills(
     plans: list[GroupPlan], fills: set[str], fits: Callable[[Sequence[GroupPlan]], bool]
 ) -> list[GroupPlan]:
-    """Take copies from fills until all fits, as few as possible, from the last groups first."""
+    """Reduce the copies of fills until the plans fit, as little as possible, last groups first."""
     if not fills or fits(plans):
         return plans
     limits = {group.name: 1 for group in plans}
@@ -386,7 +387,7 @@ def _limited(
 
 
 def _smallest(is_enough: Callable[[int], bool], low: int, high: int) -> int:
-    """Return the smallest number from low to high that is enough; more is enough too."""
+    """Return the smallest number from low to high that is enough, by bisection."""
     if not is_enough(high):
         raise ValueError("none is enough")
     while low < high:
@@ -420,11 +421,11 @@ def _too_few(
         available = f"none on {', '.join(node.host for node in nodes[:_NODES_SHOWN])}"
     if len(nodes) > _NODES_SHOWN:
         available += f", ... {total} on {len(nodes)} nodes"
-    who = ", ".join(repr(group.name) for group in misfits) or "the groups one after another"
+    groups = ", ".join(repr(group.name) for group in misfits) or "the groups one after another"
     since = "" if misfits else ", since a rank keeps its GPUs for life"
     return Problem(
         "",
-        f"too few GPUs for {who}: {sum(sizes)} needed ({needed}){since}; available: {available}",
+        f"too few GPUs for {groups}: {sum(sizes)} needed ({needed}){since}; available: {available}",
         "each rank's GPUs are on its own node, and every rank must see all GPUs of its node: "
         "with srun say --gpus-per-node, not --gpus-per-task"
         if total

@@ -1,8 +1,8 @@
-"""Which copies would run where, and at the same time, without running them.
+"""Which copies of a workflow would run where and at the same time, without a run.
 
-The scheduler itself decides, told that every copy has finished. That all groups of a moment end
-together is an assumption, since how long a module takes is not known. Each group is shown once,
-however often it is repeated.
+The scheduler itself decides, with events that every copy has finished. It is an assumption that all
+groups of a moment end together, since how long a module takes is not known. Each group is shown
+once, however often it is repeated.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ NODE_COLUMNS = ("moment", "who", "copies", "ranks", "GPUs", "threads")
 
 
 class PreviewRow(Frozen):
-    """Copies of a module that run on some ranks at one moment.
+    """A row of the preview: copies of a module on given ranks at one moment.
 
     Attributes
     ----------
@@ -38,9 +38,9 @@ class PreviewRow(Frozen):
         Counted from 1.
     group, module : str
     copies, ranks : sequence of int
-        Which copies, and which of those ranks run them.
+        Indices of the copies, and the ranks among the given ones that run them.
     gpus : sequence of str
-        Those that the copies see there.
+        The GPUs that the copies see on these ranks.
     """
 
     moment: int
@@ -52,7 +52,7 @@ class PreviewRow(Frozen):
 
 
 class SchedulePreview:
-    """Who would run where, moment after moment.
+    """Which copies would run where, moment after moment.
 
     Parameters
     ----------
@@ -70,7 +70,7 @@ class SchedulePreview:
         self._moments = moments(plans, assignment)
 
     def rows(self, ranks: Collection[int]) -> Iterator[PreviewRow]:
-        """Yield what runs on some ranks, those of a node, say."""
+        """Yield the rows for some ranks, such as the ranks of a node."""
         for number, moment in enumerate(self._moments, start=1):
             by_module: dict[tuple[str, str], list[CopyPlan]] = {}
             for copy in moment:
@@ -87,7 +87,7 @@ class SchedulePreview:
         return self._assignment.gpus_of(rank) or ()
 
     def most_threads(self, ranks: Collection[int]) -> dict[str, int]:
-        """Return how many threads each module has on some ranks when they have most of them."""
+        """Return the threads of each module on some ranks, at the moment with most threads."""
         by_moment: dict[int, dict[str, int]] = {}
         for row in self.rows(ranks):
             threads = by_moment.setdefault(row.moment, {})
@@ -97,12 +97,12 @@ class SchedulePreview:
 
 
 def moments(plans: Sequence[GroupPlan], assignment: RankAssignment) -> list[list[CopyPlan]]:
-    """Return which copies would run at the same time, one moment after another.
+    """Return, moment after moment, the copies that would run at the same time.
 
     Raises
     ------
     ValueError
-        If a group could never start, which no valid workflow has.
+        If a group could never start; no valid workflow has such a group.
     """
     once = [plan.replace(iterations=1, until=None) for plan in plans]
     is_moment_over = True
@@ -129,12 +129,12 @@ def moments(plans: Sequence[GroupPlan], assignment: RankAssignment) -> list[list
 
 
 class NodePreview(Frozen):
-    """What would run on each node.
+    """The preview of what would run on each node.
 
     Attributes
     ----------
     nodes : sequence of sequences of tuple of str
-        Of each node that was asked for its lines, in words, under `NODE_COLUMNS`.
+        For each requested node, the lines of its table, with the columns `NODE_COLUMNS`.
     gpus_per_node : int
     preview : SchedulePreview
     """
@@ -154,20 +154,20 @@ def place_on_nodes(
     shown_as: str,
     most_nodes: int | None = None,
 ) -> NodePreview:
-    """Say which copies would run on which ranks of equal nodes.
+    """Return which copies would run on which ranks of equal nodes.
 
     Parameters
     ----------
     workflow : Workflow
     plans : sequence of GroupPlan
-        For that many ranks, as `diel.executive.placement.planning.plan_groups` returns them.
+        For `ranks` ranks, as `diel.executive.placement.planning.plan_groups` returns them.
     ranks, per_node : int
     gpus_per_node : int, optional
-        By default as few as are needed.
+        By default the smallest number that suffices.
     shown_as : str
         The workflow file as the user named it.
     most_nodes : int, optional
-        How many nodes are wanted, the first ones; by default all.
+        Show only this many nodes, the first ones; by default all.
 
     Raises
     ------
@@ -189,14 +189,14 @@ def place_on_nodes(
 def _lines(
     workflow: Workflow, node_ranks: range, preview: SchedulePreview
 ) -> Iterator[tuple[str, ...]]:
-    """Yield the lines of one node, under `NODE_COLUMNS`."""
+    """Yield the lines of a node's table, with the columns `NODE_COLUMNS`."""
     busy: set[int] = set()
     if 0 in node_ranks:
         yield "", "the executive", "", "0", "", ""
     servers = [rank for rank in server_ranks(workflow) if rank in node_ranks]
     if servers:
-        who = "tuple servers" if len(servers) > 1 else "tuple server"
-        yield "", who, "", spans(servers), "", ""
+        label = "tuple servers" if len(servers) > 1 else "tuple server"
+        yield "", label, "", spans(servers), "", ""
     for row in preview.rows(node_ranks):
         busy.update(row.ranks)
         yield (
@@ -214,7 +214,7 @@ def _lines(
 
 
 def spans(numbers: Iterable[int]) -> str:
-    """Write whole numbers shortly: ``0-3, 7``."""
+    """Return whole numbers as a text of ranges: ``0-3, 7``."""
     runs: list[list[int]] = []
     for number in sorted(set(numbers)):
         if runs and runs[-1][-1] == number - 1:

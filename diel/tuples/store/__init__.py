@@ -1,19 +1,19 @@
-"""The tuples of one server and the requests that wait for more: a pure state machine.
+"""The store of a tuple server, with its tuples and waiting requests: a pure state machine.
 
-``handle(client, message, now_s)`` returns the replies that follow from a request, ``expire(now_s)``
-those that follow from the passing of time. Messages are bytes in the form of
-`diel.tuples.protocol`; there is no I/O but that of `SpillFolder`, and no clock, so tests, the
-transport within a process and the server run the same code.
+``handle(client, message, now_s)`` applies a request and returns replies, ``expire(now_s)`` returns
+replies for timeouts and leases that have ended. Messages are bytes as in `diel.tuples.protocol`;
+there is no I/O except in `SpillFolder`, and no clock, so that tests, the transport within a process
+and the server run the same code.
 
 ::
 
-    store       TupleStore: what follows from a request
-    ├── queues   where tuples lie
-    ├── pending  requests that wait for one, subscriptions, which get a copy of each, claims
-    └── memory   what they take, the credit of clients, and payloads moved to files
+    store       TupleStore: the operations
+    ├── queues   the tuples, by tag, with indexes for patterns
+    ├── pending  waiting requests, subscriptions and claims
+    └── memory   memory of the tuples, credit of clients, payloads moved to files
 
-Several tuples may share a tag: first in, first out, also across the tags that a pattern matches.
-Requests that wait are served in the order in which they came.
+Several tuples may share a tag: first in, first out, also across all tags that a pattern matches.
+Waiting requests are served in order of arrival.
 """
 
 from diel.tuples.store.memory import SpillFolder

@@ -1,11 +1,11 @@
-"""The memory of a store: what its tuples take, credit to send more, payloads moved to files.
+"""The memory of a store: bytes of its tuples, credit of its clients, payloads moved to files.
 
-A client sends a put without asking as long as it has credit, in bytes. The server grants credit
-while there is room; where there is none it lets the client wait, or refuses. So a server never
-holds more than its capacity and the credit that is out, an eighth of the capacity at most.
+A client may send puts as long as it has credit, in bytes; then it has to ask for more. The server
+grants credit while there is room; else it lets the client wait, or refuses. So a server never holds
+more than its capacity plus the unused credit, which is at most an eighth of the capacity.
 
-Where the workflow file gives it a disk, a server makes room by writing its oldest large payloads to
-files.
+If the workflow file allows it (`spill`), a server makes room by writing its oldest large payloads
+to files.
 """
 
 from __future__ import annotations
@@ -24,13 +24,13 @@ from diel.tuples.store.queues import Entry, Queues
 
 _CREDIT_BYTES: Final = 2**20
 _PUTS_AHEAD: Final = 15
-"""Beside what was asked for, so much or so many times it is granted where there is plenty of room:
-a question for each large put would cost a fifth of the time that the put takes."""
+"""While there is plenty of room, a grant has additional credit: `_CREDIT_BYTES`, or so many times
+the requested bytes if that is more. A request for each large put would take a fifth of its time."""
 _FIRST_CHECK: Final = 1000
-"""Places of large payloads that are remembered before those that are gone are forgotten."""
+"""The list of large payloads is first cleaned of removed tuples when it is longer than this."""
 
 
-class _Asker(NamedTuple):
+class _CreditRequest(NamedTuple):
     client: int
     request_id: int
     wanted_bytes: int
@@ -38,53 +38,54 @@ class _Asker(NamedTuple):
 
 
 class StoreMemory:
-    """Counts the bytes of one store, and those that its clients may send.
+    """Counts the bytes that a store holds, and the bytes that its clients may still send.
 
-    `granted_bytes`, `arrived_bytes` and `released_bytes` are since the start: the credit that was
-    given to clients, what has come within it, and what of that is gone again. What lies here and
-    what credit is out are differences of these, so that a tuple's coming and going change one
-    number each.
+    `granted_bytes`, `arrived_bytes` and `released_bytes` are totals since the start: the credit
+    granted to clients, the messages that used it, and the tuples that were removed. The bytes held
+    and the unused credit are their differences, so that to add or remove a tuple changes a single
+    number.
     """
 
     def __init__(self, capacity_bytes: int, refuse_when_full: bool) -> None:
         self.capacity_bytes = capacity_bytes
         self.granted_bytes = self.arrived_bytes = self.released_bytes = 0
         self._refuse_when_full = refuse_when_full
-        self.credits: dict[int, Credit] = {}  # of each client that has ever put anything
-        self.askers: OrderedDict[tuple[int, int], _Asker] = OrderedDict()  # in order of arrival
-        self.spill_error = ""  # why tuples could not be moved to the disk the last time
+        self.credits: dict[int, Credit] = {}  # by client; clients that have put or asked
+        # Requests that wait for room, in order of arrival.
+        self.askers: OrderedDict[tuple[int, int], _CreditRequest] = OrderedDict()
+        self.spill_error = ""  # why the last attempt to move a payload to the disk failed
 
     @property
     def held_bytes(self) -> int:
-        """Bytes of the tuples that are here."""
+        """Bytes of the tuples in the store."""
         return self.arrived_bytes - self.released_bytes
 
     @property
     def credit_out_bytes(self) -> int:
-        """Bytes that clients may still send without asking."""
+        """Unused credit of all clients, in bytes."""
         return self.granted_bytes - self.arrived_bytes
 
     def hold(self, cost_bytes: int) -> None:
-        """Count more that lies here and has not come with a client's message."""
+        """Count bytes that are held but did not arrive by a client's message, such as copies."""
         self.released_bytes -= cost_bytes
 
     def release(self, cost_bytes: int) -> list[Out]:
-        """Count a tuple as gone; return grants to clients that waited for room."""
+        """Count bytes of removed tuples; return grants to clients that waited for room."""
         self.released_bytes += cost_bytes
         return self._serve_askers() if self.askers else []
 
     def credit_of(self, client: int) -> Credit:
-        """Return a client's credit, a new one if it has none."""
+        """Return the credit record of a client, a new one without credit for a new client."""
         return self.credits.setdefault(client, Credit())
 
     def arrived(self, client: int, cost_bytes: int) -> Credit:
-        """Count a message as held here, and reduce its client's credit by as much."""
+        """Count a client's message as held, and reduce the client's credit; return the credit."""
         credit = self.credits.get(client)
         if credit is None:
             credit = self.credit_of(client)
         credit.credit_bytes -= cost_bytes
         self.arrived_bytes += cost_bytes
-        if credit.credit_bytes < 0:  # more than it was granted
+        if credit.credit_bytes < 0:  # the client has sent more than it was granted
             self.granted_bytes -= credit.credit_bytes
             credit.credit_bytes = 0
         return credit
@@ -92,8 +93,8 @@ class StoreMemory:
     def ask(
         self, client: int, request_id: int, wanted_bytes: int, deadline_s: float, timeout_s: float
     ) -> list[Out]:
-        """Grant credit for at least `wanted_bytes`, refuse, or let the client wait."""
-        asker = _Asker(client, request_id, wanted_bytes, deadline_s)
+        """Handle a request for credit: grant at least `wanted_bytes`, refuse, or let it wait."""
+        asker = _CreditRequest(client, request_id, wanted_bytes, deadline_s)
         if wanted_bytes > self.capacity_bytes:
             return [answer(client, request_id, Status.TOO_LARGE, self.capacity_bytes)]
         if not self.askers and self._fits(asker):
@@ -106,7 +107,7 @@ class StoreMemory:
         return []
 
     def expire(self, now_s: float) -> list[Out]:
-        """Answer the clients that waited for room as long as they wanted to."""
+        """Answer the clients whose wait for room has timed out; return all replies."""
         late = [asker for asker in self.askers.values() if asker.deadline_s <= now_s]
         for asker in late:
             del self.askers[asker.client, asker.request_id]
@@ -114,35 +115,35 @@ class StoreMemory:
         return replies + (self._serve_askers() if late else [])
 
     def next_deadline_s(self) -> float:
-        """Return when `expire` has something to do next."""
+        """Return the earliest deadline of a client that waits for room; infinity without one."""
         return min((asker.deadline_s for asker in self.askers.values()), default=math.inf)
 
     def client_died(self, client: int) -> list[Out]:
-        """Take back a client's credit and forget its questions."""
+        """Withdraw a client's credit and requests for credit; return grants to other clients."""
         credit = self.credit_of(client)
         self.granted_bytes -= credit.credit_bytes
-        credit.credit_bytes = 0  # its puts still count, if it only starts over
+        credit.credit_bytes = 0  # but keep its number of puts, in case the client only starts over
         for place in [place for place in self.askers if place[0] == client]:
             del self.askers[place]
         return self._serve_askers()
 
     def missing_bytes(self, wanted_bytes: int) -> int:
-        """Return how many bytes less would have to be held for a request to fit.
+        """Return how many bytes have to be removed for a request for credit to fit; 0 if it fits.
 
-        What may come with the credit that is out counts too. Credit that its clients may never
-        use is an eighth at most (see `_grant`), so it locks nobody out.
+        Unused credit counts too, as far as it exceeds an eighth of the capacity: up to that,
+        clients may never use it (see `_grant`), so that it must not block other clients.
         """
         held_then = self.held_bytes + wanted_bytes
         spare = self.capacity_bytes + self.capacity_bytes // 8 - self.credit_out_bytes
         return max(0, held_then - min(self.capacity_bytes, spare))
 
-    def _no_room(self, asker: _Asker, status: Status) -> Out:
-        """Return the answer that there is no room: the bytes held, and what a full disk said."""
+    def _no_room(self, asker: _CreditRequest, status: Status) -> Out:
+        """Return the reply that there is no room, with the bytes held and the spill error."""
         reason = self.spill_error.encode()
         message, _ = pack_put(status, asker.request_id, self.held_bytes, 0, b"", b"", reason)
         return Out(asker.client, message)
 
-    def _fits(self, asker: _Asker) -> bool:
+    def _fits(self, asker: _CreditRequest) -> bool:
         return self.missing_bytes(asker.wanted_bytes) == 0
 
     def _serve_askers(self) -> list[Out]:
@@ -155,7 +156,7 @@ class StoreMemory:
             replies.append(self._grant(asker))
         return replies
 
-    def _grant(self, asker: _Asker) -> Out:
+    def _grant(self, asker: _CreditRequest) -> Out:
         credit = asker.wanted_bytes
         plenty = max(_CREDIT_BYTES, _PUTS_AHEAD * asker.wanted_bytes)
         plenty = min(plenty, self.capacity_bytes // 64)
@@ -171,9 +172,9 @@ class StoreMemory:
 
 
 class Spilled:
-    """A payload in a file, which goes when nothing refers to the payload any more.
+    """A payload in a file, which is removed when this object is garbage collected.
 
-    Its length is that of the payload; what it takes of a server's memory is nothing.
+    Its length is that of the payload, but it takes none of the server's memory.
     """
 
     def __init__(self, path: Path, size_bytes: int) -> None:
@@ -185,7 +186,7 @@ class Spilled:
         return self._size_bytes
 
     def read(self) -> bytearray:
-        """Return the payload; a TupleError if the file is gone or shorter than it was."""
+        """Read the payload; raise TupleError if the file is gone or too short."""
         payload = bytearray(self._size_bytes)
         try:
             with self._path.open("rb", buffering=0) as file:
@@ -200,7 +201,7 @@ class Spilled:
 
 
 class SpillFolder:
-    """Writes payloads to numbered files in a folder of its own, made with the first of them."""
+    """Writes payloads to numbered files in a folder, which is created with the first file."""
 
     def __init__(self, folder: str | os.PathLike[str]) -> None:
         self._folder = Path(folder)
@@ -210,7 +211,7 @@ class SpillFolder:
         return str(self._folder)
 
     def write(self, payload: Payload) -> Spilled:
-        """Return the payload in a file; none is left if it cannot be written."""
+        """Write a payload to a new file; if that fails, leave no file and raise OSError."""
         self._files += 1
         path = self._folder / f"{self._files}.payload"
         try:
@@ -224,7 +225,7 @@ class SpillFolder:
 
 
 def loaded(payload: Payload) -> Payload:
-    """Return a payload in memory, from its file if that is where it is."""
+    """Return a payload in memory, read from its file if it has been moved there."""
     return payload.read() if isinstance(payload, Spilled) else payload
 
 
@@ -234,17 +235,17 @@ def _remove(path: Path) -> None:
 
 
 class Spillable:
-    """Large payloads in a store, oldest first."""
+    """The large payloads of a store that can be moved to files, oldest first."""
 
     def __init__(self, folder: SpillFolder, queues: Queues, memory: StoreMemory) -> None:
         self._folder = folder
         self._queues = queues
         self._memory = memory
-        self._places: deque[tuple[int, bytes]] = deque()  # numbers and tags
+        self._places: deque[tuple[int, bytes]] = deque()  # numbers and keys of tuples
         self._checked_at = _FIRST_CHECK
 
     def add(self, number: int, key: bytes) -> None:
-        """Remember a large payload; forget, now and then, those that are gone."""
+        """Add a tuple with a large payload; now and then, drop tuples that have been removed."""
         self._places.append((number, key))
         if len(self._places) > self._checked_at:
             self._places = deque(
@@ -255,9 +256,9 @@ class Spillable:
             self._checked_at = max(_FIRST_CHECK, 2 * len(self._places))
 
     def make_room(self, missing_bytes: int) -> None:
-        """Write the oldest payloads that lie there to files, until there is room.
+        """Move the oldest large payloads to files, until enough bytes are free.
 
-        Where the disk takes no more, `StoreMemory.spill_error` says so to whoever waits for room.
+        If a file cannot be written, the reason goes to `StoreMemory.spill_error`.
         """
         while missing_bytes > 0 and self._places:
             number, key = self._places.popleft()
@@ -277,7 +278,7 @@ class Spillable:
 
 
 def cost_of(entry: Entry) -> int:
-    """Return the bytes that a tuple counts for; a client counts the same for its message."""
+    """Return the memory accounted for a tuple, in bytes: `message_cost`, less a spilled payload."""
     payload = entry[3]
     in_memory = payload is not None and not isinstance(payload, Spilled)
     return FIXED_BYTES + len(entry[2]) + (len(payload) if in_memory else 0)

@@ -1,11 +1,11 @@
-"""What is pending at a store: requests that wait, subscriptions, and claims.
+"""The pending state of a store: waiting requests, subscriptions, and claims.
 
-A subscriber gets a copy of every tuple that is put from its request on. Copies that it has not yet
-asked for lie in its backlog, which counts in the server's memory.
+A subscriber gets a copy of every matching tuple that is put after its request. Copies that it has
+not yet asked for are in its backlog, which counts in the server's memory.
 
-A tuple that is claimed is out of sight until its holder acknowledges it, when it is gone, or gives
-it back, when it lies in its old place. The end of its lease and the death of its holder give it
-back too.
+A claimed tuple is invisible to other requests until its holder acknowledges it, which removes it,
+or gives it back to its old place in the order. It is also given back when its lease ends or its
+holder dies.
 """
 
 from __future__ import annotations
@@ -32,20 +32,20 @@ from diel.tuples.store.queues import Entry
 from diel.tuples.tags import Fields, fields_match, split_fields, wildcard_fields
 
 _SERVED_DEADLINES: Final = 64
-"""Deadlines of requests that were served may lie about, so many beyond those that wait."""
+"""Deadlines of served requests are removed when there are so many beyond twice the waiting ones."""
 
 
 @dataclass(slots=True)
 class Waiter:
-    """A request that waits for a tuple."""
+    """A request that waits for a matching tuple."""
 
-    number: int  # its place in order of arrival
+    number: int  # increases in order of arrival
     query: Query
-    pattern: Fields | None  # the fields of its key if there are wildcards
+    pattern: Fields | None  # the fields of its key if that has wildcards
 
 
 class Waiters:
-    """All requests of a store that wait."""
+    """All waiting requests of a store, by key, by pattern and by deadline."""
 
     def __init__(self) -> None:
         self.by_number: dict[int, Waiter] = {}
@@ -60,7 +60,7 @@ class Waiters:
         return iter(self.by_number.values())
 
     def add(self, waiter: Waiter, deadline_s: float) -> None:
-        """Add a request that waits, until a moment or for ever (infinity)."""
+        """Add a request that waits until a deadline, or for ever (infinity)."""
         self.by_number[waiter.number] = waiter
         if waiter.pattern is None:
             self._on_key.setdefault(waiter.query.key, {})[waiter.number] = None
@@ -74,7 +74,7 @@ class Waiters:
                 self._deadlines = live
 
     def remove(self, waiter: Waiter) -> None:
-        """Forget a request."""
+        """Remove a waiting request."""
         del self.by_number[waiter.number]
         if waiter.pattern is not None:
             del self._on_pattern[waiter.number]
@@ -85,12 +85,12 @@ class Waiters:
             del self._on_key[waiter.query.key]
 
     def first_on(self, key: bytes) -> Waiter | None:
-        """Return who has waited longest for these very bytes, patterns left aside."""
+        """Return the request that has waited longest for exactly this key, patterns excluded."""
         numbers = self._on_key.get(key)
         return self.by_number[next(iter(numbers))] if numbers else None
 
     def matching(self, key: bytes) -> list[Waiter]:
-        """Return who waits for a tag, in order of arrival."""
+        """Return the requests that a tag matches, in order of arrival."""
         numbers = list(self._on_key.get(key, ()))
         if self._on_pattern and not is_piece(key):
             fields = split_fields(key)
@@ -102,14 +102,14 @@ class Waiters:
         return [self.by_number[number] for number in numbers]
 
     def find(self, client: int, request_id: int) -> Waiter | None:
-        """Return the request of a client, if it waits."""
+        """Return a client's request, if it is waiting."""
         for waiter in self.by_number.values():
             if waiter.query.client == client and waiter.query.request_id == request_id:
                 return waiter
         return None
 
     def overdue(self, now_s: float) -> list[Waiter]:
-        """Return the requests whose deadline has passed, each once."""
+        """Return the waiting requests whose deadline has passed, each once."""
         found = []
         while self._deadlines and self._deadlines[0][0] <= now_s:
             _, number = heapq.heappop(self._deadlines)
@@ -118,7 +118,7 @@ class Waiters:
         return found
 
     def next_deadline_s(self) -> float:
-        """Return the next moment at which `overdue` may have something."""
+        """Return the earliest deadline of a waiting request; infinity without one."""
         while self._deadlines and self._deadlines[0][1] not in self.by_number:
             heapq.heappop(self._deadlines)
         return self._deadlines[0][0] if self._deadlines else math.inf
@@ -129,7 +129,7 @@ class Waiters:
 
 @dataclass(slots=True)
 class _Subscriber:
-    """A pattern that a client wants copies for, and the copies that it has yet to ask for."""
+    """A client's subscription to a pattern, with the copies that it has not asked for yet."""
 
     key: bytes
     pattern: Fields | None
@@ -137,26 +137,26 @@ class _Subscriber:
 
 
 class Subscribers:
-    """All subscriptions of one store."""
+    """All subscriptions of a store."""
 
     def __init__(
         self, memory: StoreMemory, waiters: Waiters, next_number: Callable[[], int]
     ) -> None:
-        # By client and the number of its request.
+        # By client and the id of its SUBSCRIBE request.
         self.by_name: dict[tuple[int, int], _Subscriber] = {}
         self._memory = memory
         self._waiters = waiters
         self._next_number = next_number
 
     def subscribe(self, query: Query, now_s: float) -> Outs:
-        """Begin a subscription, whose name is the number of the request."""
+        """Begin a subscription, which is named by the request id."""
         self.by_name[query.client, query.request_id] = _Subscriber(
             query.key, wildcard_fields(query.key)
         )
         return (answer(query.client, query.request_id, Status.OK),)
 
     def next(self, query: Query, now_s: float) -> Outs:
-        """Give a subscription, named by `argument`, its next tuple."""
+        """Reply with the next tuple of a subscription, named by `argument`, or wait for it."""
         subscription = self.by_name.get((query.client, query.argument))
         if subscription is None:
             return (answer(query.client, query.request_id, Status.GONE),)
@@ -172,7 +172,7 @@ class Subscribers:
         return NOTHING
 
     def publish(self, key: bytes, entry: Entry) -> list[Out]:
-        """Give every subscriber that wants it a copy of a tuple that is being put."""
+        """Give a copy of a tuple that is being put to every subscription that matches it."""
         replies: list[Out] = []
         if is_piece(key):
             return replies
@@ -220,7 +220,7 @@ def _copy_for(client: int, request_id: int, entry: Entry) -> Out:
 
 
 def _next_key(client: int, request_id: int) -> bytes:
-    # No tag begins so: the requests of a subscription wait apart from those for tuples.
+    # No tag begins with "#", so NEXT requests never match tuples.
     return b"#%d/%d" % (client, request_id)
 
 
@@ -229,7 +229,7 @@ def _next_key(client: int, request_id: int) -> bytes:
 
 @dataclass(slots=True)
 class Claimed:
-    """A tuple that is out with a client; it has a lease or stays as long as its holder lives."""
+    """A tuple that a client holds, until its lease ends or, without a lease, the client dies."""
 
     client: int
     key: bytes
@@ -238,11 +238,10 @@ class Claimed:
 
 
 class Claims:
-    """All claims of one store; claimed tuples count in its memory.
+    """All claims of a store; claimed tuples count in its memory.
 
-    `put_back`, given a tag and its tuple, puts it back to its old place, or gives it to who waits
-    for it, and returns the replies. A claim's name is the version that its tuple has for who holds
-    it.
+    `put_back(key, entry)` puts a tuple back to its old place, or gives it to a waiting request, and
+    returns the replies. A claim's name is the version that the reply gave to its holder.
     """
 
     def __init__(self, memory: StoreMemory, put_back: Callable[[bytes, Entry], list[Out]]) -> None:
@@ -255,7 +254,7 @@ class Claims:
         return len(self.by_name)
 
     def hold(self, name: int, client: int, key: bytes, entry: Entry, lease_ends_s: float) -> None:
-        """Record that a client holds a tuple, until a moment or as long as it lives (infinity)."""
+        """Record a claim, until its lease ends or, if that is infinity, the client dies."""
         self.by_name[name] = Claimed(client, key, entry, lease_ends_s)
 
     def has(self, key: bytes) -> bool:
@@ -263,7 +262,7 @@ class Claims:
         return any(claim.key == key for claim in self.by_name.values())
 
     def acknowledge(self, query: Query, now_s: float) -> Outs:
-        """End a claim, named by `argument`: its tuple is gone."""
+        """End a claim, named by `argument`, and remove its tuple."""
         claim = self._claim_of(query)
         if claim is None:
             return (answer(query.client, query.request_id, Status.GONE),)
@@ -273,7 +272,7 @@ class Claims:
         return [answer(query.client, query.request_id, Status.OK), *released]
 
     def give_back(self, query: Query, now_s: float) -> Outs:
-        """End a claim, named by `argument`: its tuple is there again."""
+        """End a claim, named by `argument`, and put its tuple back."""
         if self._claim_of(query) is None:
             return (answer(query.client, query.request_id, Status.GONE),)
         returned = self._return([query.argument])
@@ -288,20 +287,20 @@ class Claims:
         return (answer(query.client, query.request_id, Status.OK),)
 
     def expire(self, now_s: float) -> list[Out]:
-        """Take back what has no lease any more."""
+        """End the claims whose leases have ended, and put their tuples back."""
         if not self.by_name:
             return []
         late = [name for name, claim in self.by_name.items() if claim.lease_ends_s <= now_s]
         return self._return(late)
 
     def next_deadline_s(self) -> float:
-        """Return when `expire` has something to do next."""
+        """Return the time at which the next lease ends; infinity without one."""
         if not self.by_name:
             return math.inf
         return min(claim.lease_ends_s for claim in self.by_name.values())
 
     def client_died(self, client: int) -> list[Out]:
-        """Take back what a client held."""
+        """End the claims of a client, and put their tuples back."""
         names = [name for name, claim in self.by_name.items() if claim.client == client]
         self.held_by_dead.update(self.by_name[name].entry[0] for name in names)
         return self._return(names)
@@ -311,7 +310,7 @@ class Claims:
         return claim if claim is not None and claim.client == query.client else None
 
     def _return(self, names: list[int]) -> list[Out]:
-        """Give several back, the oldest tuple first: the longest waiter gets that."""
+        """End claims, oldest tuple first, so that the longest waiting request gets the oldest."""
         replies: list[Out] = []
         for name in sorted(names, key=lambda name: self.by_name[name].entry[0]):
             claim = self.by_name.pop(name)

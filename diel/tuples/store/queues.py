@@ -11,29 +11,30 @@ from diel.tuples.protocol import Payload, is_piece
 from diel.tuples.tags import Fields, fields_match, is_wildcard, split_fields
 
 Entry: TypeAlias = "tuple[int, int, bytes, Payload]"
-"""A tuple: its number, which is its place in order of arrival; its version; the part of its
-message from BODY on; and its payload where that travels apart, else None."""
+"""A stored tuple: its number, which increases in order of arrival; its version; the part of its
+message from BODY on; and its payload if that is separate, else None."""
 
 
 class Queues:
     """All tuples of a store, by tag.
 
-    A tag with a single tuple, by far the most common, holds it without a queue around it.
+    A tag with a single tuple, by far the most common case, has the entry in place of a queue.
     """
 
     def __init__(self) -> None:
         self.by_key: dict[bytes, Entry | deque[Entry]] = {}
-        # For patterns: numbers and tags of tuples in order of arrival, by (arity, first field). A
-        # bucket exists only once a pattern asked for it, so exact tags pay nothing. OrderedDict,
-        # since the first key of a plain dict is slow to find after many deletions at the front.
+        # Indexes for patterns: numbers and keys of tuples in order of arrival, by (number of
+        # fields, first field). A bucket is made when a pattern first needs it, so that exact tags
+        # cost nothing. OrderedDict, since in a plain dict the first key is slow to find after many
+        # deletions at the front.
         self.buckets: dict[tuple[int, bytes | None], OrderedDict[int, bytes]] = {}
 
     def __len__(self) -> int:
-        """Count all tuples."""
+        """Return the number of tuples."""
         return sum(len(queue) if type(queue) is deque else 1 for queue in self.by_key.values())
 
     def append(self, key: bytes, entry: Entry) -> None:
-        """Add a tuple that is newer than all others."""
+        """Add the newest tuple."""
         by_key = self.by_key
         if key not in by_key:
             by_key[key] = entry
@@ -48,7 +49,7 @@ class Queues:
                 bucket[entry[0]] = key
 
     def take_first(self, key: bytes) -> Entry | None:
-        """Take the oldest tuple of a tag away and return it, if there is one."""
+        """Remove and return the oldest tuple of a tag; None if there is none."""
         queue = self.by_key.get(key)
         if queue is None:
             return None
@@ -65,14 +66,14 @@ class Queues:
         return entry
 
     def first(self, key: bytes) -> Entry | None:
-        """Return the oldest tuple of a tag."""
+        """Return the oldest tuple of a tag; None if there is none."""
         queue = self.by_key.get(key)
         if type(queue) is deque:
             return queue[0]
         return queue  # type: ignore[return-value]
 
     def replace(self, key: bytes, entry: Entry, changed: Entry) -> None:
-        """Put a changed tuple, of the same number, in the place of the old one."""
+        """Replace a tuple by a changed tuple with the same number."""
         queue = self.by_key[key]
         if type(queue) is deque:
             queue[queue.index(entry)] = changed
@@ -80,7 +81,7 @@ class Queues:
             self.by_key[key] = changed
 
     def replace_first(self, key: bytes, entry: Entry) -> None:
-        """Put a tuple in the place of the oldest one of its tag; the number is the same."""
+        """Replace the oldest tuple of a tag by a changed tuple with the same number."""
         queue = self.by_key[key]
         if type(queue) is deque:
             queue[0] = entry
@@ -88,7 +89,7 @@ class Queues:
             self.by_key[key] = entry
 
     def restore(self, key: bytes, entry: Entry) -> None:
-        """Put a tuple back to the place that its number says."""
+        """Put a tuple back to its place in the order, by its number."""
         queue = self.by_key.get(key)
         if queue is None:
             self.by_key[key] = entry
@@ -104,13 +105,13 @@ class Queues:
             if place in self.buckets:
                 bucket = self.buckets[place]
                 bucket[entry[0]] = key
-                # Nearly always it is the oldest again; else the order is made anew.
+                # Nearly always it is the oldest again; if not, sort the bucket.
                 bucket.move_to_end(entry[0], last=False)
                 if len(bucket) > 1 and _second(bucket) < entry[0]:
                     self.buckets[place] = OrderedDict(sorted(bucket.items()))
 
     def oldest_match(self, pattern: Fields) -> bytes | None:
-        """Return the tag of the oldest tuple that a pattern matches."""
+        """Return the key of the oldest tuple that a pattern matches; None if there is none."""
         for key in self._bucket_for(pattern).values():
             if fields_match(pattern, split_fields(key)):
                 return key
@@ -132,11 +133,11 @@ class Queues:
         return list(queue) if type(queue) is deque else [queue]  # type: ignore[list-item]
 
     def __iter__(self) -> Iterator[bytes]:
-        """Iterate over the tags that have tuples."""
+        """Iterate over the keys of tags that have tuples."""
         return iter(self.by_key)
 
     def _bucket_for(self, pattern: Fields) -> OrderedDict[int, bytes]:
-        """Return the bucket in which a pattern's matches lie; filled when first asked for."""
+        """Return the bucket that has all matches of a pattern; create it at the first use."""
         head = None if is_wildcard(pattern[0]) else pattern[0]
         bucket = self.buckets.get((len(pattern), head))
         if bucket is None:
@@ -152,7 +153,7 @@ class Queues:
         return bucket
 
     def _buckets_of(self, key: bytes) -> list[OrderedDict[int, bytes]]:
-        """Return the buckets, at most two, to which a tag belongs."""
+        """Return the existing buckets that a tag belongs to, at most two."""
         if is_piece(key):
             return []
         fields = split_fields(key)
@@ -160,7 +161,7 @@ class Queues:
         return [self.buckets[place] for place in places if place in self.buckets]
 
     def _drop_empty_buckets(self) -> None:
-        # A program that asks for ever new first fields must not leave a bucket for each.
+        # A program whose patterns have ever new first fields must not leave a bucket for each.
         if len(self.buckets) > 256:
             for place in [place for place, bucket in self.buckets.items() if not bucket]:
                 del self.buckets[place]

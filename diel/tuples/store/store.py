@@ -1,4 +1,4 @@
-"""The tuples of one server: what follows from a put, a take, a change."""
+"""The store of a tuple server: the operations on its tuples."""
 
 from __future__ import annotations
 
@@ -45,7 +45,8 @@ from diel.tuples.store.pending import Claims, Subscribers, Waiter, Waiters
 from diel.tuples.store.queues import Entry, Queues
 from diel.tuples.tags import wildcard_fields
 
-# Members of an IntEnum are slow to reach and to compare: these are for what every tuple passes.
+# Plain integers for the code that runs for every tuple: members of an IntEnum are slower to look up
+# and to compare.
 _PUT: Final = int(Operation.PUT)
 _LAST_WITH_A_TUPLE: Final = int(Operation.REPLACE)
 _TAKE: Final = int(Operation.TAKE)
@@ -55,21 +56,21 @@ _WATCH: Final = int(Operation.WATCH)
 
 
 REPLY_BYTES: Final = 64 * 2**20
-"""A reply with many tuples holds about so much at most; the client asks again for the rest."""
+"""The approximate limit on a reply with many tuples; the client asks again for the rest."""
 
 
 class TupleStore:
-    """All tuples of one server.
+    """A state machine that applies requests to the tuples of one server, and returns replies.
 
     Parameters
     ----------
     capacity_bytes : int
-        What tuples may take, their overhead included. Credit that clients have not used may
-        come on top, an eighth at most.
+        The memory that tuples may take, including their overhead. Unused credit of clients, at most
+        an eighth of it, may come on top.
     refuse_when_full : bool
-        Answer at once that there is no room, rather than let the client wait for it.
+        Whether to refuse a request for credit at once if there is no room, rather than let it wait.
     spill : SpillFolder, optional
-        Where the oldest large payloads go when there is no room otherwise.
+        Receives the oldest large payloads when memory is short.
     """
 
     def __init__(
@@ -84,7 +85,7 @@ class TupleStore:
         self.memory = StoreMemory(capacity_bytes, refuse_when_full)
         self._waiters = Waiters()
         self.claims = Claims(self.memory, self._put_back)
-        self._dumps: dict[int, deque[Entry]] = {}  # what clients have yet to ask for
+        self._dumps: dict[int, deque[Entry]] = {}  # by client: the rest of its snapshot
         self._spillable = None if spill is None else Spillable(spill, self.queues, self.memory)
         self._subscribers = Subscribers(self.memory, self._waiters, self._next_number)
         self._subscriptions = self._subscribers.by_name
@@ -118,26 +119,25 @@ class TupleStore:
 
     @property
     def tuples_held(self) -> int:
-        """Tuples that lie here, claimed ones included."""
+        """The number of tuples, claimed tuples included."""
         return len(self.queues) + len(self.claims)
 
     @property
     def held_bytes(self) -> int:
-        """Bytes of these tuples."""
+        """The memory that the tuples and backlogs take, in bytes."""
         return self.memory.held_bytes
 
     @property
     def capacity_bytes(self) -> int:
-        """What tuples may take."""
+        """The memory that tuples may take."""
         return self.memory.capacity_bytes
 
     # -- requests -----------------------------------------------------------------------------
 
     def handle(self, client: int, message: bytes, now_s: float, payload: Payload = None) -> Outs:
-        """Apply a request of a client; return the replies to this one and to those that waited.
+        """Apply a client's request; return replies to it and to requests that have waited.
 
-        The time is that of any clock that does not go back. A payload that travelled apart becomes
-        the store's.
+        `now_s` is from any monotonic clock. The store keeps a reference to a separate `payload`.
         """
         self._now_s = now_s
         operation = message[OPERATION]
@@ -160,7 +160,7 @@ class TupleStore:
         return self._operations[operation](unpack_query(client, message), now_s)
 
     def expire(self, now_s: float) -> Outs:
-        """Give up on requests whose timeout has passed, and take back claims without a lease."""
+        """End requests past their timeout and claims past their lease; return the replies."""
         self._now_s = now_s
         replies: list[Out] = []
         for waiter in self._waiters.overdue(now_s):
@@ -171,7 +171,7 @@ class TupleStore:
         return replies + self.claims.expire(now_s)
 
     def next_deadline_s(self) -> float:
-        """Return when `expire` has something to do next; infinity if it never has."""
+        """Return the time at which `expire` is due next; infinity if it is not."""
         return min(
             self._waiters.next_deadline_s(),
             self.memory.next_deadline_s(),
@@ -179,7 +179,7 @@ class TupleStore:
         )
 
     def client_died(self, client: int, now_s: float = 0.0) -> Outs:
-        """Forget a client: its claims go back, what it waits for is nobody's."""
+        """Give a client's claims back, drop its requests and subscriptions; return replies."""
         self._now_s = max(self._now_s, now_s)
         replies: list[Out] = []
         for waiter in [waiter for waiter in self._waiters if waiter.query.client == client]:
@@ -192,7 +192,7 @@ class TupleStore:
     # -- putting ------------------------------------------------------------------------------
 
     def _put_message(self, client: int, message: bytes, payload: Payload) -> Outs:
-        """Put a tuple; a fast path too, so that `tag_bytes` and others are written out here."""
+        """Put a tuple; on the fast path, so `tag_bytes` and other helpers are inlined here."""
         key = message[KEY_AT : KEY_AT + (message[KEY_BYTES_AT] | message[KEY_BYTES_AT + 1] << 8)]
         body = message[BODY_AT:]
         cost = TUPLE_OVERHEAD_BYTES + len(message)
@@ -218,7 +218,7 @@ class TupleStore:
         return NOTHING
 
     def _apply_tuple(self, client: int, message: bytes, payload: Payload) -> Outs:
-        """Put a tuple under a condition, which its client wants to hear about."""
+        """Apply a conditional put, PUT_IF_ABSENT or REPLACE, and reply whether it was done."""
         key = tag_bytes(message)
         body = message[BODY_AT:]
         cost = cost_of((0, 0, body, payload))
@@ -242,7 +242,7 @@ class TupleStore:
         return [*replies, *more, *released]
 
     def _put_back(self, key: bytes, entry: Entry) -> list[Out]:
-        """Put a tuple that was claimed back to its old place, unless somebody waits for it."""
+        """Put a claimed tuple back to its old place, unless a waiting request takes it."""
         taken_by, replies = self._offer_to_waiters(key, entry)
         if taken_by is None:
             self.queues.restore(key, entry)
@@ -253,7 +253,7 @@ class TupleStore:
         return replies
 
     def _offer_to_waiters(self, key: bytes, entry: Entry) -> tuple[int | None, list[Out]]:
-        """Offer a tuple in order of arrival; return the operation that took it, if one did."""
+        """Offer a tuple to waiting requests in order; return the operation that took it, if any."""
         replies = []
         for waiter in self._waiters.matching(key):
             self._waiters.remove(waiter)
@@ -264,10 +264,10 @@ class TupleStore:
         return None, replies
 
     def _offer(self, query: Query, key: bytes, entry: Entry) -> tuple[Out, bool]:
-        """Answer a request with a tuple; say whether that takes the tuple away.
+        """Return the reply to a request that a tuple matches, and whether it removes the tuple.
 
-        A request that names the only payload it can receive (``out=``) and meets another one is
-        refused, and the tuple stays.
+        A request with ``out=`` names the only kind and meta that it can receive; if the tuple has
+        others, the request is refused and the tuple stays.
         """
         _, version, body, payload = entry
         operation = query.operation
@@ -280,7 +280,7 @@ class TupleStore:
                 return Out(query.client, misfit), False
         if operation == _CLAIM:
             lease_ends_s = self._now_s + query.argument / 1000 if query.argument else math.inf
-            self._numbers = version = self._numbers + 1  # the name of this claim
+            self._numbers = version = self._numbers + 1  # names the claim
             if entry[0] in self.claims.held_by_dead:
                 version |= HELD_BY_DEAD
             self.claims.hold(version, query.client, key, entry, lease_ends_s)
@@ -300,7 +300,7 @@ class TupleStore:
                 return (reply,)
             self.queues.take_first(found)
             if query.operation == _CLAIM:
-                return (reply,)  # its memory is still held
+                return (reply,)  # a claimed tuple still counts as held
             released = self.memory.release(cost_of(entry))
             return (reply, *released) if released else (reply,)
         if query.timeout_s <= 0:
@@ -318,8 +318,8 @@ class TupleStore:
     # -- changing -----------------------------------------------------------------------------
 
     def _increment(self, query: Query, now_s: float) -> Outs:
-        """Add the number in `meta`, of `kind`, to the oldest tuple; without one it becomes it."""
-        # The message is as long as the put of a number, so a client spends what it may leave.
+        """Add the number in `kind` and `meta` to a tag's oldest tuple; put it if there is none."""
+        # The client spent the credit for the put of a number, which this request may lead to.
         cost = number_cost(query.key)
         self.memory.arrived(query.client, cost)
         entry = self.queues.first(query.key)
@@ -348,9 +348,9 @@ class TupleStore:
     def _replace(
         self, key: bytes, version: int, body: bytes, payload: Payload, cost: int
     ) -> tuple[Status, int]:
-        """Replace the tuple that has this version, which keeps its place.
+        """Replace the tuple that has a given version; it keeps its place in the order.
 
-        Returns whether it was there, and how many bytes are gone: of the old tuple or the new.
+        Returns OK or CONFLICT, and the bytes to release: of the old tuple, or of the rejected one.
         """
         for entry in self.queues.of(key):
             if entry[1] == version:
@@ -363,14 +363,14 @@ class TupleStore:
     # -- many tuples at once ------------------------------------------------------------------
 
     def _count(self, query: Query, now_s: float) -> Outs:
-        """Answer how many tuples match; claimed ones do not."""
+        """Reply how many tuples match, claimed tuples excluded."""
         count = len(self._matching(query.key))
         return (answer(query.client, query.request_id, Status.OK, count),)
 
     def _collect(self, query: Query, now_s: float) -> Outs:
-        """Take all tuples that match; `argument` limits them, 0 for no limit.
+        """Take all tuples that match, at most `argument`; 0 stands for no limit.
 
-        The reply's meta is not empty where there are more than fit into it.
+        The reply's meta is not empty if more tuples match than fit into the reply.
         """
         taken: list[Entry] = []
         size, more = 0, b""
@@ -381,14 +381,14 @@ class TupleStore:
             if size >= REPLY_BYTES:
                 more = b"+"
                 break
-            self.queues.take_first(key)  # matches come oldest first, so it is this one
+            self.queues.take_first(key)  # removes this entry, since matches come oldest first
             released += self.memory.release(cost_of(entry))
             taken.append(entry)
             size += cost_of(entry)
         return [_reply(query, taken, more), *released]
 
     def _dump(self, query: Query, now_s: float) -> Outs:
-        """Copy all tuples, oldest first, in pieces; `argument` is 0 for the first piece."""
+        """Reply with a piece of a snapshot of all tuples; `argument` 0 takes a new snapshot."""
         if query.argument == 0:
             everything = sorted(self.entries(), key=lambda item: item[1][0])
             self._dumps[query.client] = deque(entry for _, entry in everything)
@@ -403,7 +403,7 @@ class TupleStore:
         return (_reply(query, piece),)
 
     def entries(self) -> Iterator[tuple[bytes, Entry]]:
-        """Iterate over all tuples by tag; claimed ones lie where they would be given back to."""
+        """Yield all tuples with their keys, claimed tuples included."""
         for key in self.queues:
             for entry in self.queues.of(key):
                 yield key, entry
@@ -416,7 +416,7 @@ class TupleStore:
             return self.queues.matching(pattern)
         return [(key, entry) for entry in self.queues.of(key)]
 
-    # -- the rest -----------------------------------------------------------------------------
+    # -- credit, flush, survey ----------------------------------------------------------------
 
     def _ask_credit(self, query: Query, now_s: float) -> Outs:
         if self._spillable is not None:
@@ -433,12 +433,12 @@ class TupleStore:
         return (answer(query.client, query.request_id, Status.OK),)
 
     def _start_over(self, query: Query, now_s: float) -> Outs:
-        """Forget what a client waits for, holds and has credit for; it lives and begins anew."""
+        """Reset a client's requests, subscriptions, claims and credit, as if it had died."""
         forgotten = self.client_died(query.client, now_s)
         return [*forgotten, answer(query.client, query.request_id, Status.OK)]
 
     def _survey(self, query: Query, now_s: float) -> Outs:
-        """Answer which tuples are here and which requests wait, as needed to explain a deadlock."""
+        """Reply with the tags and waiting requests of this store, as JSON, to explain deadlocks."""
         survey = {
             "puts_applied": {client: credit.puts for client, credit in self.memory.credits.items()},
             "held_bytes": self.memory.held_bytes,

@@ -4,15 +4,15 @@ From the ground up:
 
 1. `cache`: machine code of kernels, kept between processes; `thread_pool`.
 2. `program`: kernels that run one after the other without Python.
-3. `kernels`: what makes a kernel of a loop written in Python. `chains`: kernels of formulas.
+3. `kernels`: kernels made of loops written in Python. `chains`: kernels of formulas.
 4. A file for each kind of structured operation, with its loops and the arrays that these take:
    `products` (by `blas`), `transposition`, `reductions`, `gathers`, `classification`, `noise`,
    `pooling`, `updates` of optimizers (`fused_update` does them right behind products), and the
    routines of `convolutions`; `winograd` and `indirect` by `convolution_work` and
    `register_tiles`, whose sizes are those of `registers`.
-5. `ops`: `CpuOps`, which a plan asks.
+5. `ops`: `CpuOps`, from which a plan gets its functions.
 
-Numba is imported by what only compiles: `compiling`, `intrinsics`, `vector_math`, `vectors`,
+Numba is imported only by modules that compile: `compiling`, `intrinsics`, `vector_math`, `vectors`,
 `thread_pool_kernels`, `register_tiles`, and the kernels of `direct_rows`, `depthwise`, `pooling`,
 `winograd` and `indirect`.
 """

@@ -31,7 +31,7 @@ from dnn.backend.ops import Array, Step
 __all__ = ["routine"]
 
 CHUNK_ELEMENTS = 1 << 19
-"""Of the phases of the images that are done at once: 2 MB."""
+"""Elements of phases and of rows of y that are done at once: 2 MB."""
 
 
 class _Grid:
@@ -45,8 +45,8 @@ class _Grid:
         self.taps = math.prod(problem.window)
         self.phases = math.prod(problem.stride)
         reach = [
-            (taps - 1) * apart // step
-            for taps, apart, step in zip(
+            (taps - 1) * dilation // step
+            for taps, dilation, step in zip(
                 problem.window, problem.dilation, problem.stride, strict=True
             )
         ]
@@ -77,13 +77,13 @@ class _Grid:
         return 4 * sum(-(-length // 16) * 16 for length in self.lengths)
 
     def parts(self) -> Iterator[tuple[slice, int]]:
-        """Return the images that are done at once, and their positions."""
+        """Yield a slice of the images that are done at once, and their number of positions."""
         for begin in range(0, self.problem.images, self.chunk):
             end = min(begin + self.chunk, self.problem.images)
             yield slice(begin, end), (end - begin) * self.area
 
     def places(self) -> Iterator[tuple[int, int, int]]:
-        """Return number, phase and shift of each tap."""
+        """Yield number, phase and shift of each tap."""
         problem = self.problem
         for tap in range(self.taps):
             down = tap // problem.window[1] * problem.dilation[0]
@@ -93,14 +93,14 @@ class _Grid:
             yield tap, phase, shift
 
     def of_phases(self, rows: int) -> tuple[int, ...]:
-        """Return what kernels are told to go between images and phases."""
+        """Return the arguments of kernels that copy between images and phases."""
         problem, (top, _), (left, _) = self.problem, *self.problem.padding
         lengths = *problem.size, problem.channels, self.channels, self.height, self.width
         window = *problem.stride, *problem.stride, 1, 1, top, left
         return *lengths, *window, self.channels, rows * self.channels
 
     def of_rows(self) -> tuple[int, ...]:
-        """Return what kernels are told to go between y and rows."""
+        """Return the arguments of kernels that copy between y and rows."""
         problem = self.problem
         lengths = *problem.out_size, problem.filters, self.filters, self.height, self.width
         return *lengths, 1, 1, 1, 1, 1, 1, 0, 0, self.filters, self.filters

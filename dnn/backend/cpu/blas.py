@@ -1,6 +1,6 @@
-"""The BLAS that NumPy itself uses: its matrix product as a kernel, and its threads.
+"""The BLAS that NumPy itself uses: addresses of its matrix products, and its number of threads.
 
-Found in the library behind NumPy's core, so there is one thread pool and there are the same bits.
+Found in the library behind NumPy's core, so there is one thread pool and results are the same bits.
 NumPy's wheels rename the function, and there are 32-bit and 64-bit integers; where none of the
 names is found (macOS' Accelerate, say) products go through `numpy.matmul`.
 """
@@ -28,7 +28,7 @@ _NAMES = ("scipy_cblas_{}gemm64_", "cblas_{}gemm64_", "scipy_cblas_{}gemm", "cbl
 
 
 class Gemm(NamedTuple):
-    """Where cblas_sgemm or cblas_dgemm is, and how wide its integers are."""
+    """Address of cblas_sgemm or cblas_dgemm, and the width of its integers."""
 
     address: int
     integer_bits: int
@@ -36,7 +36,7 @@ class Gemm(NamedTuple):
 
 @lru_cache(maxsize=1)
 def _library() -> ctypes.CDLL | None:
-    """Return the library of NumPy's core, which shows what the libraries behind it define."""
+    """Return NumPy's core library, in which symbols of the libraries behind it are found too."""
     core = getattr(np, "_core", None) or np.core
     try:
         return ctypes.CDLL(core._multiarray_umath.__file__)
@@ -46,7 +46,7 @@ def _library() -> ctypes.CDLL | None:
 
 @cache
 def find_gemm(dtype: str) -> Gemm | None:
-    """Find the product for ``"f4"`` or ``"f8"``; None where NumPy's BLAS does not show it."""
+    """Find the matrix product for ``"f4"`` or ``"f8"``; None if NumPy's BLAS does not export it."""
     library = _library()
     if library is None:
         return None
@@ -60,7 +60,7 @@ def find_gemm(dtype: str) -> Gemm | None:
 
 
 class Threads(NamedTuple):
-    """Where BLAS' functions that return and set its number of threads are."""
+    """Addresses of BLAS' functions that return and set its number of threads."""
 
     get: int
     set: int
@@ -68,7 +68,7 @@ class Threads(NamedTuple):
 
 @cache
 def thread_functions() -> Threads | None:
-    """Find the functions for the number of threads; None where BLAS does not show them."""
+    """Find the functions for BLAS' number of threads; None if BLAS does not export them."""
     library = _library()
     if library is None:
         return None

@@ -64,24 +64,24 @@ from dnn.backend.cpu.intrinsics import KERNEL_TYPE, pointer
 HEADER = f"""{_IMPORTS}@cfunc(KERNEL_TYPE, **FLAGS)
 def entry(r):
 """
-"""What each source begins with; the body of ``entry`` follows."""
+"""Beginning of each source; the body of ``entry`` follows."""
 
 _DIGEST_BYTES = hashlib.sha256().digest_size
 _lock = threading.RLock()
 _compiled_here: list[object] = []
-"""What owns code that is not stored."""
+"""Numba's objects that own machine code which is not stored."""
 
 
 @cache
 def measured_with(threads: int) -> tuple[str, str]:
-    """Return a name with a hash of all that times depend on, and what people read."""
+    """Return a name with a hash of all that times depend on, and a description for people."""
     name = _hash_of(f"NumPy {np.__version__}, {threads} threads")
     about = f"{llvm.get_host_cpu_name()}, {threads} threads, dnn {dnn.__version__}"
     return f"routines-{name[:16]}", about
 
 
 def source_of(module: str, function: str) -> str:
-    """Return the source of a kernel that is a function of a module, or what one returns."""
+    """Return the source of a kernel that a module defines: a function, or a call that makes one."""
     return (
         f"{_IMPORTS}from dnn.backend.cpu import {module}\n\n"
         f"entry = cfunc(KERNEL_TYPE, **FLAGS)({module}.{function})\n"
@@ -91,7 +91,7 @@ def source_of(module: str, function: str) -> str:
 def entry_of(source: str) -> int:
     """Return the address of the C function ``entry`` of a source.
 
-    That is `HEADER` and a body, or what `source_of` returns.
+    The source is `HEADER` and a body, or comes from `source_of`.
     """
     with _lock:
         return _entry_of(source)
@@ -132,7 +132,7 @@ def _compiled(source: str, symbol: str) -> bytes | int:
 def _claimed(symbol: str) -> Iterator[None]:
     """Let one process at a time compile a kernel: all ranks of a network ask for the same ones.
 
-    Who has waited finds it stored. A process that ends, in whatever way, holds no lock.
+    A process that has waited finds it stored. A process that ends, in whatever way, holds no lock.
     """
     try:
         lock = cache_folder() / f".{symbol}.lock"
@@ -148,7 +148,7 @@ def _claimed(symbol: str) -> Iterator[None]:
 
 
 def _hash_of(text: str) -> str:
-    """Return the hash of a text, and of what every kernel depends on besides its own source."""
+    """Return the hash of a text and of all that every kernel depends on besides its own source."""
     begun = _hash_of_foundations().copy()  # to hash them each time takes longer than to load
     begun.update(text.encode())
     return str(begun.hexdigest())
@@ -187,7 +187,7 @@ def _stored(symbol: str) -> bytes | None:
 
 
 def _store(symbol: str, code: bytes) -> None:
-    """Write a file in one step, so that nobody reads half of it; or, if it cannot be, do not."""
+    """Store machine code in one step, so that no process reads half of it; ignore failures."""
     try:
         folder = cache_folder()
         folder.mkdir(parents=True, exist_ok=True)
@@ -201,7 +201,7 @@ def _store(symbol: str, code: bytes) -> None:
 
 @lru_cache(maxsize=1)
 def target_machine() -> Any:
-    """Return what makes machine code for this processor, as Numba sets it up."""
+    """Return LLVM's target machine for this processor, with the options that Numba uses."""
     with contextlib.suppress(RuntimeError):  # newer versions of llvmlite have done it
         llvm.initialize()
     llvm.initialize_native_target()
@@ -219,7 +219,7 @@ def target_machine() -> Any:
 
 @lru_cache(maxsize=1)
 def _engine() -> Any:
-    """Return what holds the machine code of this process."""
+    """Return LLVM's execution engine, which holds the machine code of this process."""
     machine = target_machine()
     empty = llvm.parse_assembly("")
     empty.triple = machine.triple

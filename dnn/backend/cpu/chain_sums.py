@@ -1,4 +1,4 @@
-"""Sums of what a chain of elementwise operations computes, which is never written to memory.
+"""Sums of the result of a chain of elementwise operations, which is never written to memory.
 
 The axes that are summed are neighbours. Of rows of channels (NHWC) the columns are summed, and of
 channels first (CHWN) the rows; each in blocks, whose sums are added in float64. Threads have
@@ -24,7 +24,7 @@ from dnn.backend.ops import Array, Chain
 __all__ = ["chain_sum"]
 
 TILE = 128
-"""Columns that are summed at once, on the stack."""
+"""Columns whose sums are on the stack at once."""
 
 BLOCK_ROWS = 64
 BLOCK_COLUMNS = 1024
@@ -71,8 +71,8 @@ _ROWS = """\
             carray(pointer(r[3] + g * r[4] + i * r[5]), (1,), {code})[0] = {code}(total)
 """
 
-# Of rows terms may be added in any order, so that it is done in vector registers; as in `chains`
-# nothing is contracted.
+# For columns and for rows. In a row terms may be added in any order, so that vector registers are
+# used; as in `chains` nothing is contracted.
 _FLAGS = '**{**FLAGS, "fastmath": {"nsz"}}', '**{**FLAGS, "fastmath": {"nsz", "reassoc"}}'
 
 
@@ -131,8 +131,8 @@ def chain_sum(chain: Chain, shape: tuple[int, ...], axes: tuple[int, ...]) -> Na
 
     def record(*arguments: Any) -> Record | None:
         *inputs, out = arguments
-        mine = tuple(1 if i in axes else n for i, n in enumerate(out.shape))
-        if mine != out.shape:
+        expected = tuple(1 if i in axes else n for i, n in enumerate(out.shape))
+        if expected != out.shape:
             return None
         whole = tuple(shape[i] if i in axes else n for i, n in enumerate(out.shape))
         return _record(chain, inputs, out, whole, axes)
@@ -195,14 +195,17 @@ def _record(
 def _joined(
     shape: tuple[int, ...], strides: Sequence[tuple[int, ...]]
 ) -> tuple[int, list[int]] | None:
-    """Return axes as one: its length, and the stride of each array; None where they are not one."""
+    """Join axes: return the length, and the stride in each array; None where they cannot be one."""
     length, steps = 1, [0] * len(strides)
     for axis in reversed(range(len(shape))):
         if shape[axis] == 1:
             continue
         if length == 1:
-            steps = [given[axis] for given in strides]
-        elif any(given[axis] != mine * length for given, mine in zip(strides, steps, strict=True)):
+            steps = [array_strides[axis] for array_strides in strides]
+        elif any(
+            array_strides[axis] != step * length
+            for array_strides, step in zip(strides, steps, strict=True)
+        ):
             return None
         length *= shape[axis]
     return length, steps

@@ -4,8 +4,8 @@ A chain is a tuple of instructions, each a formula and the places of its operand
 inputs, then the results of the instructions before. ``((add, 0, 1), (tanh, 2))`` is
 ``tanh(a + b)``.
 
-The loop runs over three axes at most, which is what broadcasting commonly leaves when neighbours
-that are contiguous in every array are one::
+The loop runs over three axes at most, which is what broadcasting commonly leaves when neighbouring
+axes that are contiguous in every array are joined::
 
     for i in range(n0):
         for j in range(n1):
@@ -31,7 +31,7 @@ from dnn.backend.ops import Array, Chain, Ops
 __all__ = ["NUMBA", "chain_kernel", "chain_record", "copy", "elementwise_kernel", "fill"]
 
 VECTOR_MATH = ("exp", "expm1", "log", "sigmoid", "tanh")
-"""Functions of `vector_math`."""
+"""Functions that `vector_math` has for each type."""
 
 LARGEST_AXES = 3
 
@@ -88,7 +88,7 @@ def chain_record(chain: Chain, inputs: Sequence[Array], out: Array) -> Record | 
 
 
 def _takes(formulas: Sequence[Formula], codes: Sequence[str | None], code: str) -> bool:
-    """Say whether formulas are compiled for types of the inputs and of the result."""
+    """Return whether formulas can be compiled for these types of the inputs and of the result."""
     if formulas == [COPY] or not formulas[0].has_one_type:  # which is alone in its chain
         return True
     exact = all(formula.is_exact_in_integers for formula in formulas)
@@ -103,34 +103,35 @@ def _element_code(dtype: np.dtype[Any]) -> str | None:
 def collapse(
     shape: tuple[int, ...], strides: Sequence[tuple[int, ...]]
 ) -> tuple[list[int], list[list[int]]]:
-    """Join neighbouring axes that are one in every array; always return `LARGEST_AXES` or more."""
+    """Join neighbouring axes where every array allows it; return at least `LARGEST_AXES` axes."""
     lengths: list[int] = []
     steps: list[list[int]] = [[] for _ in strides]
     for axis, length in enumerate(shape):
         if length == 1:
             continue
         joined = bool(lengths) and all(
-            mine[-1] == given[axis] * length for mine, given in zip(steps, strides, strict=True)
+            joined_strides[-1] == array_strides[axis] * length
+            for joined_strides, array_strides in zip(steps, strides, strict=True)
         )
         if joined:
             lengths[-1] *= length
         else:
             lengths.append(length)
-        for mine, given in zip(steps, strides, strict=True):
+        for joined_strides, array_strides in zip(steps, strides, strict=True):
             if joined:
-                mine[-1] = given[axis]
+                joined_strides[-1] = array_strides[axis]
             else:
-                mine.append(given[axis])
+                joined_strides.append(array_strides[axis])
     while len(lengths) < LARGEST_AXES:
         lengths.insert(0, 1)
-        for mine in steps:
-            # A single element has no stride of its own; as if contiguous.
-            mine.insert(0, 0)
+        for joined_strides in steps:
+            # An axis of length 1 needs no stride.
+            joined_strides.insert(0, 0)
     return lengths, steps
 
 
-# Without contraction: where an input is the same all along, its products leave the loop and are
-# rounded, and inside they would not be, so that one network and K at once would differ.
+# Without contraction: products of inputs that are the same all along are moved out of the loop and
+# rounded, while inside they would not be, so that one network and K at once would differ.
 _HEADER = HEADER.replace("**FLAGS", '**{**FLAGS, "fastmath": {"nsz"}}')
 
 
@@ -193,14 +194,14 @@ def elementwise_kernel(formula: Formula) -> Native:
     count = len(formula.names)
 
     def record(*arguments: Any) -> Record | None:
-        # Between the inputs and the result there may be workspace, which it does not need.
+        # Between the inputs and the result there may be workspace, which the kernel does not need.
         return chain_record(((formula, *range(count)),), arguments[:count], arguments[-1])
 
     return Native(record, formula.numpy, _split_elements)
 
 
 def _copy() -> Native:
-    """Return the kernel that copies and, between types that it knows, casts."""
+    """Return the kernel that copies an array and, to types of floats, casts it."""
 
     def record(x: Array, out: Array) -> Record | None:
         if x.dtype != out.dtype and (out.dtype.kind != "f" or x.ndim > out.ndim):
@@ -220,7 +221,7 @@ def _number(value: float, dtype: np.dtype[Any]) -> Array:
 
 
 def _fill() -> Native:
-    """Return the kernel that sets every element."""
+    """Return the kernel that sets every element of an array."""
 
     def record(value: float, out: Array) -> Record | None:
         return chain_record(((COPY, 0),), (_number(value, out.dtype),), out)

@@ -11,10 +11,10 @@ from dnn.backend.ops import Array, Ops
 __all__ = ["log_softmax", "mean_cross_entropy", "tally_classes"]
 
 COMPARED: Flags = {"error_model": "numpy", "fastmath": {"nsz", "nnan", "ninf"}}
-"""Of comparisons in which NaN may be anything."""
+"""Flags for comparisons whose result may be anything where there is a NaN."""
 
 FEW_COLUMNS = 16
-"""Rows so short have a kernel of their own for each length."""
+"""Rows of at most so many elements have a kernel of their own for each length."""
 
 
 @loop()
@@ -45,7 +45,7 @@ def log_softmax_loop(
             is_largest = shifted[i * columns + j] == zero
             largest += one if is_largest else zero
             rest += zero if is_largest else terms[i * columns + j]
-        terms[i] = largest - one + rest  # never in front of what is still to be read
+        terms[i] = largest - one + rest  # at an index that has been read before
     for i in range(rows):
         total = one + terms[i]
         terms[i] = log(total) - (total - one - terms[i]) / total
@@ -65,7 +65,7 @@ def _log_softmax(
 
 def _columns(code: str, arrays: Sequence[Array]) -> str:
     first = arrays[0]
-    # As a literal it makes straight lines of the loops over a row.
+    # With a literal length the loops over a row are unrolled.
     few = first.shape[-1] <= FEW_COLUMNS
     return f", {first.shape[-1]}" if few else f", r[{first.ndim}]"
 
@@ -115,8 +115,8 @@ def tally_classes_loop(outputs: Array, labels: Array, tallies: Array, width: int
             if width == 1:
                 best = 1 if outputs[k, i, 0] > 0 else 0
             else:
-                # Even and odd places by themselves, without a branch: a guess of the processor
-                # would be wrong more often than not.
+                # Even and odd places separately, without a branch, which the processor would
+                # mispredict more often than not.
                 even, odd, at_even, at_odd = outputs[k, i, 0], outputs[k, i, 1], 0, 1
                 for j in range(2, width - 1, 2):
                     x, y = outputs[k, i, j], outputs[k, i, j + 1]

@@ -1,4 +1,4 @@
-"""Columns: for each position of an image's result the part of the image under the window.
+"""Columns of im2col: for each position of a result the part of the image under the window.
 
 Two orders, by where the channels of an image stand. With channels last (NHWC) a position is a row,
 in which each tap of the window has its channels::
@@ -26,7 +26,7 @@ __all__ = ["fill_lines", "fill_rows", "gather_lines", "gather_rows", "permute", 
 
 
 def window_of(problem: Convolution) -> tuple[int, ...]:
-    """Return what the kernels are told of a window: taps, strides, dilations, top and left."""
+    """Return the kernels' arguments for a window: taps, strides, dilations, padding before."""
     (top, _), (left, _) = problem.padding
     return *problem.window, *problem.stride, *problem.dilation, top, left
 
@@ -55,7 +55,7 @@ def fill_rows_loop(
     row_step: int,
     tap_step: int,
 ) -> None:
-    """Write rows `begin` to `end`, of `count` channels; out begins with row `first`."""
+    """Write rows `begin` to `end` of columns, for `count` channels; out begins at row `first`."""
     for row in range(begin, end):
         image, position = divmod(row, out_height * out_width)
         i, j = divmod(position, out_width)
@@ -96,7 +96,7 @@ def gather_rows_loop(
     row_step: int,
     tap_step: int,
 ) -> None:
-    """Write pixels `begin` to `end` of images, from rows x; the rest as in `fill_rows_loop`."""
+    """Sum rows x of columns into pixels `begin` to `end` of images; see `fill_rows_loop`."""
     for pixel in range(begin, end):
         image, position = divmod(pixel, height * width)
         h, w = divmod(position, width)
@@ -139,7 +139,7 @@ def fill_lines_loop(
     top: int,
     left: int,
 ) -> None:
-    """Write lines `begin` to `end` (channel, tap), for some rows of the result."""
+    """Write lines `begin` to `end` (channel, tap) of columns, for some rows of the result."""
     run = out_width * images
     for line in range(begin, end):
         channel, tap = divmod(line, taps_down * taps_across)
@@ -189,7 +189,7 @@ def gather_lines_loop(
     top: int,
     left: int,
 ) -> None:
-    """Write rows `begin` to `end` (channel, h) of images, from lines x of whole results."""
+    """Sum lines x of columns, of whole results, into rows `begin` to `end` (channel, h)."""
     run = out_width * images
     for row in range(begin, end):
         channel, h = divmod(row, height)

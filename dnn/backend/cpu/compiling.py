@@ -1,4 +1,4 @@
-"""From source to machine code, by Numba.
+"""Compilation of kernels from source to machine code, by Numba.
 
 Imported when something is compiled, and only then: see `cache`. Numba's own cache would do, but for
 what it takes to read it: the import of all of Numba, and of SciPy's linear algebra.
@@ -21,11 +21,10 @@ _NAME = re.compile(r'@(?:"([^"]+)"|([\w.$-]+))')
 
 
 def compiled(source: str, symbol: str, machine: Any) -> tuple[Any, bytes | None]:
-    """Compile a kernel.
+    """Compile a kernel; return Numba's object and machine code that works without Numba.
 
-    Its source defines ``entry``, a `numba.cfunc`, which is called `symbol` in the machine code.
-    Returned is what Numba made of it, and machine code that works without Numba: None where this is
-    not to be had, because it calls functions of Numba's own.
+    The source defines ``entry``, a `numba.cfunc`, which is called `symbol` in the machine code. The
+    code is None where the kernel calls functions of Numba's own.
     """
     # Numba needs a file name for its messages only.
     names: dict[str, Any] = {"__name__": f"dnn.{symbol}"}
@@ -43,7 +42,7 @@ def compiled(source: str, symbol: str, machine: Any) -> tuple[Any, bytes | None]
         return entry, None
     for value in (*module.functions, *module.global_variables):
         if not value.is_declaration:
-            # What is not reached is left out, and nothing but the entry is seen from outside.
+            # What is not reached is left out, and only the entry is visible from outside.
             value.linkage = "internal" if value.name in reached else "available_externally"
     module.get_function(entry.native_name).linkage = "external"
     module.get_function(entry.native_name).name = symbol
@@ -67,7 +66,7 @@ def compiled_loops(module: ModuleType) -> ModuleType:
 
 
 def _without_exceptions(text: str, name: str) -> str | None:
-    """Let the C function return once the kernel has; None where it is not as expected.
+    """Return LLVM code whose C function returns right after the kernel; None for unexpected code.
 
     Numba's wrapper goes on to print a Python exception if there was one. Kernels raise none, and
     that part needs Numba at run time.
@@ -81,7 +80,7 @@ def _without_exceptions(text: str, name: str) -> str | None:
     found = call.search(text, head.start(), end)
     if found is None:
         return None
-    kind = head.group(1)  # nobody reads what it returns
+    kind = head.group(1)  # its value is not read
     value = "void" if kind == "void" else f"{kind} zeroinitializer"
     return f"{text[: found.end()]}\n  ret {value}{text[end:]}"
 

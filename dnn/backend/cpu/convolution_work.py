@@ -1,4 +1,4 @@
-"""What routines of convolution by products of our own share: pieces of work, memory, K models.
+"""Shared parts of convolutions by products of our own: pieces of work, memory, K models.
 
 The weights are packed, or transformed, by a kernel of their own; then each thread does all of its
 piece of the work in memory of its own. A piece is cut out of the result, never out of a sum, so no
@@ -25,29 +25,29 @@ Piece = tuple[slice, slice]
 """Rows and panels of the result, or channels and panels of the weights' gradient."""
 
 Arguments = tuple[Any, ...]
-"""Task, arrays, memory, piece."""
+"""Arguments of a kernel: task, arrays, memory, piece."""
 
 
 class Task(Protocol):
-    """What the kernels of a routine need to know of a problem."""
+    """Sizes of a problem, and its pieces of work, for the kernels of a routine."""
 
     @property
     def panels(self) -> int:
-        """How many panels of filters there are."""
+        """Number of panels of filters."""
 
     @property
     def weight_bytes(self) -> int:
-        """What packed weights take, 0 where they are not kept."""
+        """Size of the packed weights in bytes, 0 where they are not kept."""
 
     @property
     def operations(self) -> int:
-        """How many there are in all products."""
+        """Number of operations in all products."""
 
     def pieces(self, number: int) -> list[Piece]:
-        """Cut the work into at most so many pieces."""
+        """Cut the work into at most `number` pieces."""
 
     def piece_bytes(self, first: slice, panels: slice) -> int:
-        """Return how much memory a piece takes."""
+        """Return how many bytes of memory a piece takes."""
 
 
 def round_up(length: int, unit: int) -> int:
@@ -56,12 +56,12 @@ def round_up(length: int, unit: int) -> int:
 
 
 def row_bytes() -> int:
-    """Return what a row of a panel takes."""
+    """Return the bytes of a row of a panel."""
     return registers().panel * FLOAT_BYTES
 
 
 class Kernels:
-    """The kernels of a routine; a task, its arrays and a piece of its work make a record of each.
+    """Kernels of a routine, which take a task, its arrays, memory and a piece of its work.
 
     Parameters
     ----------
@@ -83,7 +83,7 @@ class Kernels:
         self._gradient = Native(gradient, None, _split)
 
     def routine(self, name: str, task: Task, problem: Convolution) -> Routine:
-        """Return the routine that does a task."""
+        """Return the routine that computes a problem, whose sizes are in `task`."""
         threads = range(1, blas_threads() + 1)
         size = max(_space_bytes(task, number) for number in threads)
         kept = task.weight_bytes
@@ -124,7 +124,7 @@ def _models(
 
 
 def _space_bytes(task: Task, number: int) -> int:
-    """Return what the work in a number of pieces takes."""
+    """Return how many bytes of memory the work takes in a number of pieces."""
     return sum(round_up(task.piece_bytes(*piece), ALIGNMENT_BYTES) for piece in task.pieces(number))
 
 
@@ -132,7 +132,7 @@ def _split(arguments: Arguments, number: int) -> list[Arguments]:
     task, *arrays, space, _ = arguments
     if task.operations < SPLIT_OPERATIONS:
         return []
-    # Memory was asked for when there were so many threads as there were then.
+    # There may be more threads now than when the size of the memory was computed.
     while _space_bytes(task, number) > space.size:
         number -= 1
     at, pieces = 0, []

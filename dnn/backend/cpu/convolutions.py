@@ -1,7 +1,7 @@
 """The compiled routines of convolution, in the order in which they are preferred.
 
-Each stands in a module of its own with a function of a problem, which returns None for what it does
-not take.
+Each is in a module of its own, as a function that returns None for a problem that it does not
+support.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
-"""Convolution of each channel by itself, with the channels innermost (NHWC): vectors of channels.
+"""Depthwise convolution, of each channel by itself, with channels innermost (NHWC) in vectors.
 
-Weights are transposed before, so that a tap has those of all channels in one piece.
+Weights are transposed first, so that those of a tap for all channels are contiguous.
 """
 
 from __future__ import annotations
@@ -24,14 +24,14 @@ from dnn.backend.ops import Array, Step
 __all__ = ["routine"]
 
 VECTORS = 4
-"""Of channels that are done at once."""
+"""Vectors of channels that are computed at once."""
 
 TAPS = 64
-"""Elements of a window whose gradients are summed up at once."""
+"""Elements of a window whose gradients are summed up at once, at most."""
 
 
 def routine(problem: Convolution) -> Routine | None:
-    """Return the convolution of channels by themselves, or None for any other.
+    """Return the routine of a depthwise convolution, or None for a problem that it does not take.
 
     Parameters
     ----------
@@ -58,11 +58,11 @@ def routine(problem: Convolution) -> Routine | None:
     def steps(inputs: Sequence[Array], out: Array, workspace: Array | None) -> list[Step]:
         assert workspace is not None
         x, w, *bias = inputs
-        turned = workspace[:size_bytes].view(problem.dtype).reshape(shape)
+        transposed = workspace[:size_bytes].view(problem.dtype).reshape(shape)
         by_channel = w.reshape(*models, problem.channels, -1)
         return [
-            (copy, (by_channel.swapaxes(-1, -2), turned)),
-            (kernel, (x, turned, *(bias or [kernel.zeros]), out)),
+            (copy, (by_channel.swapaxes(-1, -2), transposed)),
+            (kernel, (x, transposed, *(bias or [kernel.zeros]), out)),
         ]
 
     return Routine("depthwise", size_bytes, steps)
@@ -70,12 +70,12 @@ def routine(problem: Convolution) -> Routine | None:
 
 @cache
 def _kernel(problem: Convolution) -> _Depthwise:
-    """Return the kernel, whose tables live as long as the process: programs point to them."""
+    """Return the kernel; it exists as long as the process, since programs point to its tables."""
     return _Depthwise(problem)
 
 
 class _Depthwise(Native):
-    """A convolution as a kernel of a program; its arguments are the arrays, and maybe a part."""
+    """A depthwise convolution as a kernel of arrays and, for a part of it, a range of the work."""
 
     def __init__(self, problem: Convolution) -> None:
         super().__init__(self._record, None, self._in_parts)
@@ -138,8 +138,8 @@ class _Depthwise(Native):
         axes = (4, 4, 4) if self.problem.kind == "weights" else (4, 2, 1, 4)
         fields = [part.start, part.stop]
         for x, ndim in zip(arrays, axes, strict=True):
-            one = x[0] if x.ndim > ndim else x
-            if not one.flags.c_contiguous or x.dtype != self.problem.dtype:
+            of_model = x[0] if x.ndim > ndim else x
+            if not of_model.flags.c_contiguous or x.dtype != self.problem.dtype:
                 return None
             fields += [address_of(x), x.strides[0] if x.ndim > ndim else 0]
         kind = "weights" if self.problem.kind == "weights" else "taps"
@@ -147,7 +147,7 @@ class _Depthwise(Native):
 
 
 def _entry(line: Line, out_step: int, in_step: int, tap_step: int) -> tuple[int, int, int, int]:
-    """Return where a row or a column of the result begins, in bytes, and its taps."""
+    """Return where a line's result, input and first tap begin, in bytes, and its number of taps."""
     return line.place * out_step, line.of_input * in_step, line.tap * tap_step, line.taps
 
 

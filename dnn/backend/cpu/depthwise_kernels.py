@@ -1,4 +1,4 @@
-"""The compiled side of `depthwise`.
+"""Compiled kernels of depthwise convolution; `depthwise` makes their records.
 
 Imported when something is compiled, and only then: see `cache`.
 """
@@ -24,7 +24,7 @@ __all__ = ["taps_kernel", "weights_kernel"]
 
 
 def _tile(code):
-    """Return what computes some channels of one pixel, from the taps that meet x."""
+    """Return the intrinsic that computes some channels of one pixel, from the taps that meet x."""
 
     @intrinsic
     def tile(context, x, w, bias, out, rows, columns, left, steps):
@@ -99,7 +99,7 @@ def taps_kernel(code):
 
 
 def _dot(code):
-    """Return what adds products of x and dy along a row to the sums of some channels."""
+    """Return intrinsics: to add products of x and dy along a row to sums, and to clear sums."""
 
     @intrinsic
     def dot(context, x, dy, x_step, dy_step, columns, left, totals):

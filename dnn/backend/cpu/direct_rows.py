@@ -42,11 +42,11 @@ ROWS_AT_ONCE = 8
 """Rows of the window whose sums the kernel of weights holds at once."""
 
 MOST_FILTERS, MOST_VECTORS = 8, 12
-"""Of a tile."""
+"""Limits of a tile."""
 
 
 def routine(problem: Convolution) -> Routine | None:
-    """Return the direct convolution by rows, or None for a layout or a stride that it is not for.
+    """Return the direct convolution by rows, or None for a problem that it does not take.
 
     Parameters
     ----------
@@ -59,7 +59,7 @@ def routine(problem: Convolution) -> Routine | None:
     if problem.layout == "NHWC" or problem.dtype not in ("f4", "f8") or problem.is_empty:
         return None
     if problem.layout == "NCHW" and problem.stride[1] != 1:
-        return None  # neighbours in a row of y meet no neighbours in x
+        return None  # neighbours in a row of y do not meet neighbours in x
     kernel = _kernel(problem)
 
     def steps(inputs: Sequence[Array], out: Array, workspace: Array | None) -> list[Step]:
@@ -71,12 +71,12 @@ def routine(problem: Convolution) -> Routine | None:
 
 @cache
 def _kernel(problem: Convolution) -> _Kernel:
-    """Return the kernel, whose tables live as long as the process: programs point to them."""
+    """Return the kernel; it exists as long as the process, since programs point to its tables."""
     return _Weights(problem) if problem.kind == "weights" else _Rows(problem)
 
 
 class _Strides(NamedTuple):
-    """Bytes from one to the next, in an array of images."""
+    """Strides of an array of images, in bytes."""
 
     image: int
     channel: int
@@ -93,15 +93,15 @@ def _strides(problem: Convolution, channels: int, size: tuple[int, int]) -> _Str
 
 
 def _model_step(x: Array, axes: int) -> int | None:
-    """Return the bytes from model to model, 0 where it is one for all; None if it does not fit."""
-    one = x[0] if x.ndim > axes else x
-    if not one.flags.c_contiguous:
+    """Return the bytes from model to model, 0 if all share x; None if a model is not contiguous."""
+    of_model = x[0] if x.ndim > axes else x
+    if not of_model.flags.c_contiguous:
         return None
     return x.strides[0] if x.ndim > axes else 0
 
 
 class _Kernel(Native):
-    """A convolution as a kernel of a program; its arguments are the arrays, and maybe a part."""
+    """A direct convolution as a kernel of arrays and, for a part of it, a range of the work."""
 
     def __init__(self, problem: Convolution) -> None:
         super().__init__(self._record, None, self._in_parts)
@@ -114,7 +114,7 @@ class _Kernel(Native):
         self.y = _strides(problem, problem.filters, problem.out_size)
         self.item = np.dtype(problem.dtype).itemsize
         self.zero = np.zeros(1, problem.dtype)  # where sums begin without a bias
-        # What a subclass adds: how many parts there are at most, and its fields.
+        # A subclass sets these: units of work, of which a part has at least one, and the fields.
         self.units = 0
         self.axes: tuple[int, ...] = (4, 4, 4)
         self.source = ""
@@ -148,24 +148,26 @@ def _source(maker: str, code: str, *sizes: int) -> str:
 
 
 class Line(NamedTuple):
-    """What one row, or one column, of the result meets."""
+    """One row, or one column, of the result, and the input and taps that it is computed from."""
 
     place: int
+    """Index of the row of the result."""
     of_input: int
-    """At the first tap."""
+    """Index of the row of the input at the first tap."""
     tap: int
-    """The first one."""
+    """First tap that meets the input."""
     taps: int
+    """Number of taps that meet the input."""
 
 
 class Lines(NamedTuple):
-    """All rows or all columns, and how to get from tap to tap."""
+    """All rows, or all columns, of the result, and the steps from tap to tap."""
 
     lines: list[Line]
     input_step: int
     tap_step: int
     is_dense: bool
-    """Whether neighbours meet neighbours, wherever they meet the same taps."""
+    """Whether neighbouring rows with the same taps meet neighbouring rows of the input."""
 
 
 def lines_of_y(out: int, size: int, window: int, stride: int, dilation: int, before: int) -> Lines:
@@ -195,7 +197,7 @@ def lines_of_x(out: int, size: int, window: int, stride: int, dilation: int, bef
 
 
 class _Rows(_Kernel):
-    """y, or the gradient of x."""
+    """The kernel of y, or of the gradient of x."""
 
     def __init__(self, problem: Convolution) -> None:
         super().__init__(problem)
@@ -238,12 +240,12 @@ class _Rows(_Kernel):
         self.strides += [self.item if problem.bias else 0, y.channel, int(problem.relu)]
 
     def _weight_steps(self) -> list[int]:
-        """Return bytes from filter to filter, channel to channel, row to row, and so on."""
+        """Return the strides of the weights in bytes: of filters, channels, rows and columns."""
         lengths = self.problem.w_shape
         return [self.item * prod(lengths[axis + 1 :]) for axis in range(4)]
 
     def _tables(self, x: _Strides, y: _Strides, w_row: int, w_column: int) -> tuple[Array, Array]:
-        """Return where each row, and each segment of a row, begins, in bytes, and its taps."""
+        """Return tables of where each row, and each segment of a row, begins, and of its taps."""
         rows = [(i * y.row, h * x.row, r * w_row, taps) for i, h, r, taps in self.down.lines]
         segments: list[list[int]] = []
         last: Line | None = None
@@ -260,7 +262,7 @@ class _Rows(_Kernel):
 
 
 class _Weights(_Kernel):
-    """The gradient of the weights."""
+    """The kernel of the gradient of the weights."""
 
     def __init__(self, problem: Convolution) -> None:
         super().__init__(problem)
@@ -291,19 +293,19 @@ class _Weights(_Kernel):
 
 @cache
 def _tile_of_weights(filters: int, taps: int) -> tuple[int, int]:
-    """Return how many filters and taps to hold in registers."""
+    """Return the numbers of filters and taps of the tile that is held in registers."""
     registers = vector_registers()[0]
 
     def cost(sizes: tuple[int, int]) -> tuple[float, int]:
-        block, some = sizes
+        block, tap_block = sizes
         # Multiplications are issued two at a time, and so are loads, most of them of two lines.
-        once = max(block * some / 2, (block + some) * 0.75)
-        return -(-filters // block) * -(-taps // some) * once, -block * some
+        once = max(block * tap_block / 2, (block + tap_block) * 0.75)
+        return -(-filters // block) * -(-taps // tap_block) * once, -block * tap_block
 
     sizes = [
-        (block, some)
+        (block, tap_block)
         for block in range(1, min(filters, MOST_FILTERS) + 1)
-        for some in range(1, min(taps, MOST_FILTERS) + 1)
-        if block * some + block + 1 < registers
+        for tap_block in range(1, min(taps, MOST_FILTERS) + 1)
+        if block * tap_block + block + 1 < registers
     ]
     return min(sizes, key=cost)

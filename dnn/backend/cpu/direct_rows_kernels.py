@@ -1,4 +1,4 @@
-"""The compiled side of direct convolution: tiles of accumulators in vector registers.
+"""Compiled kernels of direct convolution by rows: tiles of sums in vector registers.
 
 Imported when something is compiled, and only then: see `cache`.
 """
@@ -23,11 +23,11 @@ from dnn.backend.cpu.vectors import NUMBERS, WORD, Vectors
 __all__ = ["rows_kernel", "weights_kernel"]
 
 CHUNK_ELEMENTS = 1024
-"""Of a row, so that the rows that a block of filters and taps needs stay in the nearest cache."""
+"""Elements of a row at a time, so that the rows of a tile stay in the first-level cache."""
 
 
 def _tile(code, filters, vectors, masked):
-    """Return what computes y of a block of filters, for so many vectors of neighbours in a row."""
+    """Return the intrinsic that computes y of a block of filters, for some vectors in a row."""
 
     @intrinsic
     def tile(context, x, w, bias, out, rows, columns, left, steps):
@@ -80,7 +80,7 @@ def _tile(code, filters, vectors, masked):
 
 
 def rows_kernel(code, filters, vectors):
-    """Return the kernel of `direct_rows.Rows` for blocks of so many filters."""
+    """Return the kernel of y or of the gradient of x, for tiles of so many filters and vectors."""
     tail_vectors = (vectors + 1) // 2
     whole = _tile(code, filters, vectors, masked=False)
     tail = _tile(code, filters, tail_vectors, masked=True)
@@ -133,7 +133,7 @@ def rows_kernel(code, filters, vectors):
 
 
 def _dot_tile(code, filters, taps):
-    """Return what adds products of dy of some filters and x at some taps to sums in memory."""
+    """Return the intrinsic that adds products of dy and x, of some filters and taps, to sums."""
 
     @intrinsic
     def dot_tile(context, dy, dy_f, x, offsets, totals, segments, dy_segment, x_segment, length):
@@ -182,7 +182,7 @@ def _dot_tile(code, filters, taps):
 
 
 def _column_tile(code, filters, taps):
-    """Return `_dot_tile` for one tap, whose sums lie among those of several."""
+    """Return the intrinsic of `_dot_tile` for one tap, with its sums among those of `taps` taps."""
 
     @intrinsic
     def column_tile(context, dy, dy_f, x, totals, segments, dy_segment, x_segment, length):
@@ -217,7 +217,7 @@ def _column_tile(code, filters, taps):
 
 
 def _lane_sums(code):
-    """Return what adds up the lanes of a vector in memory and stores the sum."""
+    """Return intrinsics: to store the sum of a vector's lanes, and to store zeros in a vector."""
 
     @intrinsic
     def store_sum(context, source, target):
@@ -242,7 +242,7 @@ def _lane_sums(code):
 
 
 def weights_kernel(code, filters, taps):
-    """Return the kernel of `direct_rows.Weights` for blocks of so many filters and taps."""
+    """Return the kernel of the gradient of the weights, for tiles of so many filters and taps."""
     dot_tile, column_tile = _dot_tile(code, filters, taps), _column_tile(code, filters, taps)
     store_sum, store_zeros = _lane_sums(code)
     item = NUMBERS[code][2]
@@ -258,7 +258,7 @@ def weights_kernel(code, filters, taps):
         x_start, x_model, dy_start, dy_model = r[18], r[19], r[20], r[21]
         out, out_model, x_image, x_c, x_row, x_column = r[22], r[23], r[24], r[25], r[26], r[27]
         dy_image, dy_f, dy_row, dy_column = r[28], r[29], r[30], r[31]
-        # Of each tap across: where its row of x begins, as seen from y, first and last column of y.
+        # For each tap across: offset of its row of x from that of y, and its range of columns of y.
         ranges = carray(pointer(ranges_at), (3 * window_columns,), np.int64)
         totals = scratch(scratch_bytes)
         offsets_at = scratch(offsets_bytes)
@@ -318,7 +318,7 @@ def weights_kernel(code, filters, taps):
                 for k in range(taps):
                     s = 3 * ((first_tap + k) % window_columns)
                     for side in range(2):
-                        # What this tap has on the left of what all have, and on the right.
+                        # Columns of this tap to the left of those that all taps have, then right.
                         if begin >= stop:
                             start, enough = ranges[s + 1], ranges[s + 2] * (1 - side)
                         elif side == 0:

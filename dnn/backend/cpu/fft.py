@@ -5,7 +5,7 @@ by r - 1 (overlap-save). A circular correlation is a product of transforms, and 
 channels is done before going back, that is a matrix product for each frequency::
 
     Y[k] = X[k] conj(W[k])          k: frequency; X: tiles x channels, W: channels x filters
-    dX[k] = dY[k] conj(W'[k])       W': the window turned round, filters x channels
+    dX[k] = dY[k] conj(W'[k])       W': the window flipped, filters x channels
     dW[k] = conj(dY[k])' X[k]       summed over tiles; dY in tiles of T - r + 1, the rest 0
 
 T is the size that asks for the least arithmetic. Transforms are NumPy's, which computes those of
@@ -33,18 +33,19 @@ __all__ = ["routine"]
 
 TILES = (8, 12, 16, 24, 32, 48)
 CHUNK_ELEMENTS = 1 << 21
-"""Of the tiles that are done at once, in float32."""
+"""Elements of float32 in the tiles that are done at once."""
 
 LARGEST_BYTES = 128 << 20
-"""A convolution that would need more memory is not done so."""
+"""Largest workspace; a convolution that would need more does not get this routine."""
 
 
 class _Tiles:
-    """How images are cut into tiles, and the memory for their spectra.
+    """The tiles into which images are cut, and the memory for their spectra.
 
     The result of "forward" and "data" is cut into tiles, and the result of "weights" is a sum over
-    those of dy. `source` has as many channels as are summed over, or x's; `padding` is what the
-    result's first tile begins before the source's first pixel.
+    tiles of dy. `source` and `target` are the sizes of the images that are read in tiles, with
+    `inputs` channels, and of y or dx, with `outputs`; in "weights" they are x and dy. The first
+    tile of the source begins `padding` pixels before its first pixel.
     """
 
     def __init__(self, problem: Convolution) -> None:
@@ -52,7 +53,8 @@ class _Tiles:
         self.groups = problem.groups
         of_x, of_y = (n // problem.groups for n in (problem.channels, problem.filters))
         self.reach = [
-            (taps - 1) * apart for taps, apart in zip(problem.window, problem.dilation, strict=True)
+            (taps - 1) * dilation
+            for taps, dilation in zip(problem.window, problem.dilation, strict=True)
         ]
         leading = [pad[0] for pad in problem.padding]
         if problem.kind == "data":
@@ -90,7 +92,7 @@ class _Tiles:
         ]
 
     def _work(self, size: int) -> float:
-        """Return about how many operations a tile size asks for."""
+        """Estimate the number of operations with a tile size."""
         problem = self.problem
         steps = [size - n for n in self.reach]
         counts = [-(-n // step) for n, step in zip(self.target, steps, strict=True)]
@@ -118,7 +120,7 @@ class _Tiles:
 
 
 def routine(problem: Convolution) -> Routine | None:
-    """Return the routine; None for strides, other types than float32, and what is too large."""
+    """Return the routine; None for strides, types but float32, too large windows or workspace."""
     if problem.stride != (1, 1) or problem.dtype != "f4" or problem.is_empty:
         return None
     tiles = _Tiles(problem)
@@ -141,7 +143,7 @@ def _complex(space: Array, *shape: int) -> Array:
 
 
 def _overlap(begin: int, length: int, limit: int) -> tuple[slice, slice]:
-    """Return what a piece has in common with 0 .. limit, in the piece and in the whole."""
+    """Return the overlap of a piece with 0 .. limit, as a slice of the piece and of the whole."""
     first, last = max(begin, 0), min(begin + length, limit)
     if last <= first:
         return slice(0, 0), slice(0, 0)
@@ -151,10 +153,10 @@ def _overlap(begin: int, length: int, limit: int) -> tuple[slice, slice]:
 def _copy_tiles(
     tiles: _Tiles, images: Array, planes: Array, step: bool, starts: Sequence[int]
 ) -> Iterator[tuple[Array, Array]]:
-    """Return pairs of views: a part of images (N, C, H, W), and where it stands in planes.
+    """Yield pairs of views: the pixels of each tile in images (N, C, H, W), and in planes.
 
-    Planes are (N, down, across, C, T, T). A tile begins every `steps` pixels, from `starts` before
-    the first; with `step` it is as long as that, otherwise T.
+    Planes are (N, down, across, C, T, T). A tile begins every ``tiles.steps`` pixels, from `starts`
+    before the first pixel; with `step` it is ``tiles.steps`` long, otherwise T.
     """
     lengths = tiles.steps if step else [tiles.size] * 2
     for i in range(tiles.counts[0]):
@@ -187,7 +189,7 @@ def _fft(x: Array, out: Array) -> None:
 
 
 def _planes_of(tiles: _Tiles, spectra: Array, half: Array, planes: Array) -> list[Step]:
-    """Return the calls that go back from spectra (T, half, rows, C) to planes (rows, C, T, T)."""
+    """Return the calls that transform spectra (T, half, rows, C) back to planes (rows, C, T, T)."""
     spectrum = _complex(half, *planes.shape[:-1], tiles.half)
     return [
         (_ifft, (spectra.transpose(2, 3, 0, 1), spectrum)),
@@ -212,7 +214,7 @@ def _source_spectra(
 ) -> list[Step]:
     """Return the calls that transform tiles of images (N, C, H, W) to (T, half, rows, C).
 
-    Those of the target stand side by side, and are followed by zeros.
+    Tiles of the target do not overlap, and are filled up with zeros.
     """
     number, channels = images.shape[:2]
     shape = number, *tiles.counts, channels, tiles.size, tiles.size
@@ -231,7 +233,7 @@ def _conjugate(x: Array) -> Step:
 def _images(
     tiles: _Tiles, source: Array, w: Array, out: Array, spaces: Sequence[Array]
 ) -> list[Step]:
-    """Return the calls of "forward", and of "data", which is that with the window turned round."""
+    """Return the calls of "forward", or of "data", which is the same with flipped windows."""
     problem, groups = tiles.problem, tiles.groups
     steps = list[Step]()
     windows = w.reshape(groups, -1, *w.shape[1:])
@@ -251,56 +253,56 @@ def _images(
         steps += _spectra(tiles, planes, spaces[1], flat[..., part])
     steps.append(_conjugate(weights))
     images, results = (image_view(x, problem.layout) for x in (source, out))
-    for some in tiles.parts():
-        number = some.stop - some.start
+    for batch in tiles.parts():
+        number = batch.stop - batch.start
         rows = number * math.prod(tiles.counts)
         spectra, products = (
             _complex(space, tiles.size, tiles.half, groups, rows, channels)
             for space, channels in zip(spaces[2:4], (tiles.inputs, tiles.outputs), strict=True)
         )
         for group in range(groups):
-            mine = slice(group * tiles.inputs, (group + 1) * tiles.inputs)
-            given = images[some, mine]
-            steps += _source_spectra(tiles, given, spaces, spectra[:, :, group], False)
+            own = slice(group * tiles.inputs, (group + 1) * tiles.inputs)
+            own_images = images[batch, own]
+            steps += _source_spectra(tiles, own_images, spaces, spectra[:, :, group], False)
         steps.append((np.matmul, (spectra, weights, products)))
         shape = number, *tiles.counts, tiles.outputs, tiles.size, tiles.size
         result = spaces[0][: math.prod(shape)].reshape(rows, *shape[3:])
         for group in range(groups):
             steps += _planes_of(tiles, products[:, :, group], spaces[1], result)
-            mine = slice(group * tiles.outputs, (group + 1) * tiles.outputs)
+            own = slice(group * tiles.outputs, (group + 1) * tiles.outputs)
             tiled = result.reshape(shape)
-            pairs = _copy_tiles(tiles, results[some, mine], tiled, True, [0, 0])
+            pairs = _copy_tiles(tiles, results[batch, own], tiled, True, [0, 0])
             steps += [(np.copyto, pair) for pair in pairs]
     return steps
 
 
 def _weights(tiles: _Tiles, x: Array, dy: Array, dw: Array, spaces: Sequence[Array]) -> list[Step]:
-    """Return the calls of "weights"."""
+    """Return the calls of the gradient of the weights."""
     problem, groups = tiles.problem, tiles.groups
     steps = list[Step]()
     total, term = _complex(
         spaces[4], 2, tiles.size, tiles.half, groups, tiles.outputs, tiles.inputs
     )
     images, gradients = (image_view(array, problem.layout) for array in (x, dy))
-    for some in tiles.parts():
-        rows = (some.stop - some.start) * math.prod(tiles.counts)
+    for batch in tiles.parts():
+        rows = (batch.stop - batch.start) * math.prod(tiles.counts)
         of_x, of_dy = (
             _complex(space, tiles.size, tiles.half, groups, rows, channels)
             for space, channels in zip(spaces[2:4], (tiles.inputs, tiles.outputs), strict=True)
         )
         for group in range(groups):
-            for given, spectra, channels in (
+            for array, spectra, channels in (
                 (images, of_x, tiles.inputs),
                 (gradients, of_dy, tiles.outputs),
             ):
-                mine = given[some, group * channels : (group + 1) * channels]
+                own = array[batch, group * channels : (group + 1) * channels]
                 steps += _source_spectra(
-                    tiles, mine, spaces, spectra[:, :, group], given is gradients
+                    tiles, own, spaces, spectra[:, :, group], array is gradients
                 )
         steps.append(_conjugate(of_dy))
-        target = term if some.start else total
+        target = term if batch.start else total
         steps.append((np.matmul, (of_dy.swapaxes(-1, -2), of_x, target)))
-        if some.start:
+        if batch.start:
             steps.append((np.add, (total, term, total)))
     by_filter = dw.reshape(groups, tiles.outputs, *dw.shape[1:])
     down, across = problem.dilation

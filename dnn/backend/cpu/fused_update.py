@@ -1,12 +1,12 @@
-"""The update of each weight right behind its gradient, while that is in the cache.
+"""Update of weights right after the product that computes their gradient, while that is cached.
 
-Where a step of training is known as a whole, the optimizer need not wait until the last gradient is
-there: what ``gemm x^T, dy -> g`` has left in the cache, the pieces of the update find there.
-Nothing but the order changes, so neither does any bit. It takes that nobody else looks at these
-pieces in between; the pass `products_last` sees to it that the weights are not needed then. All
-gradients of products share one piece of memory, small enough to stay in the cache.
+Where a step of training is known as a whole, the optimizer need not wait for the last gradient: it
+finds the result of ``gemm x^T, dy -> g`` in the cache if it runs right after it. Nothing but the
+order changes, so no bit of a result does. No other step may use these pieces in between; the pass
+`products_last` ensures that the weights are not needed then. All gradients of products share one
+piece of memory, small enough to stay in the cache.
 
-Of K networks' buffers, of shape (K, P), the ranges of the first network stand for all.
+In buffers of K networks, of shape (K, P), the ranges of the first network stand for all.
 """
 
 from __future__ import annotations
@@ -28,10 +28,10 @@ Interval = tuple[int, int]
 
 
 def fuse_update(steps: Sequence[Step], scratch: Array, gemm: Callable[..., object]) -> list[Step]:
-    """Return the same steps, those of the optimizer as early as they can be.
+    """Return the same steps, with updates of weights right after the products of their gradients.
 
-    `scratch`, of shape (P,) or (K, P), holds the gradients: what stands there after the steps
-    nobody reads. `gemm` is the product as it occurs in `steps`.
+    `scratch`, of shape (P,) or (K, P), holds the gradients, and is not read after the steps. `gemm`
+    is the product as it occurs in `steps`.
     """
     memory = _Memory(scratch)
     touching = [(step, memory.ranges(step[1])) for step in steps]
@@ -44,7 +44,7 @@ def fuse_update(steps: Sequence[Step], scratch: Array, gemm: Callable[..., objec
         if function is not gemm or not _overlap(memory.range(arguments[-1]), gradients):
             continue
         pieces = _pieces_of(steps, touched, memory, product)
-        # The product of one network alone, as of a convolution, is none of all of them.
+        # A product of one of K networks, as in a convolution, is not the gradient of all of them.
         if pieces is not None and arguments[-1].size == networks * pieces.elements:
             found[product] = pieces
             for i, interval in pieces.intervals:
@@ -72,7 +72,7 @@ def fuse_update(steps: Sequence[Step], scratch: Array, gemm: Callable[..., objec
 
 
 class _Pieces(NamedTuple):
-    """What moves behind a product: an update of all of its result, in one."""
+    """Pieces of updates that cover the result of a product, joined to one call after it."""
 
     update: UpdateKernel
     arguments: tuple[Any, ...]
@@ -83,26 +83,26 @@ class _Pieces(NamedTuple):
 def _pieces_of(
     steps: Sequence[Step], touched: Sequence[Sequence[Range]], memory: _Memory, product: int
 ) -> _Pieces | None:
-    """Return the update of a product's result, if there is one that may come right behind it."""
+    """Return the update by a product's result if it may come right after the product."""
     wanted = memory.range(steps[product][1][-1])
     at = wanted[0]
     intervals: list[tuple[int, Interval]] = []
     pieces: list[tuple[Any, ...]] = []
     kernels = set()
     for i in range(product + 1, len(steps)):
-        update, given = steps[i]
+        update, arguments = steps[i]
         if not _any_overlap(touched[i], [wanted]):
             continue
         if not isinstance(update, UpdateKernel):
-            return None  # somebody else reads the gradient
-        block = memory.range(given[1])
+            return None  # another step uses the gradient
+        block = memory.range(arguments[1])
         part = _common(block, wanted)
         if part is None or part[0] != at:
             return None
-        size = given[0].itemsize
+        size = arguments[0].itemsize
         interval = (part[0] - block[0]) // size, (part[1] - block[0]) // size
-        piece = update.piece(given, *interval)
-        if _disturbed(steps, touched, memory, product, i, piece):
+        piece = update.piece(arguments, *interval)
+        if _is_touched_between(steps, touched, memory, product, i, piece):
             return None
         kernels.add(update)
         pieces.append(piece)
@@ -117,7 +117,7 @@ def _pieces_of(
     return _Pieces(kernel, whole, whole[0].shape[-1], intervals)
 
 
-def _disturbed(
+def _is_touched_between(
     steps: Sequence[Step],
     touched: Sequence[Sequence[Range]],
     memory: _Memory,
@@ -125,8 +125,8 @@ def _disturbed(
     update: int,
     piece: tuple[Any, ...],
 ) -> bool:
-    """Say whether a step between a product and an update touches anything of a piece of it."""
-    mine = memory.ranges(piece)
+    """Return whether a step between a product and an update touches arrays of a piece of it."""
+    piece_ranges = memory.ranges(piece)
     kernel = steps[update][0]
     assert isinstance(kernel, UpdateKernel)
     rows = memory.ranges(kernel.rows(piece))
@@ -135,7 +135,7 @@ def _disturbed(
         if isinstance(function, UpdateKernel):  # hyperparameters are read only, workspace not used
             if _any_overlap(memory.ranges(function.rows(arguments)), rows):
                 return True
-        elif _any_overlap(touched[i], mine):
+        elif _any_overlap(touched[i], piece_ranges):
             return True
     return False
 
@@ -143,24 +143,24 @@ def _disturbed(
 def _preparations_first(
     steps: Sequence[tuple[Step, list[Range]]],
 ) -> list[tuple[Step, list[Range]]]:
-    """Move kernels to the front that touch nothing which any step before them touches.
+    """Move kernels to the front that touch no memory which any step before them touches.
 
-    With each step comes what it touches.
+    Each step comes with the ranges of memory that it touches.
     """
     first: list[tuple[Step, list[Range]]] = []
     later: list[tuple[Step, list[Range]]] = []
     seen: list[Range] = []
-    for step, mine in steps:
-        if isinstance(step[0], Native) and later and not _any_overlap(mine, seen):
-            first.append((step, mine))
+    for step, ranges in steps:
+        if isinstance(step[0], Native) and later and not _any_overlap(ranges, seen):
+            first.append((step, ranges))
         else:
-            later.append((step, mine))
-            seen += mine
+            later.append((step, ranges))
+            seen += ranges
     return [*first, *later]
 
 
 class _Memory:
-    """Where arrays lie; in the buffers of K networks, where the first network's part lies."""
+    """Finds the addresses of arrays; in buffers of K networks, of the first network's part."""
 
     def __init__(self, buffer: Array) -> None:
         self._pitch = buffer.strides[0] if buffer.ndim == 2 else None
@@ -169,7 +169,7 @@ class _Memory:
         return [self.range(x) for x in _arrays(arguments)]
 
     def range(self, x: Array) -> Range:
-        """Return the addresses between which an array lies."""
+        """Return the addresses of an array's first byte and behind its last."""
         if self._pitch is not None and x.ndim >= 2 and x.strides[0] == self._pitch:
             x = x[0]
         start = stop = int(x.ctypes.data)
@@ -192,7 +192,7 @@ def _arrays(arguments: Sequence[Any]) -> Iterator[Array]:
 
 
 def _rest(size: int, taken: Sequence[Interval]) -> Iterator[Interval]:
-    """Return what is left of 0 .. size."""
+    """Yield the intervals of 0 .. size that are not taken."""
     at = 0
     for start, stop in [*sorted(taken), (size, size)]:
         if at < start:
@@ -200,9 +200,9 @@ def _rest(size: int, taken: Sequence[Interval]) -> Iterator[Interval]:
         at = stop
 
 
-def _any_overlap(some: Sequence[Range], others: Sequence[Range]) -> bool:
-    for a in some:  # loops and not `any`: most of the time of `fuse_update` passes here
-        for b in others:
+def _any_overlap(ranges: Sequence[Range], other_ranges: Sequence[Range]) -> bool:
+    for a in ranges:  # loops and not `any`: most of the time of `fuse_update` passes here
+        for b in other_ranges:
             if a[0] < b[1] and b[0] < a[1]:
                 return True
     return False

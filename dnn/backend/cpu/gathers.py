@@ -1,4 +1,4 @@
-"""Rows of samples: gathering them, and going on from batch to batch."""
+"""Kernels that gather rows of samples and advance from batch to batch."""
 
 from __future__ import annotations
 
@@ -61,7 +61,7 @@ def _split_batch(arguments: tuple[Any, ...], parts: int) -> list[tuple[Any, ...]
 
 @loop()
 def end_batch_loop(loss: Array, losses: Array, position: Array) -> None:
-    """``losses[position[1]] = loss``, and on to the next batch."""
+    """``losses[position[1]] = loss``; then advance the position to the next batch."""
     for k in range(loss.size):
         losses[position[1], k] = loss[k]
     position[0] += position[2]

@@ -1,10 +1,10 @@
 """Convolution as one product: the window's columns, written out, times the weights.
 
 With channels last a chunk of rows of the result is a product of its columns and the weights; with
-channels first it is the weights times columns. Chunks keep columns in the cache. Each gradient
-takes the same columns: those of the data's gradient are what is multiplied out, and are then
-gathered; the weights' gradient is a product with the columns of x. How chunks are cut depends on
-the shape of one model alone, and so do the bits.
+channels first it is the weights times columns. Chunks keep columns in the cache. The gradient of
+the data is computed as columns by a product, and gathered from them; the weights' gradient is a
+product with the columns of x. How chunks are cut depends on the shape of one model alone, and so do
+the bits.
 
 References
 ----------
@@ -36,10 +36,10 @@ from dnn.backend.ops import ALIGNMENT_BYTES, Array, Chain, Step
 __all__ = ["Sizes", "bias_and_relu", "by_model", "routine"]
 
 CHUNK_ELEMENTS = 1 << 18
-"""Of columns: 1 MB in float32, about the second cache of a core."""
+"""Elements of columns at a time: 1 MB in float32, about the second-level cache of a core."""
 
 LEAST_ROWS = 256
-"""Of a product, so that the weights are not packed anew for too little."""
+"""Least rows of a product, so that it is worthwhile to pack the weights for it."""
 
 
 class Sizes:
@@ -86,7 +86,7 @@ def routine(problem: Convolution) -> Routine | None:
 def by_model(
     problem: Convolution, inputs: Sequence[Array], out: Array
 ) -> Iterator[tuple[Array, Array, Array]]:
-    """Return the two inputs and the result of each model."""
+    """Return an iterator over the two inputs and the result of each model."""
     if problem.models is None:
         return iter([(inputs[0], inputs[1], out)])
     first, second = (
@@ -97,7 +97,7 @@ def by_model(
 
 
 def bias_and_relu(problem: Convolution, inputs: Sequence[Array], out: Array) -> list[Step]:
-    """Return the calls that add a bias and remove what is negative, of all models."""
+    """Return the calls that add a problem's bias and apply its rectifier, for all models."""
     if not (problem.bias or problem.relu):
         return []
     if not problem.bias:
@@ -109,8 +109,8 @@ def bias_and_relu(problem: Convolution, inputs: Sequence[Array], out: Array) -> 
     results = [out] if problem.models is None else list(out)
     biases = bias if bias.ndim == 2 else [bias] * len(results)
     return [
-        (chain_kernel(chain), (result, one.reshape(shape), result))
-        for result, one in zip(results, biases, strict=True)
+        (chain_kernel(chain), (result, vector.reshape(shape), result))
+        for result, vector in zip(results, biases, strict=True)
     ]
 
 
@@ -118,7 +118,7 @@ def bias_and_relu(problem: Convolution, inputs: Sequence[Array], out: Array) -> 
 
 
 def _rows_of_chunk(sizes: Sizes) -> int:
-    """Return how many rows of the result are done at once."""
+    """Return how many rows of the result are computed at once."""
     problem = sizes.problem
     rows = max(LEAST_ROWS, CHUNK_ELEMENTS // sizes.depth)
     if problem.kind == "data":  # whole images, since windows overlap
@@ -134,7 +134,7 @@ def _parts(sizes: Sizes) -> Iterator[slice]:
 
 
 def _geometry(sizes: Sizes) -> tuple[int, ...]:
-    """Return what the kernels of rows are told after the range that they do."""
+    """Return the arguments of the kernels of rows that come after the range of rows."""
     problem = sizes.problem
     lengths = (*problem.size, problem.channels, sizes.channels, *problem.out_size)
     return *lengths, *window_of(problem), sizes.depth, sizes.channels
@@ -143,10 +143,10 @@ def _geometry(sizes: Sizes) -> tuple[int, ...]:
 def _fill_rows(
     sizes: Sizes, x: Array, columns: Array, part: slice, group: int
 ) -> tuple[Step, Array]:
-    """Return the call that writes the columns of some rows, and these."""
-    some = columns[: (part.stop - part.start) * sizes.depth]
-    arguments = x[..., group * sizes.channels :], some, part.start, part.stop, part.start
-    return (fill_rows, (*arguments, *_geometry(sizes))), some.reshape(-1, sizes.depth)
+    """Return the call that writes the columns of some rows, and these columns."""
+    block = columns[: (part.stop - part.start) * sizes.depth]
+    arguments = x[..., group * sizes.channels :], block, part.start, part.stop, part.start
+    return (fill_rows, (*arguments, *_geometry(sizes))), block.reshape(-1, sizes.depth)
 
 
 def _taps_first(sizes: Sizes, weights: Array) -> Array:
@@ -169,8 +169,8 @@ def _forward_rows(
     rows = y.reshape(-1, sizes.groups, sizes.filters)
     for part in _parts(sizes):
         for group in range(sizes.groups):
-            fill, some = _fill_rows(sizes, x, columns, part, group)
-            steps += [fill, (gemm, (some, matrices[group].T, rows[part, group]))]
+            fill, block = _fill_rows(sizes, x, columns, part, group)
+            steps += [fill, (gemm, (block, matrices[group].T, rows[part, group]))]
     return steps
 
 
@@ -185,11 +185,11 @@ def _data_rows(
     for part in _parts(sizes):
         images = slice(part.start // sizes.area, part.stop // sizes.area)
         for group in range(sizes.groups):
-            some = columns[: (part.stop - part.start) * sizes.depth].reshape(-1, sizes.depth)
-            steps.append((gemm, (rows[part, group], matrices[group], some)))
+            block = columns[: (part.stop - part.start) * sizes.depth].reshape(-1, sizes.depth)
+            steps.append((gemm, (rows[part, group], matrices[group], block)))
             target = dx[images, ..., group * sizes.channels :]
             number = (images.stop - images.start) * pixels
-            steps.append((gather_rows, (some, target, 0, number, *_geometry(sizes))))
+            steps.append((gather_rows, (block, target, 0, number, *_geometry(sizes))))
     return steps
 
 
@@ -203,8 +203,8 @@ def _weights_rows(
     for part in _parts(sizes):
         product = gemm_add if part.start else gemm
         for group in range(sizes.groups):
-            fill, some = _fill_rows(sizes, x, columns, part, group)
-            steps += [fill, (product, (rows[part, group].T, some, matrices[group]))]
+            fill, block = _fill_rows(sizes, x, columns, part, group)
+            steps += [fill, (product, (rows[part, group].T, block, matrices[group]))]
     return [*steps, permute(by_tap, _taps_last(sizes, dw))]
 
 
@@ -214,7 +214,7 @@ def _weights_rows(
 def _outer(sizes: Sizes, x: Array) -> Array:
     """Return images as (outer, channels, rows, columns and inner images).
 
-    Of NCHW images are outer, and of CHWN they are inner.
+    In NCHW images are outer, in CHWN they are inner.
     """
     if sizes.problem.layout == "NCHW":
         return x
@@ -226,7 +226,7 @@ def _inner(sizes: Sizes) -> int:
 
 
 def _rows_at_once(sizes: Sizes) -> int:
-    """Return of how many rows of the result the columns are written at once, for forward."""
+    """Return for how many rows of the result columns are written at once, in "forward"."""
     height, width = sizes.problem.out_size
     each = width * _inner(sizes)
     least = -(-LEAST_ROWS // each)
@@ -234,7 +234,7 @@ def _rows_at_once(sizes: Sizes) -> int:
 
 
 def _channels_at_once(sizes: Sizes) -> int:
-    """Return of how many channels the columns are written at once, for gradients."""
+    """Return for how many channels columns are written at once, in gradients."""
     each = sizes.taps * sizes.area * _inner(sizes)
     return min(sizes.channels, max(1, CHUNK_ELEMENTS // each))
 
@@ -247,7 +247,7 @@ def _elements_of_lines(sizes: Sizes) -> int:
 
 
 def _channel_parts(sizes: Sizes) -> Iterator[tuple[int, slice]]:
-    """Return parts of the channels of each group."""
+    """Yield each group, and in turn the parts of its channels whose columns are written at once."""
     chunk = _channels_at_once(sizes)
     for group in range(sizes.groups):
         for begin in range(0, sizes.channels, chunk):
@@ -271,12 +271,12 @@ def _forward_lines(
         for begin in range(0, height, chunk):
             end = min(begin + chunk, height)
             place = slice(begin * width * inner, end * width * inner)
-            some = columns[: sizes.depth * (place.stop - place.start)].reshape(sizes.depth, -1)
+            block = columns[: sizes.depth * (place.stop - place.start)].reshape(sizes.depth, -1)
             for group in range(sizes.groups):
                 source = image[group * sizes.channels :]
                 numbers = 0, sizes.depth, *problem.size, inner, begin, end, width
-                steps.append((fill_lines, (source, some, *numbers, *window_of(problem))))
-                steps.append((gemm, (matrices[group], some, maps[group][:, place])))
+                steps.append((fill_lines, (source, block, *numbers, *window_of(problem))))
+                steps.append((gemm, (matrices[group], block, maps[group][:, place])))
     return steps
 
 
@@ -289,12 +289,12 @@ def _data_lines(
         maps = gradient.reshape(sizes.groups, sizes.filters, -1)
         for group, part in _channel_parts(sizes):
             number = part.stop - part.start
-            some = _columns_of(sizes, columns, number)
+            block = _columns_of(sizes, columns, number)
             matrix = matrices[group][:, part].reshape(sizes.filters, -1)
-            steps.append((gemm, (matrix.T, maps[group], some)))
+            steps.append((gemm, (matrix.T, maps[group], block)))
             target = result[group * sizes.channels + part.start :]
             numbers = 0, number * problem.size[0], *problem.size, _inner(sizes), *problem.out_size
-            steps.append((gather_lines, (some, target, *numbers, *window_of(problem))))
+            steps.append((gather_lines, (block, target, *numbers, *window_of(problem))))
     return steps
 
 
@@ -309,11 +309,11 @@ def _weights_lines(
         maps = gradient.reshape(sizes.groups, sizes.filters, -1)
         for group, part in _channel_parts(sizes):
             number = part.stop - part.start
-            some = _columns_of(sizes, columns, number)
+            block = _columns_of(sizes, columns, number)
             source = image[group * sizes.channels + part.start :]
             numbers = 0, number * sizes.taps, *problem.size, _inner(sizes), 0, height, width
-            steps.append((fill_lines, (source, some, *numbers, *window_of(problem))))
+            steps.append((fill_lines, (source, block, *numbers, *window_of(problem))))
             lines = slice(part.start * sizes.taps, part.stop * sizes.taps)
             product = gemm_add if outer else gemm
-            steps.append((product, (maps[group], some.T, matrices[group][:, lines])))
+            steps.append((product, (maps[group], block.T, matrices[group][:, lines])))
     return steps

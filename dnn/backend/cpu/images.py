@@ -1,4 +1,4 @@
-"""Images of a batch: gathered by rows and columns of their own, as numbers."""
+"""Kernel that gathers the images of a batch, each by rows and columns of its own, as floats."""
 
 from __future__ import annotations
 
@@ -78,8 +78,8 @@ def _record(
     out: Array,
 ) -> Record | None:
     code = _TYPES.get(pixels.dtype.str)
-    given = (places, rows, columns, boxes, scale, offset, out)
-    contiguous = all(array.flags.c_contiguous for array in given)
+    arrays = (places, rows, columns, boxes, scale, offset, out)
+    contiguous = all(array.flags.c_contiguous for array in arrays)
     if code is None or not contiguous or not out.size or pixels.strides[3] != pixels.itemsize:
         return None
     if any(stride < 0 or stride % pixels.itemsize for stride in pixels.strides):
@@ -88,7 +88,7 @@ def _record(
     lengths = zip(strides, pixels.shape, strict=False)
     span = sum(stride * (length - 1) for stride, length in lengths) + pixels.shape[3]
     entry = entry_of(f"{LOOPS.format(module=__name__)}{HEADER}{_SOURCE.format(code=code)}")
-    addresses = [address_of(array) for array in given]
+    addresses = [address_of(array) for array in arrays]
     return entry, [address_of(pixels), span, *strides, *addresses, *out.shape, boxes.shape[1]]
 
 

@@ -6,11 +6,11 @@ anywhere in memory, so nothing is copied [1]_; any window, stride, dilation and 
 
     table:   | tap | position in y  ->  pixel of x, or -1 where the tap meets padding |
 
-Positions that meet the same taps stand side by side in it, so that whole blocks skip the others.
+Positions that meet the same taps are neighbours in it, so that whole blocks skip the other taps.
 The gradient of x is the same with other lists: for each pixel of x, where the taps find it in y.
 That of the weights is summed up over the rows.
 
-Where channels are few, what all taps meet is copied to patches, piece by piece.
+Where channels are few, the pixels that all taps of a row meet are copied to a patch.
 
 References
 ----------
@@ -36,22 +36,22 @@ from dnn.backend.ops import Array
 __all__ = ["routine"]
 
 FEW_ROWS = 512
-"""Up to so many rows are done at once, and weights are packed in between: they are most of the
-traffic then."""
+"""Up to so many rows are done at once, and weights are packed panel by panel in between, since they
+are most of the memory traffic."""
 
 CHUNK_ROWS = 64
-"""With more, so many are done at once, so that they stay in the cache; of weights' gradients twice
-as many."""
+"""If there are more rows, so many are done at once, so that they stay in the cache; for the
+gradient of the weights twice as many."""
 
 FEW_CHANNELS = 16
-"""Fewer are copied to patches."""
+"""Pixels of fewer channels are copied to patches."""
 
 BLOCK = 64
 """Channels of a block of the weights' gradient."""
 
 
 class _Task(NamedTuple):
-    """What the kernels need to know; channels are those that are summed up, or of rows of weights.
+    """Sizes and lists of a problem for the kernels; `channels` are those of x.
 
     For the gradient of the data x is dy, channels are filters, and the other way round.
     """
@@ -78,14 +78,14 @@ class _Task(NamedTuple):
 
     @property
     def chunk(self) -> int:
-        """How many rows are done at once."""
+        """Number of rows that are done at once."""
         if self.few:
             return self.rows
         return CHUNK_ROWS * (2 if self.kind == "weights" else 1)
 
     @property
     def patch_bytes(self) -> int:
-        """Of what all taps of a row meet; 0 where it is not copied."""
+        """Size of a patch, the pixels that all taps of a row meet; 0 where none is copied."""
         unit = registers().rows
         if self.channels >= FEW_CHANNELS and (self.kind != "weights" or not self.channels % unit):
             return 0
@@ -93,7 +93,7 @@ class _Task(NamedTuple):
 
     @property
     def heights(self) -> int:
-        """Channels of the weights' gradient, or those of all taps in patches."""
+        """Channels of the weights' gradient, or with patches the channels of all taps together."""
         return self.patch_bytes // FLOAT_BYTES or self.channels
 
     @property
@@ -102,19 +102,23 @@ class _Task(NamedTuple):
 
     @property
     def panel_bytes(self) -> int:
-        """Of packed weights."""
+        """Size of a panel of packed weights."""
         return self.taps * self.channels * row_bytes()
 
     @property
     def weight_bytes(self) -> int:
-        """Of all packed weights, which are kept where rows are many."""
+        """Size of all packed weights, which are kept if there are many rows, else 0."""
         return 0 if self.few or self.kind == "weights" else self.panels * self.panel_bytes
 
     @property
     def weight_strides(self) -> list[int]:
         """Bytes from filter to filter, and from channel to channel."""
-        one = self.taps * FLOAT_BYTES
-        return [one, self.filters * one] if self.kind == "data" else [self.channels * one, one]
+        window_bytes = self.taps * FLOAT_BYTES
+        return (
+            [window_bytes, self.filters * window_bytes]
+            if self.kind == "data"
+            else [self.channels * window_bytes, window_bytes]
+        )
 
     @property
     def operations(self) -> int:
@@ -122,7 +126,7 @@ class _Task(NamedTuple):
 
     @property
     def geometry(self) -> list[int]:
-        """The fields that all but the packing of weights have after the addresses."""
+        """Fields after the addresses in records of all kernels but the one that packs weights."""
         return [
             *(address_of(self.table), address_of(self.positions), address_of(self.starts)),
             *(len(self.starts) - 1, self.taps, self.target_pixels, self.images),
@@ -143,12 +147,12 @@ class _Task(NamedTuple):
         return [(cut, all_panels) for cut in cuts(self.rows, number, unit)]
 
     def piece_bytes(self, first: slice, panels: slice) -> int:
-        """Return what a piece of the work takes."""
+        """Return how many bytes of memory a piece of the work takes."""
         row, unit = row_bytes(), registers().rows
         length: int = first.stop - first.start
         across: int = panels.stop - panels.start
         most = round_up(min(self.chunk, self.rows if self.kind == "weights" else length), unit)
-        # Patches, what stands for padding, and lists of addresses.
+        # Patches, zeros that are read for padding, and lists of addresses.
         lists = self.taps * most + most + self.taps * (most // unit)
         size = most * self.patch_bytes + (self.channels * FLOAT_BYTES + row + 64) + 8 * lists
         if self.kind == "weights":
@@ -168,9 +172,9 @@ def _lists(
     dilation: tuple[int, int],
     before: tuple[int, int],
 ) -> tuple[Array, Array, Array]:
-    """Return the table, which position is which pixel, and where groups of positions begin.
+    """Return the table, the pixel of each position, and the start of each group of positions.
 
-    `of_data` is the gradient of x; `before` is the padding above and to the left.
+    `of_data`: for the gradient of x; `before` is the padding above and to the left.
     """
     along = []
     for axis in range(2):

@@ -1,4 +1,4 @@
-"""The compiled side of indirect convolution: products of rows of images by lists of addresses.
+"""Compiled kernels of indirect convolution: products of rows of images by lists of addresses.
 
 See `indirect` for the terms, and for the order of the fields of a record. Everything is counted in
 bytes and given by address.
@@ -31,7 +31,7 @@ from dnn.backend.cpu.register_tiles import (
 __all__ = ["forward", "gradient", "pack"]
 
 DEPTH = 256
-"""So many channels of a panel stay in the first cache."""
+"""Channels of a panel that stay in the first-level cache."""
 
 
 @njit(inline="always", **FLAGS)
@@ -45,9 +45,9 @@ def _list_rows(
     source, source_pixels, source_bytes, nothing, target, target_pixels, target_bytes,
     sources, targets, met,
 ):  # fmt: skip
-    """List for each tap and row what it reads, for each row what it writes, and what is met.
+    """List the address that each tap of a row reads, that each row writes, and which taps are met.
 
-    Rows go through the positions of one group after the other, in each image after image.
+    Rows are ordered by group of positions, then by image, then by position.
     """
     indices = carray(pointer(table), (taps, positions), int32)
     target_indices = carray(pointer(pixels), (positions,), int32)
@@ -76,7 +76,7 @@ def _list_rows(
 
 @njit(inline="always", **FLAGS)
 def _gather(sources, rows, taps, channels, patches, patch_bytes):
-    """Write for each row what all its taps read, in the order of the weights; list the rows."""
+    """Copy the pixels that all taps of a row read to a patch, for each row; list the patches."""
     listed = carray(pointer(sources), (taps, rows), int64)
     for i in range(rows):
         start = patches + i * patch_bytes
@@ -87,14 +87,14 @@ def _gather(sources, rows, taps, channels, patches, patch_bytes):
                 patch[c * taps + tap] = pixel[c]
         for j in range(channels * taps, patch_bytes // FLOAT_BYTES):
             patch[j] = 0
-    # Its own addresses have been read.
+    # All addresses in the list have been read by now.
     for i in range(rows):
         listed[0, i] = patches + i * patch_bytes
 
 
 @njit(inline="always", **FLAGS)
 def _pack_panel(w, filter_bytes, channel_bytes, filters, panel, channels, taps, in_order, packed):
-    """Write ``packed[tap][channel][column]``, or in the order of the weights."""
+    """Write ``packed[tap][channel][column]``, or ``[channel][tap][column]`` if `in_order`."""
     width = min(PANEL, filters - panel * PANEL)
     if width < PANEL:
         clear(packed, channels * taps * PANEL)
@@ -122,7 +122,7 @@ def pack(r):
 
 @njit(inline="always", **FLAGS)
 def _write_rows(sums, targets, count, offset, number, relu):
-    """Write the columns of a panel."""
+    """Write the sums of a panel to the rows of the result."""
     written = carray(pointer(targets), (count,), int64)
     lowest = float32(0) if relu else float32(-float("inf"))
     for i in range(count):
@@ -133,7 +133,7 @@ def _write_rows(sums, targets, count, offset, number, relu):
 
 
 def forward(r):
-    """Compute some rows and panels."""
+    """Compute some rows and panels of the result."""
     x, w, out, space, table, pixels, starts = r[0], r[1], r[2], r[3], r[4], r[5], r[6]
     groups, taps, positions, images = r[7], r[8], r[9], r[10]
     channels, filters, source_pixels, target_pixels = r[11], r[12], r[13], r[14]
@@ -204,7 +204,7 @@ def gradient(r):
     own, panels = last_channel - first_channel, last_panel - first_panel
     most = (min(chunk, all_rows) + ROWS - 1) // ROWS * ROWS
     steps = 1 if in_patches else taps
-    # Bytes from a channel to the next, in what is summed up.
+    # Bytes from a channel to the next in the sums.
     channel_bytes = steps * ROW_BYTES
     few = all_rows <= chunk
     sums = space
@@ -233,7 +233,7 @@ def gradient(r):
         for step in range(steps):
             number = 0
             for i in range(count):
-                # What is nothing adds nothing: it is left out.
+                # Padding adds nothing to the sums: it is left out.
                 address = read[step, i]
                 read[step, number] = address
                 term[step, number] = gradients + i * ROW_BYTES

@@ -1,4 +1,4 @@
-"""What Numba itself does not offer: calls by address, memory on the stack, shuffles of registers.
+"""Functions that Numba does not have: calls by address, memory on the stack, register shuffles.
 
 Imported when something is compiled, and only then: see `cache`.
 """
@@ -32,7 +32,7 @@ __all__ = [
 ]
 
 KERNEL_TYPE = types.void(types.CPointer(types.int64))
-"""What every kernel is in Numba's terms."""
+"""Signature of every kernel, as a type of Numba."""
 
 _WORD = ir.IntType(64)
 
@@ -72,7 +72,7 @@ def address_of_words(context, words):
 
 @njit
 def walk(words):
-    """Run the kernels of a program, one after the other; see `native`."""
+    """Run the kernels of a program, one after the other; see `program`."""
     at = 1
     start = address_of_words(words)
     while at < words[0]:
@@ -126,7 +126,7 @@ _LOW, _HIGH = (0, 4, 1, 5), (2, 6, 3, 7)
 
 @intrinsic(prefer_literal=True)
 def scratch(context, size_bytes):
-    """Return the address of memory on the stack, there as long as the function that asks runs."""
+    """Return the address of memory on the stack, valid until the calling function returns."""
 
     def generate(context, builder, signature, arguments):
         with builder.goto_entry_block():
@@ -152,7 +152,7 @@ def transpose_four(context, source, source_step, target, target_step, like):
 
         rows = [builder.load(place(start, step, row), align=size) for row in range(4)]
         for _ in range(2):
-            # Of rows i and i + 2 rows 2 i and 2 i + 1; twice that transposes the block.
+            # Rows i and i + 2 become rows 2 i and 2 i + 1; twice that transposes the block.
             rows = [
                 builder.shuffle_vector(rows[i], rows[i + 2], ir.Constant(_MASK, mask))
                 for i in range(2)
@@ -189,11 +189,11 @@ def transpose(x, leading, out):
 
 @njit(**FLAGS)
 def flat(x):
-    """Return a contiguous array with one axis; `reshape` calls a function of Numba's own."""
+    """Return a contiguous array as a view with one axis; `reshape` would call a Numba function."""
     return carray(pointer(x.ctypes.data), (x.size,), x.dtype)
 
 
 @njit(**FLAGS)
 def part(x, start, length):
-    """Return some elements of a contiguous array, from one of all on, with one axis."""
+    """Return a view with one axis of `length` elements of a contiguous array, from `start` on."""
     return carray(pointer(x.ctypes.data + start * x.itemsize), (length,), x.dtype)

@@ -33,16 +33,16 @@ Flags = Mapping[str, object]
 """How Numba compiles a function."""
 
 SPLIT_ELEMENTS = 16384
-"""Below this a kernel is done before a helper has begun."""
+"""A kernel of fewer elements is not split: it is done before a helper has begun."""
 
 SPLIT_OPERATIONS = 2_000_000
-"""The same for products and convolutions."""
+"""A product or a convolution of fewer operations is not split."""
 
 LINE_ELEMENTS = 16
-"""Of a cache line, of float32."""
+"""Elements of float32 in a cache line."""
 
 _ALL = 1 << 60
-"""The length of an array whose end its kernel knows."""
+"""Length given for an array whose true end follows from other arguments of its kernel."""
 
 LOOPS = """\
 import {module}
@@ -50,17 +50,17 @@ from dnn.backend.cpu.compiling import compiled_loops
 
 loops = compiled_loops({module})
 """
-"""What the source of a kernel whose body is a `loop` of some module begins with."""
+"""Beginning of the source of a kernel whose body is a `loop` of some module."""
 _Function = TypeVar("_Function", bound=Callable[..., Any])
 
 
 INLINED: Flags = {**FLAGS, "inline": "always"}
-"""Of what is compiled as a part of the kernel that calls it, with the flags of that: once, not
-three times (by itself, for Numba's own use and in the kernel)."""
+"""Flags of a function that is compiled as a part of the kernel that calls it, with the flags of
+that: once, not three times (by itself, for Numba's own use and in the kernel)."""
 
 
 def loop(flags: Flags = INLINED) -> Callable[[_Function], _Function]:
-    """Let `compiled_loops` compile a function, and those of its module that call it.
+    """Mark a function for `compiled_loops`, which compiles it, also for calls by other loops.
 
     The function itself stays as it is, so that a module of loops is imported without Numba. It uses
     numbers, NumPy and `math`, and other loops of its module.
@@ -91,13 +91,13 @@ def array_kernel(
     axes : sequence of int
         Number of axes of each of its arrays.
     arrange : callable
-        From the arguments of the `Ops` method to those arrays, or None if they do not fit.
+        Converts the arguments of the `Ops` method to these arrays; None if they do not fit.
     oracle : callable
         The `Ops` method in NumPy, for arrays that do not fit.
     extra : callable
-        From the code of the first array's type, and the arrays, to further source arguments.
+        Returns, for the code of the first array's type and the arrays, further source arguments.
     number : callable, optional
-        From the arguments of the `Ops` method to an integer, the last argument of the body.
+        Converts the arguments of the `Ops` method to an integer, the last argument of the body.
     split : callable, optional
         As in `Native`.
     """
@@ -159,8 +159,8 @@ def range_kernel(body: Callable[..., None]) -> Native:
     Returns
     -------
     Native
-        Of (x, out, begin, end, ...); the arrays need not be contiguous, since the body finds its
-        way by the integers.
+        Takes (x, out, begin, end, ...); the arrays need not be contiguous, since the body computes
+        indices from the integers.
     """
 
     def record(x: Array, out: Array, *numbers: int) -> Record:
@@ -181,5 +181,5 @@ def range_kernel(body: Callable[..., None]) -> Native:
 @cache
 def _range_source(body: Callable[..., None], codes: tuple[str | None, ...], numbers: int) -> str:
     arrays = [f"carray(pointer(r[{at}]), ({_ALL},), {code})" for at, code in enumerate(codes)]
-    given = ", ".join([*arrays, *(f"r[{2 + at}]" for at in range(numbers))])
-    return f"{LOOPS.format(module=body.__module__)}{HEADER}    loops.{body.__name__}({given})\n"
+    passed = ", ".join([*arrays, *(f"r[{2 + at}]" for at in range(numbers))])
+    return f"{LOOPS.format(module=body.__module__)}{HEADER}    loops.{body.__name__}({passed})\n"

@@ -1,13 +1,12 @@
-"""From the source of a kernel of elementwise operations to machine code, by LLVM alone.
+"""Compilation of kernels of elementwise operations from source to machine code, by LLVM alone.
 
 Networks have tens of such kernels, each a few lines of arithmetic in a loop. Numba would take
 0.15 s for each, most of it to find types that are evident here; this takes a fifth of that.
 
-What it knows is what `chains`, `chain_sums` and `updates` write, and the functions of
-`vector_math`: integers of 64 bits, arrays that `carray` makes with one axis, loops over ranges,
-arithmetic, comparisons and choices. All other sources are left to Numba. Where both compile a
-source, values have the same types, so that results are the same; of a choice both values are
-computed.
+It supports what `chains`, `chain_sums` and `updates` write, and the functions of `vector_math`:
+integers of 64 bits, arrays that `carray` makes with one axis, loops over ranges, arithmetic,
+comparisons and choices. All other sources are left to Numba. Where both compile a source, values
+have the same types, so that results are the same; of a choice both values are computed.
 """
 
 from __future__ import annotations
@@ -33,10 +32,10 @@ TYPES: dict[str, ir.Type] = {
     "f4": ir.FloatType(),
     "f8": ir.DoubleType(),
 }
-"""What values are, by the names of their types in a source."""
+"""LLVM's types of values, by the names of these types in a source."""
 
 STORED = {"b1": ir.IntType(8)}
-"""What elements are in memory, where that differs."""
+"""LLVM's types of elements in memory, where they differ from those of values."""
 
 ARITHMETIC = {
     ast.Add: ("add", "fadd"),
@@ -69,7 +68,7 @@ FUNCTIONS = {
 """Functions of floats, and what LLVM or the C library calls them."""
 
 BITS = {"bits_of": {"f4": "i4", "f8": "i8"}, "float_of": {"i4": "f4", "i8": "f8"}}
-"""What reads the same bits as another type."""
+"""Functions that read the bits of a value as another type."""
 
 
 _MOST_LIMITS = 3  # of a range: start, stop and step
@@ -78,7 +77,7 @@ _WORDS_END = 1 << 63
 
 
 class _Unknown(Exception):
-    """A source has something that Numba has to compile."""
+    """Raised where a source has something that Numba has to compile."""
 
 
 class _Value(NamedTuple):
@@ -89,13 +88,13 @@ class _Value(NamedTuple):
 
 
 class _Elements(NamedTuple):
-    """An array with one axis: where it begins, and the name of its elements' type."""
+    """An array with one axis: a pointer to its first element, and the name of their type."""
 
     pointer: Any
     code: str
 
 
-_Found = _Value | _Elements | tuple[Any, ...]
+_Result = _Value | _Elements | tuple[Any, ...]
 
 
 def machine_code(source: str, symbol: str, machine: Any, flags: Mapping[str, Any]) -> bytes | None:
@@ -131,7 +130,7 @@ def machine_code(source: str, symbol: str, machine: Any, flags: Mapping[str, Any
 def _module(
     entry: ast.FunctionDef, symbol: str, machine: Any, flags: Mapping[str, Any]
 ) -> ir.Module:
-    """Return a kernel in LLVM's language."""
+    """Return the module of a kernel in LLVM's intermediate representation."""
     module = ir.Module(symbol)
     module.triple, module.data_layout = machine.triple, str(machine.target_data)
     kind = ir.FunctionType(ir.VoidType(), [_WORD.as_pointer()])
@@ -157,9 +156,9 @@ class _Body:
     flags, inner_flags : collection of str
         What LLVM may do to arithmetic of floats, here and in functions that are called.
     constants : mapping of str to object, optional
-        What names stand for that are not variables, in a function of `vector_math`. If left out it
-        is the kernel itself, whose variables have a place in memory, since loops change them; LLVM
-        makes registers of them.
+        Values of names that are not variables, in a function of `vector_math`. If left out, the
+        function is the kernel itself, whose variables have a place in memory, since loops change
+        them; LLVM makes registers of them.
     """
 
     def __init__(
@@ -174,32 +173,32 @@ class _Body:
         self.inner_flags = inner_flags
         self.constants = constants or {}
         self.keeps_variables = constants is None
-        self.names: dict[str, _Found] = {}
+        self.names: dict[str, _Result] = {}
         self.places: dict[str, _Value] = {}
 
     # -- statements -------------------------------------------------------------------------------
 
-    def statements(self, statements: Sequence[ast.stmt]) -> _Found | None:
-        """Write statements; return what the function returns."""
+    def statements(self, statements: Sequence[ast.stmt]) -> _Result | None:
+        """Write statements; return the value that the function returns, if it does."""
         for statement in statements:
             if isinstance(statement, ast.Return) and statement.value is not None:
-                return self.found(statement.value)
+                return self.expression(statement.value)
             if isinstance(statement, ast.Assign) and len(statement.targets) == 1:
-                self._assign(statement.targets[0], self.found(statement.value))
+                self._assign(statement.targets[0], self.expression(statement.value))
             elif isinstance(statement, ast.For) and not statement.orelse:
                 self._loop(statement)
             elif not _is_docstring(statement):
                 raise _Unknown(type(statement).__name__)
         return None
 
-    def _assign(self, target: ast.expr, found: _Found) -> None:
+    def _assign(self, target: ast.expr, found: _Result) -> None:
         if isinstance(target, ast.Tuple):
             if not isinstance(found, tuple) or isinstance(found, _Value | _Elements):
                 raise _Unknown("a tuple of something else")
             if len(target.elts) != len(found):
                 raise _Unknown("a tuple of another length")
-            for each, one in zip(target.elts, found, strict=True):
-                self._assign(each, one)
+            for element, item in zip(target.elts, found, strict=True):
+                self._assign(element, item)
         elif isinstance(target, ast.Subscript):
             elements, at = self._element(target)
             if not isinstance(found, _Value) or found.code != elements.code:
@@ -227,7 +226,7 @@ class _Body:
         self.builder.store(value.of_llvm, place.of_llvm)
 
     def _loop(self, loop: ast.For) -> None:
-        """Write a loop over a range, which asks for the next pass at the end of each."""
+        """Write a loop over a range, which tests at the end of a pass if there is another one."""
         over, target = loop.iter, loop.target
         if not isinstance(target, ast.Name) or not isinstance(over, ast.Call):
             raise _Unknown("a loop")
@@ -252,7 +251,7 @@ class _Body:
         self.statements(loop.body)
         if any(self.names[name] is not found for name, found in outside.items()):
             raise _Unknown("an array that changes from pass to pass")
-        # What was defined inside need not be, once the loop is left.
+        # Names that were defined inside may be undefined after the loop.
         self.names = outside
         self.places.pop(target.id, None)
         following = builder.add(index, step, flags=("nsw",))
@@ -262,28 +261,28 @@ class _Body:
 
     # -- expressions ------------------------------------------------------------------------------
 
-    def found(self, node: ast.expr) -> _Found:
-        """Return what an expression is."""
+    def expression(self, node: ast.expr) -> _Result:
+        """Write an expression; return its value: a number, an array or a tuple."""
         writer = self._WRITERS.get(type(node))
         if writer is None:
             raise _Unknown(type(node).__name__)
         return writer(self, node)
 
     def value(self, node: ast.expr) -> _Value:
-        """Return a number."""
-        found = self.found(node)
+        """Write an expression that has to be a number, and return it."""
+        found = self.expression(node)
         if not isinstance(found, _Value):
             raise _Unknown("an array where a number is expected")
         return found
 
     def _value(self, node: ast.expr, code: str) -> Any:
-        """Return a number of a type, as LLVM's."""
+        """Write an expression that has to be a number of a type; return LLVM's value."""
         value = self.value(node)
         if value.code != code:
             raise _Unknown(f"a number that is not {code}")
         return value.of_llvm
 
-    def _name(self, node: Any) -> _Found:
+    def _name(self, node: Any) -> _Result:
         if node.id in self.places:
             place = self.places[node.id]
             return _Value(self.builder.load(place.of_llvm), place.code)
@@ -293,17 +292,17 @@ class _Body:
             return _constant(self.constants[node.id])
         raise _Unknown(node.id)
 
-    def _number(self, node: Any) -> _Found:
+    def _number(self, node: Any) -> _Result:
         if type(node.value) is not int or node.value >= _WORDS_END:
             raise _Unknown("a number without a type")
         return _Value(_WORD(node.value), "i8")
 
-    def _tuple(self, node: Any) -> _Found:
-        return tuple(self.found(each) for each in node.elts)
+    def _tuple(self, node: Any) -> _Result:
+        return tuple(self.expression(each) for each in node.elts)
 
     def _element(self, node: ast.Subscript) -> tuple[_Elements, Any]:
         """Return an array, and the pointer to one of its elements."""
-        elements = self.found(node.value)
+        elements = self.expression(node.value)
         if not isinstance(elements, _Elements):
             raise _Unknown("an index of something else")
         if isinstance(node.slice, ast.UnaryOp):
@@ -311,7 +310,7 @@ class _Body:
         index = self._value(node.slice, "i8")
         return elements, self.builder.gep(elements.pointer, [index], inbounds=True)
 
-    def _subscript(self, node: Any) -> _Found:
+    def _subscript(self, node: Any) -> _Result:
         if isinstance(node.value, ast.Name) and node.value.id in self.constants:
             many, index = self.constants[node.value.id], node.slice
             if isinstance(many, tuple) and isinstance(index, ast.Constant):
@@ -322,7 +321,7 @@ class _Body:
             value = self.builder.icmp_unsigned("!=", value, value.type(0))
         return _Value(value, elements.code)
 
-    def _unary(self, node: Any) -> _Found:
+    def _unary(self, node: Any) -> _Result:
         operand = self.value(node.operand)
         if isinstance(node.op, ast.Not) and operand.code == "b1":
             return _Value(self.builder.not_(operand.of_llvm), "b1")
@@ -335,7 +334,7 @@ class _Body:
         raise _Unknown("an operator")
 
     def _alike(self, a: _Value, b: _Value) -> tuple[_Value, _Value]:
-        """Return operands in the type in which Numba computes."""
+        """Return two operands in the type in which Numba computes with them."""
         codes = {a.code, b.code}
         if codes <= {"i4", "i8"}:
             return self._cast(a, "i8"), self._cast(b, "i8")
@@ -345,7 +344,7 @@ class _Body:
             return a, b
         raise _Unknown("operands of different types")
 
-    def _binary(self, node: Any) -> _Found:
+    def _binary(self, node: Any) -> _Result:
         a, b = self._alike(self.value(node.left), self.value(node.right))
         of_integers, of_floats = ARITHMETIC.get(type(node.op), (None, None))
         if a.code in ("f4", "f8") and of_floats == "pow":
@@ -358,7 +357,7 @@ class _Body:
             return _Value(getattr(self.builder, of_integers)(a.of_llvm, b.of_llvm), a.code)
         raise _Unknown("an operator")
 
-    def _compare(self, node: Any) -> _Found:
+    def _compare(self, node: Any) -> _Result:
         if len(node.ops) != 1 or type(node.ops[0]) not in COMPARISONS:
             raise _Unknown("a comparison")
         a, b = self._alike(self.value(node.left), self.value(node.comparators[0]))
@@ -372,14 +371,14 @@ class _Body:
             raise _Unknown("a comparison of such types")
         return _Value(self.builder.icmp_signed(symbol, a.of_llvm, b.of_llvm), "b1")
 
-    def _all_or_any(self, node: Any) -> _Found:
+    def _all_or_any(self, node: Any) -> _Result:
         write = self.builder.and_ if isinstance(node.op, ast.And) else self.builder.or_
         first, *rest = (self._value(each, "b1") for each in node.values)
         for each in rest:
             first = write(first, each)
         return _Value(first, "b1")
 
-    def _choice(self, node: Any) -> _Found:
+    def _choice(self, node: Any) -> _Result:
         condition = self._value(node.test, "b1")
         a, b = self.value(node.body), self.value(node.orelse)
         if a.code != b.code:
@@ -388,7 +387,7 @@ class _Body:
 
     # -- calls ------------------------------------------------------------------------------------
 
-    def _call(self, node: Any) -> _Found:
+    def _call(self, node: Any) -> _Result:
         name = ast.unparse(node.func)
         arguments = node.args
         if node.keywords:
@@ -396,7 +395,7 @@ class _Body:
         module, _, function = name.rpartition(".")
         own = self.constants.get(function) if not module and name not in BITS else None
         if module == "vector_math" or isinstance(own, ast.FunctionDef):
-            return self._inlined(function, [self.found(each) for each in arguments])
+            return self._inlined(function, [self.expression(each) for each in arguments])
         if len(arguments) != (_ARRAY_ARGUMENTS if name == "carray" else 1):
             raise _Unknown(f"{len(arguments)} arguments")
         if name in TYPES:
@@ -430,40 +429,40 @@ class _Body:
         else:
             name += "f" if operands[0].code == "f4" else ""
             called = module.globals.get(name) or ir.Function(module, function, name)
-        given = [operand.of_llvm for operand in operands]
-        return self.builder.call(called, given, fastmath=self.flags)
+        arguments = [operand.of_llvm for operand in operands]
+        return self.builder.call(called, arguments, fastmath=self.flags)
 
     def _typed(self, code: str, node: ast.expr) -> _Value:
-        """Return a number of a type, or another one cast to it."""
+        """Return a literal as a number of a type, or another expression cast to it."""
         negative = isinstance(node, ast.UnaryOp) and isinstance(node.op, ast.USub)
         number = node.operand if negative else node  # type: ignore[attr-defined]
         if not isinstance(number, ast.Constant):
             return self._cast(self.value(node), code)
         if not isinstance(number.value, int | float):
             raise _Unknown("a number of something else")
-        given = -number.value if negative else number.value
+        literal = -number.value if negative else number.value
         try:
-            return _constant(np.dtype(code if code != "b1" else "?").type(given))
+            return _constant(np.dtype(code if code != "b1" else "?").type(literal))
         except (OverflowError, ValueError):
             raise _Unknown("a number that its type cannot hold") from None
 
     def _cast(self, value: _Value, code: str) -> _Value:
-        given, kind = value.of_llvm, TYPES[code]
+        number, kind = value.of_llvm, TYPES[code]
         pair = value.code, code
         if value.code == code or {*pair} == {"i8", "u8"}:
-            return _Value(given, code)
+            return _Value(number, code)
         if pair == ("i4", "i8"):
-            return _Value(self.builder.sext(given, kind), code)
+            return _Value(self.builder.sext(number, kind), code)
         if pair == ("i8", "i4"):
-            return _Value(self.builder.trunc(given, kind), code)
+            return _Value(self.builder.trunc(number, kind), code)
         if pair == ("f4", "f8"):
-            return _Value(self.builder.fpext(given, kind), code)
+            return _Value(self.builder.fpext(number, kind), code)
         if pair == ("f8", "f4"):
-            return _Value(self.builder.fptrunc(given, kind), code)
+            return _Value(self.builder.fptrunc(number, kind), code)
         if code in ("f4", "f8") and value.code in ("i4", "i8"):
-            return _Value(self.builder.sitofp(given, kind), code)
+            return _Value(self.builder.sitofp(number, kind), code)
         if code in ("f4", "f8") and value.code in ("u8", "b1"):
-            return _Value(self.builder.uitofp(given, kind), code)
+            return _Value(self.builder.uitofp(number, kind), code)
         raise _Unknown(f"{value.code} as {code}")
 
     def _array(self, address: ast.expr, shape: ast.expr, code: ast.expr) -> _Elements:
@@ -474,7 +473,7 @@ class _Body:
         start = self._value(address, "i8")
         return _Elements(self.builder.inttoptr(start, kind.as_pointer()), name)
 
-    def _inlined(self, name: str, arguments: Sequence[_Found]) -> _Found:
+    def _inlined(self, name: str, arguments: Sequence[_Result]) -> _Result:
         """Write a function of `vector_math` where it is called."""
         names = _vector_math()
         definition = names.get(name)
@@ -490,7 +489,7 @@ class _Body:
             raise _Unknown(f"{name} returns nothing")
         return returned
 
-    _WRITERS: Mapping[type[ast.expr], Callable[[Any, Any], _Found]] = {
+    _WRITERS: Mapping[type[ast.expr], Callable[[Any, Any], _Result]] = {
         ast.Name: _name,
         ast.Constant: _number,
         ast.Tuple: _tuple,
@@ -505,7 +504,7 @@ class _Body:
 
 
 def _constant(number: object) -> _Value:
-    """Return a number of NumPy as a constant."""
+    """Return a NumPy number as a constant."""
     if isinstance(number, np.bool_):
         return _Value(TYPES["b1"](int(number)), "b1")
     if isinstance(number, np.floating):
@@ -523,7 +522,7 @@ def _is_docstring(statement: ast.stmt) -> bool:
 def _vector_math() -> dict[str, object]:
     """Return the constants of `vector_math`, and the definitions of its functions.
 
-    To import it would be to import Numba.
+    The file is parsed, since importing it would import Numba.
     """
     tree = ast.parse(Path(__file__).with_name("vector_math.py").read_text(encoding="utf-8"))
     plain: list[ast.stmt] = [x for x in tree.body if isinstance(x, ast.Import | ast.Assign)]

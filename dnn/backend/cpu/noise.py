@@ -1,6 +1,6 @@
 """Random numbers, as in `dnn.backend.philox`.
 
-All in uint64: beside a signed integer Numba makes a float of it.
+All integers are uint64: with a signed integer Numba would compute in floats.
 """
 
 from __future__ import annotations
@@ -50,5 +50,5 @@ def _noise(
 
 
 uniform_noise = array_kernel(
-    uniform_noise_loop, (1, 1, 2), _noise, Ops.uniform_noise, number=lambda *given: given[2]
+    uniform_noise_loop, (1, 1, 2), _noise, Ops.uniform_noise, number=lambda *arguments: arguments[2]
 )

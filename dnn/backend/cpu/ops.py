@@ -1,4 +1,4 @@
-"""The functions a plan is made of, compiled with Numba."""
+"""The array functions that plans consist of, as compiled kernels on the CPU."""
 
 from __future__ import annotations
 
@@ -38,14 +38,14 @@ __all__ = ["CpuOps"]
 
 
 FEW_CHANNELS = 32
-"""Up to so many, images stand side by side in a vector; above, channels do."""
+"""Up to so many channels, vectors hold neighbouring images (CHWN); above, channels (NHWC)."""
 
 
 class CpuOps(Ops):
     """Array functions on the CPU, in compiled loops.
 
-    What a kernel does not take (strided arrays, other types of elements) is NumPy's to do. Kernels
-    of images and sequences are imported for the networks that have any: others start sooner.
+    NumPy does what no kernel supports (strided arrays, other types of elements). Kernels of images
+    and sequences are imported only for networks that have any, so that others start sooner.
     """
 
     description = "compiled kernels"
@@ -71,7 +71,7 @@ class CpuOps(Ops):
     def elementwise(
         self, formula: Formula, inputs: Sequence[Any], out: Array, workspace: Sequence[Array] = ()
     ) -> Step:
-        """Return the compiled loop of a formula; it takes workspace for what NumPy has to do."""
+        """Return the compiled loop of a formula; workspace is for NumPy, if it has to compute."""
         return chains.elementwise_kernel(formula), (*inputs, *workspace, out)
 
     def update(
@@ -81,14 +81,14 @@ class CpuOps(Ops):
         scalars: Sequence[Array],
         workspace: Callable[[Sequence[np.dtype[Any]]], Sequence[Array]],
     ) -> Step:
-        """Return the compiled loop of an update; for other types of elements it is NumPy's."""
+        """Return the compiled loop of an update; for other types of elements NumPy's function."""
         kernel = updates.update_kernel(formula)
         if kernel.record(*rows, *scalars) is None:
             return super().update(formula, rows, scalars, workspace)
         return kernel, (*rows, *scalars)
 
     def chain(self, chain: Chain, inputs: Sequence[Array], out: Array) -> list[Step] | None:
-        """Return a chain as one kernel."""
+        """Return the call of one kernel for a chain, None for arrays that it does not take."""
         if chains.chain_record(chain, inputs, out) is None:
             return None
         return [(chains.chain_kernel(chain), (*inputs, out))]
@@ -96,14 +96,14 @@ class CpuOps(Ops):
     def chain_sum(
         self, chain: Chain, inputs: Sequence[Array], axes: tuple[int, ...], out: Array
     ) -> list[Step] | None:
-        """Return a chain and its sum as one kernel."""
+        """Return the call of one kernel for a chain and its sum, None where there is none."""
         shape = np.broadcast_shapes(*(x.shape for x in inputs))
         kernel = chain_sums.chain_sum(chain, shape, axes)
         arguments = (*inputs, out)
         return None if kernel.record(*arguments) is None else [(kernel, arguments)]
 
     def convolutions(self, problem: Convolution) -> Sequence[Routine]:
-        """Return the compiled routines that take it, and what every device has."""
+        """Return the compiled routines for a convolution, and last the generic one."""
         from dnn.backend.cpu.convolutions import ROUTINES
 
         compiled = (routine(problem) for routine in ROUTINES)
@@ -111,55 +111,60 @@ class CpuOps(Ops):
 
     @property
     def choices(self) -> ConvolutionChoices:
-        """The measured routines of convolutions, on this processor with as many threads."""
+        """Choices of convolutions that were measured on this processor with as many threads."""
         return machine_choices(*measured_with(blas_threads()))
 
     def convolution(self, problem: Convolution) -> Routine:
-        """Return the routine that the table of this network names, or which is fastest here."""
+        """Return the routine that the table of this network names, else the fastest one here."""
         return choose_convolution(self, problem, self.choices)
 
     def recurrence(
-        self, of: Recurrence, inputs: Array, bias: Array, hidden_bias: Array, transposed: Array
+        self,
+        recurrence: Recurrence,
+        inputs: Array,
+        bias: Array,
+        hidden_bias: Array,
+        transposed: Array,
     ) -> list[Step]:
-        """Return a recurrence as one kernel over all time steps, for each model."""
+        """Return the calls of a recurrence: for each model one kernel over all time steps."""
         arrays = (inputs, bias, hidden_bias, transposed)
-        if of.packed.ndim == 4:
-            each = zip(of.each(), *arrays, strict=True)
-            return [step for one in each for step in self.recurrence(*one)]
-        from dnn.backend.cpu import recurrence
+        if recurrence.packed.ndim == 4:
+            each = zip(recurrence.each(), *arrays, strict=True)
+            return [step for arguments in each for step in self.recurrence(*arguments)]
+        from dnn.backend.cpu import recurrence as compiled
 
-        return recurrence.steps(of, *arrays) or super().recurrence(of, *arrays)
+        return compiled.steps(recurrence, *arrays) or super().recurrence(recurrence, *arrays)
 
-    def recurrence_gradient(self, of: Recurrence, arrays: GradientArrays) -> list[Step]:
-        """Return a recurrence's gradient as one kernel over all time steps, for each model."""
-        if of.packed.ndim == 4:
-            each = zip(of.each(), arrays.each(), strict=True)
-            return [step for one in each for step in self.recurrence_gradient(*one)]
-        from dnn.backend.cpu import recurrence
+    def recurrence_gradient(self, recurrence: Recurrence, arrays: GradientArrays) -> list[Step]:
+        """Return the calls of a recurrence's gradient: one kernel over all steps for each model."""
+        if recurrence.packed.ndim == 4:
+            each = zip(recurrence.each(), arrays.each(), strict=True)
+            return [step for arguments in each for step in self.recurrence_gradient(*arguments)]
+        from dnn.backend.cpu import recurrence as compiled
 
-        found = recurrence.gradient_steps(of, arrays)
-        return found or super().recurrence_gradient(of, arrays)
+        found = compiled.gradient_steps(recurrence, arrays)
+        return found or super().recurrence_gradient(recurrence, arrays)
 
     def weights_and_bias(
         self, dy: Array, x: Array, weights: Array, bias: Array, space: Array, rows: slice
     ) -> list[Step]:
-        """Return the gradient of weights and bias as one kernel, for each model."""
+        """Return the calls of the gradient of weights and bias: one kernel for each model."""
         arrays = (dy, x, weights, bias, space)
         if dy.ndim == 3:
             each = zip(*arrays, strict=True)
-            return [step for one in each for step in self.weights_and_bias(*one, rows)]
+            return [step for arguments in each for step in self.weights_and_bias(*arguments, rows)]
         from dnn.backend.cpu import recurrence
 
         return recurrence.weight_steps(*arrays, rows) or super().weights_and_bias(*arrays, rows)
 
     def pooling(self, problem: Pooling) -> Routine:
-        """Return the compiled routine where there is one."""
+        """Return the compiled routine of a pooling if there is one, else the generic one."""
         from dnn.backend.cpu import pooling
 
         return pooling.routine(problem) or super().pooling(problem)
 
     def image_layout(self, problems: Sequence[Convolution]) -> str:
-        """Return CHWN, vectors of images, where channels are few; else NHWC, of channels."""
+        """Return CHWN, for vectors of images, where channels are few; else NHWC, of channels."""
         if not problems:
             return "NCHW"
         few = all(max(each.channels, each.filters) <= FEW_CHANNELS for each in problems)
@@ -179,12 +184,12 @@ class CpuOps(Ops):
         if self.routines is None or function is not self.gemm:
             return True
         a, _, out = arguments
-        # Of one network, so that K at once get what each would get alone.
+        # The size of one network's product, so that K at once get what each would get alone.
         rows, columns = out.shape[-2:]
         return self.routines("product", rows * columns * a.shape[-1]) != "whole"
 
     def _routine(self, step: Step) -> Step:
-        """Replace a sum over rows by what the table says."""
+        """Replace a sum over rows by the routine that the table names."""
         function, arguments = step
         if self.routines is None or function is not self.sum:
             return step

@@ -1,8 +1,8 @@
 """Pooling of images: one pass over x, with the windows of some vectors in registers.
 
-Vectors lie in lines of y. In CHWN and NHWC a line is what is innermost, all images or all channels,
-of one window; in NCHW it is a row of windows, and the elements of x that one tap of the window
-meets lie a stride apart. A map, of a channel or an image, is done by one thread.
+Vectors are parts of lines of y. In CHWN and NHWC a line is the innermost axis, all images or all
+channels, of one window; in NCHW it is a row of windows, and the elements of x that one tap of the
+window meets are a stride apart. A map, of a channel or an image, is computed by one thread.
 """
 
 from __future__ import annotations
@@ -25,13 +25,13 @@ from dnn.backend.pooling import Pooling
 __all__ = ["routine"]
 
 MOST_VECTORS = 4
-"""Of neighbours in a line that are done at once."""
+"""Vectors of a line that are computed at once."""
 
 KINDS = ("max", "max_gradient", "average", "average_gradient")
 
 
 def routine(problem: Pooling) -> Routine | None:
-    """Return pooling in one pass, or None for a kind that it is not for.
+    """Return the routine of a pooling in one pass, or None for a kind that it does not compute.
 
     Parameters
     ----------
@@ -53,12 +53,12 @@ def routine(problem: Pooling) -> Routine | None:
 
 @cache
 def _kernel(problem: Pooling) -> _Lines:
-    """Return the kernel, which lives as long as the process: programs point to its counts."""
+    """Return the kernel; it exists as long as the process, since programs point to its counts."""
     return _Lines(problem)
 
 
 class _Lines(Native):
-    """A pooling as a kernel of a program; its arguments are the arrays, and maybe a part."""
+    """A pooling as a kernel of arrays and, for a part of it, a range of the maps."""
 
     def __init__(self, problem: Pooling) -> None:
         super().__init__(self._record, None, self._in_parts)
@@ -90,14 +90,14 @@ class _Lines(Native):
         part = arguments[-1] if isinstance(arguments[-1], slice) else slice(0, self.maps)
         if not all(x.flags.c_contiguous and x.dtype == self.problem.dtype for x in arrays):
             return None
-        # Of a gradient dx is where x is otherwise, and x so many bytes further on.
+        # A gradient passes dx in place of x, and the distance in bytes from dx to x.
         of_x, of_y = arrays[0], arrays[-1]
-        given = 0
+        x_offset = 0
         if self.problem.kind.endswith("gradient"):
             of_x, of_y = of_y, of_x
-            given = address_of(arrays[-2]) - address_of(of_x)
+            x_offset = address_of(arrays[-2]) - address_of(of_x)
         fields = [part.start, part.stop, *self.fields]
-        return entry_of(self.source), [*fields, address_of(of_x), address_of(of_y), given]
+        return entry_of(self.source), [*fields, address_of(of_x), address_of(of_y), x_offset]
 
 
 @cache

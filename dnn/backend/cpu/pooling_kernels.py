@@ -1,4 +1,4 @@
-"""The compiled side of pooling: a line of windows, some vectors at once, all taps in registers.
+"""Compiled kernels of pooling: a line of windows, some vectors at once, all taps in registers.
 
 Imported when something is compiled, and only then: see `cache`.
 """
@@ -24,7 +24,7 @@ __all__ = ["pooling_kernel"]
 
 
 class _Taps:
-    """Goes through the taps of windows, and reads and writes x where they meet it."""
+    """Loops over the taps of windows, and reads and writes the elements of x that they meet."""
 
     def __init__(self, v, is_row, x, rows, columns, steps, masks, row):
         self.v, self.is_row, self.x, self.masks = v, is_row, x, masks
@@ -32,7 +32,7 @@ class _Taps:
 
     @contextmanager
     def each(self):
-        """Give for each tap its number, from 0, and for each vector pointers and a mask."""
+        """Open the loops; yield a tap's number, from 0, and pointers and mask of each vector."""
         b, v = self.v.builder, self.v
         with (
             cgutils.for_range(b, self.rows) as over_r,
@@ -68,7 +68,7 @@ class _Taps:
 
 
 def _tile(kind, code, is_row, overlaps, vectors):
-    """Return what does so many vectors of a line; a gradient adds to dx where windows overlap."""
+    """Return the intrinsic of some vectors of a line; gradients add to dx if windows overlap."""
 
     @intrinsic
     def tile(context, x, y, given, rows, columns, x_row, x_tap, left, first, width, stride, counts):
@@ -93,7 +93,7 @@ def _tile(kind, code, is_row, overlaps, vectors):
                 return v.splat(v.number(counts))
 
             def spread(shares):
-                """Let each element of x have its shares."""
+                """Write the shares of each element of dx, or add them where windows overlap."""
                 with _Taps(v, is_row, x, *shape).each() as (number, places):
                     for i, place in enumerate(places):
                         share = shares(number, i)
@@ -120,7 +120,7 @@ def _tile(kind, code, is_row, overlaps, vectors):
                     v.store(mean, lines[i], masks[i])
                 return context.get_dummy_value()
 
-            # NaN is larger than all.
+            # NaN counts as larger than all numbers.
             where = v.variables(vectors)
             for variable in where:
                 builder.store(v.splat(v.element(-1)), variable)
@@ -134,7 +134,7 @@ def _tile(kind, code, is_row, overlaps, vectors):
                     )
                     if kind == "max_gradient":
                         at = builder.load(where[i])
-                        # Of elements that are all infinitely small the first is the largest.
+                        # Of elements that are all -inf the first is the largest.
                         is_found = builder.fcmp_ordered(">=", at, zero)
                         earlier = builder.and_(earlier, is_found)
                         earlier = builder.or_(earlier, builder.not_(place[1]))
@@ -201,7 +201,7 @@ def pooling_kernel(kind, code, is_row, overlaps, vectors):
                 first_row, last_row = max(h, 0), min(h + rows, height)
                 for j in range(lines):
                     w = j * across - before
-                    # Of a whole row each tap has other columns, so these are looked at there.
+                    # In a row each tap meets other columns, which the tile checks by itself.
                     first = w if is_row else max(w, 0)
                     last = w + columns if is_row else min(w + columns, width)
                     x = x_map + (first_row * width + first) * inner * item

@@ -1,4 +1,4 @@
-"""Matrix products as kernels, single and batched."""
+"""Matrix products by BLAS as kernels, single and batched."""
 
 from __future__ import annotations
 
@@ -24,8 +24,8 @@ _BODY = """\
         )
 """
 
-# OpenBLAS multiplies by a small transposed matrix at half its speed. So that one is transposed
-# before, into memory on the stack.
+# OpenBLAS multiplies by a small transposed matrix at half its speed, so such a matrix is copied in
+# the usual order to memory on the stack first.
 _TRANSPOSED_BODY = """\
     place = intrinsics.scratch({bytes})
     for k in range(r[1]):
@@ -74,7 +74,7 @@ def gemm_record(a: Array, b: Array, out: Array, beta: int = 0) -> Record | None:
 
 
 def _side(x: Array) -> tuple[int, int, int] | None:
-    """Return form, leading dimension and bytes to the next matrix, or None."""
+    """Return a matrix's form, leading dimension and bytes to the next one; None if BLAS cannot."""
     rows, columns = x.shape[-2:]
     item = x.itemsize
     step = x.strides[0] if x.ndim == 3 else 0

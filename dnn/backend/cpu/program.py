@@ -1,10 +1,10 @@
-"""Compiled functions that call each other without Python in between.
+"""Sequences of compiled kernels that run without Python in between.
 
 Every kernel is a C function of one argument, the address of a record::
 
     record:  | field | field | ...     addresses of arrays, lengths, strides: 64 bits each
 
-so that a sequence of calls is data. `Program` lays records one behind the other, and one compiled
+so that a sequence of calls is data. `Program` stores records one behind the other, and one compiled
 loop walks through them::
 
     words:   | kernel | length | fields ... | kernel | length | fields ... |
@@ -56,7 +56,7 @@ class Program:
     ----------
     records : sequence of (address, fields)
     keep : object
-        What owns the arrays that the records point to.
+        Owner of the arrays that the records point to.
     """
 
     def __init__(self, records: Sequence[Record], keep: object) -> None:
@@ -64,11 +64,11 @@ class Program:
         words[0] = len(words)
         self.words = np.array(words, np.int64)
         self.keep = keep
-        # What ctypes passes for this object.
+        # ctypes passes this number for the object.
         self._as_parameter_ = int(self.words.ctypes.data)
 
     def run(self) -> None:
-        """Run it once."""
+        """Run all kernels once, in order."""
         runner()(self)
 
 
@@ -86,12 +86,13 @@ class Native:
     Parameters
     ----------
     record : callable
-        From the arguments to a record, or None for arrays that the kernel does not take.
+        Returns, for arguments, a record, or None for arrays that the kernel does not take.
     oracle : callable, optional
-        The same function in NumPy; called for those arrays. If left out, there are none.
+        The same function in NumPy; called for arrays that the kernel does not take. If left out,
+        the kernel is called only with arrays that it takes.
     split : callable, optional
-        From the arguments and a number of parts to the arguments of each part, where that pays;
-        else to nothing.
+        Returns, for arguments and a number of parts, the arguments of each part, or nothing where
+        splitting is not worthwhile.
     """
 
     def __init__(
@@ -108,13 +109,13 @@ class Native:
         raise AssertionError(f"{self!r} was compiled for arrays that it does not take")
 
     def parts(self, arguments: tuple[Any, ...], number: int) -> list[Record]:
-        """Return the records of its parts, or none where it is not to be split."""
+        """Return the records of the parts of a call, or none where it is not to be split."""
         pieces = () if self._split is None or number < 2 else self._split(arguments, number)
         records = [record for piece in pieces if (record := self.record(*piece)) is not None]
         return records if len(records) == len(pieces) else []
 
     def __call__(self, *arguments: Any) -> None:
-        """Run it at once, as an eager mode does."""
+        """Run the kernel at once, or its oracle for arrays that the kernel does not take."""
         record = self.record(*arguments)
         if record is None:
             self.oracle(*arguments)
@@ -123,7 +124,7 @@ class Native:
 
 
 def address_of(x: Array) -> int:
-    """Return where an array begins."""
+    """Return the address of an array's first element."""
     return int(x.ctypes.data)
 
 
@@ -162,12 +163,12 @@ def link(steps: Sequence[Step], splits: Splits = lambda function, arguments: Tru
 
 
 def _shared(parts: Sequence[Record]) -> Record:
-    """Return the record of a kernel in parts."""
+    """Return the record that runs the parts of a kernel on several threads."""
     return thread_pool().share, [*thread_pool().share_fields, len(parts), *laid_out(parts)]
 
 
 def _program(records: Sequence[Record], keep: object, threads: int) -> Step:
-    """Return the call of a program, with helpers if it has kernels in parts."""
+    """Return the call of a program, with helper threads if it has kernels in parts."""
     if threads == 1 or all(kernel != thread_pool().share for kernel, _ in records):
         return runner(), (Program(records, keep),)
     fields = thread_pool().blas_fields

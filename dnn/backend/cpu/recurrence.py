@@ -1,8 +1,8 @@
 """Recurrent cells over all time steps as one kernel each, forward and gradient.
 
-For each time step a product of the states with the weights, by BLAS, and a loop over the rows of
-the batch that does all the rest of the cell. Rows do not depend on each other, so threads share the
-batch, each over all time steps. The loops are in `recurrence_kernels`.
+Each time step is a product of the states with the weights, by BLAS or by `register_tiles`, and a
+loop over the rows of the batch that computes all the rest of the cell. Rows do not depend on each
+other, so threads share the batch, each over all time steps. The loops are in `recurrence_kernels`.
 """
 
 from __future__ import annotations
@@ -136,18 +136,18 @@ _WEIGHTS = """\
     )
 """
 TALL_ROWS = 512
-"""From so many rows on a gradient of weights is one pass over them; BLAS' products are small."""
+"""From so many rows on the gradient of weights is one pass over them, instead of BLAS' product."""
 
 
-def _in_registers(of: Recurrence) -> bool:
-    """Say whether products are of blocks of `register_tiles`: else they are BLAS'."""
-    rows, units = of.packed.shape[1:]
+def _in_registers(recurrence: Recurrence) -> bool:
+    """Return whether `register_tiles` computes the products with weights; else BLAS does."""
+    rows, units = recurrence.packed.shape[1:]
     fits = units % registers().panel == 0 and rows >= registers().more_rows
-    return bool(of.packed.dtype == np.float32) and fits
+    return bool(recurrence.packed.dtype == np.float32) and fits
 
 
 def _block_of(tiles: bool, rows: int) -> int:
-    """Return the rows of the blocks that do least twice, 0 where products are BLAS'."""
+    """Return the rows of blocks that overlap least, 0 where BLAS computes products."""
     choices = (registers().rows, registers().more_rows)
     return min(choices, key=lambda block: -(-rows // block) * block) if tiles else 0
 
@@ -193,11 +193,11 @@ def _gradient_source(cell: Cell, code: str, block: int) -> str:
     )  # fmt: skip
 
 
-def _rows_of(of: Recurrence) -> tuple[Array, Array, Array]:
-    """Return cells, gates and states; for what a cell has not stand its states, unread."""
-    states = of.states
-    cells = of.cells if of.cell.has_cell else states
-    return cells, of.gates if of.cell.gates else states[:-1], states
+def _rows_of(recurrence: Recurrence) -> tuple[Array, Array, Array]:
+    """Return cells, gates and states; states, unread, in place of arrays that the cell lacks."""
+    states = recurrence.states
+    cells = recurrence.cells if recurrence.cell.has_cell else states
+    return cells, recurrence.gates if recurrence.cell.gates else states[:-1], states
 
 
 def _takes(*arrays: Array, lengths: Array | None = None) -> str | None:
@@ -222,14 +222,14 @@ def _takes(*arrays: Array, lengths: Array | None = None) -> str | None:
 
 
 def _gap(lengths: Array) -> int:
-    """Return by how many elements lengths are apart."""
+    """Return the stride of the lengths of sequences, in elements."""
     return int(lengths.strides[0] // lengths.itemsize)
 
 
 def _batch_parts(
     arguments: tuple[Any, ...], parts: int, axes: tuple[int | None, ...], operations: int
 ) -> list[tuple[Any, ...]]:
-    """Cut the axis of the batch, which is None for what all rows share."""
+    """Cut arrays along the axis of the batch in `axes`, None for arrays that all rows share."""
     batch = arguments[-1].shape[1]
     if operations < SPLIT_OPERATIONS or batch < 2 * registers().rows * parts:
         return []
@@ -244,7 +244,7 @@ def _batch_parts(
 
 @cache
 def _arranged(tiles: bool, transposed: bool) -> Native:
-    """Return the kernel that brings weights into the order in which products read them."""
+    """Return the kernel that copies weights to the order in which products read them."""
 
     def record(x: Array, out: Array) -> Record | None:
         code = _takes(x, out)
@@ -262,7 +262,7 @@ def _arranged(tiles: bool, transposed: bool) -> Native:
 
 @cache
 def _forward_kernel(cell: Cell, reverse: bool, from_zeros: bool, tiles: bool) -> Native:
-    """Return the kernel of inputs' products, biases, weights, lengths, cells, gates and states."""
+    """Return the kernel of a forward pass; `record` lists its arguments."""
     first, forwards = (-1, -1) if reverse else (0, 1)
 
     def record(*arrays: Array) -> Record | None:
@@ -290,29 +290,29 @@ def _forward_kernel(cell: Cell, reverse: bool, from_zeros: bool, tiles: bool) ->
 
 
 def steps(
-    of: Recurrence, inputs: Array, bias: Array, hidden_bias: Array, transposed: Array
+    recurrence: Recurrence, inputs: Array, bias: Array, hidden_bias: Array, transposed: Array
 ) -> list[Step] | None:
     """Return the calls of a recurrence, None for arrays that the kernel does not take."""
-    tiles = _in_registers(of)
-    kernel = _forward_kernel(of.cell, of.reverse, of.from_zeros, tiles)
+    tiles = _in_registers(recurrence)
+    kernel = _forward_kernel(recurrence.cell, recurrence.reverse, recurrence.from_zeros, tiles)
     arranged = _arranged(tiles, True)
-    arguments = (inputs, bias, hidden_bias, transposed, of.lengths, *_rows_of(of))
-    if kernel.record(*arguments) is None or arranged.record(of.weight, transposed) is None:
+    arguments = (inputs, bias, hidden_bias, transposed, recurrence.lengths, *_rows_of(recurrence))
+    if kernel.record(*arguments) is None or arranged.record(recurrence.weight, transposed) is None:
         return None
-    return [(arranged, (of.weight, transposed)), (kernel, arguments)]
+    return [(arranged, (recurrence.weight, transposed)), (kernel, arguments)]
 
 
 @cache
 def _gradient_kernel(
     cell: Cell, reverse: bool, of_cells: bool, starts: bool, tiles: bool
 ) -> Native:
-    """Return the kernel of weights, lengths, what arrives, workspace, and what was computed."""
+    """Return the kernel of a gradient; `record` lists its arguments."""
     # The last time step comes first.
     last, forwards = (0, -1) if reverse else (-1, 1)
 
     def record(*arrays: Array) -> Record | None:
         weight, lengths, dy, dh, dc, space, hidden, cells, gates, states, dx = arrays
-        # Of what arrives only the last axis has to be contiguous.
+        # Of dy only the last axis has to be contiguous.
         code = _takes(weight, dy[:1, :1], *arrays[3:], lengths=lengths)
         found = None if code is None else find_gemm(code)
         if code is None or found is None:
@@ -340,28 +340,32 @@ def _gradient_kernel(
     return Native(record, None, split)
 
 
-def gradient_steps(of: Recurrence, gradients: GradientArrays) -> list[Step] | None:
-    """Return the calls of a recurrence's gradient, None for arrays that it does not take."""
-    starts, tiles = len(gradients.products) > of.steps, _in_registers(of)
-    kernel = _gradient_kernel(of.cell, of.reverse, gradients.of_cells, starts, tiles)
+def gradient_steps(recurrence: Recurrence, gradients: GradientArrays) -> list[Step] | None:
+    """Return the calls of a recurrence's gradient, None for arrays that the kernel refuses."""
+    starts, tiles = len(gradients.products) > recurrence.steps, _in_registers(recurrence)
+    kernel = _gradient_kernel(
+        recurrence.cell, recurrence.reverse, gradients.of_cells, starts, tiles
+    )
     *workspace, panels = gradients.workspace
-    weight = panels if tiles else of.weight
+    weight = panels if tiles else recurrence.weight
     arguments = (
-        weight, of.lengths, gradients.outputs, *workspace, *_rows_of(of), gradients.products
+        weight, recurrence.lengths, gradients.outputs, *workspace, *_rows_of(recurrence),
+        gradients.products,
     )  # fmt: skip
     if kernel.record(*arguments) is None:
         return None
     arranged = _arranged(tiles, False)
-    if tiles and arranged.record(of.weight, panels) is None:
+    if tiles and arranged.record(recurrence.weight, panels) is None:
         return None
-    return [*([(arranged, (of.weight, panels))] if tiles else []), (kernel, arguments)]
+    return [*([(arranged, (recurrence.weight, panels))] if tiles else []), (kernel, arguments)]
 
 
 @cache
 def _weights_kernel() -> Native:
-    """Return the kernel of a gradient of weights and bias, with what is read of x as two numbers.
+    """Return the kernel of the gradient of weights and bias; `record` lists its arguments.
 
-    Threads have columns of dy of their own, in whole panels.
+    Of x the rows from `begin` to `end` are read. Threads have columns of dy of their own, in whole
+    panels.
     """
 
     def record(*arguments: Any) -> Record | None:
@@ -397,7 +401,7 @@ def _weights_kernel() -> Native:
 def weight_steps(
     dy: Array, x: Array, weights: Array, bias: Array, space: Array, rows: slice
 ) -> list[Step] | None:
-    """Return the call of a gradient of weights and bias, None for what the kernel does not take."""
+    """Return the call of a gradient of weights and bias, None for arrays it does not take."""
     arguments = (dy, x, weights, bias, space, rows.start, rows.stop)
     kernel = _weights_kernel()
     return None if kernel.record(*arguments) is None else [(kernel, arguments)]

@@ -32,7 +32,7 @@ __all__ = [
     "tanh_rows",
 ]
 
-# Lengths of sequences stand `gap` elements apart, as where they are a column of the samples.
+# Lengths of sequences are `gap` elements apart, since they may be a column of the samples.
 #
 # Each loop runs over one-dimensional parts of arrays from 0 on, since LLVM has to see that no index
 # is negative, and has one result and few operands: it compares the addresses of all of them before
@@ -62,7 +62,7 @@ def copied(x: Array, out: Array) -> None:
 
 @loop()
 def filled(value: float, out: Array) -> None:
-    """Set all elements."""
+    """Set all elements of `out`."""
     for j in range(out.size):
         out[j] = value
 
@@ -83,7 +83,7 @@ def product(x: Array, y: Array, out: Array) -> None:
 
 @loop()
 def gate_gradient(d: Array, x: Array, y: Array, out: Array) -> None:
-    """``out = d x (y (1 - y))``, of a logistic function y."""
+    """``out = d x (y (1 - y))``, where y is a value of the logistic function."""
     one = y.dtype.type(1)
     for j in range(out.size):
         out[j] = d[j] * x[j] * (y[j] * (one - y[j]))
@@ -94,7 +94,7 @@ def lstm_rows(
     gates: Array, x: Array, bias: Array, hidden_bias: Array, c: Array, c_after: Array, h: Array,
     h_after: Array, lengths: Array, gap: int, t: int, part: Any, sigmoid: Any, tanh: Any,
 ) -> None:  # fmt: skip
-    """All of a time step of an LSTM but the product, which stands in `gates`."""
+    """Compute a time step of an LSTM from the product of states and weights, in `gates`."""
     rows, n = h.shape
     for b in range(rows):
         before, after = part(c, b * n, n), part(c_after, b * n, n)
@@ -129,7 +129,7 @@ def gru_rows(
     gates: Array, x: Array, bias: Array, hidden_bias: Array, c: Array, c_after: Array, h: Array,
     h_after: Array, lengths: Array, gap: int, t: int, part: Any, sigmoid: Any, tanh: Any,
 ) -> None:  # fmt: skip
-    """All of a time step of a GRU but the product, which stands in `gates`."""
+    """Compute a time step of a GRU from the product of states and weights, in `gates`."""
     rows, n = h.shape
     one = h.dtype.type(1)
     for b in range(rows):
@@ -161,7 +161,7 @@ def tanh_rows(
     gates: Array, x: Array, bias: Array, hidden_bias: Array, c: Array, c_after: Array, h: Array,
     h_after: Array, lengths: Array, gap: int, t: int, part: Any, sigmoid: Any, tanh: Any,
 ) -> None:  # fmt: skip
-    """All of a time step but the product, which stands in `h_after`."""
+    """Compute a time step of a tanh cell from the product of states and weights, in `h_after`."""
     rows, n = h.shape
     for b in range(rows):
         after = part(h_after, b * n, n)
@@ -176,7 +176,7 @@ def relu_rows(
     gates: Array, x: Array, bias: Array, hidden_bias: Array, c: Array, c_after: Array, h: Array,
     h_after: Array, lengths: Array, gap: int, t: int, part: Any, sigmoid: Any, tanh: Any,
 ) -> None:  # fmt: skip
-    """All of a time step but the product, which stands in `h_after`."""
+    """Compute a time step of a ReLU cell from the product of states and weights, in `h_after`."""
     rows, n = h.shape
     zero = h.dtype.type(0)
     for b in range(rows):
@@ -300,7 +300,7 @@ def added_rows(x: Array, out: Array) -> None:
 
 @loop()
 def fill_rows(value: float, out: Array) -> None:
-    """Set all elements."""
+    """Set all elements of `out`."""
     for b in range(out.shape[0]):
         for j in range(out.shape[1]):
             out[b, j] = value
@@ -308,7 +308,7 @@ def fill_rows(value: float, out: Array) -> None:
 
 @loop()
 def copy_rows(x: Array, out: Array, first: int) -> None:
-    """Copy rows to columns of `out` from the `first` on."""
+    """Copy x to the columns of `out` from the `first` on."""
     for b in range(x.shape[0]):
         for j in range(x.shape[1]):
             out[b, first + j] = x[b, j]

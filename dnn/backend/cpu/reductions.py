@@ -1,4 +1,4 @@
-"""Sums over rows, over columns, and of squares."""
+"""Kernels of sums over rows, over columns, and of squares."""
 
 from __future__ import annotations
 
@@ -13,8 +13,8 @@ from dnn.backend.ops import Array, Ops
 __all__ = ["sum_of_squares", "sum_over_axes"]
 
 REORDERED: Flags = {"error_model": "numpy", "fastmath": {"contract", "nsz", "reassoc"}}
-"""Of a sum whose terms may be added in any order, so that it is done in vector registers. The order
-still depends on nothing but the length."""
+"""Flags of a sum whose terms may be added in any order, so that vector registers are used. The
+order still depends on nothing but the length."""
 
 
 @loop()
@@ -62,7 +62,7 @@ def _block_sum(x: Array, i: int, start: int, stop: int) -> Any:
 
 
 def _summed(x: Array, axes: tuple[int, ...], out: Array) -> tuple[Array, Array] | None:
-    """Return x as (groups, summed, kept), where the axes that are summed are neighbours."""
+    """Return x as (groups, summed, kept) and `out` as (groups, kept), None if that cannot be."""
     if not axes or not (x.flags.c_contiguous and out.flags.c_contiguous) or x.dtype != out.dtype:
         return None
     first, last = min(axes), max(axes) + 1
@@ -90,7 +90,7 @@ def _sum() -> Native:
 
 
 def _split_sum(arguments: tuple[Any, ...], parts: int) -> list[tuple[Any, ...]]:
-    """Let each thread have some of the sums, where what they add up lies apart."""
+    """Split sums over groups among threads, if there are as many groups as parts."""
     found = _summed(*arguments)
     if found is None or len(found[0]) < parts or arguments[0].size < SPLIT_ELEMENTS:
         return []

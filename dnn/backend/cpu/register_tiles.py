@@ -1,8 +1,9 @@
 """Blocks of a matrix product that stay in registers, as vector code, and moves of what they read.
 
 One block is ``rows`` x ``panel`` elements of ``c = a @ b`` (see `registers`), summed over the whole
-depth. What b has for it lies in one piece, a panel; elements of a are read one by one and spread
-over a vector. LLVM keeps the block in registers because nothing here is an array. [1]_ [2]_
+depth. The columns of b for it are contiguous, a panel; elements of a are read one by one and copied
+to all lanes of a vector. LLVM keeps the block in registers because nothing here is an array.
+[1]_ [2]_
 
 Imported when something is compiled, and only then: see `cache`.
 
@@ -56,11 +57,11 @@ LANES, PANEL, ROWS, MORE_ROWS = registers()
 FLOAT, WORD = ir.FloatType(), ir.IntType(64)
 VECTOR = ir.VectorType(FLOAT, LANES)
 FAST = ("contract", "nsz")
-"""Multiply and add may be one instruction."""
+"""Flags of arithmetic: a multiplication and an addition may be one instruction."""
 
 VECTOR_BYTES = FLOAT_BYTES * LANES
 ROW_BYTES = FLOAT_BYTES * PANEL
-"""Of a row of a panel."""
+"""Size of a row of a panel."""
 
 
 def load_vector(builder, address):
@@ -79,7 +80,7 @@ def load_word(builder, address):
 
 
 def splat(builder, value):
-    """Return a vector of which each element is the value."""
+    """Return a vector with a value in all lanes."""
     undefined = ir.Constant(VECTOR, ir.Undefined)
     first = builder.insert_element(undefined, value, ir.IntType(32)(0))
     lanes = ir.Constant(ir.VectorType(ir.IntType(32), LANES), None)
@@ -92,7 +93,7 @@ def _product(builder, depth, start, targets, operands):
     Parameters
     ----------
     depth : number of terms
-    start : whether to add to what c is, instead of to 0
+    start : whether to add to the present values of c, instead of to 0
     targets : addresses of the block's rows in c
     operands : function of k to the addresses of the elements of a, one for each row, and of b's row
     """
@@ -248,7 +249,7 @@ def product_of_listed_columns(context, a_rows, a_offset, b_rows, b_offset, depth
 
 @njit(**FLAGS)
 def clear(address, floats):
-    """Write zeros."""
+    """Write `floats` zeros from an address on."""
     values = carray(pointer(address), (floats,), float32)
     for i in range(floats):
         values[i] = 0
@@ -256,7 +257,7 @@ def clear(address, floats):
 
 @njit(**FLAGS)
 def copy_floats(source, target, floats):
-    """Copy so many numbers."""
+    """Copy `floats` numbers from one address to another."""
     given = carray(pointer(source), (floats,), float32)
     values = carray(pointer(target), (floats,), float32)
     for i in range(floats):
@@ -265,7 +266,7 @@ def copy_floats(source, target, floats):
 
 @njit(**FLAGS)
 def transposed(source, source_step, rows, columns, target, target_step):
-    """``target[j, i] = source[i, j]``; the rows of both are so many bytes apart."""
+    """``target[j, i] = source[i, j]``; steps are bytes from row to row."""
     for i in range(0, rows - 3, 4):
         for j in range(0, columns - 3, 4):
             start = source + i * source_step + j * FLOAT_BYTES
@@ -283,8 +284,8 @@ def weights_and_bias(dy, dy_step, x, x_step, rows, begin, end, wide, units, spac
                      depth):  # fmt: skip
     """``weights = dy^T x`` of the rows from `begin` to `end`, and the sums of dy over all rows.
 
-    Matrices have many rows. `depth` of them are brought into panels at once; the gradient is summed
-    up behind each panel, as its transpose, and is turned in the end.
+    Matrices have many rows. `depth` of them are copied to panels at a time; the gradient is summed
+    up behind each panel, as its transpose, which is transposed to `weights` in the end.
     """
     panels, panel_bytes = wide // PANEL, (depth + units) * ROW_BYTES
     total = carray(pointer(bias), (wide,), float32)

@@ -1,4 +1,4 @@
-"""What compiled kernels with explicit vectors know about this processor's registers."""
+"""Number and sizes of this processor's vector registers, for kernels with explicit vectors."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ class Registers(NamedTuple):
     rows : int
         Rows of a block of a product that is summed up in registers; its columns are a panel.
     more_rows : int
-        Rows of another block, for which there are registers too.
+        Rows of a larger block, for which there are registers too.
     """
 
     lanes: int
@@ -34,7 +34,7 @@ class Registers(NamedTuple):
 
 @cache
 def vector_registers() -> tuple[int, int]:
-    """Return number and bytes of the vector registers of this processor."""
+    """Return how many vector registers this processor has, and the bytes of each."""
     features = llvm.get_host_cpu_features()
     if features.get("avx512f"):
         return 32, 64

@@ -2,18 +2,18 @@
 
 A large kernel is cut into parts, once, when the program is made. The thread that runs the program
 offers all parts but the first to helpers, does the first, and then each part that no helper has
-begun: so nothing depends on whether a helper is there, least of all a bit, and nobody waits for one
-that the system has put aside. During a program BLAS has one thread: two halves of a product, each
-by one thread, take three quarters of the time that OpenBLAS takes for the whole with two.
+begun: so no result depends on whether a helper is there, and no thread waits for a helper that the
+system does not run. During a program BLAS has one thread: two halves of a product, each by one
+thread, take three quarters of the time that OpenBLAS takes for the whole with two.
 
     slot:  | state | job | asleep | calls |
     state: empty -> filling -> offered -> taken -> done -> empty
 
-A helper looks into its slot while a program runs, which may do much by one thread in between, and
-for some hundred microseconds more, longer than from one step of training to the next. Then it
-sleeps until a program calls it. It says so first and then looks whether it was called meanwhile;
-whoever calls counts first and then looks whether it sleeps. Both without Python's lock, for which
-the helper might wait while the program begins.
+A helper polls its slot while a program runs, which may do much by one thread in between, and for
+some hundred microseconds more, longer than from one step of training to the next. Then it sleeps
+until a program calls it. It sets `asleep` first and then checks whether it was called meanwhile; a
+caller counts its call first and then checks `asleep`. The helper does both without Python's lock,
+for which it might wait while the program begins.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ SLOT_BYTES = 128  # two cache lines: processors fetch them in pairs
 
 @cache
 def _yield_address() -> int:
-    """Return where sched_yield is, 0 where there is none."""
+    """Return the address of sched_yield, 0 on systems without it."""
     try:
         found = ctypes.CDLL(None).sched_yield
     except (OSError, TypeError, AttributeError):
@@ -48,7 +48,7 @@ def _yield_address() -> int:
 
 
 class ThreadPool:
-    """Helper threads; made when the first program wants some."""
+    """Helper threads, which are started when a program first needs them."""
 
     def __init__(self) -> None:
         functions = thread_functions()
@@ -70,7 +70,7 @@ class ThreadPool:
         self._helpers: list[_Helper] = []
 
     def wake(self, helpers: int) -> None:
-        """See that so many helpers look into their slots."""
+        """Start or wake helpers, so that so many poll their slots."""
         while len(self._helpers) < helpers:
             slot = self.slots + SLOT_BYTES * len(self._helpers)
             self._helpers.append(_Helper(self._help, slot, self.blas_fields[0]))
@@ -85,7 +85,7 @@ class ThreadPool:
 
 
 class _Helper:
-    """A thread that does jobs, and sleeps where there are none."""
+    """A thread that runs the jobs in its slot, and sleeps when there is none for a while."""
 
     def __init__(self, serve: ctypes._FuncPointer, slot: int, programs: int) -> None:
         self._serve = serve
@@ -122,7 +122,7 @@ _thread_pool: ThreadPool | None = None
 
 
 def thread_pool() -> ThreadPool:
-    """Return the helpers of this process."""
+    """Return the thread pool of this process, which the first call makes."""
     global _thread_pool
     if _thread_pool is None:
         _thread_pool = ThreadPool()
@@ -130,13 +130,13 @@ def thread_pool() -> ThreadPool:
 
 
 def _dismiss() -> None:
-    """End the helpers before the interpreter takes the compiled code away."""
+    """End the helpers before the interpreter frees the compiled code."""
     if _thread_pool is not None:
         _thread_pool.dismiss()
 
 
 def _forget() -> None:
-    """Begin anew in a child of fork: it has no thread but its own, and slots in any state."""
+    """Reset the pool in a child of fork, which has no helpers, and slots in any state."""
     if _thread_pool is not None:
         _thread_pool._helpers.clear()
         _thread_pool._memory[:] = 0

@@ -1,4 +1,4 @@
-"""The compiled side of the thread pool: how threads take and finish the parts of a kernel.
+"""Compiled functions of the thread pool: how threads take and finish the parts of a kernel.
 
 Imported when something is compiled, and only then: see `cache`.
 """
@@ -61,7 +61,7 @@ def _store(context, address, value):
 
 @intrinsic
 def _exchange(context, address, expected, value):
-    """Write a value if the word is as expected, and say whether it was."""
+    """Write a value if the word is as expected, and return whether it was."""
 
     def generate(context, builder, signature, arguments):
         place = builder.inttoptr(arguments[0], _WORD.as_pointer())
@@ -110,7 +110,7 @@ def _call_yield(context, function):
 
 @njit
 def _relax(looks, give_way):
-    """Wait for a moment; now and then let another thread have this core: the awaited one, maybe."""
+    """Pause briefly; now and then yield this core to another thread, maybe the awaited one."""
     if give_way != 0 and looks % LOOKS_WITHOUT_YIELD == LOOKS_WITHOUT_YIELD - 1:
         _call_yield(give_way)
     else:
@@ -150,7 +150,7 @@ def _run_job(job):
 
 @njit
 def share(words):
-    """Do a kernel in parts; fields: the first slot, sched_yield, number of parts, the parts."""
+    """Run a kernel in parts; fields: the first slot, sched_yield, number of parts, the parts."""
     slots, give_way, parts = words[0], words[1], words[2]
     first = address_of_words(words) + 24
     job = first + 8 * _load(first + 8)
@@ -184,7 +184,7 @@ def share(words):
 
 @njit
 def serve(words):
-    """Do jobs from a slot, until there has been none for a while and no program runs.
+    """Run jobs from a slot until there has been none for a while and no program runs.
 
     Fields: slot, sched_yield, address of the number of programs that run.
     """
@@ -199,7 +199,7 @@ def serve(words):
         elif idle < IDLE_LOOKS or _load(programs) > 0:
             _relax(idle, give_way)
             idle += 1
-        elif _exchange(slot + ASLEEP, 0, 1):  # no other order than this, then the look
+        elif _exchange(slot + ASLEEP, 0, 1):  # before the check for calls
             if _load(slot + CALLS) == calls or not _exchange(slot + ASLEEP, 1, 0):
                 return
             calls = _load(slot + CALLS)
@@ -210,7 +210,7 @@ def serve(words):
 
 @njit
 def begin(words):
-    """Give BLAS one thread; fields: programs that run, threads it had, its two functions."""
+    """Set BLAS to one thread; fields: programs that run, threads it had, its two functions."""
     if _add(words[0], 1) == 0:
         _store(words[1], _get_threads(words[2]))
     _set_threads(words[3], 1)
@@ -218,6 +218,6 @@ def begin(words):
 
 @njit
 def end(words):
-    """Give BLAS its threads back, with the last program that ends."""
+    """Restore BLAS' number of threads when the last program ends; fields as in `begin`."""
     if _add(words[0], -1) == 1:
         _set_threads(words[3], _load(words[1]))

@@ -1,4 +1,4 @@
-"""Copies that transpose: what is innermost in one array is further out in the other."""
+"""Kernel of copies that transpose: the innermost axis of one array is not that of the other."""
 
 from __future__ import annotations
 
@@ -27,9 +27,9 @@ def transposition_record(x: Array, out: Array, lengths: list[int], strides: Any)
     ----------
     x, out : array, of one shape and type
     lengths : list of int
-        Axes of both, neighbours joined where they are one in either.
+        Lengths of the axes of both, with neighbouring axes joined where both arrays allow it.
     strides : pair of list of int, bytes
-        Of x and of out along them.
+        Strides of x and of out along these axes.
     """
     code = type_code(out.dtype)
     item = out.itemsize

@@ -1,4 +1,4 @@
-"""What optimizers compute: updates as one loop over a block, clipping, and Adam's coefficients.
+"""Kernels of optimizers: updates as one loop over a block, clipping, and Adam's coefficients.
 
 An update has rows of K networks and scalars, one for each of them::
 
@@ -58,7 +58,7 @@ class UpdateKernel(Native):
         return [self.piece(arguments, a, b) for a, b in pairwise(at) if a < b]
 
     def joined(self, pieces: Sequence[tuple[Array, ...]]) -> tuple[Array, ...] | None:
-        """Return the arguments for pieces that lie one behind the other, or None."""
+        """Return the arguments for adjacent pieces as one, or None if they are not adjacent."""
         first = pieces[0]
         length = sum(piece[0].shape[-1] for piece in pieces)
         whole = []
@@ -95,7 +95,7 @@ class UpdateKernel(Native):
 
 @cache
 def update_kernel(formula: UpdateFormula) -> UpdateKernel:
-    """Return the kernel of an update; equal formulas have one."""
+    """Return the kernel of an update; equal formulas share one."""
     return UpdateKernel(formula)
 
 
@@ -133,7 +133,7 @@ def _update_source(formula: UpdateFormula, code: str) -> str:
 
 
 class _Inverses(ast.NodeTransformer):
-    """Multiplies by the inverse where a formula divides by a scalar, which is done once."""
+    """Replaces divisions by a scalar by products with its inverse, which is computed once."""
 
     def __init__(self, scalars: Collection[str]) -> None:
         self.scalars = scalars
@@ -179,7 +179,7 @@ def adam_coefficients_loop(
     correction: Array,
     keep: Array,
 ) -> None:
-    """Count a step, and compute for each network what depends on its number alone."""
+    """Count a step, and compute each network's coefficients, which depend on its number alone."""
     count[0] += 1
     for k in range(beta1.size):
         complement1[k] = 1 - beta1[k]

@@ -1,8 +1,8 @@
-"""exp, expm1, tanh, sigmoid and log as straight lines of arithmetic, which become vector code.
+"""exp, expm1, tanh, sigmoid and log as arithmetic without branches, which becomes vector code.
 
 PyPI's Numba has no SVML, so `math.exp` in a loop is a call for each element: four times slower than
-these. Every function is a polynomial without a branch; a selection keeps NaN and infinity what they
-are. Constants have the type of the argument, or Numba would compute in float64.
+these. Every function is a polynomial or a ratio of them; a selection keeps NaN and infinity.
+Constants have the type of the argument, or Numba would compute in float64.
 
 References
 ----------
@@ -51,8 +51,8 @@ F8_ROUND, F8_ROUND_BITS = f8(6755399441055744), i8(0x4338000000000000)
 # Below the first exp is 0, above the second infinite.
 F4_LOWEST, F4_HIGHEST = f4(-104), f4(89)
 F8_LOWEST, F8_HIGHEST = f8(-746), f8(710)
-# A power of two that makes normal numbers of all that exp has; up to the second the product is
-# finite, and the logistic function is 1 long before.
+# The product of the first, a power of two, and any exp that is not 0 is a normal number; up to the
+# second, an argument, the product is finite, and the logistic function is 1 long before.
 F4_SCALE, F4_SCALED_HIGHEST = f4(2.0**25), f4(70)
 F8_SCALE, F8_SCALED_HIGHEST = f8(2.0**54), f8(670)
 
@@ -99,7 +99,7 @@ def bits_of(context, x):
 
 @intrinsic
 def float_of(context, bits):
-    """Return the float of some bits."""
+    """Return the float that has the bits of an integer of its size."""
     return _bitcast(bits, types.float32 if bits == types.int32 else types.float64)
 
 
@@ -112,7 +112,7 @@ def _bitcast(source, target):
 
 @njit(**FLAGS)
 def _reduced_f4(x, highest):
-    """Return q, and what has n in its lowest bits, of ``e^x = 2^n (1 + q)``; x is put in bounds."""
+    """Return q, and a float with n in its lowest bits, of ``e^x = 2^n (1 + q)``; x is clipped."""
     x = F4_LOWEST if x < F4_LOWEST else x
     x = highest if x > highest else x
     rounded = x * F4_LOG2E + F4_ROUND
@@ -176,7 +176,7 @@ def sigmoid_f4(x):
 
 @njit(**FLAGS)
 def _reduced_f8(x, highest):
-    """Return q, and what has n in its lowest bits, of ``e^x = 2^n (1 + q)``; x is put in bounds."""
+    """Return q, and a float with n in its lowest bits, of ``e^x = 2^n (1 + q)``; x is clipped."""
     x = F8_LOWEST if x < F8_LOWEST else x
     x = highest if x > highest else x
     rounded = x * F8_LOG2E + F8_ROUND
@@ -259,7 +259,7 @@ def tanh_f4(x):
     q = q * z + F4_TANH_Q[3]
     q = q * z + F4_ONE
     ratio = y * p / q
-    ratio = F4_ONE if ratio > F4_ONE else ratio  # rounding may carry it past
+    ratio = F4_ONE if ratio > F4_ONE else ratio  # rounding may carry it past 1
     return -F4_ONE if ratio < -F4_ONE else ratio
 
 

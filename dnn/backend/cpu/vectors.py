@@ -23,7 +23,7 @@ NUMBERS = {"f4": (ir.FloatType(), types.float32, 4), "f8": (ir.DoubleType(), typ
 
 
 class Vectors:
-    """What writes instructions on vectors of one type of elements."""
+    """Writes LLVM instructions on vectors of one type of elements."""
 
     def __init__(self, code, builder):
         self.element, _, self.item = NUMBERS[code]
@@ -44,18 +44,18 @@ class Vectors:
         return self.builder.inttoptr(address, (kind or self.type).as_pointer())
 
     def splat(self, value):
-        """Return a vector of one element."""
+        """Return a vector with one element in all lanes."""
         undefined = ir.Constant(self.type, ir.Undefined)
         one = self.builder.insert_element(undefined, value, _INDEX(0))
         zeros = ir.Constant(ir.VectorType(_INDEX, self.lanes), None)
         return self.builder.shuffle_vector(one, undefined, zeros)
 
     def number(self, address):
-        """Load one element."""
+        """Load one element from an address."""
         return self.builder.load(self.place(address, self.element))
 
     def words(self, value):
-        """Return a vector of one integer of 64 bits."""
+        """Return a vector with one integer of 64 bits in all lanes."""
         kind = ir.VectorType(WORD, self.lanes)
         undefined = ir.Constant(kind, ir.Undefined)
         one = self.builder.insert_element(undefined, value, _INDEX(0))
@@ -67,11 +67,11 @@ class Vectors:
         return ir.Constant(ir.VectorType(WORD, self.lanes), list(range(self.lanes)))
 
     def mask(self, left):
-        """Return which lanes lie before an end that is `left` elements away."""
+        """Return a mask of the lanes before an end that is `left` elements away."""
         return self.builder.icmp_signed("<", self.count(), self.words(left))
 
     def load(self, address, mask=None, other=None):
-        """Load neighbours; where a mask says no it is `other`, 0 if left out."""
+        """Load neighbouring elements; lanes outside of a mask are `other`, 0 if left out."""
         place = self.place(address)
         if mask is None:
             return self.builder.load(place, align=self.item)
@@ -90,21 +90,21 @@ class Vectors:
         )
 
     def gather(self, places, mask, other):
-        """Load elements from pointers; where a mask says no it is `other`."""
+        """Load elements from pointers; lanes outside of a mask are `other`."""
         kind = ir.FunctionType(self.type, [places.type, _INDEX, mask.type, self.type])
         name = f"llvm.masked.gather.{self._suffix()}.v{self.lanes}p0"
         load = cgutils.get_or_insert_function(self.builder.module, kind, name)
         return self.builder.call(load, [places, _INDEX(self.item), mask, other])
 
     def scatter(self, values, places, mask):
-        """Store elements at pointers that differ, where a mask says so."""
+        """Store the elements in a mask at pointers, which all differ."""
         kind = ir.FunctionType(ir.VoidType(), [self.type, places.type, _INDEX, mask.type])
         name = f"llvm.masked.scatter.{self._suffix()}.v{self.lanes}p0"
         store = cgutils.get_or_insert_function(self.builder.module, kind, name)
         self.builder.call(store, [values, places, _INDEX(self.item), mask])
 
     def store(self, values, address, mask=None):
-        """Store neighbours, where a mask says so."""
+        """Store neighbouring elements, only those in a mask if there is one."""
         place = self.place(address)
         if mask is None:
             self.builder.store(values, place, align=self.item)
@@ -122,13 +122,13 @@ class Vectors:
         return self.builder.call(add, [self.element(0), values], fastmath=("reassoc",))
 
     def multiply_add(self, total, a, b):
-        """Add a b to what stands in a variable."""
+        """Add ``a b`` to a variable."""
         product = self.builder.fmul(a, b, flags=CONTRACT)
         added = self.builder.fadd(self.builder.load(total), product, flags=CONTRACT)
         self.builder.store(added, total)
 
     def variables(self, *lengths):
-        """Return variables, which become registers."""
+        """Return nested lists, of these lengths, of vector variables, which become registers."""
         if not lengths:
             return cgutils.alloca_once(self.builder, self.type)
         return [self.variables(*lengths[1:]) for _ in range(lengths[0])]

@@ -3,15 +3,15 @@
 A tile of ``m x m`` results comes from ``(m + 2) x (m + 2)`` points. With the matrices A, B, G of
 `matrices`, for each image, channel c and filter k ::
 
-    y = A' [sum over c of (G w G') * (B' x B)] A          forward; and dx from dy and turned windows
+    y = A' [sum over c of (G w G') * (B' x B)] A          forward; dx from dy and flipped windows
     dw = G' [sum over tiles of (B' x B) * (A dy A')] G    the transpose of the same formula
 
 where ``*`` is elementwise: so for each of the points there is one product of matrices, tiles by
 channels by filters. F(4 x 4, 3 x 3) multiplies 36 times for 16 results instead of 144 times; its
 error was 6 to 26 times that of F(2 x 2, 3 x 3) where it was measured, ``docs/convolution.md``.
 
-A thread does all of its part, tile by tile or filter by filter, so that what is transformed stays
-in its cache. Sums are cut nowhere, so results do not depend on the number of threads.
+A thread does all of its part, tile by tile or filter by filter, so that transformed values stay in
+its cache. No sum is split among threads, so results do not depend on the number of threads.
 
 References
 ----------
@@ -42,13 +42,13 @@ TAPS = WINDOW * WINDOW
 
 FEW_TILES = 128
 """Up to so many tiles are done at once, and weights are transformed piece by piece between the
-products: at small maps the transformed weights would be most of the traffic."""
+products: for small images all transformed weights would be most of the memory traffic."""
 
 CHUNK_TILES = 32
-"""With more, so many tiles are done at once, so that they stay in the cache."""
+"""If there are more tiles, so many are done at once, so that they stay in the cache."""
 
 DEPTH = 128
-"""So many channels are summed up in one go."""
+"""Channels that are summed up in one product."""
 
 
 def matrices(tile: int) -> tuple[Array, Array, Array]:
@@ -85,7 +85,7 @@ def matrices(tile: int) -> tuple[Array, Array, Array]:
 
 
 class _Task(NamedTuple):
-    """What the kernels need to know of a problem; channels are those that are summed up.
+    """Sizes of a problem for the kernels; `channels` are those of x.
 
     For the gradient of the data x is dy, channels are filters, and the other way round.
     """
@@ -107,7 +107,7 @@ class _Task(NamedTuple):
 
     @property
     def tiles(self) -> tuple[int, int]:
-        """Tiles of an image, down and to the right."""
+        """Numbers of tiles of an image, along its height and its width."""
         down, right = (-(-length // self.tile) for length in self.out_size)
         return down, right
 
@@ -121,7 +121,7 @@ class _Task(NamedTuple):
 
     @property
     def chunk(self) -> int:
-        """How many tiles are done at once."""
+        """Number of tiles that are done at once."""
         return self.all_tiles if self.few else CHUNK_TILES
 
     @property
@@ -134,7 +134,7 @@ class _Task(NamedTuple):
 
     @property
     def weight_bytes(self) -> int:
-        """What all transformed weights take; they are kept where there are many tiles."""
+        """Size of all transformed weights, which are kept if there are many tiles, else 0."""
         if self.few or self.kind == "weights":
             return 0
         blocks = -(-self.padded_channels // self.depth)
@@ -146,7 +146,7 @@ class _Task(NamedTuple):
 
     @property
     def geometry(self) -> list[int]:
-        """The fields that all but the transform of weights have after the addresses."""
+        """Fields after the addresses in records of all kernels but the transform of weights."""
         sizes = [*self.size, self.channels, self.down, self.right, *self.out_size, self.filters]
         return [*sizes, *self.tiles, self.chunk]
 
@@ -164,7 +164,7 @@ class _Task(NamedTuple):
         return [(cut, all_panels) for cut in cuts(self.all_tiles, number, registers().rows)]
 
     def piece_bytes(self, first: slice, panels: slice) -> int:
-        """Return what a piece of the work takes."""
+        """Return how many bytes of memory a piece of the work takes."""
         lanes, panel, rows, _ = registers()
         row = row_bytes()
         length: int = first.stop - first.start
@@ -191,7 +191,7 @@ class _Task(NamedTuple):
 
 
 def _gap() -> int:
-    """Return the bytes between the planes of points."""
+    """Return the unused bytes between the planes of two points."""
     return registers().lanes * FLOAT_BYTES
 
 
@@ -249,7 +249,7 @@ def _routine(tile: int, problem: Convolution) -> Routine | None:
 
 
 def _met_taps(problem: Convolution) -> int:
-    """Return how often a tap meets a pixel of x, in an image: the multiplications of a channel."""
+    """Return how often taps meet pixels of an image: the multiplications without Winograd."""
     numbers = []
     for axis in range(2):
         first = np.arange(problem.out_size[axis]) - problem.padding[axis][0]
@@ -259,10 +259,10 @@ def _met_taps(problem: Convolution) -> int:
 
 
 def winograd2(problem: Convolution) -> Routine | None:
-    """Return convolution by F(2 x 2, 3 x 3), or None where that saves nothing."""
+    """Return the routine of F(2 x 2, 3 x 3), or None where it does not apply or saves nothing."""
     return _routine(2, problem)
 
 
 def winograd4(problem: Convolution) -> Routine | None:
-    """Return convolution by F(4 x 4, 3 x 3), or None where that saves nothing."""
+    """Return the routine of F(4 x 4, 3 x 3), or None where it does not apply or saves nothing."""
     return _routine(4, problem)

@@ -1,7 +1,7 @@
-"""Winograd's convolution of 3 x 3 windows: the compiled loops.
+"""Compiled kernels of Winograd's convolution of 3 x 3 windows.
 
 See `winograd` for the formulas, and for the order of the fields of a record. Everything is counted
-in bytes and given by address. Points of a transformed tile stand apart by a *plane*::
+in bytes and given by address. Points of a transformed tile are apart by a *plane*::
 
     tiles:    [point][tile][channel]          rows of the products
     weights:  [panel][point][channel][column of the panel]
@@ -47,11 +47,11 @@ from dnn.backend.cpu.winograd import TAPS, WINDOW, matrices
 __all__ = ["forward_2", "forward_4", "gradient_2", "gradient_4", "weights_2", "weights_4"]
 
 GAP = VECTOR_BYTES
-"""Between planes: a distance of a power of two would put all points into the same few places of the
-first cache."""
+"""Bytes between planes: with a distance of a power of two all points would share a few places of
+the first-level cache."""
 PIECE_FLOATS = LANES * TAPS * PANEL
 PIECE_BYTES = FLOAT_BYTES * PIECE_FLOATS
-"""Of the weights of as many channels as a vector has lanes, and of the filters of a panel."""
+"""Size of the weights of as many channels as a vector has lanes, for the filters of a panel."""
 
 
 def _combined(builder, factors, values):
@@ -78,8 +78,8 @@ def _scaled(builder, factor, value):
 def _times(builder, matrix, values):
     """Generate ``matrix @ values``.
 
-    The points of the interpolation come in pairs p and -p, which share what is even in p and what
-    is odd, up to its sign; so half of the multiplications go.
+    The points of the interpolation come in pairs p and -p, which have the same even terms, and odd
+    terms that differ in sign only; so half of the multiplications are saved.
     """
     points = max(matrix.shape)
     pairs = [(i, i + 1) for i in range(1, points - 1, 2)]
@@ -121,12 +121,12 @@ def _sandwich(matrix, read, write):
 
 
 def _between(builder, start, step):
-    """Return the function from a number to an address."""
+    """Return a function from i to the address ``start + step i``."""
     return lambda i: builder.add(start, builder.mul(step, WORD(i)))
 
 
 def _from_places(matrix):
-    """Return the transform of what lies at the addresses in a list, plus an offset."""
+    """Return the transform of values at listed addresses, plus an offset, to planes."""
 
     @intrinsic
     def transform(context, places, offset, target, plane):
@@ -168,7 +168,7 @@ def _from_plane(matrix):
 
 
 def _to_places(matrix):
-    """Return the transform to the addresses in a list; a bias is added, and a bound from below."""
+    """Return the transform to listed addresses, plus an offset, with a bias and a lower bound."""
 
     @intrinsic
     def transform(context, source, plane, places, offset, bias, lowest):
@@ -264,7 +264,7 @@ def _kernels(tile):
     def transform_weights(w, flipped, channels, filters, panel, channel, number, target):
         """Write ``target[point][channel][column]`` for a panel of filters and `number` channels.
 
-        Flipped are windows for the gradient of the data: turned round, and of weights that are
+        For the gradient of the data windows are `flipped`, in height and width, and weights are
         stored as (channels, filters).
         """
         piece = scratch(PIECE_BYTES)

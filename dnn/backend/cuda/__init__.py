@@ -6,14 +6,13 @@ In the order in which a call goes through them:
 2. A file for each kind of operation, with its kernels and the calls that launch them:
    `formulas` (elementwise operations and updates), `products` (by cuBLAS) and `cublaslt` (with
    bias and relu), `reductions`, `gathers`, `classification`, `noise`, `pooling`; convolutions as
-   products of cuBLAS (`im2col`) and by kernels alone (`direct_convolution`), which are told the
-   same of their images (`images`).
+   products of cuBLAS (`im2col`) and by kernels alone (`direct_convolution`), whose kernels take the
+   same arguments for images (`images`).
 3. `source`: CUDA C++ of a kernel for types of elements and a number of axes, from a few lines of
-   C that say what happens to one element.
-4. `launch`: sources to compiled kernels, calls of them over as few axes as will do, and those of a
-   plan as one CUDA graph.
+   C that compute one element.
+4. `launch`: compiles sources, calls kernels over as few axes as possible, and replays the calls of
+   a plan as one CUDA graph.
 
-`memory` is what `dnn.memory` asks of a GPU. No file but `launch`, `products` and `memory` touches
-CuPy, and none when it is imported, so every source can be looked at and compiled where there is no
-GPU.
+`memory` has the functions of a GPU that `dnn.memory` uses. CuPy is imported only when a GPU is
+used, so every source can be read and compiled where there is no GPU.
 """

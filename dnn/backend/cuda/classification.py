@@ -1,4 +1,4 @@
-"""Softmax, cross entropy, and counting predictions."""
+"""Kernels of softmax and cross entropy, and of counting predictions."""
 
 from __future__ import annotations
 
@@ -15,11 +15,11 @@ from dnn.backend.formula import COPY
 __all__ = ["log_softmax", "mean_cross_entropy", "tally_classes"]
 
 NARROW = 64
-"""Rows up to that width get a thread, longer ones a block."""
+"""Rows of up to that width get a thread each, longer ones a block."""
 
 
 def log_softmax_kernel(code: str) -> Kernel:
-    """Write ``x - max(x) - log(sum(exp(x - max(x))))`` over contiguous rows, a block for each.
+    """Return the kernel of ``x - max(x) - log(sum(exp(x - max(x))))``, a block for each row.
 
     Its parameters: x, out (which may be x), number of rows, width of a row.
     """
@@ -69,7 +69,7 @@ def log_softmax_kernel(code: str) -> Kernel:
 
 
 def narrow_log_softmax_kernel(code: str) -> Kernel:
-    """Write what `log_softmax_kernel` writes, a thread for each row: for short rows."""
+    """Return the kernel that writes what `log_softmax_kernel` writes, a thread for each row."""
     name = f"narrow_log_softmax__{code}"
     kind, middle = C_TYPES[code], arithmetic(code)
     source = f"""extern "C" __global__ void {name}(
@@ -98,7 +98,7 @@ def narrow_log_softmax_kernel(code: str) -> Kernel:
 
 
 def log_softmax(launcher: Launcher, x: Any, column: Any, exponentials: Any, out: Any) -> None:
-    """Logarithm of the softmax, a block for each row or a thread; needs no workspace."""
+    """Launch the logarithm of the softmax, a block or a thread for each row, without workspace."""
     if not x.flags.c_contiguous:
         launcher.elementwise(of_formula(COPY), (x, out))
         x = out
@@ -115,7 +115,7 @@ def log_softmax(launcher: Launcher, x: Any, column: Any, exponentials: Any, out:
 def mean_cross_entropy(
     launcher: Launcher, log_probabilities: Any, target: Any, mask: Any, terms: Any, out: Any
 ) -> None:
-    """``-sum(target * log_probabilities) / rows``; needs no workspace."""
+    """Launch ``-sum(target * log_probabilities) / rows``; needs no workspace."""
     axes = (terms.ndim - 2, terms.ndim - 1)
     launcher.reduce(
         REDUCTIONS["mean_of_products"],
@@ -127,10 +127,10 @@ def mean_cross_entropy(
 
 
 def tally_classes_kernel(code: str) -> Kernel:
-    """Count predictions of each class, and how many are right, into ``tallies[k, c]``.
+    """Return the kernel that adds the predictions of each class, and the right ones, to tallies.
 
-    A thread looks through all rows of its model for those that its element counts; the last
-    element of a model counts the right ones.
+    A thread counts, among all rows of its model, the predictions of the class of its element; the
+    last element of a model counts the right ones.
 
     Its parameters: outputs, labels, tallies, rows, outputs of a row, elements of a model's
     tallies, elements of tallies.
@@ -168,7 +168,7 @@ def tally_classes_kernel(code: str) -> Kernel:
 def tally_classes(
     launcher: Launcher, outputs: Any, labels: Any, guesses: Any, tallies: Any
 ) -> None:
-    """Count predictions, a thread for each class of each model."""
+    """Launch the count of predictions, a thread for each class of each model."""
     for array in (outputs, labels, tallies):
         require_contiguous("tally_classes", array)
     kernel = tally_classes_kernel(code_of(outputs.dtype))

@@ -1,7 +1,7 @@
 """Matrix products with a bias and relu in one kernel, by cuBLASLt.
 
-What a product needs is described, and its algorithm chosen, when a plan is compiled; a run is one
-call, which a CUDA graph can hold.
+A product is described, and its algorithm chosen, when a plan is compiled; a run is one call, which
+a CUDA graph can hold.
 
 References
 ----------
@@ -57,14 +57,14 @@ class _Heuristic(ctypes.Structure):
 
 
 class Prepared(NamedTuple):
-    """A product with its algorithm: what a run passes to ``cublasLtMatmul``, in that order.
+    """A product with its algorithm, as arguments of ``cublasLtMatmul``.
 
     Attributes
     ----------
     arguments : tuple
-        All between the handle and the workspace.
+        All arguments between the handle and the workspace, in order.
     keeps : tuple
-        What must stay as long as they are used.
+        Objects that must exist as long as the arguments are used.
     """
 
     arguments: tuple[Any, ...]
@@ -98,7 +98,7 @@ class CublasLt:
         Returns
         -------
         Prepared or None
-            None where it cannot be one call: a bias of another type than `out`, or none that is
+            None where it cannot be one call: a bias of another type than `out`, or not a vector
             along its last axis, several axes of batches, or no algorithm, which is logged.
         """
         found = product_of(a, b, out)
@@ -148,7 +148,7 @@ class CublasLt:
         return Prepared((*arguments, chosen), (a, b, out, bias, algorithm, one, zero))
 
     def run(self, prepared: Prepared) -> None:
-        """Put a product into the queue of CuPy's current stream."""
+        """Enqueue a product in CuPy's current stream."""
         status = self._library.cublasLtMatmul(
             self._handle,
             *prepared.arguments,
@@ -159,7 +159,7 @@ class CublasLt:
         check(status, "cublasLtMatmul")
 
     def _new(self, kind: str, *arguments: Any) -> ctypes.c_void_p:
-        """Return a new descriptor, destroyed when it is no longer there."""
+        """Return a new descriptor, which is destroyed when Python frees the object."""
         made = ctypes.c_void_p()
         name = f"cublasLt{kind}Create"
         check(getattr(self._library, name)(ctypes.byref(made), *arguments), name)
@@ -185,7 +185,7 @@ class CublasLt:
     def _algorithm(
         self, described: ctypes.c_void_p, layouts: list[ctypes.c_void_p], pointers: list[int]
     ) -> _Heuristic | None:
-        """Ask which algorithm suits a product; None if there is none."""
+        """Return the algorithm that cuBLASLt suggests for a product; None if there is none."""
         preference = self._new("MatmulPreference")
         workspace = ctypes.c_uint64(WORKSPACE_BYTES)
         self._set("MatmulPreference", preference, MOST_WORKSPACE_BYTES, workspace)

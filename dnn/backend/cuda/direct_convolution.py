@@ -1,17 +1,17 @@
-"""Direct convolution: kernels that read images of any layout where they stand, without columns.
+"""Direct convolution: kernels that read images of any layout in place, without columns.
 
-``direct`` has a thread for each element of the result; so it suits few channels, and channels each
-by itself. ``tiles`` is a product of matrices whose operands are never written: a block computes 64
-x 64 elements of the result, and brings 16 of the depth at a time from images and weights into
-shared memory. Either has three kinds, forward and both gradients::
+``direct`` has a thread for each element of the result; so it suits few channels, and depthwise
+convolution. ``tiles`` is a product of matrices whose operands are never written to memory: a block
+computes 64 x 64 elements of the result, and loads 16 of the depth at a time from images and weights
+into shared memory. Either has three kinds, forward and both gradients::
 
     kind       rows of the result     columns            depth
     forward    pixels of y            filters            taps x channels
     data       pixels of x            channels           taps x filters
     weights    filters                taps x channels    pixels of y, in parts
 
-Gradients of weights have a long depth and few elements: parts of it are summed up apart, and then
-with each other, in an order that depends on the shape of one model alone.
+Gradients of weights have a long depth and few elements: parts of the depth are summed up
+separately, and then the parts, in an order that depends on the shape of one model alone.
 
 References
 ----------
@@ -36,15 +36,15 @@ from dnn.backend.ops import Array, Step
 __all__ = ["EPILOGUES", "FORMS", "direct", "direct_kernel", "tiles", "tiles_kernel"]
 
 EPILOGUES = ("", "bias", "relu", "bias_relu")
-"""What a forward kernel does to a sum before it is stored."""
+"""Operations of a forward kernel on a sum before it is stored."""
 
 OPERANDS = {"forward": ("x", "w"), "data": ("y", "w"), "weights": ("x", "y")}
 
 TILE, DEPTH = 64, 16
-"""Rows and columns of a tile, and how much of the depth is brought at a time."""
+"""Rows and columns of a tile, and the part of the depth that is loaded at a time."""
 
 WHOLE = 1 << 62
-"""The length of a part where there is one."""
+"""The length of a part where the depth is not cut, more than any depth."""
 
 LANES = 32
 """Neighbouring gradients of weights that a block of the direct kernel computes."""
@@ -65,7 +65,7 @@ def _finished(epilogue: str, value: str, at: str, place: str, f: str) -> str:
 
 
 def _kernel(name: str, kind: str, code: str, epilogue: str, body: str) -> Kernel:
-    """Put parameters and declarations round what a kernel does.
+    """Return the kernel of a body, with parameters and declarations.
 
     Its parameters: both operands, a bias, the result, elements to the next model's bias, number of
     parts, pixels of a part, elements to the next part of the result, and `GEOMETRY`.
@@ -177,17 +177,19 @@ _DIRECT_WEIGHTS = f"""__shared__ A partial[{THREADS}];
 
 
 def direct_kernel(kind: str, code: str, epilogue: str = "") -> Kernel:
-    """Write the kernel with a thread, or a few for a gradient of weights, for each element."""
+    """Return the kernel with a thread, or for a gradient of weights a few, for each element."""
     bodies = {"data": _DIRECT_DATA, "weights": _DIRECT_WEIGHTS}
     body = bodies.get(kind) or _direct_forward(epilogue)
     return _kernel(f"direct_{kind}_{epilogue}_{code}", kind, code, epilogue, body)
 
 
 class _Product(NamedTuple):
-    """A kind of convolution as a product; statements for the j-th of four rows or columns.
+    """A kind of convolution as a product of matrices, in C++.
 
-    `row`, `column` and `depth` say where they are, `left` and `right` are the operands, and
-    `store` writes an element; `out_row` and `out_column` say where that is.
+    `rows`, `columns` and `depth` are expressions of its lengths. `row` and `column` are statements
+    that compute the addresses of the j-th row and column of a thread, `at_depth` those of an
+    element k of the depth, `left` and `right` load an element of the operands, and `store` writes
+    one of the result.
     """
 
     rows: str
@@ -202,7 +204,7 @@ class _Product(NamedTuple):
 
 
 _FAR = "-(1 << 30)"
-"""A row of an image that is outside of any, whatever is added to it by a window."""
+"""A row of an image that is outside of every image, whatever a window adds to it."""
 
 _TAP = """
 const int tap = (int)(k / {channels}), r = tap / across, s = tap % across;
@@ -292,11 +294,10 @@ p_out[part * part_step + m * w_m + (f * per_group + c) * taps + tap] = sum;
 
 
 def tiles_kernel(kind: str, code: str, epilogue: str = "") -> Kernel:
-    """Write the kernel that multiplies tile by tile.
+    """Return the kernel that multiplies tile by tile.
 
-    Thread (x, y) of 16 x 16 sums up rows y, y + 16, ... by columns x, x + 16, ... of a tile; of
-    what is brought into shared memory it reads the element x of the depth, of the same rows, and of
-    as many columns.
+    Thread (x, y) of 16 x 16 sums up rows y, y + 16, ... by columns x, x + 16, ... of a tile. It
+    loads element x of the depth into shared memory, for rows and for columns y, y + 16, ...
     """
     p = _product(kind, epilogue)
     each = THREADS // DEPTH
@@ -362,7 +363,7 @@ FORMS: dict[str, Callable[..., Kernel]] = {"direct": direct_kernel, "tiles": til
 
 
 def _blocks(name: str, problem: Convolution) -> int:
-    """Return how many blocks a model's result takes, not in parts."""
+    """Return how many blocks a model's result takes if the depth is not cut into parts."""
     depth = math.prod(problem.w_shape[1:])
     filters = problem.filters // problem.groups
     if name == "tiles":
@@ -380,7 +381,7 @@ def _blocks(name: str, problem: Convolution) -> int:
 
 
 def _parts(name: str, problem: Convolution) -> int:
-    """Return in how many parts the depth of a gradient of weights is summed up."""
+    """Return the number of parts in which the depth of a gradient of weights is summed up."""
     if problem.kind != "weights":
         return 1
     pixels = problem.images * math.prod(problem.out_size)
@@ -388,12 +389,12 @@ def _parts(name: str, problem: Convolution) -> int:
 
 
 def direct(ops: Any, problem: Convolution) -> Routine:
-    """Return the routine of a thread for each element."""
+    """Return the routine of direct convolution with a thread for each element."""
     return _routine(ops, problem, "direct")
 
 
 def tiles(ops: Any, problem: Convolution) -> Routine:
-    """Return the routine that multiplies tile by tile."""
+    """Return the routine of direct convolution as a product, tile by tile."""
     return _routine(ops, problem, "tiles")
 
 
@@ -424,7 +425,7 @@ def _launch(
     inputs: Sequence[Any],
     out: Any,
 ) -> None:
-    """Launch a kernel over all models; of a gradient of weights `out` may be its parts."""
+    """Launch a kernel over all models; for a gradient of weights `out` may have its parts."""
     models = problem.models or 1
     a, b, *bias = (
         with_axis(x, problem.models is not None and has)

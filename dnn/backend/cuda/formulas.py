@@ -1,4 +1,4 @@
-"""Formulas as kernels: alone, in chains, and what optimizers compute."""
+"""Formulas as kernels: single ones, chains, and the updates and scalars of optimizers."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ CUDA = Language(
 
 @functools.cache
 def of_formula(formula: Formula) -> Elementwise:
-    """Return a formula as a kernel."""
+    """Return the elementwise kernel of a formula."""
     writer = Writer(CUDA, "A")
     value = writer.formula(formula, formula.names)
     body = "\n".join([*writer.lines, f"out = {value};"])
@@ -53,7 +53,7 @@ def of_formula(formula: Formula) -> Elementwise:
 
 @functools.cache
 def chain(members: Chain, inputs: int) -> Elementwise:
-    """Return a chain of elementwise operations as one; places below `inputs` are inputs."""
+    """Return the kernel of a chain of elementwise operations on a number of inputs."""
     names = [f"x{i}" for i in range(inputs)]
     writer = Writer(CUDA, "A")
     for formula, *operands in members:
@@ -66,7 +66,7 @@ def chain(members: Chain, inputs: int) -> Elementwise:
 
 @functools.cache
 def of_update(formula: UpdateFormula) -> Elementwise:
-    """Return an update as one kernel."""
+    """Return the elementwise kernel of an update."""
     writer = Writer(CUDA, "A")
     writer.update(formula, {name: name for name in formula.rows}, "{0} = {1};")
     body = "\n".join(writer.lines)
@@ -127,7 +127,7 @@ keep = A(1) - learning_rate * weight_decay;
 
 
 FINITE_FLAG = Elementwise("finite_flag", ("x", "out"), ("out",), "out = x == A(0) ? A(1) : A(0);")
-"""1 for the sum that `REDUCTIONS["not_finite"]` gives where all is finite, else 0."""
+"""1 where `REDUCTIONS["not_finite"]`, which is x, found all elements to be finite, else 0."""
 
 ADJUST_SCALE = Elementwise(
     "adjust_scale",
@@ -153,7 +153,7 @@ if (flag != A(0)) {
 
 
 def clip_factor(launcher: Launcher, sums: Any, limit: Any, out: Any) -> None:
-    """``limit / max(norm, limit)``, where ``norm = sqrt(sum(sums))`` over the last axis."""
+    """Launch ``limit / max(norm, limit)``, where ``norm = sqrt(sum(sums))`` over the last axis."""
     integers = [sums.shape[-1], element_strides(sums)[-1]]
     limits = limit.reshape(limit.shape[:-1])
     operands = (sums, limits, out.reshape(out.shape[:-1]))
@@ -163,16 +163,16 @@ def clip_factor(launcher: Launcher, sums: Any, limit: Any, out: Any) -> None:
 def adjust_scale(
     launcher: Launcher, flags: Any, scale: Any, counts: Any, interval: int, largest: float
 ) -> None:
-    """Halve, keep or double the scale of a loss; see `Ops.adjust_scale`."""
+    """Launch the kernel that halves, keeps or doubles loss scales; see `Ops.adjust_scale`."""
     since, skipped = (counts[..., i].reshape(flags.shape) for i in (0, 1))
     operands = (flags, largest, scale.reshape(flags.shape), since, skipped)
     launcher.elementwise(ADJUST_SCALE, operands, [interval])
 
 
 def adam_coefficients(launcher: Launcher, *operands: Any) -> None:
-    """Count a step, and compute what depends on its number; see `Ops.adam_coefficients`."""
+    """Launch the kernels that count a step of Adam and compute `Ops.adam_coefficients`."""
     count, learning_rate, beta1, beta2, weight_decay, _, *results = operands
-    # Two kernels: no thread of the second may see a count that others still change.
+    # Two kernels: no thread of the second may read a count that is still being changed.
     launcher.elementwise(COUNT, (count,))
     settings = (learning_rate, beta1, beta2, weight_decay, count)
     launcher.elementwise(ADAM_COEFFICIENTS, (*settings, *results))

@@ -1,4 +1,4 @@
-"""Rows of samples: gathering them, adding them up, and going on from batch to batch."""
+"""Kernels that gather rows of samples, add them up, and advance from batch to batch."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ __all__ = ["add_rows", "end_batch", "take_batch", "take_rows"]
 
 
 def take_rows_kernel(code: str) -> Kernel:
-    """Write ``out[i] = x[rows[i]]``, rows out of range being the nearest one.
+    """Return the kernel of ``out[i] = x[rows[i]]``, with the nearest row if out of range.
 
     Its parameters: x, rows, out, rows of x, width of a row, elements of out.
     """
@@ -36,15 +36,15 @@ def take_rows_kernel(code: str) -> Kernel:
 
 
 def take_rows(launcher: Launcher, x: Any, rows: Any, out: Any) -> None:
-    """Gather rows, a thread for each element."""
+    """Launch the kernel that gathers rows, a thread for each element."""
     width = int(np.prod(x.shape[1:], dtype=np.int64))
     _by_rows(launcher, "take_rows", take_rows_kernel(code_of(x.dtype)), x, rows, out, len(x), width)
 
 
 def add_rows_kernel(code: str) -> Kernel:
-    """Write ``out[rows[i]] += x[i]``, out beginning as zeros.
+    """Return the kernel of ``out[rows[i]] += x[i]``, where out begins as zeros.
 
-    A thread looks through all rows for those that its element gets, in their order: no two
+    A thread searches all rows for those that are added to its element, in their order: no two
     threads write one element, so the same input gives the same bits.
 
     Its parameters: x, rows, out, number of rows, width of a row, elements of out.
@@ -68,7 +68,7 @@ def add_rows_kernel(code: str) -> Kernel:
 
 
 def add_rows(launcher: Launcher, x: Any, rows: Any, out: Any) -> None:
-    """Add up rows, a thread for each element of the result, in the order of the rows."""
+    """Launch the kernel that adds up rows in order, a thread for each element of the result."""
     width = int(np.prod(out.shape[1:], dtype=np.int64))
     kernel = add_rows_kernel(code_of(out.dtype))
     _by_rows(launcher, "add_rows", kernel, x, rows, out, rows.size, width)
@@ -93,7 +93,7 @@ def _by_rows(
 
 
 def take_batch_kernel(code: str) -> Kernel:
-    """Write ``out[..., i] = x[order[..., position[0] + i]]``.
+    """Return the kernel of ``out[..., i] = x[order[..., position[0] + i]]``.
 
     Its parameters: x, order, position, out, length of an order, rows of a batch, width of a row,
     elements of out.
@@ -117,7 +117,7 @@ def take_batch_kernel(code: str) -> Kernel:
 
 
 def take_batch(launcher: Launcher, x: Any, order: Any, position: Any, out: Any) -> None:
-    """Gather the next batch; where it begins is read on the GPU."""
+    """Launch the kernel that gathers the next batch, which reads the position on the GPU."""
     for array in (x, order, out):
         require_contiguous("take_batch", array)
     width = int(np.prod(x.shape[1:], dtype=np.int64))
@@ -128,7 +128,7 @@ def take_batch(launcher: Launcher, x: Any, order: Any, position: Any, out: Any) 
 
 
 def end_batch_kernel(code: str, kept: str) -> Kernel:
-    """Write ``losses[position[1]] = loss`` and go on to the next batch.
+    """Return the kernel of ``losses[position[1]] = loss``, which advances to the next batch.
 
     Its parameters: loss, losses, position, losses of a step (one for each model), and the losses'
     distance from step to step and from model to model, in elements.
@@ -150,7 +150,7 @@ def end_batch_kernel(code: str, kept: str) -> Kernel:
 
 
 def end_batch(launcher: Launcher, loss: Any, losses: Any, position: Any) -> None:
-    """Note a loss and go on to the next batch, on the GPU."""
+    """Launch the kernel that records a loss and advances the position to the next batch."""
     steps = (*element_strides(losses), 0)
     kernel = end_batch_kernel(code_of(loss.dtype), code_of(losses.dtype))
     numbers = [np.int64(loss.size), np.int64(steps[0]), np.int64(steps[1])]

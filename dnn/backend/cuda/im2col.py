@@ -1,10 +1,10 @@
 """Convolution as a product of cuBLAS: the window's columns, written out, times the weights.
 
-A row of columns is what a window meets, its channels innermost, for one pixel of y; so y with
-channels last is columns times weights, in one call for all images that fit. Gradients are the same
-product seen from the others: that of the images is multiplied out and gathered, that of the weights
-is a product with the columns of x. Windows of one pixel are multiplied where the images stand. In
-other layouts there is a transpose of y besides.
+A row of columns has the pixels under the window, channels innermost, for one pixel of y; so y with
+channels last is columns times weights, in one call for as many images as fit. The gradient of the
+images is a product of dy and weights, gathered from columns; that of the weights is a product of dy
+and the columns of x. With windows of one pixel images are multiplied in place. In other layouts
+there is a transpose of y besides.
 """
 
 from __future__ import annotations
@@ -25,14 +25,14 @@ from dnn.backend.ops import Array, Chain, Step
 __all__ = ["fill_kernel", "gather_kernel", "routine"]
 
 COLUMNS_BYTES = 128 << 20
-"""Of columns at once: images, or models, are done in as many turns as that takes."""
+"""Largest size of columns at once; with more, images or models are done in several turns."""
 
 LANES = 32
 """Threads that write neighbouring elements of one row of columns."""
 
 
 def fill_kernel(code: str) -> Kernel:
-    """Write the columns of x, (models, groups, pixels of y, taps, channels).
+    """Return the kernel that writes the columns of x, (models, groups, pixels, taps, channels).
 
     Its parameters: x, columns, and `GEOMETRY`.
     """
@@ -65,7 +65,7 @@ def fill_kernel(code: str) -> Kernel:
 
 
 def gather_kernel(code: str, out: str) -> Kernel:
-    """Write x, of type `out`, from the sum of all of its places in columns, a thread for each.
+    """Return the kernel that sums all occurrences of each element of x in columns, of type `out`.
 
     Its parameters: columns, x, and `GEOMETRY`.
     """
@@ -102,7 +102,7 @@ def gather_kernel(code: str, out: str) -> Kernel:
 
 
 def fill(launcher: Launcher, problem: Convolution, x: Any, y: Any, columns: Any) -> None:
-    """Launch the kernel that writes columns."""
+    """Launch the kernel that writes the columns of x."""
     numbers = geometry(problem, len(x), x, y, 0)
     lines = columns.size // columns.shape[-1]
     arguments = [x, columns, *numbers]
@@ -110,14 +110,14 @@ def fill(launcher: Launcher, problem: Convolution, x: Any, y: Any, columns: Any)
 
 
 def gather(launcher: Launcher, problem: Convolution, columns: Any, y: Any, x: Any) -> None:
-    """Launch the kernel that sums up columns."""
+    """Launch the kernel that sums columns up to x."""
     numbers = geometry(problem, len(x), x, y, 0)
     kernel = gather_kernel(code_of(columns.dtype), code_of(x.dtype))
     launcher.for_each(kernel, x.size, [columns, x, *numbers])
 
 
 class _Sizes(NamedTuple):
-    """What is done at once, and how many elements of memory of each kind that takes."""
+    """Models and images that are done at once, and the elements of each array of workspace."""
 
     models: int
     images: int
@@ -159,7 +159,7 @@ def routine(ops: Any, problem: Convolution) -> Routine:
     """Return the routine; it takes every problem that has elements, of any precision.
 
     Operands may be narrow; columns that are to be gathered, and gradients of weights that are
-    added up, are of float32 all the same.
+    added up, are still of float32.
     """
     sizes = _sizes(problem)
     item = np.dtype(problem.dtype).itemsize
@@ -211,7 +211,7 @@ class _Calls:
         getattr(self, f"_{problem.kind}")(a, b, result)
 
     def _turns(self) -> Iterator[tuple[slice, slice]]:
-        """Return which models and which images are done at once, turn by turn."""
+        """Yield the models and the images that are done at once, turn by turn."""
         models = self.problem.models or 1
         for m in range(0, models, self.sizes.models):
             for n in range(0, self.problem.images, self.sizes.images):
@@ -221,19 +221,19 @@ class _Calls:
                 )
 
     def _part(self, x: Array, models: slice, images: slice) -> Array:
-        """Return some models' images; a model that is alone is that of all."""
+        """Return some images of some models; an array of one model is used for all."""
         at = 1 + self.problem.layout.index("N")
-        mine = x if len(x) == 1 else x[models]
-        part: Array = mine[(slice(None),) * at + (images,)]
+        of_models = x if len(x) == 1 else x[models]
+        part: Array = of_models[(slice(None),) * at + (images,)]
         return part
 
     def _matrices(self, x: Array) -> Array:
-        """Return (models, groups, ...), without the axis of groups where there is one."""
+        """Return (models, groups, ...), without the axis of groups if there is only one group."""
         view: Array = x[:, 0] if self.problem.groups == 1 else x
         return view
 
     def _packed(self, w: Array, space: Array | None) -> Array:
-        """Return weights as (models, filters, taps, channels): memory for them, or themselves."""
+        """Return weights as (models, filters, taps, channels): in `space`, or w itself."""
         problem = self.problem
         shape = (len(w), problem.filters, math.prod(problem.window), w.shape[2])
         if space is None:
@@ -258,7 +258,7 @@ class _Calls:
         return self._by_group(packed)
 
     def _columns_of(self, x: Array, y: Array) -> Array:
-        """Return memory for columns of images, (models, groups, pixels, depth)."""
+        """Return memory for columns, (models, groups, pixels, depth), or x itself if pointwise."""
         problem = self.problem
         if self.sizes.is_pointwise:
             pixels = x.reshape(len(x), -1, problem.groups, problem.channels // problem.groups)
@@ -275,7 +275,7 @@ class _Calls:
         return columns
 
     def _rows_of(self, y: Array) -> tuple[Array, Array, Array]:
-        """Return where y stands with channels last: as rows, as images, and y seen so."""
+        """Return memory for y with channels last, as rows and as images, and y as such a view."""
         problem = self.problem
         seen = image_view(y, problem.layout).transpose(0, 1, 3, 4, 2)
         images = seen if self.maps is None else self.maps[: y.size].reshape(seen.shape)
@@ -289,20 +289,20 @@ class _Calls:
             target = y[models][self._of_images(images)]
             columns = self._filled(self._part(x, models, images), target)
             rows, maps, seen = self._rows_of(target)
-            mine = weights if len(weights) == 1 else weights[models]
-            self._multiply(columns, mine.swapaxes(-1, -2), rows, self._bias_of(models))
+            own_weights = weights if len(weights) == 1 else weights[models]
+            self._multiply(columns, own_weights.swapaxes(-1, -2), rows, self._bias_of(models))
             if self.maps is not None:
                 self.steps += ops.convert(maps, seen)
 
     def _bias_of(self, models: slice) -> Array | None:
-        """Return a bias that is the same for all rows of the matrices."""
+        """Return the bias of some models, broadcast to all rows of the matrices."""
         if self.bias is None:
             return None
-        mine = self.bias[models] if self.bias.ndim == 2 else self.bias[None]
-        return self._matrices(mine.reshape(len(mine), self.problem.groups, 1, -1))
+        bias = self.bias[models] if self.bias.ndim == 2 else self.bias[None]
+        return self._matrices(bias.reshape(len(bias), self.problem.groups, 1, -1))
 
     def _multiply(self, a: Array, b: Array, out: Array, bias: Array | None = None) -> None:
-        """Add the calls of a product; of a forward one with its bias and relu."""
+        """Add the calls of a product, with bias and relu in a forward convolution."""
         ops, precision = self.ops, self.problem.precision
         relu = self.problem.relu
         if out.dtype != np.float64:
@@ -322,16 +322,16 @@ class _Calls:
     def _data(self, dy: Array, w: Array, dx: Array) -> None:
         ops, weights = self.ops, self._given_weights(w)
         for models, images in self._turns():
-            given = self._part(dy, models, images)
-            rows, maps, seen = self._rows_of(given)
+            gradients = self._part(dy, models, images)
+            rows, maps, seen = self._rows_of(gradients)
             if self.maps is not None:
                 self.steps += ops.convert(seen, maps)
             target = dx[models][self._of_images(images)]
-            columns = self._columns_of(target, given)
-            mine = weights if len(weights) == 1 else weights[models]
-            self._multiply(rows, mine, columns)
+            columns = self._columns_of(target, gradients)
+            own_weights = weights if len(weights) == 1 else weights[models]
+            self._multiply(rows, own_weights, columns)
             if not self.sizes.is_pointwise:
-                arguments = gather, self.problem, columns, given, target
+                arguments = gather, self.problem, columns, gradients, target
                 self.steps.append((ops.run_kernels, arguments))
 
     def _weights(self, x: Array, dy: Array, dw: Array) -> None:

@@ -15,13 +15,13 @@ LENGTHS = (
     *("images", "channels", "height", "width", "filters", "out_height", "out_width", "groups"),
     *("rows", "across", "down", "right", "apart_y", "apart_x", "top", "left"),
 )
-"""Of one model: x, y, the window, its stride, its dilation, and the padding before."""
+"""Lengths of one model: x, y, the window, its stride, its dilation, and the padding before."""
 
 STEPS = ("x_m", "x_n", "x_c", "x_y", "x_x", "y_m", "y_n", "y_c", "y_y", "y_x", "w_m")
-"""Elements to the next model, image, channel, row and column, of x and of y; of weights: model."""
+"""Elements to the next model, image, channel, row and column of x and y; to weights' next model."""
 
 GEOMETRY = ("models", *LENGTHS, *STEPS)
-"""Parameters of a kernel, in this order."""
+"""Names of a kernel's parameters for images and window, in order."""
 
 PARAMETERS = ", ".join(
     f"const long long {name}{'_' if name in LENGTHS else ''}" for name in GEOMETRY
@@ -33,7 +33,7 @@ DECLARED = "\n    ".join(
         "const int per_group = channels / groups, filters_each = filters / groups;",
     ]
 )
-"""Lengths as 32-bit numbers, and what follows from them: of channels and filters of a group."""
+"""Declarations of lengths as 32-bit numbers, and of products and quotients of them."""
 
 
 def with_axis(x: Any, stacked: bool) -> Any:
@@ -50,9 +50,9 @@ def geometry(
     ----------
     problem : Convolution
     models : int
-        How many the kernel computes; an array of one model is the same for all.
+        How many models the kernel computes; an array of one model is used for all.
     x, y : array of shape (1 or models, images in the problem's layout)
-        Maybe parts of arrays.
+        They may be views of parts of arrays.
     weights_step : int
         Elements from one model's weights to the next one's.
     """
@@ -64,6 +64,6 @@ def geometry(
     )
     steps = []
     for each in (x, y):
-        step, *others = element_strides(each)
-        steps += [step if len(each) > 1 else 0, *others]
+        step, *further = element_strides(each)
+        steps += [step if len(each) > 1 else 0, *further]
     return [np.int64(n) for n in (models, *lengths, *steps, weights_step)]

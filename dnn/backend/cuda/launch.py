@@ -1,7 +1,7 @@
-"""Sources to compiled kernels, and calls of them: now, or recorded once and replayed.
+"""Compiling kernels and calling them: now, or recorded once and replayed as a CUDA graph.
 
 A kernel of a small network takes 2 us and its launch from Python as long again; a CUDA graph
-launches all kernels of a step at once. The first run of recorded calls is call by call, since
+launches all kernels of a step at once. The first run of recorded calls does them one by one, since
 libraries load kernels when they are first used, which a capture does not allow; the second run
 captures.
 """
@@ -40,12 +40,12 @@ __all__ = [
 ]
 
 BLOCKS = 2048
-"""At most that many blocks: 15 for each of an H200's 132 processors; the kernels loop."""
+"""Most blocks of a launch: 15 for each of an H200's 132 processors; the kernels loop."""
 
 NUMBERS = (int, float, np.number)
 
 FEW, MANY = 32, 1 << 15
-"""Up to that many results of at least that many elements are reduced in parts."""
+"""Most results, and least elements of each, of a reduction in parts."""
 
 MOST_PARTS, FEWEST_PARTS = 512, 16
 
@@ -56,19 +56,19 @@ OPTIONS = ("--std=c++17",)
 
 
 class Call(NamedTuple):
-    """A call of a compiled function, with all that it needs: what a replay repeats."""
+    """A function and its arguments, as a replay calls it."""
 
     function: Any
     arguments: tuple[Any, ...]
 
     def run(self) -> None:
-        """Do it."""
+        """Call the function."""
         self.function(*self.arguments)
 
 
 @functools.cache
 def compiled(cupy: Any, index: int, kernel: Kernel) -> Any:
-    """Return a kernel's function on a GPU; all networks of a process share it."""
+    """Return a kernel's compiled function on a GPU; all networks of a process share it."""
     return cupy.RawModule(code=kernel.program, options=OPTIONS).get_function(kernel.name)
 
 
@@ -84,19 +84,19 @@ class Launcher:
     # Recording.
 
     def begin_recording(self) -> None:
-        """Note calls from now on instead of doing them."""
+        """Record calls from now on instead of doing them."""
         if self._recording is not None:
             raise DeviceError("calls are recorded already")
         self._recording = []
 
     def end_recording(self) -> list[Call]:
-        """Return the calls that were noted."""
+        """Stop recording, and return the calls that were recorded."""
         assert self._recording is not None
         calls, self._recording = self._recording, None
         return calls
 
     def call(self, function: Any, *arguments: Any) -> None:
-        """Call a function, now or when the recording is replayed."""
+        """Call a function now, or record the call."""
         call = Call(function, arguments)
         if self._recording is None:
             call.run()
@@ -127,9 +127,9 @@ class Launcher:
     ) -> None:
         """Launch an elementwise kernel over the shape of its last written operand.
 
-        The operands, in the order of the parameters, broadcast to that. `hidden` is an axis that
-        pointer operands have and the others lack: it is left out of the loop. With `bfloat16`
-        operands of uint16 are that, with `bits` they are copied as they are; else they are
+        The operands, in the order of the parameters, broadcast to that. `hidden` is an axis of
+        pointer operands that the other operands do not have: it is left out of the loop. Operands
+        of uint16 are bfloat16 with `bfloat16`, and copied bit by bit with `bits`; else they are
         refused.
         """
         named = dict(zip(spec.parameters, operands, strict=True))
@@ -142,13 +142,13 @@ class Launcher:
                 continue
             self._check(spec.name, operand, bfloat16 or bits)
             codes.append("b2" if bits else code_of(operand.dtype))
-            given, steps = tuple(operand.shape), element_strides(operand)
+            operand_shape, steps = tuple(operand.shape), element_strides(operand)
             if hidden is not None and name in spec.pointers:
-                given, steps = _without(given, hidden), _without(steps, hidden)
+                operand_shape, steps = _without(operand_shape, hidden), _without(steps, hidden)
             try:
-                strides.append(broadcast_strides(given, steps, shape))
+                strides.append(broadcast_strides(operand_shape, steps, shape))
             except ValueError as error:
-                raise ShapeError(spec.name, str(error), given, shape) from None
+                raise ShapeError(spec.name, str(error), operand_shape, shape) from None
         lengths, strides = collapse(shape, strides)
         kernel = elementwise_kernel(spec, tuple(codes), len(lengths))
         elements = int(np.prod(lengths, dtype=np.int64))
@@ -168,7 +168,7 @@ class Launcher:
         """Launch a reduction of operands of one shape over axes that are not negative.
 
         `out` has their shape, with length 1 along `axes`. With `bfloat16` operands of uint16 are
-        that.
+        bfloat16.
         """
         for array in (*operands, out):
             self._check(spec.name, array, bfloat16)
@@ -221,23 +221,23 @@ class Launcher:
         self.launch(kernel, results if by_rows else -(-results // 32), arguments)
 
     def _workspace(self, code: str) -> Any:
-        """Return memory for parts of results; reductions of one queue take turns."""
+        """Return memory for parts of results, shared by reductions, which run one by one."""
         if code not in self._workspaces:
             size, kind = FEW * MOST_PARTS, np.dtype(code)
             with allocating(self.cupy, size * kind.itemsize, self.index):
                 self._workspaces[code] = self.cupy.empty(size, kind)
         return self._workspaces[code]
 
-    def _check(self, where: str, operand: Any, bfloat16: bool = False) -> None:
+    def _check(self, operation: str, operand: Any, bfloat16: bool = False) -> None:
         if not isinstance(operand, self.cupy.ndarray):
-            message = f"{where}: {type(operand).__name__} where an array of the GPU is needed"
+            message = f"{operation}: {type(operand).__name__} where an array of the GPU is needed"
             raise DeviceError(message)
         if operand.dtype == np.uint16 and not bfloat16:
-            raise DtypeError(f"{where}: on a GPU 16-bit whole numbers are not supported")
+            raise DtypeError(f"{operation}: on a GPU 16-bit whole numbers are not supported")
 
 
 class Replay:
-    """Calls, to be repeated; `prepare` is called in the capturing stream before capturing begins.
+    """Repeats calls, as a CUDA graph if it can; `prepare` is called in the stream that captures.
 
     Attributes
     ----------
@@ -281,7 +281,7 @@ class Replay:
         self._may_capture = False
         cuda = self._cupy.cuda
         stream = cuda.Stream(non_blocking=True)
-        # What CuPy's own functions allocate belongs to the graph: nobody else gets it afterwards.
+        # Memory that CuPy's own functions allocate belongs to the graph, and is not reused.
         self._pool = cuda.MemoryPool()
         try:
             with stream, cuda.using_allocator(self._pool.malloc):
@@ -311,7 +311,7 @@ def log_fallback(calls: int, reason: str) -> None:
 
 
 def _parts(results: int, elements: int, outer: Sequence[int], inner: Sequence[int]) -> int:
-    """Return in how many equal parts each result's elements are reduced first; 1: not in parts."""
+    """Return the number of equal parts in which each result's elements are reduced; 1: no parts."""
     one_loop = outer[0] == inner[0] == inner[1] == 1
     if results > FEW or elements < MANY or not one_loop:
         return 1
@@ -324,21 +324,21 @@ def _without(values: tuple[int, ...], axis: int) -> tuple[int, ...]:
 
 
 def _fold(
-    where: str, shape: tuple[int, ...], axes: Sequence[int], strides: Sequence[tuple[int, ...]]
+    operation: str, shape: tuple[int, ...], axes: Sequence[int], strides: Sequence[tuple[int, ...]]
 ) -> tuple[list[int], list[list[int]]]:
-    """Collapse some axes, and pad with axes of length 1 to what the kernel has."""
+    """Collapse some axes, and add axes of length 1 up to the number that the kernel has."""
     lengths, steps = collapse(
         tuple(shape[i] for i in axes), [tuple(s[i] for i in axes) for s in strides]
     )
     missing = REDUCED_AXES - len(lengths)
     if missing < 0:
         message = f"{shape} over axes {tuple(axes)} needs more than {REDUCED_AXES} loops"
-        raise ShapeError(where, message, shape)
+        raise ShapeError(operation, message, shape)
     return [1] * missing + list(lengths), [[0] * missing + list(s) for s in steps]
 
 
-# Operands are seen through as few axes as will do: a kernel turns the number of an element into an
-# index by dividing, axis by axis, and kernels are compiled for a number of axes.
+# Operands get as few axes as possible: a kernel converts the number of an element to an index by
+# dividing, axis by axis, and kernels are compiled for a number of axes.
 
 
 def element_strides(array: Any) -> Shape:
@@ -348,7 +348,7 @@ def element_strides(array: Any) -> Shape:
 
 
 def broadcast_strides(shape: Shape, strides: Shape, target: Shape) -> Shape:
-    """Return strides that show an array in the shape it is broadcast to: 0 where it repeats."""
+    """Return the strides of an array that is broadcast to a shape: 0 where it repeats."""
     missing = len(target) - len(shape)
     if missing < 0 or any(
         length not in (1, wanted) for length, wanted in zip(shape, target[missing:], strict=True)
@@ -359,7 +359,7 @@ def broadcast_strides(shape: Shape, strides: Shape, target: Shape) -> Shape:
 
 
 def collapse(shape: Shape, strides: Sequence[Shape]) -> tuple[Shape, list[Shape]]:
-    """Merge axes that every operand walks through as if they were one; at least one stays."""
+    """Merge neighbouring axes where the strides of every operand allow it; keep at least one."""
     axes: list[list[int]] = []  # length, then the stride of each operand; the last axis first
     for axis in reversed(range(len(shape))):
         length, steps = shape[axis], [operand[axis] for operand in strides]
@@ -376,7 +376,7 @@ def collapse(shape: Shape, strides: Sequence[Shape]) -> tuple[Shape, list[Shape]
     return tuple(columns[0]), [tuple(column) for column in columns[1:]]
 
 
-def require_contiguous(where: str, x: Any) -> None:
-    """Raise `ShapeError` where the elements of an array do not lie one behind the other."""
+def require_contiguous(operation: str, x: Any) -> None:
+    """Raise `ShapeError` unless an array is contiguous in C order."""
     if not x.flags.c_contiguous:
-        raise ShapeError(where, f"an array {x.shape} is not contiguous", tuple(x.shape))
+        raise ShapeError(operation, f"an array {x.shape} is not contiguous", tuple(x.shape))

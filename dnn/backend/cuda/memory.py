@@ -1,4 +1,4 @@
-"""Memory of a GPU, through CuPy: what `dnn.memory` asks of a device.
+"""Memory of a GPU, through CuPy: the functions of a device that `dnn.memory` uses.
 
 Copies run in CuPy's current stream; prefetches in one stream of their own, so that they overlap
 with the kernels of the current one.
@@ -61,7 +61,7 @@ class CudaMemory:
             yield self.cupy.cuda.get_current_stream()
 
     def empty(self, size: int, dtype: np.dtype[Any]) -> Any:
-        """Return new memory of the device."""
+        """Return a new array in the device's memory, not initialised."""
         with self._here(), allocating(self.cupy, size * dtype.itemsize, self.index):
             return self.cupy.empty(size, dtype)
 
@@ -73,7 +73,7 @@ class CudaMemory:
         return device, _host_view(device, size, dtype)
 
     def empty_pinned(self, size: int, dtype: np.dtype[Any]) -> Array:
-        """Return host memory from which the device can copy while the host goes on."""
+        """Return pinned host memory, which the device can copy while the host continues."""
         import cupyx
 
         with self._here():
@@ -84,20 +84,20 @@ class CudaMemory:
         """Copy from the host; `host` may be changed when this returns."""
         with self._here() as stream:
             out.set(np.ascontiguousarray(host), stream)
-            stream.synchronize()  # from pinned memory CuPy would return before it has read it
+            stream.synchronize()  # with pinned memory CuPy returns before it has read it
 
     def to_host(self, device: Any, out: Array) -> None:
-        """Copy to the host."""
+        """Copy an array of the device to the host, and wait for it."""
         with self._here() as stream:
             device.get(stream, out=out, blocking=True)
 
     def copy(self, device: Any, out: Any) -> None:
-        """Copy on the device, or from another device."""
+        """Copy an array on the device, or from another device."""
         with self._here():
             self.cupy.copyto(out, device)
 
     def start_to_device(self, host: Array, out: Any) -> Any:
-        """Begin to copy pinned memory to the device."""
+        """Begin to copy pinned memory to the device; return an event to wait for."""
         with self._here() as stream:
             copies = _copy_stream(self.index)
             copies.wait_event(stream.record())  # earlier kernels may still read `out`
@@ -105,7 +105,7 @@ class CudaMemory:
             return copies.record()
 
     def start_to_host(self, device: Any, out: Array) -> Any:
-        """Begin to copy to pinned memory."""
+        """Begin to copy an array of the device to pinned memory; return an event to wait for."""
         with self._here() as stream:
             copies = _copy_stream(self.index)
             copies.wait_event(stream.record())  # earlier kernels may still write `device`
@@ -113,16 +113,16 @@ class CudaMemory:
             return copies.record()
 
     def finish_on_device(self, ticket: Any) -> None:
-        """Let the current stream's later work wait for a copy."""
+        """Make later work of the current stream wait for a copy that was begun."""
         with self._here() as stream:
             stream.wait_event(ticket)
 
     def finish_on_host(self, ticket: Any) -> None:
-        """Wait for a copy."""
+        """Wait until a copy that was begun is complete."""
         ticket.synchronize()
 
     def prefetch_unified(self, device: Any, to_device: bool) -> None:
-        """Begin to move unified memory to one side."""
+        """Begin to move unified memory to the device, or to the host."""
         runtime = self.cupy.cuda.runtime
         host = -1  # cudaCpuDeviceId
         with self._here() as stream:

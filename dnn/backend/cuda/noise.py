@@ -1,4 +1,4 @@
-"""Random numbers, as in `dnn.backend.philox`, bit for bit."""
+"""Kernel of random numbers, equal to those of `dnn.backend.philox` bit for bit."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ PHILOX_ROUNDS = 10
 
 
 def uniform_noise_kernel(code: str) -> Kernel:
-    """Write Philox-4x32-10 to floats in [0, 1), see `dnn.backend.philox`: the same integers.
+    """Return the kernel that writes floats in [0, 1) from Philox-4x32-10, see `dnn.backend.philox`.
 
     A thread computes one block of four words. Its parameters: seeds, step, out, stream, number
     of seeds, elements for each.
@@ -60,7 +60,7 @@ def uniform_noise_kernel(code: str) -> Kernel:
 def uniform_noise(
     launcher: Launcher, seed: Any, step: Any, stream: int, words: Any, keys: Any, out: Any
 ) -> None:
-    """Draw floats from [0, 1): the same as `dnn.backend.philox`, bit for bit."""
+    """Launch the kernel that draws floats from [0, 1), equal to those of `dnn.backend.philox`."""
     require_contiguous("uniform_noise", out)
     models = max(1, seed.size)
     elements = out.size // models

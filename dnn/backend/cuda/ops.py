@@ -1,4 +1,4 @@
-"""The functions a plan is made of, on a GPU."""
+"""The array functions that plans consist of, on a GPU."""
 
 from __future__ import annotations
 
@@ -63,16 +63,16 @@ class CudaOps(Ops):
     ----------
     device : Device
     cupy : module, optional
-        What stands in for CuPy in tests.
+        Replacement of CuPy in tests.
     blas : Cublas, optional
-        What stands in for cuBLAS in tests.
+        Replacement of cuBLAS in tests.
     routines : RoutineTable, optional
-        Which of several routines sums up a matrix; without one it is a kernel of ours.
+        Which routine sums up a matrix, by size; without a table it is a kernel of ours.
 
     Raises
     ------
     DeviceError
-        If the GPU cannot be used; it says what is missing.
+        If the GPU cannot be used; the message says what is missing.
 
     Notes
     -----
@@ -119,7 +119,7 @@ class CudaOps(Ops):
         return [(self._run_narrow, (formulas.chain(chain, len(inputs)), *inputs, out))]
 
     def convert(self, x: Array, out: Array) -> list[Step]:
-        """Return the call of the kernel that rounds, or widens, by the types."""
+        """Return the call of the kernel that converts between float32 and a narrow type."""
         return [(self._run_narrow, (formulas.of_formula(COPY), x, out))]
 
     def product(
@@ -134,8 +134,8 @@ class CudaOps(Ops):
     ) -> list[Step]:
         """Return the call of cuBLASLt where there is a bias or relu, else of cuBLAS.
 
-        Where cuBLASLt cannot, bias and relu come in a kernel of their own; what is rounded is the
-        same.
+        Where cuBLASLt cannot, bias and relu are applied by a kernel of their own, which rounds the
+        same values.
         """
         fast = precision == "tf32"
         operands = [] if bias is None else [bias]
@@ -159,7 +159,7 @@ class CudaOps(Ops):
         return [(self._sum, (x, axes, out, True))]
 
     def finite_flags(self, gradients: Array, out: Array) -> list[Step]:
-        """Return the call of a reduction that keeps what is not finite."""
+        """Return the call of a reduction whose result shows whether all elements are finite."""
         sums = empty(self, (*gradients.shape[:-1], 1), gradients.dtype)
         return [(self._finite_flags, (gradients, sums, out))]
 
@@ -168,8 +168,8 @@ class CudaOps(Ops):
     ) -> list[Step]:
         """Return `steps`, of which those that write to `written` store nothing where a flag is 0.
 
-        An update of one kernel stores nothing there; for any other function, as of an optimizer of
-        one's own, rows are copied and put back.
+        An update of one kernel stores nothing there; for any other function, as of a user's own
+        optimizer, rows are copied before and restored afterwards.
         """
         gated: list[Step] = []
         for function, arguments in steps:
@@ -185,7 +185,7 @@ class CudaOps(Ops):
     def adjust_scale(
         self, flags: Array, scale: Array, counts: Array, interval: int, largest: float
     ) -> list[Step]:
-        """Return the call of one kernel."""
+        """Return the call of one kernel that adjusts loss scales."""
         return [(self._adjust_scale, (flags, scale, counts, interval, largest))]
 
     def elementwise(
@@ -227,13 +227,13 @@ class CudaOps(Ops):
 
     @functools.cached_property
     def lt(self) -> CublasLt:
-        """cuBLASLt, loaded when a product first has a bias."""
+        """Handle of cuBLASLt, loaded when a product first has a bias or relu."""
         return CublasLt(self.cupy, self.blas)
 
     def link(self, steps: Sequence[Step], scratch: Array | None = None) -> list[Step]:
-        """Record what the steps launch; it is replayed as one CUDA graph where that can be.
+        """Record the kernels that steps launch, to be replayed as one CUDA graph where possible.
 
-        A function from outside is called between two graphs.
+        A function that is no method of this object is called between two graphs.
         """
         linked: list[Step] = []
         for ours, part in itertools.groupby(steps, self._is_ours):
@@ -256,7 +256,7 @@ class CudaOps(Ops):
         return getattr(step[0], "__self__", None) is self
 
     def replays(self) -> list[str]:
-        """Say of every plan that is still there how it is replayed, and with how many calls."""
+        """Return a text for every replay that still exists: its number of calls and how it runs."""
         return sorted(f"{len(replay)} calls as {replay.how}" for replay in self._replays)
 
     # Memory.
@@ -268,19 +268,19 @@ class CudaOps(Ops):
         return raw
 
     def asarray(self, x: Array) -> Array:  # type: ignore[override]
-        """Return an array on the GPU, the same one if it is there."""
+        """Return an array on the GPU, the same one if it is there already."""
         with allocating(self.cupy, x.nbytes, self._index):
             array: Array = self.cupy.asarray(x)
         return array
 
     def to_host(self, x: Array) -> Array:  # type: ignore[override]
-        """Return a copy on the host, when all work before is done."""
+        """Return a copy on the host, after all earlier work is done."""
         host: Array = self.cupy.asnumpy(x)
         return host
 
     def load(self, x: Array, out: Array) -> None:  # type: ignore[override]
         """Copy from the host, broadcast to the shape of `out` and cast to its type."""
-        # Not `ascontiguousarray`: it would make an axis where there is none.
+        # Not `ascontiguousarray`: it would add an axis to an array without axes.
         host = np.array(np.broadcast_to(x, out.shape), out.dtype, order="C")
         if out.flags.c_contiguous:
             out.set(host)  # type: ignore[attr-defined]
@@ -288,12 +288,12 @@ class CudaOps(Ops):
             self.copy(self.asarray(host), out)
 
     def copy(self, x: Array, out: Array) -> None:  # type: ignore[override]
-        """Copy, broadcast and cast, in one kernel."""
-        bits = x.dtype == out.dtype == BFLOAT16  # a view of something narrow, made contiguous
+        """Copy `x`, broadcast to the shape of `out` and cast to its type, in one kernel."""
+        bits = x.dtype == out.dtype == BFLOAT16  # a view of a narrow array, made contiguous
         self.launcher.elementwise(formulas.of_formula(COPY), (x, out), bits=bits)
 
     def fill(self, value: float, out: Array) -> None:  # type: ignore[override]
-        """Set every element."""
+        """Set every element of `out` to a value."""
         self.run_elementwise(formulas.of_formula(COPY), float(value), out)
 
     take_rows: Any = _launched(gathers.take_rows)
@@ -302,14 +302,14 @@ class CudaOps(Ops):
     end_batch: Any = _launched(gathers.end_batch)
 
     def sum(self, x: Array, axes: tuple[int, ...], out: Array) -> None:  # type: ignore[override]
-        """Sum over `axes`; over rows or columns by what the table of routines says."""
+        """Sum over `axes`; over rows or columns by the routine in the table of routines."""
         self._sum(x, axes, out, False)
 
     def _sum(self, x: Array, axes: tuple[int, ...], out: Array, bfloat16: bool) -> None:
         axes = tuple(axis % x.ndim for axis in axes)
         how = "kernel"
         if self.routines is not None and _is_sum_of_matrix(x, axes, out):
-            # Of one network, so that K at once get what each would get alone.
+            # The size of one network's matrix, so that K at once get what each would get alone.
             how = self.routines("gpu_sum", x.shape[-2] * x.shape[-1]) or how
         self._sum_by(how, x, axes, out, bfloat16)
 
@@ -333,7 +333,7 @@ class CudaOps(Ops):
         return self._ones[dtype][:length]
 
     def candidates(self) -> Iterator[tuple[str, int, Mapping[str, Callable[[], object]]]]:
-        """Return sums over rows, from small to large; what no CUDA graph can hold is left out."""
+        """Yield sums over rows, from small to large; without calls that no CUDA graph can hold."""
         for n in self.SIZES:
             x = self.asarray(np.ones((n, n), np.float32))
             out = empty(self, (1, n), np.float32)
@@ -346,7 +346,7 @@ class CudaOps(Ops):
             yield "gpu_sum", n * n, calls
 
     def ready(self, calls: Sequence[Step]) -> Sequence[Step]:
-        """Return one call that waits for the GPU; kernels are compiled, and captured, before."""
+        """Return one call that waits for the GPU, after kernels were compiled and captured."""
         for _ in range(2):  # the second run captures
             self._run_and_wait(calls)
         return [(self._run_and_wait, (calls,))]
@@ -358,18 +358,18 @@ class CudaOps(Ops):
 
     @property
     def choices(self) -> ConvolutionChoices:
-        """The measured routines of convolutions, on this kind of GPU."""
+        """Choices of convolutions that were measured on this kind of GPU."""
         return machine_choices(*_measured_with(self.cupy, self._index))
 
     def convolution(self, problem: Convolution) -> Routine:
-        """Return the routine that the table of this network names, or which is fastest here."""
+        """Return the routine that the table of this network names, else the fastest one here."""
         return choose_convolution(self, problem, self.choices)
 
     def convolutions(self, problem: Convolution) -> Sequence[Routine]:
-        """Return products of cuBLAS and of our own, and one thread for each element.
+        """Return the routines of a convolution: im2col, tiles, and a thread for each element.
 
-        Where channels are each by themselves there is nothing to multiply, and that comes first.
-        Other precisions than float32 are those of cuBLAS.
+        The last one comes first in depthwise convolutions, which have no product of matrices. Other
+        precisions than float32 have im2col alone, by cuBLAS.
         """
         if problem.is_empty:
             return [Routine("direct", 0, self._no_products)]
@@ -384,15 +384,15 @@ class CudaOps(Ops):
     def _no_products(
         self, inputs: Sequence[Array], out: Array, workspace: Array | None
     ) -> list[Step]:
-        """Return the call that writes 0 where there is nothing to sum up."""
+        """Return the call that writes zeros, for a convolution that has nothing to sum up."""
         return [(self._run_narrow, (formulas.of_formula(COPY), 0.0, out))] if out.size else []
 
     def image_layout(self, problems: Sequence[Convolution]) -> str:
-        """Return NHWC, in which columns are products of rows, and threads read neighbours."""
+        """Return NHWC, in which products have contiguous rows, and threads read neighbours."""
         return "NHWC" if problems else "NCHW"
 
     def pooling(self, problem: Pooling) -> Routine:
-        """Return the routine of one kernel."""
+        """Return the routine that computes a pooling by one kernel."""
         return pooling.routine(self, problem)
 
     prod: Any = _launched(reductions.reduction("prod"))
@@ -414,13 +414,13 @@ class CudaOps(Ops):
     adam_coefficients: Any = _launched(formulas.adam_coefficients)
 
     def gemm(self, a: Array, b: Array, out: Array) -> None:  # type: ignore[override]
-        """Matrix products by cuBLAS."""
+        """Compute the matrix products ``out = a @ b`` by cuBLAS."""
         self._multiply(a, b, out, False)
 
 
 @functools.cache
 def _measured_with(cupy: Any, index: int) -> tuple[str, str]:
-    """Return a name with a hash of all that times on a GPU depend on, and what people read."""
+    """Return a name with a hash of all that times on a GPU depend on, and a description."""
     runtime = cupy.cuda.runtime
     name = runtime.getDeviceProperties(index)["name"].decode()
     versions = (cupy.__version__, runtime.runtimeGetVersion(), runtime.driverGetVersion())
@@ -431,7 +431,7 @@ def _measured_with(cupy: Any, index: int) -> tuple[str, str]:
 
 
 def _is_sum_of_matrix(x: Array, axes: tuple[int, ...], out: Array) -> bool:
-    """Return whether sums are over rows or columns, of floats that lie one behind the other."""
+    """Return whether sums are over rows or columns of a contiguous array of floats."""
     if x.ndim < 2 or axes not in ((x.ndim - 2,), (x.ndim - 1,)) or not x.flags.c_contiguous:
         return False
     if out.dtype == np.float64:

@@ -1,8 +1,8 @@
 """Pooling of images: a kernel for each kind, a thread for each element that is written.
 
-In each of the three layouts images are (outer, height, width, inner), whatever outer and inner
-consist of. No thread writes what another one writes: an element of x gathers its gradient from the
-windows that it is in, and looks in each for the largest element again. So nothing is kept from the
+In each of the three layouts images are (outer, height, width, inner), where outer and inner are
+images and channels. No two threads write one element: an element of x gathers its gradient from the
+windows that it is in, and searches each for the largest element again. So nothing is kept from the
 forward pass, and sums have one order, that of `dnn.backend.pooling.pool_by_taps`.
 """
 
@@ -34,7 +34,7 @@ const int first_y = begin_y > 0 ? begin_y : 0, first_x = begin_x > 0 ? begin_x :
 const int last_y = begin_y + rows < height ? begin_y + rows : height;
 const int last_x = begin_x + across < width ? begin_x + across : width;
 """
-"""Which elements of x the window at (row, column) meets."""
+"""Statements that compute which elements of x the window at (row, column) meets."""
 
 LARGEST = """
 A best = -A(1.0 / 0.0);
@@ -49,7 +49,7 @@ for (int y = first_y; y < last_y; ++y)
         }
     }
 """
-"""The first largest element of a window, NaN being larger than all."""
+"""Statements that find the first largest element of a window; NaN is larger than all numbers."""
 
 COUNT = "const A count = counts_padding ? rows * across : (last_y - first_y) * (last_x - first_x);"
 
@@ -70,11 +70,11 @@ out[i] = total / count;
     ),
     "average_gradient": (("dy",), f"{COUNT}\ntotal = total + p_dy[window] / count;"),
 }
-"""By kind of `Pooling` the arrays that are read, and what is done with a window."""
+"""By kind of `Pooling` the arrays that are read, and the statements for each window."""
 
 
 def pooling_kernel(kind: str, code: str) -> Kernel:
-    """Write the kernel of a kind of pooling, for a type of elements.
+    """Return the kernel of a kind of pooling, for a type of elements.
 
     Its parameters: the arrays that are read, out, elements of out, and `LENGTHS`.
     """
@@ -85,7 +85,7 @@ def pooling_kernel(kind: str, code: str) -> Kernel:
     numbers = "\n    ".join(f"const int {each} = (int){each}_;" for each in LENGTHS)
     place = "const long long base = outer * height * width * inner + inside;"
     if kind.endswith("_gradient"):
-        # The windows that x is in, the last one first: so x is in their first elements first.
+        # The windows that x is in, the last one first: so taps come in ascending order.
         high, wide = "height", "width"
         each = f"""
         {place}

@@ -1,8 +1,8 @@
 """Matrix products by cuBLAS, called so that a CUDA graph can hold the calls.
 
-CuPy's own bindings refuse to be captured, since cuBLAS may allocate a workspace when it is
-called. Here it is given one for good, and is called through ctypes: two functions to set it up,
-one product for everything. NVIDIA names a workspace of 32 MiB for Hopper and 4 MiB for others.
+CuPy's own bindings refuse to be captured, since cuBLAS may allocate a workspace when it is called.
+Here it gets a permanent workspace, and is called through ctypes: two functions to set it up, and
+one for all products. NVIDIA names a workspace of 32 MiB for Hopper and 4 MiB for other GPUs.
 
 References
 ----------
@@ -31,12 +31,12 @@ DATA_TYPES = {"f2": 2, "u2": 14, "f4": 0, "f8": 1}
 """cudaDataType: CUDA_R_16F, CUDA_R_16BF, CUDA_R_32F, CUDA_R_64F."""
 
 COMPUTE_32F, COMPUTE_32F_FAST_TF32, COMPUTE_64F = 68, 77, 70
-"""cublasComputeType_t; the first takes no TF32."""
+"""Values of cublasComputeType_t; the first does not use TF32."""
 
 DEFAULT_ALGORITHM = -1
 
 MOST = 2**31 - 1
-"""cuBLAS counts in 32 bits, but for steps from matrix to matrix; kernels of ours count in 64."""
+"""Largest length: cuBLAS counts in 32 bits, but for steps from matrix to matrix."""
 
 
 class Product(NamedTuple):
@@ -70,7 +70,7 @@ class Product(NamedTuple):
 
 
 def product_of(a: Any, b: Any, out: Any) -> list[tuple[Product, int, int, int]]:
-    """Say ``out = a @ b``, with leading axes that broadcast, in cuBLAS's terms.
+    """Return ``out = a @ b``, with leading axes that broadcast, as products of cuBLAS.
 
     Parameters
     ----------
@@ -88,7 +88,7 @@ def product_of(a: Any, b: Any, out: Any) -> list[tuple[Product, int, int, int]]:
     Raises
     ------
     ShapeError
-        If an operand lies in a way that cuBLAS cannot read, or it cannot count its rows.
+        If an operand has strides that cuBLAS cannot read, or a length over `MOST`.
     """
     n, m, k = out.shape[-2], out.shape[-1], a.shape[-1]
     transpose_b, lead_b = _orientation(b)
@@ -99,10 +99,10 @@ def product_of(a: Any, b: Any, out: Any) -> list[tuple[Product, int, int, int]]:
     leading = out.shape[:-2]
     steps = []
     for x in (b, a, out):
-        given = element_strides(x)[:-2]
+        strides = element_strides(x)[:-2]
         lengths = x.shape[:-2]
         missing = len(leading) - len(lengths)
-        kept = [0 if length == 1 else step for length, step in zip(lengths, given, strict=True)]
+        kept = [0 if length == 1 else step for length, step in zip(lengths, strides, strict=True)]
         steps.append([0] * missing + kept)
     batch = leading[-1] if leading else 1
     step_b, step_a, step_out = (s[-1] if s else 0 for s in steps)
@@ -123,8 +123,8 @@ def multiply(
 ) -> None:
     """Launch ``out = a @ b``, a call for each of the leading axes but the last.
 
-    `a` and `b` are of one type, and `out` of the same or of float32. With `fast_tf32` products of
-    float32 are those of 10 bits of their fractions.
+    `a` and `b` are of one type, and `out` of the same or of float32. With `fast_tf32` operands of
+    float32 are multiplied with 10 bits of their fractions.
     """
     operands = (b, a, out)
     codes = tuple(code_of(x.dtype) for x in operands)
@@ -136,7 +136,7 @@ def multiply(
 
 
 def _orientation(x: Any) -> tuple[bool, int]:
-    """Return whether the last axis but one is the contiguous one, and the other's stride."""
+    """Return whether the last axis but one is contiguous, not the last, and the other's stride."""
     rows, columns = x.shape[-2:]
     down, right = element_strides(x)[-2:]
     if (right == 1 or columns == 1) and (down >= columns or rows == 1):
@@ -157,7 +157,7 @@ class Cublas:
 
     @classmethod
     def of_thread(cls, cupy: Any, index: int) -> Cublas:
-        """Return the handle for a GPU that this thread uses; no other thread sets its stream."""
+        """Return the handle of this thread for a GPU; no other thread sets its stream."""
         found: dict[Any, Cublas] = vars(cls._of_thread)
         if (cupy, index) not in found:
             found[cupy, index] = cls(cupy, index)
@@ -185,10 +185,10 @@ class Cublas:
         arrays: Any = None,
         fast_tf32: bool = False,
     ) -> None:
-        """Put a product of matrices at addresses into the current stream's queue.
+        """Enqueue a product of matrices at addresses in the current stream.
 
-        `codes` are their types of elements. `arrays` is what the addresses point into: whoever
-        repeats the call keeps it alive.
+        `codes` are their types of elements. `arrays` are the arrays at these addresses: an argument
+        so that a recorded call keeps them alive.
         """
         check_types(codes)
         self.use_current_stream()
@@ -222,13 +222,13 @@ class Cublas:
         check(status, "cublasGemmStridedBatchedEx")
 
     def use_current_stream(self) -> None:
-        """Put further products into the queue of CuPy's current stream."""
+        """Make further products run in CuPy's current stream."""
         stream = self._cupy.cuda.get_current_stream().ptr
         if stream == self._stream:
             return
         status = self._library.cublasSetStream_v2(self._handle, ctypes.c_void_p(stream))
         check(status, "cublasSetStream")
-        # Setting the stream takes the workspace away again.
+        # Setting the stream resets the workspace.
         status = self._library.cublasSetWorkspace_v2(
             self._handle,
             ctypes.c_void_p(self.workspace.data.ptr),
@@ -246,14 +246,14 @@ def check_types(codes: tuple[str, str, str]) -> None:
 
 
 def compute_type(codes: tuple[str, str, str], fast_tf32: bool) -> int:
-    """Return in what a product is summed up."""
+    """Return the cublasComputeType_t in which a product is summed up."""
     if codes[2] == "f8":
         return COMPUTE_64F
     return COMPUTE_32F_FAST_TF32 if fast_tf32 and codes[0] == "f4" else COMPUTE_32F
 
 
 def cublas_version() -> str:
-    """Return such as ``"13.0.2"``."""
+    """Return the version of cuBLAS, such as ``"13.0.2"``."""
     library, numbers = load_library("cublas"), []
     for part in range(3):  # libraryPropertyType: MAJOR_VERSION, MINOR_VERSION, PATCH_LEVEL
         number = ctypes.c_int()
@@ -262,16 +262,16 @@ def cublas_version() -> str:
     return ".".join(map(str, numbers))
 
 
-def check(status: int, what: str) -> None:
+def check(status: int, function: str) -> None:
     """Raise `DeviceError` unless a call succeeded."""
     if status:
-        raise DeviceError(f"{what} failed with cuBLAS status {status}")
+        raise DeviceError(f"{function} failed with cuBLAS status {status}")
 
 
 def load_library(name: str) -> Any:
-    """Return ``"cublas"`` or ``"cublasLt"``, its functions by their names in C.
+    """Load ``"cublas"`` or ``"cublasLt"``; functions have their names in C.
 
-    It is the one that CuPy uses too, where it comes from PyPI or a CUDA toolkit.
+    It is the library that CuPy uses too, where it comes from PyPI or a CUDA toolkit.
     """
     try:
         from cuda.pathfinder import load_nvidia_dynamic_lib

@@ -1,4 +1,4 @@
-"""Reductions, and where the largest element stands."""
+"""Reductions over axes, and the index of the largest element."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ REDUCTIONS = {
         # 0 if every element is finite, else NaN.
         Reduction("not_finite", ("x",), "x - x", "A(0)", "total = total + value;"),
         Reduction("sum_of_products", ("x", "y"), "x * y", "A(0)", "total = total + value;"),
-        # Of logarithms x, which may be -inf where y is 0; scaled before, so that no sum overflows.
+        # x are logarithms, which may be -inf where y is 0; scaled first, so that no sum overflows.
         Reduction(
             "mean_of_products",
             ("x", "y"),
@@ -52,8 +52,8 @@ REDUCTIONS = {
     )
 }
 
-# The first of the largest, and NaN before all: a running maximum that only a larger one
-# or the first NaN replaces.
+# The index of the first largest element, NaN being larger than all numbers: only a larger element
+# or the first NaN replaces the running maximum.
 ARGMAX = Elementwise(
     "argmax",
     ("x", "out"),
@@ -73,7 +73,7 @@ for (long long j = 1; j < length; ++j) {
 
 
 def reduction(name: str) -> Callable[[Launcher, Any, tuple[int, ...], Any], None]:
-    """Return the function that launches a reduction of the table over some axes."""
+    """Return the function that launches a reduction of `REDUCTIONS` over some axes."""
 
     def reduce(launcher: Launcher, x: Any, axes: tuple[int, ...], out: Any) -> None:
         launcher.reduce(REDUCTIONS[name], [x], tuple(axis % x.ndim for axis in axes), out)
@@ -82,25 +82,25 @@ def reduction(name: str) -> Callable[[Launcher, Any, tuple[int, ...], Any], None
 
 
 def argmax(launcher: Launcher, x: Any, axis: int, out: Any) -> None:
-    """Where the first largest element stands, a thread for each result."""
+    """Launch the search for the index of the first largest element, a thread for each result."""
     axis %= x.ndim
     integers = [x.shape[axis], element_strides(x)[axis]]
     launcher.elementwise(ARGMAX, (x, out), integers, hidden=axis)
 
 
 def sum_of_squares(launcher: Launcher, g: Any, squares: Any, out: Any) -> None:
-    """Sum over the last axis, of length 1 in `out`; needs no workspace."""
+    """Launch the sum of squares over the last axis, of length 1 in `out`; needs no workspace."""
     launcher.reduce(REDUCTIONS["sum_of_products"], [g, g], (g.ndim - 1,), out)
 
 
 def finite_flags(launcher: Launcher, gradients: Any, sums: Any, out: Any) -> None:
-    """Say of each row whether all is finite; `sums`, (..., 1), is workspace."""
+    """Launch kernels that set `out` to 1 for each finite row, else 0; `sums` is workspace."""
     launcher.reduce(REDUCTIONS["not_finite"], [gradients], (gradients.ndim - 1,), sums)
     launcher.elementwise(FINITE_FLAG, (sums.reshape(out.shape), out))
 
 
 def all_finite(launcher: Launcher, x: Any, mask: Any) -> bool:
-    """Say whether no element is NaN or infinite; waits for the GPU."""
+    """Return whether no element is NaN or infinite; waits for the GPU."""
     axes = tuple(range(x.ndim))
     out = launcher.cupy.empty((1,) * x.ndim, x.dtype)
     launcher.reduce(REDUCTIONS["not_finite"], [x], axes, out)

@@ -1,4 +1,4 @@
-"""CUDA C++ from what happens to one element.
+"""CUDA C++ of kernels, from a few lines of C that compute one element.
 
 A kernel is described by a few lines of C in which each operand is a variable, in the type that
 arithmetic has: float for float16, bfloat16 and float32, double for float64. ``A`` names that type
@@ -27,7 +27,7 @@ __all__ = [
 ]
 
 HEADERS = {"__half": "cuda_fp16.h", "__nv_bfloat16": "cuda_bf16.h"}
-"""What declares types that the language itself has not."""
+"""Headers that declare types which the language does not have."""
 
 C_TYPES = {
     "f2": "__half",
@@ -43,13 +43,13 @@ C_TYPES = {
     "b1": "bool",
 }
 NARROW = ("f2", "u2")
-"""Types that are stored and not computed with."""
+"""Types that are only stored; arithmetic is in float."""
 
 SCALAR = "s"
 """The type of an operand that is a number of Python: passed by value, as a double."""
 
 THREADS = 256
-"""In a block; reductions need a power of two."""
+"""Threads of a block; reductions need a power of two."""
 
 
 @dataclass(frozen=True)
@@ -59,7 +59,7 @@ class Kernel:
     Attributes
     ----------
     name : str
-        What it is called in `source`; different sources have different names.
+        Name of the function in `source`; different sources have different names.
     source : str
         A whole program, without includes.
     """
@@ -69,14 +69,14 @@ class Kernel:
 
     @property
     def program(self) -> str:
-        """What a compiler takes."""
+        """The source with its includes, as a compiler takes it."""
         needed = [file for word, file in HEADERS.items() if word in self.source]
         return "".join(f"#include <{file}>\n" for file in needed) + self.source
 
 
 @dataclass(frozen=True)
 class Elementwise:
-    """What happens to one element.
+    """Description of an elementwise kernel by what it does to one element.
 
     Attributes
     ----------
@@ -84,19 +84,19 @@ class Elementwise:
     parameters : tuple of str
         Operands, in the order in which they are passed.
     writes : tuple of str
-        Those whose value after `body` is stored.
+        Operands whose value after `body` is stored.
     body : str
         C++ statements.
     only_written : tuple of str
         Those of `writes` whose value before is not loaded.
     pointers : tuple of str
-        Those that are not loaded: ``p_x[at_x]`` is the element.
+        Operands that are not loaded: ``p_x[at_x]`` is the element.
     integers : tuple of str
         Further parameters of type long long.
     fixed : tuple of (str, str)
         Operands that have one type of elements only, with its code.
     gate : str
-        The operand that is 0 where nothing is stored; none if empty.
+        The operand that is 0 where nothing is stored; if empty, all is stored.
     """
 
     name: str
@@ -110,7 +110,7 @@ class Elementwise:
     gate: str = ""
 
     def gated(self) -> Elementwise:
-        """Return what stores only where a further operand, the last one, is not 0."""
+        """Return the same kernel, storing only where a further operand, the last one, is not 0."""
         gate = "gate"
         parameters = (*self.parameters, gate)
         return replace(self, name=f"{self.name}_gated", parameters=parameters, gate=gate)
@@ -118,7 +118,7 @@ class Elementwise:
 
 @dataclass(frozen=True)
 class Reduction:
-    """What becomes of many elements.
+    """Description of a reduction of many elements to one result.
 
     Attributes
     ----------
@@ -128,9 +128,9 @@ class Reduction:
     value : str
         C++ expression: what an element contributes, with ``scale`` a double that is passed.
     first : str
-        C++ expression: what `total` begins as.
+        C++ expression: initial value of ``total``.
     step : str
-        C++ statements that take ``value`` into ``total``; the order must not matter.
+        C++ statements that combine ``value`` with ``total``; the order must not matter.
     """
 
     name: str
@@ -140,16 +140,16 @@ class Reduction:
     step: str
 
     def first_stage(self) -> Reduction:
-        """Return what makes partial results."""
+        """Return the reduction of elements to partial results."""
         return replace(self, name=f"{self.name}_parts")
 
     def last_stage(self) -> Reduction:
-        """Return what makes a result from partial ones."""
+        """Return the reduction of partial results to a result."""
         return replace(self, name=f"{self.name}_whole", parameters=("x",), value="x")
 
 
 def code_of(dtype: npt.DTypeLike) -> str:
-    """Return ``"f4"`` for float32, and so on."""
+    """Return the code of a type of elements in kernels, such as ``"f4"`` for float32."""
     code: str = np.dtype(dtype).str[1:]
     if code not in C_TYPES:
         raise TypeError(f"kernels know no {np.dtype(dtype)}")
@@ -162,13 +162,13 @@ def arithmetic(code: str) -> str:
 
 
 def stored(code: str, expression: str) -> str:
-    """Convert a value to what memory holds."""
+    """Return the C expression that converts a value to the type of elements in memory."""
     through = "(float)" if code in NARROW else ""
     return f"({C_TYPES[code]}){through}({expression})"
 
 
 def _main_type(codes: Sequence[str]) -> str:
-    """Return the arithmetic type of a kernel: of its first operand that is a float."""
+    """Return the arithmetic type of a kernel: that of its first operand that is a float."""
     real = [code for code in codes if code != SCALAR]
     floats = [code for code in real if code[0] == "f" or code in NARROW]
     return arithmetic((floats or real)[0])
@@ -176,7 +176,7 @@ def _main_type(codes: Sequence[str]) -> str:
 
 @functools.cache
 def elementwise_kernel(spec: Elementwise, codes: tuple[str, ...], axes: int) -> Kernel:
-    """Write the kernel of an elementwise function for types of operands (see `code_of`) and axes.
+    """Return the kernel of an elementwise function for types of operands and a number of axes.
 
     Its parameters: each operand, the integers of `spec`, the number of elements, the lengths of all
     axes but the first, and for each operand that is an array its strides.
@@ -239,7 +239,7 @@ REDUCED_AXES = 3
 
 @functools.cache
 def reduction_kernel(spec: Reduction, codes: tuple[str, ...], by_rows: bool) -> Kernel:
-    """Write the kernel of a reduction.
+    """Return the kernel of a reduction for types of operands.
 
     Parameters
     ----------
@@ -247,9 +247,8 @@ def reduction_kernel(spec: Reduction, codes: tuple[str, ...], by_rows: bool) -> 
     codes : tuple of str
         Types of the operands and of the result.
     by_rows : bool
-        A block of threads for each result, which suits elements that stand one behind the other;
-        else 32 results for each block, so that neighbours in a thread group read neighbours in
-        memory.
+        A block of threads for each result, which suits contiguous elements; else 32 results for
+        each block, so that neighbouring threads of a warp read neighbours in memory.
 
     Returns
     -------

@@ -23,8 +23,8 @@
 | `states` | copy, assign, add_to |
 | `ranks` | sum_over_ranks, copy_to_ranks |
 
-In brackets: functions that only compose operations. What the elementwise ones have in common
-stands in `elementwise`. The public functions are what each module lists in its `__all__`.
+In brackets: functions that only compose operations. The base class of elementwise operations
+stands in `elementwise`. Public functions are those that each module lists in its `__all__`.
 """
 
 # ruff: noqa: F403, I001 (public names stand in the modules; they are in the table's order)

@@ -20,28 +20,28 @@ from dnn.graph.operations.extremes import abs, clip, maximum
 __all__ = ["elu", "gelu", "leaky_relu", "positive", "rbf", "relu", "sigmoid", "softplus", "tanh"]
 
 ACTIVATIONS: dict[str, Callable[[Node], Node]] = {}
-"""What `dnn.Activation` knows by name: the functions below that say so."""
+"""Functions that `dnn.Activation` takes by name: those decorated with `activation`."""
 
 RECTIFIERS: set[str] = set()
-"""Those that are about 0 where `x` is negative and `x` elsewhere; weights before them larger."""
+"""Names of activations that are about ``max(x, 0)``; layers before them start larger."""
 
 _Function = TypeVar("_Function", bound=Callable[..., Node])
 
 
 def activation(function: _Function) -> _Function:
-    """Enter a function in `ACTIVATIONS`, under its name; it is a decorator."""
+    """Enter a function in `ACTIVATIONS` under its name; used as a decorator."""
     ACTIVATIONS[function.__name__] = function
     return function
 
 
 def rectifier(function: _Function) -> _Function:
-    """Enter a function in `RECTIFIERS` too."""
+    """Enter a function in `ACTIVATIONS` and in `RECTIFIERS`; used as a decorator."""
     RECTIFIERS.add(function.__name__)
     return activation(function)
 
 
 GELU_FLAT = 25.0
-"""`gelu` is 0 or the identity beyond."""
+"""Where ``|x|`` is larger, `gelu` is 0 or `x`."""
 
 
 @register
@@ -61,7 +61,7 @@ class Relu(Elementwise):
 
 @register
 class Positive(Elementwise):
-    """1 where `x` is above 0, else 0; what the derivative of `relu` is.
+    """1 where `x` is above 0, else 0: the derivative of `relu`.
 
     0 where `x` is NaN. It has no gradient: its derivative is 0 wherever there is one.
     """

@@ -60,7 +60,7 @@ class Subtract(Elementwise):
 
 @register
 class Multiply(Elementwise):
-    """The product element by element; of a number and a node, the scalar product.
+    """``a * b``, element by element.
 
     Of bools it is "and".
     """
@@ -224,8 +224,8 @@ def power(a: Operand, b: Operand) -> Node:
     Parameters
     ----------
     a, b : Node, number or array, not of bools
-        At least one is a node; what is none becomes a constant of its type. To the power of the
-        numbers 1, 2 and 0.5 it is `a` itself, `square` and `sqrt`.
+        At least one is a node; a number or array becomes a constant of that node's type. For the
+        exponents 1, 2 and 0.5 as numbers the result is `a` itself, `square` and `sqrt`.
 
     Returns
     -------

@@ -1,4 +1,4 @@
-"""What a classifier ends in: softmax and cross entropy, in the stable form."""
+"""Softmax and cross entropies of classifiers, in their numerically stable form."""
 
 from __future__ import annotations
 
@@ -113,7 +113,7 @@ class BinaryCrossEntropy(Elementwise):
     formula = Formula(
         "binary_cross_entropy",
         "x target",
-        # In this order what is small is added to what has cancelled already.
+        # In this order the small term is added after the large ones have cancelled.
         "(max(x, 0) - x * target) + log1p(exp(-abs(x)))",
     )
     kinds = "f"
@@ -133,7 +133,7 @@ def log_softmax(x: Node) -> Node:
     Returns
     -------
     Node, of the shape and type of `x`
-        Shifted by the largest element of each row before, so that nothing overflows.
+        Rows are first shifted by their largest element, so that nothing overflows.
 
     Raises
     ------

@@ -1,4 +1,4 @@
-"""Comparisons, and choices that follow from them."""
+"""Comparisons, selection by a condition, and casts."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ __all__ = ["cast", "equal", "greater", "greater_equal", "where"]
 
 
 class Comparison(Elementwise):
-    """Two operands to bool; no gradient."""
+    """Base class of comparisons of two operands, of bool and without a gradient."""
 
     def gradient(self, node: Node, dy: Node) -> Sequence[Node | None]:
         return None, None
@@ -75,14 +75,14 @@ class Cast(Elementwise):
 
 
 class WhereCompared(Elementwise):
-    """``y = a`` where b and c compare so, else 0: what a derivative at a kink is made of.
+    """Base class: ``y = a`` where a comparison of b and c holds, else 0; for gradients at kinks.
 
-    Chosen and not multiplied by 0 or 1: where `a`, the derivative of what comes behind, is
-    infinite, 0 times it would be NaN. Unlike `where` it has operands of one type, and is fused.
+    `a` is selected, not multiplied by 0 or 1: where it, the gradient that arrives, is infinite, 0
+    times it would be NaN. Unlike `where` it has operands of one type, and is fused.
     """
 
     kinds = "f"
-    # To transpose an operand first takes less than to read it a stride apart.
+    # Transposing an operand first takes less time than reading it with a stride.
     contiguous = (0, 1)
 
     def gradient(self, node: Node, dy: Node) -> Sequence[Node | None]:
@@ -105,7 +105,7 @@ class WhereEqual(WhereCompared):
 
 @register
 class Where(Elementwise):
-    """``y = a`` where the condition holds, else ``b``; the gradient goes the same way."""
+    """``y = a`` where the condition holds, else ``b``; the gradient goes to the selected one."""
 
     formula = Formula("where", "condition a b", "a if condition else b")
 
@@ -160,12 +160,12 @@ def where(condition: Node, a: Operand, b: Operand) -> Node:
     ----------
     condition : Node of bool
     a, b : Node, number or array
-        At least one is a node; what is none becomes a constant of its type.
+        At least one is a node; a number or array becomes a constant of that node's type.
 
     Returns
     -------
     Node, of the shape that all three broadcast to and of the type of `a` and `b`
-        The gradient goes to the one that was chosen.
+        The gradient goes to `a` where the condition holds, else to `b`.
 
     Raises
     ------

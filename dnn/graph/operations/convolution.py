@@ -23,7 +23,7 @@ Pair = tuple[int, int]
 
 
 class OneConvolution(Operation):
-    """What the three have in common: all is said by the attribute ``problem``."""
+    """Base class of convolution and its gradients, which the attribute ``problem`` describes."""
 
     kind: ClassVar[str]
     contiguous = (0, 1, 2)
@@ -62,7 +62,7 @@ class OneConvolution(Operation):
         if problem.models is not None:
             return super().with_models(node, inputs, stacked, models)
         first, second = stacked[:2]
-        if not (first or second):  # but the bias
+        if not (first or second):  # the bias alone is stacked
             inputs = [inputs[0], *stack_all(inputs[1:2], [False], models), *inputs[2:]]
             second = True
         problem = problem._replace(models=models, stacked=(first, second))
@@ -137,7 +137,7 @@ class Conv2dWeightGradient(OneConvolution):
 
 
 def _one_model(node: Node) -> None:
-    """Refuse gradients behind `with_models`: they are written before it."""
+    """Raise `ConfigurationError` for a gradient of a node that `with_models` has made."""
     if node.attributes["problem"].models is not None:
         raise ConfigurationError(f"{node.kind}: gradients are written before the axis of models")
 
@@ -161,7 +161,7 @@ def conv2d(
                                       w[f, c, r, s])
 
     over channels c, and r and s within the window, where x beyond its border is 0. The window is
-    not turned round, as usual with networks [1]_.
+    not flipped, as usual with networks [1]_.
 
     Parameters
     ----------
@@ -189,7 +189,8 @@ def conv2d(
     ShapeError
         If the shapes do not fit, or the window is larger than the image with its padding.
     ConfigurationError
-        If stride, dilation, padding, groups or layout are none, or the groups do not divide.
+        If stride, dilation, padding, groups or layout is not valid, or `groups` does not divide
+        channels and filters.
     DtypeError
         If the types differ, or are not of float32 or float64.
 
@@ -316,7 +317,7 @@ def _problem(
     filters: int,
     window: Sequence[int],
 ) -> Convolution:
-    """Check what describes a convolution, and return it as one."""
+    """Return the description of a convolution from its arguments, which are checked."""
     check_floats(where, dtype)
     count = _integer(where, "groups", groups, 1)
     if channels % count or filters % count:
@@ -341,15 +342,16 @@ def _problem(
 
 
 def check_floats(where: str, dtype: np.dtype[Any]) -> None:
-    """Raise `DtypeError` for what routines of images do not take."""
+    """Raise `DtypeError` unless elements are of float32 or float64, as image routines need."""
     if dtype not in (np.dtype(np.float32), np.dtype(np.float64)):
         raise DtypeError(f"{where}: of float32 or float64, not {dtype}: see dnn.graph.cast")
 
 
 def pair_of(where: str, name: str, value: object, least: int) -> Pair:
-    """Return an integer, or two of them, as two: down and to the right.
+    """Return one integer or two as a pair: down and to the right.
 
-    `ConfigurationError`, which begins with `where`, if it is none, or one is below `least`.
+    Raises `ConfigurationError`, which begins with `where`, if `value` is neither, or an integer is
+    below `least`.
     """
     if isinstance(value, Sequence) and not isinstance(value, str):
         if len(value) != 2:
@@ -396,7 +398,7 @@ def _weight_shape(where: str, w: Node) -> Shape:
 
 
 def does_not_fit(window: Pair, size: Pair, dilation: Pair, padding: tuple[Pair, Pair]) -> str:
-    """Say that a window does not fit into an image."""
+    """Return the message that a window does not fit into an image."""
     wide = " x ".join(str((n - 1) * d + 1) for n, d in zip(window, dilation, strict=True))
     inside = " x ".join(str(n + sum(pad)) for n, pad in zip(size, padding, strict=True))
     apart = f", {wide} with its dilation," if max(dilation) > 1 else ""

@@ -1,4 +1,4 @@
-"""What all elementwise operations have in common: a formula, broadcasting, the axis of models."""
+"""`Elementwise`, the base class of elementwise operations, and the functions made from them."""
 
 from __future__ import annotations
 
@@ -40,31 +40,31 @@ class Elementwise(Operation):
 
     @property
     def overwrites(self) -> tuple[int, ...]:  # type: ignore[override]
-        """What the formula in NumPy may write over; written only when it is asked for."""
+        """Inputs that the formula's NumPy calls may overwrite; the calls are written on demand."""
         return self.formula.overwrites
 
     def infer(self, *inputs: Node, **attributes: Any) -> tuple[Shape, np.dtype[Any]]:
-        """Return what broadcasting gives."""
+        """Return shape and type of elements after broadcasting."""
         if self.kinds != ANY:
             check_kind(self.name, inputs, self.kinds)
         shape, dtype = broadcast(self.name, inputs)
         return shape, np.dtype(bool) if self.formula.is_bool else dtype
 
     def workspace(self, node: Node, ops: Ops) -> Sequence[tuple[Shape, np.dtype[Any]]]:
-        """Return what the formula needs in NumPy."""
+        """Return shapes and types of the temporary arrays of the formula's NumPy calls."""
         return [(node.shape, dtype) for dtype in self.formula.workspace(node.dtype)]
 
     def with_models(
         self, node: Node, inputs: Sequence[Node], stacked: Sequence[bool], models: int
     ) -> Node:
-        """Insert axes, so that the axes of each model broadcast as they did."""
+        """Return the node for K models, with axes inserted so that each broadcasts as before."""
         pairs = zip(inputs, stacked, strict=True)
         return apply(
             self.name, *(aligned(x, has, node.ndim) for x, has in pairs), **node.attributes
         )
 
     def forward(self, ops: Ops, node: Node, arrays: Arrays) -> list[Step]:
-        """Compute the formula."""
+        """Return the call that computes the formula."""
         return [ops.elementwise(self.formula, arrays.inputs, arrays.out, arrays.workspace)]
 
 
@@ -115,7 +115,7 @@ def binary(operation: type[Elementwise]) -> Binary:
     taken, refused = _KINDS[operation.kinds]
     parameters = f"""\
 a, b : Node{taken}, number or array
-    At least one is a node; what is none becomes a constant of its type."""
+    At least one is a node; a number or array becomes a constant of that node's type."""
     shape = "of the shape that both broadcast to"
     is_bool = operation.formula.is_bool
     returns = f"Node of bool, {shape}" if is_bool else f"Node, {shape} and of their type"
@@ -124,5 +124,5 @@ a, b : Node{taken}, number or array
 ShapeError
     If they do not broadcast.
 DtypeError
-    If their types differ, none is a node, or the node's type cannot hold the other one{of_kind}."""
+    If their types differ, none is a node, or the node's type cannot hold a value{of_kind}."""
     return documented(function, operation, parameters, returns, raises)

@@ -1,7 +1,7 @@
-"""Functions with a kink: the larger and the smaller one, clipping, and the absolute value.
+"""Functions with a kink: maximum, minimum, clipping and the absolute value.
 
-At a kink any number between the derivatives on either side is a subgradient. Which one is taken is
-PyTorch's choice, so that a network that is brought over trains as it did:
+At a kink any number between the derivatives on either side is a subgradient. The choice is
+PyTorch's, so that a network that is brought over from there trains as it did:
 
 | function | where | derivative |
 |---|---|---|
@@ -28,7 +28,7 @@ __all__ = ["abs", "clip", "maximum", "minimum"]
 
 @register
 class Maximum(Elementwise):
-    """The larger one, element by element.
+    """The larger of `a` and `b`, element by element.
 
     NaN where one is NaN. Where they are equal, each gets half of the gradient.
     """
@@ -42,7 +42,7 @@ class Maximum(Elementwise):
 
 @register
 class Minimum(Elementwise):
-    """The smaller one, element by element.
+    """The smaller of `a` and `b`, element by element.
 
     NaN where one is NaN. Where they are equal, each gets half of the gradient.
     """
@@ -112,8 +112,8 @@ def clip(x: Node, low: Operand | None = None, high: Operand | None = None) -> No
     -------
     Node, of the shape and type of `x`
         `x` itself without limits; NaN stays NaN. No gradient goes to elements outside the limits;
-        to those that equal one goes all of it, as in PyTorch: what begins at a limit can be
-        trained to come off it.
+        elements that equal a limit get all of it, as in PyTorch: a parameter that begins at a limit
+        can be trained to leave it.
 
     Raises
     ------
@@ -123,7 +123,7 @@ def clip(x: Node, low: Operand | None = None, high: Operand | None = None) -> No
     if low is None and high is None:
         return x
     check_nodes("clip", x)
-    if isinstance(low, Node) or isinstance(high, Node):  # which have gradients of their own
+    if isinstance(low, Node) or isinstance(high, Node):  # a node has a gradient, unlike a number
         x = x if low is None else maximum(x, low)
         return x if high is None else minimum(x, high)
     least, most = (-np.inf, np.inf) if x.dtype.kind == "f" else _ends(x.dtype)

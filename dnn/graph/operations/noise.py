@@ -92,7 +92,7 @@ def uniform_noise(
     DtypeError
         If `seed` or `step` is not uint64, or `dtype` not of floats.
     ShapeError
-        If their shapes are others, or `shape` is none.
+        If they have other shapes, or `shape` is no valid shape.
     ConfigurationError
         If `stream` is no integer, or outside its range.
 
@@ -137,7 +137,7 @@ def dropout(x: Node, noise: Node, rate: float | Node) -> Node:
     References
     ----------
     .. [1] Srivastava et al., Dropout: a simple way to prevent neural networks from overfitting,
-       2014, section 10, where what is kept is divided while training.
+       2014, section 10, where kept elements are divided while training.
     """
     check_nodes("dropout", x, noise)
     if not isinstance(rate, Node) and not (

@@ -101,7 +101,7 @@ class BatchNorm(Elementwise):
 
 @register
 class Standardise(Elementwise):
-    """``(x - mean) inverse``, where the latter two are any numbers."""
+    """``(x - mean) inverse``, where `mean` and `inverse` do not depend on `x`."""
 
     formula = Formula("standardise", "x mean inverse", "(x - mean) * inverse")
     kinds = "f"
@@ -139,7 +139,7 @@ class BatchNormGradient(Elementwise):
 
 
 class Normalised(NamedTuple):
-    """The normalised values, and what they were normalised by, with axes of length 1."""
+    """Normalised values, with their mean and variance before, of length 1 along the axes."""
 
     values: Node
     mean: Node
@@ -147,21 +147,21 @@ class Normalised(NamedTuple):
 
 
 def batch_norm(x: Node, scale: Node, shift: Node, axis: int, epsilon: float) -> Normalised:
-    """Return images, each channel shifted and scaled to mean 0 and variance 1, then once more.
+    """Return images with each channel normalised, then scaled by `scale` and shifted by `shift`.
 
     Parameters
     ----------
     x : Node of floats, shape (images, ..., channels, ...)
     scale, shift : Node, shape (channels,)
     axis : int
-        That of the channels.
+        The axis of the channels.
     epsilon : float
         Added to the variance.
 
     Returns
     -------
     Normalised
-        As of `normalise`, its values times `scale` plus `shift`.
+        As of `normalise`, with its values times `scale` plus `shift`.
 
     References
     ----------
@@ -177,7 +177,7 @@ def batch_norm(x: Node, scale: Node, shift: Node, axis: int, epsilon: float) -> 
 
 
 def normalise(x: Node, axis: int | Sequence[int] | None, epsilon: float) -> Normalised:
-    """Shift and scale to mean 0 and variance 1.
+    """Shift and scale `x` to mean 0 and variance 1 over some axes.
 
     Parameters
     ----------
@@ -202,8 +202,8 @@ def normalise(x: Node, axis: int | Sequence[int] | None, epsilon: float) -> Norm
 
     Notes
     -----
-    `mean` and `variance` are to be read and not to be differentiated along with `values`, whose
-    gradient goes past them.
+    `mean` and `variance` are for reading. They should not be part of what is differentiated: the
+    gradient of `values` is the whole one without them.
     """
     middle = mean_of("normalise", x, axis, keepdims=True)
     centred = x - middle

@@ -24,10 +24,10 @@ __all__ = ["average_pool2d", "max_pool2d"]
 
 
 class OnePooling(Operation):
-    """What they have in common: all is said by the attribute ``problem``.
+    """Base class of poolings and their gradients, which the attribute ``problem`` describes.
 
-    Of K models, ``models``, arrays have a leading axis, which makes so many images more, or
-    channels, whichever stands first.
+    For K models, ``models``, arrays have a leading axis, which is taken together with that of
+    images or channels, whichever stands first.
     """
 
     kind: ClassVar[str]
@@ -102,7 +102,7 @@ class MaxPool2dGradient(OnePooling):
 
 @register
 class MaxPool2dTaken(OnePooling):
-    """From v and x, of one shape: what v holds where the largest element of each window stands."""
+    """The elements of v that stand where x, of the same shape, is the largest of each window."""
 
     name = "max_pool2d_taken"
     kind = "max_taken"
@@ -168,7 +168,7 @@ def max_pool2d(
     ShapeError
         If `x` has not four axes, or the window is larger than the image with its padding.
     ConfigurationError
-        If window, stride, padding or layout are none.
+        If window, stride, padding or layout is not valid.
     DtypeError
         If `x` is not of float32 or float64.
     """

@@ -1,4 +1,4 @@
-"""Linear algebra."""
+"""Matrix products, and functions of linear algebra that are composed of them."""
 
 from __future__ import annotations
 
@@ -139,7 +139,7 @@ def dot(a: Node, b: Node) -> Node:
 
 
 def linear(x: Node, weight: Node, bias: Node | None = None) -> Node:
-    """Return ``x W + b``, what a fully connected layer computes.
+    """Return ``x W + b``, as a fully connected layer computes it.
 
     Parameters
     ----------
@@ -161,7 +161,7 @@ def linear(x: Node, weight: Node, bias: Node | None = None) -> Node:
 
 
 def bias_add(x: Node, bias: Node) -> Node:
-    """Return `x` plus one bias for each unit, the same one for each sample.
+    """Return `x` plus one bias for each unit, the same for each sample.
 
     Parameters
     ----------

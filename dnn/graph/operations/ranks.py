@@ -1,7 +1,7 @@
-"""Sums over ranks as nodes: what layers compute that are cut over several ranks.
+"""Sums over ranks as nodes, for layers whose units are split over several ranks.
 
-Every rank composes the same graph, so that sums meet in the same order. `Ranks` is what a
-communicator of `dnn.distributed` has; nothing else is asked of it.
+Every rank composes the same graph, so that all ranks call the sums in the same order. `Ranks` is
+the part of a communicator of `dnn.distributed` that they need.
 """
 
 from __future__ import annotations
@@ -19,14 +19,14 @@ __all__ = ["Ranks", "copy_to_ranks", "sum_over_ranks"]
 
 
 class Ranks(Protocol):
-    """Ranks that sum arrays."""
+    """Protocol of a communicator that sums arrays over its ranks."""
 
     def sum(self, array: Array) -> None:
         """Replace an array by its sum over all ranks, in place; all get the same bits."""
 
 
 class OverRanks(Operation):
-    """What both operations have in common: the result is like `x`, of any number of models."""
+    """Base class: the result has the shape and type of `x`, for any number of models."""
 
     def infer(self, *inputs: Node, **attributes: Any) -> tuple[Shape, np.dtype[Any]]:
         return inputs[0].shape, inputs[0].dtype
@@ -41,8 +41,9 @@ class OverRanks(Operation):
 class SumOverRanks(OverRanks):
     """The sum of `x` over ranks, the same on all of them.
 
-    Where each rank goes on to compute a loss of its own, of which the sum is meant, the gradient is
-    summed over ranks too. Where all ranks compute the same loss (`alike`), it is `dy` as it is.
+    Where each rank goes on to compute a loss of its own, and the sum of these is differentiated,
+    the gradient is summed over ranks too. Where all ranks compute the same loss (`alike`), the
+    gradient is `dy` as it is.
     """
 
     name = "sum_over_ranks"
@@ -59,9 +60,9 @@ class SumOverRanks(OverRanks):
 
 @register
 class CopyToRanks(OverRanks):
-    """`x`, which is the same on all ranks; each computes something else of it.
+    """`x`, which is the same on all ranks, for a different computation on each.
 
-    The gradient is the sum of what arrives on all ranks.
+    The gradient is the sum of the gradients that arrive on all ranks.
     """
 
     name = "copy_to_ranks"
@@ -87,8 +88,8 @@ def sum_over_ranks(x: Node, ranks: Ranks, *, alike: bool = False) -> Node:
     ranks : Ranks
         Such as a `Communicator`.
     alike : bool
-        Whether all ranks compute the same loss from it, or each has a loss of its own, and the sum
-        of these is meant.
+        Whether all ranks compute the same loss from it; else each has a loss of its own, and the
+        gradient is that of the sum of losses.
 
     Returns
     -------
@@ -99,7 +100,7 @@ def sum_over_ranks(x: Node, ranks: Ranks, *, alike: bool = False) -> Node:
 
 
 def copy_to_ranks(x: Node, ranks: Ranks) -> Node:
-    """Return `x`, of which each rank computes something else; all know `x` already.
+    """Return `x`, the same on all ranks, with a gradient that is summed over ranks.
 
     Parameters
     ----------

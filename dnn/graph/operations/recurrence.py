@@ -7,8 +7,8 @@
                              v               v
                         recurrence_weights <-- recurrence_gradient
 
-`recurrence` computes all that is kept, packed in one array (`dnn.backend.recurrence`). States are a
-view of it and have the gradient.
+`recurrence` computes states and all that gradients need, packed in one array
+(`dnn.backend.recurrence`). States are views of it, and gradients are written for them alone.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ __all__ = ["Recurrent", "recurrent"]
 
 
 class _Packed(Operation):
-    """What all of them have in common: the packed array is of one model or of several."""
+    """Base class: for K models, all inputs get the axis of models, and so does the result."""
 
     def with_models(
         self, node: Node, inputs: Sequence[Node], stacked: Sequence[bool], models: int
@@ -54,7 +54,7 @@ def _cell(node: Node) -> Cell:
 
 @register
 class RecurrenceOperation(_Packed):
-    """All that a recurrence computes and keeps for its gradient.
+    """States, cells and gates of a recurrence, all that its gradient needs, in one array.
 
     Its inputs are the inputs' products (steps, batch, products units), the weights of the states
     (products units, units), both biases (products units,), the lengths (batch,), the first state
@@ -70,7 +70,7 @@ class RecurrenceOperation(_Packed):
         return (*products.shape[:-3], rows, batch, weight.shape[-1]), products.dtype
 
     def multiply_adds(self, node: Node) -> int:
-        return node.inputs[0].size * node.inputs[1].shape[-1]  # those with the states
+        return node.inputs[0].size * node.inputs[1].shape[-1]  # products of states and weights
 
     def workspace(self, node: Node, ops: Ops) -> Sequence[tuple[Shape, np.dtype[Any]]]:
         weight = node.inputs[1]
@@ -79,21 +79,21 @@ class RecurrenceOperation(_Packed):
 
     def forward(self, ops: Ops, node: Node, arrays: Arrays) -> list[Step]:
         products, weight, bias, hidden_bias, lengths, *first = arrays.inputs
-        how = node.attributes["reverse"], weight, lengths, arrays.out
-        of = Recurrence(_cell(node), *how, node.attributes["from_zeros"])
-        at = of.times()[0].before
-        rows = (of.states, of.cells)[: len(first)]
+        reverse, from_zeros = (node.attributes[name] for name in ("reverse", "from_zeros"))
+        recurrence = Recurrence(_cell(node), reverse, weight, lengths, arrays.out, from_zeros)
+        at = recurrence.times()[0].before
+        rows = (recurrence.states, recurrence.cells)[: len(first)]
         calls: list[Step] = [
             (ops.copy, (x, row[..., at, :, :])) for x, row in zip(first, rows, strict=True)
         ]
-        return calls + ops.recurrence(of, products, bias, hidden_bias, arrays.workspace[0])
+        return calls + ops.recurrence(recurrence, products, bias, hidden_bias, arrays.workspace[0])
 
     def gradient(self, node: Node, dy: Node) -> Sequence[Node | None]:
         raise ConfigurationError("recurrence: its states have a gradient, and not what it keeps")
 
 
 class _States(_Packed):
-    """A view of what a `recurrence` has packed, with the gradient of the inputs of that."""
+    """Base class of views of a `recurrence`, with the gradients of the recurrence's inputs."""
 
     view = True
     view_of_any = True
@@ -138,21 +138,21 @@ class _States(_Packed):
 
 @register
 class HiddenStates(_States):
-    """States after each time step, (steps, batch, units): a view of what is packed."""
+    """States after each time step, (steps, batch, units): a view of the packed array."""
 
     name = "hidden_states"
 
 
 @register
 class CellStates(_States):
-    """Cells of an LSTM after each time step, (steps, batch, units): a view of what is packed."""
+    """Cells of an LSTM after each time step, (steps, batch, units): a view of the packed array."""
 
     name = "cell_states"
 
 
 @register
 class RecurrenceGradient(_Packed):
-    """Gradient of the inputs' products, from what arrives at states or cells.
+    """Gradient of the inputs' products, from the gradient that arrives at states or cells.
 
     Where `starts` holds there is one more time step, with the gradients of the first state and
     cell.
@@ -172,10 +172,10 @@ class RecurrenceGradient(_Packed):
 
     def forward(self, ops: Ops, node: Node, arrays: Arrays) -> list[Step]:
         packed, weight, lengths, dy = arrays.inputs
-        of = Recurrence(_cell(node), node.attributes["reverse"], weight, lengths, packed)
+        recurrence = Recurrence(_cell(node), node.attributes["reverse"], weight, lengths, packed)
         of_cells = node.attributes["of_cells"]
         gradients = GradientArrays(dy, of_cells, arrays.out, arrays.workspace)
-        return ops.recurrence_gradient(of, gradients)
+        return ops.recurrence_gradient(recurrence, gradients)
 
     def gradient(self, node: Node, dy: Node) -> Sequence[Node | None]:
         raise ConfigurationError("recurrence: there are no second derivatives of it")
@@ -185,8 +185,9 @@ class RecurrenceGradient(_Packed):
 class RecurrenceWeights(_Packed):
     """Gradient of the weights of the states and, behind it, of their bias, over all time steps.
 
-    The inputs are what is packed, and the gradient of the inputs' products (steps, batch, products
-    units). Of a GRU's third product that is the gradient before the reset gate, which scales it.
+    The inputs are the packed array, and the gradient of the inputs' products (steps, batch,
+    products units). For a GRU's third product that is the gradient before the reset gate, which
+    scales it.
     """
 
     name = "recurrence_weights"
@@ -206,21 +207,21 @@ class RecurrenceWeights(_Packed):
         cell, (*models, steps, batch, wide) = _cell(node), dx.shape
         units = packed.shape[-1]
         reverse, from_zeros = (node.attributes[name] for name in ("reverse", "from_zeros"))
-        of = Recurrence(cell, reverse, out, out, packed)
+        recurrence = Recurrence(cell, reverse, out, out, packed)
         weights = out[..., : wide * units].reshape(*models, wide, units)
         bias = out[..., None, wide * units :]
         number = steps * batch
         dy = dx.reshape(*models, number, wide)
-        h = of.states[..., of.before, :, :].reshape(*models, number, units)
+        h = recurrence.states[..., recurrence.before, :, :].reshape(*models, number, units)
         # The first time step may start from states that are 0.
         first = batch if from_zeros and steps > 1 else 0
         rows = slice(0, number - first) if reverse else slice(first, number)
-        space, *others = arrays.workspace
+        space, *gru_spaces = arrays.workspace
         if cell.name != "gru":
             return ops.weights_and_bias(dy, h, weights, bias, space, rows)
         cut = 2 * units
-        scaled = others[0].reshape(*models, number, units)
-        reset = of.gates.reshape(*models, number, -1)[..., :units]
+        scaled = gru_spaces[0].reshape(*models, number, units)
+        reset = recurrence.gates.reshape(*models, number, -1)[..., :units]
         return [
             ops.elementwise(MULTIPLY, (dy[..., cut:], reset), scaled),
             *ops.weights_and_bias(
@@ -234,7 +235,7 @@ class RecurrenceWeights(_Packed):
 
 
 class Recurrent(NamedTuple):
-    """What a recurrence computes.
+    """Results of `recurrent`: states after each time step, the last state and the last cell.
 
     Attributes
     ----------
@@ -243,7 +244,7 @@ class Recurrent(NamedTuple):
     last : Node, shape (batch, units)
         The state after the last time step that was computed; past the end of a sequence it stays.
     last_cell : Node, shape (batch, units)
-        The same of an LSTM's cell; None of another kind.
+        The same of an LSTM's cell; None for other cells.
     """
 
     states: Node
@@ -279,10 +280,10 @@ def recurrent(
     cell : str
         ``"tanh"`` or ``"relu"``, a simple cell; ``"lstm"`` or ``"gru"``.
     lengths : Node of integers, shape (batch,), optional
-        Time steps of each sequence, in ``1 .. steps``; whoever feeds them checks that. All of them
-        if left out.
+        Time steps of each sequence, in ``1 .. steps``; the caller that feeds them checks that. All
+        time steps if left out.
     first, first_cell : Node, shape (batch, units), optional
-        State, and cell of an LSTM, that it starts from; 0 if left out.
+        First state, and first cell of an LSTM; 0 if left out.
     reverse : bool
         Run from each sequence's end to its beginning.
 
@@ -306,7 +307,7 @@ def recurrent(
     """
     if cell not in CELLS:
         raise unknown_name("cell", cell, sorted(CELLS))
-    of = CELLS[cell]
+    kind = CELLS[cell]
     check_nodes("recurrent", x, weight, hidden_weight)
     check_kind("recurrent", (x,), "f")
     if x.ndim != 3:
@@ -316,9 +317,9 @@ def recurrent(
     if not steps:
         raise ShapeError("recurrent", f"{describe(x)} has no time steps", x.shape)
     units = hidden_weight.shape[-1] if hidden_weight.ndim else 0
-    if first_cell is not None and not of.has_cell:
+    if first_cell is not None and not kind.has_cell:
         raise ConfigurationError(f"recurrent: first_cell is for an LSTM, not for cell {cell!r}")
-    width = of.products * units
+    width = kind.products * units
 
     def given(node: Node | None, *shape: int) -> tuple[Node, Shape]:
         return constant(np.zeros(shape), x.dtype) if node is None else node, shape
@@ -326,7 +327,7 @@ def recurrent(
     wanted = [given(weight, width, features), given(hidden_weight, width, units)]
     wanted += [given(each, width) for each in (bias, hidden_bias)]
     wanted += [given(first, batch, units)]
-    wanted += [given(first_cell, batch, units)] if of.has_cell else []
+    wanted += [given(first_cell, batch, units)] if kind.has_cell else []
     for node, shape in wanted:
         check_same_type("recurrent", (x, node))
         if node.shape != shape:
@@ -347,7 +348,7 @@ def recurrent(
     states = apply("hidden_states", packed, *inputs, **attributes)
     at = 0 if reverse else steps - 1
     last, last_cell = states[at], None
-    if of.has_cell:
+    if kind.has_cell:
         last_cell = apply("cell_states", packed, *inputs, **attributes)[at]
     if lengths is not None:
         times = constant(np.arange(steps).reshape(steps, 1), x.dtype)

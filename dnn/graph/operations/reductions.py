@@ -23,7 +23,7 @@ __all__ = ["argmax", "max", "min", "prod"]
 
 
 class Reduction(Operation):
-    """A reduction over `axes`, which stay with length 1."""
+    """Base class of reductions over `axes`, which stay with length 1."""
 
     def infer(self, *inputs: Node, **attributes: Any) -> tuple[Shape, np.dtype[Any]]:
         (x,) = inputs
@@ -43,7 +43,7 @@ class Reduction(Operation):
 
 
 class Extreme(Reduction):
-    """The largest or smallest element; those that are equally so share the gradient."""
+    """Base class of `Max` and `Min`: equally extreme elements share the gradient."""
 
     def gradient(self, node: Node, dy: Node) -> Sequence[Node | None]:
         x, axes = node.inputs[0], node.attributes["axes"]
@@ -55,7 +55,7 @@ class Extreme(Reduction):
 class Max(Extreme):
     """The largest element over axes.
 
-    Those that are equally large share the gradient.
+    Elements that are equally large share the gradient.
     """
 
     name = "max"
@@ -65,7 +65,7 @@ class Max(Extreme):
 class Min(Extreme):
     """The smallest element over axes.
 
-    Those that are equally small share the gradient.
+    Elements that are equally small share the gradient.
     """
 
     name = "min"

@@ -1,4 +1,4 @@
-"""Rows that labels name: gathering them, adding them up, and rows of the identity matrix."""
+"""Rows by index: gathering them, their gradient, and one-hot rows of labels."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ __all__ = ["one_hot", "take_rows"]
 
 @register
 class TakeRows(Operation):
-    """``y[i] = x[rows[i]]``; ``dx`` is the sum of what its copies got."""
+    """``y[i] = x[rows[i]]``; ``dx`` sums the gradients of all copies of a row."""
 
     name = "take_rows"
 
@@ -113,7 +113,7 @@ def take_rows(x: Node, rows: Node) -> Node:
     ----------
     x : Node, shape (n, ...)
     rows : Node of intp
-        In ``0 .. n - 1``; whoever feeds them checks that.
+        In ``0 .. n - 1``; the caller that feeds them checks that.
 
     Returns
     -------
@@ -136,7 +136,7 @@ def one_hot(labels: Node, classes: int, dtype: npt.DTypeLike = np.float32) -> No
     Parameters
     ----------
     labels : Node of intp
-        In ``0 .. classes - 1``; whoever feeds them checks that.
+        In ``0 .. classes - 1``; the caller that feeds them checks that.
     classes : int, at least 1
     dtype : type of elements of the result
 

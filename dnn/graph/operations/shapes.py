@@ -38,8 +38,8 @@ class Reshape(Operation):
         x, out = arrays.inputs[0], arrays.out
         if out.flags.c_contiguous:
             return [(ops.copy, (x, out.reshape(x.shape)))]
-        # Of an array whose elements lie apart, such as the parameters of K models, another shape is
-        # a copy: what is written into that would be lost.
+        # Reshaping an array whose elements lie apart, such as the parameters of K models, makes a
+        # copy: values written there would be lost.
         steps: list[Step] = []
         if not x.flags.c_contiguous:
             whole = empty(ops, x.shape, x.dtype)
@@ -100,7 +100,7 @@ def reshape(x: Node, shape: Sequence[int]) -> Node:
     ----------
     x : Node
     shape : sequence of int
-        One length may be -1: what remains.
+        One length may be -1, and follows from the number of elements.
 
     Returns
     -------
@@ -110,7 +110,7 @@ def reshape(x: Node, shape: Sequence[int]) -> Node:
     Raises
     ------
     ShapeError
-        If the elements do not fill the shape, or leave open what -1 is.
+        If the elements do not fill the shape, or the length of -1 is not determined.
     """
     check_nodes("reshape", x)
     wanted = integers_of("reshape", shape, "a shape")
@@ -151,7 +151,7 @@ def squeeze(x: Node, axis: int | Sequence[int] | None = None) -> Node:
     ----------
     x : Node
     axis : int, sequence of int or None
-        Those to leave out, negative ones from the end; None for all of length 1.
+        The axes to leave out, negative ones from the end; None for all of length 1.
 
     Returns
     -------

@@ -1,4 +1,4 @@
-"""Parts of arrays, and putting parts together."""
+"""Slices of arrays, and concatenation."""
 
 from __future__ import annotations
 
@@ -138,8 +138,8 @@ def _parts(node: Node, axis: int) -> list[Index]:
 def part(x: Node, key: Any) -> Node:
     """Return ``x[key]`` of integers, slices, None and ``...``, a view of `x` where that can be.
 
-    It is a `ShapeError` if there are more than `x` has axes, an integer is out of range, the step
-    of a slice is 0, or a key is something else.
+    Raises `ShapeError` if there are more keys than axes of `x`, an integer is out of range, the
+    step of a slice is 0, or a key is of another kind.
     """
     keys = list(key) if isinstance(key, tuple) else [key]
     if any(k is not None and k is not ... and not _is_index(k) for k in keys):
@@ -175,9 +175,9 @@ def _along(x: Node, key: slice, length: int) -> tuple[int, int | None, int]:
     """Return start, stop and step of a slice along an axis."""
     try:
         start, stop, step = key.indices(length)
-    except (TypeError, ValueError) as error:  # it is made of other things than integers, or step 0
+    except (TypeError, ValueError) as error:  # its numbers are no integers, or its step is 0
         raise ShapeError("slice", f"{describe(x)} takes no {key!r}: {error}", x.shape) from None
-    if not range(start, stop, step):  # begun before the beginning it must not count from the end
+    if not range(start, stop, step):  # a start of -1, before the beginning, is not the last element
         return 0, 0, 1
     return start, None if stop < 0 else stop, step
 
@@ -221,7 +221,7 @@ def stack(nodes: Sequence[Node], axis: int = 0) -> Node:
     nodes : sequence of Node, at least one
         Of one shape and one type.
     axis : int
-        Which axis of the result is the new one, negative from the end.
+        Index of the new axis in the result, negative from the end.
 
     Returns
     -------

@@ -1,4 +1,4 @@
-"""Writing into variables: how a training step changes what no gradient changes."""
+"""Operations that write into variables: states that a training step changes without gradients."""
 
 from __future__ import annotations
 
@@ -42,8 +42,8 @@ class Copy(Operation):
 class Assign(Operation):
     """The variable `state` becomes `value`, after everything else in the plan.
 
-    The result is the value, in the array of the variable. It has no gradient: what a step leaves
-    behind is no part of what it computes.
+    The result is the value, in the array of the variable. It has no gradient: a loss does not
+    depend on the state after the step.
     """
 
     name = "assign"
@@ -84,7 +84,7 @@ class Assign(Operation):
 class AddTo(Operation):
     """The variable `total` plus `value`, written into the array of the variable.
 
-    Unlike what is assigned, it is written at once. It has no gradient.
+    Unlike an assignment, it is written at once, not after everything else. It has no gradient.
     """
 
     name = "add_to"

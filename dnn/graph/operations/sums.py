@@ -1,4 +1,4 @@
-"""Broadcasting and its transpose, summing."""
+"""Broadcasting, and sums and means over axes: a sum is the transpose of broadcasting."""
 
 from __future__ import annotations
 
@@ -77,7 +77,7 @@ class SumTo(Operation):
 
 
 def broadcasts(shape: Shape, target: Shape) -> bool:
-    """Return whether a shape broadcasts to another one, which stays as it is."""
+    """Return whether a shape broadcasts to `target`."""
     try:
         return np.broadcast_shapes(shape, target) == target
     except ValueError:
@@ -119,7 +119,7 @@ def tile(x: Node, repeats: Sequence[int]) -> Node:
     ----------
     x : Node
     repeats : sequence of int, at least 1
-        One for each axis; more than there are make new leading axes.
+        A number for each axis; further numbers in front make new leading axes.
 
     Returns
     -------
@@ -203,7 +203,7 @@ def mean_of(name: str, x: Node, axis: int | Sequence[int] | None, keepdims: bool
     if not count:
         raise ShapeError(name, f"{describe(x)} has no elements along {sorted(axes)}", x.shape)
     if x.dtype == np.float16:
-        # A sum is soon beyond what it can hold, where no mean is.
+        # A sum soon overflows float16, where a mean does not.
         return cast(_sum(name, cast(x, np.float32), axis, keepdims) * (1.0 / count), x.dtype)
     return _sum(name, x, axis, keepdims) * (1.0 / count)
 

@@ -1,4 +1,4 @@
-"""Passes: functions from a graph to one that computes the same with less.
+"""Passes: functions that rewrite a graph to compute the same in less time or memory.
 
 | module | passes |
 |---|---|

@@ -1,8 +1,8 @@
 """Fusing elementwise operations with each other and with the product that they read.
 
-What is between them is never written to memory. The operations `Fused` and `ProductChain` stand for
-several: they are made after gradients have been written, so they have none, and they are in no
-table, since each such node has an operation of its own.
+Values between fused operations are never written to memory. The operations `Fused` and
+`ProductChain` stand for several: they are made after gradients have been written, so they have
+none, and they are not in `OPERATIONS`, since each such node has an operation of its own.
 """
 
 from __future__ import annotations
@@ -25,9 +25,9 @@ from dnn.graph.passes.simplification import dead_code
 __all__ = ["chain_sums", "elementwise_fusion", "matmul_bias_activation", "products_last"]
 
 CALLED_FOR_EACH_ELEMENT = {"log1p", "**"}
-"""They have no routine of vectors."""
+"""Functions without a vectorised routine."""
 
-# What a kernel may take: with more arrays the checks for overlaps outweigh what fusing saves.
+# Limits of a fused kernel: with more arrays the checks for overlaps cost more than fusing saves.
 MOST_INPUTS = 8
 MOST_MEMBERS = 32
 
@@ -35,8 +35,8 @@ MOST_MEMBERS = 32
 class Fused(Operation):
     """A chain of elementwise operations.
 
-    The members stand inputs before consumers, and the last one is the result; `inputs` are what
-    they need from outside.
+    The members stand inputs before consumers, and the last one is the result; `inputs` are the
+    nodes that they read from outside the chain.
     """
 
     name = "fused"
@@ -57,7 +57,7 @@ class Fused(Operation):
         return self.members[-1].shape, self.members[-1].dtype
 
     def forward(self, ops: Ops, node: Node, arrays: Arrays) -> list[Step]:
-        """Return the chain in one piece, or else the steps of its members."""
+        """Return one step for the whole chain, or else the steps of its members."""
         whole = ops.chain(self.chain, arrays.inputs, arrays.out)
         return self._one_by_one(ops, arrays) if whole is None else whole
 
@@ -76,7 +76,7 @@ class Fused(Operation):
 
 
 def fused(members: Sequence[Node], inputs: Sequence[Node], now: Sequence[Node]) -> Node:
-    """Return a node that does what `members` do, with `now` in place of `inputs`."""
+    """Return a node that computes all `members`, with `now` in place of `inputs`."""
     operation = Fused(members, inputs)
     shape, dtype = operation.infer(*now)
     attributes = {"chain": operation.chain}
@@ -86,7 +86,7 @@ def fused(members: Sequence[Node], inputs: Sequence[Node], now: Sequence[Node]) 
 class ProductChain(Operation):
     """``y = f(a @ b, ...)``: the product is written to the result, `f` works on it in place.
 
-    `chain` is what is done to the product: elementwise, reading it once.
+    `chain` is the elementwise node that reads the product, once.
     """
 
     name = "product_chain"
@@ -100,12 +100,12 @@ class ProductChain(Operation):
         return self.chain.shape, self.chain.dtype
 
     def workspace(self, node: Node, ops: Ops) -> Sequence[tuple[Shape, np.dtype[Any]]]:
-        """Return what the operations on the elements need."""
+        """Return the workspace of the chain."""
         assert self.chain.operation is not None
         return self.chain.operation.workspace(self.chain, ops)
 
     def forward(self, ops: Ops, node: Node, arrays: Arrays) -> list[Step]:
-        """Return the steps of both."""
+        """Return the steps of the product and then those of the chain."""
         assert self.product.operation is not None
         assert self.chain.operation is not None
         a, b, *operands = arrays.inputs
@@ -120,7 +120,7 @@ class ProductChain(Operation):
 
 
 def product_chain(product: Node, chain: Node) -> Node:
-    """Return a node that does what both do; its inputs are the product's, then the others."""
+    """Return a node for both: its inputs are the product's, then other inputs of the chain."""
     operands = [x for x in chain.inputs if x is not product]
     attributes = chain.attributes or {"chain": ((formula_of(chain), *range(len(chain.inputs))),)}
     return Node(
@@ -136,7 +136,7 @@ def product_chain(product: Node, chain: Node) -> Node:
 
 @register_pass("elementwise_fusion")
 def elementwise_fusion(graph: Graph) -> Graph:
-    """Join elementwise operations whose results nobody else reads into one."""
+    """Join elementwise operations into one where no other node reads the results between."""
     groups = _groups(graph)
     now: dict[Node, Node] = {}
 
@@ -153,10 +153,10 @@ def elementwise_fusion(graph: Graph) -> Graph:
 
 
 def _groups(graph: Graph) -> dict[Node, list[Node]]:
-    """Return what to fuse: for the last node of each group all of its nodes.
+    """Return the groups of nodes to fuse: for the last node of each group all of its nodes.
 
-    From consumers to inputs. A node joins the group that all its readers are in, so no way leads
-    out of a group and back into it.
+    Nodes are visited from consumers to inputs. A node joins the group that all its readers are in,
+    so no path leads out of a group and back into it.
     """
     readers: dict[Node, set[Node]] = {}
     for node in graph.order:
@@ -197,13 +197,13 @@ def _is_fusible(node: Node) -> bool:
 
 
 def _outside(members: list[Node]) -> list[Node]:
-    """Return what members need besides each other, each once."""
+    """Return the nodes that members of a group read from outside it, each once."""
     inside = set(members)
     return list(dict.fromkeys(x for node in members for x in node.inputs if x not in inside))
 
 
 class ChainSum(Operation):
-    """The sum of a chain of elementwise operations, whose values nobody else reads.
+    """The sum of a chain of elementwise operations, whose values no other node reads.
 
     `chain` is the node of the chain, None where an image is summed as it stands.
     """
@@ -215,7 +215,7 @@ class ChainSum(Operation):
         self.total = total
 
     def forward(self, ops: Ops, node: Node, arrays: Arrays) -> list[Step]:
-        """Return both in one piece, or else the chain's values and their sum."""
+        """Return one step for chain and sum, or else the steps of the chain and of the sum."""
         (x,) = self.total.inputs
         kept = (1,) * (x.ndim - node.ndim) + node.shape
         axes = tuple(i for i in range(x.ndim) if kept[i] != x.shape[i])
@@ -234,12 +234,12 @@ class ChainSum(Operation):
 
 
 IMAGE_AXES = 4
-"""Sums over arrays of so many axes: of others every last bit stays as it is."""
+"""Only sums over arrays of at least so many axes are joined; others keep every last bit."""
 
 
 @register_pass("chain_sums")
 def chain_sums(graph: Graph) -> Graph:
-    """Sum over images what elementwise operations compute of them, without writing it to memory."""
+    """Sum over images the results of elementwise operations, without writing them to memory."""
     readers = graph.readers()
 
     def join(node: Node, inputs: tuple[Node, ...]) -> Node | None:
@@ -272,8 +272,8 @@ def chain_sums(graph: Graph) -> Graph:
 def matmul_bias_activation(graph: Graph) -> Graph:
     """Join a matrix product with the elementwise operations that alone read it.
 
-    They work in place on what the product has written, right behind it. It takes
-    `elementwise_fusion` before it to join more than the first of them.
+    They work in place on the result of the product, right after it. Without `elementwise_fusion`
+    before this pass only the first of them is joined.
     """
     readers = graph.readers()
 
@@ -295,10 +295,10 @@ def matmul_bias_activation(graph: Graph) -> Graph:
 
 @register_pass("products_last")
 def products_last(graph: Graph) -> Graph:
-    """Compute a product that nobody reads on, a weight's gradient, after those of the same inputs.
+    """Compute a product that is only an output, a weight's gradient, after others of its inputs.
 
-    Then the weight has been read for the last time when its gradient arises, and a step of
-    gradient descent may put the one straight into the other.
+    Then the weight has been read for the last time before its gradient is computed, and a training
+    step may update it right after the product, while the gradient is in the cache.
     """
     readers = graph.readers()
     wanted = Counter(graph.outputs)

@@ -1,4 +1,4 @@
-"""Passes: what they work on, the table of them, and running them in turn.
+"""The graph that passes rewrite, the table of passes, and functions that run them in turn.
 
 To add one: write a function ``(graph) -> graph``, most easily with `rewrite`, and decorate it with
 `register_pass`. Passes run in the order in which they are named. `default_passes` are those that
@@ -37,27 +37,27 @@ __all__ = [
 ]
 
 Rule = Callable[[Node, tuple[Node, ...]], Node | None]
-"""What becomes of a node, given its inputs as they are now; None: nothing but its inputs change."""
+"""From a node and its rewritten inputs to the node that replaces it; None: only inputs change."""
 
 
 @dataclass(frozen=True)
 class Graph:
-    """A graph between two passes.
+    """A graph as passes take and return it: outputs, nodes in order, and replaced nodes.
 
     Attributes
     ----------
     outputs : tuple of Node
-        What is wanted, in the order in which it was asked for.
+        The nodes to be computed, in the order in which they were given.
     order : tuple of Node
         Every node that is computed, inputs before their consumers. A pass that replaces a node
-        leaves behind what only that node needed, until the pass `dead_code` takes it away.
+        leaves behind nodes that only that node needed, until the pass `dead_code` removes them.
     mapping : mapping of Node to Node
-        From nodes as they were before the first pass to those that hold the same values now. A
-        node that is not in it is its own.
+        From nodes as they were before the first pass to nodes that hold the same values now. A
+        node that is not in it has not changed.
     reuses_buffers : bool
         Memory whose last reader has run may be taken by another node.
     ops : Ops
-        What is to compute it; some passes ask what pays there.
+        The `Ops` that will compute the graph; some passes depend on it.
     """
 
     outputs: tuple[Node, ...]
@@ -104,7 +104,7 @@ class Graph:
         Returns
         -------
         str
-            Operations are boxes, and what comes from outside is round; outputs have two borders.
+            Operations are boxes, and nodes without inputs are round; outputs have two borders.
         """
         number = {node: i for i, node in enumerate(self.order)}
         names = _names(self.order)
@@ -121,7 +121,7 @@ class Graph:
 
 
 def graph_of(outputs: Sequence[Node]) -> Graph:
-    """Return the graph of what is to be computed, before any pass.
+    """Return the graph of nodes to be computed, before any pass.
 
     Parameters
     ----------
@@ -144,10 +144,10 @@ def graph_of(outputs: Sequence[Node]) -> Graph:
 def rewrite(graph: Graph, rule: Rule) -> Graph:
     """Replace nodes one by one, inputs before their consumers.
 
-    `rule` is asked for every node, with what the node's inputs have become. A node that it returns
-    has the same shape and type; nodes that are needed for it and not yet in the graph are entered
-    before it. For a placeholder or a variable it is what the others read in its place: the node
-    itself stays, for its array comes from outside.
+    `rule` is called for every node, with the node's rewritten inputs. A node that it returns has
+    the same shape and type; nodes that are needed for it and not yet in the graph are entered
+    before it. A node returned for a placeholder or a variable is read in its place: the placeholder
+    or variable itself stays, for its array comes from outside.
     """
     now: dict[Node, Node] = {}
     order: list[Node] = []
@@ -177,14 +177,14 @@ def _is_from_outside(node: Node) -> bool:
 
 
 def with_inputs(node: Node, inputs: tuple[Node, ...]) -> Node:
-    """Return the same operation on other inputs of the same shapes and types."""
+    """Return a node of the same operation on other inputs of the same shapes and types."""
     return Node(
         node.kind, node.shape, node.dtype, inputs, node.attributes, node.name, node.operation
     )
 
 
 def _names(order: Sequence[Node]) -> dict[Node, str]:
-    """Name nodes: by their own name, a single number by its value, all others by their place."""
+    """Return names of nodes: their own, the value of a single number, or their place."""
     names: dict[Node, str] = {}
     taken: set[str] = set()
     for i, node in enumerate(order):
@@ -207,7 +207,7 @@ def _short(value: Any) -> str:
 
 
 class Pass(NamedTuple):
-    """One row of the table: a name, a line that says what it does, and the function."""
+    """A pass in the table `PASSES`: its name, a line of description, and its function."""
 
     name: str
     description: str
@@ -224,9 +224,9 @@ AFTER_OWN = ("buffer_reuse",)
 
 
 def register_pass(name: str) -> Callable[[Callable[[Graph], Graph]], Callable[[Graph], Graph]]:
-    """Enter a pass in the table, under the name by which `optimise` and `Plan` know it.
+    """Enter a pass in `PASSES`, under the name that `optimise` and `Plan` take.
 
-    It is a decorator; the first line of the function's docstring describes the pass.
+    Used as a decorator; the first line of the function's docstring describes the pass.
     """
 
     def enter(run: Callable[[Graph], Graph]) -> Callable[[Graph], Graph]:
@@ -238,15 +238,16 @@ def register_pass(name: str) -> Callable[[Callable[[Graph], Graph]], Callable[[G
 
 
 def default_passes(ops: Ops) -> tuple[str, ...]:
-    """Return the passes that a plan takes when none are named, those of `ops` among them."""
+    """Return the names of the passes that a plan runs by default, those of `ops` among them."""
     return (*BEFORE_OWN, *ops.passes, *AFTER_OWN)
 
 
 def precision_passes(precision: Precision, ops: Ops, recompute: bool = False) -> tuple[str, ...]:
-    """Return the passes for training in a precision; those that round stand before those of `ops`.
+    """Return the names of the passes for training in a precision.
 
-    They are the same on every device, so that rounding is at the same places. With `recompute` what
-    is cheap is not kept, see `recomputation`.
+    Passes that round stand before those of `ops`. They are the same on every device, so that
+    rounding is at the same places. With `recompute` cheap results are not kept, see
+    `recomputation`.
     """
     rounding = precision.passes or ()
     own = (name for name in ops.passes if name not in rounding)
@@ -255,7 +256,7 @@ def precision_passes(precision: Precision, ops: Ops, recompute: bool = False) ->
 
 
 def checking_passes() -> tuple[str, ...]:
-    """Return passes that keep every value until the next replay, for `Plan.first_nonfinite`."""
+    """Return names of passes that keep every value to the next replay: `Plan.first_nonfinite`."""
     return BEFORE_OWN
 
 
@@ -318,7 +319,7 @@ def explain(
     Returns
     -------
     str
-        For each pass its name, what it does, how many nodes it leaves, and these.
+        For each pass its name, its description, the number of nodes that it leaves, and the nodes.
 
     Raises
     ------

@@ -1,9 +1,9 @@
-"""Passes over networks of images: the order of axes that is fast, and what joins a convolution.
+"""Passes over networks of images: the fast order of axes, and fusion with convolutions.
 
-Layers write images as (N, C, H, W). `image_layout` rewrites what belongs together - convolutions,
-poolings, and all that is done to their images element by element - into the order of axes that the
-device asks for, with transposes at the border alone: those inside cancel as they arise. A transpose
-that moves nothing, since the axes that are longer than 1 keep their order, is a reshape.
+Layers write images as (N, C, H, W). `image_layout` rewrites connected convolutions, poolings and
+elementwise operations on images into the order of axes that the device asks for, with transposes
+at the border alone: those inside cancel as they arise. A transpose that moves no element, since the
+axes that are longer than 1 keep their order, is a reshape.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ __all__ = ["batch_norm_folding", "convolution_relu", "image_layout", "pooling_re
 PLAIN = "NCHW"
 
 JOINING = ("broadcast_to", "concat", "slice", "sum_to")
-"""Beside elementwise operations: what hands images on in their layout."""
+"""Kinds of nodes, besides elementwise operations, whose images keep the layout of their inputs."""
 
 
 @register_pass("image_layout")
@@ -36,25 +36,25 @@ def image_layout(graph: Graph) -> Graph:
     layouts = _layouts(graph)
     if not layouts:
         return graph
-    there: dict[Node, tuple[Node, str]] = {}  # an image as layers have it -> in which order, too
+    known: dict[Node, tuple[Node, str]] = {}  # an image in NCHW -> the same image in a layout
 
     def moved(x: Node, layout: str) -> Node:
-        """Return an image, or what broadcasts to one, in a layout."""
-        if x in there and there[x][1] == layout:
-            return there[x][0]
+        """Return an image, or a node that broadcasts to an image, in a layout."""
+        if x in known and known[x][1] == layout:
+            return known[x][0]
         if x.kind == "broadcast_to" and x.ndim >= 4:
             (small,) = x.inputs
             y = apply("broadcast_to", moved(small, layout), shape=_shape(x.shape, layout))
         else:
             y = _permuted(_four(x), PLAIN, layout)
         if x.ndim >= 4:
-            there[x] = y, layout
+            known[x] = y, layout
         return y
 
     def back(y: Node, layout: str, name: str) -> Node:
         x = _permuted(y, layout, PLAIN)
         x.name = x.name or name
-        there[x] = y, layout
+        known[x] = y, layout
         return x
 
     def rule(node: Node, inputs: tuple[Node, ...]) -> Node | None:
@@ -73,13 +73,13 @@ def image_layout(graph: Graph) -> Graph:
             y.name = node.name
             is_image = node.kind != "conv2d_weight_gradient"
             return back(y, layout, node.name) if is_image else y
-        found = [there[x][1] for x in inputs if x in there]
+        found = [known[x][1] for x in inputs if x in known]
         if not found:
             return None
         layout = found[0]
         if isinstance(operation, Elementwise | Normalise) and node.ndim >= 4:
             operands = [moved(x, layout) for x in inputs]
-            # Of a normalisation nothing but its product is left to do: its gradient is written.
+            # Gradients are written already, so that of a normalisation only its product is needed.
             kind = "multiply" if isinstance(operation, Normalise) else node.kind
             chosen = operands[1:] if isinstance(operation, Normalise) else operands
             return back(apply(kind, *chosen, **node.attributes), layout, node.name)
@@ -128,7 +128,7 @@ def _shape(shape: Shape, layout: str) -> Shape:
 
 
 def _four(x: Node) -> Node:
-    """Return what broadcasts to images with four axes at least."""
+    """Return a node that broadcasts to images with at least four axes; a scalar as it is."""
     return reshaped(x, (1,) * (4 - x.ndim) + x.shape) if 0 < x.ndim < 4 else x
 
 
@@ -144,7 +144,7 @@ def _permuted(x: Node, have: str, want: str) -> Node:
 
 
 def _layouts(graph: Graph) -> dict[Node, str]:
-    """Return the layout of each convolution and pooling, the same for all that are connected."""
+    """Return the new layout of convolutions and poolings, the same for all that are connected."""
     group: dict[Node, Node] = {}
 
     def root(node: Node) -> Node:
@@ -177,7 +177,7 @@ def _layouts(graph: Graph) -> dict[Node, str]:
 
 def _carries_images(node: Node) -> bool:
     if isinstance(node.operation, OneConvolution | OnePooling):
-        # In another order its caller has chosen, and there it stays.
+        # Another layout is the caller's choice, and is kept.
         return bool(node.attributes["problem"].layout == PLAIN)
     is_elementwise = isinstance(node.operation, Elementwise | Normalise)
     return node.ndim >= 4 and (is_elementwise or node.kind in JOINING)
@@ -185,7 +185,7 @@ def _carries_images(node: Node) -> bool:
 
 @register_pass("convolution_relu")
 def convolution_relu(graph: Graph) -> Graph:
-    """Let a convolution take the relu that alone reads it."""
+    """Join a convolution with the relu that alone reads it."""
     readers = graph.readers()
 
     def join(node: Node, inputs: tuple[Node, ...]) -> Node | None:
@@ -203,11 +203,11 @@ def convolution_relu(graph: Graph) -> Graph:
 
 @register_pass("pooling_relu")
 def pooling_relu(graph: Graph) -> Graph:
-    """Choose by what a pooling has found, before its gradient makes images of it.
+    """Apply the gradient of a relu to the windows of the max pooling behind it, not to its images.
 
-    What is chosen where x is above 0, of a gradient that stands where x is the largest element of
-    its window, is chosen where that element is above 0. Both are known for each window, and there
-    are fewer of those than elements.
+    The gradient of a max pooling stands where x is the largest element of its window. Setting it to
+    0 where x is not above 0 is the same as setting it to 0 for windows whose largest element is not
+    above 0, and there are fewer windows than elements.
     """
     readers = graph.readers()
     found = {
@@ -238,7 +238,7 @@ def pooling_relu(graph: Graph) -> Graph:
 
 @register_pass("batch_norm_folding")
 def batch_norm_folding(graph: Graph) -> Graph:
-    """Multiply weights, and not images, by a number for each filter; add a bias within.
+    """Fold the scale and shift of each filter into the weights and bias of a convolution.
 
     So a prediction with batch norm is one convolution for each layer. Where the image is read
     elsewhere too, as in training, nothing is folded.
@@ -276,7 +276,7 @@ def batch_norm_folding(graph: Graph) -> Graph:
 
 
 def _of_filters(x: Node, image: Node, problem: Convolution) -> Node | None:
-    """Return one number for each filter that is broadcast to images, as (filters,), or None."""
+    """Return `x` as (filters,), or (models, filters), if it has a number for each, else None."""
     shape = (1,) * (4 - x.ndim) + x.shape
     if len(shape) > image.ndim or problem.layout != PLAIN:
         return None

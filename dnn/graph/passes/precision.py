@@ -2,12 +2,12 @@
 
 Products are those of matrices, and convolutions with their gradients.
 
-Where is rounded depends on what a value is for, never on its shape, so that K networks are rounded
-as one alone is:
+Where a value is rounded depends on its use, never on its shape, so that K networks are rounded as
+each is alone:
 
-1. Operands of matrix products are narrow. What is computed element by element, or by another
-   product, is rounded where it is written; parameters and everything else for the products alone,
-   and biases with them.
+1. Operands of matrix products are narrow. Results of elementwise operations and of other products
+   are rounded where they are written; parameters and everything else for the products alone, and
+   biases with them.
 2. A product sums up in float32, adds the bias, takes the relu, and is rounded once; an output of
    the graph, such as the gradient of a weight, is not rounded at all.
 3. Elementwise operations between products, on narrow values of their own shape, compute in float32,
@@ -38,17 +38,17 @@ from dnn.graph.passes.simplification import dead_code
 __all__ = ["MADE_BY_PRECISION", "bfloat16", "float16", "mixed_precision", "product_bias", "tf32"]
 
 PRODUCTS = ("matmul", "biased_product")
-"""What is reduced besides convolutions, if it is of float32."""
+"""Kinds of float32 nodes that get operands of less precision, besides convolutions."""
 
 MADE_BY_PRECISION = ("convert", "reduced_convolution", "reduced_matmul", "rounded_chain")
-"""Kinds of nodes that may be narrow; one of uint16 among them holds the bits of bfloat16."""
+"""Kinds of nodes that may be narrow; such a node of uint16 holds the bits of bfloat16."""
 
 
 Wanted = tuple[Shape, np.dtype[Any]]
 
 
 def _in_float32(nodes: Iterable[Node]) -> list[Wanted]:
-    """Return what holds the values of nodes in float32."""
+    """Return shapes and types of arrays that hold the values of nodes in float32."""
     return [(node.shape, SINGLE) for node in nodes]
 
 
@@ -77,7 +77,7 @@ class Product(Operation):
         self.relu = relu
 
     def workspace(self, node: Node, ops: Ops) -> Sequence[Wanted]:
-        """Return what `Ops.product` asks for."""
+        """Return float32 arrays for operands that are rounded or narrow, for `Ops.product`."""
         if ops.takes_narrow:
             return ()
         rounded = node.inputs[:2] if self.precision == "tf32" else ()
@@ -108,7 +108,7 @@ class ReducedConvolution(OneConvolution):
     name = "reduced_convolution"
 
     def workspace(self, node: Node, ops: Ops) -> Sequence[Wanted]:
-        """Return what a routine needs, and what is to be rounded, or is narrow, in float32."""
+        """Return a routine's workspace, and float32 arrays for rounded or narrow operands."""
         problem: Convolution = node.attributes["problem"]
         if ops.takes_narrow:
             return super().workspace(node, ops)
@@ -141,7 +141,7 @@ class ReducedConvolution(OneConvolution):
 class RoundedChain(Operation):
     """An elementwise operation or chain in float32 whose inputs and result may be narrow.
 
-    `wide` is the same in float32.
+    `wide` is the same node with inputs and result in float32.
     """
 
     name = "rounded_chain"
@@ -153,7 +153,7 @@ class RoundedChain(Operation):
 
     @property
     def chain(self) -> Chain | None:
-        """What is computed, if it is formulas of operands of one type."""
+        """The chain of formulas, or None if operands differ in type or a node has attributes."""
         operation = self.wide.operation
         if self.wide.kind == "fused":
             chain: Chain = self.wide.attributes["chain"]
@@ -164,7 +164,7 @@ class RoundedChain(Operation):
         return ((operation.formula, *range(len(self.wide.inputs))),)
 
     def workspace(self, node: Node, ops: Ops) -> Sequence[Wanted]:
-        """Return narrow inputs and the result in float32, and what is needed to compute in that."""
+        """Return float32 arrays for narrow inputs and the result, and the workspace of `wide`."""
         if ops.takes_narrow and self.chain is not None:
             return ()
         assert self.wide.operation is not None
@@ -174,7 +174,7 @@ class RoundedChain(Operation):
         return [*_in_float32([*narrow, self.wide]), *inside]
 
     def forward(self, ops: Ops, node: Node, arrays: Arrays) -> list[Step]:
-        """Return the chain in one piece, or else the steps of what it is made of."""
+        """Return one step for the whole chain, or else conversions and the steps of `wide`."""
         chain = self.chain
         if chain is not None:
             whole = ops.rounded_chain(chain, arrays.inputs, arrays.out)
@@ -197,10 +197,10 @@ class RoundedChain(Operation):
 
 
 class NarrowSumTo(SumTo):
-    """The same sum in float32, of narrow values."""
+    """`SumTo` of narrow values, with the sum in float32."""
 
     def workspace(self, node: Node, ops: Ops) -> Sequence[Wanted]:
-        """Return what holds the values in float32."""
+        """Return a float32 array for the values."""
         return () if ops.takes_narrow else _in_float32(node.inputs)
 
     def forward(self, ops: Ops, node: Node, arrays: Arrays) -> list[Step]:
@@ -233,7 +233,7 @@ def product_bias(graph: Graph) -> Graph:
 
 
 def _is_same_for_all_rows(bias: Shape, out: Shape) -> bool:
-    """Say whether a bias is a vector; of K networks one for each."""
+    """Say whether a bias is one vector for all rows, or one vector for each of K networks."""
     if not bias or bias[-1] != out[-1] or (len(bias) >= 2 and bias[-2] != 1):
         return False
     leading = (1,) * (len(out) - len(bias)) + bias[:-2]
@@ -241,7 +241,7 @@ def _is_same_for_all_rows(bias: Shape, out: Shape) -> bool:
 
 
 def _narrowing(precision: str, kept: np.dtype[Any]) -> Callable[[Graph], Graph]:
-    """Return the pass of a precision whose narrow values are kept in a type."""
+    """Return the pass of a precision that keeps narrow values in the type `kept`."""
 
     def run(graph: Graph) -> Graph:
         operands = {
@@ -309,8 +309,8 @@ def _reduced(node: Node, inputs: tuple[Node, ...], precision: str, dtype: np.dty
     if isinstance(node.operation, OneConvolution):
         problem = node.attributes["problem"]._replace(precision=precision)
         given = {"problem": problem}
-        of = ReducedConvolution()
-        return Node("reduced_convolution", node.shape, dtype, inputs, given, node.name, of)
+        convolution = ReducedConvolution()
+        return Node("reduced_convolution", node.shape, dtype, inputs, given, node.name, convolution)
     relu = bool(node.attributes.get("relu"))
     attributes = {"precision": precision, "relu": relu}
     operation = Product(precision, relu)
@@ -340,7 +340,7 @@ def _leading_to(operands: set[Node], graph: Graph) -> set[Node]:
 
 
 def _origin(x: Node) -> Node:
-    """Return what a view is of."""
+    """Return the node whose elements a view, or a view of a view, shows; `x` if it is no view."""
     while _is_view(x):
         x = x.inputs[0]
     return x

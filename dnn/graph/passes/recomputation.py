@@ -1,4 +1,4 @@
-"""Less memory for a training step: what is cheap is computed again instead of being kept."""
+"""Recomputation: a training step computes cheap results again instead of keeping them."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from dnn.graph.passes.graph import Graph, register_pass, rewrite, with_inputs
 __all__ = ["recomputation"]
 
 SMALL = 16
-"""An input that is so many times smaller than a result is kept for it, such as one for channels."""
+"""An input so many times smaller than a result may be kept, such as a number for each channel."""
 
 Reads = Mapping[Node, Sequence[int]]
 
@@ -21,8 +21,8 @@ def recomputation(graph: Graph) -> Graph:
     """Compute elementwise results again where they are read after the point of most memory.
 
     That point lies between the forward and the backward half of a training step. A result that is
-    read in both is computed twice, where all that it is computed from is there anyway; values stay
-    the same, to the last bit. It stands behind the passes that fuse.
+    read in both is computed twice, where all its inputs are kept anyway; values stay the same, to
+    the last bit. It has to run after the passes that fuse.
 
     References
     ----------
@@ -40,21 +40,21 @@ def recomputation(graph: Graph) -> Graph:
 
     def is_kept(x: Node, reader: int, size: int) -> bool:
         small = x.size * SMALL <= size
-        there = x.operation is None or small or max(reads[x], default=0) >= reader
-        return there and x not in repeated
+        kept = x.operation is None or small or max(reads[x], default=0) >= reader
+        return kept and x not in repeated
 
-    def is_there(x: Node, reader: int, size: int) -> bool:
+    def is_available(x: Node, reader: int, size: int) -> bool:
         if is_kept(x, reader, size):
             return True
         if x in repeated or not _is_cheap(x):
             return False
-        return all(is_there(y, reader, x.size) for y in x.inputs)
+        return all(is_available(y, reader, x.size) for y in x.inputs)
 
     for node in graph.order[: peak + 1]:
         late = [i for i in reads[node] if i > peak]
         if not late or len(late) == len(reads[node]) or late[-1] == len(graph.order):
             continue
-        if _is_cheap(node) and all(is_there(x, late[0], node.size) for x in node.inputs):
+        if _is_cheap(node) and all(is_available(x, late[0], node.size) for x in node.inputs):
             repeated.add(node)
     now: dict[Node, Node] = {}
     copies: dict[Node, Node] = {}

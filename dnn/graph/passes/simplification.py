@@ -1,4 +1,4 @@
-"""Less to compute and to keep: constants, what occurs twice or for nobody, memory used again."""
+"""Passes that simplify a graph: constants, duplicates, unused nodes, and reuse of memory."""
 
 from __future__ import annotations
 
@@ -21,14 +21,14 @@ __all__ = [
     "softmax_cross_entropy",
 ]
 
-# A result that is larger than what it comes from is kept only up to this many elements: reading
-# it takes longer than writing it again.
+# A constant result that is larger than its inputs together is kept only up to this many elements:
+# reading a larger one takes longer than writing it again.
 LARGEST_EXPANSION = 4096
 
 
 @register_pass("constant_folding")
 def constant_folding(graph: Graph) -> Graph:
-    """Compute now what depends on constants alone, and leave out ``x * 1`` and ``x / 1``."""
+    """Compute nodes that depend on constants alone, and leave out ``x * 1`` and ``x / 1``."""
 
     def fold(node: Node, inputs: tuple[Node, ...]) -> Node | None:
         if node.operation is None or not node.operation.pure:
@@ -55,7 +55,7 @@ def _is_one(node: Node) -> bool:
 
 @register_pass("common_subexpressions")
 def common_subexpressions(graph: Graph) -> Graph:
-    """Compute once what is written several times: same operation, inputs and attributes."""
+    """Compute nodes of the same operation, inputs and attributes once."""
     first: dict[Hashable, Node] = {}
 
     def merge(node: Node, inputs: tuple[Node, ...]) -> Node | None:
@@ -88,7 +88,7 @@ def dead_code(graph: Graph) -> Graph:
 
 @register_pass("buffer_reuse")
 def buffer_reuse(graph: Graph) -> Graph:
-    """Give memory whose last reader has run to another node."""
+    """Let another node take memory whose last reader has run."""
     return replace(graph, reuses_buffers=True)
 
 
@@ -99,7 +99,7 @@ def softmax_cross_entropy(graph: Graph) -> Graph:
     A probability that underflows to 0 has the logarithm -inf, and a gradient of 0 / 0; that of
     `log_softmax` is finite. So a cross entropy that was written as a formula, ``-sum(target *
     log(softmax(x)))``, becomes as stable as the operation of that name. It rounds differently,
-    and so runs when asked for.
+    and so is not among the default passes.
     """
 
     def rule(node: Node, inputs: tuple[Node, ...]) -> Node | None:

@@ -124,7 +124,7 @@ def test_processes_of_srun_that_are_no_ranks_start_no_run(
 def documented(text: str) -> list[list[str]]:
     """Return the command lines in a document, each as its words behind ``diel``."""
     lines = re.findall(r"`diel ([^`\n]*)`|^(?:[$] )?diel ([a-z-]+ .*)$", text, re.MULTILINE)
-    return [(one or other).split() for one, other in lines if one or other]
+    return [(line or other).split() for line, other in lines if line or other]
 
 
 def test_the_readme_has_every_command_in_its_table() -> None:

@@ -67,9 +67,9 @@ def test_bash(folder: Path) -> None:
     words.append('"graph" "--format" "="')  # its way with an equals sign
     words.append('"graph" "--format" "=" "te"')
     asked = "\n".join(
-        f"COMP_WORDS=(diel {one}); COMP_CWORD=$((${{#COMP_WORDS[@]}} - 1)); _diel\n"
+        f"COMP_WORDS=(diel {word}); COMP_CWORD=$((${{#COMP_WORDS[@]}} - 1)); _diel\n"
         '[[ ${#COMPREPLY[@]} -eq 0 ]] || printf "%s\\n" "${COMPREPLY[@]}"; echo ---'
-        for one in words
+        for word in words
     )
     printed = in_shell(["bash", "--norc", "-c", f"source ./.bash; {asked}"], folder)
     offered = [sorted(one.split("\n")[:-1]) for one in printed.split("---\n")[:-1]]

@@ -30,7 +30,7 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 def test_its_test_passes_and_its_workflow_is_fine(folder: Path, name: str) -> None:
     assert new_module(name, "--in", "new/place") == 0
     place = folder / "new" / "place"
-    assert sorted(one.name for one in place.iterdir()) == sorted(
+    assert sorted(path.name for path in place.iterdir()) == sorted(
         [f"{name}.py", f"test_{name}.py", f"{name}.toml"]
     )
     command = [sys.executable, "-m", "pytest", "-q", "-W", "error", f"test_{name}.py"]
@@ -75,7 +75,7 @@ def test_nothing_is_overwritten(
 ) -> None:
     (folder / there).write_text("mine")
     assert new_module("adder") == 2
-    assert [one.name for one in folder.iterdir()] == [there]
+    assert [path.name for path in folder.iterdir()] == [there]
     assert (folder / there).read_text() == "mine"
     err = capsys.readouterr().err
     assert f"{there} is there already: nothing was written" in err
@@ -125,4 +125,4 @@ def test_all_files_or_none(folder: Path) -> None:
     (folder / "file").write_text("")
     with pytest.raises(NewModuleError, match="cannot be written"):
         write_new({folder / "a.py": "x", folder / "file" / "b.py": "x"})
-    assert [one.name for one in folder.iterdir()] == ["file"]
+    assert [path.name for path in folder.iterdir()] == ["file"]

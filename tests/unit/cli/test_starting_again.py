@@ -53,7 +53,7 @@ def test_a_stop_that_comes_before_the_next_start_stops_the_run(
         os.kill(os.getpid(), signal.SIGINT)
         return {}
 
-    monkeypatch.setattr(run, "_answers", press)
+    monkeypatch.setattr(run, "_answering_hosts", press)
     display = PlainDisplay(directory)
     display.refresh()
     with LauncherSignals() as signals:
@@ -81,7 +81,7 @@ def test_an_mpiexec_that_has_started_nothing_is_told_the_same_hosts_again(
     options = argparse.Namespace(file=tmp_path / "w.toml", trace=False, restarts=1)
     launcher = Mpiexec(mpiexec, "Open MPI", allow_run_as_root=True)
     run = _LaunchedRun(options, checked, draft, directory, launcher)
-    monkeypatch.setattr(run, "_answers", lambda _: {here: True, "lost": False})
+    monkeypatch.setattr(run, "_answering_hosts", lambda _: {here: True, "lost": False})
     display = PlainDisplay(directory)
     display.refresh()
     with LauncherSignals() as signals:

@@ -112,8 +112,8 @@ def compare(torch, draw, arrays, ours, theirs, error=ERROR):
     given = tensors(torch, *arrays)
     expected = theirs(*given)
     v = normal(draw, *y.shape)
-    slopes = graph.gradients(y, nodes, graph.constant(v, np.float32))
-    found = graph.run_eagerly([y, *slopes], dict(zip(nodes, arrays, strict=True)), OPS)
+    gradients = graph.gradients(y, nodes, graph.constant(v, np.float32))
+    found = graph.run_eagerly([y, *gradients], dict(zip(nodes, arrays, strict=True)), OPS)
     expected.backward(torch.tensor(v.astype("f8")))
     for i, (one, other) in enumerate(zip(found, [expected, *(x.grad for x in given)], strict=True)):
         check(one, other, error, f"result {i} from {[x.shape for x in arrays]}")

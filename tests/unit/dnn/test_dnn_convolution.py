@@ -164,8 +164,8 @@ def test_values_and_gradients_against_torch(seed):
     nodes = [graph.placeholder(each.shape, np.float64) for each in (x, w, b)]
     how = {"stride": stride, "dilation": dilation, "padding": pad, "groups": groups}
     y = graph.conv2d(*nodes, **how)
-    slopes = graph.gradients(graph.sum(y * y), nodes)
-    found = graph.evaluate([y, *slopes], dict(zip(nodes, (x, w, b), strict=True)))
+    gradients = graph.gradients(graph.sum(y * y), nodes)
+    found = graph.evaluate([y, *gradients], dict(zip(nodes, (x, w, b), strict=True)))
     theirs = [torch.tensor(each, requires_grad=True) for each in (x, w, b)]
     of_torch = torch.nn.functional.conv2d(*theirs, **how)
     (of_torch * of_torch).sum().backward()

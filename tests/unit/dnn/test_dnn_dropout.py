@@ -112,8 +112,8 @@ def test_the_rate_is_a_state_that_can_be_changed():
 def test_eager_and_compiled_training_steps_are_the_same_bits():
     x, _ = samples()
     alone = Alone(Dropout(0.3), x, training=True, seed=3, dtype=np.dtype("f4"))
-    slopes = graph.gradients(graph.sum(graph.tanh(alone.y)), [alone.x])
-    nodes = [alone.y, *slopes]
+    gradients = graph.gradients(graph.sum(graph.tanh(alone.y)), [alone.x])
+    nodes = [alone.y, *gradients]
     compiled = graph.evaluate(nodes, alone.values)
     for one, two in zip(compiled, graph.run_eagerly(nodes, alone.values), strict=True):
         assert one.tobytes() == two.tobytes()

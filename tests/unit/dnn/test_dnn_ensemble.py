@@ -453,6 +453,6 @@ def test_validation_may_follow_some_epochs_alone() -> None:
             seen.extend((k, len(one.validation)) for k, one in zip(ks, all_, strict=True)) or ()
         ),
     )
-    assert [len(one.validation) for one in histories] == [3, 2]
+    assert [len(history.validation) for history in histories] == [3, 2]
     assert seen == [(0, 0), (1, 0), (0, 1), (1, 1), (0, 2), (1, 2), (0, 2), (0, 3)]
     assert histories[0].validation[-1] == networks.evaluate(X[:10], LABELS[:10])[0]

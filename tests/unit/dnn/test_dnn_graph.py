@@ -212,11 +212,11 @@ def test_a_replayed_step_allocates_no_array():
 
 
 def test_replaying_repeats_itself():
-    plan, loss, slopes = training_plan(100)
+    plan, loss, gradients = training_plan(100)
     plan.run()
-    first = [plan[loss].copy(), *(slope.copy() for slope in slopes)]
+    first = [plan[loss].copy(), *(slope.copy() for slope in gradients)]
     plan.run()
-    for now, then in zip([plan[loss], *slopes], first, strict=True):
+    for now, then in zip([plan[loss], *gradients], first, strict=True):
         np.testing.assert_array_equal(now, then)
 
 
@@ -224,13 +224,13 @@ def test_a_partial_batch_stands_on_a_prefix_of_the_same_arena():
     arena = graph.Arena(Ops())
     whole, _, _ = training_plan(100, arena)
     size_bytes = arena.size_bytes
-    part, loss, slopes = training_plan(37, arena)
+    part, loss, gradients = training_plan(37, arena)
     assert part.size_bytes < whole.size_bytes == arena.size_bytes == size_bytes
     part.run()
     alone, loss_alone, slopes_alone = training_plan(37)
     alone.run()
     assert part[loss] == alone[loss_alone]
-    for mine, other in zip(slopes, slopes_alone, strict=True):
+    for mine, other in zip(gradients, slopes_alone, strict=True):
         np.testing.assert_array_equal(mine, other)
 
 

@@ -123,8 +123,8 @@ def test_compiled_graphs_equal_eager_ones_whatever_passes_run(block):
 def test_gradients_of_random_graphs_against_central_differences():
     for seed in range(3000, 3060):
         outputs, values, generator = random_graph(seed, np.float64, smooth=True)
-        loss, slopes = outputs[3], outputs[4:]
-        found = graph.evaluate(slopes, values)
+        loss, gradients = outputs[3], outputs[4:]
+        found = graph.evaluate(gradients, values)
         direction = {x: generator.normal(size=x.shape) for x in values}
         sides = [
             loss.eval({x: value + sign * 1e-6 * direction[x] for x, value in values.items()})

@@ -16,9 +16,9 @@ STEP = 1e-6
 OF_INTEGERS = {Embedding, SequenceInput}  # tested with networks, in test_dnn_sequences
 
 
-def agree(function, slopes, values, v, generator):
-    """Compare slopes with differences along one random direction for each value."""
-    for node, slope in slopes.items():
+def agree(function, gradients, values, v, generator):
+    """Compare gradients with differences along one random direction for each value."""
+    for node, slope in gradients.items():
         x = np.asarray(values[node])
         assert slope.shape == x.shape
         u = generator.normal(size=x.shape)
@@ -57,8 +57,8 @@ def test_gradients_of_layers(case, training, data):
         if state.node.name.endswith(("mean", "variance")):
             alone.values[state.node] = generator.uniform(0.5, 1.5, state.node.shape)
     v = generator.normal(size=alone.y.shape)
-    slopes = graph.gradients(alone.y, alone.trained, graph.constant(v, F8))
-    found = dict(zip(alone.trained, alone(*slopes), strict=True))
+    gradients = graph.gradients(alone.y, alone.trained, graph.constant(v, F8))
+    found = dict(zip(alone.trained, alone(*gradients), strict=True))
     agree(lambda values: graph.evaluate([alone.y], values)[0], found, alone.values, v, generator)
 
 
@@ -87,6 +87,6 @@ def test_gradients_of_losses(name, weighted, data):
         weight: generator.uniform(0, 2, batch),
     }
     y = loss.weighted_value(x, target, weight) if weighted else loss.value(x, target)
-    slopes = graph.gradients(y, [x])
-    found = {x: graph.evaluate(slopes, values)[0]}
+    gradients = graph.gradients(y, [x])
+    found = {x: graph.evaluate(gradients, values)[0]}
     agree(lambda fed: graph.evaluate([y], fed)[0], found, values, 1.0, generator)

@@ -53,8 +53,8 @@ def test_batch_norm_in_training_against_torch(shape):
     alone.values[layer.scale] = scale = generator.normal(size=4)
     alone.values[layer.shift] = shift = generator.normal(size=4)
     v = generator.normal(size=x.shape)
-    slopes = graph.gradients(alone.y, alone.trained, graph.constant(v, F8))
-    found = alone(alone.y, *slopes, *layer.assignments)
+    gradients = graph.gradients(alone.y, alone.trained, graph.constant(v, F8))
+    found = alone(alone.y, *gradients, *layer.assignments)
 
     theirs = torch.nn.BatchNorm1d(4, dtype=torch.float64)
     with torch.no_grad():
@@ -136,8 +136,8 @@ def test_layer_norm_against_torch():
         alone.values[layer.scale] = scale = generator.normal(size=5)
         alone.values[layer.shift] = shift = generator.normal(size=5)
         v = generator.normal(size=x.shape)
-        slopes = graph.gradients(alone.y, alone.trained, graph.constant(v, F8))
-        found = alone(alone.y, *slopes)
+        gradients = graph.gradients(alone.y, alone.trained, graph.constant(v, F8))
+        found = alone(alone.y, *gradients)
         theirs = torch.nn.LayerNorm(5, dtype=torch.float64)
         with torch.no_grad():
             theirs.weight.copy_(torch.tensor(scale))

@@ -27,8 +27,8 @@ def test_vector_jacobian_product_against_central_differences(case, data):
     nodes = [graph.placeholder(x.shape, F8) for x in values]
     y = expression(*nodes)
     v = generator.normal(size=y.shape)
-    slopes = graph.gradients(y, nodes, graph.constant(v, F8))
-    found = graph.evaluate(slopes, dict(zip(nodes, values, strict=True)))
+    gradients = graph.gradients(y, nodes, graph.constant(v, F8))
+    found = graph.evaluate(gradients, dict(zip(nodes, values, strict=True)))
     step = 1e-6
     for i, (x, slope) in enumerate(zip(values, found, strict=True)):
         assert slope.shape == x.shape
@@ -76,8 +76,8 @@ def test_a_replayed_operation_and_its_gradient_allocate_no_array(case):
     needed = sum(parameter.default is parameter.empty for parameter in parameters)
     nodes = [graph.placeholder(shape, F8) for shape in LARGE.get(case, [(128, 256)] * needed)]
     y = expression(*nodes)
-    slopes = graph.gradients(y, nodes, graph.constant(np.ones(y.shape), F8))
-    plan = graph.Plan([*nodes, y, *slopes], Ops())
+    gradients = graph.gradients(y, nodes, graph.constant(np.ones(y.shape), F8))
+    plan = graph.Plan([*nodes, y, *gradients], Ops())
     generator = np.random.default_rng(0)
     for node in nodes:
         plan[node][...] = generator.uniform(0.3, 0.9, node.shape)
@@ -237,11 +237,11 @@ def test_composed_functions_and_their_gradients(name):
 def test_those_that_are_equally_large_share_the_gradient():
     x, y = graph.placeholder((4,), F8), graph.placeholder((4,), F8)
     values = np.array([1.0, 3.0, 3.0, 0.0])
-    slopes = [
+    gradients = [
         *graph.gradients(graph.max(x), [x]),
         *graph.gradients(graph.sum(graph.maximum(x, y)), [x, y]),
     ]
-    found = graph.evaluate(slopes, {x: values, y: [1.0, 0.0, 4.0, 1.0]})
+    found = graph.evaluate(gradients, {x: values, y: [1.0, 0.0, 4.0, 1.0]})
     np.testing.assert_array_equal(found[0], [0, 0.5, 0.5, 0])
     np.testing.assert_array_equal(found[1], [0.5, 1, 0, 0])
     np.testing.assert_array_equal(found[2], [0.5, 0, 1, 1])
@@ -332,9 +332,9 @@ def test_derivatives_at_kinks_are_those_of_torch():
 def test_limits_that_are_nodes_have_gradients():
     x, high = graph.placeholder((3,), F8), graph.placeholder((3,), F8)
     y = graph.clip(x, 0.0, high)
-    slopes = graph.gradients(graph.sum(y), [x, high])
+    gradients = graph.gradients(graph.sum(y), [x, high])
     feeds = {x: [-1.0, 1.0, 5.0], high: [2.0, 2.0, 2.0]}
-    found = graph.evaluate([y, *slopes], feeds)
+    found = graph.evaluate([y, *gradients], feeds)
     np.testing.assert_array_equal(found, [[0, 1, 2], [0, 1, 0], [0, 0, 1]])
 
 

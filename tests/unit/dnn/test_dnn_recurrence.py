@@ -70,8 +70,12 @@ def theirs(torch, cell, values, lengths, reverse, factors):
         states, _ = utilities.pad_packed_sequence(states, total_length=STEPS)
     outputs = [states[..., -UNITS:], *(s[-1] for s in (last if cell == "lstm" else [last]))]
     sum((y * torch.tensor(f)).sum() for y, f in zip(outputs, factors, strict=True)).backward()
-    slopes = [x.grad, *(getattr(module, name).grad for name in names), *(s.grad for s in of_first)]
-    return [y.detach().numpy() for y in (*outputs, *slopes)]
+    gradients = [
+        x.grad,
+        *(getattr(module, name).grad for name in names),
+        *(s.grad for s in of_first),
+    ]
+    return [y.detach().numpy() for y in (*outputs, *gradients)]
 
 
 @pytest.mark.parametrize("cell", CELLS)
@@ -102,8 +106,8 @@ def test_a_start_that_is_left_out_is_one_of_zeros(device, steps, reverse):
         found = []
         for start in ({}, {"first": nodes[5]}):
             states = graph.recurrent(*nodes[:5], cell=cell, reverse=reverse, **start).states
-            slopes = graph.gradients(graph.sum(states * states), nodes[:5])
-            found.append(graph.evaluate([states, *slopes], feeds, ops_for(device)))
+            gradients = graph.gradients(graph.sum(states * states), nodes[:5])
+            found.append(graph.evaluate([states, *gradients], feeds, ops_for(device)))
         for left_out, given in zip(*found, strict=True):
             np.testing.assert_allclose(left_out, given, rtol=1e-5, atol=1e-6)
 

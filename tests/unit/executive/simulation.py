@@ -87,9 +87,9 @@ def cases(draw: st.DrawFn, failing: bool = False) -> Case:
             depends = draw(st.lists(st.sampled_from(order[:place]), unique=True)) if place else []
             plans[name] = plans[name].replace(depends=tuple(depends))
     groups = tuple(draw(st.permutations(list(plans.values()))))
-    size = max(one.ranks for one in groups) + draw(st.integers(0, 8))
+    size = max(group.ranks for group in groups) + draw(st.integers(0, 8))
     first = draw(st.integers(0, 3))
-    names = [one.module for one in modules]
+    names = [module.module for module in modules]
     return Case(
         groups,
         tuple(range(first, first + size)),
@@ -148,8 +148,8 @@ class Simulation:
     stop: StopRun | None = None
 
     def __post_init__(self) -> None:
-        self.plans = {one.name: one for one in self.case.groups}
-        self.parents = {child: one.name for one in self.case.groups for child in one.groups}
+        self.plans = {group.name: group for group in self.case.groups}
+        self.parents = {child: group.name for group in self.case.groups for child in group.groups}
         self.random = random.Random(self.case.seed)
         self.scheduler = Scheduler(self.case.groups, self.case.pool, self.finished_before)
         started = RunStarted(
@@ -218,31 +218,31 @@ class Simulation:
     def perform(self, instructions: Sequence[Instruction]) -> None:
         self.time_s += 1.0
         starts = []
-        for one in instructions:
-            self.history.append(one)
+        for instruction in instructions:
+            self.history.append(instruction)
             assert not self.is_over, "something after the end"
-            if isinstance(one, StartGroup):
-                starts.append((one.group, one.iteration))
-            if isinstance(one, Record):
-                self.note(one)
-            if handler := getattr(self, f"on_{type(one).__name__}", None):
-                handler(one)
+            if isinstance(instruction, StartGroup):
+                starts.append((instruction.group, instruction.iteration))
+            if isinstance(instruction, Record):
+                self.note(instruction)
+            if handler := getattr(self, f"on_{type(instruction).__name__}", None):
+                handler(instruction)
         self.check_queue(starts)
         self.check_ranks()
 
-    def on_StartGroup(self, one: StartGroup) -> None:
-        plan = self.plans[one.group]
-        self.begin(one.group, one.iteration)
+    def on_StartGroup(self, instruction: StartGroup) -> None:
+        plan = self.plans[instruction.group]
+        self.begin(instruction.group, instruction.iteration)
         busy = {rank for copy in self.running.values() for rank in copy.ranks}
-        taken = [rank for copy in one.copies for rank in copy.ranks]
+        taken = [rank for copy in instruction.copies for rank in copy.ranks]
         assert len(taken) == len(set(taken)) == plan.ranks
         assert set(taken) <= set(self.case.pool) - busy
         others = {module.module for name in self.held for module in self.plans[name].modules}
         assert others.isdisjoint(module.module for module in plan.modules)
-        self.held[one.group] = one
+        self.held[instruction.group] = instruction
         self.sharing.difference_update(module.module for module in plan.modules)
         for module in plan.modules:
-            copies = [copy for copy in one.copies if copy.module == module.module]
+            copies = [copy for copy in instruction.copies if copy.module == module.module]
             assert [copy.copy_index for copy in copies] == list(range(module.copies))
             assert {len(copy.ranks) for copy in copies} == {module.processes}
             assert len({copy.module_serial for copy in copies}) == 1
@@ -251,7 +251,9 @@ class Simulation:
             for copy in copies:
                 assert copy.attempt == 1
                 self.attempts[copy.module, copy.copy_index] = 1
-        self.start_copies(one.copies, sorted({copy.module_serial for copy in one.copies}))
+        self.start_copies(
+            instruction.copies, sorted({copy.module_serial for copy in instruction.copies})
+        )
 
     def start_copies(self, copies: Sequence[CopyPlan], module_serials: Sequence[int]) -> None:
         new = [copy.serial for copy in copies] + list(module_serials)
@@ -265,15 +267,17 @@ class Simulation:
             if copy.module in self.case.with_module_comm:
                 self.unasked |= ranks
 
-    def on_GroupStarted(self, one: GroupStarted) -> None:
-        plan = self.plans[one.group]
-        assert one.groups == plan.groups
+    def on_GroupStarted(self, record: GroupStarted) -> None:
+        plan = self.plans[record.group]
+        assert record.groups == plan.groups
         if plan.groups:
-            self.begin(one.group, one.iteration)
+            self.begin(record.group, record.iteration)
         else:
-            assert self.history[-2] == self.held[one.group]
-            assert dict(one.copies) == {module.module: module.copies for module in plan.modules}
-            assert one.placement == {copy.name: copy.ranks for copy in self.held[one.group].copies}
+            assert self.history[-2] == self.held[record.group]
+            assert dict(record.copies) == {module.module: module.copies for module in plan.modules}
+            assert record.placement == {
+                copy.name: copy.ranks for copy in self.held[record.group].copies
+            }
 
     def begin(self, group: str, iteration: tuple[int, ...]) -> None:
         """An iteration follows the one before it, within one of the group around, if any."""
@@ -293,45 +297,46 @@ class Simulation:
             assert self.began[passing] == around[-1] + 1
             assert self.ended.get(passing, 0) == around[-1]
 
-    def on_GroupFinished(self, one: GroupFinished) -> None:
-        plan, around = self.plans[one.group], one.iteration[:-1]
-        place = one.group, around
+    def on_GroupFinished(self, record: GroupFinished) -> None:
+        plan, around = self.plans[record.group], record.iteration[:-1]
+        place = record.group, around
         self.ended[place] = self.ended.get(place, 0) + 1
-        assert self.ended[place] == self.began[place] == one.iteration[-1] + 1
-        assert all(copy.group != one.group for copy in self.running.values())
+        assert self.ended[place] == self.began[place] == record.iteration[-1] + 1
+        assert all(copy.group != record.group for copy in self.running.values())
         for child in plan.groups:
-            assert (child, one.iteration) in self.complete
+            assert (child, record.iteration) in self.complete
         reached = plan.iterations is not None and self.ended[place] == plan.iterations
-        assert (one.ended_by is None) <= (not reached)
-        if one.ended_by == "iterations":
+        assert (record.ended_by is None) <= (not reached)
+        if record.ended_by == "iterations":
             assert reached
-        elif one.ended_by == "until":
+        elif record.ended_by == "until":
             assert plan.until is not None
-        if one.ended_by is not None:
+        if record.ended_by is not None:
             self.complete.add(place)
 
-    def on_LookForTag(self, one: LookForTag) -> None:
-        assert one.tag == self.plans[one.group].until
-        self.looking.append(one)
+    def on_LookForTag(self, instruction: LookForTag) -> None:
+        assert instruction.tag == self.plans[instruction.group].until
+        self.looking.append(instruction)
 
-    def on_ConnectModule(self, one: ConnectModule) -> None:
-        asking = {(serial, rank) for serial, rank in self.asking if rank in one.ranks}
-        assert {rank for _, rank in asking} == set(one.ranks)
+    def on_ConnectModule(self, instruction: ConnectModule) -> None:
+        asking = {(serial, rank) for serial, rank in self.asking if rank in instruction.ranks}
+        assert {rank for _, rank in asking} == set(instruction.ranks)
         assert not {serial for serial, _ in asking} & set(self.failed)
         self.asking -= asking
-        self.sharing.add(one.module)
+        self.sharing.add(instruction.module)
 
-    def on_CopyFinished(self, one: CopyFinished) -> None:
-        plan = self.running.pop(self.serial_of(one))
+    def on_CopyFinished(self, record: CopyFinished) -> None:
+        plan = self.running.pop(self.serial_of(record))
         assert not any(serial == plan.serial for serial, _ in self.working)
-        assert one.returned == (plan.serial, plan.ranks[0])
+        assert record.returned == (plan.serial, plan.ranks[0])
         self.let_go(plan.group)
 
-    def serial_of(self, one: CopyFinished | ModuleFailed | CopyGivenUp) -> int:
+    def serial_of(self, record: CopyFinished | ModuleFailed | CopyGivenUp) -> int:
         (serial,) = (
             serial
             for serial, plan in self.running.items()
-            if (plan.name, plan.iteration, plan.attempt) == (one.name, one.iteration, one.attempt)
+            if (plan.name, plan.iteration, plan.attempt)
+            == (record.name, record.iteration, record.attempt)
         )
         return serial
 
@@ -340,24 +345,24 @@ class Simulation:
         if not any(copy.group == group for copy in self.running.values()):
             self.held.pop(group, None)
 
-    def on_ModuleFailed(self, one: ModuleFailed) -> None:
-        (module,) = (m for m in self.plans[one.group].modules if m.module == one.module)
-        assert one.attempt == self.attempts[one.module, one.copy]
-        expected = "retry" if one.attempt <= module.retries else module.on_failure
-        assert one.policy == expected
-        self.failed[self.serial_of(one)] = one
+    def on_ModuleFailed(self, record: ModuleFailed) -> None:
+        (module,) = (m for m in self.plans[record.group].modules if m.module == record.module)
+        assert record.attempt == self.attempts[record.module, record.copy]
+        expected = "retry" if record.attempt <= module.retries else module.on_failure
+        assert record.policy == expected
+        self.failed[self.serial_of(record)] = record
 
-    def on_AbandonCopy(self, one: AbandonCopy) -> None:
-        told = {(one.plan.serial, rank) for rank in one.ranks}
-        assert told == {place for place in self.working if place[0] == one.plan.serial}
+    def on_AbandonCopy(self, record: AbandonCopy) -> None:
+        told = {(record.plan.serial, rank) for rank in record.ranks}
+        assert told == {place for place in self.working if place[0] == record.plan.serial}
         self.leaving |= told
         self.asking -= told
         self.working -= told
-        self.running.setdefault(one.plan.serial, one.plan)
-        self.failed.setdefault(one.plan.serial, next(reversed(self.failed.values())))
+        self.running.setdefault(record.plan.serial, record.plan)
+        self.failed.setdefault(record.plan.serial, next(reversed(self.failed.values())))
 
-    def on_RestartCopies(self, one: RestartCopies) -> None:
-        for copy in one.copies:
+    def on_RestartCopies(self, record: RestartCopies) -> None:
+        for copy in record.copies:
             key = copy.module, copy.copy_index
             assert copy.attempt > self.attempts[key]
             self.attempts[key] = copy.attempt
@@ -366,26 +371,28 @@ class Simulation:
                     assert not any(at == serial for at, _ in self.working | self.leaving)
                     assert plan.ranks == copy.ranks
                     del self.running[serial]
-        serials = {copy.module_serial for copy in one.copies}
-        if one.copies[0].module in self.sharing:  # a communicator that is never used again
-            self.sharing.discard(one.copies[0].module)
-            assert len(one.copies) == one.copies[0].copies
+        serials = {copy.module_serial for copy in record.copies}
+        if record.copies[0].module in self.sharing:  # a communicator that is never used again
+            self.sharing.discard(record.copies[0].module)
+            assert len(record.copies) == record.copies[0].copies
             assert len(serials) == 1
             assert serials.isdisjoint(self.serials)
-        self.start_copies(one.copies, sorted(serials - self.serials))
-        self.held.setdefault(one.group, StartGroup(one.group, one.iteration, one.copies))
+        self.start_copies(record.copies, sorted(serials - self.serials))
+        self.held.setdefault(
+            record.group, StartGroup(record.group, record.iteration, record.copies)
+        )
 
-    def on_CopyGivenUp(self, one: CopyGivenUp) -> None:
-        serial = self.serial_of(one)
+    def on_CopyGivenUp(self, record: CopyGivenUp) -> None:
+        serial = self.serial_of(record)
         plan = self.running.pop(serial)
         assert not any(at == serial for at, _ in self.working | self.leaving)
         self.let_go(plan.group)
 
-    def on_StopRun(self, one: StopRun) -> None:
-        self.stop = one
+    def on_StopRun(self, record: StopRun) -> None:
+        self.stop = record
         self.is_over = True
 
-    def on_EndRun(self, one: EndRun) -> None:
+    def on_EndRun(self, record: EndRun) -> None:
         assert self.running == {}
         self.is_over = True
 

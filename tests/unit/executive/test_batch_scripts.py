@@ -27,7 +27,9 @@ from diel.workflow.model import Group, Module, Workflow, folder_name
 def workflow(**modules: dict[str, Any]) -> Workflow:
     return Workflow(
         name="study",
-        modules=tuple(Module(name=name, function="m:f", **one) for name, one in modules.items()),
+        modules=tuple(
+            Module(name=name, function="m:f", **module) for name, module in modules.items()
+        ),
         groups=(Group(name="g", modules=tuple(modules)),),
         file=Path("/study.toml"),
     )
@@ -294,7 +296,7 @@ def test_diel_is_told_the_paths_whatever_they_are(stand_in: Path, tmp_path: Path
         assert not any(line.startswith(SCHEDULERS[scheduler].sentinel) for line in body)
 
     check()
-    assert [one.name for one in tmp_path.iterdir()] == ["programs"]
+    assert [path.name for path in tmp_path.iterdir()] == ["programs"]
 
 
 @pytest.mark.skipif(shutil.which("shellcheck") is None, reason="there is no shellcheck")

@@ -142,4 +142,4 @@ def test_a_full_disk_is_asked_again_later(
     clock.now_s += 61
     assert checkpoints.is_due()
     records = JournalReader(recorder.directory.journal).new_records()
-    assert [type(one) for one in records] == [RunCreated]
+    assert [type(record) for record in records] == [RunCreated]

@@ -44,7 +44,7 @@ from diel.run.records import (
 def group(
     name: str, *modules: tuple[Any, ...], depends: Sequence[str] = (), **more: Any
 ) -> GroupPlan:
-    return GroupPlan(name, tuple(ModulePlan(*one) for one in modules), tuple(depends), **more)
+    return GroupPlan(name, tuple(ModulePlan(*module) for module in modules), tuple(depends), **more)
 
 
 def finish(scheduler: Scheduler, plan: CopyPlan) -> list[Instruction]:
@@ -57,7 +57,7 @@ def finish(scheduler: Scheduler, plan: CopyPlan) -> list[Instruction]:
 
 
 def started(instructions: Sequence[Instruction]) -> list[StartGroup]:
-    return [one for one in instructions if isinstance(one, StartGroup)]
+    return [instruction for instruction in instructions if isinstance(instruction, StartGroup)]
 
 
 # -- by hand --------------------------------------------------------------------------------------
@@ -70,14 +70,14 @@ def test_nothing_to_run_ends_at_once() -> None:
 def test_copies_get_their_ranks_in_order() -> None:
     scheduler = Scheduler([group("g", ("a", 2, 2), ("b", 1, 1))], [7, 3, 4, 9, 5, 6])
     (start,) = started(scheduler.start())
-    assert [(one.module, one.copy_index, one.ranks) for one in start.copies] == [
+    assert [(copy.module, copy.copy_index, copy.ranks) for copy in start.copies] == [
         ("a", 0, (3, 4)),
         ("a", 1, (5, 6)),
         ("b", 0, (7,)),
     ]
-    assert [one.module_ranks for one in start.copies] == [(3, 4, 5, 6), (3, 4, 5, 6), (7,)]
+    assert [copy.module_ranks for copy in start.copies] == [(3, 4, 5, 6), (3, 4, 5, 6), (7,)]
     assert scheduler.free_ranks == (9,)
-    assert [one.copies for one in start.copies] == [2, 2, 1]
+    assert [copy.copies for copy in start.copies] == [2, 2, 1]
     assert scheduler.plan_of(start.copies[1].serial) is start.copies[1]
 
 
@@ -177,7 +177,7 @@ def run_all(scheduler: Scheduler, instructions: Sequence[Instruction]) -> list[s
     return names
 
 
-def test_a_nest_repeats_what_is_inside() -> None:
+def test_a_group_of_groups_repeats_what_is_inside() -> None:
     groups = [
         group("a", ("a", 1, 1), iterations=2),
         group("b", ("b", 1, 1), depends=["a"]),
@@ -370,8 +370,8 @@ def test_copies_that_share_a_communicator_start_again_together() -> None:
     assert leave == AbandonCopy(first, (2,))
     again, _ = scheduler.handle(RankLeft(first.serial, 2))
     assert isinstance(again, RestartCopies)
-    assert [one.attempt for one in again.copies] == [2, 2]
-    (module_serial,) = {one.module_serial for one in again.copies}
+    assert [copy.attempt for copy in again.copies] == [2, 2]
+    (module_serial,) = {copy.module_serial for copy in again.copies}
     assert module_serial != first.module_serial
 
 

@@ -21,8 +21,10 @@ def test_every_workflow_runs_to_its_end_by_the_rules(case: Case) -> None:
     simulation = Simulation(case)
     simulation.run()
     assert simulation.stop is None
-    inside = {name for one in case.groups for name in one.groups}
-    assert {(one.name, ()) for one in case.groups if one.name not in inside} <= simulation.complete
+    inside = {name for group in case.groups for name in group.groups}
+    assert {
+        (group.name, ()) for group in case.groups if group.name not in inside
+    } <= simulation.complete
     assert simulation.scheduler.free_ranks == tuple(sorted(case.pool))
     assert sum(isinstance(one, EndRun) for one in simulation.history) == 1
     assert simulation.began == simulation.ended
@@ -74,7 +76,9 @@ def test_a_run_that_is_cut_short_goes_on_where_it_was(case: Case, cuts: list[int
         records += resumed.records
         assert finished_in(records) == resumed.scheduler.finished
         simulation = resumed
-    finished = [(one.group, *one.iteration) for one in records if isinstance(one, GroupFinished)]
+    finished = [
+        (record.group, *record.iteration) for record in records if isinstance(record, GroupFinished)
+    ]
     assert len(finished) == len(set(finished))
     if simulation.stop is None:
         assert simulation.began == simulation.ended

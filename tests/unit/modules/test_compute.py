@@ -211,14 +211,14 @@ def test_precision_reaches_the_networks_on_the_cpu() -> None:
 def test_how_many_networks_pay_on_a_gpu_is_measured(
     gpu: None, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    assert Compute("cuda")._epoch_of_one_s([4], 2) > 0
+    assert Compute("cuda")._epoch_per_network_s([4], 2) > 0
     timed: list[tuple[int, int]] = []
 
     def epoch_of_one_s(self: Compute, hidden: Any, networks: int) -> float:
         timed.append((hidden[0], networks))
         return abs(networks - {16: 64, 128: 64, 230: 256, 750: 16, 2000: 1}[hidden[0]])
 
-    monkeypatch.setattr(Compute, "_epoch_of_one_s", epoch_of_one_s)
+    monkeypatch.setattr(Compute, "_epoch_per_network_s", epoch_of_one_s)
     sums = dnn.RoutineTable({"gpu_sum": [(0, "kernel")]})
     monkeypatch.setattr(dnn.RoutineTable, "measure", lambda ops: sums)
     assert Compute().measure_routines() == sums

@@ -172,10 +172,10 @@ def test_the_trainings_of_a_trial_are_put_together() -> None:
         (outer, test) for outer in (0, 1) for test in (False, False, False, True)
     ]
     scores = [0.1, 0.2, 0.3, 0.9, 0.4, 0.5, 0.6, 0.7]
-    evaluated = collect(jobs, [{"accuracy": one, "training_time_s": 1.0} for one in scores])
+    evaluated = collect(jobs, [{"accuracy": score, "training_time_s": 1.0} for score in scores])
     assert evaluated.metrics == {"accuracy": pytest.approx(0.35), "training_time_s": 8.0}
-    assert [one["accuracy"] for one in evaluated.choice] == pytest.approx([0.2, 0.5])
-    assert [one["accuracy"] for one in evaluated.test] == [0.9, 0.7]
+    assert [result["accuracy"] for result in evaluated.choice] == pytest.approx([0.2, 0.5])
+    assert [result["accuracy"] for result in evaluated.test] == [0.9, 0.7]
     plain = jobs_of(k_fold(np.arange(60) % 2, 2))
     evaluated = collect(plain, [{"accuracy": 0.25}, {"accuracy": 0.75}])
     assert evaluated == Evaluated(
@@ -190,7 +190,7 @@ def test_the_trainings_of_a_trial_are_put_together() -> None:
         EvaluationOptions(method="k_fold", folds=3),
         EvaluationOptions(method="nested", folds=2, inner_folds=2),
     ],
-    ids=lambda one: one.method,
+    ids=lambda options: options.method,
 )
 def test_what_a_trial_gave_comes_back_from_a_ledger(evaluation: EvaluationOptions) -> None:
     jobs = jobs_of(evaluation.split(np.arange(60) % 2))
@@ -232,7 +232,7 @@ def coin(generator: Any, splits: int, nested: bool) -> Evaluated:
 
     choice = tuple(heads() for _ in range(splits))
     test = tuple(heads() for _ in range(splits)) if nested else ()
-    mean = sum(one["accuracy"] for one in choice) / splits
+    mean = sum(result["accuracy"] for result in choice) / splits
     return Evaluated({"accuracy": mean}, choice, test)
 
 

@@ -41,7 +41,9 @@ def timeless(metrics: dict[str, Any]) -> Any:
     """Without the times: those are never the same."""
     if isinstance(metrics, dict):
         return {k: timeless(v) for k, v in metrics.items() if k != "training_time_s"}
-    return [timeless(one) for one in metrics] if isinstance(metrics, (list, tuple)) else metrics
+    return (
+        [timeless(metric) for metric in metrics] if isinstance(metrics, (list, tuple)) else metrics
+    )
 
 
 @pytest.mark.parametrize("evaluation", [None, FOLDS])
@@ -201,7 +203,9 @@ def test_progress_counts_epochs() -> None:
         Report(trial, trial, options={}, folder=Path(), progress=lambda *how: said.append(how))
         for trial in range(3)
     ]
-    train.train_together([({"hidden": [8], "epochs": 2 + one.trial}, one) for one in reports])
+    train.train_together(
+        [({"hidden": [8], "epochs": 2 + report.trial}, report) for report in reports]
+    )
     assert said == [
         (1, 4, "3 networks, epoch 1 of 4"),
         (2, 4, "3 networks, epoch 2 of 4"),
@@ -314,7 +318,7 @@ def test_the_best_model_is_kept(tmp_path: Path) -> None:
         load_checkpoint(model, file, parameters_only=True)
         split = trainer.prepare({"dataset": "breast_cancer"}, Path())._rounds[0]
         assert model.evaluate(split.validation)["loss"] == done.returned["loss"]
-        notes = [one["notes"] for one in done.records if "notes" in one]
+        notes = [record["notes"] for record in done.records if "notes" in record]
         assert str(file) in notes[-1][-1]
         assert done.tuples == []
         file.unlink()

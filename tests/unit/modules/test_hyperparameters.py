@@ -168,6 +168,6 @@ def test_what_does_not_go_together_is_refused(given: dict[str, Any], words: str)
 )
 def test_a_space_says_what_does_not_go_together(entry: dict[str, Any], words: str | None) -> None:
     space = Space.parse({"optimizer": ["sgd", "adam"], **entry})
-    found = [str(one["type"]) for one in parameter_problems(space)]
+    found = [str(problem["type"]) for problem in parameter_problems(space)]
     assert len(found) == (words is not None)
     assert words is None or words in found[0]

@@ -219,7 +219,7 @@ def go_through(meeting: Meeting, draw: Random) -> Counter[int]:
     links: dict[str, MasterLink] = {}
     held: dict[str, dict[int, dict[str, Any]]] = {}
 
-    def hear() -> None:
+    def read_messages() -> None:
         for message in meeting.heard(0.6):
             if isinstance(message, WorkerChange):
                 for number in message.leases:
@@ -235,7 +235,7 @@ def go_through(meeting: Meeting, draw: Random) -> Counter[int]:
             links["last"] = links.get("last") or meeting.link("last", 1)
         elif len(links) < 3:
             links[f"w{step}"] = meeting.link(f"w{step}", 1)
-        hear()
+        read_messages()
         busy, name = meeting.workers.least_busy(None)
         if busy < 1 and (grant := book.take(draw.randint(1, 3))) is not None:
             points = [{"x": trial} for trial in range(grant.start, grant.stop)]
@@ -372,7 +372,7 @@ def together(*runs: Callable[[], object]) -> list[object]:
 
 def table(records: list[dict[str, Any]]) -> list[Any]:
     keys = ("trial", "state", "parameters", "metrics", "seed")
-    return sorted([[record[key] for key in keys] for record in records], key=lambda one: one[0])
+    return sorted([[record[key] for key in keys] for record in records], key=lambda row: row[0])
 
 
 WANTED: dict[str, dict[str, Any]] = {
@@ -404,13 +404,13 @@ def test_runs_that_share_a_sweep_end_with_the_table_of_one(tmp_path: Path, strat
     alone = runs.pop("alone")
     train = "steps" if strategy == "halving" else "train"  # whose trials are stopped by reports
     best = alone.run(wanted, trainers=1, train=train).returned
-    for one in runs.values():
-        Part(share=str(tmp_path / "shared")).save(one.run_dir)
+    for run in runs.values():
+        Part(share=str(tmp_path / "shared")).save(run.run_dir)
     slowly = {"seconds": 0.03 if train == "steps" else 0.05}
     done = together(
         *(
-            partial(one.run, wanted, trainers=1, train=train, options=slowly)
-            for one in runs.values()
+            partial(run.run, wanted, trainers=1, train=train, options=slowly)
+            for run in runs.values()
         )
     )
     tried: Counter[int] = Counter()

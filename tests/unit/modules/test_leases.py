@@ -299,7 +299,12 @@ def test_a_record_reads_back_as_it_was(tmp_path: Path) -> None:
     assert second["metrics"] == {"a": 0.5, "b": "nan"}
     assert third["metrics"] == {"a": [0, 1]}
     assert fourth["metrics"] == {"a": ["nan", 0.5], "b": [["inf"]]}
-    assert [one["state"] for one in trials_of(path)] == ["finished", "failed", "failed", "failed"]
+    assert [record["state"] for record in trials_of(path)] == [
+        "finished",
+        "failed",
+        "failed",
+        "failed",
+    ]
     for line in path.read_text().splitlines():
         json.loads(line, parse_constant=lambda name: pytest.fail(f"{name} is not JSON"))
 
@@ -341,12 +346,14 @@ def test_half_a_line_is_cut_off_and_the_rest_kept(tmp_path: Path) -> None:
         path.write_bytes(whole[:cut])
         lines = whole[:cut].count(b"\n")
         if lines:
-            assert [one["trial"] for one in records_of(path)] == list(range(max(0, lines - 1)))
+            assert [record["trial"] for record in records_of(path)] == list(
+                range(max(0, lines - 1))
+            )
         again = Ledger(path, {"seed": 1})
         again.write([{"trial": 99}])
         again.close()
         expected = [*range(max(0, lines - 1)), 99]
-        assert [one["trial"] for one in records_of(path)] == expected
+        assert [record["trial"] for record in records_of(path)] == expected
         if cut > 300:
             break
 

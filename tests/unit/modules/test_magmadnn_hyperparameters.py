@@ -46,7 +46,7 @@ class Sweep:
         while isinstance(point := self.search.ask(len(self.points)), dict):
             trial = len(self.points)
             report = Report(
-                trial, trial_seed(0, trial), options={}, folder=Path(), on_report=self.hear
+                trial, trial_seed(0, trial), options={}, folder=Path(), on_report=self.on_report
             )
             metrics = train(point, report)
             self.points.append(point)
@@ -55,12 +55,12 @@ class Sweep:
             if report.is_stopped:
                 self.stopped.append(trial)
 
-    def hear(self, trial: int, step: int, metrics: dict[str, Any]) -> bool:
+    def on_report(self, trial: int, step: int, metrics: dict[str, Any]) -> bool:
         self.reports += 1
         return not self.search.report(trial, step, metrics)
 
     def column(self, name: str) -> list[float]:
-        return [one[name] for one in self.metrics]
+        return [metric[name] for metric in self.metrics]
 
 
 def test_grid_search_exhaustively_searches_ranges_with_a_step(
@@ -185,7 +185,7 @@ def test_the_objective_is_a_combination_of_training_duration_and_accuracy(
     assert accurate.search.best is not None
     assert quick.search.best is not None
     assert fitting.search.best is not None
-    values = [one["accuracy"] - 100 * one["training_time_s"] for one in quick.metrics]
+    values = [metric["accuracy"] - 100 * metric["training_time_s"] for metric in quick.metrics]
     assert quick.search.best[2] == (max(values),)
     assert quick.search.best[1]["epochs"] < 60
     assert accurate.search.best[2] == (max(accurate.column("accuracy")),)

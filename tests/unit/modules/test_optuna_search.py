@@ -60,14 +60,14 @@ def test_the_history_is_bounded_and_keeps_the_best() -> None:
     assert len(strategy._last) == 15
     values = [one.value for one in strategy._study.trials]
     assert max(values) == 1e6  # long ago, and never forgotten
-    assert len(strategy._under_way) == 0
+    assert len(strategy._in_flight) == 0
 
 
 def test_what_a_sampler_knows_of_its_study_changes_nothing(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     one = run(OptunaSearch(SPACE, 1, best=10, last=20), 60)
-    monkeypatch.setattr("modules.strategies.optuna_search._KNOWN", "no such thing")
+    monkeypatch.setattr("modules.strategies.optuna_search._SEARCH_SPACE", "no such thing")
     assert run(OptunaSearch(SPACE, 1, best=10, last=20), 60) == one
 
 
@@ -91,7 +91,7 @@ def test_trials_that_never_come_back_do_not_stay() -> None:
     for trial in range(100):
         strategy.ask(trial)
     assert strategy.trials_in_study <= 20
-    assert len(strategy._under_way) <= 20
+    assert len(strategy._in_flight) <= 20
     strategy.tell(0, strategy.ask(100), 1.0)  # told after its study was thrown away
 
 

@@ -73,11 +73,11 @@ def test_pytorch() -> None:
         # It reports after each epoch, and stops when told to.
         steps: list[int] = []
 
-        def hear(trial: int, step: int, metrics: dict[str, Any]) -> bool:
+        def on_report(trial: int, step: int, metrics: dict[str, Any]) -> bool:
             steps.append(step)
             return step < 2
 
-        report = Report(0, 1, options={"dataset": "digits"}, folder=Path(), on_report=hear)
+        report = Report(0, 1, options={"dataset": "digits"}, folder=Path(), on_report=on_report)
         assert run_trial(train, parameters, report).is_stopped
         assert steps == [1, 2]
     finally:

@@ -36,7 +36,7 @@ def test_the_best_are_those_that_diel_ranks_first(
     for one in rows:
         gathered.add([one])
     ranked = rank_rows(rows, "accuracy", maximise)[:top]
-    assert [one.row["trial"] for one in gathered.top] == [one["trial"] for one in ranked]
+    assert [one.row["trial"] for one in gathered.top] == [record["trial"] for record in ranked]
 
 
 @given(st.lists(st.floats(0, 1, width=16), max_size=50), st.booleans())
@@ -49,7 +49,7 @@ def test_the_steps_are_the_trials_that_beat_all_before(values: list[float], maxi
         for trial, value in enumerate(values)
         if all(sign * value > sign * other for other in values[:trial])
     ]
-    assert [one.row["trial"] for one in gathered.steps] == expected
+    assert [step.row["trial"] for step in gathered.steps] == expected
 
 
 @given(st.lists(st.tuples(st.integers(0, 9), st.integers(0, 9)), max_size=40))
@@ -157,6 +157,6 @@ def test_a_trial_that_was_stopped_early_is_neither_best_nor_failed() -> None:
     gathered.add([row(2, math.nan, state="pruned")])
     assert (gathered.good, gathered.failed, gathered.stopped) == (2, 0, 2)
     assert [one.row["trial"] for one in gathered.top] == [0]
-    assert [one.row["trial"] for one in gathered.steps] == [0]
-    assert [one["trial"] for _, one in gathered.front.front] == [0]
-    assert [one["trial"] for _, one in gathered.sampled] == [0, 1]
+    assert [step.row["trial"] for step in gathered.steps] == [0]
+    assert [record["trial"] for _, record in gathered.front.front] == [0]
+    assert [record["trial"] for _, record in gathered.sampled] == [0, 1]

@@ -46,7 +46,7 @@ def test_it_is_there_from_the_start_and_ends_with_the_sweep(tmp_path: Path) -> N
     assert 'class="state finished"' in text
     assert "All 30 trials with a result are shown" in text
     assert report.problem == ""
-    assert [one.name for one in tmp_path.iterdir()] == ["report.html"]
+    assert [path.name for path in tmp_path.iterdir()] == ["report.html"]
 
 
 def test_the_caution_is_there_while_the_sweep_goes_on(tmp_path: Path) -> None:

@@ -103,7 +103,7 @@ def test_every_point_is_decoded_once_and_in_order(table: dict[str, Any], shuffle
     shuffle.shuffle(names)
     other = Space.parse({name: table[name] for name in names})
     points = [other.point(index) for index in range(other.size)]
-    assert all(list(point) == [one for one in names if one in point] for point in points)
+    assert all(list(point) == [name for name in names if name in point] for point in points)
     key = lambda point: sorted(point.items())  # noqa: E731
     assert sorted(points, key=key) == sorted(expected, key=key)
 

@@ -283,7 +283,7 @@ def test_nothing_is_lost_and_nothing_is_done_twice(given: Any, steps: list[Any])
     while model.work(3):
         pass
     told = [line for line in model.ledger if "request" in line]
-    assert [one["request"]["id"] for one in told] == [one.id for one in model.requests]
+    assert [one["request"]["id"] for one in told] == [request.id for request in model.requests]
     enqueued = {one["trial"]: one["request"]["parameters"] for one in told if "trial" in one}
     trials = {line["trial"]: line for line in model.ledger if "state" in line}
     assert len(trials) == sum("state" in line for line in model.ledger)  # none twice
@@ -404,7 +404,7 @@ def test_a_running_sweep_is_paused_enqueued_stopped_and_made_longer(sweep: Sweep
             {"kind": "trials", "number": 14},
             {"kind": "resume"},
         )
-        assert [one["accepted"] for one in answers] == [True, True, False, False, True, True]
+        assert [answer["accepted"] for answer in answers] == [True, True, False, False, True, True]
         assert (answers[0]["trial"], answers[2]["answer"]) == (12, "trial 11 is to stop already")
 
     wanted = {"space": {"x": {"from": 0.0, "to": 9.0}}, "strategy": "random", "trials": 12,
@@ -467,7 +467,7 @@ def test_a_session_that_begins_again_does_what_was_asked_before(sweep: Sweep) ->
         {"kind": "trials", "number": 31},
         wait_s=0.0,
     )
-    assert [one["accepted"] for one in answers] == [None] * 3
+    assert [answer["accepted"] for answer in answers] == [None] * 3
     sweep.run(GRID)
     told = list(decisions_of(sweep.ledger))
     stopped_late = 29 in kept

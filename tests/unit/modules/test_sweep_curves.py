@@ -97,7 +97,7 @@ def test_a_learning_curve_holds_numbers_and_nothing_that_they_come_from() -> Non
 def test_a_trial_that_dies_leaves_its_learning_curve(sweep: Sweep) -> None:
     options = {"space": {"x": [1, 2]}}
     sweep.run(options, trainers=1, train="dies", isolated=True)
-    first, second = sorted(sweep.records, key=lambda one: one["trial"])
+    first, second = sorted(sweep.records, key=lambda record: record["trial"])
     assert (first["state"], second["state"]) == ("finished", "failed")
     assert first["reports"] == [[1, {"score": 0.5}]]
     assert second["reports"] == [[1, {"score": 0.5}], [2, {"score": 0.75}]]

@@ -43,7 +43,7 @@ def notes(folder: Path, evaluation: dict[str, Any], **table: Any) -> list[str]:
         timeout=60,
     )
     (done,) = runs["master"]
-    shown = [one["notes"] for one in done.records if "notes" in one]
+    shown = [record["notes"] for record in done.records if "notes" in record]
     return list(shown[-1]) if shown else []
 
 
@@ -64,8 +64,8 @@ def test_nested_folds_give_an_honest_figure_also_after_a_crash(folder: Path) -> 
     assert len(lines) == 2
     path = ledger_path(folder / "run", "group", "master", (0,))
     records = list(records_of(path))
-    assert all(len(one["splits"]["test"]) == 3 for one in records)
-    assert all("splits" not in one["metrics"] for one in records)
+    assert all(len(record["splits"]["test"]) == 3 for record in records)
+    assert all("splits" not in record["metrics"] for record in records)
     with (folder / "run" / "results.csv").open(newline="") as table:
         assert "splits" not in next(csv.reader(table))
     # The last line is lost, and its trial is tried again: the figures are the same.
@@ -107,6 +107,6 @@ def test_trials_that_were_stopped_have_had_a_part_in_the_choice(folder: Path) ->
         early_stopping="halving",
     )
     records = list(records_of(ledger_path(folder / "run", "group", "master", (0,))))
-    assert sum(one["state"] == "stopped" for one in records) >= 3
+    assert sum(record["state"] == "stopped" for record in records) >= 3
     assert lines[0].startswith("accuracy, best of 12 on the rows that chose it: ")
     assert "the best of 12 trials" in lines[1]

@@ -48,7 +48,9 @@ def options(**table: Any) -> SweepOptions:
 def test_a_space_is_enough() -> None:
     found = options()
     assert found.strategy == {"name": "grid"}
-    assert [(one.text, one.maximise) for one in found.objectives()] == [("accuracy", True)]
+    assert [(objective.text, objective.maximise) for objective in found.objectives()] == [
+        ("accuracy", True)
+    ]
     assert (found.trials, found.until.objective, found.until.time_s) == (None, None, None)
 
 
@@ -75,9 +77,9 @@ def test_everything_at_once() -> None:
 
 def test_several_objectives() -> None:
     found = options(objective=["accuracy", "training_time_s", "rows"], maximise=[True, False, True])
-    assert [one.maximise for one in found.objectives()] == [True, False, True]
+    assert [objective.maximise for objective in found.objectives()] == [True, False, True]
     known = options(objective=["mcc", "training_time_s"])
-    assert [one.maximise for one in known.objectives()] == [True, False]
+    assert [objective.maximise for objective in known.objectives()] == [True, False]
 
 
 @pytest.mark.parametrize(

@@ -35,7 +35,7 @@ def test_a_sweep_in_which_everything_failed_goes_on_once_its_function_is_mended(
     failed = len(sweep.records)
     sweep.run(big, train="leaves")
     assert len(sweep.records) == 6000
-    assert sum(one["state"] == "failed" for one in sweep.records) == failed
+    assert sum(record["state"] == "failed" for record in sweep.records) == failed
 
 
 def test_infinity_is_a_choice_that_a_resumed_sweep_knows(sweep: Sweep) -> None:
@@ -59,15 +59,15 @@ def test_a_date_is_a_choice_that_a_resumed_sweep_knows(sweep: Sweep) -> None:
     }
     assert sweep.run(options, train="dated").returned["day"] == days[2]
     texts = {"2026-11-22", "1979-05-27", "2026-12-01T07:32:00"}
-    assert {one["parameters"]["day"] for one in sweep.records} == texts
-    whole = {one["trial"]: one["parameters"] for one in sweep.records}
+    assert {record["parameters"]["day"] for record in sweep.records} == texts
+    whole = {record["trial"]: record["parameters"] for record in sweep.records}
     sweep.cut_ledger(11)
     again = sweep.run(options, train="dated")  # which would fail with a text in place of a date
     assert again.returned["day"] == days[2]
-    assert {one["state"] for one in sweep.records} == {"finished"}
+    assert {record["state"] for record in sweep.records} == {"finished"}
     assert len(sweep.records) == 30
     assert {trial: whole[trial] for trial in range(12)} == {
-        one["trial"]: one["parameters"] for one in sweep.records if one["trial"] < 12
+        record["trial"]: record["parameters"] for record in sweep.records if record["trial"] < 12
     }
 
 
@@ -75,14 +75,14 @@ def test_what_is_recorded_is_not_run_again(sweep: Sweep) -> None:
     sweep.run(GRID)
     path = sweep.ledger
     lines = path.read_bytes().splitlines(keepends=True)
-    whole = {one["trial"]: (one["parameters"], one["metrics"]) for one in sweep.records}
+    whole = {record["trial"]: (record["parameters"], record["metrics"]) for record in sweep.records}
     path.write_bytes(b"".join(lines[:11]) + lines[11][:-9])  # ten trials and half of one
     before = sweep.tried
-    left = {one["trial"] for one in sweep.records}
+    left = {record["trial"] for record in sweep.records}
     assert len(left) == 10
     done = sweep.run(GRID)
     assert sweep.tried - before == Counter(set(range(30)) - left)
-    again = {one["trial"]: (one["parameters"], one["metrics"]) for one in sweep.records}
+    again = {record["trial"]: (record["parameters"], record["metrics"]) for record in sweep.records}
     assert again == whole
     assert len(sweep.records) == len(sweep.rows) == 30
     assert done.returned["trial"] == 7
@@ -135,17 +135,17 @@ def test_a_strategy_that_learns_is_told_and_goes_on(sweep: Sweep) -> None:
         "seed": 1,
     }
     sweep.run(options, trainers=3)
-    whole = {one["trial"]: one["parameters"] for one in sweep.records}
+    whole = {record["trial"]: record["parameters"] for record in sweep.records}
     assert sorted(whole) == list(range(150))
     late = [abs(point["x"] - 7) for trial, point in whole.items() if trial >= 100]
     assert sum(late) / len(late) < 15  # it has learned
     sweep.cut_ledger(61)
     sweep.run(options, trainers=1)
-    assert {one["trial"]: one["parameters"] for one in sweep.records} == whole
+    assert {record["trial"]: record["parameters"] for record in sweep.records} == whole
     assert len(sweep.records) == 150
 
 
-def test_what_an_earlier_life_has_left_is_dropped(sweep: Sweep) -> None:
+def test_what_an_earlier_session_has_left_is_dropped(sweep: Sweep) -> None:
     """Leases, ends of earlier iterations, and claims that a dead trainer held."""
     with TupleSpace() as space:
         tuples = space.client()
@@ -184,7 +184,7 @@ def test_what_an_earlier_life_has_left_is_dropped(sweep: Sweep) -> None:
             timeout=30,
         )
     assert waiting.is_set()
-    assert sum(one.returned for one in runs["trainer"]) == 30
+    assert sum(run.returned for run in runs["trainer"]) == 30
     assert sweep.tried == Counter(range(30))
 
 
@@ -198,13 +198,13 @@ def test_a_sweep_begins_with_the_results_of_an_earlier_one(tmp_path: Path) -> No
     wider = {"space": {"x": {"from": 3, "to": 12, "step": 1}}, "seed": 6}
     warm = {**wider, "warm_start": "../earlier/run"}
     done = new.run(warm)
-    records = {one["trial"]: one for one in new.records}
-    assert {trial: one["parameters"]["x"] for trial, one in records.items()} == {
+    records = {record["trial"]: record for record in new.records}
+    assert {trial: record["parameters"]["x"] for trial, record in records.items()} == {
         trial: trial + 3 for trial in range(10)
     }
     # x = 4 had failed, and 10 to 12 are new.
     assert new.tried == Counter([1, 7, 8, 9])
-    before = {one["parameters"]["x"]: one for one in earlier.records}
+    before = {record["parameters"]["x"]: record for record in earlier.records}
     for trial in set(range(7)) - {1}:
         then = before[trial + 3]
         assert records[trial]["metrics"] == then["metrics"]
@@ -221,10 +221,10 @@ def test_a_sweep_begins_with_the_results_of_an_earlier_one(tmp_path: Path) -> No
     earlier.cut_ledger(1)
     half.run(warm)
     plain = ("trial", "parameters", "metrics", "seed", "state")
-    found = [{name: one[name] for name in plain} for one in half.records]
-    wanted = [{name: one[name] for name in plain} for one in new.records]
-    assert sorted(found, key=lambda one: one["trial"]) == sorted(
-        wanted, key=lambda one: one["trial"]
+    found = [{name: record[name] for name in plain} for record in half.records]
+    wanted = [{name: record[name] for name in plain} for record in new.records]
+    assert sorted(found, key=lambda record: record["trial"]) == sorted(
+        wanted, key=lambda record: record["trial"]
     )
 
 
@@ -241,9 +241,9 @@ def test_only_what_is_a_result_here_is_taken_over_and_the_copy_is_enough(tmp_pat
     earlier.ledger.write_text("".join(json.dumps(line) + "\n" for line in lines))
     wanted = {"space": {"x": [0, 1, 2, 3]}, "warm_start": "../earlier/run"}
     done = new.run(wanted)
-    taken = {one["parameters"]["x"] for one in new.records if "warm_start" in one}
+    taken = {record["parameters"]["x"] for record in new.records if "warm_start" in record}
     assert taken == {3}
-    assert sorted(one["state"] for one in new.records) == ["finished"] * 4
+    assert sorted(record["state"] for record in new.records) == ["finished"] * 4
     assert done.returned["x"] == 3
     # The run goes on when the earlier one is gone; a new run does not begin.
     new.cut_ledger(2)

@@ -23,7 +23,7 @@ from modules.trial import trial_seed
 def test_every_point_is_tried_and_recorded_once(sweep: Sweep, trainers: int) -> None:
     done = sweep.run(GRID, trainers=trainers)
     assert sweep.tried == Counter(range(30))
-    records = sorted(sweep.records, key=lambda one: one["trial"])
+    records = sorted(sweep.records, key=lambda record: record["trial"])
     assert [one["trial"] for one in records] == list(range(30))
     for trial, record in enumerate(records):
         assert record["parameters"] == {"x": trial, "kind": "k"}
@@ -46,8 +46,8 @@ def test_a_trial_is_the_same_on_any_number_of_trainers(tmp_path: Path) -> None:
     for trainers in (1, 2, 4):
         folder = tmp_path / str(trainers)
         folder.mkdir()
-        one = Sweep(folder)
-        one.run(
+        sweep = Sweep(folder)
+        sweep.run(
             {
                 "space": {"x": {"from": 0.0, "to": 9.0}},
                 "strategy": "random",
@@ -57,7 +57,7 @@ def test_a_trial_is_the_same_on_any_number_of_trainers(tmp_path: Path) -> None:
             trainers=trainers,
         )
         keys = ("trial", "parameters", "metrics", "seed", "state")
-        rows = sorted((one["trial"], [one[key] for key in keys]) for one in one.records)
+        rows = sorted((record["trial"], [record[key] for key in keys]) for record in sweep.records)
         tables.append(rows)
     assert len(tables[0]) == 40
     assert tables[0] == tables[1] == tables[2]
@@ -65,7 +65,7 @@ def test_a_trial_is_the_same_on_any_number_of_trainers(tmp_path: Path) -> None:
 
 def test_a_trial_that_fails_is_marked_and_the_sweep_goes_on(sweep: Sweep) -> None:
     done = sweep.run(GRID, options={"fails": 12})
-    (failed,) = [one for one in sweep.records if one["state"] == "failed"]
+    (failed,) = [record for record in sweep.records if record["state"] == "failed"]
     assert (failed["trial"], failed["reason"]) == (12, "ValueError: x is 12")
     assert len(sweep.records) == 30
     assert {row["trial"]: row["state"] for row in sweep.rows}["12"] == "ValueError: x is 12"
@@ -75,9 +75,9 @@ def test_a_trial_that_fails_is_marked_and_the_sweep_goes_on(sweep: Sweep) -> Non
 
 def test_a_script_that_exits_fails_its_trial_and_not_its_trainer(sweep: Sweep) -> None:
     done = sweep.run(GRID, train="leaves")
-    states = {one["trial"]: one for one in sweep.records}
+    states = {record["trial"]: record for record in sweep.records}
     assert len(states) == 30
-    assert {trial for trial, one in states.items() if one["state"] == "failed"} == {3}
+    assert {trial for trial, state in states.items() if state["state"] == "failed"} == {3}
     assert states[3]["reason"] == "SystemExit: 0"
     assert done.returned["trial"] == 29
 
@@ -105,7 +105,7 @@ def test_metrics_without_the_objective_are_a_failure_and_lost_numbers_diverge(
     sweep: Sweep,
 ) -> None:
     done = sweep.run({"space": {"x": {"from": 0, "to": 7, "step": 1}}}, train="loses_numbers")
-    states = {one["trial"]: (one["state"], one.get("reason")) for one in sweep.records}
+    states = {record["trial"]: (record["state"], record.get("reason")) for record in sweep.records}
     assert states == {
         0: ("finished", None),
         1: ("diverged", "score is nan"),
@@ -121,7 +121,11 @@ def test_metrics_without_the_objective_are_a_failure_and_lost_numbers_diverge(
     assert (done.returned["trial"], done.returned["score"]) == (7, 7.0)
     table = {row["trial"]: row["state"] for row in sweep.rows}
     assert [table[str(trial)] for trial in (0, 1, 2, 4, 5)] == ["finished"] + ["diverged"] * 4
-    (shown,) = [one for one in done.records if one["event"] == "ResultsShown" and one["count"] == 8]
+    (shown,) = [
+        record
+        for record in done.records
+        if record["event"] == "ResultsShown" and record["count"] == 8
+    ]
     assert shown["unranked"] == {"failed": 1, "diverged": 4}
     assert [row["trial"] for row in shown["best"]] == [7, 6, 0]
     assert any(text.startswith("4 of 8 trials diverged") for text in done.warnings)
@@ -148,27 +152,33 @@ def test_a_metric_that_is_called_like_a_parameter_takes_no_place(sweep: Sweep) -
     assert {row["state"] for row in sweep.rows} == {"finished"}
     assert (done.returned["trial"], done.returned["x"]) == (1, 9)
     assert all(
-        one["metrics"]["x"] == -1 for one in sweep.records
+        record["metrics"]["x"] == -1 for record in sweep.records
     )  # and in the ledger nothing is lost
 
 
 def test_parameters_are_recorded_as_they_were_given(sweep: Sweep) -> None:
     done = sweep.run({**GRID, "space": {"x": [4, 9, 2], "kind": [[1, 2]]}}, train="takes_apart")
-    assert sorted((one["trial"], one["parameters"]["x"]) for one in sweep.records) == [
+    assert sorted((record["trial"], record["parameters"]["x"]) for record in sweep.records) == [
         (0, 4),
         (1, 9),
         (2, 2),
     ]
-    assert all(one["parameters"]["kind"] == [1, 2] for one in sweep.records)
+    assert all(record["parameters"]["kind"] == [1, 2] for record in sweep.records)
     assert {row["kinds"] for row in sweep.rows} == {"3"}  # no trial saw another's
     assert (done.returned["x"], done.returned["score"]) == (9, 9)
 
 
 def test_no_metrics_however_strange_end_a_sweep(sweep: Sweep) -> None:
     done = sweep.run({**GRID, "space": {"x": list(range(10))}}, train="strange")
-    states = [one["state"] for one in sorted(sweep.records, key=lambda one: one["trial"])]
+    states = [
+        record["state"] for record in sorted(sweep.records, key=lambda record: record["trial"])
+    ]
     assert states == ["failed"] * 8 + ["finished"] * 2
-    reasons = {one["parameters"]["x"]: one["reason"] for one in sweep.records if "reason" in one}
+    reasons = {
+        record["parameters"]["x"]: record["reason"]
+        for record in sweep.records
+        if "reason" in record
+    }
     assert reasons[0] == "TypeError: metric 'score' is too large a number"
     assert reasons[1] == "TypeError: metric 'other' is too large a number"
     assert reasons[7] == "TypeError: metric 'splits' is a dict, and no number"
@@ -178,7 +188,7 @@ def test_no_metrics_however_strange_end_a_sweep(sweep: Sweep) -> None:
 def test_a_trial_that_fails_after_an_odd_report_is_a_trial_that_fails(sweep: Sweep) -> None:
     with pytest.raises(SweepFailed):
         sweep.run({**GRID, "space": {"x": [0, 1]}}, train="odd_report")
-    first, second = sorted(sweep.records, key=lambda one: one["trial"])
+    first, second = sorted(sweep.records, key=lambda record: record["trial"])
     assert first["reason"] == "TypeError: a step is a whole number, not 1.5"
     assert second["reason"] == "ValueError: as it does"
     assert second["metrics"] == {"score": 0.25}
@@ -187,7 +197,7 @@ def test_a_trial_that_fails_after_an_odd_report_is_a_trial_that_fails(sweep: Swe
 def test_a_parameter_that_is_not_there_is_told_from_those_that_are(sweep: Sweep) -> None:
     options = {**GRID, "space": {"learning_rate": [1, 2, 3], "kind": 5}}
     done = sweep.run(options, train="misspelt")
-    reasons = {one["trial"]: one.get("reason") for one in sweep.records}
+    reasons = {record["trial"]: record.get("reason") for record in sweep.records}
     there = "there are learning_rate, kind"
     assert reasons == {
         0: "NoSuchParameter: 'lr' is no parameter of this trial "
@@ -252,7 +262,7 @@ def test_our_trainer_trains_what_it_takes(tmp_path: Path) -> None:
         run_dir=tmp_path,
     )
     records = list(records_of(ledger_path(tmp_path, "group", "master", (0,))))
-    assert [tuple(one["metrics"]) for one in records] == [tuple(training.METRICS)] * 4
+    assert [tuple(record["metrics"]) for record in records] == [tuple(training.METRICS)] * 4
     assert runs["master"][0].returned["accuracy"] == max(
-        one["metrics"]["accuracy"] for one in records
+        record["metrics"]["accuracy"] for record in records
     )

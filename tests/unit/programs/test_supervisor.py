@@ -125,7 +125,7 @@ def test_a_daemon_ends_with_its_program(start: Start, tmp_path: Path) -> None:
     assert not is_alive(pid_in(tmp_path / "daemon"))
 
 
-def test_a_daemon_that_is_deaf_is_killed(start: Start, tmp_path: Path) -> None:
+def test_a_daemon_that_ignores_signals_is_killed(start: Start, tmp_path: Path) -> None:
     ending = ending_of(start("sh", "-c", f"{detached(tmp_path, 'daemon', 'deaf')}; exit 4"))
     assert (ending.status, ending.left_behind) == (4, 1)
     assert not is_alive(pid_in(tmp_path / "daemon"))

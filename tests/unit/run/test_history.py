@@ -35,7 +35,7 @@ def run(folder: Path, name: str, *records: dict[str, Any], rest: str = "") -> Pa
     path = folder / name
     (path / "logs").mkdir(parents=True)
     (path / "workflow.toml").write_text("")
-    text = "".join(json.dumps(one) + "\n" for one in records) + rest
+    text = "".join(json.dumps(record) + "\n" for record in records) + rest
     if text:
         (path / "journal.jsonl").write_text(text)
     return path

@@ -188,7 +188,9 @@ def test_what_is_no_record_is_passed_over_and_named(path: Path) -> None:
     assert reader.complaint == (
         f"{path}, line 2, and 8 more lines: no record, left out: it is no table in braces"
     )
-    problems = [one.problem for one in JournalReader(path).new_entries() if isinstance(one, Damage)]
+    problems = [
+        entry.problem for entry in JournalReader(path).new_entries() if isinstance(entry, Damage)
+    ]
     assert problems[-5:] == [
         "it is nested more than 100 deep",
         "it: time_s is not a number of seconds",
@@ -401,7 +403,7 @@ def test_a_full_disk_is_named_with_the_file_and_no_record_is_lost(
     assert raised.value.filename == str(path)
     assert JournalReader(path).new_records() == []  # half a line is none
     writer.write(StopOrdered(reason="two"))
-    assert [one.reason for one in JournalReader(path).new_records()] == ["one", "two"]
+    assert [record.reason for record in JournalReader(path).new_records()] == ["one", "two"]
 
 
 def test_a_recorder_tells_a_removed_folder_from_a_removed_journal(tmp_path: Path) -> None:

@@ -66,7 +66,7 @@ def test_the_first_failure_is_the_cause() -> None:
     )
     assert view.failure == first
     view.apply(record("RunEnded", exit_code=1))
-    assert [one.state for one in view.groups.values()] == ["stopped", "waiting"]
+    assert [group.state for group in view.groups.values()] == ["stopped", "waiting"]
 
 
 def declared(module: str, columns: list[str], expected: int | None = 4) -> Any:

@@ -210,7 +210,7 @@ class Recording:
         pick = self.random.random
         while True:
             ready: list[Any] = [
-                one for one in self.clients if one.operations_left and not one.waits
+                client for client in self.clients if client.operations_left and not client.waits
             ]
             ready += self.requests
             ready += self.replies

@@ -49,7 +49,7 @@ class Space:
         return TupleClient(self.transport.another_client())
 
     def held(self) -> int:
-        return sum(one.tuples_held for one in self.stores)
+        return sum(store.tuples_held for store in self.stores)
 
 
 def fill(client: TupleClient) -> None:
@@ -217,7 +217,7 @@ def test_the_file_is_there_whole_or_not_at_all(
     with pytest.raises(OSError, match="No space left"):
         space.client.checkpoint(file)
     monkeypatch.setattr(checkpoint.os, "fsync", real_fsync)
-    assert [one.name for one in file.parent.iterdir()] == ["c"]
+    assert [path.name for path in file.parent.iterdir()] == ["c"]
     assert file.read_bytes() == before
     (tmp_path / "file").write_text("")
     with pytest.raises(OSError, match="file"):

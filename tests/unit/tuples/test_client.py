@@ -102,7 +102,7 @@ def test_an_array_that_takes_long_to_describe(tuples: TupleClient) -> None:
     tuples.tput("a", array)
     assert tuples.tget("a").dtype == dtype
     assert tuples.put_if_absent("a", array)
-    assert (tuples.update("a", lambda one: one) == array).all()
+    assert (tuples.update("a", lambda value: value) == array).all()
     with pytest.raises(PayloadError, match="out="):
         tuples.tget("a", out=np.zeros(3, dtype), timeout=0)
     assert (tuples.tget("a", timeout=0) == array).all()

@@ -70,7 +70,9 @@ def test_increments_by_many_are_all_counted(
     def count(tuples: TupleClient) -> list[int]:
         return [tuples.increment("n") for _ in range(100)]
 
-    found = [one.result(PATIENCE_S) for one in [threads.submit(count, one) for one in clients]]
+    found = [
+        one.result(PATIENCE_S) for one in [threads.submit(count, client) for client in clients]
+    ]
     assert sorted(number for numbers in found for number in numbers) == list(range(1, 401))
     assert all(numbers == sorted(numbers) for numbers in found)
 

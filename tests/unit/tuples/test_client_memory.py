@@ -105,8 +105,8 @@ def test_a_slow_taker_holds_up_a_fast_putter_and_nothing_is_lost(
     for _ in range(600):
         most = max(most, store.memory.held_bytes)
         found.append(tuples.tget("a", timeout=PATIENCE_S)[0])
-    for one in putters:
-        one.result(PATIENCE_S)
+    for putter in putters:
+        putter.result(PATIENCE_S)
     assert sorted(found) == sorted([*range(300), *range(300)])
     assert 2**16 < most <= 2**17 * 9 // 8
     assert store.memory.held_bytes == 0

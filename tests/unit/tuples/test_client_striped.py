@@ -37,19 +37,19 @@ def test_where_one_server_is_full_nothing_is_put_and_no_credit_is_kept(
     stores = [TupleStore(CAPACITY, refuse_when_full=refuse) for _ in range(SERVERS)]
     tuples = TupleClient(LocalTransport(stores))
     tag = fill(tuples, stores, full)
-    before = [(one.tuples_held, one.memory.held_bytes) for one in stores]
+    before = [(store.tuples_held, store.memory.held_bytes) for store in stores]
     puts = tuples.puts
     for _ in range(20):  # credit that was not given back would soon fill the other servers
         with pytest.raises(TupleSpaceFull if refuse else TupleTimeout, match="field"):
             tuples.dist_tput("field", FIELD, timeout=0)
-        assert [(one.tuples_held, one.memory.held_bytes) for one in stores] == before
-        assert all(one.memory.credit_out_bytes <= CAPACITY // 8 for one in stores)
+        assert [(store.tuples_held, store.memory.held_bytes) for store in stores] == before
+        assert all(store.memory.credit_out_bytes <= CAPACITY // 8 for store in stores)
     assert tuples.puts == puts
     assert tuples.count("field") == 0
     assert len(tuples.tget(tag, timeout=0)) == 100_000
     tuples.dist_tput("field", FIELD, timeout=0)
     np.testing.assert_array_equal(tuples.dist_tget("field", timeout=0), FIELD)
-    assert [one.memory.held_bytes for one in stores] == [0] * SERVERS
+    assert [store.memory.held_bytes for store in stores] == [0] * SERVERS
 
 
 @pytest.mark.parametrize("servers", [1, SERVERS])

@@ -70,7 +70,7 @@ class LastInFirstOut(TupleStore):
         def take_first(self, key: bytes) -> Entry | None:
             entry = self.first(key)
             if entry is not None:
-                kept = [one for one in self.of(key) if one is not entry]
+                kept = [record for record in self.of(key) if record is not entry]
                 del self.by_key[key]
                 for one in kept:
                     self.append(key, one)

@@ -106,7 +106,7 @@ class NaiveStore:
         return waiter.client, OK, item.payload
 
     def visible(self, pattern: tuple[Any, ...]) -> list[Item]:
-        return [one for one in self.items if one.claim is None and matches(pattern, one.tag)]
+        return [item for item in self.items if item.claim is None and matches(pattern, item.tag)]
 
     def get(self, waiter: Waiting) -> list[Answer]:
         for item in self.visible(waiter.pattern):
@@ -117,7 +117,7 @@ class NaiveStore:
         return []
 
     def claimed(self, claim: int, client: int) -> Item | None:
-        found = [one for one in self.items if one.claim == claim and one.holder == client]
+        found = [item for item in self.items if item.claim == claim and item.holder == client]
         return found[0] if found else None
 
     def give_back(self, item: Item) -> list[Answer]:
@@ -138,7 +138,7 @@ class NaiveStore:
         return told
 
     def die(self, client: int) -> list[Answer]:
-        self.waiters = [one for one in self.waiters if one.client != client]
+        self.waiters = [waiter for waiter in self.waiters if waiter.client != client]
         self.following = [one for one in self.following if one.client != client]
         told = []
         for item in [one for one in self.items if one.holder == client]:
@@ -300,7 +300,7 @@ class StoreAgainstModel(RuleBasedStateMachine):
     def collect(self, client: int, pattern: Any, limit: int) -> None:
         reply = self.driver.only(Operation.COLLECT, pattern, client=client, argument=limit)
         found = self.model.visible(pattern)[: limit or None]
-        collected = [bytes(one.payload) for one in unpack_frames(reply.payload)]
+        collected = [bytes(frame.payload) for frame in unpack_frames(reply.payload)]
         assert collected == [item.payload for item in found]
         for item in found:
             self.model.items.remove(item)
@@ -348,8 +348,8 @@ class StoreAgainstModel(RuleBasedStateMachine):
         store = self.driver.store
         assert store.tuples_held == len(self.model.items)
         assert self.driver.held_bytes == self.model.held_bytes()
-        deadlines = [one.deadline_s for one in self.model.waiters]
-        deadlines += [one.lease_ends_s for one in self.model.items]
+        deadlines = [waiter.deadline_s for waiter in self.model.waiters]
+        deadlines += [item.lease_ends_s for item in self.model.items]
         deadlines += [one.waits_until_s or math.inf for one in self.model.following]
         assert store.next_deadline_s() == min(deadlines, default=math.inf)
 

@@ -164,7 +164,7 @@ def test_the_file_with_every_key_has_every_key_and_is_good(folder: Path) -> None
     for table in tables():
         given = document[table.key]
         entries = given if isinstance(given, list) else [given]
-        assert {key for one in entries for key in one} == set(keys_of(table.model)), table.key
+        assert {key for entry in entries for key in entry} == set(keys_of(table.model)), table.key
     assert isinstance(load(write(folder, EVERY_KEY.encode())), Workflow)
 
 

@@ -37,7 +37,7 @@ def validator() -> Draft7Validator:
 
 
 def complaints(validator: Draft7Validator, text: str) -> list[str]:
-    return [one.message for one in validator.iter_errors(tomllib.loads(text))]
+    return [error.message for error in validator.iter_errors(tomllib.loads(text))]
 
 
 def printed(capsys: pytest.CaptureFixture[str], *arguments: str) -> str:
@@ -100,7 +100,7 @@ def test_what_is_valid(validator: Draft7Validator, text: str) -> None:
     ],
 )
 def test_what_is_not(validator: Draft7Validator, text: str, words: str) -> None:
-    assert any(words in one for one in complaints(validator, text))
+    assert any(words in complaint for complaint in complaints(validator, text))
 
 
 def models() -> dict[str, type[BaseModel]]:

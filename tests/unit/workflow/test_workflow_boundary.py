@@ -44,7 +44,7 @@ modules = ["elsewhere"]
 def load(folder: Path, *boundaries: str, head: str = MODULES) -> tuple[Boundary, ...]:
     (folder / "m.py").write_text("def run(ctx): pass\n")
     file = folder / "w.toml"
-    file.write_text(head + "".join(f"[[boundary]]\n{one}\n" for one in boundaries))
+    file.write_text(head + "".join(f"[[boundary]]\n{boundary}\n" for boundary in boundaries))
     return load_workflow(file).boundaries
 
 
@@ -172,7 +172,9 @@ def test_what_only_follows_from_another_mistake_is_not_reported(tmp_path: Path) 
     for damage in (('name = "fluid"', "name = 3"), ("[[module]]", "[[modul]]")):
         with pytest.raises(WorkflowError) as caught:
             load(tmp_path, wall(FLUID, SOLID), head=MODULES.replace(*damage, 1))
-        assert not [one for one in caught.value.problems if one.path.startswith("boundary")]
+        assert not [
+            problem for problem in caught.value.problems if problem.path.startswith("boundary")
+        ]
 
 
 def test_a_single_table_is_told_to_be_a_list(tmp_path: Path) -> None:

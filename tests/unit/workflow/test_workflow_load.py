@@ -32,7 +32,7 @@ def test_a_draft_knows_where_functions_are(folder: Path) -> None:
     (folder / "a.toml").write_text(GOOD)
     draft = read_draft(folder / "a.toml")
     assert draft.problems == []
-    assert {name: one.file for name, one in draft.locations.items()} == {
+    assert {name: location.file for name, location in draft.locations.items()} == {
         "master": folder / "work.py",
         "trainer": folder / "work.py",
     }

@@ -22,7 +22,7 @@ def leaf(name: str, **keys: object) -> str:
 
 
 def nest(name: str, *groups: str, **keys: object) -> str:
-    inside = ", ".join(f'"{one}"' for one in groups)
+    inside = ", ".join(f'"{group}"' for group in groups)
     return f'[[group]]\nname = "{name}"\ngroups = [{inside}]\n' + _keys(keys)
 
 

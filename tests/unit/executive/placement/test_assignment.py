@@ -193,7 +193,7 @@ def test_choices_are_right_whatever_is_free(
     if ranks_of_copies is None:
         # Nobody could: for some number of GPUs there are fewer ranks than needed.
         owned = [len(assignment.gpus_of(rank) or ()) for rank in free]
-        asked = [one[2] for one in modules for _ in range(one[0] * one[1])]
+        asked = [module[2] for module in modules for _ in range(module[0] * module[1])]
         assert any(
             sum(size >= least for size in owned) < sum(size >= least for size in asked)
             for least in range(3)
@@ -202,7 +202,7 @@ def test_choices_are_right_whatever_is_free(
     taken = [rank for ranks in ranks_of_copies for rank in ranks]
     assert len(taken) == len(set(taken)) == group.ranks
     assert set(taken) <= set(free)
-    shapes_in_order = [(one[1], one[2]) for one in modules for _ in range(one[0])]
+    shapes_in_order = [(module[1], module[2]) for module in modules for _ in range(module[0])]
     for ranks, (processes, gpus) in zip(ranks_of_copies, shapes_in_order, strict=True):
         assert len(ranks) == processes
         assert list(ranks) == sorted(ranks)
@@ -210,7 +210,7 @@ def test_choices_are_right_whatever_is_free(
 
 
 @given(st.integers(1, 12), MODULES)
-def test_one_node_without_gpus_is_the_scheduler_without_a_seating(
+def test_one_node_without_gpus_is_the_scheduler_without_an_assignment(
     size: int, modules: list[tuple[int, int, int, bool]]
 ) -> None:
     names = "abc"[: len(modules)]
@@ -228,7 +228,7 @@ def test_a_large_machine(need: Need) -> None:
     assert sorted(rank for ranks in ranks_of_copies for rank in ranks) == list(range(4000))
 
 
-def test_the_scheduler_asks_the_seating() -> None:
+def test_the_scheduler_asks_the_rank_assignment() -> None:
     """A group waits for ranks with GPUs, although there are enough without."""
     places = nodes((4, 1))
     groups = [

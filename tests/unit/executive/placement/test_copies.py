@@ -99,7 +99,7 @@ def test_the_order_of_groups_and_their_depends_are_kept() -> None:
     base = workflow({"g": ["a"], "h": ["a"]}, a=(1, 1))
     later = base.groups[0].model_copy(update={"depends": ("h",)})
     work = base.model_copy(update={"groups": (later, base.groups[1])})
-    assert [(one.name, one.depends) for one in plan_groups(work, 3, "w.toml")] == [
+    assert [(group.name, group.depends) for group in plan_groups(work, 3, "w.toml")] == [
         ("g", ("h",)),
         ("h", ()),
     ]

@@ -135,12 +135,12 @@ def test_a_share_is_an_exact_number() -> None:
 
 SIZES = st.one_of(st.integers(1, 4), st.integers(2, 6).map(lambda count: Fraction(1, count)))
 DEMANDS = st.lists(
-    st.lists(SIZES, max_size=6).map(lambda one: sorted(one, reverse=True)), max_size=4
+    st.lists(SIZES, max_size=6).map(lambda sizes: sorted(sizes, reverse=True)), max_size=4
 )
 
 
 @given(st.lists(st.tuples(st.integers(1, 4), st.integers(0, 8)), min_size=1, max_size=3), DEMANDS)
-def test_every_group_finds_its_seats_and_no_gpu_is_given_more_than_once(
+def test_every_group_finds_its_ranks_and_no_gpu_is_given_more_than_once(
     shapes: list[tuple[int, int]], demands: list[list[Size]]
 ) -> None:
     nodes, first = [], 0

@@ -27,7 +27,9 @@ def workflow(groups: dict[str, tuple[list[str], list[str]]], **modules: dict[str
     """Return a workflow; a group is given as (modules, depends)."""
     return Workflow(
         name="w",
-        modules=tuple(Module(name=name, function="m:f", **one) for name, one in modules.items()),
+        modules=tuple(
+            Module(name=name, function="m:f", **module) for name, module in modules.items()
+        ),
         groups=tuple(
             Group(name=name, modules=names, depends=depends)
             for name, (names, depends) in groups.items()
@@ -45,7 +47,7 @@ def arranged(
 
 
 def copies(plans: list[GroupPlan]) -> dict[str, dict[str, int]]:
-    return {plan.name: {one.module: one.copies for one in plan.modules} for plan in plans}
+    return {plan.name: {module.module: module.copies for module in plan.modules} for plan in plans}
 
 
 def test_nodes_hold_so_many_ranks_each_those_that_serve_included() -> None:

@@ -99,10 +99,10 @@ def test_any_pool_from_the_minimum_on_is_used_as_far_as_copies_fit(
     used = sum(one.processes * copies[one.name] for one in modules)
     fills = [one for one in modules if one.copies == "fill"]
     assert used <= pool_ranks
-    assert all(copies[one.name] >= 1 for one in fills)
+    assert all(copies[fill.name] >= 1 for fill in fills)
     assert all(copies[one.name] == one.copies for one in modules if one not in fills)
     if fills:
-        assert pool_ranks - used < min(one.processes for one in fills)
+        assert pool_ranks - used < min(fill.processes for fill in fills)
     with pytest.raises(ValueError, match="need"):
         fill_group(modules, needs.minimum - 1)
     assert needs.minimum <= needs.moment <= needs.total
