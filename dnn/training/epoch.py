@@ -290,10 +290,9 @@ class Trainer:
         if not isinstance(self.samples.x, Images):
             # Nothing is loaded between the pieces, so that they are joined into one.
             pieces = [Piece(slice(0, run.rows), None, [x for each in pieces for x in each.calls])]
-        if self._inspect is not None:
-            return pieces
         # Linking may move the update before the end of a plan, and write no gradients to memory.
-        scratch = update.gradients if self._updates_at_once(run) else None
+        updates_early = self._updates_at_once(run) and self._inspect is None
+        scratch = update.gradients if updates_early else None
         return [
             piece._replace(calls=self._ops.link(piece.calls, scratch=scratch)) for piece in pieces
         ]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from functools import cache, partial
 from typing import Any
 
@@ -92,12 +93,15 @@ def _leads(stride: int, length: int, item: int) -> bool:
 
 def _split(arguments: tuple[Any, ...], parts: int) -> list[tuple[Any, ...]]:
     a, b, out = arguments
-    if 2 * out.size * a.shape[-1] < SPLIT_OPERATIONS:
+    rows, columns = out.shape[-2:]
+    operations = 2 * rows * columns * a.shape[-1]
+    if operations * math.prod(out.shape[:-2]) < SPLIT_OPERATIONS:
         return []
-    if out.ndim == 3 and len(out) >= parts:
+    # Each of K products is cut as it would be alone, since with some kernels of OpenBLAS the bits of
+    # an element depend on its place in the matrix.
+    if operations < SPLIT_OPERATIONS:
         a, b = (np.broadcast_to(x, (len(out), *x.shape[-2:])) for x in (a, b))
         return [(a[cut], b[cut], out[cut]) for cut in cuts(len(out), parts)]
-    rows, columns = out.shape[-2:]
     if rows >= columns:
         pieces = cuts(rows, parts, LINE_ELEMENTS)
         return [(a[..., cut, :], b, out[..., cut, :]) for cut in pieces]

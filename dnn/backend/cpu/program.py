@@ -168,11 +168,17 @@ def _shared(parts: Sequence[Record]) -> Record:
 
 
 def _program(records: Sequence[Record], keep: object, threads: int) -> Step:
-    """Return the call of a program, with helper threads if it has kernels in parts."""
-    if threads == 1 or all(kernel != thread_pool().share for kernel, _ in records):
+    """Return the call of a program, with helper threads if it has kernels in parts.
+
+    A product that is not in parts runs on one thread in either case, so that its bits do not depend
+    on what else is in the program: with some kernels of OpenBLAS they depend on its threads.
+    """
+    if threads == 1:
         return runner(), (Program(records, keep),)
-    fields = thread_pool().blas_fields
-    whole = Program([(thread_pool().begin, fields), *records, (thread_pool().end, fields)], keep)
+    pool = thread_pool()
+    whole = Program([(pool.begin, pool.blas_fields), *records, (pool.end, pool.blas_fields)], keep)
+    if all(kernel != pool.share for kernel, _ in records):
+        return runner(), (whole,)
     return _with_helpers(threads - 1), (whole,)
 
 

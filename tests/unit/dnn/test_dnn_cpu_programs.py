@@ -101,7 +101,7 @@ def test_training_is_that_of_the_oracle_to_rounding(optimizer):
 @pytest.mark.parametrize("threads", [1, 2])
 @pytest.mark.parametrize("optimizer", [dnn.SGD(0.1, weight_decay=0.1), dnn.Adam(0.01)], ids=repr)
 def test_a_linked_step_has_the_bits_of_its_parts(optimizer, threads):
-    """In one call, interleaved, gradients in shared memory; or plan, then update."""
+    """The update interleaved, gradients in shared memory; or inspected, and then updated."""
     x, y = blobs(240, 150, 3)
     results = []
     with threadpool_limits(threads, "blas"):
@@ -116,6 +116,20 @@ def test_a_linked_step_has_the_bits_of_its_parts(optimizer, threads):
                 trainer.epoch(epoch_order(len(x), 1, epoch))
             results.append(network.parameters.flat.copy())
     np.testing.assert_array_equal(*results)
+
+
+def test_networks_on_two_threads_have_the_bits_of_each_alone():
+    """Their products are cut as each would be: with OpenBLAS for AVX2 bits depend on the cut."""
+    x, y = blobs(400, 100, 3)
+    options = {"epochs": 2, "batch_size": 100}
+    layers = [100, [200, 200], 3]  # products of the hidden layers are cut, of the last one not
+    with threadpool_limits(2, "blas"):
+        together = dnn.Ensemble(dnn.mlp(*layers), seeds=[1, 2, 3], optimizer=dnn.SGD(0.1))
+        histories = together.fit(x, y, **options)
+        for seed, history in enumerate(histories, 1):
+            alone = dnn.NeuralNetwork(dnn.mlp(*layers), seed=seed, optimizer=dnn.SGD(0.1))
+            assert alone.fit(x, y, **options).loss == history.loss
+            np.testing.assert_array_equal(alone.predict(x), together.predict(x)[seed - 1])
 
 
 @pytest.mark.parametrize("reads_weight", [False, True])

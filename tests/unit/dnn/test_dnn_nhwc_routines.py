@@ -165,8 +165,9 @@ def test_it_leaves_to_others_what_it_is_not_for():
         {"images": 0},
     ):
         assert winograd.winograd4(problem._replace(**change)) is None
-    # Where tiles would multiply more often than the taps that meet the image.
-    for change in ({"size": (2, 2)}, {"channels": 3}):
+    # Where tiles would multiply more often than the taps that meet the image: channels are padded
+    # to a vector.
+    for change in ({"size": (2, 2)}, {"channels": 1}):
         assert winograd.winograd4(problem._replace(**change)) is None
     for change in ({"layout": "NCHW"}, {"dtype": "f8"}, {"groups": 2}, {"images": 0}):
         assert indirect.routine(problem._replace(**change)) is None
