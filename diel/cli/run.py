@@ -291,7 +291,11 @@ class _LaunchedRun:
         launcher = self._mpiexec.line(plan.ranks, hosts, survives_loss=survives_loss)
         line = [*launcher, sys.executable, "-c", _RANK, "run"]
         return Launched(
-            [*line, json.dumps(given)], self._directory, plan.max_threads, plan.log_size_bytes
+            [*line, json.dumps(given)],
+            self._directory,
+            plan.max_threads,
+            plan.log_size_bytes,
+            self._mpiexec.variables,
         )
 
     def _wait(

@@ -236,7 +236,8 @@ def batch_script(
     Raises
     ------
     LaunchError
-        If a path cannot be written into a script, or `requeue` is given without `script_file`.
+        If a path cannot be written into a script, or `requeue` is given without `script_file`, or
+        without a time limit for a scheduler that does not warn.
     """
     if requeue and script_file is None:
         raise LaunchError(
@@ -244,6 +245,11 @@ def batch_script(
             "with --output job.sh"
         )
     syntax = SCHEDULERS[scheduler]
+    if requeue and not syntax.warns and job.time_limit_s is None:
+        raise LaunchError(
+            f"{syntax.name} warns no script before its time limit, so a script that submits itself "
+            "again has to know the limit: say --time"
+        )
     # Absolute: the script may be submitted from anywhere, without this environment.
     command = [_diel(), "run", _absolute(file), "--ranks", str(job.ranks)]
     if launcher is not None:
@@ -329,7 +335,7 @@ if [ "$status" = {not_finished} ] && [ -n "$is_late" ]; then
         export DIEL_RUN_DIR=$run_dir DIEL_SUBMISSION=$((submission + 1))
         {submit} || echo "not submitted again: diel run --resume $run_dir goes on" >&2
     else
-        echo "submitted again {requeue} times already: diel run --resume $run_dir goes on" >&2
+        echo "submitted again as often as it may be ({requeue}): diel run --resume $run_dir goes on" >&2
     fi
 fi
 """

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import math
 import os
 import platform
 import select
@@ -11,7 +12,7 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Final
 
@@ -26,6 +27,7 @@ from diel.processes import answer_of
 from diel.programs.supervised import Program, Supervisor
 from diel.run.directory import RunDirectory
 from diel.run.journal import JournalReader
+from diel.run.json_lines import is_locked
 from diel.run.records import RunCreated, RunResumed
 
 _ROOT_VARIABLES: Final = (
@@ -53,6 +55,9 @@ _POLITE_STOP_S: Final = 8.0
 # How long mpiexec may take to end the other ranks itself when it has lost one.
 _AFTER_LOSS_S: Final = 2.0
 _TERMINATION_S: Final = 1.0
+# How often to look whether the journal is locked, and for how long it may not be.
+_JOURNAL_LOOK_S: Final = 1.0
+_ABANDONED_S: Final = 10.0
 # The collectives of these two components, han and cuda, do not notice ranks that have died.
 _SURVIVING: Final = ("--with-ft", "ulfm", "--mca", "coll", "^han,cuda")
 _READ_BYTES: Final = 64 * 1024
@@ -229,12 +234,15 @@ class Mpiexec(Frozen):
         Whether the user said that this is fine.
     options : tuple of str, optional
         Further options, before the number of ranks.
+    variables : tuple of (str, str), optional
+        Environment variables for it.
     """
 
     path: Path
     implementation: str
     allow_run_as_root: bool
     options: tuple[str, ...] = ()
+    variables: tuple[tuple[str, str], ...] = ()
 
     def __str__(self) -> str:
         """Return the beginning of its command line, as a person would type it."""
@@ -351,17 +359,26 @@ class Launched:
         BLAS/OpenMP threads, set in the environment before NumPy is imported.
     log_size_bytes : int
         The limit on the size of ``logs/launcher.log``.
+    variables : iterable of (str, str), optional
+        Further environment variables.
     """
 
     def __init__(
-        self, command: Sequence[str], directory: RunDirectory, threads: int, log_size_bytes: int
+        self,
+        command: Sequence[str],
+        directory: RunDirectory,
+        threads: int,
+        log_size_bytes: int,
+        variables: Iterable[tuple[str, str]] = (),
     ) -> None:
         self._command = command[0]
         self._log_size_bytes = log_size_bytes
         self._directory = directory
         log = directory.launcher_log
         self._log_read_bytes = directory.note_start()
-        environment = {**os.environ, **thread_environment(threads)}
+        # The journal may never be seen locked: its file system may have no locks.
+        self._next_look_s, self._last_locked_s = 0.0, math.inf
+        environment = {**os.environ, **thread_environment(threads), **dict(variables)}
         self._supervisor = Supervisor(environment)
         try:
             launcher = Program(command, Path.cwd(), added={})
@@ -378,7 +395,8 @@ class Launched:
 
         Signals ask the run to stop through its directory. mpiexec is ended 8 s after such a
         request, or 2 s after a rank has asked since a rank was killed: mpiexec then asks the
-        others to end, and sometimes never ends itself.
+        others to end, and sometimes never ends itself. So it is ended, too, once no process has
+        held the journal's lock for 10 s: rank 0 is dead then.
 
         Parameters
         ----------
@@ -418,6 +436,8 @@ class Launched:
                     self._log_read_bytes = 0
                 if self._cannot_reach_spawned():
                     self._directory.request_stop(_SPAWN_ADVICE)
+                if end_at_s is None and self._journal_is_abandoned(now_s):
+                    end_at_s = now_s
                 if end_at_s is None and self._directory.stop_requested():
                     is_loss = not has_asked and self._directory.is_lost_or_ended()
                     end_at_s = now_s + (_AFTER_LOSS_S if is_loss else _POLITE_STOP_S)
@@ -441,6 +461,15 @@ class Launched:
         if ending.errno is not None:
             raise LaunchError(f"{self._command} {ending}")
         return ending.exit_status
+
+    def _journal_is_abandoned(self, now_s: float) -> bool:
+        """Whether the rank that wrote the journal is dead for a while, though mpiexec lives on."""
+        if now_s < self._next_look_s:
+            return False
+        self._next_look_s = now_s + _JOURNAL_LOOK_S
+        if is_locked(self._directory.journal):
+            self._last_locked_s = now_s
+        return now_s - self._last_locked_s > _ABANDONED_S
 
     def _cannot_reach_spawned(self) -> bool:
         """Whether a rank has newly said that it cannot reach a process that a module spawned."""

@@ -38,6 +38,10 @@ _PLUGINS: Final = {
     "MPICH": r"pmi2|pmix(_v\d+)?",
     "Cray MPICH": r"cray_shasta|pmi2|pmix(_v\d+)?",
 }
+# Open MPI's list of variables for the ranks, and what belongs to a host, a process or MPI itself.
+_PASSED_ON: Final = "OMPI_MCA_mca_base_env_list"
+_OF_HOST: Final = re.compile(r"(HOSTNAME|TMPDIR|PWD|OLDPWD|SHLVL|_)$|(PBS|OMPI|PRTE|PMIX)_")
+_PBS_SHELL: Final = Path(__file__).with_name("pbs_shell.sh")
 _PLUGIN: Final = re.compile(r"\b(pmix(?:_v\d+)?|pmi2|cray_shasta)\b")
 
 
@@ -87,8 +91,10 @@ def find_rank_launcher(
             )
     mpiexec = find_mpiexec()
     mpi = mpi_implementation(mpiexec)
-    options = hosts_of_job(mpi, environment) if own_mpiexec() else ()
-    return Mpiexec(mpiexec, mpi, allow_run_as_root, options)
+    if not own_mpiexec():
+        return Mpiexec(mpiexec, mpi, allow_run_as_root)
+    options = hosts_of_job(mpi, environment)
+    return Mpiexec(mpiexec, mpi, allow_run_as_root, options, variables_of_job(mpi, environment))
 
 
 def _default_launcher(environment: Mapping[str, str]) -> str:
@@ -147,18 +153,42 @@ def hosts_of_job(implementation: str, environment: Mapping[str, str]) -> tuple[s
     It was built without any batch scheduler. By itself it finds the hosts of a Slurm or PBS job,
     and that of MPICH the hosts of an LSF job too.
     """
+    # The scheduler's own remote shell: its processes are accounted for and ended with the job.
+    is_pbs = "PBS_NODEFILE" in environment and _can_reach_hosts_of_pbs()
+    if implementation == "MPICH":
+        return ("-launcher", "rsh", "-launcher-exec", str(_PBS_SHELL)) if is_pbs else ()
     if implementation != "Open MPI":
         return ()
     options: tuple[str, ...] = ()
-    agent = None
     if (hosts := environment.get("LSB_DJOB_HOSTFILE")) is not None:
-        options, agent = ("--hostfile", hosts), "blaunch"
-    elif "PBS_NODEFILE" in environment:
-        agent = "pbs_tmrsh"
-    # The scheduler's own remote shell: its processes are accounted for and ended with the job.
-    if agent is not None and shutil.which(agent):
-        options += ("--prtemca", "plm_ssh_agent", agent)
+        options = ("--hostfile", hosts)
+        if shutil.which("blaunch"):
+            options += ("--prtemca", "plm_ssh_agent", "blaunch")
+    elif is_pbs:
+        options = ("--prtemca", "plm_ssh_agent", f"sh {_PBS_SHELL}")
+        # All daemons are started from here, since pbs_tmrsh is not on the PATH of other hosts. They
+        # stay in the session that PBS knows: it would not account for another one, nor end it.
+        options += ("--prtemca", "plm_ssh_no_tree_spawn", "1", "--leave-session-attached")
     return options
+
+
+def variables_of_job(
+    implementation: str, environment: Mapping[str, str]
+) -> tuple[tuple[str, str], ...]:
+    """Return the variables by which an mpiexec from PyPI passes its environment on to other hosts.
+
+    MPICH's does so by itself, and the remote shells of Slurm and LSF do. Where Open MPI's is given
+    no list, what a batch script has set or loaded would not reach ranks on other hosts of PBS.
+    """
+    if implementation != "Open MPI" or "PBS_NODEFILE" not in environment:
+        return ()
+    names = [name for name in environment if name.isidentifier() and not _OF_HOST.match(name)]
+    return () if _PASSED_ON in environment else ((_PASSED_ON, ";".join(sorted(names))),)
+
+
+def _can_reach_hosts_of_pbs() -> bool:
+    # Both MPIs split a path at blanks.
+    return shutil.which("pbs_tmrsh") is not None and " " not in str(_PBS_SHELL)
 
 
 def library_implementation() -> str:

@@ -5,7 +5,6 @@ A journal may hold a million records; how a run began and ended stands in its fi
 
 from __future__ import annotations
 
-import fcntl
 import os
 import re
 import time
@@ -18,6 +17,7 @@ from diel.exit_codes import FAILED, FINE, NOT_FINISHED, STOPPED
 from diel.frozen import Frozen
 from diel.run.directory import RunDirectory, open_regular
 from diel.run.fields import Record
+from diel.run.json_lines import is_locked
 from diel.run.json_values import DamagedRecord
 from diel.run.records import (
     DeadlockFound,
@@ -160,8 +160,8 @@ def summarize(folder: Path, now_s: float) -> RunSummary:
     journal = directory.journal
     name = _STAMP.sub("", folder.name)
     # Between two starts of a run that has lost ranks, only its launcher holds a lock.
-    is_launched = _is_locked(directory.launcher_log)
-    is_running = is_launched or _is_locked(journal)
+    is_launched = is_locked(directory.launcher_log)
+    is_running = is_launched or is_locked(journal)
     try:
         start, last, problem = _ends_of(journal)
     except OSError as error:
@@ -274,18 +274,3 @@ def _last_launcher_line(folder: Path) -> str:
     """Return the last line of the launcher's log, for a run without a record of its start."""
     lines = RunDirectory(folder).launcher_words().split("\n")
     return next((line.strip() for line in reversed(lines) if line.strip()), "")
-
-
-def _is_locked(file: Path) -> bool:
-    """Whether a live process, on any machine, holds the lock of a journal or a launcher's log.
-
-    A run whose file system has no locks counts as killed until its last record is there.
-    """
-    try:
-        with open_regular(file) as opened:
-            fcntl.flock(opened, fcntl.LOCK_SH | fcntl.LOCK_NB)
-    except BlockingIOError:
-        return True
-    except OSError:
-        return False
-    return False

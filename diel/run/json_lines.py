@@ -137,6 +137,21 @@ def locked_file(path: str | os.PathLike[str]) -> Iterator[None]:
         yield
 
 
+def is_locked(path: str | os.PathLike[str]) -> bool:
+    """Whether a live process, on any machine, holds the lock of a file; False without the file.
+
+    On a file system without locks no file is ever locked.
+    """
+    try:
+        with open_regular(path) as opened:
+            fcntl.flock(opened, fcntl.LOCK_SH | fcntl.LOCK_NB)
+    except BlockingIOError:
+        return True
+    except OSError:
+        return False
+    return False
+
+
 def _wait_for_lock(file: BinaryIO, path: str | os.PathLike[str]) -> None:
     deadline_s = time.monotonic() + _LOCK_S
     while not _lock(file):

@@ -276,6 +276,7 @@ def test_diel_is_told_the_paths_whatever_they_are(stand_in: Path, tmp_path: Path
     @settings(max_examples=30, deadline=None)
     @given(JOBS, PATHS, PATHS, PATHS, st.sampled_from(sorted(SCHEDULERS)), st.booleans())
     def check(job: Job, file: str, share: str, own: str, scheduler: str, requeue: bool) -> None:
+        requeue = requeue and (SCHEDULERS[scheduler].warns or job.time_limit_s is not None)
         more = {"requeue": 1, "script_file": Path(own)} if requeue else {}
         script = batch_script(job, file, scheduler=scheduler, share=Path(share), **more)  # type: ignore[arg-type]
         done = subprocess.run(
@@ -426,7 +427,7 @@ def test_a_job_that_was_too_short_is_followed_by_another(scheduler: str, stand_i
     }[scheduler]
     assert printed(0, "runs/study-f123") == [f"{submit} runs/study-f123 1"]
     (line,) = printed(2, "my runs/x")
-    assert line == "submitted again 2 times already: diel run --resume my runs/x goes on"
+    assert line == "submitted again as often as it may be (2): diel run --resume my runs/x goes on"
 
 
 def test_a_job_that_has_ended_or_was_cancelled_is_not_followed(stand_in: Path) -> None:
@@ -480,7 +481,9 @@ def test_the_scheduler_is_the_one_that_is_there(
     assert status_of("batch", "my study.toml", "--queue", "long", "--account", "team") == 0
     assert "#BSUB -q long\n#BSUB -P team\n" in capsys.readouterr().out
     more = ("--scheduler", "flux", "--requeue", "4", "--output", "a job.sh")
-    assert status_of("batch", "my study.toml", *more) == 0
+    assert status_of("batch", "my study.toml", *more) == 2
+    assert "Flux warns no script" in capsys.readouterr().err
+    assert status_of("batch", "my study.toml", *more, "--time", "60") == 0
     assert capsys.readouterr().out == ""
     assert f"script='{folder}/a job.sh'\n" in (folder / "a job.sh").read_text()
 

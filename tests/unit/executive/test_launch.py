@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import contextlib
 import os
 import shutil
 import signal
@@ -280,6 +281,35 @@ def test_a_launcher_that_outlives_its_run_is_killed(
     monkeypatch.setattr(launch, "_AFTER_SUCCESS_S", 0.2)
     launched = launched_as(["sleep", "60"], directory, threads=1)
     assert launched.wait(lambda: 0) == 128 + signal.SIGTERM
+
+
+def test_a_launcher_that_outlives_rank_0_is_killed(
+    directory: RunDirectory, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As when a host and its network die at once: mpiexec waits for a daemon, and says nothing."""
+    monkeypatch.setattr(launch, "_JOURNAL_LOOK_S", 0.02)
+    monkeypatch.setattr(launch, "_ABANDONED_S", 0.3)
+    launched = launched_as(["sleep", "60"], directory, threads=1)
+    begun_s = time.monotonic()
+    with contextlib.ExitStack() as stack:
+        stack.enter_context(JournalWriter(directory.journal))
+
+        def end_rank_0_after_a_while() -> None:
+            if time.monotonic() - begun_s > 1:
+                stack.close()
+
+        assert launched.wait(end_rank_0_after_a_while) == 128 + signal.SIGTERM
+    assert 1.3 < time.monotonic() - begun_s < 30
+    assert not directory.stop_requested()
+
+
+def test_a_journal_that_nobody_has_locked_yet_is_not_abandoned(
+    directory: RunDirectory, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(launch, "_JOURNAL_LOOK_S", 0.01)
+    monkeypatch.setattr(launch, "_ABANDONED_S", 0.01)
+    directory.journal.touch()
+    assert launched_as(["sleep", "0.5"], directory, threads=1).wait(lambda: None) == 0
 
 
 def test_a_launcher_whose_supervisor_is_killed_says_so(directory: RunDirectory) -> None:

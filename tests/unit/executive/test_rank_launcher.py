@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+import subprocess
 import sys
 from pathlib import Path
 from typing import Any
@@ -10,7 +12,13 @@ import pytest
 
 from diel.errors import LaunchError
 from diel.executive import rank_launcher
-from diel.executive.rank_launcher import find_rank_launcher, hosts_of_job, mpi_plugins, plugin_for
+from diel.executive.rank_launcher import (
+    find_rank_launcher,
+    hosts_of_job,
+    mpi_plugins,
+    plugin_for,
+    variables_of_job,
+)
 
 # As versions 20.11, 22.05 and 23.11 of Slurm print them.
 LISTS = {
@@ -127,9 +135,41 @@ def test_what_cannot_start_them(
         find_rank_launcher(asked, SLURM)
 
 
-def test_the_remote_shell_of_pbs_is_used_where_it_is(site: Any) -> None:
+def test_the_remote_shell_of_pbs_is_used_where_it_is(
+    site: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    job = {"PBS_NODEFILE": "/f"}
     site("Open MPI")
-    assert hosts_of_job("Open MPI", {"PBS_NODEFILE": "/f"}) == ()
+    assert hosts_of_job("Open MPI", job) == ()
+    assert hosts_of_job("MPICH", job) == ()
     site("Open MPI", pbs_tmrsh="")
-    assert hosts_of_job("Open MPI", {"PBS_NODEFILE": "/f"})[-1] == "pbs_tmrsh"
-    assert hosts_of_job("MPICH", {"PBS_NODEFILE": "/f"}) == ()
+    assert hosts_of_job("Open MPI", job)[2].startswith("sh /")
+    assert hosts_of_job("MPICH", job)[:2] == ("-launcher", "rsh")
+    assert os.access(hosts_of_job("MPICH", job)[-1], os.X_OK)
+    assert hosts_of_job("Intel MPI", job) == ()
+    monkeypatch.setattr("diel.executive.rank_launcher._PBS_SHELL", Path("/a b/pbs_shell.sh"))
+    assert hosts_of_job("Open MPI", job) == ()
+
+
+def test_the_environment_of_a_batch_script_reaches_other_hosts_of_pbs() -> None:
+    job = {"PBS_NODEFILE": "/f", "PBS_JOBID": "3", "PATH": "/sw/bin", "TMPDIR": "/t", "_": "x"}
+    names = "OMPI_MCA_mca_base_env_list"
+    loaded = {**job, "LD_LIBRARY_PATH": "/sw/lib", "BASH_FUNC_ml%%": "() { :; }"}
+    assert variables_of_job("Open MPI", loaded) == ((names, "LD_LIBRARY_PATH;PATH"),)
+    assert variables_of_job("Open MPI", {**loaded, names: "PATH"}) == ()
+    assert variables_of_job("MPICH", loaded) == ()
+    assert variables_of_job("Open MPI", {"PATH": "/bin", "SLURM_JOB_ID": "1"}) == ()
+
+
+def test_a_command_line_reaches_another_host_of_pbs_as_one(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As pbs_tmrsh does: it runs a program with arguments, and no shell."""
+    remote = tmp_path / "pbs_tmrsh"
+    remote.write_text('#!/bin/sh\necho "on $1"; shift; exec "$@"\n')
+    remote.chmod(0o755)
+    monkeypatch.setenv("PATH", f"{tmp_path}:/usr/bin:/bin")
+    shell = hosts_of_job("MPICH", {"PBS_NODEFILE": "/f"})[-1]
+    line = [shell, "n2", "A='b c';export A;sh", "-c", "'echo \"$A\"; exit 7'"]
+    answer = subprocess.run(line, capture_output=True, text=True, check=False)
+    assert (answer.stdout, answer.returncode) == ("on n2\nb c\n", 7)
