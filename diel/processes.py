@@ -76,7 +76,7 @@ def end_with_parent() -> None:
     ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
 
 
-def answer_of(command: Sequence[str], timeout_s: float) -> subprocess.CompletedProcess[str]:
+def run_tool(command: Sequence[str], timeout_s: float) -> subprocess.CompletedProcess[str]:
     """Run a tool, and return its output and exit status.
 
     Raises

@@ -14,7 +14,7 @@ from typing import Any, Final
 
 from diel.errors import TupleError, TupleSocketError, TupleTimeout
 from diel.programs.tuple_connection import TupleConnection
-from diel.programs.tuple_protocol import FITTING, LATE
+from diel.programs.tuple_protocol import BEST_FORM, LATE
 from diel.run.directory import RunDirectory
 from diel.tuples.tags import (
     ANY,
@@ -115,7 +115,7 @@ class RunTuples:
         from diel.programs.shell_values import value_of
 
         with self._connected() as connection:
-            request = {"operation": operation, "form": FITTING}
+            request = {"operation": operation, "form": BEST_FORM}
             head, body = self._send(connection, request, tag, timeout_s)
             is_taken = operation == "get"
             try:

@@ -196,7 +196,7 @@ def show_key(key: Any) -> str:
     return str(key) if BARE_KEY.fullmatch(str(key)) else json.dumps(str(key), ensure_ascii=False)
 
 
-def show_given(value: Any) -> str:
+def show_with_type(value: Any) -> str:
     """Write a value as TOML does, after the name of its type if it is a string, table or list."""
     kinds: dict[type, str] = {str: "the string ", dict: "the table ", list: "the list "}
     return f"{kinds.get(type(value), '')}{show(value)}"

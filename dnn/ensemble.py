@@ -144,7 +144,7 @@ class Ensemble(Networks):
             raise ConfigurationError("restart: it takes other values of the loss, no other loss")
         self._seeds = [*seeds]
         self.optimizer = before if optimizer is None else optimizer
-        same = self.optimizer.steps_like(before)
+        same = self.optimizer.compiles_like(before)
         if network.models != len(self):
             network.resize(len(self))
             same = False

@@ -25,8 +25,8 @@ from dnn.errors import ConfigurationError, ShapeError, unknown_name
 
 __all__ = [
     "CONSTANT",
+    "DETERMINISTIC",
     "DIAGONAL",
-    "DRAWING_NOTHING",
     "GLOROT",
     "IDENTITY",
     "INITIALIZERS",
@@ -262,7 +262,7 @@ ZERO, ONE, IDENTITY = "zero", "one", "identity"
 CONSTANT, DIAGONAL = constant, diagonal
 
 
-DRAWING_NOTHING: tuple[Initializer, ...] = (zeros, ones)
+DETERMINISTIC: tuple[Initializer, ...] = (zeros, ones)
 """Initializers that draw no random numbers, so that every network starts with the same values."""
 
 

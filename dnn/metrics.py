@@ -9,7 +9,13 @@ import numpy as np
 from dnn.backend import Array
 from dnn.errors import unknown_name
 
-__all__ = ["MORE_IS_BETTER", "is_better", "more_is_better", "of_predictions", "of_sums"]
+__all__ = [
+    "MORE_IS_BETTER",
+    "is_better",
+    "metrics_of_counts",
+    "metrics_of_predictions",
+    "more_is_better",
+]
 
 MORE_IS_BETTER = {"loss": False, "accuracy": True, "mcc": True}
 """Metrics of a network by name, and whether a larger value is better."""
@@ -35,7 +41,7 @@ def is_better(name: str, value: float, than: float | None, by: float = 0.0) -> b
     return value > than + by if more_is_better(name) else value < than - by
 
 
-def of_predictions(y: Array, predicted: Array) -> list[dict[str, float]]:
+def metrics_of_predictions(y: Array, predicted: Array) -> list[dict[str, float]]:
     """Return ``"accuracy"`` and ``"mcc"`` of each of K classifiers, from labels and predictions.
 
     Parameters
@@ -64,10 +70,10 @@ def of_predictions(y: Array, predicted: Array) -> list[dict[str, float]]:
     counts = np.bincount(pairs.reshape(-1), minlength=models * classes**2)
     counts = counts.reshape(models, classes, classes)  # rows: class, columns: prediction
     right = np.trace(counts, axis1=1, axis2=2)
-    return of_sums(right, counts.sum(axis=2), counts.sum(axis=1))
+    return metrics_of_counts(right, counts.sum(axis=2), counts.sum(axis=1))
 
 
-def of_sums(right: Array, of_class: Array, of_guess: Array) -> list[dict[str, float]]:
+def metrics_of_counts(right: Array, of_class: Array, of_guess: Array) -> list[dict[str, float]]:
     """Return ``"accuracy"`` and ``"mcc"`` of each of K classifiers, from counts of samples.
 
     Parameters

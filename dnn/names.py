@@ -8,13 +8,13 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
-__all__ = ["ELSEWHERE", "suggestion"]
+__all__ = ["FOREIGN_NAMES", "suggestion"]
 
 _CROSS_ENTROPY = "softmax_cross_entropy"
 _BINARY = "binary_cross_entropy"
 _SQUARED = "mean_squared_error"
 
-ELSEWHERE: dict[str, dict[str, str]] = {
+FOREIGN_NAMES: dict[str, dict[str, str]] = {
     "loss": {
         "categorical_crossentropy": _CROSS_ENTROPY,
         "ce": _CROSS_ENTROPY,
@@ -185,9 +185,9 @@ ELSEWHERE: dict[str, dict[str, str]] = {
 def suggestion(kind: str, name: object, known: Iterable[str] = ()) -> str:
     """Return the end of a message that suggests the name probably meant; empty if there is none.
 
-    `kind` is a key of `ELSEWHERE`, such as ``"loss"``.
+    `kind` is a key of `FOREIGN_NAMES`, such as ``"loss"``.
     """
-    table = ELSEWHERE.get(kind, {})
+    table = FOREIGN_NAMES.get(kind, {})
     ours = table.get(str(name)) or table.get(str(name).lower())
     known = set(known)
     if ours is not None and (ours in known or not (known and ours.isidentifier())):

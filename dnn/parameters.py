@@ -26,7 +26,7 @@ from dnn.memory import MemoryManager
 if TYPE_CHECKING:
     from dnn.tensor import Tensor
 
-__all__ = ["FlatBuffer", "PartOfBuffer", "Segment"]
+__all__ = ["BufferSlice", "FlatBuffer", "Segment"]
 
 
 class Segment(NamedTuple):
@@ -124,7 +124,7 @@ class FlatBuffer:
         # Splitting the last axis of a strided array needs no copy.
         return part.reshape((*self.flat.shape[:-1], *segment.shape))
 
-    def lie_in(self, memory: Array, keeps: bool = True) -> None:
+    def move_to(self, memory: Array, keeps: bool = True) -> None:
         """Move the elements into other memory of the host.
 
         Plans and updates that were bound to the buffer before keep the old memory.
@@ -162,7 +162,7 @@ class FlatBuffer:
         return Tensor.of_memory(self.memory, shape, segment.start, strides)
 
 
-class PartOfBuffer(FlatBuffer):
+class BufferSlice(FlatBuffer):
     """A contiguous part of a buffer of one network on the host, which shares its memory.
 
     Parameters

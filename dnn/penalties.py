@@ -83,7 +83,7 @@ class Penalty:
         return total
 
     @property
-    def adds_up(self) -> bool:
+    def is_separable(self) -> bool:
         """Whether the penalty on a parameter is known to be the sum of those on its slices."""
         return self.function in (_sum_of_sizes, _sum_of_squares)
 

@@ -21,7 +21,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
 from .compute import MOST_NETWORKS, Compute
-from .evaluation import Rounds, TrainingJob
+from .evaluation import PreparedSplits, TrainingJob
 from .hyperparameters import (
     Hyperparameters,
     batch_size_of,
@@ -52,7 +52,7 @@ def curve_epochs(epochs: int) -> frozenset[int]:
     return frozenset((*(epoch for epoch in early if epoch <= epochs), *range(16, epochs + 1, 16)))
 
 
-def undisturbed_s(
+def estimated_time_s(
     history: History,
     epoch_s: float | None = None,
     batch_size: Callable[[int], int] | None = None,
@@ -98,7 +98,7 @@ class FusedTrainings:
     """Trains the networks of several trials at once; compiled plans stay for later trials."""
 
     def __init__(
-        self, rounds: Rounds, table: RoutineTable | None = None, compute: Compute = _ON_CPU
+        self, rounds: PreparedSplits, table: RoutineTable | None = None, compute: Compute = _ON_CPU
     ) -> None:
         self._rounds = rounds
         self._table = table
@@ -205,7 +205,7 @@ class FusedTrainings:
                 for k, history in zip(active, histories, strict=True):
                     metrics = _metrics(history.validation[-1], done * alone_s)
                     curves[k].append((done, metrics))
-            return [k for k in active if trainings[k].report.find_out_whether_to_stop()]
+            return [k for k in active if trainings[k].report.check_stop()]
 
         histories = networks.fit(
             data.rows,
@@ -299,7 +299,7 @@ class FusedTrainings:
                 times_s = fit().epoch_times_s
                 if times_s[0] < _LONG_S:
                     times_s = fit(epochs=_TIMED_EPOCHS).epoch_times_s
-            # The shortest epoch, as in `undisturbed_s`.
+            # The shortest epoch, as in `estimated_time_s`.
             self._epoch_alone_s[key] = min(times_s)
         return self._epoch_alone_s[key]
 
@@ -345,7 +345,7 @@ class _Versions:
     The versions lie in one array, one behind the other, so that plans read them in place.
     """
 
-    def __init__(self, rounds: Rounds, compute: Compute) -> None:
+    def __init__(self, rounds: PreparedSplits, compute: Compute) -> None:
         import numpy as np
 
         from dnn import DeviceData

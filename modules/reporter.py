@@ -113,7 +113,7 @@ def steer_sweep(
     return name, perform
 
 
-def take_part(run_dir: Path, said: Mapping[str, Any]) -> None:
+def record_participation(run_dir: Path, said: Mapping[str, Any]) -> None:
     """Record in the directory of a run that has not begun which sweep it takes part in.
 
     `said` has the fields of `modules.sweep.shared.Part`. An OSError if it cannot be written.

@@ -30,7 +30,7 @@ from pydantic import (
 )
 
 from .compute import Compute, missing_gpu
-from .evaluation import EvaluationOptions, Rounds, TrainingJob, jobs_of
+from .evaluation import EvaluationOptions, PreparedSplits, TrainingJob, jobs_of
 from .hyperparameters import Hyperparameters, layers_of
 from .layer_list import (
     LayerTables,
@@ -399,7 +399,7 @@ def _logged(ctx: Context) -> Iterator[None]:
             logger.removeHandler(handler)
 
 
-def try_one(
+def try_point(
     options: Options,
     folder: Path,
     parameters: dict[str, Any],
@@ -511,7 +511,7 @@ def option_variants() -> dict[str, tuple[str, dict[str, type[BaseModel]]]]:
     return {"layers": ("type", layer_models())}
 
 
-def _rounds(options: Options, folder: Path) -> Rounds:
+def _rounds(options: Options, folder: Path) -> PreparedSplits:
     from dnn import load_dataset
 
     assert options.dataset is not None
@@ -523,7 +523,7 @@ def _rounds(options: Options, folder: Path) -> Rounds:
         jobs = [_own_split(data, options)]
     rows = f"{len(jobs[0].train)} rows to train on, {len(jobs[0].test)} to validate"
     print(f"{data.name}: {len(jobs)} trainings a trial, the first with {rows}")
-    return Rounds(data, jobs, options.standardise, augmentations_of(options.augment))
+    return PreparedSplits(data, jobs, options.standardise, augmentations_of(options.augment))
 
 
 def _own_split(data: Dataset, options: Options) -> TrainingJob:

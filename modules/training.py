@@ -10,8 +10,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, NoReturn
 
 from .compute import Compute
-from .evaluation import Rounds, SplitData, collect, means
-from .fused import FusedTrainings, curve_epochs, undisturbed_s
+from .evaluation import PreparedSplits, SplitData, collect, means
+from .fused import FusedTrainings, curve_epochs, estimated_time_s
 from .hyperparameters import Hyperparameters, batch_size_of, layers_of, loss_of, optimizer_of
 from .layer_list import LayerTables, with_layers
 from .parallel import Parallel
@@ -34,7 +34,7 @@ class NetworkTrainer:
 
     def __init__(
         self,
-        rounds: Rounds,
+        rounds: PreparedSplits,
         table: RoutineTable | None = None,
         compute: Compute = _ON_CPU,
         parallel: Parallel | None = None,
@@ -220,7 +220,7 @@ def train(
     table : RoutineTable, optional
         Routine table of the run.
     epoch_s : float, seconds, optional
-        As in `undisturbed_s`.
+        As in `estimated_time_s`.
     compute : Compute, optional
         The CPU, in float32, if left out.
     scheme : dnn.Scheme, optional
@@ -230,7 +230,7 @@ def train(
     -------
     dict of str to float or bool
         `METRICS`: accuracy, loss and Matthews correlation coefficient on the validation rows,
-        and what the training takes in seconds, see `undisturbed_s`; ``diverged`` if it did; in
+        and what the training takes in seconds, see `estimated_time_s`; ``diverged`` if it did; in
         float16 ``skipped_steps`` too.
 
     Raises
@@ -254,7 +254,7 @@ def train(
     if compute.is_too_narrow(history):
         _raise_overflow(model, history.loss[0])
     metrics: dict[str, Any] = model.evaluate(data.validation)
-    metrics["training_time_s"] = undisturbed_s(history, epoch_s, batch_size_of(wanted))
+    metrics["training_time_s"] = estimated_time_s(history, epoch_s, batch_size_of(wanted))
     metrics = {name: metrics[name] for name in METRICS}
     if report is not None:
         report.curve.add(len(history), metrics)
@@ -310,7 +310,7 @@ def _epoch_reports(
                 report.show(done)
                 return "stopped by the sweep" if report.is_stopped else None
             metrics: dict[str, Any] = epoch.model.evaluate(data.validation)
-            metrics["training_time_s"] = undisturbed_s(
+            metrics["training_time_s"] = estimated_time_s(
                 epoch.history, epoch_s, batch_size_of(wanted)
             )
             goes_on = report(done, **{name: metrics[name] for name in METRICS})

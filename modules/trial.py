@@ -242,11 +242,11 @@ class Report:
 
     def show(self, step: int) -> None:
         """Show how far the trial is, without a report, and find out whether it is to stop."""
-        self.find_out_whether_to_stop()
+        self.check_stop()
         of = "" if self.total is None else f" of {self.total}"
         self.progress(step, self.total, f"trial {self.trial}, step {step}{of}")
 
-    def find_out_whether_to_stop(self) -> bool:
+    def check_stop(self) -> bool:
         """Whether the trial is to stop, also if a user has requested that meanwhile."""
         if not self._is_stopped and self._is_to_stop is not None:
             self._is_stopped = self._is_to_stop(self.trial)
@@ -317,7 +317,7 @@ def failed_result(error: BaseException) -> TrialResult:
 
 
 @contextlib.contextmanager
-def telling_failures(communicator: Communicator | None) -> Iterator[None]:
+def reporting_failures(communicator: Communicator | None) -> Iterator[None]:
     """Return a context that reports its errors to the trainer's other ranks, so that none waits."""
     try:
         yield

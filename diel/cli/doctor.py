@@ -14,7 +14,7 @@ from diel.comm.mpi import chosen_transports
 from diel.errors import LaunchError, PluginError
 from diel.executive import launch
 from diel.loading.reports import describe_machine
-from diel.processes import answer_of
+from diel.processes import run_tool
 
 # Package: what it provides, and what to print where it is missing.
 PARTS = {
@@ -33,7 +33,7 @@ PARTS = {
     "cupy-cuda13x": ("GPUs", "networks train on the CPU: pip install 'diel[gpu]'"),
 }
 # CuPy has a package for each version of CUDA.
-IN_ITS_PLACE = {"cupy-cuda13x": ("cupy-cuda12x", "cupy")}
+ALTERNATIVES = {"cupy-cuda13x": ("cupy-cuda12x", "cupy")}
 _ABOUT_MPI = (
     "from mpi4py import MPI; from diel.comm.mpi import is_gpu_aware, library_name; "
     "print(library_name()); print(is_gpu_aware())"
@@ -73,7 +73,7 @@ def doctor(options: argparse.Namespace) -> int:
 
 def _installed(package: str) -> Iterator[tuple[str, str]]:
     """Yield name and version of a package and its alternatives, as far as they are installed."""
-    for name in (package, *IN_ITS_PLACE.get(package, ())):
+    for name in (package, *ALTERNATIVES.get(package, ())):
         with contextlib.suppress(PackageNotFoundError):
             yield name, version(name)
 
@@ -81,7 +81,7 @@ def _installed(package: str) -> Iterator[tuple[str, str]]:
 def _about_mpi() -> tuple[str, str]:
     """Return, from a child process, which MPI mpi4py loads and whether it is GPU-aware."""
     try:
-        answer = answer_of([sys.executable, "-c", _ABOUT_MPI], _START_OF_MPI_S)
+        answer = run_tool([sys.executable, "-c", _ABOUT_MPI], _START_OF_MPI_S)
     except OSError as error:
         return f"not known: it was started to find out, and {error}", "not known"
     says = {"True": "yes", "False": "no: arrays of GPUs travel through pinned memory"}

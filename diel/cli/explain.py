@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import argparse
 import time
-from pathlib import Path
-from typing import Final
 
 from diel.cli.output import aligned, warn
 from diel.errors import LaunchError, RunDirectoryError
@@ -23,14 +21,12 @@ from diel.executive.run_plan import RunPlan
 from diel.loading.environment import set_thread_environment
 from diel.loading.functions import check_options
 from diel.run.directory import RunDirectory
-from diel.run.history import find_run, summarize
+from diel.run.history import DEFAULT_RUNS, find_run, summarize
 from diel.run.journal import JournalReader
 from diel.run.records import RunStarted
 from diel.run.status import StatusView, read_status
 from diel.run.view import RunView
 from diel.workflow.load import read_draft
-
-_HERE: Final = Path("runs")
 
 
 def explain(options: argparse.Namespace) -> int:
@@ -41,7 +37,7 @@ def explain(options: argparse.Namespace) -> int:
     DielError
         If there is no such run, or the workflow file cannot be run.
     """
-    path = options.path or _HERE
+    path = options.path or DEFAULT_RUNS
     if path.is_file():
         return _explain_file(str(path), options.ranks)
     if options.ranks is not None:

@@ -12,11 +12,10 @@ from diel.comm.mpi import under_mpi
 from diel.errors import LaunchError, RunDirectoryError
 from diel.loading.sweeps import find_joinable, list_workers
 from diel.run.directory import RunDirectory
-from diel.run.history import find_run
+from diel.run.history import DEFAULT_RUNS, find_run
 from diel.run.resuming import workflow_file_of
 from diel.text import format_duration
 
-_HERE: Final = Path("runs")
 _ITERATION: Final = re.compile(r"-\d+(\.\d+)*$")
 
 
@@ -63,7 +62,7 @@ def workers(options: argparse.Namespace) -> int:
     RunDirectoryError
         If there is no such run.
     """
-    directory = RunDirectory(find_run(options.run_dir or _HERE))
+    directory = RunDirectory(find_run(options.run_dir or DEFAULT_RUNS))
     try:
         found = list_workers(directory)
     except OSError as error:

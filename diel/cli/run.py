@@ -104,7 +104,7 @@ def run(options: argparse.Namespace) -> int:
                 options.trace,
                 ranks=options.ranks,
                 runs=str(options.runs),
-                takes_part=takes_part_in(options),
+                takes_part=shared_sweep_of(options),
             )
         )
     check_that_tasks_are_ranks(os.environ)
@@ -122,7 +122,7 @@ def run(options: argparse.Namespace) -> int:
     return _launch(options, directory)
 
 
-def takes_part_in(options: argparse.Namespace) -> dict[str, Any] | None:
+def shared_sweep_of(options: argparse.Namespace) -> dict[str, Any] | None:
     """Return the sweep of several runs that the command line asks to take part in, if any."""
     share = getattr(options, "share", None)
     if share is None:
@@ -139,7 +139,7 @@ def _nothing_to_resume(directory: RunDirectory) -> int:
 
 
 def _launch(options: argparse.Namespace, directory: RunDirectory | None) -> int:
-    from diel.comm.devices import remedy_for_none
+    from diel.comm.devices import no_gpu_remedy
     from diel.executive import launch
     from diel.executive.placement import planning
     from diel.executive.rank_launcher import find_rank_launcher
@@ -160,7 +160,7 @@ def _launch(options: argparse.Namespace, directory: RunDirectory | None) -> int:
         if any(need.gpus for need in plan.needs.values()):
             node = launch.node_of_all(plan.pool, os.environ)
             planning.assign_ranks(
-                plan.groups, plan.needs, [node], options.file, remedy_for_none(os.environ)
+                plan.groups, plan.needs, [node], options.file, no_gpu_remedy(os.environ)
             )
         draft.finish(missing_here(draft))
     if options.ranks is None and ranks > _RANKS_A_CORE * cores:
@@ -184,10 +184,10 @@ def _launch(options: argparse.Namespace, directory: RunDirectory | None) -> int:
         )
         if only:
             directory.limit_to(*only)
-        if takes_part := getattr(options, "takes_part", None) or takes_part_in(options):
-            from diel.loading.sweeps import take_part
+        if takes_part := getattr(options, "takes_part", None) or shared_sweep_of(options):
+            from diel.loading.sweeps import record_participation
 
-            take_part(directory, takes_part)
+            record_participation(directory, takes_part)
     options.directory = directory
     launched = _LaunchedRun(options, workflow, draft, directory, mpiexec)
     return launched.run_to_its_end(plan, resumes=resumes)
@@ -306,11 +306,11 @@ class _LaunchedRun:
         signals: LauncherSignals,
     ) -> int:
         """Wait for mpiexec to end; start it again, a few times, if it has not started any rank."""
-        from diel.executive.launch import ATTEMPTS, started_nothing
+        from diel.executive.launch import ATTEMPTS, failed_before_ranks
 
         status = launched.wait(display.refresh, signals)
         for _ in range(ATTEMPTS - 1):
-            if not started_nothing(self._directory):
+            if not failed_before_ranks(self._directory):
                 break
             status = start().wait(display.refresh, signals)
         return status
@@ -385,11 +385,11 @@ def _run_rank(parent: Parent, options: RankOptions, signals: StopSignals) -> int
     from diel.executive.rank0 import NullObserver, run_rank0
 
     def observer_for(directory: RunDirectory) -> RunObserver:
-        signals.stop_with(directory.request_stop)
+        signals.set_stop_request(directory.request_stop)
         if options.takes_part is not None:
-            from diel.loading.sweeps import take_part
+            from diel.loading.sweeps import record_participation
 
-            take_part(directory, options.takes_part)
+            record_participation(directory, options.takes_part)
         if launched_by_us:
             return NullObserver()
         from diel.cli.display import PlainDisplay

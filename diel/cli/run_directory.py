@@ -5,17 +5,15 @@ from __future__ import annotations
 import argparse
 import json
 import time
-from pathlib import Path
 from typing import Final
 
 from diel.cli.output import aligned, warn
 from diel.errors import RunDirectoryError
 from diel.run.directory import RunDirectory
-from diel.run.history import RunSummary, is_run, list_runs
+from diel.run.history import DEFAULT_RUNS, RunSummary, is_run, list_runs
 from diel.run.trace import merge_trace
 from diel.text import format_duration, format_value
 
-_HERE: Final = Path("runs")
 _LONGEST_REASON: Final = 100
 
 
@@ -27,7 +25,7 @@ def runs(options: argparse.Namespace) -> int:
     RunDirectoryError
         If there is no such folder.
     """
-    folder = options.folder or _HERE
+    folder = options.folder or DEFAULT_RUNS
     is_first_time = options.folder is None and not folder.exists()
     found = [] if is_first_time else list_runs(folder)
     if options.json:

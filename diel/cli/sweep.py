@@ -6,7 +6,7 @@ defines ``Options`` these functions are looked up, and called if they exist; wha
     preview_sweep(options, folder)               strategy, size, points, trainer, what_is_wrong
     export_sweep(run_dir, formats, folder)       files
     check_export(formats)                        nothing, or raises ValueError
-    try_one(options, folder, point, seed, trial, own_seed)
+    try_point(options, folder, point, seed, trial, own_seed)
                                                  why it failed, seconds, metrics; of the
                                                  trainer's file
 """
@@ -149,7 +149,7 @@ def _preview(options: argparse.Namespace) -> int:
         print(f"{part.module.name}: {size}, {found.strategy}, {trainers} trainers on {ranks} ranks")
         _print_points(found.points)
         trainer = parts.get(found.trainer)
-        if trainer is not None and hasattr(trainer.code, "try_one") and found.points:
+        if trainer is not None and hasattr(trainer.code, "try_point") and found.points:
             seed = getattr(part.options, "seed", 0)
             if not _print_estimate(trainer, draft.file.parent, found, seed, trainers):
                 exit_code = FAILED
@@ -168,7 +168,9 @@ def _print_estimate(
     trainer: ModulePart, folder: Path, found: Any, seed: int, trainers: int
 ) -> bool:
     """Try the first point and print how long the sweep would take; return whether it succeeded."""
-    reason, seconds, metrics = trainer.code.try_one(trainer.options, folder, found.points[0], seed)
+    reason, seconds, metrics = trainer.code.try_point(
+        trainer.options, folder, found.points[0], seed
+    )
     reason = reason or found.what_is_wrong(metrics)
     if reason:
         print(f"trial 0 failed: {reason}")
@@ -212,11 +214,11 @@ def _repeat(directory: RunDirectory, wanted: str, file: Path) -> int:
     own = watched.name.partition(".")[2]  # an iteration's number may follow: master-2
     master = parts.get(own) or parts.get(own.rpartition("-")[0])
     trainer = parts.get(getattr(master.options, "trainer", "")) if master is not None else None
-    if master is None or trainer is None or not hasattr(trainer.code, "try_one"):
+    if master is None or trainer is None or not hasattr(trainer.code, "try_point"):
         raise LaunchError(f"{file} does not say who tries the trials of {watched.name}")
     seed = getattr(master.options, "seed", 0)
     # A trial that was taken over from an earlier sweep has the seed that it had there.
-    reason, seconds, metrics = trainer.code.try_one(
+    reason, seconds, metrics = trainer.code.try_point(
         trainer.options, draft.file.parent, trial["parameters"], seed, trial["trial"], trial["seed"]
     )
     if reason:

@@ -6,7 +6,6 @@ import argparse
 import contextlib
 import sys
 import time
-from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
 from diel.cli import panels
@@ -14,14 +13,13 @@ from diel.cli.conclusion import rank_times_lines
 from diel.cli.display import PlainDisplay
 from diel.cli.output import console
 from diel.run.directory import RunDirectory
-from diel.run.history import find_run
+from diel.run.history import DEFAULT_RUNS, find_run
 from diel.run.status import StatusView
 from diel.run.watched import WatchedRun
 
 if TYPE_CHECKING:
     from rich.console import RenderableType
 
-_HERE: Final = Path("runs")
 _LOOK_EVERY_S: Final = 0.25
 _PLAIN_WIDTH: Final = 120
 
@@ -34,7 +32,7 @@ def watch(options: argparse.Namespace) -> int:
     RunDirectoryError
         If there is no such run.
     """
-    watched = WatchedRun(RunDirectory(find_run(options.run_dir or _HERE)))
+    watched = WatchedRun(RunDirectory(find_run(options.run_dir or DEFAULT_RUNS)))
     if options.once:
         watched.look()
         _print(watched)

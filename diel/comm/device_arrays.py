@@ -130,7 +130,7 @@ def to_host(array: Any, meter: Meter, about: object = None) -> np.ndarray[Any, A
     return host
 
 
-class Landing(Frozen):
+class HostStaging(Frozen):
     """Host memory that receives a message for a GPU's array, without GPU-aware MPI."""
 
     host: np.ndarray[Any, Any]
@@ -138,7 +138,7 @@ class Landing(Frozen):
     out: Any
 
     @classmethod
-    def of(cls, out: Any) -> Landing:
+    def of(cls, out: Any) -> HostStaging:
         """Allocate host memory for an array; raise PayloadError if that is not C-contiguous."""
         if not is_contiguous(out):
             raise PayloadError("out= takes a C-contiguous array")

@@ -43,7 +43,7 @@ def visible_gpus(
     return tuple(str(index) for index in range(count))
 
 
-def remedy_for_none(environment: Mapping[str, str]) -> str:
+def no_gpu_remedy(environment: Mapping[str, str]) -> str:
     """Return what a user should check where `visible_gpus` finds no GPU."""
     given = environment.get(VISIBLE_GPUS)
     said = "is not set" if given is None else f"is {given!r}"
@@ -65,10 +65,10 @@ def _count_by_nvidia_smi(environment: Mapping[str, str]) -> int:
     tool = shutil.which("nvidia-smi", path=environment.get("PATH"))
     if tool is None:
         return 0
-    from diel.processes import answer_of  # here, since few ranks need it
+    from diel.processes import run_tool  # here, since few ranks need it
 
     try:
-        answer = answer_of([tool, "-L"], _NVIDIA_SMI_TIMEOUT_S)
+        answer = run_tool([tool, "-L"], _NVIDIA_SMI_TIMEOUT_S)
     except OSError:
         return 0
     if answer.returncode:

@@ -239,7 +239,7 @@ def yield_when_idle(yields: bool) -> bool:
 
 
 @contextlib.contextmanager
-def kept_from_ending() -> Iterator[None]:
+def finalize_refused() -> Iterator[None]:
     """Have ``MPI.Finalize()`` raise within a block: a module would end MPI for the whole run.
 
     Many a program that becomes a module has that call in its last line.

@@ -16,7 +16,6 @@ CLIENT_TO_SERVER: Final = 10
 CLIENT_TO_SERVER_PAYLOAD: Final = 11
 SERVER_TO_CLIENT: Final = 12
 SERVER_TO_CLIENT_PAYLOAD: Final = 13
-EXECUTIVE_TO_SERVER_LEAVE: Final = 14
 
 # Between the ranks of modules. A payload has a number that no other payload under way has, added to
 # the first tag: 2^15 - 1 is the largest tag that every MPI has (MPI-4.1, 8.1.2).

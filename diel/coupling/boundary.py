@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any, Literal
 
 import numpy as np
 
-from diel.comm.device_arrays import Landing, is_contiguous, is_on_device, layout_of, to_host
+from diel.comm.device_arrays import HostStaging, is_contiguous, is_on_device, layout_of, to_host
 from diel.coupling.address import Address, Peers
 from diel.coupling.channel import Channel, Subject
 from diel.coupling.messages import INLINE_BYTES, Sending, boundary_key
@@ -227,7 +227,7 @@ class SharedBoundary:
                 read.view[...] = read.landing
         for section, array in zip(self.read, out, strict=False):
             if is_on_device(array):
-                landing = Landing.of(array)
+                landing = HostStaging.of(array)
                 landing.host[...] = section
                 landing.finish(self._channel.meter, self.name)
             else:

@@ -95,7 +95,7 @@ class Channel:
         self._inbox.close()
         self.await_receipt(self._all_has_left, self._pending_receivers(), None)
         self._outbox.close()
-        self._inbox.tell_of_dropped()
+        self._inbox.warn_of_dropped()
 
     def _is_under_way(self) -> bool:
         return self._inbox.is_dropping or self._outbox.is_under_way
@@ -114,7 +114,7 @@ class Channel:
             self.poll()
             self._inbox.close()
             self._outbox.close()
-            self._inbox.tell_of_dropped()
+            self._inbox.warn_of_dropped()
 
     @property
     def was_used(self) -> bool:

@@ -195,7 +195,7 @@ class Inbox:
         while self._dropping and self._dropping[0][0]():
             self._dropping.popleft()
         if self._dropped and not self.is_open:
-            self.tell_of_dropped()
+            self.warn_of_dropped()
         return self.arrived > before
 
     def find(self, key: bytes, source: Address | None) -> ArrivedMessage | None:
@@ -242,7 +242,7 @@ class Inbox:
             transfer = self._port.receive(world_rank, head.ticket, memory)
             self._dropping.append((transfer, memory))
 
-    def tell_of_dropped(self) -> None:
+    def warn_of_dropped(self) -> None:
         """Warn of the messages that have been dropped since the last warning."""
         dropped, self._dropped = self._dropped, Counter()
         for (serial, world_rank, key), count in dropped.items():

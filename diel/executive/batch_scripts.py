@@ -335,7 +335,7 @@ if [ "$status" = {not_finished} ] && [ -n "$is_late" ]; then
         export DIEL_RUN_DIR=$run_dir DIEL_SUBMISSION=$((submission + 1))
         {submit} || echo "not submitted again: diel run --resume $run_dir goes on" >&2
     else
-        echo "submitted again as often as it may be ({requeue}): diel run --resume $run_dir goes on" >&2
+        echo "no requeue is left of {requeue}: diel run --resume $run_dir goes on" >&2
     fi
 fi
 """

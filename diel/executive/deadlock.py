@@ -73,7 +73,7 @@ class WaitWatch:
         """
         surveys = survey() if self.all_wait(running) else None
         was_suspected = self._is_suspected
-        self._is_suspected = surveys is not None and self.is_deadlock(running, surveys)
+        self._is_suspected = surveys is not None and self.servers_confirm_deadlock(running, surveys)
         return surveys if was_suspected and self._is_suspected else None
 
     def all_wait(self, running: Collection[int]) -> bool:
@@ -82,7 +82,9 @@ class WaitWatch:
             rank in self._waits and not self._waits[rank].report.has_timeout for rank in running
         )
 
-    def is_deadlock(self, running: Iterable[int], surveys: Sequence[Mapping[str, Any]]) -> bool:
+    def servers_confirm_deadlock(
+        self, running: Iterable[int], surveys: Sequence[Mapping[str, Any]]
+    ) -> bool:
         """Whether what the servers hold confirms that no wait can end any more.
 
         That is so if each rank's latest request is pending at a server, or the rank waits for other

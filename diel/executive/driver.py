@@ -229,12 +229,12 @@ class Driver:
                 self._mailbox.send_to_all(welcome.replace(gpus=gpus), ranks)
             self._perform(self._scheduler.start())
         except (ServerLost, TupleError) as error:
-            self._perform(self._scheduler.handle(self._lost.loss_behind(error)))
+            self._perform(self._scheduler.handle(self._lost.event_of_loss(error)))
         while self._exit_code is None:
             try:
                 self._perform(self._scheduler.handle(self._next_event()))
             except (ServerLost, TupleError) as error:
-                self._perform(self._scheduler.handle(self._lost.loss_behind(error)))
+                self._perform(self._scheduler.handle(self._lost.event_of_loss(error)))
             except OSError:  # for instance, the run directory was removed
                 lost = self._look_for_loss()
                 if lost is None:
@@ -390,7 +390,7 @@ class Driver:
                 return
         directory = self._recorder.directory
         if directory.stop_requested():
-            why, exit_code = directory.why_stop(), directory.exit_code_of_stop()
+            why, exit_code = directory.stop_reason(), directory.exit_code_of_stop()
             # Not after a rank was lost: tuples may be lost with it.
             if LOST_OR_ENDED not in why and self._checkpoints.is_wanted_before_end():
                 self._save_checkpoint()

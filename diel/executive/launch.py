@@ -23,7 +23,7 @@ from diel.executive.signals import STOP_SIGNALS, before_time_limit, exit_code_af
 from diel.exit_codes import STOPPED
 from diel.frozen import Frozen
 from diel.loading.environment import shorten, thread_environment
-from diel.processes import answer_of
+from diel.processes import run_tool
 from diel.programs.supervised import Program, Supervisor
 from diel.run.directory import RunDirectory
 from diel.run.journal import JournalReader
@@ -83,9 +83,9 @@ _SPAWN_ADVICE: Final = (
 )
 
 
-def started_nothing(directory: RunDirectory) -> bool:
+def failed_before_ranks(directory: RunDirectory) -> bool:
     """Whether mpiexec failed before it had started any rank, so that a retry is safe."""
-    if directory.stop_requested() or _LISTENER_FAILED not in directory.launcher_words():
+    if directory.stop_requested() or _LISTENER_FAILED not in directory.launcher_output():
         return False
     records = JournalReader(directory.journal).new_records()
     return not records or isinstance(records[-1], (RunCreated, RunResumed))
@@ -137,7 +137,7 @@ def mpi_implementation(mpiexec: Path) -> str:
     if mpiexec.name == "srun":
         return SLURM
     try:
-        text = answer_of([str(mpiexec), "--version"], _VERSION_TIMEOUT_S).stdout
+        text = run_tool([str(mpiexec), "--version"], _VERSION_TIMEOUT_S).stdout
     except OSError as error:
         raise LaunchError(f"{mpiexec} --version does not work: {error}") from error
     return implementation_in(text)

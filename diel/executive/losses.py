@@ -107,7 +107,7 @@ def find_loss(view: RunView, directory: RunDirectory, launcher_status: int) -> L
     launcher_status : int
         The exit status of the launcher of the ranks.
     """
-    log = directory.launcher_words().replace("\0", "")  # Open MPI ends its messages with "\0"
+    log = directory.launcher_output().replace("\0", "")  # Open MPI ends its messages with "\0"
     own_lines = re.findall(_OWN_WORDS, log, re.MULTILINE)
     without_room = [words for words in own_lines if words.startswith(_NO_ROOM)]
     crashes = find_crashes(directory)
@@ -116,7 +116,7 @@ def find_loss(view: RunView, directory: RunDirectory, launcher_status: int) -> L
     hosts = tuple(
         dict.fromkeys(name for found in re.findall(_HOST_LOST, log) for name in found if name)
     )
-    lines = [f"the launcher lost rank {rank}: {view.who_is_on(rank)}" for rank in lost]
+    lines = [f"the launcher lost rank {rank}: {view.describe_rank(rank)}" for rank in lost]
     for crash in crashes:
         lines.append(f"rank {crash.rank} | {crash.why}")
         lines += [f"rank {crash.rank} |   {frame}" for frame in crash.frames]
@@ -135,7 +135,7 @@ def find_loss(view: RunView, directory: RunDirectory, launcher_status: int) -> L
         return Loss(explanation, lines, ranks, hosts, is_final=True)
     if crashes:
         first = crashes[0]
-        explanation = f"{view.who_is_on(first.rank)} crashed: {first.why}{first.where}"
+        explanation = f"{view.describe_rank(first.rank)} crashed: {first.why}{first.where}"
     elif view.failure is not None and isinstance(view.failure, LOSSES):
         explanation = getattr(view.failure, "explanation", "").partition("\n")[0]
     elif view.started is None and re.search(_NO_START, log):
@@ -152,7 +152,7 @@ def find_loss(view: RunView, directory: RunDirectory, launcher_status: int) -> L
         explanation = own_lines[-1]
     elif directory.stop_requested():
         explanation = (
-            f"the ranks were ended before the run could stop in order: {directory.why_stop()}"
+            f"the ranks were ended before the run could stop in order: {directory.stop_reason()}"
         )
     else:
         explanation = (
@@ -177,7 +177,9 @@ def _lost_ranks(log: str, view: RunView) -> tuple[list[int], str]:
         elif found["word"]:
             name = _SIGNALS_OF_SLURM.get(found["word"], "")
         if name:
-            first_loss = f"{view.who_is_on(rank)} (rank {rank}, host {host}) was killed by {name}"
+            first_loss = (
+                f"{view.describe_rank(rank)} (rank {rank}, host {host}) was killed by {name}"
+            )
     process = re.search(_PROCESS_LOST, log)
     if not first_loss and process is not None:
         status = int(process["status"])

@@ -101,7 +101,7 @@ class LostRanks:
             if died is not None:
                 raise ServerLost(died)
 
-    def loss_behind(self, error: ServerLost | TupleError) -> Event:
+    def event_of_loss(self, error: ServerLost | TupleError) -> Event:
         """Return the event of the loss behind a failed request to a server; else raise `error`."""
         if isinstance(error, ServerLost):
             return error.event

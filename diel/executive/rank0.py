@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Protocol
 
 from diel.comm import tags
-from diel.comm.devices import remedy_for_none
+from diel.comm.devices import no_gpu_remedy
 from diel.comm.mailbox import Mailbox
 from diel.comm.mpi import can_survive_losses, library_name
 from diel.errors import CheckpointError, DielError, LaunchError, RunDirectoryError
@@ -143,7 +143,7 @@ def run_rank0(
         pool = [rank for rank in range(1, parent.size) if rank not in server_ranks]
         nodes = nodes_of((rank, *parent.hosts_and_gpus[rank]) for rank in pool)
         groups, assignment = assign_ranks(
-            plan.groups, plan.needs, nodes, file, remedy_for_none(os.environ)
+            plan.groups, plan.needs, nodes, file, no_gpu_remedy(os.environ)
         )
         if draft is not None and all(host == parent.host for host, _ in parent.hosts_and_gpus):
             from diel.loading.functions import missing_here

@@ -24,7 +24,7 @@ from diel.executive.launch import (
     mpi_implementation,
     own_mpiexec,
 )
-from diel.processes import answer_of, python_command
+from diel.processes import python_command, run_tool
 
 _ANSWER_TIMEOUT_S: Final = 20.0
 _LIBRARY: Final = (
@@ -200,7 +200,7 @@ def library_implementation() -> str:
         If mpi4py cannot load an MPI library.
     """
     try:
-        answer = answer_of(python_command(_LIBRARY), _ANSWER_TIMEOUT_S)
+        answer = run_tool(python_command(_LIBRARY), _ANSWER_TIMEOUT_S)
     except OSError as error:
         raise LaunchError(f"mpi4py does not say which MPI it loads: {error}") from error
     if answer.returncode:
@@ -218,7 +218,7 @@ def _program(name: str) -> Path:
 
 def _answer(command: Sequence[str]) -> str:
     try:
-        answer = answer_of(command, _ANSWER_TIMEOUT_S)
+        answer = run_tool(command, _ANSWER_TIMEOUT_S)
     except OSError as error:
         raise LaunchError(f"{' '.join(command)} does not work: {error}") from error
     return answer.stdout + answer.stderr

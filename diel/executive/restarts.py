@@ -230,7 +230,7 @@ def record_stop(directory: RunDirectory, restarts: int) -> None:
     RunDirectoryError
         If another process still writes the journal.
     """
-    stop = StopOrdered(reason=directory.why_stop())
+    stop = StopOrdered(reason=directory.stop_reason())
     ended = RunEnded(exit_code=directory.exit_code_of_stop(), restarts=restarts)
     _write(directory, stop, ended)
 

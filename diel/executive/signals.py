@@ -50,7 +50,7 @@ class StopSignals:
                 signal.signal(number, _ignore)
         threading.Thread(target=self._watch, name="diel-signals", daemon=True).start()
 
-    def stop_with(self, ask_to_stop: Callable[[str, int], object]) -> None:
+    def set_stop_request(self, ask_to_stop: Callable[[str, int], object]) -> None:
         """Set the function that asks the run to stop: called with a reason and an exit code.
 
         A thread calls it at the first signal; this method does if that has come already.

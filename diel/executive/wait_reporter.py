@@ -90,7 +90,7 @@ class WaitReporter:
         finally:
             self._wait_for_peers = None
 
-    def tell_if_long(self, waiting: Wait) -> None:
+    def report_if_long(self, waiting: Wait) -> None:
         """Report a wait to rank 0 once it has lasted a second; each wait is reported once."""
         if waiting is self._reported:
             return

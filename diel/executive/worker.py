@@ -15,7 +15,7 @@ from diel.comm.devices import VISIBLE_GPUS
 from diel.comm.direct import MpiPort
 from diel.comm.mailbox import Mailbox
 from diel.comm.meter import Meter
-from diel.comm.mpi import kept_from_ending
+from diel.comm.mpi import finalize_refused
 from diel.coupling.address import Address
 from diel.coupling.channel import Channel
 from diel.coupling.messages import MessageCounts
@@ -244,7 +244,7 @@ class _Worker:
             self._process_interrupts()
             return
         self._raise_if_ordered()
-        self._wait_reporter.tell_if_long(waiting)
+        self._wait_reporter.report_if_long(waiting)
 
     def work(self) -> Leave:
         """Perform orders until the order to leave comes; return that order."""
@@ -552,7 +552,7 @@ class _Worker:
 
 def _call(function: Any, context: Context) -> Any:
     try:
-        with running(context), kept_from_ending():
+        with running(context), finalize_refused():
             return function(context)
     except SystemExit as request:
         if request.code not in (None, 0):

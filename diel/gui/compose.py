@@ -163,8 +163,8 @@ class Composer:
             with button("Add module", "add_box"), ui.menu():
                 self._list_modules()
             button("Add group", "library_add", self.add_group)
-            self._connect = _menu("Runs before", "arrow_downward")
-            self._inside = _menu("Put inside", "move_down")
+            self._connect = _Menu("Runs before", "arrow_downward")
+            self._inside = _Menu("Put inside", "move_down")
             self._out = button("Take out", "move_up", self._take_out)
             self._remove = button("Remove", "delete", self.remove_selected)
             self._undo = button("Undo", "undo", self.undo)
@@ -295,7 +295,7 @@ class Composer:
     # -- edits ------------------------------------------------------------------------------------
 
     @contextlib.contextmanager
-    def refusals_told(self) -> Iterator[None]:
+    def errors_shown(self) -> Iterator[None]:
         """Show an error that refuses an edit as a notification; the document stays as it is."""
         try:
             yield
@@ -309,7 +309,7 @@ class Composer:
     def _edit(self, change: Callable[[], Any]) -> bool:
         before = self.document.text
         with self.root:
-            with self.refusals_told():
+            with self.errors_shown():
                 change()
             self._edited_s, self._typed_s = time.monotonic(), -_ONE_STEP_S
             self.show()
@@ -342,7 +342,7 @@ class Composer:
 
     def add_module(self, table: Mapping[str, Any]) -> None:
         """Add a module with these keys, to the chosen group if it can have one."""
-        with self.refusals_told():
+        with self.errors_shown():
             keys = dict(table)
             name = self.document.free_name("module", keys.pop("name"))
             group = ""
@@ -355,7 +355,7 @@ class Composer:
 
     def add_group(self) -> None:
         """Add a group, with all modules in it that are in no group yet, and choose it."""
-        with self.refusals_told():
+        with self.errors_shown():
             name = self.document.free_name("group", "group")
             used = {
                 module
@@ -371,7 +371,7 @@ class Composer:
             self.edit("add_to_group", self.selected.name, group)
 
     def _put_in_new(self, name: str) -> None:
-        with self.refusals_told():
+        with self.errors_shown():
             outer = self.document.free_name("group", "together")
             if self.edit("put_in_new_group", [name], outer):
                 self.choose(Selected("group", outer))
@@ -507,10 +507,6 @@ class _Menu:
         self.button = button(text, icon)
         with self.button:
             self.menu = ui.menu()
-
-
-def _menu(text: str, icon: str) -> _Menu:
-    return _Menu(text, icon)
 
 
 def _fill(menu: _Menu, names: list[str], action: Callable[[str], Any]) -> None:

@@ -123,8 +123,8 @@ class Files:
                     menu_line(example.name, example.text, copy)
         with ui.element("div").classes("compose-bar").props('role="status"') as self._offer:
             self._offer_text = ui.label()
-            button("Take the edits back", "restore", self._take_offered)
-            self._forget = button("Forget them", None, self._leave_offered)
+            button("Take the edits back", "restore", self._accept_draft)
+            self._forget = button("Forget them", None, self._decline_draft)
 
     def _offer_drafts(self) -> None:
         """Offer the text of this file that another page has not saved."""
@@ -139,13 +139,13 @@ class Files:
             self._forget.text = "Leave them" if is_open else "Forget them"
         self._offer.set_visibility(self._offered is not None)
 
-    def _take_offered(self) -> None:
+    def _accept_draft(self) -> None:
         taken = self._offered
-        self._leave_offered()
+        self._decline_draft()
         if taken is not None:
             self._composer.edit("replace_text", taken.text)
 
-    def _leave_offered(self) -> None:
+    def _decline_draft(self) -> None:
         self._left = self._offered
         if self._left is not None and not _is_open(self._left.page):
             _drafts.drop(self._composer.document.file, self._left.page)
@@ -183,7 +183,7 @@ class Files:
         """Write to a path; ask first if it does not have the text ``known`` (None: no file)."""
         text = self._composer.document.text
         is_written = False
-        with self._composer.refusals_told():
+        with self._composer.errors_shown():
             if self._site.is_record(path):
                 raise PageError(
                     f"{self._site.name_of(path)} is the record of a run: save it under another name"
@@ -247,7 +247,7 @@ class Files:
 
     async def _copy_example(self, example: Example) -> None:
         """Copy an example and the files that it needs into the folder, and open the copy."""
-        with self._composer.refusals_told():
+        with self._composer.errors_shown():
             remedy = "rename or remove it, or open it as it is"
             files = await run.io_bound(copy_example, example, self._site.folder, remedy)
             if files:  # None if the server ends

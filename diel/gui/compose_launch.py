@@ -150,7 +150,7 @@ class Launcher:
         self._is_starting = True
         self._start.set_enabled(False)
         try:
-            with composer.refusals_told():
+            with composer.errors_shown():
                 composer.site.folder_of_runs()
                 ui.notify("starting ...")
                 started = await wait_for(start_run, arguments, folder, composer.path)
@@ -182,7 +182,7 @@ class Launcher:
 
     async def _write_script(self) -> None:
         composer = self._composer
-        with composer.refusals_told():
+        with composer.errors_shown():
             workflow = composer.inspection.workflow
             if workflow is None or composer.inspection.source != composer.document.text:
                 raise LaunchError("the workflow has problems, or is being checked: mend it first")
@@ -217,7 +217,7 @@ class Launcher:
                 ui.button("Submit", on_click=lambda: dialog.submit(True))
                 ui.button("Cancel", on_click=lambda: dialog.submit(False)).props("flat")
         if await dialog:
-            with composer.refusals_told():
+            with composer.errors_shown():
                 answer = await wait_for(
                     submit, scheduler.submit_stdin, self._script.content, composer.site.folder
                 )

@@ -99,7 +99,7 @@ class TableList:
         if composer.inspection.source != composer.document.text or composer.selected is None:
             return  # the last facts are shown until the text has been inspected
         network = composer.inspection.networks.get(composer.selected.name, [])
-        facts.text = facts_of(network, number)
+        facts.text = agreement_facts(network, number)
 
     # -- edits ------------------------------------------------------------------------------------
 
@@ -144,7 +144,7 @@ def as_lines(value: Any) -> str:
     return ""
 
 
-def facts_of(network: list[dict[str, str]], number: int) -> str:
+def agreement_facts(network: list[dict[str, str]], number: int) -> str:
     """Return output shape and number of parameters of a table's layers; empty if not known."""
     rows = [row for row in network if row.get(LAYER) == str(number)]
     if not rows:

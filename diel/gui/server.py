@@ -46,7 +46,7 @@ def serve(options: argparse.Namespace) -> int:
     PageError
         If there is nothing to show, a package is missing, or the port cannot be had.
     """
-    folder, start = _what_to_show(options.target)
+    folder, start = _folder_and_first_page(options.target)
     _check_packages()
     token = secrets.token_urlsafe(32)
     listener = _listen(options.host, options.port)
@@ -61,7 +61,7 @@ def serve(options: argparse.Namespace) -> int:
     return 0
 
 
-def _what_to_show(target: Path) -> tuple[Path, str]:
+def _folder_and_first_page(target: Path) -> tuple[Path, str]:
     """Return the folder that the page may show, and the page to begin with."""
     try:
         place = target.resolve(strict=True)

@@ -11,6 +11,7 @@ from weakref import WeakValueDictionary
 from nicegui import run, ui
 
 from diel.errors import DielError, PageError
+from diel.gui.cards import call_script
 from diel.gui.processes import start_command
 from diel.gui.security import LOG
 from diel.gui.site import Site, address, frame, page, printable
@@ -158,7 +159,7 @@ class _WatchPage:
     async def _tick(self) -> None:
         if not self._is_drawn:
             self._is_drawn = True
-            _call("diel.watch.picture", await run.io_bound(_graph, self._directory) or "")
+            call_script("diel.watch.picture", await run.io_bound(_graph, self._directory) or "")
         now_s = time.monotonic()
         if now_s >= self._next_look_s:
             has_ended = self._watched.has_ended and bool(self._shown)
@@ -211,7 +212,7 @@ class _WatchPage:
         return {name: printable(name) for name in log_names(self._directory.logs)}
 
     def _show(self, changed: Snapshot) -> None:
-        _call("diel.watch.apply", time.time(), changed)
+        call_script("diel.watch.apply", time.time(), changed)
         state = self._watched.state
         self._pager.set_visibility(self._watched.view.ranks > _LANES)
         self._stop.set_visibility(state == "running")
@@ -228,7 +229,7 @@ class _WatchPage:
         if name not in self._names.options:
             return
         self._log = LogTail(self._directory.logs / name)
-        _call("diel.watch.log", "", False)
+        call_script("diel.watch.log", "", False)
         await self._follow_log()
 
     async def _follow_log(self) -> None:
@@ -241,7 +242,7 @@ class _WatchPage:
             self._log = None
             found = f"{log.path.name} cannot be read: {error.strerror or error}", False
         if found is not None and (found[0] or not found[1]) and found != ("", False):
-            _call("diel.watch.log", *found)
+            call_script("diel.watch.log", *found)
 
     # -- the timeline -------------------------------------------------------------------------
 
@@ -259,7 +260,7 @@ class _WatchPage:
         text = json.dumps(picture)
         if picture and text != self._sent_timeline:
             self._sent_timeline = text
-            _call("diel.watch.timeline", picture)
+            call_script("diel.watch.timeline", picture)
 
     def _timeline_picture(self) -> dict[str, Any] | None:
         end_s = self._watched.latest_s()
@@ -338,8 +339,3 @@ def _panel(title: str) -> ui.element:
     with panel:
         ui.label(title).classes("diel-heading").props('role="heading" aria-level="2"')
     return panel
-
-
-def _call(function: str, *arguments: Any) -> None:
-    """Call a function of `page.js` in the browser; arguments travel as JSON."""
-    ui.run_javascript(f"{function}({', '.join(map(json.dumps, arguments))})")

@@ -126,7 +126,7 @@ class Reporter(Protocol):
     def watch_sweeps(self, run_dir: Path) -> Iterable[Any]:
         """Return the sweeps of a run that have begun: `diel.loading.sweeps.WatchedSweep`."""
 
-    def take_part(self, run_dir: Path, said: Mapping[str, Any]) -> None:
+    def record_participation(self, run_dir: Path, said: Mapping[str, Any]) -> None:
         """Write for a run that has not begun which sweep it takes part in.
 
         Parameters

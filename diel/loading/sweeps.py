@@ -17,7 +17,7 @@ from diel.errors import LaunchError, RunDirectoryError
 from diel.loading.reports import reporting
 from diel.run.directory import RunDirectory
 from diel.run.history import summarize
-from diel.run.resuming import has_ended, is_behind
+from diel.run.resuming import has_ended, is_finished_at_checkpoint
 
 _LIVE: Final = ("pause", "resume", "stop")
 """Kinds of requests that only a sweep that has not ended can fulfil."""
@@ -245,7 +245,7 @@ def steer_sweep(
             if reason := _why_too_late(directory, state, name):
                 raise LaunchError(reason)
             if state == "finished":
-                directory.request_more()
+                directory.request_extension()
             answers: list[dict[str, Any]] = requests(wait_s if state == "running" else 0.0)
         except (OSError, ValueError) as error:
             raise LaunchError(str(error)) from error
@@ -257,7 +257,7 @@ def steer_sweep(
             kept = [answer for answer in answers if answer["accepted"] is None]
             if not too_late and state == "finished":
                 if any(answer["kind"] not in _LIVE for answer in kept):
-                    directory.request_more()
+                    directory.request_extension()
                 else:
                     too_late = f"{directory.path} has finished meanwhile"
         if too_late:
@@ -277,7 +277,7 @@ def steer_sweep(
     raise LaunchError("no installed package knows of sweeps")
 
 
-def take_part(directory: RunDirectory, said: Mapping[str, Any]) -> None:
+def record_participation(directory: RunDirectory, said: Mapping[str, Any]) -> None:
     """Have reporters write for a run that has not begun which sweep it takes part in.
 
     Raises
@@ -285,7 +285,7 @@ def take_part(directory: RunDirectory, said: Mapping[str, Any]) -> None:
     LaunchError
         If that cannot be written.
     """
-    for write in reporting("take_part"):
+    for write in reporting("record_participation"):
         try:
             write(directory.path, said)
         except OSError as error:
@@ -346,7 +346,7 @@ def _why_too_late(directory: RunDirectory, state: str, sweep: str) -> str:
     if state == "running":
         if has_ended(directory, group):
             return f"sweep {sweep} has come to its end, and the run goes on without it"
-    elif is_behind(directory, group):
+    elif is_finished_at_checkpoint(directory, group):
         return (
             f"sweep {sweep} lies before the run's last checkpoint, where diel run --resume goes "
             "on: start the workflow again, with warm_start"

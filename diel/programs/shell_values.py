@@ -9,7 +9,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from diel.errors import PayloadError
-from diel.programs.tuple_protocol import FITTING
+from diel.programs.tuple_protocol import BEST_FORM
 
 
 class Shown(NamedTuple):
@@ -39,10 +39,10 @@ def shown(value: Any, form: str | None) -> Shown:
     """Encode a value for a command to print, in the form that it asked for.
 
     None is the form that fits the value best: text for strings and numbers, bytes as they are, JSON
-    for other values. `FITTING` is for a program that wants the value itself: arrays as .npy, bytes
-    as they are, JSON for other values.
+    for other values. `BEST_FORM` is for a program that wants the value itself: arrays as .npy,
+    bytes as they are, JSON for other values.
     """
-    if form == FITTING:
+    if form == BEST_FORM:
         form = (
             "npy"
             if isinstance(value, np.ndarray)

@@ -32,7 +32,7 @@ REFUSED: Final = "refused"
 FORMS: Final = ("text", "json", "bytes", "npy")
 """Forms in which values are sent; the rank converts between them and Python values."""
 
-FITTING: Final = "fitting"
+BEST_FORM: Final = "fitting"
 """In a get or read, in place of a form: the one that keeps most of a value; the answer names it."""
 
 LONGEST_HEAD_BYTES: Final = 64 * 1024

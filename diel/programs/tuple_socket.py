@@ -31,8 +31,8 @@ from typing import TYPE_CHECKING, Any, Final
 from diel.comm.waiting import wait_for
 from diel.errors import DielError, ModuleFailed, RunStopped, TagError, TupleError, TupleTimeout
 from diel.programs.tuple_protocol import (
+    BEST_FORM,
     DONE,
-    FITTING,
     FORMS,
     LATE,
     REFUSED,
@@ -359,7 +359,7 @@ class _Request:
         if self.operation not in ("put", "get", "read"):
             raise TupleError("the operation is none of put, get and read")
         self.form: Any = head.get("form")
-        forms = FORMS if self.operation == "put" else tuple({*FORMS, FITTING, None} - {"text"})
+        forms = FORMS if self.operation == "put" else tuple({*FORMS, BEST_FORM, None} - {"text"})
         if not isinstance(self.form, str | None) or self.form not in forms:
             names = sorted("null" if form is None else form for form in forms)
             raise TupleError(f"the form is none of {', '.join(names)}")

@@ -87,7 +87,7 @@ class RunDirectory:
         self.trace = self.path / "trace.json"
         self.trace_parts = self.path / "trace"
         self.stop_request = self.path / "stop"
-        self.more_request = self.path / "more"
+        self.extension_request = self.path / "more"
 
     @classmethod
     def create(
@@ -217,7 +217,7 @@ class RunDirectory:
         """Return the file of one rank's events for the trace."""
         return self.trace_parts / f"rank-{rank}.jsonl"
 
-    def launcher_words(self) -> str:
+    def launcher_output(self) -> str:
         """Return the end of the launcher's log, since mpiexec last started; empty if it is missing.
 
         It is the output of mpiexec, and what ranks have written there by themselves.
@@ -298,22 +298,22 @@ class RunDirectory:
 
     def is_lost_or_ended(self) -> bool:
         """Whether the request to stop the run is that of a rank that had a signal."""
-        return self.stop_requested() and LOST_OR_ENDED in self.why_stop()
+        return self.stop_requested() and LOST_OR_ENDED in self.stop_reason()
 
-    def request_more(self) -> None:
+    def request_extension(self) -> None:
         """Ask a run that has finished to go on from its last checkpoint when it is resumed."""
-        with contextlib.suppress(FileExistsError), self.more_request.open("x"):
+        with contextlib.suppress(FileExistsError), self.extension_request.open("x"):
             pass
 
-    def more_requested(self) -> bool:
+    def extension_requested(self) -> bool:
         """Whether a finished run is asked to go on when it is resumed."""
-        return self.more_request.exists()
+        return self.extension_request.exists()
 
-    def withdraw_more(self) -> None:
+    def withdraw_extension(self) -> None:
         """Remove the request to go on with a finished run."""
-        self.more_request.unlink(missing_ok=True)
+        self.extension_request.unlink(missing_ok=True)
 
-    def why_stop(self) -> str:
+    def stop_reason(self) -> str:
         """Return the reason that `request_stop` was given."""
         return " ".join(str(self._stop_said().get("reason", "")).split()) or _STOP
 

@@ -129,6 +129,10 @@ def is_run(folder: Path) -> bool:
         raise RunDirectoryError(f"{folder} cannot be read: {error.strerror}") from error
 
 
+DEFAULT_RUNS: Final = Path("runs")
+"""Where runs are kept unless a command says otherwise."""
+
+
 def find_run(path: Path) -> Path:
     """Return a run directory: the path itself, or the newest in it.
 
@@ -272,5 +276,5 @@ def _restarts(end: Record) -> str:
 
 def _last_launcher_line(folder: Path) -> str:
     """Return the last line of the launcher's log, for a run without a record of its start."""
-    lines = RunDirectory(folder).launcher_words().split("\n")
+    lines = RunDirectory(folder).launcher_output().split("\n")
     return next((line.strip() for line in reversed(lines) if line.strip()), "")

@@ -84,7 +84,7 @@ def order_resumption(directory: RunDirectory, restart: int = 0) -> Resumption | 
         is damaged where it matters, or it holds links that would be written through.
     """
     past = _Past.read(directory)
-    if past.has_finished and not directory.more_requested():
+    if past.has_finished and not directory.extension_requested():
         return None
     _check_unchanged(past.file, directory)
     directory.refuse_links()
@@ -98,7 +98,7 @@ def order_resumption(directory: RunDirectory, restart: int = 0) -> Resumption | 
         if not restart or directory.is_lost_or_ended():
             directory.withdraw_stop()
         directory.keep_states(past.states)  # later ones do not match the tuples
-        directory.withdraw_more()
+        directory.withdraw_extension()
         directory.forget_crashes()  # of ranks that are started anew
         journal.write(
             RunResumed(
@@ -125,7 +125,7 @@ def workflow_file_of(directory: RunDirectory) -> Path:
     return past.file
 
 
-def is_behind(directory: RunDirectory, group: str) -> bool:
+def is_finished_at_checkpoint(directory: RunDirectory, group: str) -> bool:
     """Whether a group is finished at the last checkpoint: then a resumed run does not run it.
 
     Raises

@@ -203,7 +203,7 @@ class RunView:
         view = self.groups[group]
         return view.repeats or (bool(view.inside) and self.is_repeated(view.inside))
 
-    def who_is_on(self, rank: int) -> str:
+    def describe_rank(self, rank: int) -> str:
         """Describe what runs on a rank: a copy of a module, the executive or a tuple server."""
         if rank == 0:
             return "the executive"

@@ -17,7 +17,7 @@ import sys
 from typing import TYPE_CHECKING, Any, Final, NamedTuple, TypeGuard, cast
 
 from diel.comm.device_arrays import (
-    Landing,
+    HostStaging,
     count_received,
     device_bytes,
     is_on_device,
@@ -226,7 +226,7 @@ class Destination(Frozen):
     out: Any
     encoded: Encoded
     """Kind and meta of the only payload that fits, and the memory to receive it."""
-    landing: Landing | None = None
+    landing: HostStaging | None = None
     """The staging memory on the host for an array on a GPU, if it is needed."""
     on_device: bool = False
     """Whether the memory to receive into is on the GPU, so that only MPI can write it."""
@@ -245,7 +245,7 @@ class Destination(Frozen):
         if device_bytes(out) > inline_bytes and carrier.gpu_aware:
             encoded = Encoded(ARRAY, device_array_meta(out), memory_to_receive_into(out))
             return cls(out, encoded, None, on_device=True)
-        landing = Landing.of(out)
+        landing = HostStaging.of(out)
         return cls(out, receive_into(landing.host), landing)
 
     def finish(self, payload: Any, meter: Meter, about: Callable[[], object] | None = None) -> None:
@@ -258,7 +258,7 @@ class Destination(Frozen):
             count_received(len(memory), meter, about and about())
             return
         if self.on_device:
-            landing = Landing.of(self.out)
+            landing = HostStaging.of(self.out)
             memory = memory_of(landing.host)
         if payload is not memory:
             memory[:] = payload

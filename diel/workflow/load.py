@@ -26,7 +26,7 @@ from typing import Any, TypeVar
 from pydantic import ValidationError
 
 from diel.errors import Problem, WorkflowError
-from diel.text import did_you_mean, join_path, show_given, show_key
+from diel.text import did_you_mean, join_path, show_key, show_with_type
 from diel.workflow.boundary import Boundary, check_boundaries
 from diel.workflow.definitions import FunctionNotFound
 from diel.workflow.fields import NOTHING_TO_RUN, ONE_OF
@@ -309,7 +309,7 @@ def _read_table(draft: Draft, key: str, default: AnyTable) -> AnyTable:
 def _read_entries(draft: Draft, key: str, model: type[_Table]) -> list[tuple[int, _Table]]:
     value = draft.document.get(key, [])
     if not isinstance(value, list):
-        kind = "a single table" if isinstance(value, dict) else show_given(value)
+        kind = "a single table" if isinstance(value, dict) else show_with_type(value)
         draft.problems.append(
             Problem(key, f"expected a list of tables, got {kind}", _list_hint(key, value))
         )

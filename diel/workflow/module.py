@@ -37,7 +37,7 @@ def _variable(name: str) -> str:
     return name
 
 
-_OF_EXECUTABLES: Final = {
+_EXECUTABLE_KEYS: Final = {
     "launcher": "a launcher",
     "directory": "a working directory",
     "environment": "an environment",
@@ -220,7 +220,7 @@ class Module(StrictTable):
             duration_s(time_limit)
         return time_limit
 
-    @field_validator(*_OF_EXECUTABLES)
+    @field_validator(*_EXECUTABLE_KEYS)
     @classmethod
     def _check_is_executable(cls, value: Any, info: ValidationInfo) -> Any:
         is_function = info.data.get("function") is not None
@@ -228,7 +228,7 @@ class Module(StrictTable):
             raise PydanticCustomError(
                 "key_of_executables",
                 "only an executable has {key}: a function runs on ranks of this job",
-                {"key": _OF_EXECUTABLES[info.field_name or ""], "remedy": "remove it"},
+                {"key": _EXECUTABLE_KEYS[info.field_name or ""], "remedy": "remove it"},
             )
         if info.field_name == "launcher" and not value[0]:
             raise ValueError("the program's name is empty")

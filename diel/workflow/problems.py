@@ -15,7 +15,7 @@ from pydantic import BaseModel, ValidationError
 from pydantic.fields import FieldInfo
 
 from diel.errors import Problem
-from diel.text import did_you_mean, join_path, show, show_given, show_key
+from diel.text import did_you_mean, join_path, show, show_key, show_with_type
 from diel.workflow.annotations import FieldType, describe, example, item_of
 
 Steps = tuple["str | int", ...]
@@ -214,10 +214,10 @@ def _problem(complaint: _Complaint, prefix: str) -> Problem:
     expected = describe(complaint.field_type)
     if expected is None:
         text = str(complaint.error["msg"])
-        return Problem(path, f"{text[:1].lower()}{text[1:]}, got {show_given(given)}")
+        return Problem(path, f"{text[:1].lower()}{text[1:]}, got {show_with_type(given)}")
     if complaint.is_key:
-        return Problem(path, f"expected {expected} as a key, got {show_given(given)}")
-    message = f"expected {expected}, got {show_given(given)}"
+        return Problem(path, f"expected {expected} as a key, got {show_with_type(given)}")
+    message = f"expected {expected}, got {show_with_type(given)}"
     return Problem(path, message, _assignment(complaint, "for example"))
 
 

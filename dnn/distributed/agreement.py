@@ -22,13 +22,13 @@ from dnn.training.network import Network
 if TYPE_CHECKING:
     from dnn.training.networks import Fit
 
-__all__ = ["check_agreement", "facts_of"]
+__all__ = ["agreement_facts", "check_agreement"]
 
 # About so many bytes of the samples are compared: rows at equal distances.
 _COMPARED = 1 << 20
 
 
-def facts_of(fit: Fit, same_rows: bool) -> dict[str, Any]:
+def agreement_facts(fit: Fit, same_rows: bool) -> dict[str, Any]:
     """Return everything that has to be the same on all ranks, as values of JSON by name.
 
     Parameters

@@ -21,7 +21,7 @@ import numpy as np
 
 from dnn.backend import Array, Ops
 from dnn.distributed.communicator import Communicator
-from dnn.distributed.gradient_exchange import FasterWay, GradientExchange, WayTimes
+from dnn.distributed.gradient_exchange import GradientExchange, StepTimes, TimedChoice
 from dnn.distributed.scheme import RanksScheme, own_noise, share_gradients
 from dnn.distributed.sharded_state import ShardedState, share_parameters
 from dnn.errors import ConfigurationError
@@ -29,7 +29,7 @@ from dnn.graph.operation import Step
 from dnn.layers import BatchNorm, Layer
 from dnn.layers.basic import Nested
 from dnn.losses import Loss
-from dnn.metrics import of_sums
+from dnn.metrics import metrics_of_counts
 from dnn.optimizers import Optimizer, Update
 from dnn.precision import Precision
 from dnn.training.data import Samples
@@ -133,7 +133,7 @@ class DataParallel(RanksScheme):
         self.cuts_state = sharded and self.communicator.size > 1
         self._states: WeakKeyDictionary[Network, ShardedState] = WeakKeyDictionary()
         # By the number of rows on all ranks together, times of a step with so many.
-        self._way_times: WeakKeyDictionary[Network, dict[int, WayTimes]] = WeakKeyDictionary()
+        self._way_times: WeakKeyDictionary[Network, dict[int, StepTimes]] = WeakKeyDictionary()
 
     def __repr__(self) -> str:
         return f"DataParallel({self._options})"
@@ -268,7 +268,9 @@ def _results(sums: Array, classifies: bool) -> list[dict[str, float]]:
     if classifies:
         counts = sums[:, 2:].astype(np.int64)
         of_class, of_guess = np.split(counts[:, 1:], 2, axis=1)
-        for result, score in zip(results, of_sums(counts[:, 0], of_class, of_guess), strict=True):
+        for result, score in zip(
+            results, metrics_of_counts(counts[:, 0], of_class, of_guess), strict=True
+        ):
             result |= score
     return results
 
@@ -367,7 +369,7 @@ class _PartTrainer(Trainer):
         # Ranks may make a new trainer at different times. Times are kept with the network, so that
         # all ranks choose at the same step, and once.
         kept = self._scheme._way_times.setdefault(self._network, {})
-        way = FasterWay(self._communicator, ways, kept.setdefault(run.total, WayTimes()))
+        way = TimedChoice(self._communicator, ways, kept.setdefault(run.total, StepTimes()))
         return [late[0]._replace(calls=[(way, ())])]
 
     def _can_overlap(self, stage: Stage | None) -> bool:

@@ -29,7 +29,7 @@ from dnn.graph.operation import Step
 from dnn.parameters import FlatBuffer
 from dnn.training.network import Network
 
-__all__ = ["FasterWay", "GradientExchange", "WayTimes"]
+__all__ = ["GradientExchange", "StepTimes", "TimedChoice"]
 
 LEAST_BUCKET_BYTES: Final = 1 << 20
 MOST_BUCKETS: Final = 8
@@ -258,14 +258,14 @@ def _arrays_in(value: Any) -> Iterator[Array]:
 
 
 @dataclass
-class WayTimes:
+class StepTimes:
     """Times of the ways of a step on this rank, by name, and the way that all ranks have chosen."""
 
     seconds: dict[str, list[float]] = field(default_factory=dict)
     chosen: str = ""
 
 
-class FasterWay:
+class TimedChoice:
     """A step that can be computed in two ways: both are timed, and all ranks take the faster one.
 
     Parameters
@@ -273,12 +273,12 @@ class FasterWay:
     communicator : Communicator
     ways : mapping of str to sequence of (function, arguments)
         They have the same results, and are the same on all ranks.
-    times : WayTimes
+    times : StepTimes
         Earlier times of such steps, which are added to. All ranks have timed them equally often.
     """
 
     def __init__(
-        self, communicator: Communicator, ways: Mapping[str, Sequence[Step]], times: WayTimes
+        self, communicator: Communicator, ways: Mapping[str, Sequence[Step]], times: StepTimes
     ) -> None:
         self._communicator = communicator
         self._ways = ways

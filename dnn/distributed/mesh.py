@@ -18,7 +18,7 @@ import os
 from collections.abc import Iterator, Mapping, Sequence
 from itertools import pairwise
 from numbers import Integral
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 
@@ -43,9 +43,6 @@ from dnn.training.evaluation import evaluate, outputs_of
 from dnn.training.loss_scaling import LossScaling
 from dnn.training.network import Network, PlanKind
 from dnn.training.parallel import TrainerLike
-
-if TYPE_CHECKING:
-    pass
 
 __all__ = ["Mesh"]
 
@@ -227,7 +224,7 @@ class Mesh(RanksScheme):
             raise ConfigurationError("mesh: an Ensemble has no stages: take DataParallel, or none")
         if precision.scales_loss:
             raise ConfigurationError("mesh: float16 scales the loss: take bfloat16 or float32")
-        if self.model > 1 and not all(penalty.adds_up for penalty in loss.penalties):
+        if self.model > 1 and not all(penalty.is_separable for penalty in loss.penalties):
             message = (
                 "mesh: a penalty's own function wants whole parameters, and a shard has slices"
             )

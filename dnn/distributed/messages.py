@@ -69,7 +69,7 @@ class MessageCommunicator(ABC):
     ----------
     choices : Choices
         Which routine sums arrays of which size.
-    device_way : str
+    device_transport : str
         How arrays of GPUs are sent, in words.
     """
 
@@ -85,7 +85,7 @@ class MessageCommunicator(ABC):
         self._sums_in_place = True  # arrays in host memory
         self._ending = _Ending()
         self.choices = Choices(self)
-        self.device_way = device_arrays.PINNED
+        self.device_transport = device_arrays.PINNED
         self._has_logged_way = False
 
     # What subclasses implement.
@@ -119,7 +119,7 @@ class MessageCommunicator(ABC):
         """Report an error to all other ranks, unless it came from one of them."""
 
     @abstractmethod
-    def heard_failure(self) -> PeerError | None:
+    def received_failure(self) -> PeerError | None:
         """Return the failure that another rank has reported, or None."""
 
     def _cancel_receives(self) -> None:  # noqa: B027 - most subclasses write in a poll only
@@ -149,7 +149,7 @@ class MessageCommunicator(ABC):
 
     def raise_failure(self) -> None:
         """Raise `PeerError` if another rank has reported that it failed."""
-        error = self.heard_failure()
+        error = self.received_failure()
         if error is not None:
             self.give_up(error)
             raise error
@@ -232,7 +232,7 @@ class MessageCommunicator(ABC):
     def _log_device_way(self) -> None:
         if not self._has_logged_way:
             self._has_logged_way = True
-            logging.getLogger("dnn").info("arrays of GPUs travel by %s", self.device_way)
+            logging.getLogger("dnn").info("arrays of GPUs travel by %s", self.device_transport)
 
     def _memory(self, array: Array, rank: int) -> memoryview:
         if not array.flags.c_contiguous:
@@ -364,13 +364,13 @@ class MessageCommunicator(ABC):
         self._started += 1
         return _FIRST_OWN_TAG + self._started % _OWN_TAGS
 
-    def move_sums(self) -> bool:
+    def advance_sums(self) -> bool:
         """Advance all sums that were started, the oldest first; return whether any has advanced."""
         moved = [each.move() for each in tuple(self._sums)]
         return any(moved)
 
-    def forget_sum(self, done: Sum) -> None:
-        """Remove a sum that is done from those that `move_sums` advances."""
+    def remove_sum(self, done: Sum) -> None:
+        """Remove a sum that is done from those that `advance_sums` advances."""
         if done in self._sums:  # a failure removes all
             self._sums.remove(done)
 

@@ -47,7 +47,7 @@ from dnn.layers import (
     Upsample2D,
 )
 from dnn.layers.basic import Nested
-from dnn.layers.images import OfFilters
+from dnn.layers.images import FilterInitializer
 from dnn.layers.layer import Parameter
 from dnn.layers.normalisation import IMAGES
 
@@ -170,7 +170,7 @@ class FilterShard(Shard, Conv2D):
         """Declare this rank's filters and their biases."""
         part = self.part
         self.zeros_around = self.padding_for(shape)
-        filters = OfFilters(initializer_of(self.initializer))
+        filters = FilterInitializer(initializer_of(self.initializer))
         first = part.initializer(filters, (self.filters, shape[0], *self.window), 0)
         self.weight = self.parameter("weight", (part.width, shape[0], *self.window), first)
         if self.with_bias:
@@ -190,7 +190,7 @@ class ChannelShard(Shard, Conv2D):
     def build(self, shape: Shape) -> None:
         """Declare the filters for this rank's channels, and all biases."""
         self.zeros_around = self.padding_for(shape)
-        filters = OfFilters(initializer_of(self.initializer))
+        filters = FilterInitializer(initializer_of(self.initializer))
         whole = self.filters, self.part.units, *self.window
         first = self.part.initializer(filters, whole, 1)
         self.weight = self.parameter("weight", (self.filters, shape[0], *self.window), first)

@@ -188,7 +188,7 @@ class MpiCommunicator(MessageCommunicator):
         self._comm = comm
         self._failures = failures
         if is_gpu_aware():
-            self.device_way = GPU_AWARE
+            self.device_transport = GPU_AWARE
 
     @classmethod
     def over(cls, comm: MPI.Intracomm, timeout_s: float) -> MpiCommunicator:
@@ -302,7 +302,7 @@ class MpiCommunicator(MessageCommunicator):
         yield [Transfer(message.test, "MPI's own sum", self)]
 
     def _device_steps(self, array: Any, wire: str | None, routine: str | None) -> Steps:
-        if wire is None and routine is None and self.device_way == GPU_AWARE:
+        if wire is None and routine is None and self.device_transport == GPU_AWARE:
             finish_work()
             return self._sum_by_mpi(array, 0)
         return super()._device_steps(array, wire, routine)
@@ -319,6 +319,6 @@ class MpiCommunicator(MessageCommunicator):
         if self._failures.first is None:
             self._comm.Free()
 
-    def heard_failure(self) -> PeerError | None:
+    def received_failure(self) -> PeerError | None:
         """Return the failure that another rank has reported, or None."""
         return self._failures.look()

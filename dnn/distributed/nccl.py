@@ -83,7 +83,7 @@ class NcclCommunicator(MessageCommunicator):
         own = list(self._library.get_unique_id()) if below.rank == 0 else None
         number = tuple(below.gather_values(own)[0])
         self._nccl = self._library.NcclCommunicator(below.size, number, below.rank)
-        self.device_way = "NCCL"
+        self.device_transport = "NCCL"
 
     def _device_steps(self, array: Any, wire: str | None, routine: str | None) -> Steps:
         if wire is not None or routine is not None:
@@ -136,9 +136,9 @@ class NcclCommunicator(MessageCommunicator):
     def _send_failure(self, error: BaseException) -> None:
         self._below._send_failure(error)
 
-    def heard_failure(self) -> PeerError | None:
+    def received_failure(self) -> PeerError | None:
         """Return the failure that another rank has reported, or None."""
-        return self._below.heard_failure()
+        return self._below.received_failure()
 
     def _cancel_receives(self) -> None:
         self._below._cancel_receives()

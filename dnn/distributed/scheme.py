@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 
 from dnn.backend import Array, Ops
-from dnn.distributed.agreement import check_agreement, facts_of
+from dnn.distributed.agreement import agreement_facts, check_agreement
 from dnn.distributed.communicator import Communicator
 from dnn.distributed.mpi import communicator_of
 from dnn.distributed.shards import BatchRunner
@@ -96,7 +96,7 @@ class RanksScheme(Scheme):
         DisagreementError, PeerError
             See `check_agreement`; on every rank.
         """
-        check_agreement(self.communicator.gather_values(facts_of(fit, self.same_rows)))
+        check_agreement(self.communicator.gather_values(agreement_facts(fit, self.same_rows)))
 
     def begin(self, fit: Fit) -> None:
         """Check that ranks agree, and copy the state of the first replica to the others."""
@@ -179,7 +179,7 @@ def share_gradients(communicator: Communicator, network: Network) -> None:
     """
     flat = network.gradients.flat
     if communicator.size > 1 and isinstance(flat, np.ndarray):
-        network.gradients.lie_in(communicator.shared_memory(flat.nbytes).view(flat.dtype))
+        network.gradients.move_to(communicator.shared_memory(flat.nbytes).view(flat.dtype))
 
 
 @contextmanager

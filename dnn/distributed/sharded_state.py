@@ -27,7 +27,7 @@ from dnn.distributed.allreduce import parts_of
 from dnn.distributed.communicator import Communicator
 from dnn.graph.operation import Step
 from dnn.optimizers import Optimizer, Update
-from dnn.parameters import FlatBuffer, PartOfBuffer, Segment
+from dnn.parameters import BufferSlice, FlatBuffer, Segment
 from dnn.training.network import Network
 
 __all__ = ["ShardedState", "share_parameters"]
@@ -46,10 +46,10 @@ def share_parameters(communicator: Communicator, network: Network) -> None:
         return
     values = memory.view(flat.dtype)
     if communicator.rank == 0:
-        network.parameters.lie_in(values)
+        network.parameters.move_to(values)
     communicator.gather_values(None)  # rank 0 has written them
     if communicator.rank != 0:
-        network.parameters.lie_in(values, keeps=False)
+        network.parameters.move_to(values, keeps=False)
 
 
 class ShardedState:
@@ -76,8 +76,8 @@ class ShardedState:
         if not is_elementwise:
             self.parts = _between_segments(network.parameters.segments, self.parts)
         own = self.parts[communicator.rank]
-        self._own_parameters = PartOfBuffer(network.parameters, own.start, own.stop)
-        self._own_gradients = PartOfBuffer(network.gradients, own.start, own.stop)
+        self._own_parameters = BufferSlice(network.parameters, own.start, own.stop)
+        self._own_gradients = BufferSlice(network.gradients, own.start, own.stop)
 
     def bind(self, ops: Ops, optimizer: Optimizer) -> Update:
         """Return the update of this rank's slice; a norm of gradients is that of all slices."""

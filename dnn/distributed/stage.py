@@ -273,4 +273,4 @@ class StageNetwork(Network):
     ) -> tuple[list[Step], list[Step]]:
         if boundary is None or boundary not in now:
             return list(plan.steps), []
-        return plan.steps_around(now[boundary])
+        return plan.split_at(now[boundary])

@@ -122,7 +122,7 @@ class ThreadCommunicator(MessageCommunicator):
         with self._exchange.lock:
             self._exchange.failure = self._exchange.failure or message
 
-    def heard_failure(self) -> PeerError | None:
+    def received_failure(self) -> PeerError | None:
         """Return the failure that another thread has reported first, or None."""
         failure = self._exchange.failure
         if failure is None or failure["rank"] == self._first_rank:

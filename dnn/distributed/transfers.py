@@ -98,10 +98,10 @@ class Transfer:
                 time.sleep(min(max(_SLEEP_SHARE * waited_s, shortest_s), longest_s))
             failure = None
             if began_s + waited_s >= next_look_s:
-                failure = communicator.heard_failure()
+                failure = communicator.received_failure()
                 next_look_s = began_s + waited_s + _LOOK_FOR_FAILURES_EVERY_S
             # After looking for failures, since results that came before a failure count.
-            moved = communicator.move_sums()
+            moved = communicator.advance_sums()
             if self.test():
                 return
             if failure is not None:
@@ -148,7 +148,7 @@ class Sum(Transfer):
         return super().test()
 
     def _advanced(self) -> bool:
-        self._communicator.move_sums()
+        self._communicator.advance_sums()
         return self._done
 
     def move(self) -> bool:
@@ -168,5 +168,5 @@ class Sum(Transfer):
             self._error = error
             self._communicator.report_failure(error)  # all ranks wait for this sum
             raise
-        self._communicator.forget_sum(self)
+        self._communicator.remove_sum(self)
         return True

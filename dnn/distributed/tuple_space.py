@@ -133,7 +133,7 @@ class TupleCommunicator(MessageCommunicator):
         if message is not None:
             self._tuples.put_if_absent(self._failure_tag, json.dumps(message).encode())
 
-    def heard_failure(self) -> PeerError | None:
+    def received_failure(self) -> PeerError | None:
         """Return the failure that another rank has reported, or None."""
         try:
             failure = json.loads(self._tuples.tread_nowait(self._failure_tag))

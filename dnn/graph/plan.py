@@ -209,7 +209,7 @@ class Plan:
         """The calls in order, each a function and its arguments, as operations returned them."""
         return self._steps
 
-    def steps_apart(self) -> tuple[list[Step], list[Step]]:
+    def split_assignments(self) -> tuple[list[Step], list[Step]]:
         """Return `steps` in two parts: calls that compute, and calls that assign to variables.
 
         Returns
@@ -221,7 +221,7 @@ class Plan:
             parts[kind == "assign"].append(step)
         return parts
 
-    def steps_around(self, node: Node) -> tuple[list[Step], list[Step]]:
+    def split_at(self, node: Node) -> tuple[list[Step], list[Step]]:
         """Return `steps` in two parts, the second from the first step on that depends on a node.
 
         Parameters

@@ -245,7 +245,7 @@ class Nested(Layer):
         (layer,) = (each for each in self.inside if parameter in each.parameters)
         return layer.whole_shape(parameter)
 
-    def declare_inside(self) -> None:
+    def declare_inner(self) -> None:
         """Add parameters and states of inner layers to this layer's; called last in `build`."""
         for layer in self.inside:
             self.parameters += layer.parameters
@@ -306,7 +306,7 @@ class Residual(Nested):
             wanted = f"the shortcut into {beside}" if self.shortcut else "it must be the same"
             message = f"the layers inside turn samples of {shape} into {end}; {wanted}"
             raise ShapeError(self.name, message, beside, end)
-        self.declare_inside()
+        self.declare_inner()
 
     def forward(self, x: Node) -> Node:
         """Return the output of `layers` plus `x`, or plus the output of the shortcut."""
@@ -356,7 +356,7 @@ class Concat(Nested):
             message = f"the layers inside turn samples of {shape} into {end}"
             message += "; they may change the number of channels alone"
             raise ShapeError(self.name, message, shape, end)
-        self.declare_inside()
+        self.declare_inner()
 
     def forward(self, x: Node) -> Node:
         """Return `x` and the output of the layers, concatenated along the axis of channels."""

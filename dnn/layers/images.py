@@ -146,7 +146,7 @@ class Conv2D(Windows):
             message = f"groups = {self.groups} does not divide {shape[0]} channels"
             raise ConfigurationError(f"{self.name}: {message}")
         weights = (self.filters, shape[0] // self.groups, *self.window)
-        initializer = OfFilters(initializer_of(self.initializer))
+        initializer = FilterInitializer(initializer_of(self.initializer))
         self.weight = self.parameter("weight", weights, initializer)
         if self.with_bias:
             self.bias = self.parameter("bias", (self.filters,), zeros)
@@ -165,7 +165,7 @@ class Conv2D(Windows):
 
 
 @dataclass(frozen=True)
-class OfFilters:
+class FilterInitializer:
     """An initializer for filters, made from an initializer that takes units along the last axis."""
 
     initializer: Initializer

@@ -23,7 +23,7 @@ from dnn.graph.operations.activations import ACTIVATIONS
 from dnn.graph.operations.convolution import pair_of
 from dnn.initializers import Initializer, initializer_of, normal, uniform, zeros
 from dnn.layers.basic import Input
-from dnn.layers.images import OfFilters
+from dnn.layers.images import FilterInitializer
 from dnn.layers.layer import Layer
 
 __all__ = ["GRU", "LSTM", "RNN", "Conv1D", "Embedding", "SequenceInput"]
@@ -529,7 +529,9 @@ class Conv1D(Layer):
             message = f"a window of {self.window} reaches over {reach} elements, more than a sample"
             raise ShapeError(self.name, f"{message} of shape {shape} has", shape, (self.window,))
         weights = (self.filters, channels // self.groups, self.window)
-        self.weight = self.parameter("weight", weights, OfFilters(initializer_of(self.initializer)))
+        self.weight = self.parameter(
+            "weight", weights, FilterInitializer(initializer_of(self.initializer))
+        )
         if self.with_bias:
             self.bias = self.parameter("bias", (self.filters,), zeros)
 

@@ -191,7 +191,7 @@ class Optimizer:
         """Say whether a hyperparameter differs from 0, in any network."""
         return bool(np.any(self.hyperparameters[name]))
 
-    def steps_like(self, other: Optimizer) -> bool:
+    def compiles_like(self, other: Optimizer) -> bool:
         """Say whether another optimizer compiles to the same steps, but for values of scalars."""
         if self is other:
             return True
@@ -393,7 +393,7 @@ def _has_past(step: int) -> float:
 
 def _alike(a: object, b: object) -> bool:
     if isinstance(a, Optimizer) and isinstance(b, Optimizer):
-        return a.steps_like(b)
+        return a.compiles_like(b)
     return a == b
 
 

@@ -29,7 +29,7 @@ __all__ = [
     "checked_samples",
     "fit_data",
     "for_each",
-    "lies_on_host",
+    "is_on_host",
 ]
 
 Rows = npt.NDArray[np.intp]
@@ -87,16 +87,16 @@ class Samples:
         device = network.ops.device
         if device == "cpu" or isinstance(self.x, Images):
             return self
-        if lies_on_host(self.x):
+        if is_on_host(self.x):
             if resident is None:
-                wanted = sum(x.nbytes for x in (self.x, self.y) if lies_on_host(x))
+                wanted = sum(x.nbytes for x in (self.x, self.y) if is_on_host(x))
                 resident = 2 * wanted <= free_bytes(device)[0]
             if not resident:
                 return self
         memory = list(self.memory)
 
         def there(array: Any) -> Array:
-            if not lies_on_host(array):
+            if not is_on_host(array):
                 on_gpu: Array = array
                 return on_gpu
             memory.append(MemoryManager.on(device, array.size, array.dtype))
@@ -106,7 +106,7 @@ class Samples:
 
         x, y = there(self.x), there(self.y)
         weights = None if self.weights is None else there(self.weights)
-        host_y = self.y if lies_on_host(self.y) else self.host_y
+        host_y = self.y if is_on_host(self.y) else self.host_y
         return Samples(x, y, weights, self.rows, tuple(memory), host_y)
 
     def targets(self, network: Network) -> Array:
@@ -284,10 +284,10 @@ def _on_same_gpu(network: Network, x: Any) -> Array | None:
 
 def on_host(network: Network, array: Array) -> Array:
     """Return a NumPy array as it is, and an array of the network's GPU as a copy on the host."""
-    return array if lies_on_host(array) else network.ops.to_host(array)
+    return array if is_on_host(array) else network.ops.to_host(array)
 
 
-def lies_on_host(array: Any) -> bool:
+def is_on_host(array: Any) -> bool:
     """Whether an array is in memory of the host, a NumPy array or `Images`, and not on a GPU."""
     return isinstance(array, np.ndarray | Images)
 

@@ -20,7 +20,7 @@ from dnn.graph.operation import Step
 from dnn.graph.operations.arithmetic import Add, Multiply
 from dnn.memory import MemoryManager
 from dnn.optimizers import Update
-from dnn.training.data import Samples, lies_on_host
+from dnn.training.data import Samples, is_on_host
 from dnn.training.loss_scaling import LossScaling
 from dnn.training.network import BatchPlan, Network, PlanKind
 
@@ -212,7 +212,7 @@ class Trainer:
         self._shape = shape = (*network.leading, sum(sizes))
         largest = max(sizes)
         self._stages: list[Stage] = []
-        if ops.device != "cpu" and lies_on_host(self.samples.x):
+        if ops.device != "cpu" and is_on_host(self.samples.x):
             self._stages = [Stage(network, self.samples, largest) for _ in range(2)]
         else:
             self._order = ops.memory(math.prod(shape) * 8).view(np.int64).reshape(shape)
@@ -266,7 +266,7 @@ class Trainer:
             compute = plan.plan.steps
             if self._assigns_late():
                 # Running statistics are assigned when it is known whether the step is left out.
-                compute, assign = plan.plan.steps_apart()
+                compute, assign = plan.plan.split_assignments()
                 late = self._late_assignments(assign, len(parts))
                 # The step number, on which noise depends, is counted up in any case.
                 compute += [step for step in assign if step[1][-1].dtype != network.dtype]

@@ -8,8 +8,8 @@ import numpy as np
 
 from dnn.backend import Array, Ops
 from dnn.data.augmentation import Images
-from dnn.metrics import of_predictions
-from dnn.training.data import Rows, Samples, lies_on_host
+from dnn.metrics import metrics_of_predictions
+from dnn.training.data import Rows, Samples, is_on_host
 from dnn.training.network import Network, PlanKind
 
 __all__ = ["Replay", "evaluate", "load_part", "outputs_of", "sums_of"]
@@ -37,7 +37,7 @@ def evaluate(
     losses = (total / samples.count).reshape(-1).tolist()
     results: list[dict[str, float]] = [{"loss": loss} for loss in losses]
     if network.loss.classifies:
-        scores = of_predictions(*_classes(network, samples, outputs))
+        scores = metrics_of_predictions(*_classes(network, samples, outputs))
         for result, score in zip(results, scores, strict=True):
             result |= score
     return results
@@ -103,7 +103,7 @@ def _joined(network: Network, parts: Sequence[Array]) -> Array:
 
 def load_part(ops: Ops, values: Array, place: Array) -> None:
     """Copy samples or targets, from the host or the device, into an input of a plan."""
-    send = ops.load if lies_on_host(values) else ops.copy
+    send = ops.load if is_on_host(values) else ops.copy
     send(values, place)
 
 

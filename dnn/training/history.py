@@ -10,7 +10,7 @@ from typing import Any
 
 import numpy as np
 
-from dnn.metrics import of_sums
+from dnn.metrics import metrics_of_counts
 
 __all__ = ["History"]
 
@@ -83,7 +83,7 @@ class History:
         if not self.tallies:
             return []
         of_class, counted = (np.array(part) for part in zip(*self.tallies, strict=True))
-        return of_sums(counted[:, -1], of_class, counted[:, :-1])
+        return metrics_of_counts(counted[:, -1], of_class, counted[:, :-1])
 
     @property
     def accuracy(self) -> list[float]:

@@ -24,7 +24,7 @@ from dnn.graph.models import with_models
 from dnn.graph.node import PLACEHOLDER, VARIABLE, Node, Shape, placeholder, variable
 from dnn.graph.passes import checking_passes, precision_passes
 from dnn.graph.plan import Arena, Plan
-from dnn.initializers import DRAWING_NOTHING
+from dnn.initializers import DETERMINISTIC
 from dnn.layers import Input, Layer
 from dnn.layers.layer import NoiseSource, Parameter, build_all
 from dnn.losses import Loss
@@ -238,7 +238,7 @@ class Network:
         for parameter in declared:
             node = parameter.node
             array = buffer[node.name]
-            if parameter.initializer in DRAWING_NOTHING:
+            if parameter.initializer in DETERMINISTIC:
                 generator = stream(seeds[0], "initialise", node.name)
                 self.ops.load(parameter.initializer(generator, array.shape, self.dtype), array)
                 continue

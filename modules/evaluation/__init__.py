@@ -11,7 +11,16 @@ the score of the best trial with an honest estimate.
 """
 
 from .bias import BiasReport, SelectionBias, luck
-from .jobs import Evaluated, Rounds, SplitData, TrainingJob, collect, jobs_of, means, prepared
+from .jobs import (
+    Evaluated,
+    PreparedSplits,
+    SplitData,
+    TrainingJob,
+    collect,
+    jobs_of,
+    means,
+    prepared,
+)
 from .splits import (
     EvaluationError,
     EvaluationOptions,
@@ -29,7 +38,7 @@ __all__ = [
     "EvaluationOptions",
     "Fold",
     "NestedFold",
-    "Rounds",
+    "PreparedSplits",
     "SelectionBias",
     "SplitData",
     "TrainingJob",

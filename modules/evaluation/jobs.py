@@ -131,7 +131,7 @@ class SplitData:
         return self.shape is not None and len(self.shape) == 2
 
 
-class Rounds:
+class PreparedSplits:
     """The trainings of a trial with their rows prepared, the same for every trial.
 
     Parameters

@@ -40,14 +40,14 @@ class Steering:
         """Whether a request has been decided on."""
         return request.id in self._known
 
-    def decide(self, request: Request, why_over: str = "") -> dict[str, Any]:
+    def decide(self, request: Request, reason_to_end: str = "") -> dict[str, Any]:
         """Return the decision on a request, as a record; nothing has changed yet.
 
-        `why_over` says why no further trial begins, if that is so.
+        `reason_to_end` says why no further trial begins, if that is so.
         """
         decision: dict[str, Any] = {"request": request.as_dict(), "accepted": True}
         try:
-            decision |= getattr(self, f"_{request.kind}")(request, why_over)
+            decision |= getattr(self, f"_{request.kind}")(request, reason_to_end)
         except SteeringError as error:
             decision |= {"accepted": False, "answer": str(error)}
         return decision
@@ -74,25 +74,25 @@ class Steering:
 
     # -- one function for each kind of request: what stands in the record -------------------------
 
-    def _enqueue(self, request: Request, why_over: str) -> dict[str, Any]:
-        if why_over:
-            raise SteeringError(f"no further trial begins: {why_over}")
+    def _enqueue(self, request: Request, reason_to_end: str) -> dict[str, Any]:
+        if reason_to_end:
+            raise SteeringError(f"no further trial begins: {reason_to_end}")
         assert request.parameters is not None
         if problem := point_problem(self._search.space, request.parameters):
             raise SteeringError(problem)
         trial = self._book.next_enqueued()
         return {"answer": f"it is trial {trial}", "trial": trial}
 
-    def _pause(self, request: Request, why_over: str) -> dict[str, Any]:
-        if why_over:
-            raise SteeringError(f"no further trial begins: {why_over}")
+    def _pause(self, request: Request, reason_to_end: str) -> dict[str, Any]:
+        if reason_to_end:
+            raise SteeringError(f"no further trial begins: {reason_to_end}")
         was = "was paused already" if self.is_paused else "is paused: trials under way go on"
         return {"answer": f"the sweep {was}"}
 
-    def _resume(self, request: Request, why_over: str) -> dict[str, Any]:
+    def _resume(self, request: Request, reason_to_end: str) -> dict[str, Any]:
         return {"answer": f"the sweep {'goes on' if self.is_paused else 'was not paused'}"}
 
-    def _stop(self, request: Request, why_over: str) -> dict[str, Any]:
+    def _stop(self, request: Request, reason_to_end: str) -> dict[str, Any]:
         trial = request.number
         assert trial is not None
         if trial in self._book.recorded:
@@ -103,13 +103,15 @@ class Steering:
             return {"answer": f"trial {trial} ends when it reports next"}
         if not self._book.has(trial):
             raise SteeringError(f"there is no trial {trial}")
-        if not (trial in self.points or self._search.is_stateless or self._book.was_out(trial)):
+        if not (
+            trial in self.points or self._search.is_stateless or self._book.waits_for_lease(trial)
+        ):
             raise SteeringError(f"trial {trial} has not been chosen yet: the strategy learns first")
         return {"answer": f"trial {trial} is not run"}
 
-    def _trials(self, request: Request, why_over: str) -> dict[str, Any]:
-        if why_over:
-            raise SteeringError(f"no further trial begins: {why_over}")
+    def _trials(self, request: Request, reason_to_end: str) -> dict[str, Any]:
+        if reason_to_end:
+            raise SteeringError(f"no further trial begins: {reason_to_end}")
         most, wanted = self._search.most, request.number
         assert wanted is not None
         if most is not None and wanted > most:

@@ -53,7 +53,7 @@ class Dispatcher:
         Results of another sweep: a trial with a point among them is recorded, and not given out.
     record : callable
         Records a trial that was taken over from the other sweep.
-    why_over : callable
+    reason_to_end : callable
         Returns why no more trials are given out; an empty text if they are.
 
     Attributes
@@ -75,7 +75,7 @@ class Dispatcher:
         earlier: EarlierResults | None,
         *,
         record: Callable[[dict[str, Any]], None],
-        why_over: Callable[[], str],
+        reason_to_end: Callable[[], str],
     ) -> None:
         self._tuples = ctx.tuples
         self._tags = tags
@@ -86,7 +86,7 @@ class Dispatcher:
         self._steering = steering
         self._workers = workers
         self._earlier = earlier
-        self._record, self._why_over = record, why_over
+        self._record, self._why_over = record, reason_to_end
         self.pace = Pace()
         self._asks_here = not search.is_stateless
         self._asked = 0

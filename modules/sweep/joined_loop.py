@@ -138,7 +138,7 @@ class MasterLink:
         self._writer.write([{**message, "term": self.term}])
 
 
-class HowEnded(Enum):
+class WorkerEnd(Enum):
     """Why a worker no longer takes part in the sweep of another run."""
 
     FINISHED = "the sweep is over"
@@ -192,11 +192,11 @@ class JoinedLoop:
         self._is_leaving = False
         self.trials = 0
 
-    def run(self) -> HowEnded:
+    def run(self) -> WorkerEnd:
         """Take part until the sweep is over, its master is silent, or it is time to leave."""
         for tag in (self._tags.lease, self._tags.outcome, self._tags.stops):
             self._ctx.tuples.collect(tag)  # messages of an earlier session
-        how = HowEnded.STOPPED
+        how = WorkerEnd.STOPPED
         try:
             how = self._take_part()
             self._forget()
@@ -205,17 +205,17 @@ class JoinedLoop:
                 self._link.leave(how.value)
         return how
 
-    def _take_part(self) -> HowEnded:
+    def _take_part(self) -> WorkerEnd:
         while True:
             self._link.look()
             while (message := self._link.next_message()) is not None:
                 if "end" in message:
-                    return HowEnded.FINISHED
+                    return WorkerEnd.FINISHED
                 self._follow(message)
             if self._is_silent():
-                return HowEnded.SILENT
+                return WorkerEnd.SILENT
             if self._is_leaving and not self._begun:
-                return HowEnded.IN_TIME
+                return WorkerEnd.IN_TIME
             if self._is_time_to_leave():
                 self._is_leaving = True
                 self._link.give_back(self._collect_leases(), is_leaving=True)

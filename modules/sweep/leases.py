@@ -182,7 +182,7 @@ class LeaseBook:
         """Whether a trial is out."""
         return any(grant.start <= trial < grant.stop for grant in self._out.values())
 
-    def was_out(self, trial: int) -> bool:
+    def waits_for_lease(self, trial: int) -> bool:
         """Whether a trial waits for another lease: it came back, is retried, or was enqueued."""
         return any(start <= trial < stop for start, stop, _ in self._again)
 
@@ -263,7 +263,7 @@ class LeaseBook:
             self._again.append((tried, out.stop, out.attempt))
         return out
 
-    def is_out(self, lease: int) -> Grant | None:
+    def grant_of(self, lease: int) -> Grant | None:
         """Return the grant of a lease that is out; None if it is not out."""
         return self._out.get(lease)
 

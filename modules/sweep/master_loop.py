@@ -203,7 +203,7 @@ class _MasterLoop:
             self._workers,
             self._earlier,
             record=lambda record: self._write([record]),
-            why_over=self._why_over,
+            reason_to_end=self._why_over,
         )
 
     def resume(self) -> None:
@@ -284,7 +284,7 @@ class _MasterLoop:
         # If all trials were recorded already, it is not known yet whether trainers save models.
         if self._results.best_rows.best and self._saves_models is not False:
             self._save_best()
-        self._steer(at_once=True, why_over="the sweep is at its end")
+        self._steer(at_once=True, reason_to_end="the sweep is at its end")
         tuples.tget(self._tags.sweep(self._session))
         dismiss_trainers(self._ctx, self._tags, self._trainers)
 
@@ -353,10 +353,10 @@ class _MasterLoop:
         self._look_s = 0.0  # it is read as soon as the wait has ended
         return True
 
-    def _steer(self, *, at_once: bool = False, why_over: str = "") -> bool:
+    def _steer(self, *, at_once: bool = False, reason_to_end: str = "") -> bool:
         """Decide on new requests to the sweep; return whether there were any.
 
-        `why_over` says why no further trial begins, if `_why_over` does not.
+        `reason_to_end` says why no further trial begins, if `_why_over` does not.
         """
         if not at_once and not self._has_requests():
             return False
@@ -365,7 +365,7 @@ class _MasterLoop:
             request for request in self._requests.new_requests() if not steering.is_known(request)
         ]
         for request in requests:
-            decision = steering.decide(request, self._why_over() or why_over)
+            decision = steering.decide(request, self._why_over() or reason_to_end)
             self._ledger.write([decision])
             steering.apply(decision)
             text = "asked: %s: %s" if decision["accepted"] else "asked: %s, which is refused: %s"
@@ -457,7 +457,7 @@ class _MasterLoop:
 
     def _record(self, outcome: Outcome) -> None:
         """Record the outcome of a lease."""
-        grant = self._book.is_out(outcome.lease)
+        grant = self._book.grant_of(outcome.lease)
         if grant is None:
             return
         done = len(outcome.metrics)

@@ -33,7 +33,7 @@ _SETTLING_NETWORKS_S: Final = 60.0
 """The same for networks of dnn: a rank may still compile, and gets the failure afterwards."""
 
 
-class SeveralRanksFailed(RuntimeError):
+class RankGroupFailed(RuntimeError):
     """A trial failed on some ranks of a copy, and others have not ended it since."""
 
 
@@ -172,7 +172,7 @@ class RankGroupRunner(_RankOfGroup):
         alike = len(causes) == len(self._ends) + 1 and len({e.reason for e in causes.values()}) == 1
         reason = cause.reason if alike or cause.is_consequence else f"rank {rank}: {cause.reason}"
         if missing:
-            raise SeveralRanksFailed(
+            raise RankGroupFailed(
                 f"trial {trial.number} failed: {reason}; rank {missing[0]} has not ended it "
                 f"{self._settling_s:g} s later: it may wait in MPI, where it cannot be told\n"
                 f"{cause.detail}"
@@ -206,7 +206,7 @@ class _Follower(_RankOfGroup):
 
         Raises
         ------
-        SeveralRanksFailed
+        RankGroupFailed
             If a trial has failed here, and rank 0 does not end it.
         """
         from diel.errors import TupleTimeout
@@ -218,7 +218,7 @@ class _Follower(_RankOfGroup):
             try:
                 order = self._ctx.tuples.tget(self._points[rank], timeout=limit_s)
             except TupleTimeout:
-                raise SeveralRanksFailed(
+                raise RankGroupFailed(
                     f"a trial failed on rank {rank}: {ended.reason}; rank 0 has not ended it "
                     f"{limit_s:g} s later: it may wait in MPI, where it cannot be told\n"
                     f"{ended.detail}"

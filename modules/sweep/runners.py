@@ -21,8 +21,8 @@ from ..trial import (
     Trial,
     TrialResult,
     check_metrics,
+    reporting_failures,
     run_trial,
-    telling_failures,
 )
 
 if TYPE_CHECKING:
@@ -67,7 +67,7 @@ class Task:
         )
 
 
-def facts_of(train: Train) -> dict[str, str]:
+def agreement_facts(train: Train) -> dict[str, str]:
     """Return the device facts of a function: its attribute ``facts``; empty if it has none."""
     facts = getattr(train, "facts", None)
     if not isinstance(facts, Mapping):
@@ -115,7 +115,7 @@ class TrialRunner(Protocol):
         ...
 
 
-class ShowsTrial(Protocol):
+class TrialProgress(Protocol):
     """Shows the progress of trials."""
 
     def begin(self, trial: int, curve: LearningCurve) -> None:
@@ -140,14 +140,14 @@ class InProcessRunner:
         task: Task,
         comm: Any = None,
         note: Callable[[int, int], None] | None = None,
-        progress: ShowsTrial | None = None,
+        progress: TrialProgress | None = None,
     ) -> None:
         self._train = task.load()
         self._progress = progress
         self._note = note or (lambda start, stop: None)
         self.saves_models: bool = hasattr(self._train, "save_model")
         """Whether the function can write the model of a trial."""
-        self.facts = facts_of(self._train)
+        self.facts = agreement_facts(self._train)
         """Device facts of the function; empty if it has none."""
         self._task, self._comm = task, comm
         self.communicator: Communicator | None = None
@@ -184,7 +184,7 @@ class InProcessRunner:
     def save_model(self, trial: Trial, path: Path) -> Path:
         """Write the model of a trial; return its file."""
         report = self._report(trial)
-        with telling_failures(self.communicator):
+        with reporting_failures(self.communicator):
             file: Path = self._train.save_model(trial.parameters, report, path)  # type: ignore[attr-defined]
         return file
 

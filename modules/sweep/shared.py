@@ -24,7 +24,7 @@ from diel import JsonLinesFile, whole_lines
 from diel.errors import ModuleFailed
 
 from .election import Terms
-from .joined_loop import HowEnded, JoinedLoop, MasterLink
+from .joined_loop import JoinedLoop, MasterLink, WorkerEnd
 from .joining import SILENCE_S, Identity
 from .ledger import LedgerError, LedgerReplaced, about_of, encode, has_begun, ledger_path
 from .master_loop import SweepPlan, conclude_sweep, dismiss_trainers, run_master
@@ -105,7 +105,7 @@ def _join(ctx: Context, tags: Tags, plan: SweepPlan, trainers: int, part: Part) 
         leave_s=leave_s,
     )
     how = loop.run()
-    if how is HowEnded.SILENT:
+    if how is WorkerEnd.SILENT:
         raise ModuleFailed(
             f"the master of {ledger.parent} has said nothing for {link.silent_for_s:.0f} s: see "
             f"whether its run goes on, diel watch {ledger.parents[2]}"
@@ -160,7 +160,7 @@ def _share(ctx: Context, tags: Tags, plan: SweepPlan, trainers: int, part: Part)
                 patience_s=lambda: part.silence_s,
                 is_over=_TermWatch(terms, term, copy),
             )
-            if loop.run() is HowEnded.SILENT and terms.latest() == (term, ""):
+            if loop.run() is WorkerEnd.SILENT and terms.latest() == (term, ""):
                 ctx.log.warning("%s has said nothing for %g s", terms.leader(term), part.silence_s)
                 silent_term = term
     return conclude_sweep(ctx, tags, plan, trainers)

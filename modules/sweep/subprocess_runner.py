@@ -30,12 +30,12 @@ from diel import describe_error
 
 from ..trial import IsToStop, LearningCurve, OnReport, Trial, TrialResult, run_trial
 from .messages import Tags
-from .runners import facts_of
+from .runners import agreement_facts
 
 if TYPE_CHECKING:
     from diel import Context
 
-    from .runners import Limits, ShowsTrial, Task
+    from .runners import Limits, Task, TrialProgress
 
 _LOOK_EVERY_S: Final = 0.25
 """How often a rank that waits for a trial looks whether the run is stopping."""
@@ -66,7 +66,7 @@ class SubprocessRunner:
         ctx: Context,
         task: Task,
         limits: Limits,
-        progress: ShowsTrial,
+        progress: TrialProgress,
         is_to_stop: IsToStop | None = None,
     ) -> None:
         self._is_to_stop = is_to_stop
@@ -101,7 +101,7 @@ class SubprocessRunner:
                 if goes_on and self._is_to_stop is not None:
                     goes_on = not self._is_to_stop(trial.number)
                 self._send(goes_on)
-        except _Died as death:
+        except _ProcessEnded as death:
             _, last = curve.last or (0, {})
             return TrialResult(last, str(death), has_died=True, reports=curve.points)
 
@@ -129,7 +129,7 @@ class SubprocessRunner:
             kind, *rest = self._receive(None)
             if kind == "ready":
                 (self.facts,) = rest
-        except _Died as death:
+        except _ProcessEnded as death:
             raise NotReady(f"the process for trials could not get ready: it {death}") from None
         if kind == "error":
             self.close()
@@ -140,13 +140,13 @@ class SubprocessRunner:
         try:
             self._link.send(message)
         except OSError:
-            raise _Died(self._how_it_died()) from None
+            raise _ProcessEnded(self._how_it_died()) from None
 
     def _receive(self, deadline_s: float | None) -> Any:
         """Return the next message; end the process if it breaks a limit.
 
-        `_Died` if the process breaks a limit, or has died by itself; `RunStopped` if the run is
-        stopping.
+        `_ProcessEnded` if the process breaks a limit, or has died by itself; `RunStopped` if the
+        run is stopping.
         """
         assert self._link is not None
         looked_s = time.monotonic()
@@ -158,13 +158,13 @@ class SubprocessRunner:
             if deadline_s is not None:
                 if now_s >= deadline_s:
                     self._kill()
-                    raise _Died(f"took more than {self._limits.time_s:g} s")
+                    raise _ProcessEnded(f"took more than {self._limits.time_s:g} s")
                 wait_s = min(wait_s, deadline_s - now_s)
             try:
                 if self._link.poll(wait_s):
                     return self._link.recv()
             except (EOFError, OSError):
-                raise _Died(self._how_it_died()) from None
+                raise _ProcessEnded(self._how_it_died()) from None
             self._check_memory()
             if now_s - looked_s >= _LOOK_EVERY_S:
                 looked_s = now_s
@@ -184,7 +184,7 @@ class SubprocessRunner:
             return
         if pages * _PAGE_BYTES > limit:
             self._kill()
-            raise _Died(
+            raise _ProcessEnded(
                 f"used {pages * _PAGE_BYTES / 2**20:,.0f} MiB of memory, "
                 f"more than {limit / 2**20:,.0f} MiB"
             )
@@ -228,7 +228,7 @@ class NotReady(RuntimeError):
     """The process for trials could not load the function, or ended before it was ready."""
 
 
-class _Died(Exception):
+class _ProcessEnded(Exception):
     """The process has ended, or was killed; the message says why."""
 
 
@@ -244,7 +244,7 @@ def work(descriptor: int) -> None:
     except Exception as error:
         link.send(("error", describe_error(error)))
         raise
-    link.send(("ready", facts_of(train)))
+    link.send(("ready", agreement_facts(train)))
 
     def on_report(trial: int, step: int, metrics: dict[str, Any]) -> bool:
         link.send(("report", step, metrics))

@@ -260,7 +260,7 @@ def assign_ranks(
     needs: Mapping[str, Need],
     nodes: Sequence[Node],
     shown_as: str,
-    remedy_for_none: str = "give the nodes some, with --gpus-per-node G",
+    no_gpu_remedy: str = "give the nodes some, with --gpus-per-node G",
 ) -> tuple[list[GroupPlan], RankAssignment]:
     """Assign GPUs to ranks, and limit the copies of "fill" modules to the available GPUs.
 
@@ -274,7 +274,7 @@ def assign_ranks(
         Where the ranks of the pool are.
     shown_as : str
         The workflow file as the user named it.
-    remedy_for_none : str, optional
+    no_gpu_remedy : str, optional
         The remedy in the message where no node has a GPU; the default is for simulated nodes.
 
     Returns
@@ -296,7 +296,7 @@ def assign_ranks(
     try:
         return plans, RankAssignment(nodes, needs, plans)
     except TooFewGpus:
-        problem = _too_few(plans, needs, nodes, remedy_for_none)
+        problem = _too_few(plans, needs, nodes, no_gpu_remedy)
         raise WorkflowError(shown_as, [problem]) from None
 
 
@@ -403,7 +403,7 @@ def _too_few(
     plans: Sequence[GroupPlan],
     needs: Mapping[str, Need],
     nodes: Sequence[Node],
-    remedy_for_none: str,
+    no_gpu_remedy: str,
 ) -> Problem:
     misfits = [group for group in plans if not _have_enough_gpus([group], needs, nodes)]
     sizes = required_ranks([demand_of(group, needs) for group in misfits or plans])
@@ -429,5 +429,5 @@ def _too_few(
         "each rank's GPUs are on its own node, and every rank must see all GPUs of its node: "
         "with srun say --gpus-per-node, not --gpus-per-task"
         if total
-        else remedy_for_none,
+        else no_gpu_remedy,
     )

@@ -97,8 +97,8 @@ def _split(arguments: tuple[Any, ...], parts: int) -> list[tuple[Any, ...]]:
     operations = 2 * rows * columns * a.shape[-1]
     if operations * math.prod(out.shape[:-2]) < SPLIT_OPERATIONS:
         return []
-    # Each of K products is cut as it would be alone, since with some kernels of OpenBLAS the bits of
-    # an element depend on its place in the matrix.
+    # Each of K products is cut as it would be alone, since with some kernels of OpenBLAS the bits
+    # of an element depend on its place in the matrix.
     if operations < SPLIT_OPERATIONS:
         a, b = (np.broadcast_to(x, (len(out), *x.shape[-2:])) for x in (a, b))
         return [(a[cut], b[cut], out[cut]) for cut in cuts(len(out), parts)]

@@ -32,8 +32,8 @@ __all__ = [
     "Program",
     "Record",
     "address_of",
-    "laid_out",
     "link",
+    "record_words",
     "runner",
     "type_code",
 ]
@@ -60,7 +60,7 @@ class Program:
     """
 
     def __init__(self, records: Sequence[Record], keep: object) -> None:
-        words = [0, *laid_out(records)]
+        words = [0, *record_words(records)]
         words[0] = len(words)
         self.words = np.array(words, np.int64)
         self.keep = keep
@@ -72,7 +72,7 @@ class Program:
         runner()(self)
 
 
-def laid_out(records: Sequence[Record]) -> list[int]:
+def record_words(records: Sequence[Record]) -> list[int]:
     """Return records as words, one behind the other."""
     words: list[int] = []
     for kernel, fields in records:
@@ -164,7 +164,7 @@ def link(steps: Sequence[Step], splits: Splits = lambda function, arguments: Tru
 
 def _shared(parts: Sequence[Record]) -> Record:
     """Return the record that runs the parts of a kernel on several threads."""
-    return thread_pool().share, [*thread_pool().share_fields, len(parts), *laid_out(parts)]
+    return thread_pool().share, [*thread_pool().share_fields, len(parts), *record_words(parts)]
 
 
 def _program(records: Sequence[Record], keep: object, threads: int) -> Step:

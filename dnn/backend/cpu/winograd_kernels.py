@@ -104,7 +104,7 @@ def _times(builder, matrix, values):
     return results
 
 
-def _sandwich(matrix, read, write):
+def _two_sided_transform(matrix, read, write):
     """Generate ``matrix @ tile @ matrix.T`` for a vector of channels: from `read` to `write`."""
 
     def generate(builder):
@@ -137,7 +137,9 @@ def _from_places(matrix):
             def read(i):
                 return load_vector(builder, builder.add(load_word(builder, listed(i)), offset))
 
-            _sandwich(matrix, read, lambda i, x: store_vector(builder, x, to(i)))(builder)
+            _two_sided_transform(matrix, read, lambda i, x: store_vector(builder, x, to(i)))(
+                builder
+            )
             return context.get_dummy_value()
 
         word = types.int64
@@ -158,7 +160,9 @@ def _from_plane(matrix):
             def read(i):
                 return load_vector(builder, at(i))
 
-            _sandwich(matrix, read, lambda i, x: store_vector(builder, x, to(i)))(builder)
+            _two_sided_transform(matrix, read, lambda i, x: store_vector(builder, x, to(i)))(
+                builder
+            )
             return context.get_dummy_value()
 
         word = types.int64
@@ -185,7 +189,7 @@ def _to_places(matrix):
                 x = builder.select(builder.fcmp_ordered("<", x, bound), bound, x)
                 store_vector(builder, x, builder.add(load_word(builder, listed(i)), offset))
 
-            _sandwich(matrix, read, write)(builder)
+            _two_sided_transform(matrix, read, write)(builder)
             return context.get_dummy_value()
 
         word = types.int64

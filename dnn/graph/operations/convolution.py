@@ -22,7 +22,7 @@ __all__ = ["conv2d", "conv2d_data_gradient", "conv2d_weight_gradient"]
 Pair = tuple[int, int]
 
 
-class OneConvolution(Operation):
+class ConvolutionOperation(Operation):
     """Base class of convolution and its gradients, which the attribute ``problem`` describes."""
 
     kind: ClassVar[str]
@@ -75,7 +75,7 @@ def _changed(problem: Convolution, kind: str) -> Convolution:
 
 
 @register
-class Conv2d(OneConvolution):
+class Conv2d(ConvolutionOperation):
     """The convolution of x with w, plus a bias for each filter.
 
     The gradients are `conv2d_data_gradient` of (dy, w), `conv2d_weight_gradient` of (x, dy), and
@@ -103,7 +103,7 @@ class Conv2d(OneConvolution):
 
 
 @register
-class Conv2dDataGradient(OneConvolution):
+class Conv2dDataGradient(ConvolutionOperation):
     """The gradient of x, from dy and w: the transpose of the convolution, seen from x."""
 
     name = "conv2d_data_gradient"
@@ -120,7 +120,7 @@ class Conv2dDataGradient(OneConvolution):
 
 
 @register
-class Conv2dWeightGradient(OneConvolution):
+class Conv2dWeightGradient(ConvolutionOperation):
     """The gradient of w, from x and dy."""
 
     name = "conv2d_weight_gradient"

@@ -12,7 +12,7 @@ from dnn.graph.arguments import broadcast, check_kind
 from dnn.graph.node import Node, Operand, Shape, as_nodes
 from dnn.graph.operation import Arrays, Operation, Step, aligned, apply, documented
 
-__all__ = ["Elementwise", "binary", "formula_of", "unary"]
+__all__ = ["Elementwise", "binary", "formula_of", "is_elementwise", "unary"]
 
 ANY = "fiub"
 
@@ -66,6 +66,11 @@ class Elementwise(Operation):
     def forward(self, ops: Ops, node: Node, arrays: Arrays) -> list[Step]:
         """Return the call that computes the formula."""
         return [ops.elementwise(self.formula, arrays.inputs, arrays.out, arrays.workspace)]
+
+
+def is_elementwise(node: Node) -> bool:
+    """Whether a node is an elementwise operation, or several fused into one loop."""
+    return node.kind == "fused" or isinstance(node.operation, Elementwise)
 
 
 def formula_of(node: Node) -> Formula:

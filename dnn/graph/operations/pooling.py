@@ -23,7 +23,7 @@ from dnn.graph.operations.convolution import (
 __all__ = ["average_pool2d", "max_pool2d"]
 
 
-class OnePooling(Operation):
+class PoolingOperation(Operation):
     """Base class of poolings and their gradients, which the attribute ``problem`` describes.
 
     For K models, ``models``, arrays have a leading axis, which is taken together with that of
@@ -77,7 +77,7 @@ class OnePooling(Operation):
 
 
 @register
-class MaxPool2d(OnePooling):
+class MaxPool2d(PoolingOperation):
     """The largest element of each window; of several the first has the gradient."""
 
     name = "max_pool2d"
@@ -89,7 +89,7 @@ class MaxPool2d(OnePooling):
 
 
 @register
-class MaxPool2dGradient(OnePooling):
+class MaxPool2dGradient(PoolingOperation):
     """The gradient of x from dy and x: dy where the largest element of each window stands."""
 
     name = "max_pool2d_gradient"
@@ -101,7 +101,7 @@ class MaxPool2dGradient(OnePooling):
 
 
 @register
-class MaxPool2dTaken(OnePooling):
+class MaxPool2dTaken(PoolingOperation):
     """The elements of v that stand where x, of the same shape, is the largest of each window."""
 
     name = "max_pool2d_taken"
@@ -113,7 +113,7 @@ class MaxPool2dTaken(OnePooling):
 
 
 @register
-class AveragePool2d(OnePooling):
+class AveragePool2d(PoolingOperation):
     """The mean of each window."""
 
     name = "average_pool2d"
@@ -125,7 +125,7 @@ class AveragePool2d(OnePooling):
 
 
 @register
-class AveragePool2dGradient(OnePooling):
+class AveragePool2dGradient(PoolingOperation):
     """The gradient of x from dy: the share of each window that an element is in."""
 
     name = "average_pool2d_gradient"

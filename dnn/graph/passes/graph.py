@@ -216,11 +216,11 @@ class Pass(NamedTuple):
 
 PASSES: dict[str, Pass] = {}
 
-BEFORE_OWN = (
+PASSES_BEFORE_DEVICE = (
     *("constant_folding", "pooling_relu", "common_subexpressions", "dead_code"),
     *("batch_norm_folding", "image_layout", "convolution_relu"),
 )
-AFTER_OWN = ("buffer_reuse",)
+PASSES_AFTER_DEVICE = ("buffer_reuse",)
 
 
 def register_pass(name: str) -> Callable[[Callable[[Graph], Graph]], Callable[[Graph], Graph]]:
@@ -239,7 +239,7 @@ def register_pass(name: str) -> Callable[[Callable[[Graph], Graph]], Callable[[G
 
 def default_passes(ops: Ops) -> tuple[str, ...]:
     """Return the names of the passes that a plan runs by default, those of `ops` among them."""
-    return (*BEFORE_OWN, *ops.passes, *AFTER_OWN)
+    return (*PASSES_BEFORE_DEVICE, *ops.passes, *PASSES_AFTER_DEVICE)
 
 
 def precision_passes(precision: Precision, ops: Ops, recompute: bool = False) -> tuple[str, ...]:
@@ -252,12 +252,12 @@ def precision_passes(precision: Precision, ops: Ops, recompute: bool = False) ->
     rounding = precision.passes or ()
     own = (name for name in ops.passes if name not in rounding)
     last = ("recomputation",) if recompute else ()
-    return (*BEFORE_OWN, *rounding, *own, *last, *AFTER_OWN)
+    return (*PASSES_BEFORE_DEVICE, *rounding, *own, *last, *PASSES_AFTER_DEVICE)
 
 
 def checking_passes() -> tuple[str, ...]:
     """Return names of passes that keep every value to the next replay: `Plan.first_nonfinite`."""
-    return BEFORE_OWN
+    return PASSES_BEFORE_DEVICE
 
 
 def optimise(

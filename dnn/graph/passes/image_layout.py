@@ -14,10 +14,10 @@ from typing import Any
 from dnn.backend import Convolution
 from dnn.graph.node import CONSTANT, Node, Shape
 from dnn.graph.operation import apply, reshaped
-from dnn.graph.operations.convolution import OneConvolution
+from dnn.graph.operations.convolution import ConvolutionOperation
 from dnn.graph.operations.elementwise import Elementwise
 from dnn.graph.operations.normalisation import Normalise
-from dnn.graph.operations.pooling import OnePooling
+from dnn.graph.operations.pooling import PoolingOperation
 from dnn.graph.operations.shapes import transpose
 from dnn.graph.passes.graph import Graph, register_pass, rewrite
 from dnn.graph.passes.simplification import dead_code
@@ -59,7 +59,7 @@ def image_layout(graph: Graph) -> Graph:
 
     def rule(node: Node, inputs: tuple[Node, ...]) -> Node | None:
         operation = node.operation
-        if isinstance(operation, OneConvolution | OnePooling):
+        if isinstance(operation, ConvolutionOperation | PoolingOperation):
             problem = node.attributes["problem"]
             layout = layouts.get(node, problem.layout)
             if layout == problem.layout:
@@ -162,7 +162,7 @@ def _layouts(graph: Graph) -> dict[Node, str]:
                 group[root(x)] = node
     problems: dict[Node, list[Any]] = {}
     for node in group:
-        if isinstance(node.operation, OneConvolution | OnePooling):
+        if isinstance(node.operation, ConvolutionOperation | PoolingOperation):
             problems.setdefault(root(node), []).append(node.attributes["problem"])
     chosen = {
         first: graph.ops.image_layout([each for each in several if isinstance(each, Convolution)])
@@ -171,12 +171,13 @@ def _layouts(graph: Graph) -> dict[Node, str]:
     return {
         node: chosen[root(node)]
         for node in group
-        if isinstance(node.operation, OneConvolution | OnePooling) and chosen[root(node)] != PLAIN
+        if isinstance(node.operation, ConvolutionOperation | PoolingOperation)
+        and chosen[root(node)] != PLAIN
     }
 
 
 def _carries_images(node: Node) -> bool:
-    if isinstance(node.operation, OneConvolution | OnePooling):
+    if isinstance(node.operation, ConvolutionOperation | PoolingOperation):
         # Another layout is the caller's choice, and is kept.
         return bool(node.attributes["problem"].layout == PLAIN)
     is_elementwise = isinstance(node.operation, Elementwise | Normalise)

@@ -29,8 +29,8 @@ from dnn.backend import Chain, Convolution, Ops
 from dnn.backend.rounding import BFLOAT16, HALF, SINGLE, round_tf32
 from dnn.graph.node import Node, Shape
 from dnn.graph.operation import Arrays, Operation, Step
-from dnn.graph.operations.convolution import OneConvolution
-from dnn.graph.operations.elementwise import Elementwise
+from dnn.graph.operations.convolution import ConvolutionOperation
+from dnn.graph.operations.elementwise import Elementwise, is_elementwise
 from dnn.graph.operations.sums import SumTo
 from dnn.graph.passes.graph import Graph, register_pass, rewrite
 from dnn.graph.passes.simplification import dead_code
@@ -102,7 +102,7 @@ def biased_product(product: Node, inputs: tuple[Node, ...], relu: bool, name: st
     return Node("biased_product", product.shape, product.dtype, inputs, attributes, name, operation)
 
 
-class ReducedConvolution(OneConvolution):
+class ReducedConvolution(ConvolutionOperation):
     """A convolution, or a gradient of one, with operands of another precision than float32."""
 
     name = "reduced_convolution"
@@ -250,7 +250,7 @@ def _narrowing(precision: str, kept: np.dtype[Any]) -> Callable[[Graph], Graph]:
         leading = _leading_to(operands, graph)
         # Images that are an output may be transposed to their layout after the convolution.
         images = (_origin(x) for x in graph.outputs)
-        of_images = {x for x in images if isinstance(x.operation, OneConvolution)}
+        of_images = {x for x in images if isinstance(x.operation, ConvolutionOperation)}
         wanted = {*graph.outputs, *of_images}
         rounded: dict[Node, Node] = {}  # a value brought back to float32 -> where it is kept
         for_products: dict[Node, Node] = {}  # a value of float32 -> the same, narrow
@@ -275,7 +275,7 @@ def _narrowing(precision: str, kept: np.dtype[Any]) -> Callable[[Graph], Graph]:
                     return new
             elif _is_view(node) and inputs[0] in rounded:
                 new = _on_narrow(node, rounded[inputs[0]])
-            elif _is_elementwise(node) and node in leading and node not in wanted:
+            elif is_elementwise(node) and node in leading and node not in wanted:
                 is_narrow = any(x in rounded and x.shape == node.shape for x in inputs)
                 if not is_narrow and node not in operands:
                     return None
@@ -306,7 +306,7 @@ def _narrowing(precision: str, kept: np.dtype[Any]) -> Callable[[Graph], Graph]:
 
 def _reduced(node: Node, inputs: tuple[Node, ...], precision: str, dtype: np.dtype[Any]) -> Node:
     """Return a product or convolution of float32 with operands of another precision."""
-    if isinstance(node.operation, OneConvolution):
+    if isinstance(node.operation, ConvolutionOperation):
         problem = node.attributes["problem"]._replace(precision=precision)
         given = {"problem": problem}
         convolution = ReducedConvolution()
@@ -318,7 +318,7 @@ def _reduced(node: Node, inputs: tuple[Node, ...], precision: str, dtype: np.dty
 
 
 def _is_product(node: Node) -> bool:
-    is_product = node.kind in PRODUCTS or isinstance(node.operation, OneConvolution)
+    is_product = node.kind in PRODUCTS or isinstance(node.operation, ConvolutionOperation)
     return is_product and node.dtype == SINGLE
 
 
@@ -326,15 +326,11 @@ def _is_view(node: Node) -> bool:
     return node.operation is not None and node.operation.view
 
 
-def _is_elementwise(node: Node) -> bool:
-    return node.kind == "fused" or isinstance(node.operation, Elementwise)
-
-
 def _leading_to(operands: set[Node], graph: Graph) -> set[Node]:
     """Return nodes from which views and elementwise operations of one shape lead to operands."""
     leading = set(operands)
     for node in reversed(graph.order):
-        if node in leading and (_is_view(node) or _is_elementwise(node)):
+        if node in leading and (_is_view(node) or is_elementwise(node)):
             leading |= {x for x in node.inputs if _is_view(node) or x.shape == node.shape}
     return leading
 

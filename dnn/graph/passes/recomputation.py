@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 
 from dnn.graph.node import Node
-from dnn.graph.operations.elementwise import Elementwise
+from dnn.graph.operations.elementwise import is_elementwise
 from dnn.graph.passes.graph import Graph, register_pass, rewrite, with_inputs
 
 __all__ = ["recomputation"]
@@ -46,7 +46,7 @@ def recomputation(graph: Graph) -> Graph:
     def is_available(x: Node, reader: int, size: int) -> bool:
         if is_kept(x, reader, size):
             return True
-        if x in repeated or not _is_cheap(x):
+        if x in repeated or not is_elementwise(x):
             return False
         return all(is_available(y, reader, x.size) for y in x.inputs)
 
@@ -54,7 +54,7 @@ def recomputation(graph: Graph) -> Graph:
         late = [i for i in reads[node] if i > peak]
         if not late or len(late) == len(reads[node]) or late[-1] == len(graph.order):
             continue
-        if _is_cheap(node) and all(is_available(x, late[0], node.size) for x in node.inputs):
+        if is_elementwise(node) and all(is_available(x, late[0], node.size) for x in node.inputs):
             repeated.add(node)
     now: dict[Node, Node] = {}
     copies: dict[Node, Node] = {}
@@ -77,10 +77,6 @@ def recomputation(graph: Graph) -> Graph:
         return now[node]
 
     return rewrite(graph, rule) if repeated else graph
-
-
-def _is_cheap(node: Node) -> bool:
-    return node.kind == "fused" or isinstance(node.operation, Elementwise)
 
 
 def _peak(order: Sequence[Node], reads: Reads) -> int:

@@ -22,7 +22,7 @@ def without(monkeypatch):
         monkeypatch.setattr(page.launch, "find_mpiexec", lambda: Path("/usr/bin/mpiexec"))
         monkeypatch.setattr(page.os, "environ", {})
         monkeypatch.setattr(
-            page, "answer_of", lambda command, _: completed(command, 0, "MPICH\nFalse\n")
+            page, "run_tool", lambda command, _: completed(command, 0, "MPICH\nFalse\n")
         )
         monkeypatch.setattr(page, "describe_machine", lambda: [("GPUs", "none: no driver")])
 
@@ -120,12 +120,12 @@ def test_which_mpi_there_is_and_whether_it_takes_arrays_of_gpus(
 ):
     without()
 
-    def answer_of(command, timeout_s):
+    def run_tool(command, timeout_s):
         if isinstance(answer, tuple):
             return completed(command, *answer)
         raise answer
 
-    monkeypatch.setattr(page, "answer_of", answer_of)
+    monkeypatch.setattr(page, "run_tool", run_tool)
     page.doctor(argparse.Namespace())
     out = capsys.readouterr().out
     library, gpu_aware = words

@@ -217,4 +217,4 @@ def test_what_is_asked_of_a_sweep_that_has_ended_is_kept(
     kept = f"kept: diel run --resume {path} does it"
     assert capsys.readouterr().out == f"enqueue: {kept}\ntrials: {kept}\n"
     assert order_resumption(RunDirectory(path)) is not None
-    assert not RunDirectory(path).more_requested()
+    assert not RunDirectory(path).extension_requested()

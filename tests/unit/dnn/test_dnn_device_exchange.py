@@ -40,7 +40,7 @@ def exchange(comm):
     host = np.ones(3)
     comm.sum(host)
     assert (host == comm.size).all()
-    return comm.device_way
+    return comm.device_transport
 
 
 @pytest.mark.parametrize("size", [1, 2, 3])

@@ -13,9 +13,9 @@ from dnn.backend import Ops
 from dnn.distributed import DataParallel, run_on_threads
 from dnn.distributed import gradient_exchange as exchanging
 from dnn.distributed.gradient_exchange import (
-    FasterWay,
     GradientExchange,
-    WayTimes,
+    StepTimes,
+    TimedChoice,
     buckets_of,
 )
 from dnn.parameters import FlatBuffer, Segment
@@ -96,9 +96,9 @@ def test_the_faster_way_of_the_slower_rank_is_taken() -> None:
         "slow": [(lambda: (done.append("slow"), time.sleep(2e-3)), ())],
         "fast": [(done.append, ("fast",))],
     }
-    times = WayTimes()
+    times = StepTimes()
     for steps in (3, 11):  # a later fit may make it anew, on some ranks alone
-        way = FasterWay(communicator, ways, times)
+        way = TimedChoice(communicator, ways, times)
         for _ in range(steps):
             way()
     (own,) = communicator.gathered

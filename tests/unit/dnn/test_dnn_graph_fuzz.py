@@ -7,7 +7,7 @@ from dnn import graph
 from dnn.backend import Ops, ops_for
 from dnn.graph.models import with_models
 from dnn.graph.passes import PASSES, default_passes, precision_passes
-from dnn.graph.passes.graph import BEFORE_OWN
+from dnn.graph.passes.graph import PASSES_BEFORE_DEVICE
 from dnn.precision import PRECISIONS
 
 # Passes that change numbers on purpose.
@@ -139,7 +139,7 @@ def test_the_default_passes_change_no_bit_of_float32():
     for seed in range(1000, 1100):
         outputs, values, _ = random_graph(seed, np.float32)
         expected = graph.run_eagerly(outputs, values)
-        fused = (*BEFORE_OWN, "product_bias", "elementwise_fusion", "buffer_reuse")
+        fused = (*PASSES_BEFORE_DEVICE, "product_bias", "elementwise_fusion", "buffer_reuse")
         for passes in [(), default_passes(Ops()), fused]:
             found = graph.evaluate(outputs, values, passes=passes)
             for got, value in zip(found, expected, strict=True):

@@ -19,7 +19,7 @@ def test_against_scikit_learn(pairs):
         "mcc": theirs.matthews_corrcoef(y, predicted),
     }
     # Two classifiers: one right, one as drawn.
-    right, drawn = metrics.of_predictions(np.array([y, y]), np.array([y, predicted]))
+    right, drawn = metrics.metrics_of_predictions(np.array([y, y]), np.array([y, predicted]))
     assert drawn == pytest.approx(expected, abs=1e-12)
     assert right == {"accuracy": 1, "mcc": 1 if len(set(y)) > 1 else 0}
 
@@ -27,7 +27,7 @@ def test_against_scikit_learn(pairs):
 def test_by_hand():
     y = np.array([[0, 0, 1, 1]] * 3)
     predicted = np.array([[0, 1, 1, 1], [1, 1, 0, 0], [1, 1, 1, 1]])
-    some, none, constant = metrics.of_predictions(y, predicted)
+    some, none, constant = metrics.metrics_of_predictions(y, predicted)
     assert some == {"accuracy": 0.75, "mcc": pytest.approx(2 / np.sqrt(12))}
     assert none == {"accuracy": 0, "mcc": -1}
     assert constant == {"accuracy": 0.5, "mcc": 0}

@@ -10,7 +10,7 @@ import pytest
 
 import diel
 import dnn
-from dnn.names import ELSEWHERE
+from dnn.names import FOREIGN_NAMES
 
 X = np.random.default_rng(0).normal(size=(60, 4)).astype("f4")
 Y = np.arange(60) % 3
@@ -81,7 +81,7 @@ def test_what_the_table_leads_to_is_there():
         "optimizer": dnn.optimizers.OPTIMIZERS,
     }
     for kind, names in kinds.items():
-        for name, ours in ELSEWHERE[kind].items():
+        for name, ours in FOREIGN_NAMES[kind].items():
             assert name not in names, name
             first = re.match(r"\w+", ours).group()
             assert first in names or not ours.isidentifier(), ours

@@ -427,7 +427,7 @@ def test_a_job_that_was_too_short_is_followed_by_another(scheduler: str, stand_i
     }[scheduler]
     assert printed(0, "runs/study-f123") == [f"{submit} runs/study-f123 1"]
     (line,) = printed(2, "my runs/x")
-    assert line == "submitted again as often as it may be (2): diel run --resume my runs/x goes on"
+    assert line == "no requeue is left of 2: diel run --resume my runs/x goes on"
 
 
 def test_a_job_that_has_ended_or_was_cancelled_is_not_followed(stand_in: Path) -> None:

@@ -54,9 +54,11 @@ def test_nobody_is_suspected_while_one_works_or_waits_with_a_timeout() -> None:
 def test_the_servers_have_to_confirm() -> None:
     watch = WaitWatch()
     watch.note(3, plan("a", 3), waiting("x", puts=2), now_s=0)
-    assert not watch.is_deadlock([3], [survey([])])  # its request was answered meanwhile
-    assert not watch.is_deadlock([3], [survey([3], _3=1)])  # a put is still on its way
-    assert watch.is_deadlock([3], [survey([3], _3=2)])
+    assert not watch.servers_confirm_deadlock(
+        [3], [survey([])]
+    )  # its request was answered meanwhile
+    assert not watch.servers_confirm_deadlock([3], [survey([3], _3=1)])  # a put is still on its way
+    assert watch.servers_confirm_deadlock([3], [survey([3], _3=2)])
 
 
 def test_it_is_one_when_two_searches_in_a_row_find_it() -> None:
@@ -88,7 +90,7 @@ def test_a_rank_that_waits_for_others_of_its_copy_is_at_no_server() -> None:
     watch.note(3, plan("a", 3, 4), waiting("x"), now_s=0)
     watch.note(4, plan("a", 3, 4), waiting("", at_server=False), now_s=0)
     assert watch.all_wait([3, 4])
-    assert watch.is_deadlock([3, 4], [survey([3])])
+    assert watch.servers_confirm_deadlock([3, 4], [survey([3])])
 
 
 def direct(serial: int, **counts: Any) -> Waiting:
@@ -108,50 +110,54 @@ def test_receivers_wait_in_vain_when_every_message_has_reached_them() -> None:
     watch = WaitWatch()
     watch.note(3, plan("a", 3), direct(1, sent={(2, 4): 2}, waits_for="message"), now_s=0)
     watch.note(4, plan("b", 4), direct(2, arrived=1, waits_for="message"), now_s=0)
-    assert not watch.is_deadlock([3, 4], [survey([])])  # one of the two is on its way
+    assert not watch.servers_confirm_deadlock([3, 4], [survey([])])  # one of the two is on its way
     watch.note(4, plan("b", 4), direct(2, arrived=2, waits_for="message"), now_s=0)
-    assert watch.is_deadlock([3, 4], [survey([])])  # both are there, and not what it waits for
+    assert watch.servers_confirm_deadlock(
+        [3, 4], [survey([])]
+    )  # both are there, and not what it waits for
     # One that waits for a tuple is not held by messages, but may have sent some.
     watch.note(3, plan("a", 3), waiting("x", counts=MessageCounts({(2, 4): 3})), now_s=0)
-    assert not watch.is_deadlock([3, 4], [survey([3])])
+    assert not watch.servers_confirm_deadlock([3, 4], [survey([3])])
 
 
 def test_what_a_copy_has_sent_before_its_end_counts() -> None:
     watch = WaitWatch()
     watch.note(4, plan("b", 4), direct(2, arrived=0, waits_for="message"), now_s=0)
     watch.note_end(3, 1, MessageCounts({(2, 4): 1}))
-    assert not watch.is_deadlock([4], [survey([])])
+    assert not watch.servers_confirm_deadlock([4], [survey([])])
     watch.note(4, plan("b", 4), direct(2, arrived=1, waits_for="message"), now_s=0)
-    assert watch.is_deadlock([4], [survey([])])
+    assert watch.servers_confirm_deadlock([4], [survey([])])
     # A later copy on the same rank begins with no messages.
     watch.note_end(4, 2, MessageCounts())
     watch.note(4, plan("b", 4), direct(5, arrived=0, waits_for="message"), now_s=0)
-    assert watch.is_deadlock([4], [survey([])])
+    assert watch.servers_confirm_deadlock([4], [survey([])])
 
 
 def test_a_receipt_comes_as_long_as_the_receiver_can_take_or_drop_the_message() -> None:
     watch = WaitWatch()
     watch.note(3, plan("a", 3), direct(1, waits_for="receipt", receivers=((2, 4),)), now_s=0)
-    assert not watch.is_deadlock([3], [survey([])])  # rank 4 has ended, and drops it
+    assert not watch.servers_confirm_deadlock([3], [survey([])])  # rank 4 has ended, and drops it
     watch.note(4, plan("b", 4), waiting("", at_server=False), now_s=0)
-    assert not watch.is_deadlock([3, 4], [survey([])])  # so does one that meets its copy's others
+    assert not watch.servers_confirm_deadlock(
+        [3, 4], [survey([])]
+    )  # so does one that meets its copy's others
     watch.note(4, plan("b", 4), waiting("x"), now_s=0)
-    assert watch.is_deadlock([3, 4], [survey([4])])
+    assert watch.servers_confirm_deadlock([3, 4], [survey([4])])
     watch.note(4, plan("b", 4), direct(2, waits_for="message"), now_s=0)
-    assert watch.is_deadlock([3, 4], [survey([])])
+    assert watch.servers_confirm_deadlock([3, 4], [survey([])])
     # Rank 4 has taken it since rank 3 told of its wait: rank 3 may be computing by now.
     taken = direct(2, waits_for="message", received={(1, 3): 1})
     watch.note(4, plan("b", 4), taken, now_s=0)
-    assert not watch.is_deadlock([3, 4], [survey([])])
+    assert not watch.servers_confirm_deadlock([3, 4], [survey([])])
     more = direct(1, waits_for="receipt", receivers=((2, 4),), delivered={(2, 4): 1})
     watch.note(3, plan("a", 3), more, now_s=0)
-    assert watch.is_deadlock([3, 4], [survey([])])
+    assert watch.servers_confirm_deadlock([3, 4], [survey([])])
 
 
 def test_who_drops_what_it_was_sent_is_at_work() -> None:
     watch = WaitWatch()
     watch.note(3, plan("a", 3), direct(1, waits_for="receipt"), now_s=0)
-    assert not watch.is_deadlock([3], [survey([])])
+    assert not watch.servers_confirm_deadlock([3], [survey([])])
 
 
 def test_a_rank_with_another_request_than_it_told_has_gone_on() -> None:
@@ -159,9 +165,9 @@ def test_a_rank_with_another_request_than_it_told_has_gone_on() -> None:
     watch.note(3, plan("a", 3), waiting("x", request=7), now_s=0)
     later = survey([])
     later["waiting"] = [(3, 8)]
-    assert not watch.is_deadlock([3], [later])
+    assert not watch.servers_confirm_deadlock([3], [later])
     later["waiting"] = [(3, 7)]
-    assert watch.is_deadlock([3], [later])
+    assert watch.servers_confirm_deadlock([3], [later])
 
 
 def test_the_explanation_names_who_what_and_who_could_have() -> None:

@@ -185,7 +185,7 @@ def shell(script: str) -> list[str]:
 
 def wait_until_printed(directory: RunDirectory) -> None:
     """Wait until the launcher has printed something: it has started then."""
-    assert wait_for(lambda: directory.launcher_words() or None, 30)
+    assert wait_for(lambda: directory.launcher_output() or None, 30)
 
 
 def test_the_status_and_the_output_are_kept(directory: RunDirectory) -> None:
@@ -335,18 +335,18 @@ def test_a_launcher_whose_supervisor_is_killed_says_so(directory: RunDirectory) 
 
 def test_only_bad_luck_before_any_rank_is_tried_again(directory: RunDirectory) -> None:
     directory.launcher_log.write_text("There are not enough slots available\n")
-    assert not launch.started_nothing(directory)
+    assert not launch.failed_before_ranks(directory)
     with directory.launcher_log.open("a") as log:
         log.write("The PMIx server's listener thread failed to start. We cannot\ncontinue.\n")
-    assert launch.started_nothing(directory)
+    assert launch.failed_before_ranks(directory)
     with JournalWriter(directory.journal) as journal:
         journal.write(record("RunResumed", checkpoint=0, file=None, finished={}))
-        assert launch.started_nothing(directory)
+        assert launch.failed_before_ranks(directory)
         journal.write(record("RunStarted", workflow="w", ranks=3, groups=[]))
-        assert not launch.started_nothing(directory)
+        assert not launch.failed_before_ranks(directory)
     directory.journal.unlink()
     directory.request_stop()
-    assert not launch.started_nothing(directory)
+    assert not launch.failed_before_ranks(directory)
 
 
 def test_a_module_whose_spawned_processes_cannot_be_reached_ends_the_run(
@@ -360,7 +360,7 @@ def test_a_module_whose_spawned_processes_cannot_be_reached_ends_the_run(
     assert not directory.stop_requested()
     launched = launched_as(["sh", "-c", f"echo '{text}'; sleep 60"], directory, threads=1)
     assert launched.wait(lambda: None) == 128 + signal.SIGTERM
-    assert "OMPI_MCA_btl=^ofi diel run" in directory.why_stop()
+    assert "OMPI_MCA_btl=^ofi diel run" in directory.stop_reason()
 
 
 def test_what_ranks_print_past_their_logs_is_limited_too(directory: RunDirectory) -> None:

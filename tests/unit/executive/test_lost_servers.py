@@ -33,7 +33,7 @@ def lost_ranks(
 def test_a_wait_for_a_server_that_has_died_ends() -> None:
     with pytest.raises(ServerLost) as raised:
         lost_ranks({1}).raise_if_server_is_lost()
-    assert lost_ranks({1}).loss_behind(raised.value) == DIED
+    assert lost_ranks({1}).event_of_loss(raised.value) == DIED
 
 
 def test_a_wait_goes_on_where_others_have_died() -> None:
@@ -46,6 +46,6 @@ def test_a_wait_goes_on_where_the_server_has_a_twin() -> None:
 
 
 def test_a_payload_that_a_dead_server_has_cut_short_is_that_loss() -> None:
-    assert lost_ranks({1}).loss_behind(TupleError("in the middle")) == DIED
+    assert lost_ranks({1}).event_of_loss(TupleError("in the middle")) == DIED
     with pytest.raises(TupleError, match="no room"):
-        lost_ranks(set()).loss_behind(TupleError("no room"))
+        lost_ranks(set()).event_of_loss(TupleError("no room"))

@@ -12,7 +12,7 @@ import os, sys, time
 from diel.executive.signals import StopSignals
 
 signals = StopSignals(patience_s=float(sys.argv[1]))
-signals.stop_with(lambda why, code: os.write(1, f"asked: {why[:7]} {code}\\n".encode()))
+signals.set_stop_request(lambda why, code: os.write(1, f"asked: {why[:7]} {code}\\n".encode()))
 os.write(1, b"ready\\n")
 if sys.argv[2] == "python":
     deadline_s = time.monotonic() + 20
@@ -64,7 +64,7 @@ for number in (signal.SIGHUP, signal.SIGUSR1, signal.SIGUSR2, signal.SIGTERM):
     os.kill(os.getpid(), number)
 while not signals._number:
     time.sleep(0.001)
-signals.stop_with(lambda why, _: print(why.split()[0]))
+signals.set_stop_request(lambda why, _: print(why.split()[0]))
 """
 
 

@@ -35,7 +35,7 @@ class Rank:
         """Let time pass, and do what is done now and then while the rank waits."""
         self.now_s += seconds
         if self.wait_reporter.current is not None:
-            self.wait_reporter.tell_if_long(self.wait_reporter.current)
+            self.wait_reporter.report_if_long(self.wait_reporter.current)
 
 
 @pytest.fixture

@@ -17,7 +17,7 @@ from diel.errors import PageError
 from diel.gui import home
 from diel.gui.home import file_rows, run_rows
 from diel.gui.processes import exit_code_of, start_command
-from diel.gui.server import _what_to_show
+from diel.gui.server import _folder_and_first_page
 from diel.gui.site import Site
 from diel.run.directory import RunDirectory
 
@@ -122,7 +122,9 @@ def test_names_that_are_no_text_cost_no_other_row(folder: Path) -> None:
     assert (len(runs), len({row["key"] for row in runs})) == (3, 3)
     assert sorted(bool(row["link"]) for row in files) == [False, True]
     with pytest.raises(PageError, match="rename it"):
-        _what_to_show(next(file for file in folder.glob("*.toml") if file.name != "w.toml"))
+        _folder_and_first_page(
+            next(file for file in folder.glob("*.toml") if file.name != "w.toml")
+        )
 
 
 def test_output_goes_through_no_link_and_waits_for_no_pipe(tmp_path: Path) -> None:

@@ -12,7 +12,7 @@ from diel.testing import Module, run_modules
 from dnn import History, RoutineTable
 from modules import master, trainer, training
 from modules.compute import MOST_NETWORKS
-from modules.fused import undisturbed_s
+from modules.fused import estimated_time_s
 from modules.sweep import worker_loop
 from modules.sweep.ledger import ledger_path, records_of
 from modules.trial import SPLITS, Report, Trial, TrialResult, run_trial, trial_seed
@@ -152,9 +152,9 @@ def test_a_training_time_does_not_depend_on_the_neighbours() -> None:
 
 def test_a_training_time_is_that_of_a_training_that_nothing_disturbs() -> None:
     history = History(loss=[3.0, 2.0, 1.0], epoch_times_s=[9.0, 0.5, 1.0])
-    assert undisturbed_s(history) == 1.5
+    assert estimated_time_s(history) == 1.5
     sizes = {0: 8, 1: 16, 2: 16}
-    assert undisturbed_s(history, batch_size=sizes.__getitem__) == 9.0 + 2 * 0.5
+    assert estimated_time_s(history, batch_size=sizes.__getitem__) == 9.0 + 2 * 0.5
 
 
 def test_networks_whose_batches_grow_are_trained_alone() -> None:

@@ -224,7 +224,7 @@ def go_through(meeting: Meeting, draw: Random) -> Counter[int]:
             if isinstance(message, WorkerChange):
                 for number in message.leases:
                     book.came_back(number, 0)
-            elif book.is_out(message.lease) is not None:
+            elif book.grant_of(message.lease) is not None:
                 recorded.update(range(message.start, message.start + len(message.metrics)))
                 book.came_back(message.lease, len(message.metrics))
 

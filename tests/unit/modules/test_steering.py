@@ -179,7 +179,7 @@ def test_what_nobody_is_left_to_answer_is_kept_or_refused(
     there = "diel.loading.sweeps"
     monkeypatch.setattr(f"{there}.summarize", lambda *_: SimpleNamespace(state=next(found)))
     monkeypatch.setattr(f"{there}.has_ended", lambda *_: ended)
-    monkeypatch.setattr(f"{there}.is_behind", lambda *_: False)
+    monkeypatch.setattr(f"{there}.is_finished_at_checkpoint", lambda *_: False)
     directory = RunDirectory(tmp_path)
     asked = [{"kind": kind, **({"number": 3} if kind == "trials" else {})}]
     if ended:
@@ -189,7 +189,7 @@ def test_what_nobody_is_left_to_answer_is_kept_or_refused(
     (answer,) = sweeps.steer_sweep(directory, asked, wait_s=0.0)
     assert answer["accepted"] is accepted
     assert words in answer["answer"]
-    assert directory.more_requested() == (kind == "trials")
+    assert directory.extension_requested() == (kind == "trials")
 
 
 # -- decisions ------------------------------------------------------------------------------------

@@ -81,16 +81,16 @@ def test_a_stop_can_be_asked_for_more_than_once(tmp_path: Path, workflow: Path) 
     run.request_stop("enough")
     run.request_stop()
     assert RunDirectory(run.path).stop_requested()
-    assert RunDirectory(run.path).why_stop() == "enough"
+    assert RunDirectory(run.path).stop_reason() == "enough"
     run.withdraw_stop()
     run.stop_request.touch()
-    assert (run.why_stop(), run.exit_code_of_stop()) == ("a stop was asked for", STOPPED)
+    assert (run.stop_reason(), run.exit_code_of_stop()) == ("a stop was asked for", STOPPED)
     for text, why in (("by hand\n", "by hand"), ('{"exit_code": 1e9}', "a stop was asked for")):
         run.stop_request.write_text(text)
-        assert (run.why_stop(), run.exit_code_of_stop()) == (why, STOPPED)
+        assert (run.stop_reason(), run.exit_code_of_stop()) == (why, STOPPED)
     run.withdraw_stop()
     run.request_stop("no time is left", NOT_FINISHED)
-    assert (run.why_stop(), run.exit_code_of_stop()) == ("no time is left", NOT_FINISHED)
+    assert (run.stop_reason(), run.exit_code_of_stop()) == ("no time is left", NOT_FINISHED)
 
 
 def test_a_rank_that_had_a_signal_gives_way_to_whoever_asks_for_a_stop(
@@ -104,7 +104,7 @@ def test_a_rank_that_had_a_signal_gives_way_to_whoever_asks_for_a_stop(
     assert run.exit_code_of_stop() == NOT_FINISHED
     run.request_stop("enough")
     run.request_stop(f"SIGTERM came: {LOST_OR_ENDED}", NOT_FINISHED)
-    assert (run.why_stop(), run.exit_code_of_stop()) == ("enough", STOPPED)
+    assert (run.stop_reason(), run.exit_code_of_stop()) == ("enough", STOPPED)
     assert not run.is_lost_or_ended()
 
 
@@ -142,7 +142,7 @@ def test_a_stop_is_asked_for_where_files_have_one_name_only(
     run = RunDirectory.create(tmp_path, "w", workflow)
     run.request_stop("enough")
     run.request_stop("more than enough")
-    assert run.why_stop() == "enough"
+    assert run.stop_reason() == "enough"
     assert not list(run.path.glob("*.part"))
 
 

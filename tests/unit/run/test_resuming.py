@@ -79,7 +79,7 @@ def test_a_stop_that_is_asked_for_before_ranks_are_started_again_is_for_these(
     assert not directory.stop_requested()
     directory.request_stop("enough")
     order_resumption(directory, restart=2)
-    assert directory.why_stop() == "enough"
+    assert directory.stop_reason() == "enough"
 
 
 def test_states_that_are_newer_than_the_tuples_are_removed(directory: RunDirectory) -> None:

@@ -13,7 +13,7 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_valida
 from pydantic_core import InitErrorDetails, PydanticCustomError
 
 from diel.errors import Problem
-from diel.text import join_path, show, show_given
+from diel.text import join_path, show, show_with_type
 from diel.workflow.annotations import InWords
 from diel.workflow.problems import problems_from_validation
 
@@ -294,7 +294,7 @@ def test_values_are_shown_as_toml() -> None:
     assert show({"a": [1, True, 'x"'], "b c": None}) == r'{ a = [1, true, "x\""], "b c" = nothing }'
     assert show("x" * 100) == '"' + "x" * 56 + "..."
     assert show(10**4000) == "a very long number"
-    assert show_given({}) == "the table {}"
+    assert show_with_type({}) == "the table {}"
     assert join_path("", ["a", 1, "b.c", 0]) == 'a[1]."b.c"[0]'
 
 
