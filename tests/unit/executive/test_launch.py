@@ -299,7 +299,7 @@ def test_a_launcher_that_outlives_rank_0_is_killed(
                 stack.close()
 
         assert launched.wait(end_rank_0_after_a_while) == 128 + signal.SIGTERM
-    assert 1.3 < time.monotonic() - begun_s < 30
+    assert 1 < time.monotonic() - begun_s < 30
     assert not directory.stop_requested()
 
 
