@@ -39,6 +39,9 @@ INSTEAD = {
     "trier": "trial runner",
     "underway": "in flight",
 }
+# Names of variables that stand for no noun. `one` is a name for the number 1 alone, in arithmetic.
+PRONOUNS = {"it", "one", "that", "them", "thing", "things", "those", "who"}
+ARITHMETIC = ("dnn/backend/", "dnn/graph/operations/", "dnn/optimizers/")
 WORD = re.compile(r"[A-Z]+(?![a-z])|[A-Z]?[a-z]+")
 
 
@@ -75,5 +78,31 @@ def test_nobody_speaks_the_old_dialect() -> None:
         for root in ("diel", "dnn", "modules")
         for path in sorted((ROOT / root).rglob("*.py"))
         for line, word in odd_words(path.name, path.read_text(encoding="utf-8"))
+    ]
+    assert wrong == []
+
+
+def pronouns(source: str) -> Iterator[tuple[int, str]]:
+    """Yield variables and parameters of a file that are called by a pronoun, with their lines."""
+    for node in ast.walk(ast.parse(source)):
+        name = ""
+        if isinstance(node, ast.Name) and isinstance(node.ctx, ast.Store):
+            name = node.id
+        elif isinstance(node, ast.arg):
+            name = node.arg
+        if name in PRONOUNS:
+            yield node.lineno, name
+
+
+def test_variables_are_nouns() -> None:
+    found = pronouns("def f(who, copy):\n    return [one for one in copy] + [it := 1]\n")
+    assert sorted(found) == [(1, "who"), (2, "it"), (2, "one")]
+    wrong = [
+        f"{file}:{line} has a variable {name!r}: name what it stands for"
+        for root in ("diel", "dnn", "modules", "workflows")
+        for path in sorted((ROOT / root).rglob("*.py"))
+        for file in [path.relative_to(ROOT).as_posix()]
+        for line, name in pronouns(path.read_text(encoding="utf-8"))
+        if not (name == "one" and file.startswith(ARITHMETIC))
     ]
     assert wrong == []
