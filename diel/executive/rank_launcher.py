@@ -93,7 +93,7 @@ def find_rank_launcher(
     mpi = mpi_implementation(mpiexec)
     if not own_mpiexec():
         return Mpiexec(mpiexec, mpi, allow_run_as_root)
-    options = hosts_of_job(mpi, environment)
+    options = hosts_of_job(mpi, environment) + exports_of_job(mpi, environment)
     return Mpiexec(mpiexec, mpi, allow_run_as_root, options, variables_of_job(mpi, environment))
 
 
@@ -180,10 +180,27 @@ def variables_of_job(
     MPICH's does so by itself, and the remote shells of Slurm and LSF do. Where Open MPI's is given
     no list, what a batch script has set or loaded would not reach ranks on other hosts of PBS.
     """
+    passed_on = _passed_on(implementation, environment)
+    names = [name for name in passed_on if "=" not in environment[name]]
+    return ((_PASSED_ON, ";".join(names)),) if names else ()
+
+
+def exports_of_job(implementation: str, environment: Mapping[str, str]) -> tuple[str, ...]:
+    """Return the options for what `variables_of_job` cannot pass on: values that contain ``=``.
+
+    Open MPI takes such a value in its list for a name and a value. With ``-x`` it does not, but
+    then puts its own libraries no longer before those in LD_LIBRARY_PATH.
+    """
+    names = [name for name in _passed_on(implementation, environment) if "=" in environment[name]]
+    return tuple(word for name in names for word in ("-x", name))
+
+
+def _passed_on(implementation: str, environment: Mapping[str, str]) -> list[str]:
     if implementation != "Open MPI" or "PBS_NODEFILE" not in environment:
-        return ()
-    names = [name for name in environment if name.isidentifier() and not _OF_HOST.match(name)]
-    return () if _PASSED_ON in environment else ((_PASSED_ON, ";".join(sorted(names))),)
+        return []
+    if _PASSED_ON in environment:
+        return []
+    return sorted(name for name in environment if name.isidentifier() and not _OF_HOST.match(name))
 
 
 def _can_reach_hosts_of_pbs() -> bool:

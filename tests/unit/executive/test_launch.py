@@ -73,8 +73,8 @@ def test_on_chosen_hosts(implementation: str, words: list[str]) -> None:
 def test_hosts_that_answer_are_told_from_those_that_do_not(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(launch, "_ANSWERS_S", (0.3, 0.7))
-    script = 'case "$*" in *n2*) exit 1;; *n3*) sleep 60;; esac; for last; do :; done; exec "$last"'
+    monkeypatch.setattr(launch, "_ANSWERS_S", (0.6, 1.5))
+    script = 'case "$*" in *n2*) exit 1;; *n3*) sleep 60;; esac; shift 4; exec "$@"'
     mpiexec = launch.Mpiexec(program(tmp_path / "bin", "mpiexec", script), "MPICH", False)
     assert mpiexec.answering(["n1", "n2", "n3"]) == {"n1": True, "n2": False, "n3": False}
 

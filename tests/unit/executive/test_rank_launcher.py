@@ -13,6 +13,7 @@ import pytest
 from diel.errors import LaunchError
 from diel.executive import rank_launcher
 from diel.executive.rank_launcher import (
+    exports_of_job,
     find_rank_launcher,
     hosts_of_job,
     mpi_plugins,
@@ -158,6 +159,11 @@ def test_the_environment_of_a_batch_script_reaches_other_hosts_of_pbs() -> None:
     assert variables_of_job("Open MPI", loaded) == ((names, "LD_LIBRARY_PATH;PATH"),)
     assert variables_of_job("Open MPI", {**loaded, names: "PATH"}) == ()
     assert variables_of_job("MPICH", loaded) == ()
+    flags = {**loaded, "CFLAGS": "-O2 -march=native"}  # in the list it would be "-O2 -march"
+    assert variables_of_job("Open MPI", flags) == variables_of_job("Open MPI", loaded)
+    assert exports_of_job("Open MPI", flags) == ("-x", "CFLAGS")
+    assert exports_of_job("Open MPI", {**flags, names: "PATH"}) == ()
+    assert exports_of_job("MPICH", flags) == ()
     assert variables_of_job("Open MPI", {"PATH": "/bin", "SLURM_JOB_ID": "1"}) == ()
 
 
