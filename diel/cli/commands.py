@@ -171,7 +171,7 @@ def _check_arguments(parser: argparse.ArgumentParser) -> None:
     )  # fmt: skip
     parser.add_argument(
         "--per-node", type=count, metavar="M",
-        help="also print who would sit where, with M ranks on each node",
+        help="also print where each copy would run, with M ranks on each node",
     )  # fmt: skip
     parser.add_argument(
         "--gpus-per-node", type=_whole, metavar="G",

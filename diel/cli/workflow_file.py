@@ -111,7 +111,7 @@ def _print_schedule(
         gpus_per_node=gpus_per_node,
         shown_as=shown_as,
     )
-    head = f"who sits where, with {per_node} ranks on each node"
+    head = f"placement, with {per_node} ranks on each node"
     if any(module.gpus for module in workflow.modules):
         fewest = ", as few as are needed" if gpus_per_node is None else ""
         head += f" and {placed.gpus_per_node} GPUs{fewest}"

@@ -1,4 +1,4 @@
-"""``diel check --per-node``: who would sit where."""
+"""``diel check --per-node``: where each copy would run."""
 
 from __future__ import annotations
 
@@ -59,7 +59,7 @@ def check(*arguments: str) -> object:
 
 def test_who_would_sit_where(capsys: pytest.CaptureFixture[str]) -> None:
     assert check("--ranks", "9", "--per-node", "5") == 0
-    _, _, table = capsys.readouterr().out.partition("who sits where, ")
+    _, _, table = capsys.readouterr().out.partition("placement, ")
     assert table == textwrap.dedent(
         """\
         with 5 ranks on each node and 2 GPUs, as few as are needed:
