@@ -30,11 +30,16 @@ _FIRST = 3
 """The first trainer: before it are the executive, the tuple server and the master."""
 TRAIN = """\
 import time
+from pathlib import Path
 
 def train(parameters, report):
     time.sleep({trial_s})
+    until_s = time.monotonic() + 10 * {trial_s} * (parameters["x"] >= {trials} / 2)
+    while time.monotonic() < until_s and not Path({killed!r}).exists():
+        time.sleep({trial_s} / 5)
     return {{"score": -abs(parameters["x"] - 7) + report.seed * 1e-12}}
 """
+"""How a trial is run: those of the second half take longer as long as kills are to come."""
 WORKFLOW = """\
 [workflow]
 {settings}
@@ -159,7 +164,9 @@ def kill_trainers(
     AssertionError
         If anything is not as without the kills; says what, and what the run has printed.
     """
-    (folder / "m.py").write_text(TRAIN.format(trial_s=plan.trial_s))
+    killed = folder / "killed"
+    train = TRAIN.format(trial_s=plan.trial_s, trials=plan.trials, killed=str(killed))
+    (folder / "m.py").write_text(train)
     text = WORKFLOW.format(
         settings=SETTINGS[plan.way], seed=SEED, last=plan.trials - 1, trainers=plan.trainers
     )
@@ -172,8 +179,9 @@ def kill_trainers(
     with start(folder) as ended:
         while (status := ended()) is None:
             assert time.monotonic() < deadline_s, f"not within {timeout_s} s: {_log(folder)}"
+            told = len(_told(folder))
             size_bytes = _recorded_bytes(folder)
-            if recorded_bytes == math.inf and size_bytes and len(_told(folder)) == kills:
+            if recorded_bytes == math.inf and size_bytes and told == kills:
                 recorded_bytes = size_bytes
                 next_s = min(next_s, time.monotonic() + plan.every_s)
             is_time = kills < plan.kills and time.monotonic() >= next_s
@@ -183,6 +191,8 @@ def kill_trainers(
                     os.kill(dice.choice(sorted(trainers)), signal.SIGKILL)
                     kills, next_s = kills + 1, next_s + plan.every_s
                     recorded_bytes = math.inf
+            if kills == plan.kills:
+                killed.touch()
             time.sleep(0.05)
     seconds = time.monotonic() - began_s
     assert status == 0, _log(folder)
