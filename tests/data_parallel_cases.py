@@ -26,7 +26,7 @@ from dnn import (
     mlp,
     save_checkpoint,
 )
-from dnn.distributed import DataParallel
+from dnn.distributed import DataParallel, gradient_exchange
 from dnn.distributed.communicator import Communicator
 from dnn.distributed.threads import ThreadCommunicator
 from dnn.optimizers.schedules import Cosine
@@ -35,6 +35,11 @@ GENERATOR = np.random.default_rng(0)
 X = GENERATOR.normal(size=(43, 6)).astype("f4")
 Y = GENERATOR.integers(0, 3, 43)
 FIT = {"epochs": 2, "batch_size": 10, "progress": False}
+
+
+def make_buckets_small(monkeypatch) -> None:
+    """Have gradients summed in buckets of 64 KiB."""
+    monkeypatch.setattr(gradient_exchange, "LEAST_BUCKET_BYTES", 1 << 16)
 
 
 def bits(model: NeuralNetwork | Ensemble) -> str:
@@ -184,12 +189,13 @@ def check_running_statistics(comm: Communicator) -> None:
 def check_overlap(comm: Communicator) -> None:
     """Summed while they are computed, gradients have the bits that they have when summed at last.
 
-    Also where ranks have no row of the last batch; and when both ways have been timed.
+    Also where ranks have no row of the last batch; and when both ways have been timed. It is called
+    after `make_buckets_small`.
     """
     # Compiled kernels of several threads of one process share BLAS's threads, and roundings vary.
     device = "numpy" if isinstance(comm, ThreadCommunicator) else "cpu"
     made = {"optimizer": SGD(0.003, momentum=0.9), "seed": 1, "device": device}
-    sizes = 6, [520, 520, 520], 3  # three buckets
+    sizes = 6, [128, 128, 128], 3
 
     def trained(epochs: int, scheme: DataParallel | None = None) -> tuple:
         options = {**FIT, "batch_size": 7}  # and a last one of a single row
@@ -197,6 +203,7 @@ def check_overlap(comm: Communicator) -> None:
         return model, model.fit(X, Y, **{**options, "epochs": epochs})
 
     alone = {epochs: trained(epochs) for epochs in (1, 2)}
+    assert len(gradient_exchange.buckets_of(alone[1][0]._network.gradients)) == 3
     for given in ({}, {"sharded": True}, {"on_nan": "skip"}, {"wire": "float16"}):
         found = set()
         for overlap in (False, True) if given else (False, True, None):

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import pytest
-from data_parallel_cases import CASES, check_joined_batch, check_overlap
+from data_parallel_cases import CASES, check_joined_batch, check_overlap, make_buckets_small
 
 import dnn.backend
 from dnn.distributed import communicator_of
@@ -16,7 +16,8 @@ def test_ranks_train_together(check, monkeypatch):
     """Most on NumPy alone: kernels would have to be compiled first."""
     from mpi4py import MPI
 
-    if check not in (check_joined_batch, check_overlap):
+    if check not in (check_joined_batch, check_overlap, make_buckets_small):
         monkeypatch.setattr(dnn.backend, "has_numba", lambda: False)
+    make_buckets_small(monkeypatch)
     check(communicator_of(MPI.COMM_WORLD, timeout_s=30))
     MPI.COMM_WORLD.Barrier()

@@ -8,7 +8,7 @@ import re
 
 import numpy as np
 import pytest
-from data_parallel_cases import CASES, FIT, X, Y, check_sharded
+from data_parallel_cases import CASES, FIT, X, Y, check_sharded, make_buckets_small
 
 from dnn import (
     SGD,
@@ -33,7 +33,8 @@ from dnn.optimizers.schedules import GrowingBatch, StepDecay
 
 @pytest.mark.parametrize("ranks", [2, 3])
 @pytest.mark.parametrize("check", CASES, ids=lambda check: check.__name__)
-def test_ranks_train_together(check, ranks):
+def test_ranks_train_together(check, ranks, monkeypatch):
+    make_buckets_small(monkeypatch)
     run_on_threads(ranks, check, timeout_s=60)
 
 
