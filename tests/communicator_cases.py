@@ -206,17 +206,20 @@ def check_split(comm: Communicator) -> None:
 def check_failure(comm: Communicator) -> None:
     """The last rank fails, and all others hear of it, in a wait of a communicator split off."""
     part = comm.split(0)
-    if comm.rank == comm.size - 1:
+    last = comm.size - 1
+    if comm.rank == last:
+        for rank in range(last):  # until they all wait
+            comm.receive(np.zeros(1), rank, 7).wait()
         part.report_failure(ValueError("no such thing"))
         check_nothing_more(comm, CommunicationError, "ValueError: no such thing; this communicator")
         return
-    waiting = comm.receive(np.zeros(1), comm.size - 1, 6)
-    with pytest.raises(PeerError, match=f"^rank {comm.size - 1}: ValueError: no such thing$") as e:
-        part.receive(np.zeros(1), comm.size - 1, 5).wait()
+    waiting = comm.receive(np.zeros(1), last, 6)
+    in_part = part.receive(np.zeros(1), last, 5)
+    comm.send(np.zeros(1), last, 7)
+    with pytest.raises(PeerError, match=f"^rank {last}: ValueError: no such thing$") as e:
+        in_part.wait()
     comm.report_failure(e.value)  # which changes nothing
-    check_nothing_more(
-        comm, PeerError, rf"^rank {comm.size - 1}: ValueError: no such thing; this c"
-    )
+    check_nothing_more(comm, PeerError, rf"^rank {last}: ValueError: no such thing; this c")
     with pytest.raises(PeerError, match=r"has failed; make another"):
         waiting.test()
 

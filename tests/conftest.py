@@ -12,6 +12,7 @@ import signal
 from collections.abc import Generator
 
 import pytest
+from support import case_count
 
 # Open MPI asks for these as root, as in a container.
 for _name in ("OMPI_ALLOW_RUN_AS_ROOT", "PRTE_ALLOW_RUN_AS_ROOT"):
@@ -32,7 +33,9 @@ def pytest_configure(config: pytest.Config) -> None:
     if config.pluginmanager.hasplugin("hypothesispytest"):  # not under mpiexec
         from hypothesis import settings
 
-        settings.register_profile("ci", derandomize=True, deadline=None, print_blob=True)
+        settings.register_profile(
+            "ci", max_examples=case_count(100), derandomize=True, deadline=None, print_blob=True
+        )
         settings.load_profile(os.environ.get("HYPOTHESIS_PROFILE", "ci"))
 
 

@@ -153,7 +153,9 @@ def test_resnet_takes_cifar(tmp_path: Path) -> None:
         records = generator.integers(0, 256, (8, 3073), dtype=np.uint8)
         records[:, 0] %= 10
         (tmp_path / "cifar10" / name).write_bytes(records.tobytes())
-    file = shortened("cifar_resnet.toml", tmp_path, images="8", batch_size="8", epochs="1", threads="1")
+    file = shortened(
+        "cifar_resnet.toml", tmp_path, images="8", batch_size="8", epochs="1", threads="1"
+    )
     finished = diel("run", file, cwd=tmp_path, environment={"DIEL_DATA": str(tmp_path)})
     assert finished.status == 0, finished.output
     (row,) = results(tmp_path)

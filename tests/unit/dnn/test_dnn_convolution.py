@@ -4,6 +4,7 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from support import case_count
 
 from dnn import graph
 from dnn.backend import Convolution, Ops, empty, ops_for
@@ -109,7 +110,7 @@ def by_definition(problem, first, second):
 
 
 @given(problem=problems(), seed=st.integers(0, 2**32 - 1), chunk=st.booleans())
-@settings(max_examples=80, deadline=None)
+@settings(max_examples=case_count(80), deadline=None)
 def test_direct_convolution_is_the_definition(problem, seed, chunk):
     inputs = inputs_of(problem, np.random.default_rng(seed))
     expected = by_definition(problem, *inputs)
@@ -125,7 +126,7 @@ def test_direct_convolution_is_the_definition(problem, seed, chunk):
 
 
 @given(problem=problems(models=True), seed=st.integers(0, 2**32 - 1), dtype=st.sampled_from("48"))
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=case_count(40), deadline=None)
 def test_direct_convolutions_of_models_are_those_of_each_alone(problem, seed, dtype):
     problem = problem._replace(dtype=f"f{dtype}")
     inputs = inputs_of(problem, np.random.default_rng(seed))
@@ -139,7 +140,7 @@ def test_direct_convolutions_of_models_are_those_of_each_alone(problem, seed, dt
 
 
 @given(problem=problems(), seed=st.integers(0, 2**32 - 1), models=st.sampled_from([None, 2]))
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=case_count(40), deadline=None)
 def test_bias_and_relu(problem, seed, models):
     generator = np.random.default_rng(seed)
     bare = problem._replace(kind="forward", models=models, stacked=(models is not None,) * 2)

@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from support import case_count
 
 from dnn import SGD, graph, minimize
 from dnn.backend import Ops
@@ -170,7 +171,7 @@ def expressions(draw):
 
 
 @given(drawn=expressions())
-@settings(max_examples=80, deadline=None)
+@settings(max_examples=case_count(80), deadline=None)
 def test_a_compiled_graph_equals_eager_numpy_however_memory_is_shared(drawn):
     feeds, outputs, expected = drawn
     with np.errstate(over="ignore", invalid="ignore"):

@@ -4,12 +4,13 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from support import case_count
 
 from dnn import metrics
 
 
 @given(pairs=st.lists(st.tuples(st.integers(0, 4), st.integers(0, 4)), min_size=1, max_size=60))
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=case_count(60), deadline=None)
 @pytest.mark.filterwarnings("ignore:A single label was found:UserWarning")
 def test_against_scikit_learn(pairs):
     theirs = pytest.importorskip("sklearn.metrics", reason="scikit-learn is not installed")

@@ -2,6 +2,7 @@
 
 import numpy as np
 import pytest
+from support import THOROUGH
 
 import dnn
 from dnn import nets
@@ -186,7 +187,8 @@ def test_lenet5_learns_digits():
 
 @pytest.mark.parametrize(
     ("name", "epochs"),
-    [("alexnet", 15), ("vgg16", 8), ("resnet18", 4), ("resnet50", 8), ("densenet121", 5)],
+    [("alexnet", 15), ("vgg16", 8), ("resnet18", 4)]
+    + [("resnet50", 8), ("densenet121", 5)] * THOROUGH,
 )
 def test_networks_learn_three_kinds_of_images(name, epochs):
     """The accuracy is that of training: running statistics need more steps than these."""

@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from support import ROOT
+from support import ROOT, case_count
 
 from dnn import Ensemble, NeuralNetwork, graph, initializers, mlp
 from dnn.backend.device import cuda_problem
@@ -277,7 +277,7 @@ def arrays_and_indices(draw):
 
 
 @given(arrays_and_indices(), st.data())
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=case_count(200), deadline=None)
 def test_parts_as_in_numpy(drawn, data):
     array, index = drawn
     tensor = Tensor.from_array(array)

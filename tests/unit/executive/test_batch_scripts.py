@@ -14,7 +14,7 @@ from typing import Any
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from support import status_of
+from support import case_count, status_of
 
 from diel.errors import LaunchError, WorkflowError
 from diel.executive.batch_job import Job, job_for, time_limit_s
@@ -273,7 +273,7 @@ def test_diel_is_told_the_paths_whatever_they_are(stand_in: Path, tmp_path: Path
     write_program(stand_in / "diel", "printf '%s\\0' \"$@\"\n")
     environment = path_of(stand_in) | dict.fromkeys(IDS.values(), "7.x")
 
-    @settings(max_examples=30, deadline=None)
+    @settings(max_examples=case_count(30), deadline=None)
     @given(JOBS, PATHS, PATHS, PATHS, st.sampled_from(sorted(SCHEDULERS)), st.booleans())
     def check(job: Job, file: str, share: str, own: str, scheduler: str, requeue: bool) -> None:
         requeue = requeue and (SCHEDULERS[scheduler].warns or job.time_limit_s is not None)

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 from hypothesis import assume, given, settings
 from hypothesis import strategies as st
-from support import record, status_of
+from support import case_count, record, status_of
 from unit.executive.simulation import Case, Simulation, cases
 
 from diel.executive.explaining import RankQueue, RunExplanation, explain
@@ -164,7 +164,7 @@ def test_of_a_run_that_has_not_begun_there_is_nothing_to_say() -> None:
     assert explain(RunView(), StatusView(), 1.0) == RunExplanation((), (), "")
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=case_count(60), deadline=None)
 @given(cases(failing=True), st.integers(0, 60))
 def test_the_queue_is_that_of_the_scheduler(case: Case, steps: int) -> None:
     first = max(1, case.pool[0])

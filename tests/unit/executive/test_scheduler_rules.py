@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from support import case_count
 from unit.executive.simulation import Case, Simulation, cases
 
 from diel.executive.events import EndRun, StartGroup, StopAsked, StopRun
@@ -30,7 +31,7 @@ def test_every_workflow_runs_to_its_end_by_the_rules(case: Case) -> None:
     assert simulation.began == simulation.ended
 
 
-@settings(max_examples=200)
+@settings(max_examples=case_count(200))
 @given(cases(failing=True))
 def test_whatever_fails_the_run_ends_by_the_rules(case: Case) -> None:
     simulation = Simulation(case)
@@ -48,7 +49,7 @@ def test_the_same_events_give_the_same_instructions(case: Case) -> None:
     assert first.history == second.history
 
 
-@settings(max_examples=200)
+@settings(max_examples=case_count(200))
 @given(cases(failing=True), st.integers(0, 30))
 def test_the_journal_says_what_is_finished(case: Case, events: int) -> None:
     simulation = Simulation(case)
@@ -56,7 +57,7 @@ def test_the_journal_says_what_is_finished(case: Case, events: int) -> None:
     assert finished_in(simulation.records) == simulation.scheduler.finished
 
 
-@settings(max_examples=200)
+@settings(max_examples=case_count(200))
 @given(cases(failing=True), st.lists(st.integers(1, 30), min_size=1, max_size=3))
 def test_a_run_that_is_cut_short_goes_on_where_it_was(case: Case, cuts: list[int]) -> None:
     """Resumed any number of times, it runs what had not finished, and nothing else."""

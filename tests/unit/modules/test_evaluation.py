@@ -14,6 +14,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from pydantic import ValidationError
+from support import case_count
 
 from dnn import SGD, Dataset, NeuralNetwork, load_cleveland, mlp
 from modules.evaluation import (
@@ -76,7 +77,7 @@ def test_splits_follow_from_their_seed() -> None:
     assert k_fold([0, 1] * 6, 3, 0)[0].test.tolist() == [2, 6, 9, 11]
 
 
-@settings(max_examples=40)
+@settings(max_examples=case_count(40))
 @given(LABELS, st.integers(2, 4), st.integers(2, 4), st.integers(0, 99))
 def test_no_row_that_judges_takes_part_in_the_choice(
     y: list[int], folds: int, inner_folds: int, seed: int

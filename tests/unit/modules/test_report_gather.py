@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from support import case_count
 
 from diel.run.results import rank_rows
 from modules.pareto import ParetoFront
@@ -140,7 +141,7 @@ def test_trainers_are_counted() -> None:
     assert gathered.trainers == {0: 3, 1: 2}
 
 
-@settings(max_examples=30)
+@settings(max_examples=case_count(30))
 @given(st.lists(st.floats(0, 1, width=16), min_size=1, max_size=30))
 def test_where_time_is_the_objective_quality_is_accuracy(values: list[float]) -> None:
     sweep = Sweep("s", "training_time_s", False, ("a",), ("accuracy", "training_time_s"))

@@ -15,6 +15,7 @@ from typing import Any
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from support import case_count
 
 from modules.evaluation import BiasReport
 from modules.report import Moment, RankAccount, Sweep
@@ -201,7 +202,7 @@ VALUES = st.one_of(
 )
 
 
-@settings(max_examples=120)
+@settings(max_examples=case_count(120))
 @given(
     st.lists(
         st.fixed_dictionaries(

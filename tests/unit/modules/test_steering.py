@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from support import wait_until
+from support import case_count, wait_until
 from unit.modules.sweeping import GRID, Sweep
 
 from diel import whole_lines
@@ -263,7 +263,7 @@ REQUESTS = st.one_of(
 )
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=case_count(60), deadline=None)
 @given(
     st.sampled_from([("grid", {}), ("random", {"trials": 12}), ("grid", {"trials": 20})]),
     st.lists(st.one_of(REQUESTS, st.integers(1, 6), st.just("crash")), max_size=25),

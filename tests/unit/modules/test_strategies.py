@@ -13,6 +13,7 @@ from typing import Any
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from support import case_count
 
 from modules.pareto import ParetoFront
 from modules.search import Until
@@ -380,7 +381,7 @@ def test_adaptive_trials_repeat_themselves_with_a_lag() -> None:
         assert trials(window, seed) == alone
 
 
-@settings(max_examples=30)
+@settings(max_examples=case_count(30))
 @given(st.integers(0, 39), st.sets(st.integers(0, 8)), st.integers(0, 99))
 def test_a_lagged_sweep_is_resumed_from_any_record(ended: int, lost: set[int], seed: int) -> None:
     whole = finished_in_any_order(Lagged(Recorder(), 8), 40, 4, 0)

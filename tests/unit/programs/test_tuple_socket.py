@@ -17,6 +17,7 @@ import numpy as np
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
+from support import case_count
 
 from diel import ANY
 from diel.comm.waiting import wait_for
@@ -517,7 +518,7 @@ def test_a_value_that_cannot_be_shown_stays(server: TupleSocket, other: TupleCli
 
 
 @given(data=st.binary(max_size=200))
-@settings(max_examples=150, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(max_examples=case_count(150), suppress_health_check=[HealthCheck.function_scoped_fixture])
 @pytest.mark.parametrize("space", [1], indirect=True)
 def test_garbage_disturbs_nobody(server: TupleSocket, other: TupleClient, data: bytes) -> None:
     garbage = Client(server)

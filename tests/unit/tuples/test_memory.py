@@ -9,6 +9,7 @@ import pytest
 from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
+from support import case_count
 from unit.tuples.driving import Driver, cost_of
 
 from diel import ANY
@@ -352,5 +353,5 @@ class Accounting(RuleBasedStateMachine):
         assert self.driver.store.memory.credit_out_bytes == 0
 
 
-Accounting.TestCase.settings = settings(max_examples=150, stateful_step_count=50)
+Accounting.TestCase.settings = settings(max_examples=case_count(150), stateful_step_count=50)
 TestAccounting = Accounting.TestCase

@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from support import case_count
 from unit.tuples.driving import key_bytes
 
 from diel.errors import TupleError
@@ -266,7 +267,7 @@ STEPS = st.lists(
 )
 
 
-@settings(max_examples=100)
+@settings(max_examples=case_count(100))
 @given(STEPS)
 def test_whatever_dies_nothing_is_lost_and_nothing_is_taken_twice(
     steps: list[tuple[int, int, int]],
@@ -301,7 +302,7 @@ def test_whatever_dies_nothing_is_lost_and_nothing_is_taken_twice(
         assert sorted(totals) == list(range(1, len(totals) + 1))
 
 
-@settings(max_examples=30)
+@settings(max_examples=case_count(30))
 @given(STEPS)
 def test_the_two_stores_of_a_partition_are_equal_and_what_is_kept_goes(
     steps: list[tuple[int, int, int]],

@@ -9,6 +9,7 @@ from typing import Any
 from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
+from support import case_count
 from unit.tuples.driving import Answer, Driver, answers, cost_of
 
 from diel import ANY
@@ -364,5 +365,5 @@ class StoreAgainstModel(RuleBasedStateMachine):
         assert (self.driver.store.tuples_held, self.driver.held_bytes) == (0, 0)
 
 
-StoreAgainstModel.TestCase.settings = settings(max_examples=120, stateful_step_count=50)
+StoreAgainstModel.TestCase.settings = settings(max_examples=case_count(120), stateful_step_count=50)
 TestStoreAgainstModel = StoreAgainstModel.TestCase

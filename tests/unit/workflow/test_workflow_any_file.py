@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 from hypothesis import HealthCheck, example, given, settings
 from hypothesis import strategies as st
+from support import case_count
 from unit.workflow.samples import GOOD
 
 from diel.errors import WorkflowError
@@ -58,7 +59,7 @@ def mutated_files(draw: st.DrawFn) -> str:
     return "\n".join(lines)
 
 
-@settings(max_examples=300, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(max_examples=case_count(300), suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(text=mutated_files() | st.text(max_size=30))
 @example(text="group = [[]]\nmodule = [[]]")
 @example(text='[[module]]\nname = ""\n[[group]]\nname = ""\nmodules = [""]\ndepends = [""]')
