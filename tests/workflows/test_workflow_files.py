@@ -58,15 +58,16 @@ def test_workflow_file_runs(file: Path, tmp_path: Path) -> None:
 
 
 @pytest.mark.slow
-def test_mnist_reaches_98_percent(tmp_path: Path) -> None:
+def test_a_network_learns_mnist(tmp_path: Path) -> None:
     once_is_enough()
     if not (DATA / "mnist").exists():
         pytest.skip(f"there is no {DATA / 'mnist'}; set DIEL_DATA")
-    file = shortened("mnist_mlp.toml", tmp_path, epochs="5", threads="1")
+    epochs, least = (5, 0.98) if THOROUGH else (2, 0.97)
+    file = shortened("mnist_mlp.toml", tmp_path, epochs=str(epochs), threads="1")
     finished = diel("run", file, cwd=tmp_path, environment={"DIEL_DATA": str(DATA)})
     assert finished.status == 0, finished.output
     (row,) = results(tmp_path)
-    assert float(row["accuracy"]) >= 0.98
+    assert float(row["accuracy"]) >= least
     returned = [r["returned"] for r in records_of(tmp_path, "CopyFinished")]
     assert returned == [{name: pytest.approx(float(value)) for name, value in row.items()}]
 
