@@ -252,6 +252,7 @@ def test_the_heart_search_reports_the_honest_figure_first(tmp_path: Path) -> Non
     if not THOROUGH:
         trials = 30
         file = shortened("heart_search.toml", tmp_path, trials=str(trials), epochs="12")
+        file.write_text(file.read_text().replace("inner_folds = 4", "inner_folds = 2"))
     finished = diel("run", file, cwd=tmp_path, environment={"DIEL_DATA": str(DATA)})
     check_end(finished, tmp_path)
     honest = re.search(r"accuracy, nested cross-validation .*: (0\.\d+)", finished.stdout)

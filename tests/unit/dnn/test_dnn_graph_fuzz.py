@@ -2,6 +2,7 @@
 
 import numpy as np
 import pytest
+from support import case_count
 
 from dnn import graph
 from dnn.backend import Ops, ops_for
@@ -109,7 +110,7 @@ def agree(found, expected, message, tolerance):
 
 @pytest.mark.parametrize("block", range(6))
 def test_compiled_graphs_equal_eager_ones_whatever_passes_run(block):
-    for seed in range(100 * block, 100 * block + 30):
+    for seed in range(100 * block, 100 * block + case_count(30)):
         outputs, values, generator = random_graph(seed, np.float64)
         expected = graph.run_eagerly(outputs, values)
         default = default_passes(Ops())
@@ -121,7 +122,7 @@ def test_compiled_graphs_equal_eager_ones_whatever_passes_run(block):
 
 
 def test_gradients_of_random_graphs_against_central_differences():
-    for seed in range(3000, 3060):
+    for seed in range(3000, 3000 + case_count(60)):
         outputs, values, generator = random_graph(seed, np.float64, smooth=True)
         loss, gradients = outputs[3], outputs[4:]
         found = graph.evaluate(gradients, values)
@@ -136,7 +137,7 @@ def test_gradients_of_random_graphs_against_central_differences():
 
 
 def test_the_default_passes_change_no_bit_of_float32():
-    for seed in range(1000, 1100):
+    for seed in range(1000, 1000 + case_count(100)):
         outputs, values, _ = random_graph(seed, np.float32)
         expected = graph.run_eagerly(outputs, values)
         fused = (*PASSES_BEFORE_DEVICE, "product_bias", "elementwise_fusion", "buffer_reuse")
@@ -150,7 +151,7 @@ def test_the_default_passes_change_no_bit_of_float32():
 def test_narrow_products_are_near_the_wide_ones_and_those_of_k_models_equal_k_alone(name):
     passes = precision_passes(PRECISIONS[name], Ops())
     unit = {"tf32": 2e-3, "float16": 2e-3, "bfloat16": 2e-2}[name]
-    for seed in range(6000, 6040):
+    for seed in range(6000, 6000 + case_count(40)):
         outputs, values, _ = random_graph(seed, np.float32, smooth=True)
         expected = graph.run_eagerly(outputs, values)
         if all(np.abs(value).max(initial=0) < 10 for value in expected):
@@ -161,7 +162,7 @@ def test_narrow_products_are_near_the_wide_ones_and_those_of_k_models_equal_k_al
 
 @pytest.mark.parametrize("block", range(3))
 def test_graphs_for_k_models_equal_k_graphs_bit_for_bit(block):
-    for seed in range(2000 + 100 * block, 2000 + 100 * block + 40):
+    for seed in range(2000 + 100 * block, 2000 + 100 * block + case_count(40)):
         check_models(seed, Ops())
 
 

@@ -6,6 +6,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from layer_cases import F8, IMAGES, LAYERS, SEQUENCES_ONLY, VECTORS_ONLY, Alone
+from support import case_count
 
 import dnn.layers
 from dnn import graph
@@ -39,7 +40,7 @@ def test_every_layer_is_in_the_table():
 @pytest.mark.parametrize("training", [True, False])
 @pytest.mark.parametrize("case", LAYERS)
 @given(data=st.data())
-@settings(max_examples=6, deadline=None)
+@settings(max_examples=case_count(6), deadline=None)
 def test_gradients_of_layers(case, training, data):
     most = 1 if case in VECTORS_ONLY else 2
     least = 2 if case in SEQUENCES_ONLY else 1
@@ -65,7 +66,7 @@ def test_gradients_of_layers(case, training, data):
 @pytest.mark.parametrize("weighted", [False, True])
 @pytest.mark.parametrize("name", [*LOSSES, "class weights"])
 @given(data=st.data())
-@settings(max_examples=8, deadline=None)
+@settings(max_examples=case_count(8), deadline=None)
 def test_gradients_of_losses(name, weighted, data):
     batch, outputs = data.draw(st.integers(1, 5)), data.draw(st.integers(1, 4))
     generator = np.random.default_rng(data.draw(st.integers(0, 2**32 - 1)))

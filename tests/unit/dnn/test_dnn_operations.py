@@ -9,6 +9,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from operation_cases import CASES, F8, NO_GRADIENT, away_from_zero, drawn
+from support import case_count
 
 from dnn import graph
 from dnn.backend import Ops
@@ -21,7 +22,7 @@ def test_every_operation_of_the_table_is_checked():
 
 @pytest.mark.parametrize("case", CASES)
 @given(data=st.data())
-@settings(max_examples=15, deadline=None)
+@settings(max_examples=case_count(15), deadline=None)
 def test_vector_jacobian_product_against_central_differences(case, data):
     expression, values, _, generator = data.draw(drawn(case))
     nodes = [graph.placeholder(x.shape, F8) for x in values]
@@ -43,7 +44,7 @@ def test_vector_jacobian_product_against_central_differences(case, data):
 
 @pytest.mark.parametrize("case", [case for case in CASES if CASES[case][3]])
 @given(data=st.data())
-@settings(max_examples=10, deadline=None)
+@settings(max_examples=case_count(10), deadline=None)
 def test_values_against_numpy(case, data):
     expression, values, oracle, _ = data.draw(drawn(case))
     nodes = [graph.placeholder(x.shape, F8) for x in values]

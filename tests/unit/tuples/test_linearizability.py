@@ -9,6 +9,7 @@ from itertools import islice, pairwise
 from typing import Any
 
 import pytest
+from support import case_count
 from unit.tuples.linearizability import Event, Recording, explains
 
 from diel.tuples.protocol import PREFIX, Operation, Out, Payload
@@ -16,7 +17,7 @@ from diel.tuples.store import TupleStore
 from diel.tuples.store.queues import Entry, Queues
 
 FIRST_SEED = int(os.environ.get("DIEL_SEED", "0"))
-HISTORIES = int(os.environ.get("DIEL_HISTORIES", "10000"))
+HISTORIES = int(os.environ.get("DIEL_HISTORIES", case_count(10_000)))
 
 
 @pytest.mark.parametrize("part", range(4))
