@@ -24,6 +24,10 @@ for _name in ("OMPI_ALLOW_RUN_AS_ROOT", "PRTE_ALLOW_RUN_AS_ROOT"):
 if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
     signal.signal(signal.SIGINT, signal.default_int_handler)
 
+# BLAS threads wait busily for each other, and tests run side by side on the same cores. Those that
+# are about several threads set their number themselves.
+os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
+
 # Which routine of convolution is fastest takes a while to find out, with all of them compiled.
 os.environ.setdefault("DNN_ROUTINES", "fixed")
 
