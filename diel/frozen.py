@@ -44,14 +44,19 @@ class Frozen:
         cls._required = frozenset(name for name in cls._fields if not hasattr(cls, name))
 
     def __init__(self, *positional: Any, **named: Any) -> None:
-        values = dict(zip(self._fields, positional, strict=False), **named)
-        is_each_once = len(values) == len(positional) + len(named)
-        if not is_each_once or not self._required <= values.keys() <= self._names:
+        fields = self._fields
+        given = len(positional) + len(named)
+        is_known = not named or named.keys() <= self._names
+        for name, value in zip(fields, positional, strict=False):
+            named[name] = value
+        is_whole = given == len(fields) or self._required <= named.keys()
+        if len(named) != given or not is_known or not is_whole:
+            by_name = list(named)[: given - len(positional)]
             raise TypeError(
-                f"{type(self).__name__} has {', '.join(self._fields) or 'no fields'}; got "
-                f"{len(positional)} by place and {', '.join(named) or 'none'} by name"
+                f"{type(self).__name__} has {', '.join(fields) or 'no fields'}; got "
+                f"{len(positional)} by place and {', '.join(by_name) or 'none'} by name"
             )
-        self.__dict__.update(values)
+        object.__setattr__(self, "__dict__", named)
 
     def replace(self, **changes: Any) -> Self:
         """Return a copy with other values of some fields."""

@@ -305,15 +305,17 @@ class Driver:
                 self._pending_events.append(event)
 
     def _poll(self) -> tuple[int, Report] | bool | None:
-        if self._outside.is_connected:
+        if self._was_outside_connected:
             self._outside.serve()
-        # Whether an outside process is connected decides what wakes the wait: then begin a new one.
-        has_changed = self._was_outside_connected != self._outside.is_connected
-        arrival = self._mailbox.poll()
-        return arrival or self._has_news() or has_changed or None
+        return self._mailbox.poll() or self._has_news() or None
 
     def _has_news(self) -> bool:
-        return bool(self._pending_events) or self._lost.has_news
+        return (
+            bool(self._pending_events)
+            or self._lost.has_news
+            # This decides what wakes the wait: a new one has to begin.
+            or self._outside.is_connected != self._was_outside_connected
+        )
 
     def _look_for_deadlock(self) -> DeadlockFound | None:
         """Return a record if every module waits and the tuple servers confirm the deadlock."""
@@ -408,6 +410,8 @@ class Driver:
     # -- instructions -------------------------------------------------------------------------
 
     def _perform(self, instructions: Sequence[Instruction]) -> None:
+        if not instructions:
+            return
         # Orders first, so that ranks work while the records are written. After a crash in between,
         # a resumed run merely repeats work. A checkpoint, though, has to precede the orders.
         kinds = {type(instruction) for instruction in instructions}

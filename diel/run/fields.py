@@ -212,17 +212,23 @@ class Record(Frozen):
 
     time_s: float = 0.0
     layout: ClassVar[Mapping[str, Column]] = {}
+    _defaults: ClassVar[Sequence[tuple[str, Callable[[], Any]]]] = ()
 
     def __init_subclass__(cls) -> None:
         super().__init_subclass__()
         cls.layout = layout_of(cls)
+        cls._defaults = tuple(
+            (name, column.make_default)
+            for name, column in cls.layout.items()
+            if not column.is_required
+        )
         if not cls.__name__.startswith("_"):
             EVENTS[cls.__name__] = cls
 
     def __init__(self, *, time_s: float = 0.0, **values: Any) -> None:
-        for name, column in self.layout.items():
-            if name not in values and not column.is_required:
-                values[name] = column.make_default()
+        for name, make_default in self._defaults:
+            if name not in values:
+                values[name] = make_default()
         super().__init__(time_s=time_s, **values)
 
     def at(self, time_s: float) -> Self:

@@ -43,6 +43,7 @@ class JsonLinesFile:
 
     def __init__(self, path: str | os.PathLike[str], *, locked: bool = False) -> None:
         self._path = Path(path)
+        self._named_in_errors = _NamedInErrors(self._path)
         self._file = open(path, "ab")  # noqa: SIM115
         if locked:
             _wait_for_lock(self._file, path)
@@ -51,7 +52,7 @@ class JsonLinesFile:
 
     def append(self, lines: bytes, *, flush: bool = True) -> None:
         """Append whole lines; they are in the file when this returns, or after `flush`."""
-        with self._named_in_errors():
+        with self._named_in_errors:
             self._file.write(lines)
             self.size_bytes += len(lines)
             if flush:
@@ -59,12 +60,12 @@ class JsonLinesFile:
 
     def flush(self) -> None:
         """Return when everything appended so far is in the file."""
-        with self._named_in_errors():
+        with self._named_in_errors:
             self._file.flush()
 
     def sync(self) -> None:
         """Return when everything appended so far has reached the disk."""
-        with self._named_in_errors():
+        with self._named_in_errors:
             self._file.flush()
             os.fdatasync(self._file.fileno())
 
@@ -87,14 +88,18 @@ class JsonLinesFile:
         self.sync()
         self._file.close()
 
-    @contextlib.contextmanager
-    def _named_in_errors(self) -> Iterator[None]:
-        """Have an error of the block, such as that of a full disk, name the file."""
-        try:
-            yield
-        except OSError as error:
+
+class _NamedInErrors:
+    """Has an error of the block, such as that of a full disk, name the file."""
+
+    def __init__(self, path: Path) -> None:
+        self._path = path
+
+    def __enter__(self) -> None: ...
+
+    def __exit__(self, _: object, error: BaseException | None, __: object) -> None:
+        if isinstance(error, OSError):
             error.filename = os.fspath(self._path)
-            raise
 
 
 def whole_lines(path: str | os.PathLike[str], start: int = 0) -> Iterator[bytes]:
