@@ -15,12 +15,12 @@ Without a GPU, MANAGED memory is host memory, and DEVICE and CUDA_MANAGED raise 
 from __future__ import annotations
 
 import enum
+import os
 import sys
 import threading
 import weakref
 from copy import deepcopy
 from dataclasses import dataclass, field
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -79,8 +79,8 @@ def _device_of(kind: MemoryKind, device: str | Device | CudaMemory | None) -> Cu
 
 def _may_have_gpu() -> bool:
     """Say whether there may be a GPU, without the second that it takes to import CuPy."""
-    drivers = (Path("/proc/driver/nvidia"), Path("/dev/dxg"))  # on Linux, and on Linux in Windows
-    return "cupy" in sys.modules or any(path.exists() for path in drivers)
+    drivers = ("/proc/driver/nvidia", "/dev/dxg")  # on Linux, and on Linux in Windows
+    return "cupy" in sys.modules or any(map(os.path.exists, drivers))
 
 
 class MemoryManager:

@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import importlib.util
 import platform
-from pathlib import Path
 
 import numpy as np
 
@@ -123,7 +122,8 @@ def device_facts(device: str | Device) -> dict[str, str]:
 
 def _name_of_cpu() -> str:
     try:
-        lines = Path("/proc/cpuinfo").read_text(encoding="utf-8").splitlines()
+        with open("/proc/cpuinfo", encoding="utf-8") as file:
+            lines = file.readlines()
     except OSError:
         lines = []
     named = (line.partition(":")[2].strip() for line in lines if line.startswith("model name"))

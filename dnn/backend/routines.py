@@ -23,12 +23,10 @@ import functools
 import json
 import math
 import os
-import tempfile
 import threading
 import time
 from bisect import bisect_right
 from collections.abc import Callable, Container, Iterator, Mapping, Sequence
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -36,6 +34,8 @@ import numpy as np
 from dnn.errors import ConfigurationError
 
 if TYPE_CHECKING:
+    from pathlib import Path
+
     from dnn.backend.convolution import Convolution, Routine
     from dnn.backend.ops import Ops, Step
 
@@ -205,6 +205,8 @@ class ConvolutionChoices:
 
     def _write(self, file: Path, text: str) -> None:
         """Write a file in one step; an existing file is replaced in a cache, and else kept."""
+        import tempfile  # loads much, and few processes write
+
         file.parent.mkdir(parents=True, exist_ok=True)
         handle, draft = tempfile.mkstemp(dir=file.parent, prefix=".")
         try:
@@ -228,6 +230,8 @@ class ConvolutionChoices:
 
 def cache_folder() -> Path:
     """Return the folder of compiled kernels and choices; `RuntimeError` if there is no home."""
+    from pathlib import Path  # takes as long to load as a tenth of dnn
+
     given = os.environ.get(CACHE_VARIABLE)
     if given:
         return Path(given)
@@ -489,6 +493,8 @@ class RoutineTable:
     def from_json(cls, text: str) -> RoutineTable:
         """Return the table of a text from `to_json`; `ConfigurationError` if it is invalid."""
         try:
+            from pathlib import Path
+
             given = json.loads(text)
             convolutions = dict(given.pop(_CONVOLUTION, {}))
             place = given.pop(_FOLDER, None)

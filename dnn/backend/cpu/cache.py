@@ -21,7 +21,6 @@ import hashlib
 import importlib.util
 import os
 import platform
-import tempfile
 import threading
 from collections.abc import Iterator
 from functools import cache, lru_cache
@@ -188,6 +187,8 @@ def _stored(symbol: str) -> bytes | None:
 
 def _store(symbol: str, code: bytes) -> None:
     """Store machine code in one step, so that no process reads half of it; ignore failures."""
+    import tempfile  # loads much, and is needed once for each kernel
+
     try:
         folder = cache_folder()
         folder.mkdir(parents=True, exist_ok=True)
