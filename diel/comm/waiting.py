@@ -224,10 +224,10 @@ def wait_for(
     object or None
         What `poll` found, or None after the timeout.
     """
-    backoff = Backoff(brisk, wakeup, wakes)
     found = poll()
     if found is not None:
         return found
+    backoff = Backoff(brisk, wakeup, wakes)
     deadline_s = math.inf if timeout_s is None else time.perf_counter() + timeout_s
     left_s = math.inf
     try:
