@@ -31,8 +31,8 @@ from dnn.errors import (
 )
 from dnn.metrics import is_better, more_is_better
 from dnn.training.checkpoint import require_safetensors
+from dnn.training.epoch_parts import Pauses
 from dnn.training.history import History
-from dnn.training.parts import Pauses
 from dnn.training.state import Snapshot
 
 if TYPE_CHECKING:

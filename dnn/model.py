@@ -28,10 +28,10 @@ from dnn.optimizers import Optimizer, optimizer_of
 from dnn.precision import Dtype, precision_of
 from dnn.summaries import table_of
 from dnn.training.data import DeviceData, checked_pair, fit_data
+from dnn.training.epoch_parts import EpochProgress
 from dnn.training.history import History
 from dnn.training.network import BatchPlan
 from dnn.training.networks import BatchSizes, Fit, Networks, checked_batch_size
-from dnn.training.parts import EpochProgress
 from dnn.training.state import Snapshot, State, load_states, states_of, trained_arrays
 
 if TYPE_CHECKING:

@@ -7,7 +7,7 @@ import time
 
 from diel.cli.output import aligned, warn
 from diel.errors import LaunchError, RunDirectoryError
-from diel.executive.explaining import explain as explain_run
+from diel.executive.explanation import explain as explain_run
 from diel.executive.launch import available_cores
 from diel.executive.placement.planning import (
     assign_ranks,

@@ -13,7 +13,7 @@ from diel.errors import LaunchError, RunDirectoryError
 from diel.loading.sweeps import find_joinable, list_workers
 from diel.run.directory import RunDirectory
 from diel.run.history import DEFAULT_RUNS, find_run
-from diel.run.resuming import workflow_file_of
+from diel.run.resumption import workflow_file_of
 from diel.text import format_duration
 
 _ITERATION: Final = re.compile(r"-\d+(\.\d+)*$")

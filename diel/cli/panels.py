@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Final
 from diel.run.records import ModuleFailed
 from diel.run.status import StatusView
 from diel.run.view import CopyView, GroupView, RunView
-from diel.run.watched import latest_progress
+from diel.run.watched_run import latest_progress
 from diel.text import format_bytes, format_duration, format_times
 
 if TYPE_CHECKING:

@@ -112,7 +112,7 @@ def run(options: argparse.Namespace) -> int:
     if options.run_dir is not None and RunDirectory(options.run_dir).journal.exists():
         options.resume = options.run_dir
     if options.resume is not None:
-        from diel.run.resuming import order_resumption
+        from diel.run.resumption import order_resumption
 
         directory = RunDirectory(options.resume)
         resumption = order_resumption(directory)
@@ -243,7 +243,7 @@ class _LaunchedRun:
     ) -> int:
         """Restart the ranks while they die and restarts are left; return mpiexec's last status."""
         from diel.executive.restarts import Restarts, after_loss, is_lost, record_stop
-        from diel.run.resuming import order_resumption
+        from diel.run.resumption import order_resumption
 
         directory, most = self._directory, self._options.restarts
         restarts = Restarts(plan.restarts if most is None else most)
@@ -423,7 +423,7 @@ def _file_to_resume(parent: Parent, directory: RunDirectory, launched_by_us: boo
     None if the run has finished: then nothing is left to run.
     """
     from diel.executive.rank0 import dismiss_all
-    from diel.run.resuming import order_resumption, resumption
+    from diel.run.resumption import order_resumption, resumption
 
     try:
         found = resumption(directory) if launched_by_us else order_resumption(directory)

@@ -15,7 +15,7 @@ from diel.cli.output import console
 from diel.run.directory import RunDirectory
 from diel.run.history import DEFAULT_RUNS, find_run
 from diel.run.status import StatusView
-from diel.run.watched import WatchedRun
+from diel.run.watched_run import WatchedRun
 
 if TYPE_CHECKING:
     from rich.console import RenderableType

@@ -30,7 +30,7 @@ from diel.executive.heartbeats import Heartbeats
 from diel.executive.listener import Listener, StatusWriter, TimeTable
 from diel.executive.lost_ranks import LostRanks, ServerLost
 from diel.executive.orders import Orders
-from diel.executive.outside import OutsideSocket
+from diel.executive.outside_socket import OutsideSocket
 from diel.executive.plans import GroupPlan
 from diel.executive.scheduler import Scheduler
 from diel.exit_codes import FAILED
@@ -57,7 +57,7 @@ if TYPE_CHECKING:
     from diel.executive.messages import Report, Welcome
     from diel.executive.placement.assignment import RankAssignment
     from diel.run.recorder import Recorder
-    from diel.run.resuming import Resumption
+    from diel.run.resumption import Resumption
     from diel.tuples.client import TupleClient
 
 _HOUSEKEEPING_EVERY_S = 0.2

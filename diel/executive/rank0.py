@@ -26,7 +26,7 @@ from diel.run.directory import RunDirectory
 from diel.run.recorder import Recorder
 from diel.run.records import Node as NodeRecord
 from diel.run.records import RunRefused, RunStarted
-from diel.run.resuming import resumption
+from diel.run.resumption import resumption
 
 if TYPE_CHECKING:
     from diel.comm.parent import Parent

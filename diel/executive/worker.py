@@ -20,7 +20,7 @@ from diel.coupling.address import Address
 from diel.coupling.channel import Channel
 from diel.coupling.messages import MessageCounts
 from diel.errors import CopyStopped, RunStopped, TupleError
-from diel.executive.children import Children
+from diel.executive.child_processes import ChildProcesses
 from diel.executive.messages import (
     ForgetRanks,
     Goodbye,
@@ -178,7 +178,7 @@ class _Worker:
         self._folder = Path(welcome.folder)
         self._directory = RunDirectory(welcome.run_dir)
         self._limiter = ThreadLimiter()
-        self.children = Children(self._warn_always)
+        self.children = ChildProcesses(self._warn_always)
         self._log_size_bytes = welcome.log_size_bytes
         self._logs = OpenLog(welcome.log_size_bytes)
         self._returned_size_bytes = welcome.returned_size_bytes

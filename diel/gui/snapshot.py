@@ -11,12 +11,12 @@ from collections.abc import Mapping, Sequence
 from threading import Lock
 from typing import Any, Final, TypeAlias
 
-from diel.executive.explaining import WaitExplanation, explain
+from diel.executive.explanation import WaitExplanation, explain
 from diel.run.records import Failure, ModuleFailed, RunLost, RunStarted
 from diel.run.status import StatusView, WaitView
 from diel.run.time_table import time_table
 from diel.run.view import GroupView, RunView
-from diel.run.watched import WatchedRun, latest_progress
+from diel.run.watched_run import WatchedRun, latest_progress
 from diel.text import format_bytes
 
 Snapshot: TypeAlias = dict[str, Any]

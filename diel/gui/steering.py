@@ -17,7 +17,7 @@ from diel.gui.forms import Parameter, parameter_of, safe, typed_value
 from diel.gui.processes import wait_for
 from diel.loading.sweeps import WatchedSweep, steer_sweep
 from diel.run.directory import RunDirectory
-from diel.run.watched import WatchedRun
+from diel.run.watched_run import WatchedRun
 from diel.text import as_toml, format_value
 
 _ANSWER_S: Final = 10.0

@@ -19,7 +19,7 @@ from diel.gui.snapshot import SharedSnapshot, Snapshot, difference
 from diel.run.directory import RunDirectory
 from diel.run.log_tail import LogTail, log_names
 from diel.run.timeline import Timeline, TimelineSpan, draw_spans
-from diel.run.watched import WatchedRun
+from diel.run.watched_run import WatchedRun
 from diel.workflow.drawing import drawing_of_draft
 from diel.workflow.load import read_draft
 from diel.workflow.svg import STYLE, draw_svg

@@ -17,7 +17,7 @@ from diel.errors import LaunchError, RunDirectoryError
 from diel.loading.reports import reporting
 from diel.run.directory import RunDirectory
 from diel.run.history import summarize
-from diel.run.resuming import has_ended, is_finished_at_checkpoint
+from diel.run.resumption import has_ended, is_finished_at_checkpoint
 
 _LIVE: Final = ("pause", "resume", "stop")
 """Kinds of requests that only a sweep that has not ended can fulfil."""

@@ -28,8 +28,8 @@ import numpy as np
 
 from dnn.backend import Array
 from dnn.errors import CheckpointError, MissingDependencyError
+from dnn.training.epoch_parts import EpochProgress
 from dnn.training.history import History
-from dnn.training.parts import EpochProgress
 
 if TYPE_CHECKING:
     from dnn.layers import Layer

@@ -26,11 +26,11 @@ from dnn.precision import Precision
 from dnn.seeds import epoch_orders
 from dnn.training.data import Rows, Samples, checked_samples
 from dnn.training.epoch import TrainingTask
+from dnn.training.epoch_parts import EpochInParts, EpochProgress, Pauses
 from dnn.training.history import History
 from dnn.training.loss_scaling import LossScaling
 from dnn.training.network import BatchPlan
 from dnn.training.parallel import Scheme, TrainerLike
-from dnn.training.parts import EpochInParts, EpochProgress, Pauses
 from dnn.training.state import State, load_states, states_of
 
 if TYPE_CHECKING:

@@ -25,7 +25,7 @@ from diel.cli.main import main
 from diel.errors import RunDirectoryError
 from diel.run.directory import RunDirectory
 from diel.run.recorder import Recorder
-from diel.run.resuming import order_resumption
+from diel.run.resumption import order_resumption
 from diel.run.status import write_status
 from diel.run.trace_part import TracePart, span_event
 from modules.sweep.in_flight import InFlightTrials, read_in_flight

@@ -12,7 +12,7 @@ from support import diel, execute, status_of, workflow
 from diel.run.directory import RunDirectory
 from diel.run.journal import JournalWriter
 from diel.run.records import ResultsDeclared, ResultsShown, RunEnded, RunStarted
-from diel.run.resuming import order_resumption
+from diel.run.resumption import order_resumption
 from modules.sweep.ledger import Ledger
 
 SWEEP = """\

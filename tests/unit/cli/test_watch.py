@@ -14,10 +14,10 @@ import pytest
 from rich.console import Console
 from support import status_of
 
-from diel.run import watched
+from diel.run import watched_run
 from diel.run.directory import RunDirectory
 from diel.run.status import write_status
-from diel.run.watched import WatchedRun
+from diel.run.watched_run import WatchedRun
 from diel.text import format_bytes
 
 RUDE = "[red]x[/] :smile:"
@@ -201,7 +201,7 @@ def test_a_run_that_never_started(
 ) -> None:
     assert diel("watch", "--once") == 0
     assert capsys.readouterr().out == "starting the MPI ranks ...\n"
-    monkeypatch.setattr(watched, "_STARTING_S", 0.0)
+    monkeypatch.setattr(watched_run, "_STARTING_S", 0.0)
     assert diel("watch") == 0
     assert capsys.readouterr().out == "never started\n"
 

@@ -11,7 +11,7 @@ import pytest
 
 from diel.executive.driver import Driver
 from diel.executive.listener import TimeTable
-from diel.executive.outside import OutsideSocket
+from diel.executive.outside_socket import OutsideSocket
 from diel.run.directory import RunDirectory
 from diel.run.journal import JournalReader
 from diel.run.recorder import Recorder

@@ -10,7 +10,7 @@ from unit.executive.simulation import Case, Simulation, cases
 from diel.executive.events import EndRun, StartGroup, StopAsked, StopRun
 from diel.exit_codes import STOPPED
 from diel.run.records import GroupFinished, StopOrdered
-from diel.run.resuming import finished_in
+from diel.run.resumption import finished_in
 
 
 def leaves_begun(simulation: Simulation) -> list[tuple[str, tuple[int, ...]]]:

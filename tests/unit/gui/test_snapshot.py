@@ -13,7 +13,7 @@ from support import record
 from diel.gui.snapshot import SharedSnapshot, apply_difference, difference, snapshot
 from diel.run.directory import RunDirectory
 from diel.run.status import ServerView, StatusView, WaitView, write_status
-from diel.run.watched import WatchedRun
+from diel.run.watched_run import WatchedRun
 
 
 @pytest.fixture

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 from support import record
 
-from diel.run import watched
+from diel.run import watched_run
 from diel.run.directory import RunDirectory
 from diel.run.journal import JournalWriter
 
@@ -18,10 +18,10 @@ def test_a_clock_that_is_set_back_hides_no_end(
 ) -> None:
     (tmp_path / "w.toml").write_text("")
     directory = RunDirectory.create(tmp_path, "w", tmp_path / "w.toml")
-    monkeypatch.setattr(watched, "_CHECK_EVERY_S", 0.01)
+    monkeypatch.setattr(watched_run, "_CHECK_EVERY_S", 0.01)
     with JournalWriter(directory.journal) as journal:
         journal.write(record("RunStarted", workflow="w", ranks=3, groups=["g"]))
-        run = watched.WatchedRun(directory)
+        run = watched_run.WatchedRun(directory)
         run.look()
         assert run.state == "running"
     now_s = time.time()

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from support import case_count, record, status_of
 from unit.executive.simulation import Case, Simulation, cases
 
-from diel.executive.explaining import RankQueue, RunExplanation, explain
+from diel.executive.explanation import RankQueue, RunExplanation, explain
 from diel.executive.plans import GroupPlan, ModulePlan, recorded
 from diel.run.status import StatusView, WaitView
 from diel.run.view import RunView

@@ -8,11 +8,11 @@ import sys
 # A process of its own: that it adopts orphans cannot be taken back.
 SCRIPT = """
 import multiprocessing.resource_tracker, os, subprocess, time
-from diel.executive import children
-from diel.executive.children import Children, children as present
+from diel.executive import child_processes
+from diel.executive.child_processes import ChildProcesses, children as present
 
-children._GRACE_S = 0.2
-children._COMMAND_CHARACTERS = 60  # less than the path of a Python and its helper's name
+child_processes._GRACE_S = 0.2
+child_processes._COMMAND_CHARACTERS = 60  # less than the path of a Python and its helper's name
 told = []
 
 def start(line, **options):
@@ -26,7 +26,7 @@ def ends(process):
     return True
 
 users_own = start("exec sleep 60")
-rank = Children(lambda *what: told.append(what))
+rank = ChildProcesses(lambda *what: told.append(what))
 
 one = start("exec sleep 61", start_new_session=True)
 os.system("sleep 62 >/dev/null &")  # its parent ends at once

@@ -31,7 +31,7 @@ CopyKey = tuple[str, int]
 """A module and the index of its copy."""
 
 
-class Children:
+class ChildProcesses:
     """Tracks which child processes of a rank were left by which copy, and ends them.
 
     Children that exist already when this is created are left alone, and so are children of

@@ -13,7 +13,7 @@ from diel.run.directory import LOST_OR_ENDED, RunDirectory
 from diel.run.journal import JournalReader, JournalWriter
 from diel.run.json_lines import locked_file
 from diel.run.recorder import Recorder
-from diel.run.resuming import order_resumption, resumption
+from diel.run.resumption import order_resumption, resumption
 from diel.run.view import RunView
 
 
