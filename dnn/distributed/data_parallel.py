@@ -22,6 +22,7 @@ import numpy as np
 from dnn.backend import Array, Ops
 from dnn.distributed.communicator import Communicator
 from dnn.distributed.gradient_exchange import GradientExchange, StepTimes, TimedChoice
+from dnn.distributed.partition import even_bounds
 from dnn.distributed.scheme import RanksScheme, own_noise, share_gradients
 from dnn.distributed.sharded_state import ShardedState, share_parameters
 from dnn.errors import ConfigurationError
@@ -246,7 +247,7 @@ class DataParallel(RanksScheme):
         communicator = self.communicator
         part = samples
         if self.same_rows:
-            at = _bounds(samples.count, communicator)
+            at = even_bounds(samples.count, communicator.size)
             part = samples.only(slice(at[communicator.rank], at[communicator.rank + 1]))
         sums = sums_of(network, part)
         communicator.sum(sums)  # float64: counts are exact
@@ -273,12 +274,6 @@ def _results(sums: Array, classifies: bool) -> list[dict[str, float]]:
         ):
             result |= score
     return results
-
-
-def _bounds(rows: int, communicator: Communicator) -> list[int]:
-    """Return the first row of each rank's part, and the end; first parts may be larger."""
-    least, more = divmod(rows, communicator.size)
-    return [rank * least + min(rank, more) for rank in range(communicator.size + 1)]
 
 
 class _PartTrainer(Trainer):
@@ -308,7 +303,7 @@ class _PartTrainer(Trainer):
             self._starts: list[int] = []
             runs = []
             for total, repeats in ((whole, self.count // whole), (rest, 1 if rest else 0)):
-                at = _bounds(total, communicator)
+                at = even_bounds(total, communicator.size)
                 first, last = at[communicator.rank], at[communicator.rank + 1]
                 self._starts.append(first)
                 runs.append(Run(last - first, total, repeats))

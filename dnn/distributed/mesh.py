@@ -27,7 +27,7 @@ from dnn.backend.routines import ROUTINES_VARIABLE
 from dnn.data.augmentation import Images
 from dnn.distributed.layer_costs import measured_costs, multiply_adds
 from dnn.distributed.model_parallel import is_cut, joined, pairs_of, sharded
-from dnn.distributed.partition import shard_bounds, stage_bounds
+from dnn.distributed.partition import even_bounds, stage_bounds
 from dnn.distributed.pipeline import MOST_MICRO_BATCHES, MeshTrainer, replayed
 from dnn.distributed.schedules import SCHEDULES
 from dnn.distributed.scheme import RanksScheme, share_gradients
@@ -345,7 +345,7 @@ class Mesh(RanksScheme):
                 continue
             axis, length = network.slices.get(parameter, (0, 0))
             if length and array.ndim > axis and array.shape[axis] == length:
-                start, stop = shard_bounds(length, self.model)[self.shard : self.shard + 2]
+                start, stop = even_bounds(length, self.model)[self.shard : self.shard + 2]
                 array = array[(slice(None),) * axis + (slice(start, stop),)]
             part[name] = array
         return part

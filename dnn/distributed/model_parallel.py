@@ -28,7 +28,7 @@ import numpy.typing as npt
 
 from dnn.backend import Array
 from dnn.distributed.communicator import Communicator
-from dnn.distributed.partition import shard_bounds
+from dnn.distributed.partition import even_bounds
 from dnn.errors import ShapeError
 from dnn.graph import operations
 from dnn.graph.node import Node, Shape
@@ -61,7 +61,7 @@ class _Part:
     """Slice of the units between a pair of layers that a rank has."""
 
     def __init__(self, shards: Communicator, units: int) -> None:
-        bounds = shard_bounds(units, shards.size)
+        bounds = even_bounds(units, shards.size)
         self.shards = shards
         self.units = units
         self.slice = slice(bounds[shards.rank], bounds[shards.rank + 1])
@@ -374,7 +374,7 @@ def joined(shards: Communicator, piece: Array, axis: int, length: int) -> Array:
     """
     shape = list(piece.shape)
     pieces = []
-    for rank, (start, stop) in enumerate(pairwise(shard_bounds(length, shards.size))):
+    for rank, (start, stop) in enumerate(pairwise(even_bounds(length, shards.size))):
         shape[axis] = stop - start
         each = piece.copy() if rank == shards.rank else np.empty(shape, piece.dtype)
         shards.broadcast(each, rank)

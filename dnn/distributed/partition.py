@@ -1,4 +1,4 @@
-"""Partition of a chain of layers into stages of nearly equal cost, and of units into shards."""
+"""Cuts of a chain of layers into stages of nearly equal cost, and of units into even slices."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from itertools import accumulate, pairwise
 
 from dnn.errors import ConfigurationError
 
-__all__ = ["shard_bounds", "stage_bounds"]
+__all__ = ["even_bounds", "stage_bounds"]
 
 
 def stage_bounds(
@@ -58,19 +58,19 @@ def stage_bounds(
     return best[parts][2]
 
 
-def shard_bounds(units: int, shards: int) -> tuple[int, ...]:
+def even_bounds(units: int, slices: int) -> tuple[int, ...]:
     """Cut units into slices whose lengths differ by one at most, longer slices first.
 
     Parameters
     ----------
-    units, shards : int, at least 1
+    units, slices : int, at least 1
 
     Returns
     -------
-    tuple of shards + 1 int
-        Shard i has units ``bounds[i] .. bounds[i + 1] - 1``; none if there are fewer than shards.
+    tuple of slices + 1 int
+        Slice i has units ``bounds[i] .. bounds[i + 1] - 1``; none if there are fewer than slices.
     """
-    size, longer = divmod(units, shards)
-    bounds = tuple(i * size + min(i, longer) for i in range(shards + 1))
+    size, longer = divmod(units, slices)
+    bounds = tuple(i * size + min(i, longer) for i in range(slices + 1))
     assert all(start <= stop for start, stop in pairwise(bounds))
     return bounds

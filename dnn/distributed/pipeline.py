@@ -23,7 +23,7 @@ import numpy as np
 
 from dnn.backend import Array, empty
 from dnn.data.augmentation import Images
-from dnn.distributed.partition import shard_bounds
+from dnn.distributed.partition import even_bounds
 from dnn.distributed.schedules import SCHEDULES, Action, most_kept
 from dnn.distributed.stage import StageNetwork, StagePlan
 from dnn.distributed.transfers import Request
@@ -162,11 +162,11 @@ class MeshTrainer:
     def _begin_batch(self, rows: int) -> Sequence[Action]:
         """Cut a batch into micro-batches; return the actions for those of this rank."""
         mesh = self._mesh
-        bounds = shard_bounds(rows, mesh.data)
+        bounds = even_bounds(rows, mesh.data)
         self._first_row = bounds[mesh.replica]
         own = bounds[mesh.replica + 1] - self._first_row
         count = min(mesh.micro_batches, own)
-        self._bounds = shard_bounds(own, count) if count else (0, 0)
+        self._bounds = even_bounds(own, count) if count else (0, 0)
         return self._actions_of(count) if count else ()
 
     def _size(self, m: int) -> int:

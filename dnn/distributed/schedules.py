@@ -1,4 +1,4 @@
-"""Schedules of a pipeline: lists of the actions of each stage, and how long they take.
+"""Schedules of a pipeline: lists of the actions of each stage.
 
 A stage is a part of the layers on one rank, and a batch goes through the stages in micro-batches.
 Both schedules give the same gradients; they differ in how many micro-batches a stage keeps::
@@ -24,20 +24,17 @@ References
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 from typing import Literal, NamedTuple
 
-from dnn.errors import ConfigurationError, check_count
+from dnn.errors import check_count
 
 __all__ = [
     "SCHEDULES",
     "Action",
     "ActionKind",
-    "Simulation",
     "gpipe",
     "most_kept",
     "one_forward_one_backward",
-    "simulate",
 ]
 
 ActionKind = Literal["receive", "forward", "send", "receive gradient", "backward", "send gradient"]
@@ -152,91 +149,3 @@ def most_kept(actions: Sequence[Action]) -> int:
         kept += (action.kind == "forward") - (action.kind == "backward")
         most = max(most, kept)
     return most
-
-
-@dataclass(frozen=True)
-class Simulation:
-    """Simulated times of a schedule.
-
-    Attributes
-    ----------
-    spans : list of list of (Action, float, float)
-        For each stage its computations, with begin and end.
-    duration : float
-        Time from the first begin to the last end, in the unit of the costs.
-    bubble : float, in 0 .. 1
-        The share of the duration in which stages idle, on average.
-    """
-
-    spans: list[list[tuple[Action, float, float]]]
-    duration: float
-    bubble: float
-
-
-# For each kind of receive the action that sends its message, and the offset of that stage.
-_SENT_BY: dict[ActionKind, tuple[ActionKind, int]] = {
-    "receive": ("send", -1),
-    "receive gradient": ("send gradient", 1),
-}
-
-
-def simulate(
-    schedule: Sequence[Sequence[Action]],
-    forward: Sequence[float],
-    backward: Sequence[float],
-    exchange: float = 0.0,
-) -> Simulation:
-    """Simulate a schedule: compute the times of all actions, where receives wait, sends never.
-
-    Parameters
-    ----------
-    schedule : sequence of sequence of Action
-        Actions of each stage.
-    forward, backward : sequence of float
-        Time of a micro-batch at each stage, in any unit.
-    exchange : float
-        Time from sending to receiving, in the same unit.
-
-    Returns
-    -------
-    Simulation
-
-    Raises
-    ------
-    ConfigurationError
-        If a stage would wait for ever; it names the stage and what it waits for.
-    """
-    costs: dict[str, Sequence[float]] = {"forward": forward, "backward": backward}
-    stages = range(len(schedule))
-    next_action, now = [0 for _ in stages], [0.0 for _ in stages]
-    sent: dict[tuple[int, Action], float] = {}
-    spans: list[list[tuple[Action, float, float]]] = [[] for _ in stages]
-    moved = True
-    while moved:
-        moved = False
-        for stage in stages:
-            while next_action[stage] < len(schedule[stage]):
-                action = schedule[stage][next_action[stage]]
-                if action.kind in _SENT_BY:
-                    kind, further = _SENT_BY[action.kind]
-                    message = stage + further, Action(kind, action.micro_batch)
-                    if message not in sent:
-                        break
-                    now[stage] = max(now[stage], sent[message] + exchange)
-                elif action.kind in costs:
-                    begin = now[stage]
-                    now[stage] += costs[action.kind][stage]
-                    spans[stage].append((action, begin, now[stage]))
-                else:
-                    sent[stage, action] = now[stage]
-                next_action[stage] += 1
-                moved = True
-    for stage in stages:
-        if next_action[stage] < len(schedule[stage]):
-            action = schedule[stage][next_action[stage]]
-            waits = f"stage {stage} waits for ever to {action.kind} {action.micro_batch}"
-            raise ConfigurationError(f"schedule: {waits}")
-    duration = max(now, default=0.0)
-    busy = sum(end - begin for stage in spans for _, begin, end in stage)
-    bubble = 1 - busy / (duration * len(schedule)) if duration else 0.0
-    return Simulation(spans, duration, bubble)
