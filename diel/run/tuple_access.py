@@ -39,18 +39,19 @@ class TupleAccess(Frozen):
 
 
 def write_tuple_access(directory: RunDirectory, access: TupleAccess) -> None:
-    """Write ``tuples.json``, in place of an older one.
+    """Write ``tuples.json`` in one step, in place of an older one.
 
     Raises
     ------
     OSError
         If it cannot be written.
     """
-    directory.tuple_access.unlink(missing_ok=True)
+    unfinished = directory.tuple_access.with_suffix(".json.part")
+    unfinished.unlink(missing_ok=True)
     flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL
-    descriptor = os.open(directory.tuple_access, flags, 0o600)
-    with os.fdopen(descriptor, "w", encoding="utf-8") as file:
-        json.dump({"host": access.host, "address": access.address, "token": access.token}, file)
+    with os.fdopen(os.open(unfinished, flags, 0o600), "w", encoding="utf-8") as file:
+        file.write(json.dumps(access.as_dict()))
+    os.replace(unfinished, directory.tuple_access)
 
 
 def read_tuple_access(directory: RunDirectory) -> TupleAccess | None:
