@@ -313,7 +313,7 @@ class Driver:
         return (
             bool(self._pending_events)
             or self._lost.has_news
-            # This decides what wakes the wait: a new one has to begin.
+            # A connection decides what ends the wait's sleeps, so that a new wait has to begin.
             or self._outside.is_connected != self._was_outside_connected
         )
 

@@ -187,7 +187,7 @@ def _stored(symbol: str) -> bytes | None:
 
 def _store(symbol: str, code: bytes) -> None:
     """Store machine code in one step, so that no process reads half of it; ignore failures."""
-    import tempfile  # loads much, and is needed once for each kernel
+    import tempfile  # imports bz2 and lzma too; needed once for each kernel
 
     try:
         folder = cache_folder()
