@@ -18,6 +18,7 @@ from __future__ import annotations
 
 import contextlib
 import faulthandler
+import importlib
 import math
 import os
 import sys
@@ -28,9 +29,11 @@ from typing import Any, BinaryIO, Final
 
 import diel
 from diel.errors import DielError, ModuleFailed
+from diel.loading import files
 from diel.run.json_values import StoredValue, as_json, plain
 
 _OWN_FILES: Final = (f"{Path(diel.__file__).parent}{os.sep}", "<frozen importlib")
+_OF_IMPORTS: Final = (files.__file__, importlib.__file__, "<frozen importlib")
 _LONGEST_REPR: Final = 2**20
 _NPY_HEAD_BYTES: Final = 128  # an estimate: a long dtype needs more
 _DEEPEST: Final = 100
@@ -209,8 +212,9 @@ def _described(value: Any) -> str:
 def detail(error: BaseException) -> str:
     """Return a module's traceback, from the module's first frame on.
 
-    For an error that diel raises, or a failure of the system such as a full disk, the innermost
-    frames within diel and the errors that led to it are left out: the message suffices.
+    Frames of imports are left out. For an error that diel raises, or a failure of the system such
+    as a full disk, so are the innermost frames within diel and the errors that led to it: the
+    message suffices.
     """
     if isinstance(error, ModuleFailed):
         return str(error).partition("\n")[2]
@@ -225,12 +229,12 @@ def detail(error: BaseException) -> str:
 
 
 def _drop_own_frames(summary: traceback.TracebackException, error: BaseException) -> None:
+    stack = [frame for frame in summary.stack if not frame.filename.startswith(_OF_IMPORTS)]
     if isinstance(error, (DielError, OSError)):
-        stack = list(summary.stack)
         while stack and stack[-1].filename.startswith(_OWN_FILES):
             stack.pop()
             summary.__cause__ = summary.__context__ = None
-        summary.stack = traceback.StackSummary.from_list(stack)
+    summary.stack = traceback.StackSummary.from_list(stack)
     for summary_before, error_before in (
         (summary.__cause__, error.__cause__),
         (summary.__context__, error.__context__),

@@ -48,6 +48,7 @@ from diel.executive.plans import CopyPlan, place_modules
 from diel.executive.rank_times import SpanRecorder
 from diel.executive.tuple_server import GOODBYE_TIMEOUT_S, serve_tuples
 from diel.executive.wait_reporter import WaitReporter
+from diel.loading import files
 from diel.loading.context import Context, Place, running
 from diel.loading.environment import (
     OpenLog,
@@ -176,6 +177,10 @@ class _Worker:
         self._specs = welcome.specs
         self._groups = welcome.groups
         self._folder = Path(welcome.folder)
+        locations = [spec.function for spec in self._specs.values() if spec.function is not None]
+        files.use_folder(
+            self._folder, [place.file for place in locations if place.file is not None]
+        )
         self._directory = RunDirectory(welcome.run_dir)
         self._limiter = ThreadLimiter()
         self.children = ChildProcesses(self._warn_always)
@@ -390,6 +395,7 @@ class _Worker:
         self._channel.open(address, order.peers)
         log = self._directory.module_log(plan.module, plan.copy_index, copy_rank)
         with output_to(self._logs.open(log)):
+            files.forget_plain_names()
             code, function = self._find_function(spec)
             self._limiter.apply(spec.threads)
             context = Context(

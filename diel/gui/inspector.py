@@ -33,8 +33,9 @@ def code_state(draft: Draft) -> tuple[Any, ...]:
     """Return names, times and sizes of the Python files of modules, to see when they change."""
     folder = draft.file.parent
     files = {location.file for location in draft.locations.values() if location.file is not None}
-    with contextlib.suppress(OSError):
-        files |= set(folder.glob("*.py"))
+    for place in {folder, *(file.parent for file in files)}:
+        with contextlib.suppress(OSError):
+            files |= set(place.glob("*.py"))
     found = []
     for file in sorted(files):
         with contextlib.suppress(OSError):

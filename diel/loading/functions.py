@@ -34,6 +34,7 @@ from types import ModuleType
 from typing import TYPE_CHECKING, Any, cast
 
 from diel.errors import PluginError, Problem
+from diel.loading import files
 from diel.plugins import MODULES, import_installed
 from diel.workflow.definitions import FunctionNotFound
 from diel.workflow.functions import FunctionLocation, locate_function
@@ -59,13 +60,17 @@ def import_code(location: FunctionLocation, folder: Path) -> ModuleType:
 
     The folder of the workflow file is put first on ``sys.path``, as Python does for a script.
     """
+    is_workflow_folder = files.is_workflow_folder(folder)
     if str(folder) not in sys.path:
         sys.path.insert(0, str(folder))
+    if location.spec.rpartition(":")[0].endswith(".py"):
+        assert location.file is not None
+        if is_workflow_folder and location.root == folder and _has_plain_name(location):
+            return importlib.import_module(location.file.stem)
+        return files.import_file(location.file)
     if location.root is not None and str(location.root) not in sys.path:
         # Behind the folder, so that an import finds what `locate` found.
         sys.path.insert(sys.path.index(str(folder)) + 1, str(location.root))
-    if location.spec.rpartition(":")[0].endswith(".py"):
-        return _import_file(location, folder)
     for name in location.hidden:
         _find_own_first(name, folder)
     name = location.module_name
@@ -137,40 +142,16 @@ def find_function(location: FunctionLocation, code: ModuleType) -> Callable[[Any
     return cast("Callable[[Any], Any]", function)
 
 
-def _import_file(location: FunctionLocation, folder: Path) -> ModuleType:
+def _has_plain_name(location: FunctionLocation) -> bool:
+    """Whether a file beside the workflow file is imported by its stem, as other files do it too."""
     file = location.file
     assert file is not None
-    if location.root == folder and file.stem not in location.hidden and _is_free(file):
-        # Under its own name where that is possible, so that other modules may import it too and
-        # instances of its classes can be sent between them.
-        return importlib.import_module(file.stem)
-    from hashlib import sha256  # takes milliseconds, which rank 0 and servers need not spend
-
-    # The hash tells two files of one name apart, the stem makes tracebacks readable; the name
-    # is the same on every rank, so that instances of its classes can be pickled.
-    name = f"diel_file_{file.stem}_{sha256(str(file).encode()).hexdigest()[:8]}"
-    if name in sys.modules:
-        return sys.modules[name]
-    spec = importlib.util.spec_from_file_location(name, file)
-    assert spec is not None
-    assert spec.loader is not None
-    code = importlib.util.module_from_spec(spec)
-    sys.modules[name] = code
-    try:
-        spec.loader.exec_module(code)
-    except BaseException:
-        del sys.modules[name]
-        raise
-    return code
-
-
-def _is_free(file: Path) -> bool:
-    """Whether a file beside the workflow file can be imported by its stem."""
     name = file.stem
     if not name.isidentifier() or name in sys.stdlib_module_names or name in _OURS:
         return False
     taken = sys.modules.get(name)
-    return taken is None or getattr(taken, "__file__", None) == str(file)
+    is_free = taken is None or getattr(taken, "__file__", None) == str(file)
+    return is_free and name not in location.hidden
 
 
 class _OwnPackageFinder:

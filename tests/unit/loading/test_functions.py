@@ -194,3 +194,304 @@ def test_what_is_no_plain_function_is_refused(tmp_path: Path, python: Python, co
         """
     )
     assert found == ["./work.py:run is not a plain function"]
+
+
+# -- files in folders of their own ----------------------------------------------------------------
+
+FOLDERS = {
+    f"{folder}/{name}": text.replace("FOLDER", folder)
+    for folder in ("a", "b")
+    for name, text in {
+        "run.py": """
+            import importlib
+            import helper, pack.deep.leaf, statistics
+            import pack.deep as deep
+            from pack import part
+            def run(ctx):
+                import late  # when the module runs, after those of other folders were imported
+                found = importlib.import_module("pack.deep.leaf")
+                again = importlib.reload(importlib.import_module("helper"))
+                assert found is pack.deep.leaf and again is helper
+                assert late.helper is helper and late.run is run
+                return " ".join([
+                    helper.where(), late.WHERE, pack.deep.leaf.WHERE, deep.WHERE, part.WHERE,
+                    statistics.WHERE, __import__("late").WHERE,
+                    importlib.import_module("late").WHERE,
+                ])
+        """,
+        "helper.py": """
+            import other
+            class Value: where = "FOLDER"
+            def where():
+                from other import WHERE as found
+                return found
+        """,
+        "other.py": "WHERE = 'FOLDER'",
+        "late.py": "import helper\nfrom run import run\nWHERE = 'FOLDER'",
+        "statistics.py": "WHERE = 'FOLDER'",
+        "pack/__init__.py": "",
+        "pack/part.py": "from . import deep\nfrom .deep.leaf import WHERE",
+        "pack/deep/__init__.py": "from .leaf import WHERE",
+        "pack/deep/leaf.py": "import helper\nWHERE = helper.where()",
+    }.items()
+}
+
+
+@pytest.mark.parametrize("order", ["ab", "ba"])
+def test_what_a_file_imports_from_its_folder_is_its_own(
+    tmp_path: Path, python: Python, order: str
+) -> None:
+    write(tmp_path, FOLDERS)
+    write(tmp_path, {"c.py": "import helper\ndef run(ctx): return helper.MINE"})
+    write(tmp_path, {"helper.py": "MINE = 'beside the workflow file'"})
+    first, second = order
+    found = python(
+        f"""
+        print(call("c:run"))
+        loaded = [load("./{first}/run.py:run"), load("./{second}/run.py:run")]
+        for _ in range(2):
+            print(*(function(None) for _, function in loaded), sep="; ")
+        import helper, statistics
+        print(helper.MINE, hasattr(statistics, "mean"), str(folder / "a") in sys.path)
+        """
+    )
+    own = [" ".join([name] * 8) for name in order]
+    assert found == [
+        "beside the workflow file",
+        *["; ".join(own)] * 2,
+        "beside the workflow file True False",
+    ]
+
+
+def test_files_of_one_folder_share_what_they_import(tmp_path: Path, python: Python) -> None:
+    write(
+        tmp_path,
+        {
+            "a/one.py": "import helper\ndef run(ctx): return helper",
+            "a/two.py": "import helper, one\ndef run(ctx): return helper, one.run",
+            "a/helper.py": "",
+        },
+    )
+    found = python(
+        """
+        one = load("./a/one.py:run")[1]
+        print(call("./a/two.py:run") == (one(None), one), call("./a/../a/one.py:run") is one(None))
+        """
+    )
+    assert found == ["True True"]
+
+
+def test_a_folder_of_data_hides_no_package(tmp_path: Path, python: Python) -> None:
+    write(
+        tmp_path,
+        {
+            "a/run.py": """
+                import numpy, parts.one
+                def run(ctx): return numpy.__name__, parts.one.__name__.rpartition("files.")[2]
+            """,
+            "a/numpy/weights.txt": "",
+            "a/parts/one.py": "",
+        },
+    )
+    assert python('print(*call("./a/run.py:run"))') == ["numpy a.parts.one"]
+
+
+def test_folders_that_a_file_adds_to_the_search_path(tmp_path: Path, python: Python) -> None:
+    files = {
+        "run.py": """
+            import os, sys
+            sys.path.insert(0, os.path.join(os.path.dirname(os.path.abspath(__file__)), "lib"))
+            import common
+            def run(ctx):
+                import more
+                return common.WHERE + more.WHERE
+        """,
+        "lib/common.py": "import more\nWHERE = more.WHERE",
+    }
+    for name in ("a", "b"):
+        write(tmp_path / name, {**files, "lib/more.py": f"WHERE = {name!r}"})
+    found = python(
+        """
+        before = sys.path.copy()
+        def run(name):
+            result = call(f"./{name}/run.py:run")
+            sys.path[:] = before  # as after each module
+            return result
+        print(run("a"), run("b"), run("a"))
+        """
+    )
+    assert found == ["aa bb aa"]
+
+
+def test_libraries_find_what_a_file_names_to_them(tmp_path: Path, python: Python) -> None:
+    for name in ("a", "b"):
+        write(
+            tmp_path / name,
+            {
+                "run.py": """
+                    import pickle
+                    from pydantic import ImportString, TypeAdapter
+                    import pack.helper
+                    def run(ctx):
+                        value = pickle.loads(b"cpack.helper\\nValue\\n.")
+                        imported = TypeAdapter(ImportString).validate_python("pack.helper.Value")
+                        assert value is imported is pack.helper.Value
+                        return value.where
+                """,
+                "pack/helper.py": f"class Value: where = {name!r}",
+            },
+        )
+    found = python(
+        """
+        from diel.loading.files import forget_plain_names
+        for name in "aba":
+            forget_plain_names()  # as between two modules of a rank
+            print(call(f"./{name}/run.py:run"))
+        """
+    )
+    assert found == ["a", "b", "a"]
+
+
+def test_a_missing_import_is_reported_as_ever(tmp_path: Path, python: Python) -> None:
+    write(tmp_path, {"a/run.py": "def run(ctx):\n  import helper.part", "a/helper.py": ""})
+    write(tmp_path, {"a/other.py": "def run(ctx):\n  import nothing"})
+    found = python(
+        """
+        for name in ("run", "other"):
+            try:
+                call(f"./a/{name}.py:run")
+            except ModuleNotFoundError as error:
+                print(error)
+        """
+    )
+    assert found == [
+        "No module named 'helper.part'; 'helper' is not a package",
+        "No module named 'nothing'",
+    ]
+
+
+def test_a_traceback_shows_the_users_frames_alone(tmp_path: Path, python: Python) -> None:
+    write(tmp_path, {"a/run.py": "import helper\ndef run(ctx): pass", "a/helper.py": "1 / 0"})
+    found = python(
+        """
+        from diel.executive.outcome import detail
+        try:
+            load("./a/run.py:run")
+        except ZeroDivisionError as error:
+            print(*(line for line in detail(error).splitlines() if "  File" in line), sep="\\n")
+        """
+    )
+    own = ("<string>", "functions.py")  # of the test, and above the first of the user
+    files = [line.partition('", line')[0].rpartition("/")[2] for line in found]
+    assert [file for file in files if not file.endswith(own)] == ["run.py", "helper.py"]
+    assert found[-2].endswith("<module>")
+
+
+IN_CHILDREN = """
+    import multiprocessing
+    from concurrent.futures import ProcessPoolExecutor
+    import helper
+
+    class State:
+        def __init__(self, number): self.number = number
+
+    def square(state):
+        import late
+        return helper.Number(late.times(state.number, state.number)), State(0)
+
+    def run(ctx):
+        states = [State(number) for number in range(3)]
+        for method in ("spawn", "forkserver"):
+            context = multiprocessing.get_context(method)
+            with context.Pool(1) as pool:
+                check(pool.map_async(square, states).get(60))
+            with ProcessPoolExecutor(1, context) as executor:
+                check(executor.map(square, states, timeout=60))
+        return "done"
+
+    def check(results):
+        for root, (number, state) in enumerate(results):
+            assert type(number) is helper.Number and number == root**2 and type(state) is State
+"""
+
+
+@pytest.mark.parametrize("file", ["sub/work.py", "colorsys.py", "my-file.py", "v1.2/my.work.py"])
+def test_child_processes_find_classes_and_functions(
+    tmp_path: Path, python: Python, file: str
+) -> None:
+    write(
+        tmp_path,
+        {
+            file: IN_CHILDREN,
+            str(Path(file).with_name("helper.py")): "class Number(int): pass",
+            str(Path(file).with_name("late.py")): "from operator import mul as times",
+        },
+    )
+    assert python(f"if __name__ == '__main__': print(call('./{file}:run'))") == ["done"]
+
+
+def test_joblib_finds_functions(tmp_path: Path, python: Python) -> None:
+    pytest.importorskip("joblib")
+    write(
+        tmp_path,
+        {
+            "sub/work.py": """
+                import joblib, helper
+                def run(ctx):
+                    parallel = joblib.Parallel(2, timeout=60)
+                    found = parallel(joblib.delayed(helper.made)(n) for n in range(3))
+                    return [type(number) is helper.Number for number in found]
+            """,
+            "sub/helper.py": "class Number(int): pass\ndef made(n): return Number(n)",
+        },
+    )
+    assert python('print(call("./sub/work.py:run"))') == ["[True, True, True]"]
+
+
+ASK = """
+import pickle, sys
+
+for value in sys.stdin.read().split():
+    try:
+        print(pickle.loads(bytes.fromhex(value)).x)
+    except ModuleNotFoundError as error:
+        print(str(error).rpartition(": ")[2])
+"""
+
+
+def test_a_process_finds_files_in_the_folders_that_it_was_told_of_alone(
+    tmp_path: Path, python: Python
+) -> None:
+    work = "class Value: x = 3\ndef run(ctx): return Value()"
+    write(tmp_path, {"ask.py": ASK, "flow/sub/deep/work.py": work, "lib/work.py": work})
+    write(tmp_path, {"secret/work.py": "print('this code was never named')"})
+    found = python(
+        """
+        import os, pickle, subprocess
+        from urllib.parse import quote
+        from diel.loading.files import FOLDERS_VARIABLE
+
+        def ask(values, **environment):
+            given = " ".join(value.hex() for value in values)
+            command = [sys.executable, "ask.py"]
+            subprocess.run(command, input=given, text=True, env={**os.environ, **environment})
+
+        home, folder = folder, folder / "flow"
+        ask([pickle.dumps(call(spec)) for spec in ("./sub/deep/work.py:run", "../lib/work.py:run")])
+        forged = ["../secret", f"{home}/secret", "sub/../../secret", "sub/./deep", "nowhere"]
+        forged = [quote(name, safe="").replace(".", "%2E") for name in forged]
+        ask([f"cdiel.loading.files.{name}.work\\nValue\\n.".encode() for name in forged])
+        ask([b"cdiel.loading.files.sub.work\\nValue\\n."], **{FOLDERS_VARIABLE: ""})
+        """
+    )
+    none = f"the workflow in {tmp_path / 'flow'} has no modules in a folder"
+    assert found == [
+        "3",
+        "3",
+        f"{none} '../secret'",
+        f"{none} '{tmp_path / 'secret'}'",
+        f"{none} 'sub/../../secret'",
+        f"{none} 'sub/./deep'",
+        f"{none} 'nowhere'",
+        "this process has no modules in a folder 'sub'",
+    ]
