@@ -20,6 +20,7 @@ from diel.coupling.messages import (
     OutboxLane,
     Recipient,
     Sending,
+    describe_key,
     key_of,
 )
 from diel.errors import AddressError, CouplingTimeout, PayloadError
@@ -190,7 +191,13 @@ class Channel:
         head = arrival.head
         memory = np.empty(head.size_bytes, np.uint8).data  # not zeroed
         self.receive([(arrival, memory)])
-        return codec.decode(head.kind, head.meta, memory)
+        try:
+            return codec.decode(head.kind, head.meta, memory)
+        except PayloadError as error:
+            raise PayloadError(
+                f"a message from {arrival.source} ({describe_key(head.key)}): {error}; it is "
+                "dropped"
+            ) from error.__cause__
 
     # -- encoded memory: for boundaries too ---------------------------------------------------
 

@@ -31,7 +31,7 @@ from diel.tuples.protocol import (
     Status,
     unpack_frames,
 )
-from diel.tuples.requests import Requests, Wait, raise_for, seconds, whole_value
+from diel.tuples.requests import Requests, Wait, raise_for, seconds, value_of, whole_value
 from diel.tuples.striping import Striper
 from diel.tuples.tags import Pattern, Tag, decode_tag, format_tag
 from diel.tuples.transport import Interrupted
@@ -229,7 +229,8 @@ class TupleClient:
         TupleTimeout
             If nothing matched in time.
         PayloadError
-            If the tuple does not fit `out`.
+            If the tuple does not fit `out`, or its value cannot be rebuilt on this rank: it is put
+            into the space again then, as the newest of its tag.
         RunStopped
             If the run is stopping.
         """
@@ -239,7 +240,7 @@ class TupleClient:
             _, server, _, _, rest = known
             request_id, value = self._take_quickly(server, rest)
             if value is None:
-                value = self._value_of(self._requests.await_take(request_id, tag))
+                value = self._value_of("tget", self._requests.await_take(request_id, tag))
             return (tag, value) if with_tag else value
         return self._get(Operation.TAKE, "tget", tag, timeout, out, with_tag)
 
@@ -357,10 +358,12 @@ class TupleClient:
                 items = list(unpack_frames(reply.payload))
                 for index, item in enumerate(items):
                     try:
-                        value = self._value_of(item)
-                    except PayloadError:
-                        for taken in items[index:]:  # from the tuple that cannot be decoded on
-                            self._requests.put_again(taken)
+                        value = self._value_of("collect", item)
+                    except PayloadError:  # that tuple is in the space again
+                        for earlier, value in found:
+                            self.tput(earlier, value)
+                        for later in items[index + 1 :]:
+                            self._requests.put_again(later)
                         raise
                     found.append((decode_tag(item.key), value))
                 if not reply.meta:
@@ -426,17 +429,30 @@ class TupleClient:
                 break
             # Another rank has taken the pieces meanwhile: wait for the next tuple.
             left_s = max(0.0, deadline_s - time.monotonic())
-        if destination is None:
-            value = codec.decode(reply.kind & ~STRIPED, reply.meta, payload)
+        if destination is None and operation == Operation.TAKE:
+            value = self._taken(name, reply, payload)
+        elif destination is None:
+            value = value_of(reply, payload, name, "it is left there")
         else:
             destination.finish(payload, transport.meter, lambda: decode_tag(reply.key))
             value = out
         return (decode_tag(reply.key), value) if with_tag else value
 
-    def _value_of(self, reply: Reply) -> Any:
-        """Return the value of a tuple that was taken."""
+    def _value_of(self, name: str, reply: Reply) -> Any:
+        """Return the value of a tuple that was taken; put it again if it cannot be rebuilt."""
         payload = self._striper.take(reply) if reply.kind & STRIPED else reply.payload
-        return codec.decode(reply.kind & ~STRIPED, reply.meta, payload)
+        return self._taken(name, reply, payload)
+
+    def _taken(self, name: str, reply: Reply, payload: Any) -> Any:
+        try:
+            return value_of(reply, payload, name, "it is in the space again, as the newest there")
+        except PayloadError:
+            if reply.kind & STRIPED:
+                encoded = reply.kind & ~STRIPED, reply.key, reply.meta, payload
+                self._striper.put_encoded(encoded, decode_tag(reply.key), None)
+            else:
+                self._requests.put_again(reply)
+            raise
 
     # -- subscriptions, and the whole space -------------------------------------------------
 

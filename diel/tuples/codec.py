@@ -26,6 +26,7 @@ from diel.comm.device_arrays import (
 )
 from diel.errors import PayloadError
 from diel.frozen import Frozen
+from diel.text import describe_error
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -123,14 +124,33 @@ def decode(kind: int, meta: bytes, buffer: bytes | bytearray | memoryview) -> An
     if kind == PICKLE:
         try:
             return pickle.loads(buffer)
-        except Exception as error:  # a __setstate__ may raise anything
-            raise PayloadError(f"a value cannot be rebuilt on this rank: {error}") from error
+        except (Exception, SystemExit) as error:  # code of the user, also at import
+            raise PayloadError(
+                f"the value, {_described(buffer)}, cannot be rebuilt on this rank: "
+                f"{describe_error(error)}"
+            ) from error
     check(kind, meta, len(buffer))
     if kind == ARRAY:
         dtype, shape = _parse_array_meta(meta)
         writable = bytearray(buffer) if isinstance(buffer, bytes) else buffer
         return np.frombuffer(writable, dtype).reshape(shape)
     return decode_number(kind, buffer)
+
+
+def _described(data: bytes | bytearray | memoryview) -> str:
+    """Return in words of which class a pickled object is, as far as its pickle says so."""
+    import pickletools
+
+    words: list[Any] = []
+    with contextlib.suppress(Exception):  # it may be damaged
+        for operation, argument, _ in pickletools.genops(bytes(data)):
+            if operation.name == "STACK_GLOBAL":
+                return f"a {'.'.join(words[-2:])}"
+            if operation.name == "GLOBAL":
+                return f"a {argument.replace(' ', '.')}"
+            if "UNICODE" in operation.name:
+                words.append(argument)
+    return "a pickled object"
 
 
 def check(kind: int, meta: bytes, size_bytes: int) -> None:

@@ -10,9 +10,8 @@ import time
 from typing import Any, Final
 
 from diel.errors import ClaimLost, PayloadError, TupleError, TupleTimeout
-from diel.tuples import codec
 from diel.tuples.protocol import HELD_BY_DEAD, STRIPED, Operation, Reply, Status, pack_query
-from diel.tuples.requests import Requests, raise_for, seconds, whole_value
+from diel.tuples.requests import Requests, raise_for, seconds, value_of, whole_value
 from diel.tuples.tags import Pattern, Tag, decode_tag, format_tag
 
 _EARLY_S: Final = 1e-3
@@ -153,7 +152,9 @@ class Subscription:
                         f"a subscription to {self._shown_as} met the striped tuple "
                         f"{decode_tag(reply.key)!r}: read that with dist_tread"
                     )
-                value = codec.decode(reply.kind, reply.meta, reply.payload)
+                value = value_of(
+                    reply, reply.payload, "subscription.next", "the tuple itself is where it was"
+                )
                 return decode_tag(reply.key), value
             if time.monotonic() < deadline_s - _EARLY_S:  # the timeout of an earlier, shorter wait
                 unanswered |= self._ask_idle_servers(deadline_s)

@@ -393,7 +393,22 @@ def whole_value(reply: Reply, name: str, tag: object) -> Any:
         raise PayloadError(
             f"{name}({format_tag(tag)}): the tuple is striped; take it with dist_tget"
         )
-    return codec.decode(reply.kind, reply.meta, reply.payload)
+    return value_of(reply, reply.payload, name, "it is left there")
+
+
+def value_of(reply: Reply, payload: Any, name: str, remains: str) -> Any:
+    """Return the value of a tuple in a reply, whose payload may have come in pieces.
+
+    Raises
+    ------
+    PayloadError
+        If it cannot be rebuilt here; `remains` says what becomes of the tuple then.
+    """
+    try:
+        return codec.decode(reply.kind & ~STRIPED, reply.meta, payload)
+    except PayloadError as error:
+        tag = format_tag(decode_tag(reply.key))
+        raise PayloadError(f"{name}({tag}): {error}; {remains}") from error.__cause__
 
 
 def _no_room(tag: object, cost: int, reply: Reply) -> str:

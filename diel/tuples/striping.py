@@ -12,7 +12,7 @@ import os
 import struct
 from dataclasses import dataclass
 from itertools import pairwise
-from typing import Final
+from typing import Any, Final
 
 from diel.errors import PayloadError
 from diel.tuples import codec
@@ -92,9 +92,16 @@ class Striper:
 
     def put(self, tag: Tag, value: object, timeout: float | None) -> None:
         """Put a tuple whose payload is spread over all servers."""
+        key, _ = self._requests.place(tag)
+        self.put_encoded(self._requests.encode(value, key, tag), tag, timeout)
+
+    def put_encoded(
+        self, encoded: tuple[int, bytes, bytes, Any], tag: object, timeout: float | None
+    ) -> None:
+        """Put a tuple that is encoded already, as kind, key, meta and memory."""
         requests = self._requests
-        key, server = requests.place(tag)
-        kind, _, meta, buffer = requests.encode(value, key, tag)
+        kind, key, meta, buffer = encoded
+        server = requests.route(key)
         payload = memoryview(buffer)
         layout = PieceLayout.plan(len(payload), requests.servers)
         message, _ = pack_put(Operation.PUT, 0, 0, kind | STRIPED, key, meta, layout.pack())

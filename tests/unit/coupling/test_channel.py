@@ -67,6 +67,31 @@ def test_arrays_arrive_as_they_were_sent(value: np.ndarray, copy: bool) -> None:
     np.testing.assert_array_equal(out, value)
 
 
+class Unreadable:
+    """Can be pickled, and not be rebuilt."""
+
+    def __init__(self, size: int) -> None:
+        self.content = b"x" * size
+
+    def __setstate__(self, state: object) -> None:
+        raise LookupError("no such unit")
+
+
+@pytest.mark.parametrize("size", [4, 10_000])
+def test_a_message_that_cannot_be_rebuilt_names_its_sender(size: int) -> None:
+    _, a, b = pair()
+    a.send(Unreadable(size), "b", tag="t")
+    a.send("next", "b", tag="t")
+    with pytest.raises(PayloadError) as caught:
+        b.recv("a", tag="t")
+    assert str(caught.value) == (
+        f"a message from {a.address} (tag 't'): the value, a {__name__}.Unreadable, cannot be "
+        "rebuilt on this rank: LookupError: no such unit; it is dropped"
+    )
+    assert b.recv("a", tag="t", timeout=0) == "next"
+    a.close()
+
+
 @pytest.mark.parametrize("size", [4, 10_000])
 def test_what_was_sent_may_be_changed_at_once(size: int) -> None:
     _, a, b = pair()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import sys
 import time
 from typing import Any
 
@@ -15,6 +16,8 @@ from diel.errors import PayloadError, TagError, TupleTimeout
 from diel.tuples.client import TupleClient
 from diel.tuples.store import TupleStore
 from diel.tuples.transport import LocalTransport
+
+PATIENCE_S = 30.0
 
 
 @pytest.mark.parametrize(
@@ -188,11 +191,59 @@ def test_what_changes_a_tuple_takes_no_wildcard(tuples: TupleClient) -> None:
             operation(("a", ANY))
 
 
-def test_what_cannot_be_rebuilt_is_an_error_of_its_own(tuples: TupleClient) -> None:
+TAKES = ["tget", "tget_nowait", "dist_tget", "collect", "claim"]
+READS = ["tread", "tread_nowait", "dist_tread", "update"]
+
+
+@pytest.mark.parametrize("name", [*TAKES, *READS])
+@pytest.mark.parametrize("put", ["tput", "dist_tput"])
+def test_a_tuple_whose_value_cannot_be_rebuilt_stays_in_the_space(
+    tuples: TupleClient, name: str, put: str
+) -> None:
+    is_refused = put == "dist_tput" and name in ("claim", "update")  # for striped tuples
+    getattr(tuples, put)(("a", 1), {"x": Unreadable()})
+    getattr(tuples, put)(("a", 1), 2)
+    servers = range(len(tuples.puts))
+    held_bytes = [tuples.survey(server)["held_bytes"] for server in servers]
+    with pytest.raises(PayloadError) as caught:
+        getattr(tuples, name)(("a", 1), *([abs] if name == "update" else []))
+    words = [f"{name}(('a', 1)): ", "a builtins.int, ", "ValueError: invalid literal for int()"]
+    assert is_refused or all(word in str(caught.value) for word in words)
+    assert tuples.count(("a", 1)) == 2
+    assert held_bytes == [tuples.survey(server)["held_bytes"] for server in servers]
+
+
+def test_the_plain_take_of_what_cannot_be_rebuilt(tuples: TupleClient) -> None:
+    tuples.tput("a", b"known from now on")
+    tuples.tget("a")
     tuples.tput("a", Unreadable())
-    with pytest.raises(PayloadError, match="cannot be rebuilt"):
-        tuples.tread("a", timeout=0)
+    with pytest.raises(PayloadError, match=r"tget\('a'\): .* in the space again"):
+        tuples.tget("a")
     assert tuples.count("a") == 1
+
+
+class EndsPython:
+    def __reduce__(self) -> Any:
+        return sys.exit, (3,)
+
+
+def test_a_value_that_ends_python_when_it_is_rebuilt(tuples: TupleClient) -> None:
+    tuples.tput("a", EndsPython())
+    with pytest.raises(PayloadError, match="SystemExit: 3"):
+        tuples.tget("a", timeout=0)
+    assert tuples.count("a") == 1
+
+
+def test_a_subscription_to_what_cannot_be_rebuilt(tuples: TupleClient) -> None:
+    with tuples.subscribe(("a", ANY)) as subscription:
+        tuples.tput(("a", 1), Unreadable())
+        tuples.tput(("a", 2), 2)
+        with pytest.raises(
+            PayloadError, match=r"\('a', 1\)\): .* the tuple itself is where it was"
+        ):
+            subscription.next(timeout=PATIENCE_S)
+        assert subscription.next(timeout=PATIENCE_S) == (("a", 2), 2)
+    assert tuples.count(("a", ANY)) == 2
 
 
 def test_nowait_raises_at_once(tuples: TupleClient) -> None:
