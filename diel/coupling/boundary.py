@@ -236,6 +236,12 @@ class SharedBoundary:
     def _write(self, values: Sequence[Any]) -> None:
         """Copy values into the sections that this rank owns, if values are given."""
         self._check_fit(values, self.owned, "a value")
+        for value in values:
+            if not is_on_device(value) and not codec.is_plain_array(value):
+                raise BoundaryError(
+                    f'boundary "{self.name}": a section holds numbers alone, and not what else a '
+                    f"{type(value).__name__} has: give it numpy.asarray(...) of it"
+                )
         for section, value in zip(self.owned, values, strict=False):
             is_there = is_on_device(value)
             section[...] = to_host(value, self._channel.meter, self.name) if is_there else value

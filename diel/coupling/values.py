@@ -16,7 +16,7 @@ from diel.comm.device_arrays import (
 )
 from diel.coupling.messages import INLINE_BYTES
 from diel.tuples import codec
-from diel.tuples.codec import is_array
+from diel.tuples.codec import is_plain_array
 from diel.tuples.protocol import LONGEST_META_BYTES
 
 if TYPE_CHECKING:
@@ -45,4 +45,4 @@ def encode(value: Any, port: Port, meter: Meter, *, copy: bool) -> codec.Encoded
 
 def _is_memory_of(value: object) -> bool:
     """Whether the encoded memory is the value's own, which may be changed."""
-    return isinstance(value, bytearray) or (is_array(value) and value.flags.c_contiguous)
+    return type(value) is bytearray or (is_plain_array(value) and value.flags.c_contiguous)

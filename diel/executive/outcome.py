@@ -21,7 +21,6 @@ import faulthandler
 import importlib
 import math
 import os
-import sys
 import traceback
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -31,6 +30,7 @@ import diel
 from diel.errors import DielError, ModuleFailed
 from diel.loading import files
 from diel.run.json_values import StoredValue, as_json, plain
+from diel.tuples.codec import is_plain_array
 
 _OWN_FILES: Final = (f"{Path(diel.__file__).parent}{os.sep}", "<frozen importlib")
 _OF_IMPORTS: Final = (files.__file__, importlib.__file__, "<frozen importlib")
@@ -147,7 +147,7 @@ def recordable(value: Any, folder: ReturnedFolder, stem: str, limit_bytes: int) 
             return readable
     if isinstance(value, (bytes, bytearray)):
         return folder.store(value, f"{stem}.bin", len(value), lambda file: file.write(value))
-    if _is_plain_array(value):
+    if is_plain_array(value):
         size_bytes = value.nbytes + _NPY_HEAD_BYTES
         return folder.store(value, f"{stem}.npy", size_bytes, lambda file: _save_array(file, value))
     if readable is None:
@@ -189,11 +189,6 @@ def _least_json_bytes(value: Any, enough_bytes: float = math.inf) -> int:
     return least_bytes
 
 
-def _is_plain_array(value: Any) -> bool:
-    numpy = sys.modules.get("numpy")  # a module that returns an array has imported it
-    return numpy is not None and type(value) is numpy.ndarray and not value.dtype.hasobject
-
-
 def _save_array(file: BinaryIO, array: Any) -> None:
     import numpy as np
 
@@ -201,7 +196,7 @@ def _save_array(file: BinaryIO, array: Any) -> None:
 
 
 def _described(value: Any) -> str:
-    if _is_plain_array(value):
+    if is_plain_array(value):
         return f"array {value.dtype} {'x'.join(map(str, value.shape))}"
     return type(value).__name__
 

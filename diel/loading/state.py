@@ -23,7 +23,7 @@ from typing import IO, TYPE_CHECKING, Any, Final
 
 from diel.errors import PayloadError, RunDirectoryError
 from diel.run.directory import version_of_state
-from diel.tuples.codec import is_array
+from diel.tuples.codec import is_array, is_plain_array
 
 if TYPE_CHECKING:
     import zipfile
@@ -32,6 +32,7 @@ _STRUCTURE: Final = "state.json"
 _PLACE: Final = "\0"
 """The only key of a table that stands for an array, bytes, or a number that JSON lacks."""
 _SUFFIX: Final = ".zip"
+_SCALARS: Final = (bool, int, float, str, bytes)
 
 
 class SavedState:
@@ -148,11 +149,18 @@ class _Writer:
             return {key: self.plain(item, f"{where}[{key!r}]") for key, item in value.items()}
         if isinstance(value, (bytes, bytearray, memoryview)):
             return self._file("bin", lambda file: file.write(value))
-        if is_array(value) and not value.dtype.hasobject:
+        if is_plain_array(value):
             return self._file("npy", lambda file: _write_array(file, value))
-        if hasattr(value, "dtype") and getattr(value, "ndim", None) == 0:
-            return self.plain(value.item(), where)  # a NumPy scalar
         kind = f"{type(value).__module__}.{type(value).__qualname__}"
+        if is_array(value) and not value.dtype.hasobject:
+            raise PayloadError(
+                f"{where} is of type {kind} and dtype {value.dtype}, and only its numbers would be "
+                "saved: save numpy.asarray(...) of it in a dtype of NumPy, and what else it holds"
+            )
+        if hasattr(value, "dtype") and getattr(value, "ndim", None) == 0:
+            number = value.item()  # of a scalar; of a time it may be a number of nanoseconds
+            if type(number) in _SCALARS and getattr(value.dtype, "kind", "") not in ("m", "M"):
+                return self.plain(number, where)
         raise PayloadError(
             f"{where} is of type {kind}: a state holds None, truth values, numbers, text, bytes, "
             "arrays of numbers, and lists and tables of these"
@@ -169,7 +177,7 @@ class _Writer:
 def _write_array(file: IO[bytes], array: Any) -> None:
     import numpy as np
 
-    np.lib.format.write_array(file, np.asanyarray(array), allow_pickle=False)
+    np.lib.format.write_array(file, array, allow_pickle=False)
 
 
 def _restored(value: Any, archive: zipfile.ZipFile) -> Any:

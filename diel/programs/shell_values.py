@@ -10,6 +10,7 @@ import numpy as np
 
 from diel.errors import PayloadError
 from diel.programs.tuple_protocol import BEST_FORM
+from diel.tuples.codec import is_plain_array
 
 
 class Shown(NamedTuple):
@@ -102,6 +103,11 @@ def given(value: Any) -> tuple[str, bytes]:
 def _npy(value: Any) -> bytes:
     if not isinstance(value, (np.ndarray, np.number, int, float)):
         raise PayloadError(f"{_kind(value)} is no array: leave out --npy")
+    if isinstance(value, np.ndarray) and not (value.dtype.hasobject or is_plain_array(value)):
+        raise PayloadError(
+            f"a {type(value).__name__} of dtype {value.dtype} does not fit a .npy file, "
+            "which holds plain numbers alone"
+        )
     file = io.BytesIO()
     try:
         np.save(file, np.asarray(value), allow_pickle=False)

@@ -1,15 +1,19 @@
 """Encoding of values as (kind, meta, buffer), by clients; servers decode numbers alone, to add.
 
 Arrays and bytes are sent from their own memory. Only other Python objects are pickled, by the
-client that puts them, and unpickled by the client that gets them. NumPy is imported with the first
-array, so that ranks without arrays start sooner.
+client that puts them, and unpickled by the client that gets them: subclasses of arrays and bytes
+too, which may hold more than their memory, such as a unit or a mask. An array in a file
+(numpy.memmap) arrives as an array in memory. NumPy is imported with the first array, so that ranks
+without arrays start sooner.
 """
 
 from __future__ import annotations
 
 import ast
 import contextlib
+import copyreg
 import functools
+import io
 import math
 import pickle
 import struct
@@ -61,12 +65,44 @@ INTEGER: Final = 3
 FLOAT: Final = 4
 
 _FLOAT: Final = struct.Struct("<d")
+_BUILTINS: Final = frozenset({bool, int, float, str, list, tuple, dict, type(None)})
+_SHORT_PICKLE_BYTES: Final = 2048
+_BY_NUMPY: Final = b"_reconstruct"
+"""In a pickle of an array that is no plain one in one piece."""
+_PICKLING: Final = ("__reduce__", "__reduce_ex__", "__setstate__")
 
 
 def is_array(value: object) -> TypeGuard[np.ndarray[Any, Any]]:
     """Whether a value is a NumPy array, without importing NumPy."""
     numpy = sys.modules.get("numpy")
     return numpy is not None and isinstance(value, getattr(numpy, "ndarray", ()))
+
+
+def is_plain_array(value: object) -> TypeGuard[np.ndarray[Any, Any]]:
+    """Whether a value is an array of which dtype, shape and memory are all that there is.
+
+    That holds for arrays of NumPy's own type, or in a file (numpy.memmap), of its own dtypes.
+    """
+    numpy, kind = sys.modules.get("numpy"), type(value)
+    if kind is not getattr(numpy, "ndarray", ()) and kind is not getattr(numpy, "memmap", ()):
+        return False
+    return _is_complete(cast("np.ndarray[Any, Any]", value).dtype)
+
+
+def _is_complete(dtype: np.dtype[Any]) -> bool:
+    """Whether the description of a dtype as text says all of it."""
+    if dtype.hasobject or not dtype.itemsize or dtype.metadata is not None:
+        return False
+    if dtype.names is None:
+        # 2: of another library, such as bfloat16, whose description is that of bare bytes.
+        return dtype.isbuiltin != 2 and (dtype.subdtype is None or _is_complete(dtype.base))
+    if dtype.type is not np.void:  # the elements of a numpy.recarray
+        return False
+    try:
+        _ = dtype.descr
+    except ValueError:  # NumPy cannot describe fields that overlap or are out of order
+        return False
+    return all(_is_complete(dtype[name]) for name in dtype.names)
 
 
 class Encoded(NamedTuple):
@@ -85,17 +121,18 @@ def encode(value: object) -> tuple[int, bytes, Any]:
     PayloadError
         If the value is neither bytes nor an array and cannot be pickled.
     """
-    if type(value) is bytes:
+    kind = type(value)
+    if kind is bytes:
         return BYTES, b"", value
-    if is_array(value) and _is_its_memory(value):
+    if kind not in _BUILTINS and is_plain_array(value):
         array = np.ascontiguousarray(value).reshape(value.shape)
         return ARRAY, array_meta(array), memory_of(array)
-    if isinstance(value, (bytes, bytearray)):
-        return BYTES, b"", memoryview(value)
-    if type(value) in (int, float):
+    if kind is bytearray:
+        return BYTES, b"", memoryview(cast("bytearray", value))
+    if kind is int or kind is float:
         with contextlib.suppress(OverflowError):  # an integer of more than 64 bits is pickled
-            kind, data = encode_number(cast("float", value))
-            return kind, b"", data
+            number, data = encode_number(cast("float", value))
+            return number, b"", data
     return encode_as_pickle(value)
 
 
@@ -103,11 +140,58 @@ def encode_as_pickle(value: object) -> tuple[int, bytes, bytes]:
     """Return kind, meta and memory of any Python object that can be pickled."""
     try:
         data = pickle.dumps(value, protocol=pickle.HIGHEST_PROTOCOL)
+        if (len(data) > _SHORT_PICKLE_BYTES or _BY_NUMPY in data) and _may_lose_attributes(data):
+            file = io.BytesIO()
+            _AttributePickler(file, protocol=pickle.HIGHEST_PROTOCOL).dump(value)
+            data = file.getvalue()
     except Exception as error:  # a __reduce__ may raise anything
         raise PayloadError(
             f"a {type(value).__name__} cannot travel to another rank: {error}"
         ) from error
     return PICKLE, b"", data
+
+
+def _may_lose_attributes(data: bytes) -> bool:
+    """Whether a pickle may hold an array as NumPy pickles subclasses: without their attributes."""
+    if "numpy" not in sys.modules:
+        return False
+    kinds = np.ndarray.__subclasses__()
+    if not _has_subclasses(len(kinds) + sum(map(len, map(type.__subclasses__, kinds)))):
+        return False  # without a search of all of it
+    return _BY_NUMPY in data
+
+
+@functools.lru_cache(maxsize=1)
+def _has_subclasses(_count: int) -> bool:
+    """Whether there are array classes that are not NumPy's, where there are so many in all."""
+    kinds = np.ndarray.__subclasses__()
+    kinds += [below for kind in kinds for below in kind.__subclasses__()]
+    return not all(kind.__module__.partition(".")[0] == "numpy" for kind in kinds)
+
+
+class _AttributePickler(pickle.Pickler):
+    """A pickler that keeps the attributes of arrays whose classes leave pickling to NumPy."""
+
+    def reducer_override(self, value: Any) -> Any:
+        kind, base = type(value), np.ndarray
+        if not is_array(value) or kind is base:
+            return NotImplemented
+        if any(getattr(kind, name) is not getattr(base, name) for name in _PICKLING):
+            return NotImplemented
+        attributes = dict(getattr(value, "__dict__", {}))
+        for name in copyreg._slotnames(kind):  # type: ignore[attr-defined]
+            with contextlib.suppress(AttributeError):
+                attributes[name] = getattr(value, name)
+        return _array_of, (kind, value.view(base)), attributes, None, None, _set_attributes
+
+
+def _array_of(kind: type, array: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:
+    return array.view(kind)
+
+
+def _set_attributes(array: object, attributes: dict[str, Any]) -> None:
+    for name, value in attributes.items():
+        object.__setattr__(array, name, value)
 
 
 def decode(kind: int, meta: bytes, buffer: bytes | bytearray | memoryview) -> Any:
@@ -147,7 +231,7 @@ def _described(data: bytes | bytearray | memoryview) -> str:
             if operation.name == "STACK_GLOBAL":
                 return f"a {'.'.join(words[-2:])}"
             if operation.name == "GLOBAL":
-                return f"a {argument.replace(' ', '.')}"
+                return f"a {str(argument).replace(' ', '.')}"
             if "UNICODE" in operation.name:
                 words.append(argument)
     return "a pickled object"
@@ -202,7 +286,8 @@ def decode_number(kind: int, buffer: bytes | bytearray | memoryview) -> int | fl
 
 def array_meta(array: np.ndarray[Any, Any]) -> bytes:
     """Return dtype and shape of an array as bytes, which are equal exactly if both are."""
-    descr = np.lib.format.dtype_to_descr(array.dtype)
+    dtype = array.dtype
+    descr = dtype.str if dtype.isbuiltin == 1 else np.lib.format.dtype_to_descr(dtype)
     return repr((descr, array.shape)).encode()
 
 
@@ -232,7 +317,7 @@ def receive_into(out: object) -> Encoded:
     """Return kind, meta and writable memory of an array given as ``out=``."""
     if not is_array(out):
         raise PayloadError(f"out= takes a NumPy array, not a {type(out).__name__}")
-    if not (_is_its_memory(out) and out.flags.c_contiguous and out.flags.writeable):
+    if not (_is_memory(out) and out.flags.c_contiguous and out.flags.writeable):
         raise PayloadError(
             "out= takes a writable, C-contiguous array without Python objects, a mask, or fields "
             "that overlap"
@@ -286,8 +371,8 @@ class Destination(Frozen):
             landing.finish(meter, about and about())
 
 
-def _is_its_memory(array: np.ndarray[Any, Any]) -> bool:
-    """Whether dtype, shape and memory describe an array completely; if not, it is pickled."""
+def _is_memory(array: np.ndarray[Any, Any]) -> bool:
+    """Whether the elements of an array are its memory, so that others can be received there."""
     dtype = array.dtype
     if dtype.hasobject or not dtype.itemsize or isinstance(array, np.ma.MaskedArray):
         return False

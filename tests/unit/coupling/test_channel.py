@@ -67,6 +67,25 @@ def test_arrays_arrive_as_they_were_sent(value: np.ndarray, copy: bool) -> None:
     np.testing.assert_array_equal(out, value)
 
 
+class Kilometres(np.ndarray):
+    unit = "none"
+
+
+@pytest.mark.parametrize("size", [2, 10_000])
+@pytest.mark.parametrize("copy", [True, False])
+def test_a_subclass_of_array_arrives_whole(size: int, copy: bool) -> None:
+    _, a, b = pair()
+    value = np.arange(size).view(Kilometres)
+    value.unit = "km"
+    a.send(value, "b", copy=copy)
+    received = b.recv("a")
+    assert (type(received), received.unit) == (Kilometres, "km")
+    np.testing.assert_array_equal(received, value)
+    a.send(value, "b")
+    with pytest.raises(PayloadError, match="a pickled Python object, and out= is an array"):
+        b.recv(out=np.zeros(size, value.dtype))
+
+
 class Unreadable:
     """Can be pickled, and not be rebuilt."""
 

@@ -291,6 +291,9 @@ def test_arrays_that_do_not_fit_leave_all_as_it_was(cupy: Any) -> None:
     _, fluid, solid = one_way(3)
     with pytest.raises(BoundaryError, match=r"a value of dtype float32 and shape .3,. for a sec"):
         fluid.push(cupy.asarray(np.ones(3, "f4")))
+    masked = np.ma.array(np.zeros(3), mask=[0, 1, 0])
+    with pytest.raises(BoundaryError, match="not what else a MaskedArray has"):
+        fluid.push(masked)
     with pytest.raises(BoundaryError, match="a value is an array, not a list"):
         fluid.push([1.0, 2.0, 3.0])
     with pytest.raises(BoundaryError, match="this rank has 1 such sections, and 2 arrays"):

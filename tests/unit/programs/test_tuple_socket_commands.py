@@ -148,6 +148,7 @@ def test_what_is_printed(
         ("x", ["--npy"], "is no array"),
         (b"x", ["--json"], "cannot be printed as JSON"),
         (np.array([None]), ["--npy"], "does not fit a .npy file"),
+        (np.ma.array([1, 2], mask=[0, 1]), ["--npy"], "a MaskedArray of dtype int64 does not fit"),
     ],
 )
 def test_what_is_not_printed(

@@ -38,6 +38,22 @@ def test_a_value_is_read_and_taken(tuples: TupleClient, value: Any) -> None:
         tuples.tget(("a", 1), timeout=0)
 
 
+class Metres(np.ndarray):
+    unit = "none"
+
+
+@pytest.mark.parametrize("put", ["tput", "dist_tput"])
+@pytest.mark.parametrize("length", [2, 100_000])
+def test_a_subclass_of_array_is_taken_whole(tuples: TupleClient, put: str, length: int) -> None:
+    value = np.arange(length).view(Metres)
+    value.unit = "m"
+    getattr(tuples, put)("a", value)
+    getattr(tuples, put)("in a table", {"x": [value]})
+    value += 1
+    for found in (tuples.tget("a", timeout=0), tuples.tget("in a table", timeout=0)["x"][0]):
+        assert (type(found), found.unit, found[1]) == (Metres, "m", 1)
+
+
 def test_what_was_put_may_be_changed_afterwards(tuples: TupleClient) -> None:
     array = np.zeros(3)
     tuples.tput("a", array)

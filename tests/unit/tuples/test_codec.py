@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -92,9 +93,106 @@ def test_an_array_of_objects_is_pickled() -> None:
     assert over_the_wire(array).tolist() == [1, "two", None]
 
 
-def test_a_masked_array_keeps_its_mask() -> None:
-    received = over_the_wire(np.ma.array([1, 2, 3], mask=[0, 1, 0]))
-    assert received.mask.tolist() == [False, True, False]
+class Unit(np.ndarray):
+    """Says itself how it is pickled."""
+
+    unit: str
+
+    def __reduce__(self) -> Any:
+        return with_unit, (Unit, np.asarray(self), self.unit)
+
+
+class Tagged(np.ndarray):
+    """Leaves it to NumPy, which keeps no attributes."""
+
+    __slots__ = ("__dict__", "slot")
+    unit: str
+
+    def __array_finalize__(self, other: Any) -> None:
+        self.unit = "no unit"
+
+
+class Locked(Tagged):
+    def __setattr__(self, name: str, value: object) -> None:
+        if name != "unit" or value != "no unit":
+            raise TypeError("its unit is for ever")
+
+
+def with_unit(kind: type, array: Any, unit: str) -> Any:
+    made = np.asarray(array).view(kind)
+    object.__setattr__(made, "unit", unit)
+    return made
+
+
+SUBCLASSES = {
+    "reduced": with_unit(Unit, [1.0, 2.0], "km"),
+    "tagged": with_unit(Tagged, [[1.0, 2.0]], "km"),
+    "locked": with_unit(Locked, np.arange(6).reshape(2, 3).T, "km"),
+    "of text": with_unit(Tagged, ["a", "bc"], "km"),
+    "of objects": with_unit(Tagged, np.array([1, None]), "km"),
+    "0-d": with_unit(Tagged, 3.5, "km"),
+    "large": with_unit(Tagged, np.arange(10_000.0), "km"),
+    "matrix": np.array([[1, 2], [3, 4]]).view(np.matrix),
+    "masked": np.ma.array([1, 2, 3], mask=[0, 1, 0], fill_value=7),
+    "records": np.rec.array([(1, 2.0)], dtype=[("x", "i4"), ("y", "f8")]),
+    "characters": np.array(["a ", "b"]).view(np.char.chararray),
+}
+
+
+@pytest.mark.parametrize("value", SUBCLASSES.values(), ids=SUBCLASSES)
+@pytest.mark.parametrize("depth", [0, 1, 2])
+def test_a_subclass_of_array_arrives_whole(value: Any, depth: int) -> None:
+    sent, received = value, None
+    for _ in range(depth):
+        sent = {"in": [sent, "text"]}
+    received = over_the_wire(sent)
+    for _ in range(depth):
+        received = received["in"][0]
+    assert type(received) is type(value)
+    assert received.dtype == value.dtype
+    assert received.dtype.type is value.dtype.type
+    assert received.tolist() == value.tolist()
+    assert getattr(received, "unit", None) == getattr(value, "unit", None)
+    assert getattr(received, "fill_value", None) == getattr(value, "fill_value", None)
+
+
+def test_the_attributes_of_an_array_may_lead_back_to_it() -> None:
+    array = with_unit(Tagged, [1.0], "km")
+    array.slot, array.me, array.part = "slot", array, with_unit(Tagged, [2.0], "s")
+    received, again = over_the_wire([array, array])
+    assert received is again is received.me
+    assert (received.slot, received.part.unit, received.part.tolist()) == ("slot", "s", [2.0])
+
+
+def test_an_array_in_a_file_arrives_in_memory(tmp_path: Path) -> None:
+    array = np.memmap(tmp_path / "array", "f8", "w+", shape=(2, 3))
+    array[:] = 1.5
+    assert codec.encode(array)[0] == codec.ARRAY
+    received = over_the_wire(array)
+    assert type(received) is np.ndarray
+    assert_same(received, array)
+
+
+def test_a_dtype_with_more_than_its_description_is_kept() -> None:
+    marked = np.dtype("i4", metadata={"enum": {"on": 1}})
+    nested = np.dtype([("x", [("y", marked)])])
+    records = np.dtype((np.record, [("x", "i4")]))
+    for dtype in (marked, nested, records):
+        received = over_the_wire(np.zeros(2, dtype)).dtype
+        assert received == dtype
+    assert over_the_wire(np.zeros(2, marked)).dtype.metadata == {"enum": {"on": 1}}
+    assert over_the_wire(np.zeros(2, nested)).dtype["x"]["y"].metadata == {"enum": {"on": 1}}
+    assert over_the_wire(np.zeros(2, records)).dtype.type is np.record
+
+
+def test_a_dtype_of_another_library_is_kept() -> None:
+    bfloat16 = pytest.importorskip("ml_dtypes").bfloat16
+    for dtype in (np.dtype(bfloat16), np.dtype([("x", bfloat16, 2)])):
+        assert over_the_wire(np.ones(3, dtype)).dtype == dtype
+
+
+def test_subclasses_of_bytes_are_kept() -> None:
+    assert type(over_the_wire(np.bytes_(b"abc"))) is np.bytes_
 
 
 @pytest.mark.parametrize("value", [b"", b"abc\0", bytearray(b"xyz")])
