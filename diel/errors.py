@@ -26,6 +26,7 @@
     └── CouplingError               messages between modules, and shared boundaries
         ├── AddressError            nobody in the group has this address (ValueError)
         ├── BoundaryError           this rank has no such boundary, or no such part (ValueError)
+        ├── TooFarAhead             a receiver is as far behind as it may be (RuntimeError)
         └── CouplingTimeout         no message came, or none was received, in time (TimeoutError)
 
 Errors cross ranks, so each survives pickling with its fields.
@@ -254,6 +255,10 @@ class AddressError(CouplingError, ValueError):
 
 class BoundaryError(CouplingError, ValueError):
     """A rank has no part in a shared boundary, or not the one that it asked for."""
+
+
+class TooFarAhead(CouplingError, RuntimeError):
+    """A sender is as far ahead of a receiver as it may be, and its policy is "error"."""
 
 
 class CouplingTimeout(CouplingError, TimeoutError):

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import ctypes
+import functools
+import os
 import signal
 import subprocess
 import sys
@@ -96,3 +98,31 @@ def run_tool(command: Sequence[str], timeout_s: float) -> subprocess.CompletedPr
         )
     except subprocess.TimeoutExpired as error:
         raise TimeoutError(f"it does not answer within {timeout_s:g} s") from error
+
+
+@functools.cache
+def memory_bytes() -> int:
+    """Return how much memory this process may use: of the machine, or of its control group."""
+    sizes = [os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")]
+    for line in _lines_of("/proc/self/cgroup"):
+        controllers, _, group = line.partition(":")[2].partition(":")
+        if controllers and "memory" not in controllers.split(","):
+            continue
+        mount, name = ("memory", "memory.limit_in_bytes") if controllers else ("", "memory.max")
+        root = os.path.normpath(f"/sys/fs/cgroup/{mount}")
+        folders = [root]  # in a container, the group itself
+        folder = os.path.normpath(f"{root}/{group}")
+        while folder.startswith(f"{root}/"):
+            folders.append(folder)
+            folder = os.path.dirname(folder)
+        for folder in folders:
+            sizes += [int(text) for text in _lines_of(f"{folder}/{name}") if text.isdigit()]
+    return min(size for size in sizes if size > 0)
+
+
+def _lines_of(file: str) -> list[str]:
+    try:
+        with open(file) as stream:
+            return stream.read().splitlines()
+    except (OSError, UnicodeDecodeError):
+        return []

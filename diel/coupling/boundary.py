@@ -7,6 +7,7 @@ negotiate at run time.
 
 from __future__ import annotations
 
+from collections import deque
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Literal
@@ -15,7 +16,7 @@ import numpy as np
 
 from diel.comm.device_arrays import HostStaging, is_contiguous, is_on_device, layout_of, to_host
 from diel.coupling.address import Address, Peers
-from diel.coupling.channel import Channel, Subject
+from diel.coupling.channel import Bound, Channel, Subject
 from diel.coupling.messages import INLINE_BYTES, Sending, boundary_key
 from diel.errors import BoundaryError
 from diel.tuples import codec
@@ -24,7 +25,7 @@ from diel.workflow.sections import Box, intersection, is_empty, slices
 
 if TYPE_CHECKING:
     from diel.comm.direct import Transfer
-    from diel.coupling.messages import OutboxLane
+    from diel.coupling.messages import ArrivedMessage, OutboxLane
     from diel.workflow.boundary import Boundary
 
 Array = np.ndarray[Any, Any]
@@ -73,16 +74,19 @@ class _OutgoingPiece:
     meta: bytes
     lane: OutboxLane | None = None
     """Sends the piece from the array, where it is contiguous and too large for a head."""
-    packed: list[tuple[Array, Transfer | None]] = field(default_factory=list)
-    """Buffers for copies of the piece, each free when its transfer is complete."""
+    packed: deque[tuple[Array, Transfer | None]] = field(default_factory=deque)
+    """Buffers for copies of the piece, in the order of their pushes, which is that of pulls."""
 
     def buffer(self) -> Array:
-        """Return a free buffer for a copy: an old one, or a new one if all are under way."""
-        for index, (array, transfer) in enumerate(self.packed):
-            if transfer is None or transfer():
-                del self.packed[index]
-                return array
-        return np.empty(self.view.shape, self.view.dtype)
+        """Return a buffer for a copy: a free one, or a new one if all are under way.
+
+        Only the oldest is tested, since each test has MPI go through all that is under way. Free
+        buffers beyond this one are freed: the reader was late, and has caught up.
+        """
+        found = None
+        while self.packed and ((transfer := self.packed[0][1]) is None or transfer()):
+            found = self.packed.popleft()[0]
+        return np.empty(self.view.shape, self.view.dtype) if found is None else found
 
 
 @dataclass
@@ -113,6 +117,8 @@ class SharedBoundary:
         zeros; elements outside of the sections that a rank owns or reads stay zero.
     owned, read : tuple of ndarray
         Views of the sections that this rank owns and reads, in the order of the file.
+    step : int
+        Which push the last `pull` has received, counted from 0 by its owners; -1 before the first.
 
     Raises
     ------
@@ -123,6 +129,9 @@ class SharedBoundary:
     def __init__(self, boundary: Boundary, channel: Channel) -> None:
         me, peers = channel.address, channel.peers
         self.name = boundary.name
+        self.step = -1
+        self._bound = None if boundary.ahead is None else Bound(boundary.ahead, boundary.policy)
+        self._drops = self._bound is not None and self._bound.policy == "drop oldest"
         self._channel = channel
         absent = [module for module in boundary.modules if module not in peers.copies]
         if absent:
@@ -145,6 +154,7 @@ class SharedBoundary:
         self._incoming = [self._receive(piece) for piece in everything if piece.reader == me]
         self._lanes = [sent.lane for sent in self._outgoing if sent.lane is not None]
         self._readers = sorted({sent.piece.reader for sent in self._outgoing})
+        self._places = [(sent.piece.reader, sent.piece.key) for sent in self._outgoing]
 
     def _send(self, piece: Piece) -> _OutgoingPiece:
         view = self.array[slices(piece.box)]
@@ -163,30 +173,40 @@ class SharedBoundary:
         subject = Subject(lambda: f'boundary "{self.name}" from {piece.owner}')
         return _IncomingPiece(piece, view, landing, memory, subject)
 
-    def push(self, *values: Any) -> Sending:
-        """Send the sections that this rank owns to the ranks that read them; never waits.
+    def push(self, *values: Any, timeout: float | None = None) -> Sending:
+        """Send the sections that this rank owns to the ranks that read them.
 
         The sections are copied, so that the array may be changed at once. Each push is for one
-        pull of each reader; pushes that have not been pulled yet are kept, in order.
+        pull of each reader; pushes that have not been pulled yet are kept, in order. It never
+        waits, unless the boundary has ``ahead`` with the policy "wait".
 
         Parameters
         ----------
         *values : array, optional
             Of NumPy or on a GPU, one for each section that this rank owns: copied into `owned`.
+        timeout : float, seconds, optional
+            How long to wait for readers that are ``ahead`` pushes behind.
 
         Returns
         -------
         Sending
             Its ``wait()`` returns when all readers have received the pieces that are too large for
-            a head.
+            a head, or these have been dropped.
 
         Raises
         ------
         BoundaryError
             If this rank owns no section, or the values do not fit its sections.
+        TooFarAhead
+            If a reader is ``ahead`` pushes behind, and the policy is "error". Nothing is pushed.
+        CouplingTimeout
+            If a reader still is after the timeout. Nothing is pushed.
         """
         if not self.owned:
             raise BoundaryError(f'{self._channel.address} owns nothing of boundary "{self.name}"')
+        self._check_fit(values, self.owned, "a value")
+        if self._bound is not None:
+            self._channel.await_room(self._places, self._bound, timeout)
         self._write(values)
         transfers = [self._push_copy(sent) for sent in self._outgoing]
         return Sending(
@@ -195,6 +215,9 @@ class SharedBoundary:
 
     def pull(self, timeout: float | None = None, *, out: Sequence[Any] = ()) -> None:
         """Wait for the next push of every owner, and receive the sections that this rank reads.
+
+        If pushes may be dropped it is the oldest one that no owner has dropped; all sections are of
+        the same push, which `step` names.
 
         Parameters
         ----------
@@ -216,12 +239,9 @@ class SharedBoundary:
         if not self.read:
             raise BoundaryError(f'{self._channel.address} reads nothing of boundary "{self.name}"')
         self._check_out(out)
-        wait = self._channel.await_arrival
-        arrivals = [
-            (wait(read.piece.key, read.piece.owner, read.subject, timeout, "pull"), read.memory)
-            for read in self._incoming
-        ]
+        arrivals = self._await_pieces(timeout)
         self._channel.receive(arrivals)
+        self.step = arrivals[0][0].head.number if self._drops and arrivals else self.step + 1
         for read in self._incoming:
             if read.landing is not read.view:
                 read.view[...] = read.landing
@@ -232,6 +252,25 @@ class SharedBoundary:
                 landing.finish(self._channel.meter, self.name)
             else:
                 array[...] = section
+
+    def _await_pieces(self, timeout: float | None) -> list[tuple[ArrivedMessage, memoryview]]:
+        """Wait for a piece of the same push from every owner."""
+        least = 0
+        while True:
+            arrivals = [
+                (
+                    self._channel.await_arrival(
+                        read.piece.key, read.piece.owner, read.subject, timeout, "pull", least
+                    ),
+                    read.memory,
+                )
+                for read in self._incoming
+            ]
+            least = max((arrival.head.number for arrival, _ in arrivals), default=0)
+            behind = [found for found in arrivals if found[0].head.number < least]
+            if not behind:
+                return arrivals
+            self._channel.receive(behind)  # another owner has dropped its piece of that push
 
     def _write(self, values: Sequence[Any]) -> None:
         """Copy values into the sections that this rank owns, if values are given."""
@@ -284,7 +323,7 @@ class SharedBoundary:
 
         As MPI's Sendrecv: sections that are contiguous memory are sent from the array itself, and
         it returns when their readers have pulled them; then the array may be changed. The other
-        ranks may push and pull, or exchange.
+        ranks may push and pull, or exchange. With ``ahead`` it is a push, then a pull.
 
         Parameters
         ----------
@@ -304,11 +343,17 @@ class SharedBoundary:
             If the run is stopping.
         """
         self._check_out(out)
+        if self._bound is not None:
+            self.push(*values, timeout=timeout)
+            if self.read:
+                self.pull(timeout, out=out)
+            return
         if values:
             self._await_lanes(timeout)  # an exchange before this one may have ended early
             self._write(values)
         for sent in self._outgoing:
-            if sent.lane is None:
+            piece = sent.piece
+            if sent.lane is None or self._channel.is_holding(piece.reader, piece.key):
                 self._push_copy(sent)
             else:
                 if not sent.lane.is_idle():  # an exchange before this one ended early
@@ -322,7 +367,7 @@ class SharedBoundary:
         buffer = sent.buffer()
         buffer[...] = sent.view
         encoded = codec.Encoded(codec.ARRAY, sent.meta, codec.memory_of(buffer))
-        transfer = self._channel.post(sent.piece.reader, sent.piece.key, encoded)
+        transfer = self._channel.post(sent.piece.reader, sent.piece.key, encoded, bound=self._bound)
         sent.packed.append((buffer, transfer))
         return transfer
 

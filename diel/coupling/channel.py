@@ -3,15 +3,17 @@
 from __future__ import annotations
 
 import math
+from collections import deque
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from typing import TYPE_CHECKING, Any, Final, Literal, TypeVar
+from typing import TYPE_CHECKING, Any, Final, Literal, NamedTuple, TypeVar, get_args
 
 from diel.comm.meter import Meter
 from diel.comm.waiting import wait_for
 from diel.coupling import values
 from diel.coupling.address import Address, Peers, To
 from diel.coupling.messages import (
+    ANNOUNCEMENT,
     INLINE_BYTES,
     ArrivedMessage,
     Inbox,
@@ -23,17 +25,41 @@ from diel.coupling.messages import (
     describe_key,
     key_of,
 )
-from diel.errors import AddressError, CouplingTimeout, PayloadError
+from diel.errors import AddressError, CouplingError, CouplingTimeout, PayloadError, TooFarAhead
+from diel.processes import memory_bytes
+from diel.text import format_bytes
 from diel.tuples import codec
 from diel.tuples.codec import np
 from diel.tuples.tags import Tag, format_tag
 
 if TYPE_CHECKING:
     from diel.comm.direct import Memory, Port, Transfer
+    from diel.workflow.boundary import AheadPolicy
 
 Found = TypeVar("Found")
 
 _QUICK_POLLS: Final = range(50)
+WARNED_SHARE: Final = 0.1
+"""A rank whose unreceived messages take this share of the memory is warned of."""
+
+
+class Bound(NamedTuple):
+    """How many messages a sender may be ahead of a receiver, and what it does then."""
+
+    ahead: int
+    policy: AheadPolicy = "wait"
+
+    @classmethod
+    def of(cls, ahead: object, policy: object) -> Bound:
+        """Return the bound that a module has asked for."""
+        from diel.workflow.boundary import AheadPolicy  # its file imports pydantic
+
+        if isinstance(ahead, bool) or not isinstance(ahead, int) or ahead < 1:
+            raise CouplingError(f"ahead is a number of messages, at least 1, not {ahead!r}")
+        if policy not in get_args(AheadPolicy):
+            known = ", ".join(f'"{name}"' for name in get_args(AheadPolicy))
+            raise CouplingError(f"there is no policy {policy!r}: use {known}")
+        return cls(ahead, policy)  # type: ignore[arg-type]
 
 
 class Channel:
@@ -71,8 +97,12 @@ class Channel:
         self._receivers: tuple[tuple[int, int], ...] = ()
         self.address = Address("")  # of this rank
         self.peers = Peers("", {})  # the ranks of the group
-        self._inbox = Inbox(port, warn)
         self._outbox = Outbox(port)
+        self._inbox = Inbox(port, warn, self._outbox.answer)
+        self._ahead: dict[tuple[Address, bytes], deque[Transfer]] = {}
+        self._has_warned = False  # of the memory that unreceived messages take
+        self.changes = 0
+        """Grows when messages have come or were received: earlier `counts` are old then."""
         if port.wakeup is not None:
             port.wakeup.sending.append(self._is_under_way)
         self._receiving: object = None
@@ -82,6 +112,7 @@ class Channel:
     def open(self, me: Address, peers: Peers) -> None:
         """Open the channel for a copy: from now on its messages are received, and no others."""
         self.address, self.peers = me, peers
+        self._has_warned = False
         self._outbox.open(peers.place(me)[0])
         self._inbox.open(me, peers)
 
@@ -94,8 +125,10 @@ class Channel:
             self._outbox.close()
             return
         self._inbox.close()
-        self.await_receipt(self._all_has_left, self._pending_receivers(), None)
+        self._outbox.keep_all()
+        self.await_receipt(self._all_has_left, self._awaited_receivers(), None)
         self._outbox.close()
+        self._ahead.clear()
         self._inbox.warn_of_dropped()
 
     def _is_under_way(self) -> bool:
@@ -103,11 +136,11 @@ class Channel:
 
     def _all_has_left(self) -> Literal[True] | None:
         self.poll()
-        return None if self._inbox.is_dropping or self._outbox.pending() else True
+        return None if self._inbox.is_dropping or self._outbox.awaited() else True
 
-    def _pending_receivers(self) -> list[Address]:
+    def _awaited_receivers(self) -> list[Address]:
         """Return the ranks that have yet to receive a message of this copy."""
-        return sorted({recipient.address for recipient in self._outbox.pending()})
+        return sorted({recipient.address for recipient in self._outbox.awaited()})
 
     def abandon(self) -> None:
         """End with a copy that failed, without waiting."""
@@ -115,6 +148,7 @@ class Channel:
             self.poll()
             self._inbox.close()
             self._outbox.close()
+            self._ahead.clear()
             self._inbox.warn_of_dropped()
 
     @property
@@ -136,11 +170,24 @@ class Channel:
 
     # -- what modules call --------------------------------------------------------------------
 
-    def send(self, value: object, to: To, *, tag: Tag | None = None, copy: bool = True) -> Sending:
-        """Send a value without waiting; see `Context.send`."""
-        receiver = self.peers.resolve(to)
+    def send(
+        self,
+        value: object,
+        to: To,
+        *,
+        tag: Tag | None = None,
+        copy: bool = True,
+        ahead: int | None = None,
+        policy: AheadPolicy = "wait",
+        timeout: float | None = None,
+    ) -> Sending:
+        """Send a value; see `Context.send`."""
+        receiver, key = self.peers.resolve(to), key_of(tag)
+        bound = None if ahead is None else Bound.of(ahead, policy)
         encoded = values.encode(value, self._port, self.meter, copy=copy)
-        transfer = self.post(receiver, key_of(tag), encoded)
+        if bound is not None:
+            self.await_room([(receiver, key)], bound, timeout)
+        transfer = self.post(receiver, key, encoded, bound=bound)
         return Sending(self, [] if transfer is None else [transfer], [receiver])
 
     def move(
@@ -208,17 +255,84 @@ class Channel:
         encoded: codec.Encoded,
         *,
         apart: bool = False,
+        bound: Bound | None = None,
     ) -> Transfer | None:
         """Send encoded memory to another rank of the group.
 
         Memory that does not fit into a head must stay as it is until it has been received. `apart`
-        sends even a small payload apart from the head, so that its receipt is known. Returns the
-        transfer of the payload; None if the head holds it, which has left.
+        sends even a small payload apart from the head, so that its receipt is known. A `bound` that
+        drops nothing does so too: `await_room` comes first. Returns the transfer of the payload;
+        None if the head holds it, which has left.
         """
-        if self._outbox.is_under_way:
+        if self._outbox.is_under_way or self._outbox.is_holding_any:
             self.poll()
         self._await_ticket()
-        return self._outbox.send(self._recipient(receiver), key, encoded, apart=apart)
+        recipient, send = self._recipient(receiver), self._outbox.send
+        if bound is not None and bound.policy == "drop oldest":
+            transfer = send(recipient, key, encoded, apart=apart, at_most=bound.ahead)
+        else:
+            transfer = send(recipient, key, encoded, apart=apart or bound is not None)
+        if bound is not None and bound.policy != "drop oldest":
+            assert transfer is not None
+            self._ahead.setdefault((receiver, key), deque()).append(transfer)
+        if not self._has_warned and self._outbox.held_bytes > WARNED_SHARE * memory_bytes():
+            self._warn_of_memory()
+        return transfer
+
+    def _warn_of_memory(self) -> None:
+        self._has_warned = True
+        receivers = ", ".join(map(str, self._awaited_receivers()))
+        self._warn(
+            self.address.module,
+            self.address.copy,
+            f"rank {self.address.rank} has sent {format_bytes(self._outbox.held_bytes)} that is "
+            f"yet to be received by {receivers}: more than a tenth of the memory of "
+            f"{format_bytes(memory_bytes())}, and it grows as long as the receiver is slower; "
+            "ahead = N in the [[boundary]], or send(..., ahead=N), sets a bound",
+        )
+
+    def await_room(
+        self, places: Sequence[tuple[Address, bytes]], bound: Bound, timeout: float | None
+    ) -> None:
+        """Wait until one more message to each of the receivers and keys is within a bound.
+
+        Raises
+        ------
+        TooFarAhead
+            If there is no room, and the policy is "error".
+        CouplingTimeout
+            If there is none in time.
+        """
+        if bound.policy == "drop oldest":
+            return
+
+        def full() -> list[Address]:
+            for place in places:
+                under_way = self._ahead.get(place)
+                while under_way and under_way[0]():
+                    under_way.popleft()
+            return [place[0] for place in places if len(self._ahead.get(place, ())) >= bound.ahead]
+
+        def has_room() -> Literal[True] | None:
+            self.poll()
+            return None if full() else True
+
+        late = full()
+        if late and not has_room():
+            names = ", ".join(map(str, dict.fromkeys(late)))
+            if bound.policy == "error":
+                raise TooFarAhead(
+                    f"{names} has not received {bound.ahead} earlier messages from {self.address} "
+                    f"({describe_key(places[0][1])}), and ahead = {bound.ahead}: send less often, "
+                    'or use policy "wait" or "drop oldest"'
+                )
+            details = f" of {describe_key(places[0][1])}, ahead = {bound.ahead}"
+            self.await_receipt(has_room, list(dict.fromkeys(late)), timeout, details)
+
+    def is_holding(self, receiver: Address, key: bytes) -> bool:
+        """Whether earlier messages to a receiver have not been given to MPI."""
+        outbox = self._outbox
+        return outbox.is_holding_any and outbox.is_holding(self._recipient(receiver), key)
 
     def lane(self, receiver: Address, key: bytes, encoded: codec.Encoded) -> OutboxLane:
         """Return a lane, which sends the current content of the same memory again and again.
@@ -233,7 +347,7 @@ class Channel:
 
     def _await_ticket(self) -> None:
         if not self._outbox.has_ticket:
-            self.await_receipt(self._has_ticket, self._pending_receivers(), None)
+            self.await_receipt(self._has_ticket, self._awaited_receivers(), None)
 
     def _has_ticket(self) -> Literal[True] | None:
         self.poll()
@@ -246,21 +360,31 @@ class Channel:
         subject: object,
         timeout: float | None,
         operation: str = "recv",
+        least: int = 0,
     ) -> ArrivedMessage:
-        """Wait for a message and return it; it stays in the inbox until `receive`."""
-        arrival = self._look_for(key, source)
+        """Wait for a message and return it; it stays in the inbox until `receive`.
+
+        Of messages that may be dropped, one with at least this number is asked for.
+        """
+        arrival = self._look_for(key, source, least)
         if arrival is not None:
             return arrival
         with self._waiting(operation, subject, timeout, "message"):
-            arrival = self._wait(lambda: self._look_for(key, source), timeout)
+            arrival = self._wait(lambda: self._look_for(key, source, least), timeout)
         if arrival is None:
             raise CouplingTimeout(f"{operation}({subject!r})", timeout or 0.0)
         return arrival
 
-    def _look_for(self, key: bytes, source: Address | None) -> ArrivedMessage | None:
+    def _look_for(
+        self, key: bytes, source: Address | None, least: int = 0
+    ) -> ArrivedMessage | None:
         arrival = self._inbox.find(key, source)
         if arrival is None:
             self.poll((key, source))
+            arrival = self._inbox.find(key, source)
+        while arrival is not None and arrival.head.ticket == ANNOUNCEMENT:
+            self._inbox.remove(arrival)
+            self._outbox.ask(self._recipient(arrival.source), key, least)
             arrival = self._inbox.find(key, source)
         return arrival
 
@@ -269,11 +393,12 @@ class Channel:
         poll: Callable[[], Literal[True] | None],
         receivers: Sequence[Address],
         timeout: float | None,
+        details: str = "",
     ) -> None:
         """Wait until `poll` says that messages have been received."""
         if poll():
             return
-        subject = Subject(lambda: "by " + ", ".join(map(str, receivers)))
+        subject = Subject(lambda: f"by {', '.join(map(str, receivers))}{details}")
         places = tuple(self.peers.place(address) for address in receivers)
         with self._waiting("receipt", subject, timeout, "receipt", places):
             received = self._wait(poll, timeout)
@@ -301,6 +426,7 @@ class Channel:
         """Poll for messages that have come or were received; never waits; see `Inbox.poll`."""
         news = self._inbox.poll(wanted)
         news |= self._outbox.forget_received()
+        self.changes += news
         if news and self.waiting_for is not None:
             # A new object: code that compares it by identity finds that earlier counts are old.
             operation, subject, timeout_s = self.waiting_for

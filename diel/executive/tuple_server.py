@@ -28,7 +28,8 @@ def serve_tuples(parent: Parent, mailbox: Mailbox[Order], welcome: Welcome) -> i
     directory = RunDirectory(welcome.run_dir)
 
     def make_store(server: int) -> TupleStore:
-        folder = directory.spill / f"server-{parent.rank}" / str(server)
+        # In a folder of this session: no file of an earlier one, nor a server of it, is in the way.
+        folder = directory.spill / welcome.session / f"server-{parent.rank}" / str(server)
         spill = SpillFolder(folder) if welcome.spill else None
         return TupleStore(welcome.server_memory_bytes, welcome.refuse_when_full, spill)
 

@@ -59,6 +59,8 @@ class WaitReporter:
         self._candidate: Wait | None = None
         self._candidate_since_s = 0.0
         self._reported: Wait | None = None
+        self._changes = self._told_changes = 0  # of the channel
+        self._unchanged_since_s = 0.0
         meter.name_wait = self._name_wait
         meter.after_wait = self._after_wait
 
@@ -91,14 +93,17 @@ class WaitReporter:
             self._wait_for_peers = None
 
     def report_if_long(self, waiting: Wait) -> None:
-        """Report a wait to rank 0 once it has lasted a second; each wait is reported once."""
-        if waiting is self._reported:
+        """Report a wait to rank 0 once it has lasted a second, and again if messages came since."""
+        changes = self._channel.changes
+        if waiting is self._reported and changes == self._told_changes:
             return
         now_s = time.monotonic()
         if waiting is not self._candidate:
             self._candidate, self._candidate_since_s = waiting, now_s
-        elif now_s - self._candidate_since_s >= _TELL_AFTER_S:
-            self._reported = waiting
+        if changes != self._changes:
+            self._changes, self._unchanged_since_s = changes, now_s
+        elif now_s - max(self._candidate_since_s, self._unchanged_since_s) >= _TELL_AFTER_S:
+            self._reported, self._told_changes = waiting, changes
             operation, tag, timeout_s = waiting
             self._report(
                 Waiting(

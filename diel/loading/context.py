@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from diel.loading.state import SavedState
     from diel.tuples.client import TupleClient
     from diel.tuples.tags import Tag
-    from diel.workflow.boundary import Boundary
+    from diel.workflow.boundary import AheadPolicy, Boundary
 
 _PROGRESS_EVERY_S: Final = 0.1
 
@@ -176,8 +176,18 @@ class Context:
         """The address of this rank: its module, copy and rank."""
         return self._messages.address
 
-    def send(self, value: object, to: To, *, tag: Tag | None = None, copy: bool = True) -> Sending:
-        """Send a value to a rank of this group; never waits.
+    def send(
+        self,
+        value: object,
+        to: To,
+        *,
+        tag: Tag | None = None,
+        copy: bool = True,
+        ahead: int | None = None,
+        policy: AheadPolicy = "wait",
+        timeout: float | None = None,
+    ) -> Sending:
+        """Send a value to a rank of this group; never waits, unless it is told to by `ahead`.
 
         Messages of one tag from one rank to another are received in the order in which they were
         sent.
@@ -194,6 +204,14 @@ class Context:
             By default the value is copied, if it is not small, and may be changed at once. If
             False an array is sent from its own memory, and may be changed when the message has
             left.
+        ahead : int, optional
+            How many messages of this tag the receiver may have yet to receive; by default any
+            number, and all are kept in this rank's memory.
+        policy : {"wait", "drop oldest", "error"}, optional
+            What to do where there are so many: wait until the receiver has received one, drop the
+            oldest that it has not asked for, or raise an error.
+        timeout : float, seconds, optional
+            How long to wait at most; by default as long as the run lasts.
 
         Returns
         -------
@@ -210,8 +228,14 @@ class Context:
             If the value cannot be pickled.
         TagError
             If `tag` is no tag.
+        TooFarAhead
+            If `ahead` messages have not been received, and the policy is "error".
+        CouplingTimeout
+            If they have not been in time, and the policy is "wait".
         """
-        return self._messages.send(value, to, tag=tag, copy=copy)
+        return self._messages.send(
+            value, to, tag=tag, copy=copy, ahead=ahead, policy=policy, timeout=timeout
+        )
 
     def recv(
         self,

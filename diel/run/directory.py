@@ -22,7 +22,7 @@
         checkpoints/        the tuple space as it was when a group had finished an iteration
         states/<module>.<copy>.<rank>.<group>.<iteration>_<version>.zip
                             saved states of modules, for a run that is resumed
-        spill/              payloads that tuple servers wrote to disk, while the run goes on
+        spill/<session>/    payloads that tuple servers wrote to disk, while the run goes on
         returned/           returned values of modules that are too large for the journal
         plan.json           the workflow as the launcher has checked it, until rank 0 has read that
         part.json           which modules of the file run here, where not all do
@@ -39,6 +39,7 @@ import itertools
 import json
 import os
 import re
+import shutil
 import stat
 import time
 from collections.abc import Sequence
@@ -194,6 +195,10 @@ class RunDirectory:
         """Remove the crash files of ranks, before the ranks are started again."""
         for note in self.logs.glob("rank-*.crash"):
             note.unlink(missing_ok=True)
+
+    def forget_spilled(self) -> None:
+        """Remove payloads that tuple servers of earlier sessions have left on the disk."""
+        shutil.rmtree(self.spill, ignore_errors=True)  # what stays is in nobody's way
 
     def recorded_bytes(self) -> int:
         """Return the size of all ledgers of sweeps: it grows with each trial, despite lost ranks.

@@ -100,6 +100,7 @@ def order_resumption(directory: RunDirectory, restart: int = 0) -> Resumption | 
         directory.keep_states(past.states)  # later ones do not match the tuples
         directory.withdraw_extension()
         directory.forget_crashes()  # of ranks that are started anew
+        directory.forget_spilled()  # their tuples are in the checkpoint
         journal.write(
             RunResumed(
                 checkpoint=past.number,

@@ -304,6 +304,8 @@ class _Copy:
             self._channel.poll()
 
     def _safe_point(self) -> None:
+        if self._channel is not None:
+            self._channel.poll()
         self._raise_if_stopped()
         self._space.raise_if_closed()
 

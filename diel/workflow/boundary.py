@@ -21,7 +21,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Annotated, Any, Literal
 
-from pydantic import Field, field_validator
+from pydantic import Field, ValidationInfo, field_validator
 from pydantic_core import PydanticCustomError
 
 from diel.errors import Problem
@@ -37,6 +37,9 @@ Dtype = Literal[
     "float64", "float32", "float16", "complex128", "complex64", "bool",
     "int64", "int32", "int16", "int8", "uint64", "uint32", "uint16", "uint8",
 ]  # fmt: skip
+
+AheadPolicy = Literal["wait", "drop oldest", "error"]
+"""What a sender does that is as far ahead of a receiver as it may be."""
 
 LARGEST_POINTS = 2**40
 
@@ -151,6 +154,33 @@ class Boundary(StrictTable):
         description="Who reads which section; all of it has an owner.",
         examples=[[{"module": "solid", "split": 0}]],
     )
+    ahead: Count | None = Field(
+        default=None,
+        description=(
+            "How many pushes an owner may be ahead of a reader's pulls; by default any number, "
+            "which are all kept in the owner's memory."
+        ),
+        examples=[2],
+    )
+    policy: AheadPolicy = Field(
+        default="wait",
+        description=(
+            "What a push does where a reader is that far behind: it waits for a pull, it drops the "
+            "oldest push that this reader has not asked for, or it raises an error."
+        ),
+        examples=["drop oldest"],
+    )
+
+    @field_validator("policy")
+    @classmethod
+    def _check_has_bound(cls, policy: str, info: ValidationInfo) -> str:
+        if info.data.get("ahead", 0) is None:
+            raise PydanticCustomError(
+                "no_bound",
+                "says what happens at a bound, and there is none",
+                {"remedy": "add ahead = N, the number of pushes that an owner may be ahead"},
+            )
+        return policy
 
     @field_validator("shape")
     @classmethod

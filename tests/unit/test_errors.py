@@ -28,6 +28,7 @@ from diel.errors import (
     RunStopped,
     SweepCallError,
     TagError,
+    TooFarAhead,
     TupleError,
     TupleSocketError,
     TupleSpaceFull,
@@ -75,6 +76,7 @@ TABLE = [
     (CouplingError("words"), {}, Exception),
     (AddressError("words"), {}, ValueError),
     (BoundaryError("words"), {}, ValueError),
+    (TooFarAhead("words"), {}, RuntimeError),
     (
         CouplingTimeout("recv(from fluid.0 rank 0)", 2.5),
         {"operation": "recv(from fluid.0 rank 0)", "timeout_s": 2.5},

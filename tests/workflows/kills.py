@@ -2,11 +2,12 @@
 
     python tests/workflows/kills.py --kills 1000 --seed 3
 
-The run has a sweep, a loop that hands on a tuple, and a program that is started over and over. Who
-dies is drawn: ranks of each of these, rank 0, the tuple server, mpiexec, what stands above it, the
-supervisor of a program, everything at once; or somebody is stopped, for a while or for good; or the
-clock is set, by up to a day; or, as root, who can mount one, the disk of the run is full. After all
-of it the sweep has each trial once, as an undisturbed run has it, and the loop has its sum.
+The run has a sweep, a loop that hands on a tuple, a program that is started over and over, and more
+tuples than the memory holds, so that some are on the disk. Who dies is drawn: ranks of each of
+these, rank 0, the tuple server, mpiexec, what stands above it, the supervisor of a program,
+everything at once; or somebody is stopped, for a while or for good; or the clock is set, by up to a
+day; or, as root, who can mount one, the disk of the run is full. After all of it the sweep has each
+trial once, as an undisturbed run has it, the loop has its sum, and no tuple is lost.
 """
 
 from __future__ import annotations
@@ -56,6 +57,8 @@ def train(parameters, report):
 
 def prepare(ctx):
     ctx.tuples.tput("sum", 0)
+    for number in range(14):
+        ctx.tuples.tput(("large", number), bytes([number]) * 100_000)
 
 def add(ctx):
     ctx.results.declare(["iteration", "sum"], objective="sum")
@@ -68,6 +71,8 @@ def add(ctx):
 
 def report(ctx):
     ctx.tuples.tget("over")
+    for number in range(14):
+        assert ctx.tuples.tget(("large", number), timeout=0) == bytes([number]) * 100_000
     return ctx.tuples.tget("sum")
 """
 CLOCK = """\
@@ -88,6 +93,9 @@ WORKFLOW = """\
 [workflow]
 restarts = 1_000_000
 heartbeat_timeout = "2 s"
+[tuple_space]
+memory = "1 MiB"
+spill = true
 [[module]]
 name = "master"
 function = "modules.master:run"

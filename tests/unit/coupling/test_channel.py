@@ -12,9 +12,20 @@ from hypothesis import strategies as st
 from unit.coupling.meeting import Meeting, pair, peers
 
 from diel.comm.tags import DIRECT_PAYLOADS
+from diel.coupling import channel as channels
+from diel.coupling import messages
 from diel.coupling.address import Address
-from diel.coupling.messages import INLINE_BYTES, NO_TICKET, Head
-from diel.errors import AddressError, CouplingTimeout, PayloadError, RunStopped, TagError
+from diel.coupling.channel import Channel
+from diel.coupling.messages import INLINE_BYTES, REQUEST, Head
+from diel.errors import (
+    AddressError,
+    CouplingError,
+    CouplingTimeout,
+    PayloadError,
+    RunStopped,
+    TagError,
+    TooFarAhead,
+)
 
 LARGE = np.arange(10_000.0)
 
@@ -350,15 +361,16 @@ def test_tickets_are_used_again() -> None:
 @given(
     st.integers(0, 2**64 - 1),
     st.integers(0, 2**64 - 1),
-    st.integers(NO_TICKET, DIRECT_PAYLOADS - 1),
+    st.integers(REQUEST, DIRECT_PAYLOADS - 1),
     st.binary(max_size=40),
     st.binary(max_size=40),
     st.binary(max_size=40),
+    st.integers(0, 2**64 - 1),
 )
 def test_heads_are_read_as_they_were_written(
-    to: int, of: int, ticket: int, key: bytes, meta: bytes, inline: bytes
+    to: int, of: int, ticket: int, key: bytes, meta: bytes, inline: bytes, number: int
 ) -> None:
-    head = Head(to, of, len(inline), ticket, 1, key, meta, inline)
+    head = Head(to, of, len(inline), ticket, 1, key, meta, inline, number)
     assert Head.unpack(head.pack()) == head
     assert head.has_payload == (ticket >= 0)
 
@@ -376,3 +388,187 @@ def test_any_order_of_receiving_gets_each_tag_in_order(
     while any(left.values()):
         tag = data.draw(st.sampled_from([tag for tag in "pq" if left[tag]]))
         assert b.recv("a", tag=tag)[0] == left[tag].pop(0)
+
+
+# -- senders that are ahead of their receivers -----------------------------------------------------
+
+
+def received(sender: Channel, receiver: Channel, **how: Any) -> Any:
+    """Receive a value while its sender goes on."""
+    for _ in range(10):
+        sender.poll()
+        try:
+            return receiver.recv(timeout=0, **how)
+        except CouplingTimeout:
+            continue
+    return None
+
+
+def test_mpi_is_given_a_few_payloads_of_a_late_receiver(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(messages, "PAYLOADS_UNDER_WAY", 3)
+    _, a, b = pair()
+    tests = 0
+    offer = a._port.offer
+
+    def counted(*what: Any) -> Any:
+        transfer = offer(*what)
+
+        def test() -> bool:
+            nonlocal tests
+            tests += 1
+            return transfer()
+
+        return test
+
+    monkeypatch.setattr(a._port, "offer", counted)
+    sendings = [a.send(np.full(1000, number), "b") for number in range(50)]
+    small = np.zeros(1)
+    a.send(small, "b")
+    small[:] = 1  # it may be changed at once, though it comes after the others
+    a.send(LARGE, "b", tag="last")
+    assert len(a._outbox._offered) == 3
+    assert tests < 3 * len(sendings)
+    assert not sendings[-1].done
+    assert len(received(a, b, tag="last")) == len(LARGE)  # though it is behind all others
+    assert [received(a, b)[0] for _ in range(50)] == list(range(50))
+    assert received(a, b)[0] == 0
+    assert all(sending.done for sending in sendings)
+    a.poll()
+    assert (a._outbox.held_bytes, a._outbox.is_holding_any) == (0, False)
+
+
+@pytest.mark.parametrize("size", [1, 1000])
+def test_the_oldest_messages_that_nobody_asked_for_are_dropped(size: int) -> None:
+    meeting, a, b = pair()
+    for number in range(10):
+        sending = a.send(np.full(size, number), "b", ahead=3, policy="drop oldest")
+    assert a._outbox.held_bytes == 3 * 8 * size
+    assert received(a, b)[0] == 7
+    for number in range(10, 12):
+        a.send(np.full(size, number), "b", ahead=3, policy="drop oldest")
+    assert received(a, b)[0] == 9
+    assert sending.done
+    with pytest.raises(CouplingTimeout):
+        b.recv(tag="other", timeout=0)
+    thread = threading.Thread(target=a.close)  # the last messages are for whoever comes late
+    thread.start()
+    assert [b.recv(timeout=10)[0] for _ in range(2)] == [10, 11]
+    b.close()
+    thread.join()
+    assert meeting.warnings == []
+
+
+def test_a_receiver_that_waits_gets_the_next_message() -> None:
+    _, a, b = pair()
+    a.send("first", "b", ahead=1, policy="drop oldest")
+    assert received(a, b) == "first"
+    assert received(a, b) is None
+    a.send("second", "b", ahead=1, policy="drop oldest")
+    assert received(a, b) == "second"
+
+
+def test_receivers_that_end_without_it_hold_up_nobody() -> None:
+    meeting, a, b = pair()
+    for number in range(3):
+        a.send(number, "b", ahead=2, policy="drop oldest")
+    with pytest.raises(CouplingTimeout):  # has asked by now
+        b.recv(timeout=0)
+    b.close()
+    thread = threading.Thread(target=a.close)
+    thread.start()
+    while thread.is_alive():
+        b.poll()
+    b.poll()
+    assert meeting.warnings == [
+        "b.0: 2 messages from a.0 rank 0 to rank 0 (no tag) were never received"
+    ]
+
+
+@pytest.mark.parametrize("value", [1, LARGE], ids=["small", "large"])
+def test_a_sender_waits_or_fails_where_it_is_told_to(value: Any) -> None:
+    _, a, b = pair()
+    for _ in range(2):
+        a.send(value, "b", ahead=2)
+    a.send(value, "b", tag="other", ahead=1)  # each tag by itself
+    with pytest.raises(CouplingTimeout, match=r"receipt\(by b.0 rank 0 of no tag, ahead = 2\)"):
+        a.send(value, "b", ahead=2, timeout=0.01)
+    with pytest.raises(TooFarAhead, match=r"b.0 rank 0 has not received 2 earlier messages"):
+        a.send(value, "b", ahead=2, policy="error")
+    seen = []
+
+    def look() -> None:
+        seen.append(a.counts())
+        b.recv()
+
+    a._safe_point = look
+    a.send(value, "b", ahead=2)
+    assert (seen[0].waits_for, seen[0].receivers) == ("receipt", ((2, 1),))
+    b.recv()
+    a.send(value, "b", ahead=2, policy="error")
+
+
+def test_bounds_are_numbers_and_policies_are_known() -> None:
+    _, a, _ = pair()
+    for ahead in (0, -1, True, 1.5, "2"):
+        with pytest.raises(CouplingError, match="at least 1"):
+            a.send(1, "b", ahead=ahead)  # type: ignore[arg-type]
+    with pytest.raises(CouplingError, match='use "wait", "drop oldest", "error"'):
+        a.send(1, "b", ahead=1, policy="drop")  # type: ignore[arg-type]
+
+
+def test_a_tenth_of_the_memory_is_warned_of_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(channels, "memory_bytes", lambda: 200_000)
+    meeting, a, b = pair()
+    a.send(np.zeros(2500), "b")
+    assert meeting.warnings == []
+    for _ in range(3):
+        a.send(np.zeros(2500), "b")
+    (warning,) = meeting.warnings
+    assert warning.startswith("a.0: rank 0 has sent 39.1 KiB that is yet to be received by b.0 ")
+    assert "ahead = N" in warning
+    for _ in range(4):
+        b.recv()
+
+
+@given(
+    st.integers(1, 4),
+    st.lists(
+        st.one_of(
+            st.tuples(st.just("send"), st.sampled_from("pq"), st.sampled_from([1, 5000])),
+            st.tuples(st.just("drop"), st.sampled_from("pq"), st.sampled_from([1, 5000])),
+            st.tuples(st.just("recv"), st.sampled_from("pq"), st.just(0)),
+        ),
+        max_size=25,
+    ),
+)
+def test_only_what_may_be_dropped_is_and_the_order_stays(
+    ahead: int, steps: list[tuple[str, str, int]]
+) -> None:
+    most, messages.PAYLOADS_UNDER_WAY = messages.PAYLOADS_UNDER_WAY, 2
+    try:
+        _, a, b = pair()
+        must: dict[str, list[int]] = {"p": [], "q": []}
+        got: dict[str, list[int]] = {"p": [], "q": []}
+        latest = {"p": -1, "q": -1}
+        for number, (what, tag, size) in enumerate(steps):
+            if what == "recv":
+                value = received(a, b, tag=tag)
+                assert (value is None) == (latest[tag] in (-1, *got[tag][-1:]))
+                if value is not None:
+                    got[tag].append(value[0])
+                continue
+            latest[tag] = number
+            if what == "send":
+                must[tag].append(number)
+                a.send(np.full(size, number), "b", tag=tag)
+            else:
+                a.send(np.full(size, number), "b", tag=tag, ahead=ahead, policy="drop oldest")
+        for tag in "pq":
+            while (value := received(a, b, tag=tag)) is not None:
+                got[tag].append(value[0])
+            assert got[tag] == sorted(set(got[tag]))
+            assert set(must[tag]) <= set(got[tag])
+            assert latest[tag] in (-1, *got[tag])
+        assert a._outbox.held_bytes == 0 or not a.poll()
+    finally:
+        messages.PAYLOADS_UNDER_WAY = most

@@ -14,9 +14,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 from unit.coupling.meeting import Meeting, peers
 
+from diel.coupling import messages
 from diel.coupling.address import Address
 from diel.coupling.boundary import SharedBoundary, pieces
-from diel.errors import BoundaryError, CouplingTimeout
+from diel.errors import BoundaryError, CouplingTimeout, TooFarAhead
 from diel.workflow.boundary import Boundary
 
 LARGE = 4000  # float64: more than a head holds
@@ -307,3 +308,100 @@ def test_arrays_that_do_not_fit_leave_all_as_it_was(cupy: Any) -> None:
         solid.exchange(5, values=[np.ones(3)])
     solid.pull(timeout=5)
     assert solid.array.tolist() == [1, 1, 1]
+
+
+# -- owners that are ahead of their readers --------------------------------------------------------
+
+
+def pulled(owners: list[SharedBoundary], reader: SharedBoundary) -> list[float] | None:
+    """Pull while the owners go on; return the first item of each section, None if none came."""
+    for _ in range(10):
+        for owner in owners:
+            owner._channel.poll()
+        try:
+            reader.pull(timeout=0)
+        except CouplingTimeout:
+            continue
+        return [float(section.flat[0]) for section in reader.read]
+    return None
+
+
+def bounded(length: int, **more: Any) -> tuple[Meeting, dict[Address, SharedBoundary]]:
+    """Return a boundary of which two owners each have half, and two readers all."""
+    meeting = Meeting(peers(fluid=(1, 2), solid=(2, 1)))
+    owners = [{"module": "fluid", "split": 0}]
+    halves = [[0, length // 2]], [[length // 2, length]]
+    readers = [{"module": "solid", "section": half} for half in halves]
+    return meeting, boundaries(meeting, declare(owners, readers, (length,), **more))
+
+
+def push(owner: SharedBoundary, number: float) -> None:
+    owner.owned[0][...] = number
+    owner.push()
+
+
+@pytest.mark.parametrize("length", [2, 2 * LARGE])
+def test_readers_at_different_speeds_get_whole_pushes_in_order(length: int) -> None:
+    _, found = bounded(length, ahead=2, policy="drop oldest")
+    first, second = owners = [found[Address("fluid", 0, rank)] for rank in (0, 1)]
+    fast, slow = (found[Address("solid", copy)] for copy in (0, 1))
+    assert fast.step == -1
+    for number in range(3):
+        push(first, number)
+        push(second, number)
+        assert pulled(owners, fast) == [number, number]
+        assert fast.step == number
+    for number in range(3, 8):
+        push(first, number)
+    push(second, 3)
+    # `first` has pushes 6 and 7, `second` 2 and 3: no push is whole until `second` is at 6.
+    assert pulled(owners, slow) is None
+    for number in range(4, 9):
+        push(second, number)
+    assert pulled(owners, slow) == [6, 6]
+    assert slow.step == 6
+    assert pulled(owners, fast) == [7, 7]
+    assert (fast.step, slow.step) == (7, 6)
+
+
+@pytest.mark.parametrize("length", [2, 2 * LARGE])
+def test_an_owner_waits_for_its_slowest_reader_or_fails(length: int) -> None:
+    _, found = bounded(length, ahead=2)
+    owner = found[Address("fluid")]
+    other = found[Address("fluid", 0, 1)]
+    fast, slow = (found[Address("solid", copy)] for copy in (0, 1))
+    for number in range(2):
+        push(owner, number)
+        push(other, number)
+        assert pulled([owner, other], fast) == [number, number]
+    with pytest.raises(CouplingTimeout, match=r"by solid.1 rank 0 of boundary \"wall\", ahead = 2"):
+        owner.push(np.full(length // 2, 9.0), timeout=0.01)
+    assert owner.owned[0][0] == 1, "what was not pushed is not written either"
+    assert pulled([owner, other], slow) == [0, 0]
+    push(owner, 2)
+    assert slow.step == 0
+
+    _, found = bounded(length, ahead=1, policy="error")
+    push(found[Address("fluid")], 0)
+    with pytest.raises(TooFarAhead, match=r'boundary "wall".*ahead = 1'):
+        push(found[Address("fluid")], 1)
+
+
+def test_an_exchange_comes_after_earlier_pushes(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(messages, "PAYLOADS_UNDER_WAY", 1)
+    _, fluid, solid = one_way(LARGE)
+    for number in range(3):
+        push(fluid, number)
+    fluid.owned[0][...] = 3
+    fluid.exchange(timeout=0)  # does not wait: its section is copied behind the others
+    fluid.owned[0][...] = 4
+    assert [pulled([fluid], solid) for _ in range(4)] == [[0.0], [1.0], [2.0], [3.0]]
+
+
+def test_buffers_of_a_late_reader_are_freed() -> None:
+    _, fluid, solid = one_way(LARGE)
+    for number in range(20):
+        push(fluid, number)
+    assert [pulled([fluid], solid) for _ in range(20)] == [[float(number)] for number in range(20)]
+    push(fluid, 20)
+    assert len(fluid._outgoing[0].packed) == 1

@@ -23,7 +23,7 @@ class Rank:
         monkeypatch.setattr(wait_reporter.time, "monotonic", lambda: self.now_s)
         self.tuples = SimpleNamespace(waiting_for=None, puts=[3, 4])
         transport: Any = SimpleNamespace(latest_request_id=9)
-        self.channel = SimpleNamespace(waiting_for=None, counts=MessageCounts)
+        self.channel = SimpleNamespace(waiting_for=None, counts=MessageCounts, changes=0)
         self.told: list[Any] = []
         self.meter = Meter()
         tuples: Any = self.tuples
@@ -53,6 +53,21 @@ def test_a_wait_that_lasts_is_told_once(rank: Rank) -> None:
     (told,) = rank.told
     assert told == Waiting(7, "tget(('a', 1))", "('a', 1)", True, True, (3, 4), told.waited_s, 9)
     assert told.waited_s == pytest.approx(1.1)
+
+
+def test_a_wait_is_told_again_if_messages_came_meanwhile(rank: Rank) -> None:
+    rank.tuples.waiting_for = ("tget", ("a", 1), math.inf)
+    for _ in range(4):  # what it has sent and received is not what it told
+        rank.channel.changes += 1
+        rank.look()
+        rank.look(0.6)
+    rank.look(0.6)
+    rank.look(10)
+    rank.channel.changes += 1
+    rank.look()
+    rank.look(1)
+    rank.look(10)
+    assert [told.waited_s for told in rank.told] == pytest.approx([3.0, 14.0])
 
 
 def test_waits_that_follow_each_other_are_not_one_that_lasts(rank: Rank) -> None:

@@ -94,6 +94,15 @@ def test_states_that_are_newer_than_the_tuples_are_removed(directory: RunDirecto
     assert [file.name for file in directory.states.iterdir()] == list(found.states) == names[:1]
 
 
+def test_payloads_that_servers_have_left_on_the_disk_are_removed(directory: RunDirectory) -> None:
+    write(directory, saved(1))
+    left = directory.spill / "0123abcd" / "server-1" / "0" / "1.payload"
+    left.parent.mkdir(parents=True)
+    left.write_bytes(b"x")
+    order_resumption(directory)
+    assert not directory.spill.exists()
+
+
 def test_without_a_checkpoint_it_begins_at_the_beginning(directory: RunDirectory) -> None:
     write(directory)
     found = order_resumption(directory)
