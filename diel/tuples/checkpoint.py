@@ -195,7 +195,7 @@ def _sync_folder(folder: Path) -> None:
 
 def restore(path: PathLike, requests: Requests) -> int:
     """Check a checkpoint, then put all its tuples; see `TupleClient.restore`."""
-    with open_regular(path) as file:
+    with Path(path).open("rb") as file:
         census = _Census()
         for item in _Reader(path, file).tuples():
             census.add(item)
