@@ -157,7 +157,7 @@ class RunPlan(Frozen):
             has changed: then the file is checked again.
         """
         try:
-            given = read_json(path)
+            given = read_json(path, with_nan=True)
             path.unlink()
             source = Path(file).read_bytes().decode("utf-8-sig")
             is_of = (given["file"], given["source"], given["ranks"])

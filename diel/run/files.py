@@ -60,8 +60,8 @@ def _not_regular(path: str | os.PathLike[str]) -> RunDirectoryError:
     return RunDirectoryError(f"{os.fspath(path)} is no regular file")
 
 
-def read_json(path: str | os.PathLike[str]) -> Any:
-    """Return the value that a file holds as JSON, nested 100 deep at most.
+def read_json(path: str | os.PathLike[str], *, with_nan: bool = False) -> Any:
+    """Return the value that a file holds as JSON, as `parse_json` does.
 
     Raises
     ------
@@ -74,7 +74,7 @@ def read_json(path: str | os.PathLike[str]) -> Any:
         data = file.read(_LONGEST_JSON_BYTES + 1)
     if len(data) > _LONGEST_JSON_BYTES:
         raise DamagedRecord(f"it is larger than {_LONGEST_JSON_BYTES:,} bytes")
-    return parse_json(data)
+    return parse_json(data, with_nan=with_nan)
 
 
 def part_of(path: Path) -> Path:
