@@ -20,8 +20,16 @@ if TYPE_CHECKING:
     from diel.plugins import installed_plugins as installed_plugins
     from diel.processes import end_with_parent as end_with_parent
     from diel.processes import start_helper as start_helper
+    from diel.run.files import file_opener as file_opener
+    from diel.run.files import open_regular as open_regular
+    from diel.run.files import read_json as read_json
+    from diel.run.files import replace_file as replace_file
+    from diel.run.files import replacing as replacing
     from diel.run.json_lines import JsonLinesFile as JsonLinesFile
     from diel.run.json_lines import whole_lines as whole_lines
+    from diel.run.json_values import as_integer as as_integer
+    from diel.run.json_values import as_number as as_number
+    from diel.run.json_values import parse_json as parse_json
     from diel.sweeping import sweep as sweep
     from diel.text import describe_error as describe_error
     from diel.text import duration_s as duration_s
@@ -43,10 +51,13 @@ _MODULE_OF = {
     "JsonLinesFile": "diel.run.json_lines",
     "ResultsTable": "diel.loading.reports",
     "Run": "diel.opened_run",
+    "as_integer": "diel.run.json_values",
+    "as_number": "diel.run.json_values",
     "child_environment": "diel.workflow.programs",
     "describe_error": "diel.text",
     "duration_s": "diel.text",
     "end_with_parent": "diel.processes",
+    "file_opener": "diel.run.files",
     "format_duration": "diel.text",
     "format_value": "diel.text",
     "import_function": "diel.loading.functions",
@@ -55,6 +66,11 @@ _MODULE_OF = {
     "load_workflow": "diel.workflow.load",
     "locate_function": "diel.workflow.functions",
     "open_run": "diel.opened_run",
+    "open_regular": "diel.run.files",
+    "parse_json": "diel.run.json_values",
+    "read_json": "diel.run.files",
+    "replace_file": "diel.run.files",
+    "replacing": "diel.run.files",
     "start_helper": "diel.processes",
     "sweep": "diel.sweeping",
     "whole_lines": "diel.run.json_lines",
@@ -68,10 +84,13 @@ __all__ = [
     "ResultsTable",
     "Run",
     "__version__",
+    "as_integer",
+    "as_number",
     "child_environment",
     "describe_error",
     "duration_s",
     "end_with_parent",
+    "file_opener",
     "format_duration",
     "format_value",
     "import_function",
@@ -79,7 +98,12 @@ __all__ = [
     "load_plugin",
     "load_workflow",
     "locate_function",
+    "open_regular",
     "open_run",
+    "parse_json",
+    "read_json",
+    "replace_file",
+    "replacing",
     "start_helper",
     "sweep",
     "whole_lines",

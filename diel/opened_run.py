@@ -24,8 +24,9 @@ from typing import TYPE_CHECKING, Any, Final, Literal, TypeAlias
 
 from diel.errors import MissingPackage, RunDirectoryError
 from diel.loading.sweeps import WatchedSweep, watch_sweeps
-from diel.run.directory import RunDirectory, open_regular
+from diel.run.directory import RunDirectory
 from diel.run.fields import Record
+from diel.run.files import open_regular
 from diel.run.history import State, is_run, summarize
 from diel.run.journal import JournalReader
 from diel.run.records import CheckpointSaved

@@ -7,7 +7,6 @@ afterwards the last checkpoint is read.
 from __future__ import annotations
 
 import contextlib
-import math
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, Final
@@ -16,6 +15,7 @@ from diel.errors import TupleError, TupleSocketError, TupleTimeout
 from diel.programs.tuple_connection import TupleConnection
 from diel.programs.tuple_protocol import BEST_FORM, LATE
 from diel.run.directory import RunDirectory
+from diel.run.json_values import LARGEST_NUMBER
 from diel.tuples.tags import (
     ANY,
     decode_tag,
@@ -139,7 +139,7 @@ class RunTuples:
         plain = decode_tag(encode_pattern(tag)[0])
         fields = plain if isinstance(plain, tuple) else (plain,)
         fields = tuple(None if field is ANY else field for field in fields)
-        limit_s = None if timeout_s is None or math.isinf(timeout_s) else timeout_s
+        limit_s = None if timeout_s is None or timeout_s > LARGEST_NUMBER else timeout_s
         request = {**head, "tag": fields, "timeout_s": limit_s}
         answer = connection.ask(request, body)
         if answer.head.get("status") == LATE:

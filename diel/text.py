@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import math
 import re
 from collections.abc import Iterable, Mapping
 from itertools import pairwise
@@ -11,6 +10,9 @@ from pathlib import Path
 from typing import Any, Final
 
 LONGEST_SHOWN: Final = 60
+LONGEST_S: Final = 100 * 365 * 86400.0
+"""The longest duration; Python's functions that wait take no more than three times that."""
+_LARGEST_SIZE_BYTES: Final = 2**63 - 1
 _LONGEST_NAME: Final = 1000
 BARE_KEY: Final = re.compile(r"[A-Za-z0-9_-]+")
 _UNITS_S: Final = {"ms": 0.001, "s": 1.0, "min": 60.0, "h": 3600.0, "d": 86400.0}
@@ -29,7 +31,7 @@ def duration_s(duration: float | str) -> float:
     Raises
     ------
     ValueError
-        If it is neither, or not above 0.
+        If it is neither, not above 0, or above 100 years.
     """
     if isinstance(duration, str):
         found = re.fullmatch(r"\s*(\d+(?:\.\d+)?)\s*([A-Za-z]+)\s*", duration)
@@ -38,10 +40,10 @@ def duration_s(duration: float | str) -> float:
             raise ValueError(f'"{duration}" is no duration; write a number and one of {units}')
         seconds = float(found[1]) * _UNITS_S[found[2]]
     else:
-        seconds = float(duration)
-    if not (0 < seconds < math.inf):
-        raise ValueError(f"a duration is longer than 0 s, and ends; got {seconds:g} s")
-    return seconds
+        seconds = duration
+    if not 0 < seconds <= LONGEST_S:
+        raise ValueError("a duration is longer than 0 s, and no longer than 100 years")
+    return float(seconds)
 
 
 def format_duration(seconds: float) -> str:
@@ -68,15 +70,20 @@ def size_bytes(size: str | int) -> int:
     Raises
     ------
     ValueError
-        If the text is not a size.
+        If the text is not a size, or it is 2**63 bytes or more.
     """
     if isinstance(size, int):
+        if abs(size) > _LARGEST_SIZE_BYTES:
+            raise ValueError("a size is less than 2**63 bytes")
         return size
     found = re.fullmatch(r"\s*(\d+(?:\.\d+)?)\s*([A-Za-z]*)\s*", size)
     if found is None or found[2] not in _UNITS_BYTES:
         units = ", ".join(unit for unit in _UNITS_BYTES if unit)
         raise ValueError(f"{size!r} is no size; write a number and one of {units}")
-    return int(float(found[1]) * _UNITS_BYTES[found[2]])
+    number = float(found[1]) * _UNITS_BYTES[found[2]]
+    if number > _LARGEST_SIZE_BYTES:
+        raise ValueError("a size is less than 2**63 bytes")
+    return int(number)
 
 
 def format_bytes(size_bytes: int) -> str:
@@ -124,7 +131,7 @@ def describe_error(error: BaseException) -> str:
     """Return an exception in one line: its class, and the first line of its message."""
     try:
         text = str(error).strip().splitlines()
-    except Exception:  # the __str__ of a user's exception may raise
+    except BaseException:  # the __str__ of a user's exception may raise anything
         text = []
     return f"{type(error).__name__}: {text[0]}" if text else type(error).__name__
 

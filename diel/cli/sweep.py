@@ -33,6 +33,7 @@ from diel.text import format_duration, format_value
 from diel.workflow.load import read_draft
 
 _ANSWER_S: Final = 10.0
+_MOST_DIGITS: Final = 12
 """How long to wait for a sweep's answer: it reads requests twice a second, between two tuples."""
 
 if TYPE_CHECKING:
@@ -205,7 +206,8 @@ def _repeat(directory: RunDirectory, wanted: str, file: Path) -> int:
         raise LaunchError(f"{directory.path} has several sweeps or none ({there}): --repeat NAME:N")
     (watched,) = sweeps
     watched.catch_up()
-    trial = watched.trial(int(text)) if text.isdecimal() else None
+    is_number = text.isdecimal() and len(text) <= _MOST_DIGITS
+    trial = watched.trial(int(text)) if is_number else None
     if trial is None or not trial["command"]:
         raise LaunchError(f"{directory.path} has no record of a trial {text} of {watched.name}")
     set_thread_environment(1)

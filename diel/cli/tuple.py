@@ -24,6 +24,7 @@ from diel.programs.tuple_protocol import (
     spell_tag,
 )
 from diel.run.directory import RunDirectory
+from diel.run.json_values import LARGEST_NUMBER
 
 LATE_EXIT: Final = 1
 INTERRUPTED_EXIT: Final = 130
@@ -276,7 +277,7 @@ def _seconds(text: str) -> float:
     seconds = float(text)
     if not seconds >= 0:
         raise argparse.ArgumentTypeError("cannot be negative")
-    return seconds
+    return min(seconds, LARGEST_NUMBER)
 
 
 _seconds.__name__ = "number of seconds"  # what argparse calls it in its messages

@@ -18,6 +18,7 @@ from diel.executive.placement.planning import needs_of, plan_groups
 from diel.executive.plans import GroupPlan, ModulePlan
 from diel.frozen import Frozen
 from diel.loading.module_spec import ExecutableSpec, ModuleSpec
+from diel.run.files import read_json, replace_file
 from diel.workflow.functions import FunctionLocation
 
 if TYPE_CHECKING:
@@ -143,7 +144,7 @@ class RunPlan(Frozen):
         if self.boundaries:
             return
         with contextlib.suppress(TypeError, OSError):
-            path.write_text(json.dumps(self, default=_as_json), encoding="utf-8")
+            replace_file(path, json.dumps(self, default=_as_json))
 
     @classmethod
     def take(cls, path: Path, file: str, ranks: int) -> RunPlan | None:
@@ -152,24 +153,22 @@ class RunPlan(Frozen):
         Returns
         -------
         RunPlan or None
-            None if no plan was saved for this number of ranks, or the workflow file has changed.
+            None if no plan was saved for this number of ranks, it is damaged, or the workflow file
+            has changed: then the file is checked again.
         """
         try:
-            given = json.loads(path.read_bytes())
+            given = read_json(path, with_nan=True)
             path.unlink()
             source = Path(file).read_bytes().decode("utf-8-sig")
-        except (OSError, ValueError):
+            is_of = (given["file"], given["source"], given["ranks"])
+            if (os.path.abspath(file), source, ranks) != is_of:
+                return None
+            given["groups"] = tuple(map(_group, given["groups"]))
+            given["specs"] = {name: _spec(table) for name, table in given["specs"].items()}
+            given["needs"] = {name: Need(**table) for name, table in given["needs"].items()}
+            return cls(**{**given, "boundaries": ()})
+        except (OSError, ValueError, LookupError, TypeError, AttributeError):
             return None
-        if (os.path.abspath(file), source, ranks) != (
-            given["file"],
-            given["source"],
-            given["ranks"],
-        ):
-            return None
-        given["groups"] = tuple(map(_group, given["groups"]))
-        given["specs"] = {name: _spec(table) for name, table in given["specs"].items()}
-        given["needs"] = {name: Need(**table) for name, table in given["needs"].items()}
-        return cls(**{**given, "boundaries": ()})
 
 
 def _as_json(value: object) -> Any:

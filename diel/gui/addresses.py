@@ -17,7 +17,8 @@ from pathlib import Path
 from typing import Final
 from urllib.parse import urlencode
 
-from diel.run.directory import open_regular
+from diel.run.files import open_regular
+from diel.run.json_values import parse_json
 
 _LONGEST_NOTE: Final = 64 * 1024
 
@@ -76,7 +77,7 @@ def _address_for(run_dir: Path) -> str:
     except OSError:
         return ""
     for path in notes:
-        with contextlib.suppress(OSError, ValueError, KeyError, TypeError):
+        with contextlib.suppress(OSError, ValueError, LookupError, TypeError):
             note = _read(path)
             if note is not None and run_dir.is_relative_to(note["folder"]):
                 place = run_dir.relative_to(note["folder"]).as_posix()
@@ -93,7 +94,7 @@ def _read(path: Path) -> dict[str, str] | None:
         try:
             fcntl.flock(file, fcntl.LOCK_SH | fcntl.LOCK_NB)
         except BlockingIOError:
-            found: dict[str, str] = json.loads(file.read(_LONGEST_NOTE))
+            found: dict[str, str] = parse_json(file.read(_LONGEST_NOTE))
             return found
         path.unlink(missing_ok=True)
         return None

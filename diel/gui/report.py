@@ -9,7 +9,8 @@ from fastapi import Response
 
 from diel.errors import PageError
 from diel.gui.site import Site, page
-from diel.run.directory import RunDirectory, open_regular
+from diel.run.directory import RunDirectory
+from diel.run.files import open_regular
 from diel.run.history import summarize
 
 _POLICY: Final = (

@@ -19,7 +19,7 @@ from nicegui import app, context, ui
 
 from diel.errors import DielError, PageError, RunDirectoryError
 from diel.gui.security import LOG
-from diel.run.directory import open_regular
+from diel.run.files import open_regular
 from diel.run.history import RunSummary, is_run, list_runs
 
 _HERE: Final = Path(__file__).parent

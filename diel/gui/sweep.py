@@ -24,6 +24,7 @@ from diel.gui.site import Site, address, frame, page, printable
 from diel.gui.steering import SteeringPanel
 from diel.loading.sweeps import WatchedSweep, watch_sweeps
 from diel.run.directory import RunDirectory
+from diel.run.json_values import is_number
 from diel.text import format_value
 
 _LOOK_EVERY_S: Final = 1.0
@@ -280,7 +281,5 @@ def _as_ranges(message: Any) -> dict[str, tuple[float, float]]:
     return {
         name: (float(ends[0]), float(ends[1]))
         for name, ends in entries
-        if isinstance(ends, list)
-        and len(ends) == 2
-        and all(isinstance(end, (int, float)) for end in ends)
+        if isinstance(ends, list) and len(ends) == 2 and all(map(is_number, ends))
     }

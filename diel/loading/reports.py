@@ -14,7 +14,8 @@ from typing import Any, Final, Protocol
 
 from diel.errors import PluginError, RunDirectoryError
 from diel.plugins import REPORTERS, installed_plugins, load_installed
-from diel.run.directory import RunDirectory, open_regular
+from diel.run.directory import RunDirectory
+from diel.run.files import open_regular
 from diel.run.history import summarize
 from diel.run.journal import JournalReader
 from diel.run.records import ResultsDeclared, RunStarted

@@ -16,13 +16,13 @@ from __future__ import annotations
 
 import json
 import math
-import os
 from collections.abc import Callable
 from pathlib import Path
 from typing import IO, TYPE_CHECKING, Any, Final
 
 from diel.errors import PayloadError, RunDirectoryError
 from diel.run.directory import version_of_state
+from diel.run.files import open_regular, replacing
 from diel.tuples.codec import is_array, is_plain_array
 
 if TYPE_CHECKING:
@@ -70,16 +70,9 @@ class SavedState:
             If it cannot be written; the version before is still there.
         """
         name = f"{self._stem}_{self._version + 1}{_SUFFIX}"
-        part = self._folder / f".{name}.part"
         self._folder.mkdir(exist_ok=True)
-        try:
-            with part.open("wb") as file:
-                write_state(file, state)
-                file.flush()
-                os.fsync(file.fileno())
-            part.replace(self._folder / name)
-        finally:
-            part.unlink(missing_ok=True)
+        with replacing(self._folder / name, sync=True) as file:
+            write_state(file, state)
         self._version += 1
         self._saved(name)
 
@@ -122,10 +115,11 @@ def read_state(path: Path) -> Any:
     import zipfile
 
     try:
-        with zipfile.ZipFile(path) as archive:
+        with open_regular(path) as file, zipfile.ZipFile(file) as archive:
             return _restored(json.loads(archive.read(_STRUCTURE)), archive)
-    except (OSError, ValueError, KeyError, RecursionError, EOFError, zipfile.BadZipFile) as error:
-        raise RunDirectoryError(f"{path}: the saved state cannot be read: {error}") from error
+    except Exception as error:  # a damaged archive or array may raise nearly anything
+        problem = str(error) or type(error).__name__
+        raise RunDirectoryError(f"{path}: the saved state cannot be read: {problem}") from error
 
 
 class _Writer:

@@ -4,12 +4,16 @@ from __future__ import annotations
 
 import io
 import json
-from typing import Any, NamedTuple
+import math
+import warnings
+from collections.abc import Callable
+from typing import Any, Final, NamedTuple
 
 import numpy as np
 
 from diel.errors import PayloadError
 from diel.programs.tuple_protocol import BEST_FORM
+from diel.run.json_values import as_integer
 from diel.tuples.codec import is_plain_array
 
 
@@ -23,17 +27,40 @@ class Shown(NamedTuple):
 
 def value_of(form: str, body: bytes) -> Any:
     """Decode a value that a command sent in one of `diel.programs.tuple_protocol.FORMS`."""
+    if form not in _DECODERS:
+        return body
+    name, decode = _DECODERS[form]
     try:
-        if form == "text":
-            return body.decode()
-        if form == "json":
-            return json.loads(body)
-        if form == "npy":
-            return np.load(io.BytesIO(body), allow_pickle=False)
-    except (ValueError, EOFError, RecursionError) as error:
-        names = {"text": "UTF-8 text", "json": "JSON", "npy": "a .npy file of plain numbers"}
-        raise PayloadError(f"the value is not {names[form]}: {error}") from None
-    return body
+        return decode(body)
+    except Exception as error:  # a forged header may raise nearly anything in NumPy
+        raise PayloadError(f"the value is not {name}: {error or type(error).__name__}") from None
+
+
+def _array_in(body: bytes) -> np.ndarray[Any, Any]:
+    """Return the array in a .npy file, after checking that its header promises what is there."""
+    stream, form = io.BytesIO(body), np.lib.format
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # of headers that Python 2 has written
+        # Version 3.0 differs from 2.0 in the encoding of names of fields alone.
+        is_first = form.read_magic(stream) == (1, 0)
+        read_header = form.read_array_header_1_0 if is_first else form.read_array_header_2_0
+        shape, _, dtype = read_header(stream)
+        if dtype.hasobject:
+            raise ValueError("it holds Python objects, which are never loaded")
+        left_bytes = len(body) - stream.tell()
+        if math.prod(as_integer(length, 0) for length in shape) * dtype.itemsize != left_bytes:
+            raise ValueError(
+                f"its header promises more or less than the {left_bytes:,} bytes there"
+            )
+        array: np.ndarray[Any, Any] = form.read_array(io.BytesIO(body), allow_pickle=False)
+    return array
+
+
+_DECODERS: Final[dict[str, tuple[str, Callable[[bytes], Any]]]] = {
+    "text": ("UTF-8 text", bytes.decode),
+    "json": ("JSON", json.loads),
+    "npy": ("a .npy file of plain numbers", _array_in),
+}
 
 
 def shown(value: Any, form: str | None) -> Shown:

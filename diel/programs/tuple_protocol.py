@@ -21,6 +21,7 @@ import re
 from typing import Any, Final, NamedTuple, TypeAlias
 
 from diel.errors import TagError
+from diel.run.json_values import DamagedRecord, is_integer, parse_json
 
 TUPLE_SOCKET: Final = "DIEL_TUPLE_SOCKET"
 TOKEN: Final = "DIEL_TOKEN"
@@ -102,14 +103,12 @@ class Unpacker:
 
 def _read_head(line: bytes) -> dict[str, Any]:
     try:
-        head = json.loads(line)
-    except (ValueError, RecursionError):
-        raise NotUnderstood("a head that is not JSON") from None
-    size = head.get("size") if isinstance(head, dict) else None
-    if not isinstance(size, int) or isinstance(size, bool) or size < 0:
+        head = parse_json(line, with_nan=True)  # refused where it stands, with a reason
+    except DamagedRecord as damage:
+        raise NotUnderstood(f"a head that cannot be read: {damage}") from None
+    if not isinstance(head, dict) or not is_integer(head.get("size"), 0):
         raise NotUnderstood("a head that is no table with a size")
-    table: dict[str, Any] = head
-    return table
+    return head
 
 
 # -- tags on a command line, where everything is a string -----------------------------------------
@@ -145,8 +144,8 @@ def _field(text: str) -> str | int | None:
 
 def _parse_list(text: str) -> Fields:
     try:
-        fields = json.loads(text)
-    except (ValueError, RecursionError):
+        fields = parse_json(text.encode(errors="surrogatepass"))
+    except ValueError:
         raise TagError(f"{text}: begins as a JSON list and is not one") from None
     for field in fields:
         if not (field is None or isinstance(field, str) or type(field) is int):

@@ -44,6 +44,8 @@ from diel.programs.tuple_protocol import (
     pack,
     parse_tag,
 )
+from diel.run.json_values import is_number
+from diel.text import describe_error
 from diel.tuples.tags import ANY
 
 if TYPE_CHECKING:
@@ -267,8 +269,8 @@ class _Connection:
                 self._has_left = True
         except RunStopped:
             raise
-        except (DielError, ValueError) as error:
-            self._refuse(str(error))
+        except Exception as error:  # a MemoryError, say, is the end of a request, not of a rank
+            self._refuse(_in_words(error))
             return True
         return False
 
@@ -326,9 +328,9 @@ class _Connection:
             tag = claim.tag
             try:
                 line = shown(claim.value, request.form)
-            except (TupleError, ValueError) as error:
+            except Exception as error:  # the value may be of any class
                 claim.give_back()
-                raise TupleError(f"{error}; it was left there") from None
+                raise TupleError(f"{_in_words(error)}; it was left there") from None
             self._claim = claim
         fields = list(tag) if isinstance(tag, tuple) else [tag]
         head = {"status": DONE, "tag": fields, "is_line": line.is_line, "form": line.form}
@@ -365,12 +367,14 @@ class _Request:
             raise TupleError(f"the form is none of {', '.join(names)}")
         self.tag: Any = _tag(head.get("tag"))
         timeout_s = head.get("timeout_s")
-        if timeout_s is None:
-            timeout_s = math.inf
-        if not isinstance(timeout_s, (int, float)) or not timeout_s >= 0:
-            raise TupleError("the timeout is no number of seconds")
-        self.deadline_s = now_s + timeout_s
+        if timeout_s is not None and not is_number(timeout_s, 0):
+            raise TupleError("the timeout is no number of seconds, nor null for none")
+        self.deadline_s = math.inf if timeout_s is None else now_s + timeout_s
         self.value = value_of(str(self.form), parcel.body) if self.operation == "put" else None
+
+
+def _in_words(error: Exception) -> str:
+    return str(error) if isinstance(error, (DielError, ValueError)) else describe_error(error)
 
 
 def _tag(fields: object) -> tuple[Any, ...]:

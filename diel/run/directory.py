@@ -44,10 +44,12 @@ import stat
 import time
 from collections.abc import Sequence
 from pathlib import Path
-from typing import IO, BinaryIO, Final
+from typing import Final
 
 from diel.errors import RunDirectoryError
 from diel.exit_codes import NOT_FINISHED, STOPPED
+from diel.run.files import file_opener, open_regular, part_of, read_json, replace_file
+from diel.run.json_values import parse_json
 
 LOST_OR_ENDED: Final = "somebody ends the job, or its launcher, having lost a rank"
 """The reason in a request to stop that a rank makes after a signal; under ``diel run`` the launcher
@@ -63,7 +65,7 @@ _FOLDERS: Final = frozenset(
 )
 _OWN_FILE: Final = re.compile(
     r"journal\.jsonl|workflow\.toml|plan\.json|part\.json|tuples\.json|stop|more|results(-\d+)?\.csv"
-    r"|(report(-\d+)?\.html|status\.json|trace\.json)(\.part)?"
+    r"|report(-\d+)?\.html|status\.json|trace\.json"
 )
 
 
@@ -133,10 +135,12 @@ class RunDirectory:
                 Path(parent).mkdir(parents=True, exist_ok=True)
                 run = cls(_make_unused(Path(parent), stem, mode))
             run.logs.mkdir()
-            run.workflow.write_bytes(workflow_file.read_bytes())
+            with run.workflow.open("xb") as copy:
+                copy.write(workflow_file.read_bytes())
             # A run that is killed before its first record can be resumed all the same.
             created = encoded(RunCreated(file=str(workflow_file.absolute())), time.time())
-            run.journal.write_text(json.dumps(created) + "\n", encoding="utf-8")
+            with run.journal.open("x", encoding="utf-8") as journal:
+                journal.write(json.dumps(created) + "\n")
         except OSError as error:
             raise RunDirectoryError(
                 f"cannot make a run directory {f'in {parent}' if at is None else at}: "
@@ -147,19 +151,22 @@ class RunDirectory:
 
     def limit_to(self, group: str, modules: Sequence[str]) -> None:
         """Limit a run that has not begun to some modules of one group."""
-        said = json.dumps({"group": group, "modules": list(modules)})
-        self.part.write_text(said, encoding="utf-8")
+        replace_file(self.part, json.dumps({"group": group, "modules": list(modules)}))
 
     def limits(self) -> tuple[str, list[str]] | None:
         """Return the group and the modules that `limit_to` was given; None if all run here."""
         try:
-            with open_regular(self.part) as file:
-                said = json.load(file)
-            return str(said["group"]), [str(name) for name in said["modules"]]
+            said = read_json(self.part)
         except FileNotFoundError:
             return None
-        except (OSError, ValueError, LookupError, TypeError) as error:
+        except (OSError, ValueError) as error:
             raise RunDirectoryError(f"{self.part} cannot be read: {error}") from error
+        group, modules = (said.get("group"), said.get("modules")) if type(said) is dict else ("", 0)
+        if type(group) is str and type(modules) is list and all(type(m) is str for m in modules):
+            return group, modules
+        raise RunDirectoryError(
+            f"{self.part} is damaged: it does not say which modules of a group run here"
+        )
 
     def results_table(self, number: int) -> Path:
         """Return the file of the first, second, ... table of results."""
@@ -237,7 +244,7 @@ class RunDirectory:
         OSError
             If the log cannot be written.
         """
-        with self.launcher_log.open("a", encoding="utf-8") as log:
+        with open(self.launcher_log, "a", encoding="utf-8", opener=file_opener) as log:
             if log.tell():
                 log.write(_STARTED_AGAIN)
             return log.tell()
@@ -260,9 +267,10 @@ class RunDirectory:
         """
         # Whole or not at all: this process may be killed meanwhile, and an empty file counts as a
         # person's request, after which no run is started again.
-        part = self.path / f"stop.{os.urandom(4).hex()}.part"
+        part = part_of(self.stop_request)
         try:
-            part.write_text(json.dumps({"reason": why, "exit_code": exit_code}), encoding="utf-8")
+            with part.open("x", encoding="utf-8") as file:
+                file.write(json.dumps({"reason": why, "exit_code": exit_code}))
             if LOST_OR_ENDED not in why and self.is_lost_or_ended():
                 part.replace(self.stop_request)
             else:
@@ -335,7 +343,7 @@ class RunDirectory:
         except OSError:
             return {}
         try:
-            said = json.loads(text)
+            said = parse_json(text.encode())
         except ValueError:
             return {"reason": text}
         return said if isinstance(said, dict) else {"reason": text}
@@ -362,21 +370,6 @@ def group_of_state(name: str) -> str:
     return name.split(".")[3]
 
 
-def open_regular(path: str | os.PathLike[str]) -> BinaryIO:
-    """Open a regular file to read it, and nothing else: a pipe would block its reader.
-
-    Raises
-    ------
-    OSError
-        If it cannot be opened, or is no regular file.
-    """
-    descriptor = os.open(path, os.O_RDONLY | os.O_NONBLOCK)
-    if not stat.S_ISREG(os.fstat(descriptor).st_mode):
-        os.close(descriptor)
-        raise RunDirectoryError(f"{os.fspath(path)} is no regular file")
-    return os.fdopen(descriptor, "rb")
-
-
 def _end_of(path: Path) -> str:
     """Return the end of a text file; empty if it cannot be read."""
     try:
@@ -385,18 +378,6 @@ def _end_of(path: Path) -> str:
             return file.read().decode(errors="replace")
     except OSError:
         return ""
-
-
-def open_anew(path: Path) -> IO[str]:
-    """Create a file to write it; a file or link of its name is removed before.
-
-    Raises
-    ------
-    OSError
-        If it cannot be made.
-    """
-    path.unlink(missing_ok=True)
-    return path.open("x", encoding="utf-8", errors="replace")
 
 
 def _make_unless_there(part: Path, file: Path) -> None:

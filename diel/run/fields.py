@@ -10,13 +10,11 @@ from functools import partial
 from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Final, NamedTuple, TypeAlias
 
 from diel.frozen import Frozen, dataclass_transform
-from diel.run.json_values import DamagedRecord
+from diel.run.json_values import DamagedRecord, is_integer, is_number
 
 if TYPE_CHECKING:
     from typing_extensions import Self
 
-_LARGEST_INTEGER: Final = 2**63
-_LARGEST_NUMBER: Final = 1e300
 LATEST_S: Final = 1e11  # functions for dates take no later times
 
 
@@ -163,20 +161,10 @@ def list_of_tables(part: type, words: str) -> Kind:
 ANY: Final = Kind("a value", lambda value: True)
 TEXT: Final = Kind("text", lambda value: type(value) is str)
 TRUTH: Final = Kind("true or false", lambda value: type(value) is bool)
-COUNT: Final = Kind(
-    "a whole number from 0", lambda value: type(value) is int and 0 <= value < _LARGEST_INTEGER
-)
-INTEGER: Final = Kind(
-    "a whole number",
-    lambda value: type(value) is int and -_LARGEST_INTEGER < value < _LARGEST_INTEGER,
-)
-NUMBER: Final = Kind(
-    "a number",
-    lambda value: type(value) in (int, float) and -_LARGEST_NUMBER <= value <= _LARGEST_NUMBER,
-)
-SECONDS: Final = Kind(
-    "a number of seconds", lambda value: type(value) in (int, float) and 0 <= value <= LATEST_S
-)
+COUNT: Final = Kind("a whole number from 0", lambda value: is_integer(value, 0))
+INTEGER: Final = Kind("a whole number", is_integer)
+NUMBER: Final = Kind("a number", is_number)
+SECONDS: Final = Kind("a number of seconds", lambda value: is_number(value, 0, LATEST_S))
 FILE_NAME: Final = Kind(
     "the name of a file",
     lambda value: (

@@ -13,8 +13,8 @@ from typing import Any, BinaryIO, Final
 
 from diel.errors import RunDirectoryError
 from diel.frozen import Frozen
-from diel.run.directory import open_regular
 from diel.run.fields import Record, encoded
+from diel.run.files import open_regular
 from diel.run.json_lines import JsonLinesFile
 from diel.run.json_values import DEEPEST, DamagedRecord, as_json, plain
 from diel.run.records import (

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import BinaryIO, Final
 
 from diel.errors import RunDirectoryError
-from diel.run.directory import open_regular
+from diel.run.files import file_opener, open_regular
 
 _LOCK_S: Final = 0.5
 """How long to wait for a lock: a process that only tests whether it is held has it for a moment."""
@@ -38,13 +38,13 @@ class JsonLinesFile:
     Raises
     ------
     RunDirectoryError
-        If another process has locked it.
+        If another process has locked it, or it is a link or no regular file.
     """
 
     def __init__(self, path: str | os.PathLike[str], *, locked: bool = False) -> None:
         self._path = Path(path)
         self._named_in_errors = _NamedInErrors(self._path)
-        self._file = open(path, "ab")  # noqa: SIM115
+        self._file = open(path, "ab", opener=file_opener)  # noqa: SIM115
         if locked:
             _wait_for_lock(self._file, path)
         _cut_unfinished_line(self._path)
@@ -134,7 +134,9 @@ def locked_file(path: str | os.PathLike[str]) -> Iterator[None]:
         If another process has locked it, or it cannot be written.
     """
     try:
-        file = open(path, "ab")  # noqa: SIM115
+        file = open(path, "ab", opener=file_opener)  # noqa: SIM115
+    except RunDirectoryError:
+        raise
     except OSError as error:
         raise RunDirectoryError(f"{os.fspath(path)} cannot be written: {error.strerror}") from error
     with file:
@@ -181,7 +183,7 @@ def _lock(file: BinaryIO) -> bool:
 
 def _cut_unfinished_line(path: Path) -> None:
     size_bytes = path.stat().st_size
-    with path.open("rb") as file:
+    with open_regular(path) as file:
         keep_bytes = size_bytes
         while keep_bytes:
             start = max(0, keep_bytes - 65536)

@@ -1,12 +1,19 @@
-"""Values of modules as JSON, for the files of a run: writing, parsing and their limits."""
+"""JSON in the files of a run and from other processes: writing, parsing and its limits.
+
+Whatever comes from outside is checked here: `parse_json` takes text apart, `as_integer` and
+`as_number` turn what it found into numbers that arithmetic, clocks and arrays can take.
+"""
 
 from __future__ import annotations
 
 import json
 import math
-from typing import Any, Final, NoReturn
+from typing import TYPE_CHECKING, Any, Final, NoReturn
 
 from diel.frozen import Frozen
+
+if TYPE_CHECKING:
+    from typing import TypeGuard
 
 DEEPEST: Final = 100
 """How deep lists and tables may be nested, in JSON that is written or read."""
@@ -14,6 +21,10 @@ DEEPEST: Final = 100
 _DEEPEST_VALUE: Final = DEEPEST - 10
 # Python refuses to write longer integers as decimals (sys.set_int_max_str_digits).
 _LONGEST_INTEGER_BITS: Final = 10_000
+_LONGEST_SHOWN: Final = 60
+
+LARGEST_INTEGER: Final = 2**63 - 1
+LARGEST_NUMBER: Final = 1e300
 
 _ENCODER: Final = json.JSONEncoder(ensure_ascii=False)
 
@@ -22,8 +33,14 @@ class DamagedRecord(ValueError):
     """Bytes are no record of a journal; the message says why."""
 
 
-def parsed(line: bytes) -> Any:
+def parse_json(line: bytes, *, with_nan: bool = False) -> Any:
     """Return the value that a line of JSON holds, nested 100 deep at most.
+
+    Parameters
+    ----------
+    line : bytes
+    with_nan : bool, optional
+        Whether NaN and infinities, which JSON lacks and Python writes, are taken as numbers.
 
     Raises
     ------
@@ -31,7 +48,7 @@ def parsed(line: bytes) -> Any:
         If it is no JSON, or nested too deeply.
     """
     try:
-        value = _DECODER.decode(line.decode())
+        value = (_DECODER_WITH_NAN if with_nan else _DECODER).decode(line.decode())
     except RecursionError:
         raise DamagedRecord(f"it is nested more than {DEEPEST} deep") from None
     except ValueError:
@@ -46,6 +63,7 @@ def _refuse(constant: str) -> NoReturn:
 
 
 _DECODER: Final = json.JSONDecoder(parse_constant=_refuse)
+_DECODER_WITH_NAN: Final = json.JSONDecoder()
 
 
 def _is_deep(value: Any) -> bool:
@@ -60,6 +78,54 @@ def _is_deep(value: Any) -> bool:
         if not level:
             return False
     return True
+
+
+def is_integer(
+    value: object, least: float = -LARGEST_INTEGER, most: float = LARGEST_INTEGER
+) -> TypeGuard[int]:
+    """Whether a value from outside is a whole number within limits; True and False are none."""
+    return type(value) is int and least <= value <= most
+
+
+def is_number(
+    value: object, least: float = -LARGEST_NUMBER, most: float = LARGEST_NUMBER
+) -> TypeGuard[float]:
+    """Whether a value from outside is a number within limits, so neither NaN nor infinite."""
+    return type(value) in (int, float) and least <= value <= most  # type: ignore[operator]
+
+
+def as_integer(
+    value: object, least: float = -LARGEST_INTEGER, most: float = LARGEST_INTEGER
+) -> int:
+    """Return a whole number that came from outside.
+
+    Raises
+    ------
+    ValueError
+        If it is none, or beyond the limits.
+    """
+    if is_integer(value, least, most):
+        return value
+    raise ValueError(f"{_shown(value)} is no whole number from {least} to {most}")
+
+
+def as_number(value: object, least: float = -LARGEST_NUMBER, most: float = LARGEST_NUMBER) -> float:
+    """Return a number that came from outside as a float.
+
+    Raises
+    ------
+    ValueError
+        If it is none, NaN, or beyond the limits.
+    """
+    if is_number(value, least, most):
+        return float(value)
+    raise ValueError(f"{_shown(value)} is no number from {least:g} to {most:g}")
+
+
+def _shown(value: object) -> str:
+    is_short = not isinstance(value, int) or value.bit_length() < _LONGEST_INTEGER_BITS
+    text = repr(value) if is_short else "an integer of very many digits"
+    return text if len(text) <= _LONGEST_SHOWN else f"{text[:_LONGEST_SHOWN]}..."
 
 
 def as_json(readable: Any) -> bytes:

@@ -7,7 +7,7 @@ import os
 from pathlib import Path
 from typing import Final
 
-from diel.run.directory import open_regular
+from diel.run.files import open_regular
 
 _LAST_BYTES: Final = 64 * 1024
 _MOST_LOGS: Final = 20_000

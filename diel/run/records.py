@@ -49,7 +49,7 @@ from diel.run.fields import (
     or_none,
     table_of,
 )
-from diel.run.json_values import DamagedRecord, StoredValue, parsed
+from diel.run.json_values import DamagedRecord, StoredValue, parse_json
 
 FORMAT: Final = 1
 """The version of the journal that is written, and the latest that is read."""
@@ -655,7 +655,7 @@ def decode(line: bytes) -> Record:
     RunDirectoryError
         If a newer version of diel has written the records that follow.
     """
-    table = parsed(line)
+    table = parse_json(line)
     if not isinstance(table, dict):
         raise DamagedRecord("it is no table in braces")
     complete(table, _ALWAYS, "it")

@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any, Final
 
 from diel.errors import RunDirectoryError
-from diel.run.directory import open_regular
+from diel.run.files import file_opener, open_regular
 
 _LONGEST_FIELD: Final = 16 * 2**20
 _NO_NUMBERS: Final = ("nan", "inf", "-inf")
@@ -41,7 +41,9 @@ class ResultsWriter:
 
     def __init__(self, path: str | os.PathLike[str], columns: Sequence[str]) -> None:
         self._columns = tuple(columns)
-        self._file = open(path, "a", encoding="utf-8", errors="replace", newline="")  # noqa: SIM115
+        self._file = open(  # noqa: SIM115
+            path, "a", encoding="utf-8", errors="replace", newline="", opener=file_opener
+        )
         self._csv = csv.writer(self._file, lineterminator="\n")
         if self._file.tell() == 0:
             self._csv.writerow(self._columns)

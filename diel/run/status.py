@@ -11,16 +11,14 @@ It is replaced as a whole, so a reader finds the old or the new status. `since_s
 
 # Annotations are evaluated here: they hold what the fields may be.
 import json
-import os
 from collections.abc import Sequence
-from typing import Annotated, Any, Final
+from typing import Annotated, Any
 
 from diel.frozen import Frozen
-from diel.run.directory import RunDirectory, open_anew, open_regular
+from diel.run.directory import RunDirectory
 from diel.run.fields import NUMBER, SECONDS, TRUTH, Count, Text, or_none, table_like
-from diel.run.json_values import DamagedRecord, parsed
-
-_LONGEST_BYTES: Final = 2**26
+from diel.run.files import read_json, replace_file
+from diel.run.json_values import DamagedRecord
 
 
 class WaitView(Frozen):
@@ -61,17 +59,13 @@ class StatusView(Frozen):
 
 def write_status(directory: RunDirectory, status: dict[str, Any]) -> None:
     """Replace the status of a run."""
-    unfinished = directory.status.with_suffix(".json.part")
-    with open_anew(unfinished) as file:
-        file.write(json.dumps(status))
-    os.replace(unfinished, directory.status)
+    replace_file(directory.status, json.dumps(status))
 
 
 def read_status(directory: RunDirectory) -> StatusView:
     """Return the status of a run; an empty one if there is none that can be read."""
     try:
-        with open_regular(directory.status) as file:
-            status = parsed(file.read(_LONGEST_BYTES))
+        status = read_json(directory.status)
     except (OSError, DamagedRecord):
         return StatusView()
     if not isinstance(status, dict):

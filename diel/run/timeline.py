@@ -14,7 +14,8 @@ from typing import Final, TypeAlias
 
 from diel.errors import RunDirectoryError
 from diel.frozen import Frozen
-from diel.run.directory import RunDirectory, open_regular
+from diel.run.directory import RunDirectory
+from diel.run.files import open_regular
 from diel.run.trace import parse_event
 
 _READ_BYTES: Final = 512 * 1024

@@ -12,17 +12,17 @@ journal: the iterations of the groups, and what was running when the run was kil
 from __future__ import annotations
 
 import json
-import os
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Final
 
 from diel.errors import RunDirectoryError
-from diel.run.directory import RunDirectory, open_anew, open_regular
+from diel.run.directory import RunDirectory
 from diel.run.fields import COUNT, LATEST_S, ROW, TEXT, Kind, Record, encoded
+from diel.run.files import open_regular, replacing
 from diel.run.journal import JournalReader
-from diel.run.json_values import DamagedRecord, parsed, plain
+from diel.run.json_values import DamagedRecord, parse_json, plain
 from diel.run.records import (
     CheckpointSaved,
     CopiesRestarted,
@@ -335,8 +335,7 @@ def merge_trace(directory: RunDirectory, warn: Callable[[str], None] = lambda _:
         )
     if reader.complaint:
         warn(reader.complaint)
-    unfinished = directory.trace.with_suffix(".json.part")
-    with open_anew(unfinished) as file:
+    with replacing(directory.trace, text=True) as file:
         about = {"workflow": builder.workflow, "runs": len(builder.starts)}
         file.write(f'{{"displayTimeUnit": "ms", "otherData": {json.dumps(about)}')
         file.write(', "traceEvents": [')
@@ -349,7 +348,6 @@ def merge_trace(directory: RunDirectory, warn: Callable[[str], None] = lambda _:
             file.write(between + _encoded({**event, "pid": _PID}))
             between = ",\n"
         file.write("\n]}\n")
-    os.replace(unfinished, directory.trace)
     return directory.trace
 
 
@@ -388,7 +386,7 @@ def _events_of(part: Path) -> Iterator[Event]:
 def parse_event(line: bytes) -> Event | None:
     """Return the event that a line of a part holds; None if it is damaged."""
     try:
-        event = parsed(line)
+        event = parse_json(line)
     except DamagedRecord:
         return None
     is_whole = isinstance(event, dict) and all(

@@ -7,6 +7,7 @@ from collections.abc import Iterable, Mapping
 from typing import Any, TypeAlias
 
 from diel.run.directory import RunDirectory
+from diel.run.files import file_opener
 
 Event: TypeAlias = "dict[str, Any]"
 
@@ -32,7 +33,9 @@ class TracePart:
     def __init__(self, directory: RunDirectory, rank: int) -> None:
         path = directory.trace_part(rank)
         path.parent.mkdir(exist_ok=True)
-        self._file = path.open("a", encoding="utf-8", errors="replace")
+        self._file = open(  # noqa: SIM115
+            path, "a", encoding="utf-8", errors="replace", opener=file_opener
+        )
         if self._file.tell():
             self._file.write("\n")  # an earlier writer may have been killed within a line
 

@@ -11,13 +11,10 @@ socket is open to the owner only.
 from __future__ import annotations
 
 import json
-import os
-from typing import Final
 
 from diel.frozen import Frozen
-from diel.run.directory import RunDirectory, open_regular
-
-_LONGEST_BYTES: Final = 2**16
+from diel.run.directory import RunDirectory
+from diel.run.files import read_json, replace_file
 
 
 class TupleAccess(Frozen):
@@ -46,19 +43,13 @@ def write_tuple_access(directory: RunDirectory, access: TupleAccess) -> None:
     OSError
         If it cannot be written.
     """
-    unfinished = directory.tuple_access.with_suffix(".json.part")
-    unfinished.unlink(missing_ok=True)
-    flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL
-    with os.fdopen(os.open(unfinished, flags, 0o600), "w", encoding="utf-8") as file:
-        file.write(json.dumps(access.as_dict()))
-    os.replace(unfinished, directory.tuple_access)
+    replace_file(directory.tuple_access, json.dumps(access.as_dict()), mode=0o600)
 
 
 def read_tuple_access(directory: RunDirectory) -> TupleAccess | None:
     """Return the content of ``tuples.json``; None if it is missing or cannot be read."""
     try:
-        with open_regular(directory.tuple_access) as file:
-            found = json.loads(file.read(_LONGEST_BYTES))
+        found = read_json(directory.tuple_access)
         return TupleAccess(str(found["host"]), str(found["address"]), str(found["token"]))
-    except (OSError, ValueError, KeyError, TypeError, RecursionError):
+    except (OSError, ValueError, LookupError, TypeError):
         return None

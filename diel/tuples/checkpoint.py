@@ -37,6 +37,8 @@ from typing import IO, TYPE_CHECKING, Any, Final, NoReturn, TypeAlias
 
 import diel
 from diel.errors import CheckpointError, PayloadError
+from diel.run.files import open_regular
+from diel.run.json_values import as_integer, parse_json
 from diel.tuples import codec
 from diel.tuples.protocol import (
     BODY,
@@ -225,7 +227,7 @@ def stored_tuples(path: PathLike) -> list[tuple[Any, Stored]]:
     OSError
         If the file cannot be read.
     """
-    with Path(path).open("rb") as file:
+    with open_regular(path) as file:
         census, items = _Census(), []
         pieces: dict[bytes, Any] = {}
         for item in _Reader(path, file).tuples():
@@ -340,13 +342,11 @@ class _Reader:
             self._complain(f"it ends at byte {self._size:,}, within its header: it was cut short")
         data = self._read(_HEADER_BYTES)
         try:
-            facts = json.loads(data)
-            counts = {name: facts[name] for name in ("servers", "tuples", "frames", "bytes")}
-        except (ValueError, KeyError, TypeError, RecursionError) as error:
+            facts = parse_json(data)
+            names = ("servers", "tuples", "frames", "bytes")
+            return {name: as_integer(facts[name], 0) for name in names}
+        except (ValueError, LookupError, TypeError) as error:
             self._complain(f"its header is not one: {error!r}")
-        if not all(type(count) is int and count >= 0 for count in counts.values()):
-            self._complain(f"its header is not one: {counts!r}")
-        return counts
 
     def _tuple(self, end: int) -> Reply:
         started = self._at

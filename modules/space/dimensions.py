@@ -16,7 +16,10 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Final
+
+LARGEST: Final = 1e300
+"""Of the numbers in a space: neither NaN, nor infinite, nor beyond all floats."""
 
 
 class SpaceError(ValueError):
@@ -239,7 +242,9 @@ class LogIntegers(Dimension):
 
 
 def _is_real(value: object) -> bool:
-    return isinstance(value, (int, float)) and not isinstance(value, bool)
+    """Whether a value, of whatever origin, is a number that all arithmetic here can take."""
+    is_number = isinstance(value, (int, float)) and not isinstance(value, bool)
+    return is_number and abs(value) <= LARGEST  # type: ignore[arg-type]
 
 
 def _near(first: float, second: float, step: float) -> bool:

@@ -9,6 +9,7 @@ from typing import Any, TypeGuard
 from .conditions import Condition, parents_first, parse_conditions
 from .decoding import PointTree
 from .dimensions import (
+    LARGEST,
     Choices,
     Dimension,
     Finite,
@@ -27,7 +28,6 @@ FORMS = (
     '{ from = a, to = b, scale = "log" }'
 )
 
-_LARGEST = 1e300
 _MOST_VALUES = 2**53  # of one parameter: beyond, floats cannot count them
 _MOST_LOG_STEPS = 100_000
 
@@ -149,7 +149,7 @@ def _ends_of_log(start: object, stop: object) -> tuple[float, float]:
 def _is_number(value: object) -> TypeGuard[float]:
     if isinstance(value, bool) or not isinstance(value, (int, float)):
         return False
-    return abs(value) <= _LARGEST  # neither NaN, nor infinite, nor beyond all floats
+    return abs(value) <= LARGEST
 
 
 Parameters = dict[str, Any]

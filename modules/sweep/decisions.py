@@ -53,14 +53,22 @@ class Steering:
         return decision
 
     def apply(self, decision: Mapping[str, Any]) -> None:
-        """Let a decision take effect."""
-        request = Request.parse(decision["request"])
+        """Let a decision take effect; one that no master has made, in a damaged ledger, has none.
+
+        A decision that `decide` has just made always has.
+        """
+        try:
+            request = Request.parse(decision["request"])
+        except SteeringError:
+            return
         self._known.add(request.id)
         if not decision["accepted"]:
             return
         if request.kind == "enqueue":
-            trial = decision["trial"]
-            self.points[trial] = dict(request.parameters or {})
+            trial, parameters = decision.get("trial"), dict(request.parameters or {})
+            if trial is None or point_problem(self._search.space, parameters):
+                return
+            self.points[trial] = parameters
             self._book.enqueue(trial)
             self._search.enqueue(trial)
         elif request.kind == "trials":

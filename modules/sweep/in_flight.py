@@ -22,6 +22,8 @@ from pathlib import Path
 from types import TracebackType
 from typing import Final
 
+from diel import file_opener, open_regular
+
 from .messages import Tags
 
 _SUFFIX: Final = ".under-way"
@@ -30,6 +32,7 @@ _INTERRUPTED: Final = "interrupted.txt"
 _MOST_TRIES: Final = 2
 """How often a run may end while a trial without a process of its own is in flight."""
 _SHOWN: Final = 8
+_DIGITS: Final = 10
 _MOST_TRIALS: Final = 2**20
 """More than any lease has."""
 
@@ -67,7 +70,7 @@ class InFlightTrials:
     def _open(self) -> mmap.mmap:
         """Make the file: at the first trial, when a master has read the files of earlier ranks."""
         self._path.parent.mkdir(parents=True, exist_ok=True)
-        with self._path.open("w+b") as file:
+        with open(self._path, "w+b", opener=file_opener) as file:
             file.write(bytes(_BOUNDS.size))  # to use a page without a place on the disk kills
             file.flush()
             return mmap.mmap(file.fileno(), _BOUNDS.size)
@@ -127,10 +130,11 @@ def note_interrupted(folder: Path, trials: Iterable[int]) -> frozenset[int]:
     """
     file = folder / _INTERRUPTED
     folder.mkdir(parents=True, exist_ok=True)
-    with file.open("a+", encoding="ascii") as lines:
+    with open(file, "a+", encoding="ascii", errors="replace", opener=file_opener) as lines:
         lines.writelines(f"{trial}\n" for trial in sorted(set(trials)))
         lines.seek(0)
-        times = Counter(int(line) for line in lines if line.strip().isdecimal())
+        found = (line.strip() for line in lines)
+        times = Counter(int(line) for line in found if line.isdecimal() and len(line) <= _DIGITS)
     return frozenset(trial for trial, count in times.items() if count >= _MOST_TRIES)
 
 
@@ -168,9 +172,8 @@ def _paths(run_dir: Path, tags: Tags | None) -> list[Path]:
 def _read(paths: Iterable[Path]) -> Iterator[LeftInFlight]:
     for path in paths:
         try:
-            if not path.is_file():  # such as a pipe
-                continue
-            start, stop = _BOUNDS.unpack(path.read_bytes()[: _BOUNDS.size])
+            with open_regular(path) as file:
+                start, stop = _BOUNDS.unpack(file.read(_BOUNDS.size))
             *_, module, copy, rank = path.stem.split(".")
             copy_rank = int(rank)
         except (OSError, struct.error, ValueError):  # removed meanwhile, or never filled

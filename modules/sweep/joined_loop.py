@@ -17,11 +17,15 @@ from enum import Enum
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
+from diel import as_integer
+from diel.errors import ModuleFailed
+
 from .joining import (
     FOLDER,
     FORMAT,
     LOOK_EVERY_S,
     LOOK_FOR_NEW_EVERY_S,
+    MOST_TRAINERS,
     SAID,
     SILENCE_S,
     Identity,
@@ -34,6 +38,7 @@ from .joining import (
     outcome_message,
     report_message,
     terms_in,
+    trials_in,
 )
 from .messages import IntermediateReport, Lease, Outcome, SweepOrder, Tags
 from .results import choices_as_text, restore_choices
@@ -103,7 +108,14 @@ class MasterLink:
                 self._reader = MessageReader(path, self._clock)
                 self._inbox.clear()  # messages of an earlier master
             self._inbox += self._reader.new_messages()
+            if self._reader.damaged:
+                raise ModuleFailed(f"{self.orders} has a damaged line: join anew")
         return bool(self._inbox)
+
+    @property
+    def orders(self) -> Path:
+        """The file of the master's orders."""
+        return self._reader.path
 
     def next_message(self) -> Message | None:
         """Return the master's next message; None if there is none."""
@@ -263,6 +275,13 @@ class JoinedLoop:
 
     def _follow(self, message: Message) -> None:
         """Carry out a message of the master."""
+        try:
+            self._obey(message)
+        except (LookupError, TypeError, ValueError, AttributeError) as error:
+            # What it had to say is lost, so the master may wait for this worker for good.
+            raise ModuleFailed(f"{self._link.orders} is damaged: {error}. Join anew") from error
+
+    def _obey(self, message: Message) -> None:
         tuples = self._ctx.tuples
         if "seed" in message:
             self._forget()
@@ -277,12 +296,12 @@ class JoinedLoop:
             self._begun.add(lease.number)
             tuples.tput(self._tags.lease, lease)
         elif "verdict" in message:
-            self._awaiting_verdict.discard(message["trainer"])
-            tuples.tput(self._tags.verdict(message["trainer"]), message["verdict"])
+            trainer = as_integer(message["trainer"], 0, MOST_TRAINERS)
+            self._awaiting_verdict.discard(trainer)
+            tuples.tput(self._tags.verdict(trainer), message["verdict"] is True)
         elif "stops" in message:
             tuples.collect(self._tags.stops)
-            if message["stops"]:
-                stops = frozenset(message["stops"])
+            if stops := trials_in(message["stops"]):
                 tuples.tput(self._tags.stops, (self._order.session, stops))
         elif "recall" in message:
             self._link.give_back(self._collect_leases())

@@ -14,11 +14,14 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Final
 
+from diel import as_integer
+
 from .joining import (
     FOLDER,
     FORMAT,
     LOOK_EVERY_S,
     LOOK_FOR_NEW_EVERY_S,
+    MOST_TRAINERS,
     SAID,
     SILENCE_S,
     Message,
@@ -30,6 +33,7 @@ from .joining import (
     orders_path,
     outcome_of,
     report_of,
+    silence_of,
     terms_in,
 )
 from .leases import TARGET_S
@@ -38,7 +42,6 @@ from .messages import IntermediateReport, Lease, Outcome, SweepOrder
 _LONG_TRIAL_S: Final = 10.0
 """If trials take so long, a trainer has one lease at a time, and none ahead."""
 _MOST_AHEAD: Final = 9
-_MOST_TRAINERS: Final = 2**20
 
 
 @dataclass
@@ -133,14 +136,19 @@ class JoinedWorkers:
         self._has_looked = True
 
     def _read_messages(self, worker: _Worker) -> None:
-        offset = worker.reader.offset
+        offset, damaged = worker.reader.offset, worker.reader.damaged
         messages = worker.reader.new_messages()
         has_written = worker.reader.offset > offset
         for message in messages:
             try:
                 self._handle(worker, message)
-            except (KeyError, TypeError, ValueError, AttributeError):
-                continue  # of another version, or of another program
+            except (LookupError, TypeError, ValueError, AttributeError) as error:
+                # It may have been the outcome of a lease, which would never come back.
+                self._end(
+                    worker, f"worker {worker.name} has sent no message: {error}", is_loss=True
+                )
+        if worker.reader.damaged > damaged:
+            self._end(worker, f"{worker.reader.path} has a damaged line", is_loss=True)
         try:
             if worker.writer is not None:
                 if worker.reader.silent_for_s > worker.silence_s:
@@ -157,9 +165,9 @@ class JoinedWorkers:
     def _handle(self, worker: _Worker, message: Message) -> None:
         """Handle a message of a worker."""
         if "worker" in message:
-            trainers, silence_s = message["trainers"], float(message["silence_s"])
-            if message["format"] == FORMAT and 1 <= trainers <= _MOST_TRAINERS and silence_s > 0:
-                worker.trainers, worker.silence_s = trainers, silence_s
+            trainers = as_integer(message["trainers"], 1, MOST_TRAINERS)
+            if message["format"] == FORMAT:
+                worker.silence_s, worker.trainers = silence_of(message), trainers
         elif "left" in message:
             self._end(worker, f"worker {worker.name} has left: {message['left']}")
             worker.trainers = 0
@@ -167,12 +175,17 @@ class JoinedWorkers:
             pass
         elif "back" in message:
             worker.is_leaving = worker.is_leaving or bool(message.get("leaving"))
-            back = [number for number in message["back"] if worker.leases.pop(number, None)]
+            numbers = [as_integer(number) for number in message["back"]]
+            back = [number for number in numbers if worker.leases.pop(number, None)]
             self._inbox.append(WorkerChange("", tuple(back)))
         elif "report" in message:
-            self._inbox.append(report_of(message, worker.first_trainer))
+            report = report_of(message, worker.first_trainer, worker.trainers)
+            if any(lease.start <= report.trial < lease.stop for lease in worker.leases.values()):
+                self._inbox.append(report)
+            else:  # it was given to another worker meanwhile
+                self.answer(report.trainer, goes_on=False)
         elif "outcome" in message:
-            lease = worker.leases.get(message["outcome"]["lease"])
+            lease = worker.leases.get(as_integer(message["outcome"]["lease"]))
             if lease is not None:  # else it was given to another worker meanwhile
                 outcome = outcome_of(message, lease, worker.name, worker.first_trainer)
                 self._inbox.append(outcome)

@@ -23,7 +23,6 @@ A term is a session of a master: messages of a worker about an earlier term are 
 from __future__ import annotations
 
 import contextlib
-import json
 import math
 import os
 import re
@@ -34,9 +33,11 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final, TypeAlias
 
-from diel import JsonLinesFile, whole_lines
+from diel import JsonLinesFile, as_integer, as_number, parse_json, whole_lines
+from diel.errors import ModuleFailed
 
-from .ledger import as_numbers, encode
+from ..trial import check_metrics
+from .ledger import MOST_TRIALS, as_numbers, encode
 from .messages import IntermediateReport, Lease, Outcome, SweepOrder
 
 FORMAT: Final = 1
@@ -51,6 +52,8 @@ _ORDERS: Final = re.compile(r"orders-(\d+)\.jsonl")
 _BEAT_S: Final = 2.0
 _BEATS_IN_SILENCE: Final = 5
 """A worker writes at least so many heartbeats in the silence after which it counts as lost."""
+MOST_TRAINERS: Final = 2**20
+_LATEST_S: Final = 1e11
 _JOB_VARIABLES: Final = ("SLURM_JOB_ID", "PBS_JOBID", "LSB_JOBID", "FLUX_JOB_ID")
 
 Message: TypeAlias = "dict[str, Any]"
@@ -110,26 +113,34 @@ class MessageWriter:
 
 
 class MessageReader:
-    """Reads the messages of a file that grows, and measures for how long it has not grown."""
+    """Reads the messages of a file that grows, and measures for how long it has not grown.
+
+    Attributes
+    ----------
+    damaged : int
+        How many lines so far were no message: what they said is lost.
+    """
 
     def __init__(self, path: Path, clock: Callable[[], float]) -> None:
         self.path = path
         self._clock = clock
-        self.offset = 0
+        self.offset = self.damaged = 0
         self.heard_s = clock()
 
     def new_messages(self) -> list[Message]:
-        """Return the messages that were added since the last call; damaged lines are ignored."""
+        """Return the messages that were added since the last call; damaged lines are counted."""
         found: list[Message] = []
         try:
             for line in whole_lines(self.path, self.offset):
                 self.offset += len(line)
                 self.heard_s = self._clock()
                 try:
-                    message = json.loads(line)
-                except (ValueError, RecursionError):
-                    continue
-                if isinstance(message, dict) and "beat" not in message:
+                    message = parse_json(line)
+                except ValueError:
+                    message = None
+                if not isinstance(message, dict):
+                    self.damaged += 1
+                elif "beat" not in message:
                     found.append(message)
         except OSError:  # not there yet, or a file system that does not answer for a while
             pass
@@ -178,21 +189,26 @@ def order_message(order: SweepOrder, term: int) -> Message:
 
 
 def order_of(message: Message, session: str, run_session: str) -> SweepOrder:
-    """Return the order in the first message of a master; a ValueError if its version differs.
+    """Return the order in the first message of a master; a ModuleFailed if its version differs.
 
     The sessions are those of the worker's own run.
     """
     if message["format"] != FORMAT:
-        raise ValueError(f"its master speaks version {message['format']}, this one {FORMAT}")
+        raise ModuleFailed(f"its master speaks version {message['format']}, this one {FORMAT}")
     return SweepOrder(
         session,
-        message["seed"],
+        as_integer(message["seed"], -math.inf, math.inf),
         None,
-        wants_reports=message["wants_reports"],
-        quarantined=frozenset(message["quarantined"]),
-        not_to_try=frozenset(message["not_to_try"]),
+        wants_reports=message["wants_reports"] is True,
+        quarantined=trials_in(message["quarantined"]),
+        not_to_try=trials_in(message["not_to_try"]),
         run_session=run_session,
     )
+
+
+def trials_in(numbers: Any) -> frozenset[int]:
+    """Return the numbers of trials in a message; a ValueError or TypeError if they are none."""
+    return frozenset(as_integer(number, 0, MOST_TRIALS) for number in numbers)
 
 
 def lease_message(lease: Lease) -> Message:
@@ -204,10 +220,11 @@ def lease_message(lease: Lease) -> Message:
 def lease_of(message: Message, session: str) -> Lease:
     """Return the lease in a message, its points as JSON has them."""
     given = message["lease"]
-    start, points = given["start"], given["points"]
-    return Lease(
-        session, given["number"], start, start + len(points), points, attempt=given["attempt"]
-    )
+    start, points = as_integer(given["start"], 0, MOST_TRIALS), given["points"]
+    if not isinstance(points, list) or not all(isinstance(point, dict) for point in points):
+        raise ValueError("points of a lease are tables")
+    number, attempt = as_integer(given["number"], 0), as_integer(given["attempt"], 1)
+    return Lease(session, number, start, start + len(points), points, attempt=attempt)
 
 
 def outcome_message(outcome: Outcome) -> Message:
@@ -218,28 +235,39 @@ def outcome_message(outcome: Outcome) -> Message:
 
 
 def outcome_of(message: Message, lease: Lease, worker: str, first_trainer: int) -> Outcome:
-    """Return the outcome in a message; a ValueError if it is no outcome of this lease."""
+    """Return the outcome in a message, which a worker of any origin has written.
+
+    A ValueError, TypeError, LookupError or AttributeError if it is no outcome of this lease.
+    """
     fields = message["outcome"]
     done = len(fields["metrics"])
     assert lease.points is not None
     columns = (fields["metrics"], fields["started_s"], fields["seconds"])
     if not 0 <= done <= len(lease.points) or any(len(column) != done for column in columns):
         raise ValueError(f"an outcome of {done} trials")
+
+    def trial_of(number: object) -> int:
+        # The keys of tables are text in JSON.
+        found = int(number) if isinstance(number, str) and number.isdecimal() else number
+        return as_integer(found, lease.start, lease.stop - 1)
+
     return Outcome(
         lease.session,
         lease.number,
         lease.start,
-        first_trainer + int(fields["trainer"]),
+        first_trainer + as_integer(fields["trainer"], 0, MOST_TRAINERS),
         lease.points[:done],
-        [as_numbers(metrics) for metrics in fields["metrics"]],
-        [float(at) for at in fields["started_s"]],
-        [float(seconds) for seconds in fields["seconds"]],
-        {int(trial): str(reason) for trial, reason in fields["reasons"].items()},
-        {int(trial) for trial in fields["stopped"]},
+        [check_metrics(as_numbers(metrics)) for metrics in fields["metrics"]],
+        [as_number(at, 0, _LATEST_S) for at in fields["started_s"]],
+        [as_number(seconds, 0) for seconds in fields["seconds"]],
+        {trial_of(trial): str(reason) for trial, reason in fields["reasons"].items()},
+        {trial_of(trial) for trial in fields["stopped"]},
         facts={str(name): str(fact) for name, fact in fields["facts"].items()},
-        at_once=int(fields["at_once"]),
+        at_once=as_integer(fields["at_once"], 1, MOST_TRIALS),
         reports={
-            int(trial): [(int(step), as_numbers(metrics)) for step, metrics in reports]
+            trial_of(trial): [
+                (as_integer(step), check_metrics(as_numbers(metrics))) for step, metrics in reports
+            ]
             for trial, reports in fields["reports"].items()
         },
         worker=worker,
@@ -252,12 +280,18 @@ def report_message(report: IntermediateReport) -> Message:
     return {"report": fields}
 
 
-def report_of(message: Message, first_trainer: int) -> IntermediateReport:
-    """Return the report of a trial in a message."""
+def report_of(message: Message, first_trainer: int, trainers: int) -> IntermediateReport:
+    """Return the report of a trial in a message of a worker with so many trainers.
+
+    Errors as `outcome_of`.
+    """
     fields = message["report"]
-    trainer = first_trainer + int(fields["trainer"])
     return IntermediateReport(
-        "", int(fields["trial"]), trainer, int(fields["step"]), as_numbers(fields["metrics"])
+        "",
+        as_integer(fields["trial"], 0, MOST_TRIALS),
+        first_trainer + as_integer(fields["trainer"], 0, trainers - 1),
+        as_integer(fields["step"]),
+        check_metrics(as_numbers(fields["metrics"])),
     )
 
 
@@ -287,21 +321,29 @@ def list_workers(ledger: Path, now_s: float) -> list[dict[str, Any]]:
         try:
             identity, status = messages[0], path.stat()
             heard_s = max(0.0, now_s - status.st_mtime)
-            state = "here" if heard_s <= float(identity["silence_s"]) else "silent"
+            state = "here" if heard_s <= silence_of(identity) else "silent"
             state = next(
                 (f"left: {message['left']}" for message in messages[1:] if "left" in message), state
             )
-            keys = ("worker", "host", "pid", "job", "run_dir", "trainers")
-            trials = sum(map(_trials_in, messages))
-            row = {**{key: identity[key] for key in keys}, "trials": trials, "state": state}
+            row: dict[str, Any] = {
+                key: str(identity[key]) for key in ("worker", "host", "job", "run_dir")
+            }
+            row |= {key: as_integer(identity[key], 0) for key in ("pid", "trainers")}
+            row |= {"trials": sum(map(_trials_in, messages)), "state": state, "heard_s": heard_s}
+            joined_s = as_number(identity.get("joined_s", 0.0), 0, _LATEST_S)
         except (OSError, LookupError, TypeError, ValueError):
             continue  # it is just being made, or is no folder of a worker
-        found.append((identity.get("joined_s", 0.0), {**row, "heard_s": heard_s}))
+        found.append((joined_s, row))
     return [row for _, row in sorted(found, key=lambda entry: entry[0])]
+
+
+def silence_of(identity: Message) -> float:
+    """Return how long a worker says that it may be silent; a ValueError if that is no duration."""
+    return as_number(identity["silence_s"], 1e-3, _LATEST_S)
 
 
 def _trials_in(message: Message) -> int:
     try:
-        return int(message["outcome"]["done"])
+        return as_integer(message["outcome"]["done"], 0, MOST_TRIALS)
     except (LookupError, TypeError, ValueError):
         return 0

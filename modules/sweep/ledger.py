@@ -17,15 +17,16 @@ from __future__ import annotations
 import contextlib
 import json
 import math
+import re
 import time
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from datetime import date
 from datetime import time as clock_time
 from json.encoder import c_make_encoder, encode_basestring  # type: ignore[attr-defined]
 from pathlib import Path
 from typing import Any, Final
 
-from diel import JsonLinesFile, whole_lines
+from diel import JsonLinesFile, as_integer, parse_json, whole_lines
 from diel.errors import ModuleFailed
 
 FORMAT: Final = 1
@@ -38,9 +39,10 @@ DIVERGED: Final = "diverged"
 _SYNC_EVERY_S: Final = 1.0
 _SYNC_SHARE: Final = 0.05
 """Largest share of the time of a sweep that is spent on syncing lines to the disk."""
+_TABLE: Final = re.compile(r"results(-[0-9]{1,9})?\.csv")
 _OF_REQUEST: Final = b'{"request": '
 _NEEDED: Final = ("state", "parameters", "metrics")
-_MOST_TRIALS: Final = 2**32
+MOST_TRIALS: Final = 2**32
 """More than any sweep has: a bit is kept for each up to the last one."""
 
 
@@ -75,7 +77,7 @@ class Ledger:
         path.parent.mkdir(parents=True, exist_ok=True)
         if has_begun(path):
             # An option that did not exist yet when the sweep began counts as one that is not used.
-            there, here = about_of(path), json.loads(encode(about))
+            there, here = about_of(path), as_written(about)
             odd = sorted(key for key in {*there, *here} if there.get(key) != here.get(key))
             if odd:
                 raise LedgerError(f"{path} is of another sweep: see {', '.join(odd)}")
@@ -123,13 +125,20 @@ def has_begun(path: Path) -> bool:
 def about_of(path: Path) -> dict[str, Any]:
     """Return the options of a ledger's sweep; a `LedgerError` if the file is no ledger."""
     try:
-        head = json.loads(next(whole_lines(path), b""))
+        head = parse_json(next(whole_lines(path), b""))
         if head["format"] == FORMAT and isinstance(head["sweep"], dict):
             about: dict[str, Any] = head["sweep"]
             return about
-    except (ValueError, TypeError, KeyError, RecursionError):
+    except (ValueError, TypeError, LookupError):
         pass
     raise LedgerError(f"{path} is no ledger of a sweep")
+
+
+def table_of(about: Mapping[str, Any]) -> str:
+    """Return the name of the file of a sweep's table, from the options in its ledger."""
+    name = about.get("table")
+    # Of no other form: a ledger may come from anywhere, and the file is written.
+    return name if isinstance(name, str) and _TABLE.fullmatch(name) else "results.csv"
 
 
 def records_of(path: Path) -> Iterator[dict[str, Any]]:
@@ -165,14 +174,13 @@ def decision_in(line: bytes) -> dict[str, Any] | None:
     """Return the decision in a line of a ledger, as `decisions_of`; None if it has none."""
     if not line.startswith(_OF_REQUEST):
         return None
-    with contextlib.suppress(ValueError, RecursionError):
-        record: dict[str, Any] = json.loads(line)
+    with contextlib.suppress(ValueError):
+        record: dict[str, Any] = parse_json(line)
+        as_integer(record.get("trial", 0), 0, MOST_TRIALS - 1)
         if (
             isinstance(record["request"], dict)
             and type(record.get("accepted")) is bool
             and type(record.get("answer")) is str
-            and type(record.get("trial", 0)) is int
-            and 0 <= record.get("trial", 0) < _MOST_TRIALS
         ):
             return record
     return None
@@ -249,9 +257,9 @@ def record_at(path: Path, place: int) -> dict[str, Any]:
 def _record_in(line: bytes) -> dict[str, Any] | None:
     """Return the record that a line holds; None if it holds none."""
     try:
-        record: dict[str, Any] = json.loads(line)
+        record: dict[str, Any] = parse_json(line)
         return record if _is_sound(record) else None
-    except (ValueError, TypeError, KeyError, RecursionError):
+    except (ValueError, TypeError, LookupError, AttributeError):
         return None
 
 
@@ -269,11 +277,9 @@ def _completed(record: dict[str, Any]) -> dict[str, Any]:
 
 def _is_sound(record: dict[str, Any]) -> bool:
     """Whether the fields of a record are of the right type; only its trial is required."""
-    trial = record["trial"]
+    as_integer(record["trial"], 0, MOST_TRIALS - 1)
     return (
-        type(trial) is int
-        and 0 <= trial < _MOST_TRIALS
-        and isinstance(record.get("parameters", {}), dict)
+        isinstance(record.get("parameters", {}), dict)
         and isinstance(record.get("metrics", {}), dict)
         and record.get("state", FINISHED) in (FINISHED, STOPPED, FAILED, DIVERGED)
         and isinstance(record.get("reason", ""), str)
@@ -320,7 +326,13 @@ def as_numbers(metrics: dict[str, Any]) -> dict[str, Any]:
 
 def plain(value: Any) -> Any:
     """Return a value as it is read back from a ledger."""
-    return json.loads(encode({"value": value}))["value"]
+    return as_written({"value": value})["value"]
+
+
+def as_written(record: dict[str, Any]) -> dict[str, Any]:
+    """Return a table as it is read back from a ledger."""
+    table: dict[str, Any] = json.loads(encode(record))
+    return table
 
 
 def _finite(value: Any) -> Any:

@@ -29,6 +29,7 @@ from .ledger import (
     decisions_of,
     has_begun,
     ledger_path,
+    table_of,
     trials_of,
 )
 from .messages import (
@@ -173,7 +174,7 @@ class _MasterLoop:
         if leads is not None:
             self._path = leads.ledger
         if has_begun(self._path):
-            file = ctx.run_dir / str(about_of(self._path).get("table", "results.csv"))
+            file = ctx.run_dir / table_of(about_of(self._path))
         else:
             file = ctx.results.new_file()
         self._results = SweepResults(plan.search, plan.seed)

@@ -12,11 +12,12 @@ ignores that: the next text comes soon.
 from __future__ import annotations
 
 import contextlib
-import json
 import time
 from collections.abc import Callable, Collection
 from pathlib import Path
 from typing import IO, Final
+
+from diel import as_integer, file_opener, read_json
 
 from ..trial import LearningCurve, Reports
 from .ledger import encode
@@ -26,7 +27,6 @@ _SUFFIX: Final = ".curve"
 _EVERY_S: Final = 1.0
 _WRITES_PER_S: Final = 100.0
 """Most writes by all trainers of a module together."""
-_LONGEST_BYTES: Final = 2**20
 
 
 class RunningCurve:
@@ -77,7 +77,9 @@ class RunningCurve:
         with contextlib.suppress(OSError):
             if self._file is None:
                 self._path.parent.mkdir(parents=True, exist_ok=True)
-                self._file = self._path.open("wb", buffering=0)
+                self._file = open(  # noqa: SIM115
+                    self._path, "wb", buffering=0, opener=file_opener
+                )
             self._file.seek(0)
             self._file.write(text)
             self._file.truncate()
@@ -99,14 +101,12 @@ def read_running_curves(
     """
     found: dict[int, Reports] = {}
     for path in sorted((run_dir / "sweeps").glob(f"{group}.{trainer}.*{_SUFFIX}")):
-        with contextlib.suppress(OSError, ValueError, TypeError, KeyError, RecursionError):
-            if not path.is_file() or path.stat().st_size > _LONGEST_BYTES:  # such as a pipe
-                continue
-            entry = json.loads(path.read_bytes())
-            trial = entry["trial"]
-            if type(trial) is int and trial not in recorded:
-                points = [(step, metrics) for step, metrics in entry["curve"]]
-                if all(type(step) is int and isinstance(of, dict) for step, of in points):
+        with contextlib.suppress(OSError, ValueError, TypeError, LookupError):
+            entry = read_json(path)
+            trial = as_integer(entry["trial"], 0)
+            if trial not in recorded:
+                points = [(as_integer(step), metrics) for step, metrics in entry["curve"]]
+                if all(isinstance(metrics, dict) for _, metrics in points):
                     found[trial] = points
     return found
 

@@ -26,7 +26,7 @@ from diel.errors import ModuleFailed
 from .election import Terms
 from .joined_loop import JoinedLoop, MasterLink, WorkerEnd
 from .joining import SILENCE_S, Identity
-from .ledger import LedgerError, LedgerReplaced, about_of, encode, has_begun, ledger_path
+from .ledger import LedgerError, LedgerReplaced, about_of, as_written, has_begun, ledger_path
 from .master_loop import SweepPlan, conclude_sweep, dismiss_trainers, run_master
 from .messages import Tags
 from .steering import RequestReader, ask
@@ -118,7 +118,7 @@ def _join(ctx: Context, tags: Tags, plan: SweepPlan, trainers: int, part: Part) 
 def _check_is_of(ledger: Path, plan: SweepPlan) -> None:
     """Check that a ledger is of the sweep in this run's workflow file; a `LedgerError` if not."""
     there = {**about_of(ledger), "table": ""}
-    here = json.loads(encode({**plan.about, "table": ""}))
+    here = as_written({**plan.about, "table": ""})
     if odd := sorted(key for key in {*there, *here} if there.get(key) != here.get(key)):
         raise LedgerError(f"{ledger} is of another sweep: see {', '.join(odd)}")
 

@@ -12,7 +12,6 @@ requests and their answers. Requests that were not answered yet wait for the nex
 
 from __future__ import annotations
 
-import json
 import os
 import stat
 import time
@@ -22,7 +21,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final, Literal, TypeAlias, cast
 
-from diel import whole_lines
+from diel import parse_json, whole_lines
 
 from ..problems import meant
 from ..space import Space, SpaceError
@@ -71,7 +70,8 @@ class Request:
             raise SteeringError("it is no request of this version")
         kind, id_ = fields.get("kind"), fields.get("id")
         parameters, number = fields.get("parameters"), fields.get("number")
-        if kind not in KINDS or not isinstance(id_, str) or not 1 <= len(id_) <= 100:
+        id_ = id_ if isinstance(id_, str) and id_.isascii() else ""
+        if kind not in KINDS or not 1 <= len(id_) <= 100:
             raise SteeringError("it is no request")
         if (kind == "enqueue") != isinstance(parameters, dict):
             raise SteeringError("a trial to enqueue is a table of parameters")
@@ -246,6 +246,6 @@ class RequestReader:
 
 def _request_in(line: bytes) -> list[Request]:
     try:
-        return [Request.parse(json.loads(line))]
-    except (ValueError, RecursionError):
+        return [Request.parse(parse_json(line))]
+    except ValueError:
         return []

@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import contextlib
 import csv
+import io
 import json
 import shlex
 from collections.abc import Iterator, Mapping
@@ -20,6 +21,8 @@ from dataclasses import replace
 from itertools import islice
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
+
+from diel import open_regular
 
 from ..objective import Objective, ObjectiveError
 from ..report.figures import curve_figure, figures_of
@@ -32,7 +35,15 @@ from ..report.plotly_parts import Figure
 from ..report.sweep import CURVE, DONE, REASON, STATE, STOPPED, TRIAL, Moment, Sweep
 from ..space import Space, SpaceError
 from ..trial import Reports, thinned
-from .ledger import LedgerError, LedgerReader, about_of, as_numbers, record_at, trials_of
+from .ledger import (
+    LedgerError,
+    LedgerReader,
+    about_of,
+    as_numbers,
+    record_at,
+    table_of,
+    trials_of,
+)
 from .output import cell
 from .running_curves import read_running_curves
 from .steering import point_problems
@@ -93,7 +104,7 @@ class WatchedSweep:
             expected=self._of_strategy,
             about=f"sweep {self.name}",
         )
-        self._table = run_dir / str(about.get("table", "results.csv"))
+        self._table = run_dir / table_of(about)
         self._gathered = Gatherer(sweep)
         self._places: dict[int, int] = {}
         self._columns: dict[str, None] = {}
@@ -178,7 +189,8 @@ class WatchedSweep:
         found: dict[int, float] = {}
         with (
             contextlib.suppress(OSError, csv.Error),
-            self._table.open(encoding="utf-8", errors="replace", newline="") as file,
+            open_regular(self._table) as binary,
+            io.TextIOWrapper(binary, "utf-8", "replace", newline="") as file,
         ):
             for row in csv.DictReader(file):
                 with contextlib.suppress(KeyError, TypeError, ValueError):  # it is being written

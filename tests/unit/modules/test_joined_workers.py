@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import contextlib
 import gc
+import json
 import threading
 from collections import Counter
 from collections.abc import Callable, Iterator
@@ -15,15 +17,25 @@ from typing import Any
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from support import wait_until
+from support import THOROUGH, wait_until
 from unit.modules.sweeping import GRID, Sweep
 
-from diel.errors import RunStopped
+from diel.errors import ModuleFailed, RunStopped
 from diel.testing import ModuleRun
 from modules.sweep.election import Terms
 from modules.sweep.joined_loop import MasterLink
 from modules.sweep.joined_workers import JoinedWorkers, WorkerChange
-from modules.sweep.joining import SILENCE_S, Identity, list_workers, order_of
+from modules.sweep.joining import (
+    SILENCE_S,
+    Identity,
+    lease_message,
+    lease_of,
+    list_workers,
+    order_message,
+    order_of,
+    outcome_message,
+    report_message,
+)
 from modules.sweep.leases import LeaseBook
 from modules.sweep.ledger import Ledger, LedgerError, LedgerReplaced, records_of
 from modules.sweep.messages import IntermediateReport, Lease, Outcome, SweepOrder
@@ -182,24 +194,109 @@ def test_a_master_that_starts_again_has_a_term_of_its_own(meeting: Meeting) -> N
     assert meeting.heard() == []
 
 
-def test_what_is_damaged_is_passed_over(meeting: Meeting, tmp_path: Path) -> None:
+def test_what_is_damaged_loses_no_lease(meeting: Meeting, tmp_path: Path) -> None:
     link = meeting.link()
     meeting.heard()
     meeting.told(link)
-    meeting.workers.give("node-1", lease(1))
-    said = tmp_path / "workers" / "node-1" / "said.jsonl"
-    odd = ["no JSON", "[]", '{"outcome": {"lease": 1, "metrics": 5}, "term": 1}', '{"left"']
-    with said.open("a") as file:
-        file.write("\n".join(odd))
     (tmp_path / "workers" / "a file").touch()
     (tmp_path / "workers" / "empty").mkdir()
-    assert meeting.heard() == []
+    said = tmp_path / "workers" / "node-1" / "said.jsonl"
+    for number, odd in enumerate(["no JSON", "[]", '{"outcome": {"lease": 3, "metrics": 5}}'], 1):
+        meeting.workers.give("node-1", lease(number))
+        with said.open("a") as file:
+            file.write(odd.replace("}}", '}, "term": 1}') + "\n")
+        lost, again = meeting.heard()  # it may have been the outcome: others get the lease
+        assert (lost.leases, lost.is_loss) == ((number,), True)
+        assert "takes part" in again.text
+        link.put_outcome(outcome(lease(number)))
+        assert meeting.heard() == []
     with said.open("a") as file:
-        file.write("\n")
-    link.put_outcome(outcome(lease(1)))
-    (heard,) = meeting.heard()
-    assert heard.lease == 1
+        file.write('{"left"')
+    assert meeting.heard() == []
     assert [row["worker"] for row in list_workers(meeting.ledger, 0.0)] == ["node-1"]
+
+
+ODD_NUMBERS: list[Any] = [
+    None, True, -1, 1.5, 10**400, -(10**400), float("inf"), float("nan"), 2**63, "", "1",
+    "x" * 5000, "9" * 5000, [], {}, [[]], {"1": 1}, {"a": None}, "\ud800",
+]  # fmt: skip
+
+
+def places_in(value: Any) -> Iterator[tuple[Any, Any]]:
+    """Yield each place in a message of JSON: a table or list, and the key there."""
+    for key in value if isinstance(value, dict) else range(len(value)):
+        yield value, key
+        if isinstance(value[key], (dict, list)):
+            yield from places_in(value[key])
+
+
+def messages_of_a_worker() -> list[dict[str, Any]]:
+    done = replace(outcome(lease(1)), reasons={10: "why"}, stopped={11}, facts={"device": "cpu"})
+    done = replace(done, reports={10: [(1, {"score": 1.0})]})
+    report = IntermediateReport("there", 10, 1, 4, {"score": 1.0})
+    back = {"back": [1], "leaving": False}
+    identity = {"worker": "node-1", "format": 1, "trainers": 2, "silence_s": 30.0, "joined_s": 1.0}
+    identity |= {"host": "h", "pid": 1, "job": "", "run_dir": ""}
+    return [identity, outcome_message(done), report_message(report), back, {"left": "time"}]
+
+
+@pytest.mark.parametrize("kind", range(5))
+def test_no_number_of_a_worker_ends_its_master(meeting: Meeting, tmp_path: Path, kind: int) -> None:
+    link = meeting.link()
+    said = tmp_path / "workers" / "node-1" / "said.jsonl"
+    text = json.dumps(messages_of_a_worker()[kind] | {"term": 1})
+    for place in range(len(list(places_in(json.loads(text))))):
+        for odd in ODD_NUMBERS if THOROUGH else ODD_NUMBERS[place % 3 :: 3]:
+            link.give_back([])
+            meeting.heard()
+            meeting.workers.give("node-1", lease(1))
+            message = json.loads(text)
+            table, key = list(places_in(message))[place]
+            table[key] = odd
+            with said.open("a") as file:
+                file.write(json.dumps(message) + "\n")
+            for heard in meeting.heard():
+                if isinstance(heard, Outcome):
+                    assert sum(heard.seconds) < 1e301
+                    assert all(10 <= trial < 12 for trial in (*heard.reports, *heard.reasons))
+            if kind in (0, 4):  # as it was
+                with said.open("a") as file:
+                    file.write(json.dumps(messages_of_a_worker()[0]) + "\n")
+    list_workers(meeting.ledger, 0.0)
+
+
+def test_a_worker_that_cannot_be_is_not_listed(tmp_path: Path) -> None:
+    said = tmp_path / "workers" / "node-1" / "said.jsonl"
+    said.parent.mkdir(parents=True)
+    identity = messages_of_a_worker()[0]
+    said.write_text(json.dumps(identity) + "\n")
+    assert len(list_workers(tmp_path / "trials.jsonl", 0.0)) == 1
+    for name in identity:
+        for odd in ODD_NUMBERS:
+            said.write_text(json.dumps({**identity, name: odd}) + "\n")
+            for row in list_workers(tmp_path / "trials.jsonl", 0.0):
+                assert row["trainers"] < 2**63
+    said.write_text(json.dumps({**identity, "silence_s": 10**400}) + "\n")
+    assert list_workers(tmp_path / "trials.jsonl", 0.0) == []
+
+
+def test_no_number_of_a_master_ends_its_workers_in_a_traceback(
+    meeting: Meeting, tmp_path: Path
+) -> None:
+    order, given_out = order_message(ORDER, 1), lease_message(lease(1))
+    for text in map(json.dumps, (order, given_out)):
+        for place in range(len(list(places_in(json.loads(text))))):
+            for odd in ODD_NUMBERS:
+                message = json.loads(text)
+                table, key = list(places_in(message))[place]
+                table[key] = odd
+                with contextlib.suppress(
+                    ModuleFailed, LookupError, TypeError, ValueError, AttributeError
+                ):
+                    if "lease" in message:
+                        lease_of(message, "there")
+                    else:
+                        order_of(message, "there", "a")
 
 
 @settings(max_examples=15, deadline=None)

@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 import contextlib
+import io
 import json
 import os
+import pickle
+import random
 import socket
 import stat
 import tempfile
@@ -530,6 +533,98 @@ def test_garbage_disturbs_nobody(server: TupleSocket, other: TupleClient, data: 
     other.tget("a", timeout=0)
     garbage.leave()
     client.leave()
+
+
+NUMBERS = [
+    "1" + "0" * 400, "-1", "-1" + "0" * 400, "1e999", "-1e999", "1e301", "NaN", "Infinity",
+    "-Infinity", "true", "[]", '"5"', "{}", "9" * 5000, "[" * 5000, "[" * 200 + "]" * 200,
+]  # fmt: skip
+
+
+@pytest.mark.parametrize("space", [1], indirect=True)
+@pytest.mark.parametrize("name", ["timeout_s", "size", "tag", "form", "operation", "token"])
+def test_odd_numbers_end_a_request_and_nothing_else(
+    server: TupleSocket, other: TupleClient, name: str
+) -> None:
+    for number in NUMBERS:
+        head = {"operation": "get", "tag": ["a"], "form": None, "timeout_s": 0, "size": 0}
+        fields = {**head, "token": server.facts["DIEL_TOKEN"], name: "ODD"}
+        client = Client(server)
+        client.send(json.dumps(fields).replace('"ODD"', number).encode() + b"\n")
+        answer = client.answer().head
+        is_tag = name == "tag" and number == '"5"'
+        assert answer["status"] == ("late" if is_tag else "refused"), (number, answer)
+        client.leave()
+    other.tput("a", "x")
+    client = Client(server)
+    client.ask("get", "a")
+    assert client.answer().body == b"x"
+    client.confirm()
+
+
+def npy(descr: str = "'<f8'", shape: str = "(2,)", body: bytes = bytes(16)) -> bytes:
+    head = f"{{'descr': {descr}, 'fortran_order': False, 'shape': {shape}, }}".encode() + b"\n"
+    return b"\x93NUMPY\x02\x00" + len(head).to_bytes(4, "little") + head + body
+
+
+@pytest.mark.parametrize("space", [1], indirect=True)
+def test_files_of_arrays_that_promise_too_much_are_refused(
+    server: TupleSocket, other: TupleClient
+) -> None:
+    archive = io.BytesIO()
+    np.savez(archive, np.zeros(2))
+    bodies = [
+        npy(shape="(1000000000000000,)"), npy(shape="(2**70,)"), npy(shape=f"({10**400},)"),
+        npy(shape="(-1,)"), npy(shape="(True, 2)"), npy(shape="(2.0,)"), npy(shape="2"),
+        npy(shape="(0, -5)"), npy(shape=f"(0, {10**30})", body=b""), npy(shape="(1,)"),
+        npy(shape="(" + "1," * 70 + ")", body=bytes(8)), npy(body=bytes(15)),
+        npy(descr="'|O'"), npy(descr="'<f9'"), npy(descr="[('a', '<f8'), ('a', '<f8')]"),
+        npy(descr="'|V999999999999999999'"), npy(descr="(" * 300 + ")" * 300),
+        npy(descr="0" * 9999), npy(descr="'\x00'"), npy(descr="lambda: 0"),
+        b"\x93NUMPY", b"\x93NUMPY\x09\x00", b"PK\x03\x04", b"\x93NUMPY\x02\x00\xff\xff\xff\xff",
+        archive.getvalue(), pickle.dumps(np.zeros(2)), b"",
+    ]  # fmt: skip
+    good = npy()
+    damaged = []
+    draw = random.Random(1)
+    for _ in range(case_count(300)):
+        body = bytearray(good)
+        for _ in range(draw.randrange(1, 5)):
+            body[draw.randrange(len(body))] = draw.randrange(256)
+        damaged.append(bytes(body))
+    client = Client(server)
+    for number, data in enumerate(bodies + damaged):
+        client.ask("put", "a", body=data, form="npy")
+        answer = client.answer().head
+        if number < len(bodies):
+            assert answer["status"] == "refused", data
+            assert "the value is not a .npy file of plain numbers" in answer["why"]
+    client.ask("put", "b", body=good, form="npy")
+    assert client.answer().head["status"] == "done"
+    assert other.tget("b", timeout=0).tolist() == [0.0, 0.0]
+
+
+@pytest.mark.parametrize("space", [1], indirect=True)
+def test_no_body_ends_more_than_its_request(
+    server: TupleSocket, other: TupleClient, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    client = Client(server)
+    for body in (b"[" * 100_000, b"[" * 900 + b"]" * 900, b"9" * 5000, b"1e999", b'"\\ud800"'):
+        client.ask("put", "a", body=body, form="json", timeout_s=0)
+        if client.answer().head["status"] == "done":
+            client.ask("get", "a", form="json")
+            if client.answer().head["status"] == "done":
+                client.confirm()
+
+    def without_memory(*_: object, **__: object) -> None:
+        raise MemoryError
+
+    with monkeypatch.context() as patch:
+        patch.setattr(TupleClient, "tput", without_memory)
+        client.ask("put", "b", body=b"x")
+        assert client.answer().head["why"] == "MemoryError"
+    client.ask("put", "b", body=b"x")
+    assert client.answer().head["status"] == "done"
 
 
 def test_a_head_without_an_end_is_refused(server: TupleSocket) -> None:

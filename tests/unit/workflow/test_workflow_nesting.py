@@ -180,7 +180,7 @@ ONE_PROBLEM: dict[str, tuple[str, str, str, str]] = {
     "no time at all": (
         MODULE.replace('"a"', '"b"') + "time_limit = 0\n" + leaf("g").replace('"a"', '"b"'),
         "module[1].time_limit",
-        "a duration is longer than 0 s, and ends; got 0 s",
+        "a duration is longer than 0 s, and no longer than 100 years",
         "",
     ),
 }
