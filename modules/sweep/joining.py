@@ -36,6 +36,7 @@ from typing import Any, Final, TypeAlias
 
 from diel import JsonLinesFile, whole_lines
 
+from ..trial import check_metrics, sound_metrics
 from .ledger import as_numbers, encode
 from .messages import IntermediateReport, Lease, Outcome, SweepOrder
 
@@ -225,21 +226,28 @@ def outcome_of(message: Message, lease: Lease, worker: str, first_trainer: int) 
     columns = (fields["metrics"], fields["started_s"], fields["seconds"])
     if not 0 <= done <= len(lease.points) or any(len(column) != done for column in columns):
         raise ValueError(f"an outcome of {done} trials")
+    metrics, reasons = [], {int(trial): str(why) for trial, why in fields["reasons"].items()}
+    for trial, given in enumerate(fields["metrics"], start=lease.start):
+        try:
+            metrics.append(check_metrics(given if type(given) is not dict else as_numbers(given)))
+        except TypeError as error:
+            metrics.append(sound_metrics(given) if type(given) is dict else {})
+            reasons.setdefault(trial, str(error))
     return Outcome(
         lease.session,
         lease.number,
         lease.start,
         first_trainer + int(fields["trainer"]),
         lease.points[:done],
-        [as_numbers(metrics) for metrics in fields["metrics"]],
+        metrics,
         [float(at) for at in fields["started_s"]],
         [float(seconds) for seconds in fields["seconds"]],
-        {int(trial): str(reason) for trial, reason in fields["reasons"].items()},
+        reasons,
         {int(trial) for trial in fields["stopped"]},
         facts={str(name): str(fact) for name, fact in fields["facts"].items()},
         at_once=int(fields["at_once"]),
         reports={
-            int(trial): [(int(step), as_numbers(metrics)) for step, metrics in reports]
+            int(trial): [(int(step), sound_metrics(as_numbers(given))) for step, given in reports]
             for trial, reports in fields["reports"].items()
         },
         worker=worker,
@@ -256,9 +264,8 @@ def report_of(message: Message, first_trainer: int) -> IntermediateReport:
     """Return the report of a trial in a message."""
     fields = message["report"]
     trainer = first_trainer + int(fields["trainer"])
-    return IntermediateReport(
-        "", int(fields["trial"]), trainer, int(fields["step"]), as_numbers(fields["metrics"])
-    )
+    metrics = sound_metrics(as_numbers(fields["metrics"]))
+    return IntermediateReport("", int(fields["trial"]), trainer, int(fields["step"]), metrics)
 
 
 # -- for displays ----------------------------------------------------------------------------------

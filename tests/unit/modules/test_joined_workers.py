@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gc
+import math
 import threading
 from collections import Counter
 from collections.abc import Callable, Iterator
@@ -200,6 +201,25 @@ def test_what_is_damaged_is_passed_over(meeting: Meeting, tmp_path: Path) -> Non
     (heard,) = meeting.heard()
     assert heard.lease == 1
     assert [row["worker"] for row in list_workers(meeting.ledger, 0.0)] == ["node-1"]
+
+
+def test_metrics_of_a_worker_that_are_none_fail_their_trial(meeting: Meeting) -> None:
+    link = meeting.link()
+    meeting.heard()
+    meeting.told(link)
+    meeting.workers.give("node-1", lease(1, 4))
+    wrong = outcome(lease(1, 4), 4)
+    wrong.metrics[:] = [{"score": [0.5], "loss": 2}, 5, {"score": 10**400}, {"score": "nan"}]
+    link.put_outcome(wrong)
+    (heard,) = meeting.heard()
+    start = heard.start
+    assert heard.reasons == {
+        start: "metric 'score' is a list, and no number",
+        start + 1: "train returned 5, and not a dictionary of metrics",
+        start + 2: "metric 'score' is too large a number",
+    }
+    assert heard.metrics[:3] == [{"loss": 2}, {}, {}]
+    assert math.isnan(heard.metrics[3]["score"])
 
 
 @settings(max_examples=15, deadline=None)
