@@ -113,7 +113,7 @@ def test_an_objective_of_a_table_is_a_number(tmp_path: Path) -> None:
         file = ctx.results.new_file()
         ctx.results.declare(["loss"], objective="loss", maximise=False, file=file)
         ctx.results.show(1, best=[{"loss": np.float32(0.5)}])
-        with pytest.raises(ValueError, match="'loss' is a number: '0.9'"):
+        with pytest.raises(ValueError, match=r"'loss' is a number: '0\.9'"):
             ctx.results.show(2, best=[{"loss": 0.5}, {"loss": "0.9"}])
 
     run = run_module(fill, run_dir=tmp_path)
