@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import numpy as np
@@ -11,7 +11,15 @@ import numpy.typing as npt
 from dnn.backend import Array
 from dnn.errors import ConfigurationError, DataError, DtypeError, LabelError
 
-__all__ = ["array_of", "check_labels", "checked_numbers", "dtype_of"]
+__all__ = [
+    "array_of",
+    "check_labels",
+    "checked_numbers",
+    "dtype_of",
+    "fits",
+    "narrowed",
+    "range_of",
+]
 
 
 def array_of(name: str, values: npt.ArrayLike) -> Array:
@@ -40,6 +48,45 @@ def dtype_of(where: str, dtype: npt.DTypeLike) -> np.dtype[Any]:
         message = f"elements must be real numbers of at most 64 bits, not {known}"
         raise DtypeError(f"{where}: {message}")
     return known
+
+
+def narrowed(values: Array, dtype: npt.DTypeLike, where: Callable[..., str]) -> Array:
+    """Return numbers in a type of floats, as a contiguous array, each checked to be in its range.
+
+    A number too small for the type becomes 0, one with more digits is rounded. `where` is called
+    with the place of the first number that is too large, and returns the beginning of the message
+    of a `DataError`. NaN and infinity are passed on.
+    """
+    with np.errstate(over="ignore"):
+        narrow = np.ascontiguousarray(values, dtype)
+    if values.dtype.kind == "f" and narrow.dtype.itemsize < values.dtype.itemsize:
+        wrong = np.isinf(narrow)
+        if wrong.any():
+            wrong &= np.isfinite(values)
+        if wrong.any():
+            at = tuple(int(i) for i in np.argwhere(wrong)[0])
+            raise DataError(f"{where(*at)}: {values[at]:g} is beyond {range_of(narrow.dtype)}")
+    return narrow
+
+
+def fits(number: float, dtype: np.dtype[Any]) -> bool:
+    """Whether a number is in the range of a type of elements."""
+    if dtype.kind == "b":
+        return number in (0, 1)
+    if dtype.kind in "iu":
+        return bool(np.iinfo(dtype).min <= number <= np.iinfo(dtype).max)
+    with np.errstate(over="ignore"):
+        return bool(np.isfinite(dtype.type(number)))
+
+
+def range_of(dtype: np.dtype[Any]) -> str:
+    """Return the name of a type of elements and its largest number, for messages."""
+    if dtype.kind == "b":
+        return "bool, which has 0 and 1"
+    if dtype.kind in "iu":
+        limits = np.iinfo(dtype)
+        return f"{dtype}, which has {limits.min} .. {limits.max}"
+    return f"{dtype}, which ends at {float(np.finfo(dtype).max):.6g}"
 
 
 def check_labels(labels: Array, classes: int, where: str = "") -> None:

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import numpy.typing as npt
 
-from dnn.arrays import array_of, check_labels, checked_numbers
+from dnn.arrays import array_of, check_labels, checked_numbers, narrowed
 from dnn.backend import Array
 from dnn.data.labels import from_one_hot
 from dnn.errors import ConfigurationError, DataError, LabelError, ShapeError, unknown_name
@@ -479,8 +479,7 @@ class MeanSquaredError(Loss):
         targets = array_of("targets", y)
         if targets.dtype.kind not in "fiub":
             raise DataError(f"targets must be numbers, not {targets.dtype}")
-        with np.errstate(over="ignore"):  # the check for infinity below reports it
-            targets = targets.astype(dtype, order="C", copy=False)
+        targets = narrowed(targets, dtype, lambda *at: f"targets, row {at[0]}")
         if targets.shape == (samples,) and outputs == (1,):
             targets = targets.reshape(samples, 1)
         if targets.shape != (samples, *outputs):

@@ -3,17 +3,25 @@
 from __future__ import annotations
 
 import csv
-from collections.abc import Collection
+import math
+import re
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 from os import PathLike
 from pathlib import Path
+from typing import Any, Final
 
 import numpy as np
+import numpy.typing as npt
 
+from dnn.arrays import dtype_of, fits, range_of
 from dnn.backend import Array
-from dnn.errors import DataError, ShapeError
+from dnn.errors import ConfigurationError, DataError, ShapeError
 
-__all__ = ["Table", "read_csv", "write_csv"]
+__all__ = ["Table", "check_delimiter", "read_csv", "write_csv"]
+
+_END_OF_LINE: Final = re.compile(r"\r\n|\r|\n")
+_INTEGER: Final = re.compile(r"[+-]?\d+")
 
 
 @dataclass(frozen=True, eq=False)
@@ -24,12 +32,21 @@ class Table:
     ----------
     columns : tuple of str
         The names in the first row, or ``"1"``, ``"2"``, ... where it has none.
-    values : array of float64, shape (rows, columns)
+    values : array, shape (rows, columns)
         NaN where a cell is missing.
+    path : str
+    lines : array of int, shape (rows,)
+        The line of the file in which each row begins, from 1.
     """
 
     columns: tuple[str, ...]
     values: Array
+    path: str
+    lines: Array
+
+    def place(self, row: int, column: int) -> str:
+        """Return where a cell stands, for messages: file, line and column."""
+        return f"{self.path}, line {self.lines[row]}, column {self.columns[column]!r}"
 
 
 def read_csv(
@@ -38,6 +55,7 @@ def read_csv(
     delimiter: str = ",",
     header: bool | None = None,
     missing: Collection[str] = (),
+    dtype: npt.DTypeLike = np.float64,
 ) -> Table:
     """Read a table of numbers.
 
@@ -47,10 +65,13 @@ def read_csv(
         A text file in UTF-8; empty lines are skipped.
     delimiter : str, one character
     header : bool, optional
-        The first row holds names. By default it does if none of its cells is a number.
+        The first row holds names, which are distinct. By default it does if none of its cells is a
+        number.
     missing : collection of str
         Texts that stand for a missing cell, such as ``["", "?"]``. By default no cell may be
         missing.
+    dtype : type of elements
+        Of the values. Numbers are rounded to a type of floats; one of integers takes whole numbers.
 
     Returns
     -------
@@ -58,39 +79,85 @@ def read_csv(
 
     Raises
     ------
+    ConfigurationError
+        If an argument is none of those above.
     DataError
         If the file cannot be read, has no rows, or a row is too short or too long, or a cell is
-        empty, a text, or not finite; it names the line and the column.
+        empty, a text, not finite, or no number of the type; it names the line and the column.
     """
-    marks = frozenset([missing] if isinstance(missing, str) else missing)
-    try:
-        with Path(path).open(newline="", encoding="utf-8-sig") as file:
-            reader = csv.reader(file, delimiter=delimiter, strict=True)
-            rows = [(reader.line_num, row) for row in reader if row]
-    except (OSError, UnicodeDecodeError, csv.Error) as error:
-        raise DataError(f"{path}: cannot be read: {error}") from error
+    kind = dtype_of("read_csv", dtype)
+    check_delimiter(delimiter)
+    if header not in (None, True, False):
+        raise ConfigurationError(f"header must be true, false or left out, not {header!r}")
+    marks = _marks(missing, kind)
+    rows = _rows_of(path, delimiter)
     if not rows:
         raise DataError(f"{path}: no rows")
-    first = rows[0][1]
+    line, first = rows[0]
     if header if header is not None else not any(_is_number(cell, marks) for cell in first):
         columns = tuple(name.strip() for name in first)
         rows = rows[1:]
+        if len({*columns}) < len(columns):
+            name = next(name for name in columns if columns.count(name) > 1)
+            at = " and ".join(str(n) for n, each in enumerate(columns, 1) if each == name)
+            raise DataError(f"{path}, line {line}: columns {at} have the same name {name!r}")
         if not rows:
             raise DataError(f"{path}: no rows below the names of the columns")
     else:
         columns = tuple(str(number) for number in range(1, len(first) + 1))
-    values = np.empty((len(rows), len(columns)))
+    values = np.empty((len(rows), len(columns)), kind)
+    read = float if kind.kind == "f" else int
     for index, (line, row) in enumerate(rows):
         if len(row) != len(columns):
             raise DataError(f"{path}, line {line}: {len(row)} cells, not {len(columns)}")
         try:
-            values[index] = [float("nan") if cell.strip() in marks else float(cell) for cell in row]
-            right = not marks and np.isfinite(values[index]).all()
-        except ValueError:
+            with np.errstate(over="ignore"):  # what becomes infinite is found below
+                values[index] = [
+                    float("nan") if cell.strip() in marks else read(cell) for cell in row
+                ]
+            # A number that bool does not have would be true.
+            right = not marks and kind.kind != "b" and np.isfinite(values[index]).all()
+        except (ValueError, OverflowError):
             right = False
         if not right:  # names the wrong cell; with marks, a NaN may stand for a missing cell
-            _check_cells(f"{path}, line {line}", row, columns, marks)
-    return Table(columns, values)
+            values[index] = _checked_cells(path, line, row, columns, marks, kind)
+    lines = np.array([line for line, _ in rows])
+    return Table(columns, values, str(path), lines)
+
+
+def check_delimiter(delimiter: object) -> None:
+    """Raise `ConfigurationError` unless a delimiter is one that a CSV file may have."""
+    is_text = isinstance(delimiter, str) and len(delimiter) == 1
+    if not is_text or delimiter in '"\r\n\0':
+        message = "delimiter must be one character, and neither a quote nor the end of a line"
+        raise ConfigurationError(f"{message}, not {delimiter!r}")
+
+
+def _marks(missing: Collection[str], kind: np.dtype[Any]) -> frozenset[str]:
+    marks = [missing] if isinstance(missing, str) else missing
+    is_several = isinstance(marks, Collection) and not isinstance(marks, bytes | Mapping)
+    if not is_several or not all(isinstance(mark, str) for mark in marks):
+        raise ConfigurationError(f"missing must be a list of texts, not {missing!r}")
+    if marks and kind.kind != "f":
+        raise ConfigurationError(f"missing cells are NaN, which {kind} has not: leave missing out")
+    return frozenset(marks)
+
+
+def _rows_of(path: str | PathLike[str], delimiter: str) -> list[tuple[int, list[str]]]:
+    """Return the rows of a file that are not empty, each with the line in which it begins."""
+    rows, line = [], 0
+    try:
+        with Path(path).open(newline="", encoding="utf-8-sig") as file:
+            reader = csv.reader(file, delimiter=delimiter, strict=True)
+            for row in reader:
+                if row:
+                    rows.append((line + 1, row))
+                line = reader.line_num
+    except csv.Error as error:
+        raise DataError(f"{path}, line {line + 1}: cannot be read: {error}") from error
+    except (OSError, UnicodeDecodeError) as error:
+        raise DataError(f"{path}: cannot be read: {error}") from error
+    return rows
 
 
 def _is_number(cell: str, marks: Collection[str]) -> bool:
@@ -101,19 +168,39 @@ def _is_number(cell: str, marks: Collection[str]) -> bool:
     return True
 
 
-def _check_cells(
-    where: str, row: list[str], columns: tuple[str, ...], marks: Collection[str]
-) -> None:
+def _checked_cells(
+    path: str | PathLike[str],
+    line: int,
+    row: list[str],
+    columns: tuple[str, ...],
+    marks: Collection[str],
+    kind: np.dtype[Any],
+) -> list[float]:
+    """Return the numbers of a row that begins in a line, or raise an error for the wrong cell."""
+    numbers: list[float] = []
     for name, cell in zip(columns, row, strict=True):
+        where = f"{path}, line {line}, column {name!r}"
+        line += len(_END_OF_LINE.findall(cell))  # within quotes
         text = cell.strip()
         if text in marks:
+            numbers.append(float("nan"))
             continue
         if not text:
-            raise DataError(f"{where}, column {name!r}: the cell is empty")
+            raise DataError(f"{where}: the cell is empty")
         if not _is_number(text, ()):
-            raise DataError(f"{where}, column {name!r}: {text!r} is no number")
-        if not np.isfinite(float(text)):
-            raise DataError(f"{where}, column {name!r}: {text!r} is not finite")
+            raise DataError(f"{where}: {text!r} is no number")
+        number = float(text)
+        if not math.isfinite(number):
+            raise DataError(f"{where}: {text!r} is not finite")
+        if kind.kind != "f":
+            if not number.is_integer():
+                raise DataError(f"{where}: {text!r} is no whole number, for {kind}")
+            # Not through a float, which has fewer digits.
+            number = int(text) if _INTEGER.fullmatch(text) else int(number)
+        if not fits(number, kind):
+            raise DataError(f"{where}: {text!r} is beyond {range_of(kind)}")
+        numbers.append(number)
+    return numbers
 
 
 def write_csv(path: str | PathLike[str], values: Array, delimiter: str = ",") -> None:
@@ -122,6 +209,7 @@ def write_csv(path: str | PathLike[str], values: Array, delimiter: str = ",") ->
     Each number gets the fewest digits that give it back exactly. An array without an axis, or with
     more than two, is a `ShapeError`.
     """
+    check_delimiter(delimiter)
     if values.ndim not in (1, 2):
         message = f"CSV has rows and columns, and the tensor is {values.shape}: reshape it"
         raise ShapeError("to_csv", message, values.shape)

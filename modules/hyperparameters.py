@@ -123,7 +123,9 @@ class Hyperparameters(BaseModel):
     hidden: list[Annotated[int, Field(ge=1)]] = Field(
         [64], description="units of each hidden layer"
     )
-    activation: Literal["sigmoid", "tanh", "relu"] = "relu"
+    activation: Literal[
+        "relu", "sigmoid", "tanh", "leaky_relu", "elu", "softplus", "rbf", "gelu", "softmax"
+    ] = "relu"
     dropout: float = Field(0.0, ge=0, lt=1, description="after each hidden layer")
     batch_norm: bool = Field(
         False, description="in each convolution and hidden layer, before its activation"
@@ -184,7 +186,8 @@ class Hyperparameters(BaseModel):
         """Whether the network has recurrent layers."""
         if self.layers is None:
             return bool(self.recurrent)
-        return any(layer.kind() in ("lstm", "gru", "rnn") for layer in built(self.layers))
+        cells = get_args(type(self).model_fields["cell"].annotation)
+        return any(layer.kind() in cells for layer in built(self.layers))
 
     @property
     def widest(self) -> int:
@@ -330,7 +333,7 @@ def _recurrent(wanted: Hyperparameters, lengths: SequenceInput | None) -> Iterat
     """Yield the recurrent layers; only the last of them returns its last state alone."""
     from dnn import GRU, LSTM, RNN
 
-    kind = {"lstm": LSTM, "gru": GRU, "rnn": RNN}[wanted.cell]
+    kind = {layer.kind(): layer for layer in (LSTM, GRU, RNN)}[wanted.cell]
     last = len(wanted.recurrent) - 1
     for number, units in enumerate(wanted.recurrent):
         yield kind(
@@ -359,8 +362,9 @@ def _check_images(wanted: Hyperparameters, features: int, shape: tuple[int, ...]
 def _convolutions(wanted: Hyperparameters) -> Iterator[Layer]:
     """Yield a network's layers from the first convolution to the last pooling."""
     from dnn import Activation, BatchNorm, Conv2D, MaxPool2D
+    from dnn.graph.operations.activations import RECTIFIERS
 
-    initializer = "he_uniform" if wanted.activation == "relu" else "glorot_uniform"
+    initializer = "he_uniform" if wanted.activation in RECTIFIERS else "glorot_uniform"
     for filters in wanted.channels:
         for _ in range(wanted.depth):
             yield Conv2D(
@@ -405,18 +409,7 @@ def optimizer_of(wanted: Hyperparameters | Sequence[Hyperparameters], rows: int)
 
     `rows` is the number of rows of an epoch, from which schedules count steps.
     """
-    from dnn import LARS, SGD, AdaGrad, Adam, AdamW, Muon, NAdam, RMSProp
-
-    kinds: dict[str, Callable[..., Optimizer]] = {
-        "sgd": SGD,
-        "adam": Adam,
-        "adamw": AdamW,
-        "nadam": NAdam,
-        "rmsprop": RMSProp,
-        "adagrad": AdaGrad,
-        "lars": LARS,
-        "muon": Muon,
-    }
+    from dnn.optimizers import OPTIMIZERS
 
     first = wanted if isinstance(wanted, Hyperparameters) else wanted[0]
     settings: dict[str, Any] = {}
@@ -426,7 +419,7 @@ def optimizer_of(wanted: Hyperparameters | Sequence[Hyperparameters], rows: int)
             settings[name] = _setting(first, name)
         else:
             settings[name] = [_setting(parameters, name) for parameters in wanted]
-    return kinds[first.optimizer](schedule=_schedule_of(first, rows), **settings)
+    return OPTIMIZERS[first.optimizer](schedule=_schedule_of(first, rows), **settings)
 
 
 def batch_size_of(wanted: Hyperparameters) -> Callable[[int], int]:

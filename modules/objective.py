@@ -18,7 +18,7 @@ from typing import Any, TypeGuard
 
 from diel.errors import PluginError
 
-from .trial import DIVERGED, METRICS
+from .trial import DIVERGED, METRICS, TEXT, plain_number
 
 Metrics = Mapping[str, Any]
 Evaluate = Callable[[Metrics], float]
@@ -137,11 +137,26 @@ def _constant(value: float, text: str) -> Evaluate:
 def _metric(name: str) -> Evaluate:
     def value(metrics: Metrics) -> float:
         try:
-            return float(metrics[name])
+            given = metrics[name]
         except KeyError:
             raise UnknownName(name) from None
-        except (TypeError, ValueError):
-            raise ExpressionError(f"{name} = {metrics[name]!r} is no number") from None
+        if type(given) is float or type(given) is int:
+            return float(given)
+        try:
+            return float(plain_number(given))
+        except TypeError as error:
+            raise ExpressionError(f"{name} = {given!r:.100} is {error}") from None
+
+    return value
+
+
+def _call_of(function: Callable[[dict[str, Any]], Any]) -> Evaluate:
+    def value(metrics: Metrics) -> float:
+        returned = function(dict(metrics))
+        try:
+            return float(plain_number(returned))
+        except TypeError as error:
+            raise ExpressionError(f"it returned {returned!r:.100}, which is {error}") from None
 
     return value
 
@@ -238,7 +253,7 @@ class Objective:
                 raise PluginError(f"{text} is called as function(metrics): {error}") from None
             except ValueError:  # a function written in C may have no signature to read
                 pass
-            evaluate: Evaluate = lambda metrics: float(function(dict(metrics)))  # noqa: E731
+            evaluate = _call_of(function)
             names: list[str] = []
         else:
             evaluate, names = compile_expression(text)
@@ -276,6 +291,13 @@ class Objective:
             raise ObjectiveError(
                 f"objective {self.text!r} raised {type(error).__name__}: {error}"
             ) from error
+
+    def text_among(self, metrics: Mapping[str, Any]) -> str:
+        """Return which metric that the objective names is text, in words; empty if none is."""
+        for name in self.names:
+            if isinstance(metrics.get(name), str):
+                return f"objective {self.text!r}: {name} = {metrics[name]!r:.100} is {TEXT}"
+        return ""
 
     def score(self, value: float) -> float | None:
         """Return a value such that larger is better; None for NaN."""

@@ -177,6 +177,10 @@ class Search:
         score = objective.score(objective.value(metrics))
         return bool(report(self.place(trial), step, math.nan if score is None else score))
 
+    def text_among(self, metrics: Mapping[str, Any]) -> str:
+        """Return which metric that an objective names is text, in words; empty if none is."""
+        return next(filter(None, (own.text_among(metrics) for own in self.objectives)), "")
+
     def tell(
         self,
         trial: int,

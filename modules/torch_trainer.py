@@ -11,10 +11,22 @@ from __future__ import annotations
 
 import math
 import time
-from typing import Any
+from collections.abc import Mapping
+from typing import Any, Final
 
 from .tabular import load_split
 from .trial import Report, marked
+
+ACTIVATIONS: Final[Mapping[str, str]] = {
+    "relu": "ReLU",
+    "sigmoid": "Sigmoid",
+    "tanh": "Tanh",
+    "leaky_relu": "LeakyReLU",
+    "elu": "ELU",
+    "softplus": "Softplus",
+    "gelu": "GELU",
+}
+"""The class in `torch.nn` of each activation that PyTorch has too."""
 
 
 def train(parameters: dict[str, Any], report: Report) -> dict[str, Any]:
@@ -23,8 +35,8 @@ def train(parameters: dict[str, Any], report: Report) -> dict[str, Any]:
     Parameters
     ----------
     parameters : dict
-        ``hidden`` (a list), ``activation`` ("relu", "tanh", "sigmoid"), ``optimizer`` ("sgd",
-        "adam"), ``learning_rate``, ``momentum``, ``weight_decay``, ``batch_size``, ``epochs``.
+        ``hidden`` (a list), ``activation`` (of `ACTIVATIONS`), ``optimizer`` ("sgd", "adam",
+        "adamw"), ``learning_rate``, ``momentum``, ``weight_decay``, ``batch_size``, ``epochs``.
     report : Report
         Its options are those of the data, as for `modules.trainer`.
 
@@ -70,18 +82,24 @@ def train(parameters: dict[str, Any], report: Report) -> dict[str, Any]:
 
 
 def _network(nn: Any, features: int, parameters: dict[str, Any], classes: int) -> Any:
-    activations = {"relu": nn.ReLU, "tanh": nn.Tanh, "sigmoid": nn.Sigmoid}
+    name = parameters.get("activation", "relu")
+    if name not in ACTIVATIONS:
+        raise ValueError(f"activation {name!r}: this trainer has {', '.join(ACTIVATIONS)}")
     layers: list[Any] = []
     width = features
     for units in parameters.get("hidden", [64]):
-        layers += [nn.Linear(width, units), activations[parameters.get("activation", "relu")]()]
+        layers += [nn.Linear(width, units), getattr(nn, ACTIVATIONS[name])()]
         width = units
     return nn.Sequential(*layers, nn.Linear(width, classes))
 
 
 def _optimizer(optim: Any, model: Any, parameters: dict[str, Any]) -> Any:
     rate, decay = parameters.get("learning_rate", 0.1), parameters.get("weight_decay", 0.0)
-    if parameters.get("optimizer", "sgd") == "adam":
-        return optim.Adam(model.parameters(), lr=rate, weight_decay=decay)
+    name = parameters.get("optimizer", "sgd")
+    if name in ("adam", "adamw"):
+        kind = optim.Adam if name == "adam" else optim.AdamW
+        return kind(model.parameters(), lr=rate, weight_decay=decay)
+    if name != "sgd":
+        raise ValueError(f"optimizer {name!r}: this trainer has sgd, adam, adamw")
     momentum = parameters.get("momentum", 0.9)
     return optim.SGD(model.parameters(), lr=rate, momentum=momentum, weight_decay=decay)

@@ -14,6 +14,7 @@ import operator
 import traceback
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
+from decimal import Decimal
 from difflib import get_close_matches
 from hashlib import blake2b
 from pathlib import Path
@@ -54,6 +55,8 @@ class Metric:
     highest: float
 
 
+TEXT: Final = "text, and no number: return float(...) of it"
+"""What is wrong with a text where a number is needed, and what to do."""
 METRICS: Final[Mapping[str, Metric]] = {
     "accuracy": Metric(True, 0.0, 1.0),
     "loss": Metric(False, 0.0, math.inf),
@@ -107,11 +110,11 @@ class LearningCurve:
         self.last = (step, metrics)
         if is_again:
             if self._kept[-1][0] == step:
-                self._kept[-1] = (step, _sound_metrics(metrics))
+                self._kept[-1] = (step, sound_metrics(metrics))
             return
         if self._count % self._every == 0:
             # As numbers: a tensor of PyTorch's may hold all that it was computed from.
-            self._kept.append((step, _sound_metrics(metrics)))
+            self._kept.append((step, sound_metrics(metrics)))
             if len(self._kept) == MOST_REPORTS:
                 del self._kept[1::2]
                 self._every *= 2
@@ -123,7 +126,7 @@ class LearningCurve:
         points = list(self._kept)
         if self.last is not None and points[-1][0] != self.last[0]:
             step, metrics = self.last
-            points.append((step, _sound_metrics(metrics)))
+            points.append((step, sound_metrics(metrics)))
         return points
 
 
@@ -237,7 +240,7 @@ class Report:
         self.curve.add(step, metrics)
         self.show(step)
         if self._on_report is not None and not self._is_stopped:
-            self._is_stopped = not self._on_report(self.trial, step, metrics)
+            self._is_stopped = not self._on_report(self.trial, step, sound_metrics(metrics))
         return not self._is_stopped
 
     def show(self, step: int) -> None:
@@ -301,7 +304,7 @@ def run_trial(train: Train, parameters: dict[str, Any], report: Report) -> Trial
         if isinstance(error, RunStopped) or not isinstance(error, (Exception, SystemExit)):
             raise
         failed = failed_result(error)
-        failed.metrics, failed.reports = _sound_metrics(report.metrics), report.curve.points
+        failed.metrics, failed.reports = sound_metrics(report.metrics), report.curve.points
         return failed
 
 
@@ -380,7 +383,7 @@ def _copy_of(parameters: dict[str, Any]) -> dict[str, Any]:
 def check_metrics(given: Any) -> Metrics:
     """Return metrics as plain numbers and text; a TypeError if they are no dictionary by name."""
     if not isinstance(given, Mapping):
-        raise TypeError(f"train returned {given!r:.100}, and not a dictionary of metrics")
+        raise TypeError(f"train returned {_shown(given)}, and not a dictionary of metrics")
     for name, value in given.items():
         kind = type(value)
         if kind is int:
@@ -393,41 +396,90 @@ def check_metrics(given: Any) -> Metrics:
     return given if type(given) is dict else dict(given)
 
 
+def sound_metrics(given: Mapping[Any, Any]) -> Metrics:
+    """Return the values that are valid metrics, and leave out all others."""
+    with contextlib.suppress(TypeError):
+        return check_metrics(given)
+    sound: Metrics = {}
+    for name, value in given.items():
+        with contextlib.suppress(TypeError):
+            sound |= _plain_metrics({name: value})
+    return sound
+
+
+def plain_number(value: Any) -> int | float:
+    """Return a number of any kind, as of NumPy or PyTorch, as Python's int or float.
+
+    An array of one element is a number too, True is 1 and False 0. A TypeError says what else the
+    value is: text is no number, whatever is written there.
+    """
+    plain = _plain_value(value)
+    if isinstance(plain, str):
+        raise TypeError(TEXT)
+    if plain is None:
+        raise TypeError("no number")
+    return int(plain) if type(plain) is bool else plain
+
+
+def _plain_value(value: Any) -> int | float | bool | str | None:
+    """Return a number or text of any kind as one of Python's; a TypeError says what else it is."""
+    kind = type(value).__name__
+    try:
+        if hasattr(value, "item") and getattr(value, "size", 1) == 1:  # NumPy's and PyTorch's
+            value = math.nan if kind == "MaskedConstant" else value.item()
+        if value is None or type(value) is bool:
+            return value
+        if isinstance(value, str):
+            return str.__str__(value)  # a class of the user's own cannot be read on another rank
+        if isinstance(value, numbers.Integral):
+            whole = int(value)
+            if -_LARGEST <= whole <= _LARGEST:
+                return whole
+            raise OverflowError
+        if isinstance(value, (numbers.Real, Decimal)):
+            return float(value)
+    except OverflowError:
+        raise TypeError("too large a number") from None
+    except Exception as error:
+        raise TypeError(f"a {kind} that cannot be read: {describe_error(error)}") from error
+    raise TypeError(f"a {kind}, and no number")
+
+
+def is_splits(value: Any) -> bool:
+    """Whether a value has the metrics of each split, as `modules.evaluation` makes them."""
+    if not isinstance(value, dict) or type(value.get("rows")) is not int:
+        return False
+    splits = [value.get(name, ()) for name in ("choice", "test")]
+    return all(
+        isinstance(several, (list, tuple)) and all(isinstance(split, dict) for split in several)
+        for several in splits
+    )
+
+
 def _whole(step: Any) -> int:
     """Return a step that is a whole number of any kind, as NumPy's are."""
     try:
         return operator.index(step)
     except TypeError:
-        raise TypeError(f"a step is a whole number, not {step!r:.100}") from None
+        raise TypeError(f"a step is a whole number, not {_shown(step)}") from None
 
 
 def _plain_metrics(given: Mapping[Any, Any]) -> Metrics:
-    return {name: _plain_metric(name, value) for name, value in given.items()}
-
-
-def _plain_metric(name: Any, value: Any) -> Any:
-    if not isinstance(name, str):
-        raise TypeError(f"a metric is called {name!r}, which is no string")
-    if hasattr(value, "item") and getattr(value, "size", 1) == 1:
-        value = value.item()  # NumPy's and PyTorch's numbers
-    if value is None or isinstance(value, (bool, str)):
-        return value
-    if name == SPLITS and isinstance(value, dict) and "rows" in value:
-        return value  # as an evaluation has them
-    if isinstance(value, numbers.Integral):
-        whole = int(value)
-        if abs(whole) > _LARGEST:
-            raise TypeError(f"metric {name!r} is too large a number")
-        return whole
-    if isinstance(value, numbers.Real):
-        return float(value)
-    raise TypeError(f"metric {name!r} is a {type(value).__name__}, and no number")
-
-
-def _sound_metrics(given: Mapping[str, Any]) -> Metrics:
-    """Return the values that are valid metrics, and leave out all others."""
-    sound: Metrics = {}
+    plain: Metrics = {}
     for name, value in given.items():
-        with contextlib.suppress(Exception):
-            sound[name] = _plain_metric(name, value)
-    return sound
+        if not isinstance(name, str):
+            raise TypeError(f"a metric is called {_shown(name)}, which is no string")
+        is_known = name == SPLITS and is_splits(value)
+        try:
+            plain[str.__str__(name)] = value if is_known else _plain_value(value)
+        except TypeError as error:
+            raise TypeError(f"metric {name!r} is {error}") from None
+    return plain
+
+
+def _shown(value: Any) -> str:
+    """Return a value as text of at most 100 characters, whatever its class makes of that."""
+    try:
+        return f"{value!r:.100}"
+    except Exception:
+        return f"a {type(value).__name__}"

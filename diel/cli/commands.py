@@ -196,6 +196,7 @@ _whole.__name__ = "count"
 def _graph_arguments(parser: argparse.ArgumentParser) -> None:
     add_file(parser)
     parser.add_argument(
+        # The keys of `diel.cli.workflow_file.DRAWINGS`, which takes long to import.
         "--format", choices=("text", "dot", "mermaid", "svg"), default="text",
         help="text for people (default), dot for Graphviz, mermaid for Markdown pages, svg for "
         "any browser",
@@ -226,8 +227,10 @@ def _new_module_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def _batch_arguments(parser: argparse.ArgumentParser) -> None:
+    from diel.executive.batch_scripts import SCHEDULERS
+
     parser.add_argument(
-        "--scheduler", choices=("slurm", "pbs", "lsf", "flux"),
+        "--scheduler", choices=tuple(SCHEDULERS),
         help="for which batch scheduler (default: the one whose command is on the PATH)",
     )  # fmt: skip
     _add_job_arguments(parser)
@@ -363,7 +366,9 @@ def _tuple_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def _completion_arguments(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("shell", choices=("bash", "zsh", "fish"), help="which shell")
+    from diel.cli.completion import SCRIPTS
+
+    parser.add_argument("shell", choices=tuple(SCRIPTS), help="which shell")
 
 
 def _compare_arguments(parser: argparse.ArgumentParser) -> None:

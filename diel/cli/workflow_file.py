@@ -137,7 +137,7 @@ def _check_cores(preview: SchedulePreview, *, ranks: int, per_node: int, cores: 
             )
 
 
-_DRAWINGS = {"text": draw_text, "dot": draw_dot, "mermaid": draw_mermaid, "svg": draw_svg}
+DRAWINGS = {"text": draw_text, "dot": draw_dot, "mermaid": draw_mermaid, "svg": draw_svg}
 
 
 def graph(options: argparse.Namespace) -> int:
@@ -148,7 +148,7 @@ def graph(options: argparse.Namespace) -> int:
     WorkflowError
         With every problem of the file.
     """
-    text = _DRAWINGS[options.format](drawing_of(load_workflow(options.file)))
+    text = DRAWINGS[options.format](drawing_of(load_workflow(options.file)))
     if options.format == "text" and not _can_be_shown(text):
         text = text.translate(ASCII)
     print(text)

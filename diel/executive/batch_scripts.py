@@ -24,12 +24,14 @@ import sys
 from collections.abc import Callable, Mapping
 from itertools import groupby
 from pathlib import Path
-from typing import Final
+from typing import TYPE_CHECKING, Final
 
 from diel.errors import LaunchError
-from diel.executive.batch_job import Job
 from diel.exit_codes import NOT_FINISHED
 from diel.frozen import Frozen
+
+if TYPE_CHECKING:
+    from diel.executive.batch_job import Job
 
 _WARNING_S: Final = 60
 

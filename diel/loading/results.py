@@ -13,8 +13,10 @@ from diel.run.directory import new_results_file
 def as_number(value: Any) -> int | float:
     """Return a real number as Python's int or float, for the journal, or raise ValueError.
 
-    An integer beyond all floats is refused too.
+    An array of one element is a number too; an integer beyond all floats is none.
     """
+    if hasattr(value, "item") and getattr(value, "size", 1) == 1:
+        value = value.item()
     if not isinstance(value, numbers.Real):
         raise ValueError(f"{value!r} is no number")
     try:
@@ -128,13 +130,13 @@ class Results:
         Raises
         ------
         ValueError
-            If the table was not declared with a `file`.
+            If the table was not declared with a `file`, or the objective of a row is no number.
         """
         if not self._file:
             raise ValueError("ctx.results.declare(..., file=...) comes before ctx.results.show")
         fields: dict[str, Any] = {"file": self._file, "count": count}
         if best is not None:
-            fields |= {"best": [dict(row) for row in best], "constants": dict(constants or {})}
+            fields |= {"best": [*map(self._checked, best)], "constants": dict(constants or {})}
         if notes:
             fields["notes"] = list(notes)
         if unranked:
@@ -164,10 +166,14 @@ class Results:
         if self._columns != set(row):
             odd = ", ".join(sorted(map(str, self._columns.symmetric_difference(row))))
             raise ValueError(f"a row has a value for each declared column and no other: see {odd}")
-        try:
-            value = as_number(row[self._objective])
-        except ValueError as error:
-            raise ValueError(f"the objective {self._objective!r} is a number: {error}") from None
         from diel.run.records import ResultAdded
 
-        self._record(ResultAdded, row={**row, self._objective: value})
+        self._record(ResultAdded, row=self._checked(row))
+
+    def _checked(self, row: Mapping[str, Any]) -> dict[str, Any]:
+        """Return a row whose objective is a number of Python's; ValueError if it is none."""
+        try:
+            value = as_number(row.get(self._objective))
+        except ValueError as error:
+            raise ValueError(f"the objective {self._objective!r} is a number: {error}") from None
+        return {**row, self._objective: value}

@@ -7,9 +7,9 @@ import json
 import math
 import os
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from pathlib import Path
-from typing import Any, BinaryIO, Final
+from typing import BinaryIO, Final
 
 from diel.errors import RunDirectoryError
 from diel.frozen import Frozen
@@ -260,19 +260,20 @@ class _Consistency:
                 raise DamagedRecord("ResultsDeclared: its columns contradict themselves")
             self._objectives[record.table] = record.objective
         elif isinstance(record, ResultAdded):
-            self._check_rows(record, [record.row])
+            objective = self._objective_of(record)
+            if not is_score(record.row.get(objective)):
+                raise DamagedRecord(f"ResultAdded: {objective} is no number")
         elif isinstance(record, ResultsShown):
-            self._check_rows(record, record.best or ())
+            objective = self._objective_of(record)
+            # The other rows are still the best: a table is not lost for one of them.
+            if isinstance(record.best, list):
+                record.best[:] = [row for row in record.best if is_score(row.get(objective))]
 
-    def _check_rows(
-        self, record: ResultAdded | ResultsShown, rows: Sequence[dict[str, Any]]
-    ) -> None:
-        event = type(record).__name__
+    def _objective_of(self, record: ResultAdded | ResultsShown) -> str:
         objective = self._objectives.get(record.table)
         if objective is None:
-            raise DamagedRecord(f"{event}: nobody has declared such a table")
-        if not all(is_score(row.get(objective)) for row in rows):
-            raise DamagedRecord(f"{event}: {objective} is no number")
+            raise DamagedRecord(f"{type(record).__name__}: nobody has declared such a table")
+        return objective
 
 
 def _checked_groups(record: RunStarted) -> frozenset[str]:

@@ -22,6 +22,7 @@ from typing import TYPE_CHECKING, Any, Final, Literal
 import numpy as np
 import numpy.typing as npt
 
+from dnn.arrays import narrowed
 from dnn.backend import Array, ops_for
 from dnn.backend.philox import rounds
 from dnn.errors import (
@@ -488,7 +489,7 @@ def _checked(pixels: npt.ArrayLike) -> Array:
         return array
     if array.dtype.kind not in "fiu":
         raise DataError(f"images must be bytes or numbers, not {array.dtype}")
-    array = np.ascontiguousarray(array, np.float32)
+    array = narrowed(array, np.float32, lambda image, *at: f"image {image}, at {at}")
     if not np.isfinite(array).all():
         at = tuple(int(i) for i in np.argwhere(~np.isfinite(array))[0])
         raise DataError(f"images contain {array[at]} in image {at[0]}, at {at[1:]}")

@@ -12,7 +12,7 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
-from dnn.arrays import check_labels
+from dnn.arrays import check_labels, narrowed
 from dnn.backend import Array
 from dnn.errors import ConfigurationError, DataError, LabelError, ShapeError, unknown_name
 from dnn.seeds import stream
@@ -85,7 +85,9 @@ class Dataset:
                 raise ShapeError(self.name, message, self.x.shape, self.sequence_shape)
         # The class is frozen; only here may its fields still be cast.
         if self.image_shape is None or self.x.dtype != np.uint8:
-            object.__setattr__(self, "x", np.ascontiguousarray(self.x, np.float32))
+            place = "{}: row {}, attribute {}".format
+            x = narrowed(self.x, np.float32, lambda *at: place(self.name, *at))
+            object.__setattr__(self, "x", x)
         object.__setattr__(self, "y", np.ascontiguousarray(self.y, np.intp))
 
     @property
@@ -311,7 +313,7 @@ def standardise(train: Dataset, *others: Dataset, by: str | None = None) -> tupl
     ConfigurationError
         If `by` is unknown, or is not ``"none"`` for sequences, which contain lengths.
     DataError
-        If a cell of `train` is missing: `impute` comes first.
+        If a cell of `train` is missing, `impute` comes first; or is infinite.
     ShapeError
         If the data sets differ in their number of attributes.
     """
@@ -325,10 +327,11 @@ def standardise(train: Dataset, *others: Dataset, by: str | None = None) -> tupl
         return _standardise_bytes(train, others, by)
     if by == "none":
         return (train, *others)
-    if np.isnan(train.x).any():
-        row, column = (int(i) for i in np.argwhere(np.isnan(train.x))[0])
-        place = f"row {row}, attribute {column}"
-        raise DataError(f"{train.name}: {place} is missing (dnn.impute fills such cells)")
+    if not np.isfinite(train.x).all():
+        row, column = (int(i) for i in np.argwhere(~np.isfinite(train.x))[0])
+        found = train.x[row, column]
+        what = "is missing (dnn.impute fills such cells)" if np.isnan(found) else f"is {found}"
+        raise DataError(f"{train.name}: row {row}, attribute {column} {what}")
     axis = 0 if by == "columns" else None
     # As arrays, shape (1, d) or (1, 1), they keep float64 whatever NumPy does with scalars.
     centre = train.x.mean(axis=axis, dtype=np.float64, keepdims=True)

@@ -11,6 +11,7 @@ could run code, and no archive is unpacked to files: members are read from the a
 
 from __future__ import annotations
 
+import contextlib
 import importlib
 import lzma
 import math
@@ -18,7 +19,7 @@ import tarfile
 import tempfile
 import zipfile
 import zlib
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from os import PathLike
 from pathlib import Path
@@ -26,6 +27,7 @@ from typing import Any, Final, Literal
 
 import numpy as np
 
+from dnn.arrays import narrowed
 from dnn.backend import Array
 from dnn.data.dataset import Dataset
 from dnn.data.labels import classes_of
@@ -237,7 +239,8 @@ def load_image_folder(
     ----------
     folder : path
         With ``cat/1.jpg``, ``cat/2.png``, ``dog/...``; classes are numbered in the order of their
-        names.
+        names. Images are turned as their EXIF data say. Grey values of 16 bits are scaled to 8,
+        white to white. Transparency is left out: a pixel keeps its colour.
     size : int or (int, int), optional
         Rows and columns to which images are scaled. By default all are of one size.
     grey : bool
@@ -254,8 +257,9 @@ def load_image_folder(
     ConfigurationError
         If `size` is not above 0.
     DataError
-        If there is no image, one cannot be read, lies outside of the folder (a link), or is of
-        another size; the message names it.
+        If there is no image, one cannot be read, lies outside of the folder (a link), is of
+        another size, has several frames or pages, or is of floats or 32-bit integers, which do
+        not say what is black and what is white; the message names it.
     MissingDependencyError
         If Pillow is not installed.
     """
@@ -340,15 +344,75 @@ def _files_of(folder: Path, top: Path) -> list[Path]:
 def _decoded(library: Any, path: Path, size: tuple[int, int] | None, grey: bool) -> Array:
     """Return an image as uint8, shape (channels, rows, columns)."""
     try:
-        with library.open(path) as opened:
-            image = opened.convert("L" if grey else "RGB")
+        # Given a name, Pillow maps the file, and exchanges rows and columns of turned TIFF images.
+        with path.open("rb") as file, library.open(file) as opened:
+            _check_pixels(opened, path)
+            opened.load()
+            image = _of_8_bits(library, opened)
+            # Some formats have been turned by Pillow, which then removes the note.
+            if (turn := _TURNS.get(_orientation(opened))) is not None:
+                image = image.transpose(library.Transpose[turn])
+            if image.mode == "P":  # else Pillow warns about palettes with transparent colours
+                image = image.convert("RGBA")
+            image = image.convert("L" if grey else "RGB")
             if size is not None:
                 image = image.resize((size[1], size[0]), library.Resampling.BILINEAR)
             pixels = np.asarray(image)
+    except DataError:
+        raise
     # Readers of formats in Pillow raise exceptions of many kinds.
     except Exception as error:
         raise DataError(f"{path}: cannot be read as an image: {error}") from error
     return pixels[None] if grey else np.ascontiguousarray(pixels.transpose(2, 0, 1))
+
+
+_TURNS: Final = {
+    2: "FLIP_LEFT_RIGHT",
+    3: "ROTATE_180",
+    4: "FLIP_TOP_BOTTOM",
+    5: "TRANSPOSE",
+    6: "ROTATE_270",
+    7: "TRANSVERSE",
+    8: "ROTATE_90",
+}
+"""How an image is turned upright, by its EXIF orientation; 1 is upright."""
+_ORIENTATION: Final = 0x0112
+_BITS: Final = 258
+_PHOTOMETRIC: Final = 262
+_WHITE_IS_ZERO: Final = 0
+
+
+def _orientation(image: Any) -> int:
+    """Return the EXIF orientation of an image; 1 if it has none, or its EXIF data are damaged."""
+    with contextlib.suppress(Exception):
+        return int(image.getexif().get(_ORIENTATION, 1))
+    return 1
+
+
+def _check_pixels(image: Any, path: Path) -> None:
+    """Raise `DataError` if an image is several, or does not say what is black and what is white."""
+    # The second image of a camera's MPO is a small or a stereoscopic one.
+    if getattr(image, "is_animated", False) and image.format != "MPO":
+        raise DataError(f"{path}: has {image.n_frames} frames or pages: save the one that is meant")
+    is_16_bits = image.format in ("PNG", "PPM")  # which have nothing larger, whatever Pillow says
+    if image.mode == "F" or (image.mode == "I" and not is_16_bits):
+        kind = "floats" if image.mode == "F" else "integers of more than 16 bits, or signed ones"
+        message = f"its pixels are {kind}, which do not say what is black and what is white"
+        raise DataError(f"{path}: {message}: convert them to 8 or 16 bits, or save an .npz file")
+
+
+def _of_8_bits(library: Any, image: Any) -> Any:
+    """Return an image of grey values of 16 bits as one of 8 bits, and any other as it is."""
+    if not image.mode.startswith("I"):
+        return image
+    tags = getattr(image, "tag_v2", {})  # of a TIFF
+    bits = tags.get(_BITS, (16,))[0]
+    most = 2 ** int(bits) - 1
+    values = np.asarray(image).astype(np.int64)
+    if tags.get(_PHOTOMETRIC) == _WHITE_IS_ZERO:
+        values = most - values
+    # To the nearest, in integers.
+    return library.fromarray(((values * 510 + most) // (2 * most)).clip(0, 255).astype(np.uint8))
 
 
 def _room_for(shape: tuple[int, ...]) -> Array:
@@ -415,7 +479,11 @@ def load_npz(
             message = f"{samples.shape} are no sequences (n, steps, features)"
             raise ShapeError(f"{path}: {x}", message, samples.shape)
         shape, sequence_shape = None, (samples.shape[1], samples.shape[2])
-        samples = pad_sequences(samples.astype(np.float32), samples.shape[1], ends)
+        samples = narrowed(samples, np.float32, lambda *at: f"{path}: {x}[{_index(at)}]")
+        samples = pad_sequences(samples, samples.shape[1], ends)
+    if samples.dtype.kind == "f" and np.isinf(samples).any():
+        at = np.argwhere(np.isinf(samples))[0]
+        raise DataError(f"{path}: {x}[{_index(at)}] is {samples[tuple(at)]}")
     by = "none" if sequence_shape else "columns" if shape is None else "one scale"
     return Dataset(
         samples.reshape(len(samples), -1),
@@ -426,6 +494,10 @@ def load_npz(
         image_shape=shape,
         sequence_shape=sequence_shape,
     )
+
+
+def _index(at: Iterable[int]) -> str:
+    return ", ".join(str(int(i)) for i in at)
 
 
 _DAMAGED: Final = (

@@ -19,12 +19,14 @@ import math
 import struct
 import zlib
 from collections.abc import Callable, Collection
+from numbers import Integral
 from os import PathLike
 from pathlib import Path
 from typing import IO, Any, Final
 
 import numpy as np
 
+from dnn.arrays import narrowed
 from dnn.backend import Array
 from dnn.data.dataset import Dataset
 from dnn.data.images import load_cifar_training, load_image_folder, load_npz
@@ -140,12 +142,17 @@ def load_cleveland(path: str | PathLike[str]) -> Dataset:
         lines = Path(path).read_text(encoding="ascii").splitlines()
     except (OSError, UnicodeDecodeError) as error:
         raise DataError(f"{path}: cannot be read: {error}") from error
-    rows = [_row(path, number, line) for number, line in enumerate(lines, start=1) if line.strip()]
+    rows = [
+        (number, _row(path, number, line))
+        for number, line in enumerate(lines, start=1)
+        if line.strip()
+    ]
     if not rows:
         raise DataError(f"{path}: no rows")
-    table = np.array(rows)
+    table = np.array([row for _, row in rows])
     x, diagnosis = table[:, :-1], table[:, -1]
-    return Dataset(x.astype(np.float32), (diagnosis > 0).astype(np.intp), 2, "cleveland")
+    x = narrowed(x, np.float32, lambda row, column: f"{path}, line {rows[row][0]}")
+    return Dataset(x, (diagnosis > 0).astype(np.intp), 2, "cleveland")
 
 
 def _row(path: str | PathLike[str], number: int, line: str) -> list[float]:
@@ -156,6 +163,9 @@ def _row(path: str | PathLike[str], number: int, line: str) -> list[float]:
         row = [float("nan") if cell.strip() == "?" else float(cell) for cell in cells]
     except ValueError as error:
         raise DataError(f"{path}, line {number}: {error}") from error
+    for cell, value in zip(cells, row, strict=True):
+        if not math.isfinite(value) and cell.strip() != "?":
+            raise DataError(f"{path}, line {number}: {cell.strip()!r} is not finite")
     if row[-1] not in range(5):
         raise DataError(f"{path}, line {number}: the diagnosis {cells[-1]!r} is not 0 .. 4")
     return row
@@ -187,11 +197,16 @@ def load_csv(
 
     Raises
     ------
+    ConfigurationError
+        As in `read_csv`, or if `label` is neither a name nor a number.
     DataError
-        As in `read_csv`, or if there is no such column.
+        As in `read_csv`, or if there is no such column, or no other one, or a number is beyond
+        float32.
     LabelError
         If a label is no integer from 0.
     """
+    if isinstance(label, bool) or not isinstance(label, str | Integral):
+        raise ConfigurationError(f"label must be a column's name or number, not {label!r}")
     table = read_csv(path, delimiter=delimiter, header=header, missing=missing)
     if isinstance(label, str):
         if label not in table.columns:
@@ -201,17 +216,21 @@ def load_csv(
     else:
         if not -len(table.columns) <= label < len(table.columns):
             raise DataError(f"{path}: there is no column {label}: it has {len(table.columns)}")
-        at = label % len(table.columns)
+        at = int(label) % len(table.columns)
+    if len(table.columns) < 2:
+        raise DataError(f"{path}: there is no column beside the labels, {table.columns[at]!r}")
     labels = table.values[:, at]
     wrong = np.flatnonzero(~((labels >= 0) & (labels == np.floor(labels))))
     if wrong.size:
         row = int(wrong[0])
-        column = table.columns[at]
-        message = f"{labels[row]:g} in row {row} of column {column!r} is no integer from 0"
-        raise LabelError(f"{path}: label {message}", row)
+        message = f"label {labels[row]:g} in row {row} of column {table.columns[at]!r}"
+        raise LabelError(f"{path}, line {table.lines[row]}: {message} is no integer from 0", row)
     classes = classes_of(labels, f"{path}: ")
     y = labels.astype(np.intp)
-    x = np.delete(table.values, at, axis=1)
+    others = [column for column in range(len(table.columns)) if column != at]
+    x = narrowed(
+        table.values[:, others], np.float32, lambda row, column: table.place(row, others[column])
+    )
     return Dataset(x, y, classes, Path(path).stem)
 
 

@@ -223,11 +223,10 @@ class Tensor(Arithmetic):
         Raises
         ------
         DataError
-            If the file cannot be read, has no rows, a cell is empty, no number or not finite, or
-            a row too short or too long; it names the line and the column.
+            If the file cannot be read, has no rows, a cell is empty, not finite or no number of
+            the type, or a row too short or too long; it names the line and the column.
         """
-        table = read_csv(path, delimiter=delimiter, header=header)
-        array = table.values.astype(dtype_of("tensor", dtype))
+        array = read_csv(path, delimiter=delimiter, header=header, dtype=dtype).values
         return cls._dense(_memory_of(array, None, device), array.shape)
 
     def to_csv(self, path: str | Path, *, delimiter: str = ",") -> None:

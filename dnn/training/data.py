@@ -9,7 +9,7 @@ from typing import Any, Literal
 import numpy as np
 import numpy.typing as npt
 
-from dnn.arrays import array_of
+from dnn.arrays import array_of, narrowed
 from dnn.backend import Array, empty
 from dnn.backend.device import free_bytes
 from dnn.data.augmentation import Images
@@ -255,18 +255,23 @@ def checked_samples(network: Network, name: str, x: npt.ArrayLike | Images) -> A
     if network.input_dtype == np.intp and samples.dtype.kind not in "iu":
         message = f"{name} of shape {samples.shape} must be integers, not {samples.dtype}"
         raise DataError(f"{network.layers[0].name}: {message}")
-    with np.errstate(over="ignore"):  # what becomes infinite is named below
-        samples = np.ascontiguousarray(samples, network.input_dtype)
+    if network.input_dtype.kind == "f":
+        samples = narrowed(samples, network.input_dtype, lambda *at: _cell_of(name, at))
+    samples = np.ascontiguousarray(samples, network.input_dtype)
     if not np.isfinite(samples).all():
         at = tuple(int(i) for i in np.argwhere(~np.isfinite(samples))[0])
-        column = ", ".join(map(str, at[1:]))
-        raise DataError(f"{name} contains {samples[at]} in row {at[0]}, column {column}")
+        raise DataError(f"{name} contains {samples[at]} in {_cell_of('', at)}")
     if network.precision.largest is not None and samples.dtype.kind == "f":
         check_range(name, samples, network.precision)
     read = samples
     for layer in network.layers[:2]:
         read = layer.check_samples(name, read)
     return samples
+
+
+def _cell_of(name: str, at: tuple[int, ...]) -> str:
+    column = f", column {', '.join(map(str, at[1:]))}" if at[1:] else ""
+    return f"{name} row {at[0]}{column}".lstrip()
 
 
 def _on_same_gpu(network: Network, x: Any) -> Array | None:
@@ -506,4 +511,6 @@ def check_weights(
             raise ConfigurationError("class_weight is for classifications only")
         by_class = class_weights(targets, classes, class_weight)[targets]
         weights = by_class if weights is None else weights * by_class
-    return None if weights is None else np.ascontiguousarray(weights, dtype)
+    if weights is None:
+        return None
+    return narrowed(weights, dtype, lambda row: f"the weight of row {row}")

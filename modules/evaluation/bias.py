@@ -11,7 +11,7 @@ import math
 from dataclasses import dataclass
 from statistics import fmean, stdev
 
-from ..objective import Objective
+from ..objective import Objective, ObjectiveError
 from .jobs import Evaluated
 
 
@@ -90,6 +90,8 @@ class SelectionBias:
         test = [self._score(metrics) for metrics in evaluated.test]
         if any(score is None for score in [*choice, *test]):
             return
+        if len(test or choice) != len(choice) or len(choice) != len(self._chosen or choice):
+            return  # of a function of the user's own: other splits than those of other trials
         self.trials += 1
         self._is_nested, self._rows = bool(test), evaluated.rows
         scores = [score for score in (test or choice) if score is not None]
@@ -110,7 +112,10 @@ class SelectionBias:
         self.trials += 1
 
     def _score(self, metrics: dict[str, float]) -> float | None:
-        return self._objective.score(self._objective.value(metrics))
+        try:
+            return self._objective.score(self._objective.value(metrics))
+        except ObjectiveError:
+            return None
 
     def report(self) -> BiasReport | None:
         """Return the report on the trials so far; None before the first trial."""

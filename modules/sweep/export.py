@@ -68,8 +68,10 @@ def rows_of(ledger: Path, folder: Path) -> Iterator[dict[str, Any]]:
         row = {**own, **metrics, **own}
         if record["state"] in (FINISHED, STOPPED):
             for objective in objectives:
-                if objective.text not in row:
-                    row[objective.text] = objective.value(metrics)
+                # Without metrics: a trial that was stopped before it began.
+                with suppress(ObjectiveError):
+                    if type(row.get(objective.text)) not in (int, float):
+                        row[objective.text] = objective.value(metrics)
         for name in _OWN:
             if name in record:
                 row[name] = record[name]
@@ -223,8 +225,9 @@ def _to_optuna(ledger: Path, folder: Path) -> list[Path]:
         state = states[record["state"]]
         values = None
         if state == "COMPLETE":
-            values = [objective.value(metrics) for objective in objectives]
-            if any(math.isnan(value) for value in values):
+            with suppress(ObjectiveError):
+                values = [objective.value(metrics) for objective in objectives]
+            if values is None or any(map(math.isnan, values)):
                 state, values = "FAIL", None  # Optuna has no NaN
         notes: dict[str, Any] = {**metrics, **{n: record[n] for n in _OWN if n in record}}
         study.add_trial(

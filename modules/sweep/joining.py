@@ -36,7 +36,7 @@ from typing import Any, Final, TypeAlias
 from diel import JsonLinesFile, as_integer, as_number, parse_json, whole_lines
 from diel.errors import ModuleFailed
 
-from ..trial import check_metrics
+from ..trial import check_metrics, sound_metrics
 from .ledger import MOST_TRIALS, as_numbers, encode
 from .messages import IntermediateReport, Lease, Outcome, SweepOrder
 
@@ -251,22 +251,30 @@ def outcome_of(message: Message, lease: Lease, worker: str, first_trainer: int) 
         found = int(number) if isinstance(number, str) and number.isdecimal() else number
         return as_integer(found, lease.start, lease.stop - 1)
 
+    reasons = {trial_of(trial): str(why) for trial, why in fields["reasons"].items()}
+    metrics = []
+    for trial, given in enumerate(fields["metrics"], start=lease.start):
+        try:
+            metrics.append(check_metrics(given if type(given) is not dict else as_numbers(given)))
+        except TypeError as error:
+            metrics.append(sound_metrics(given) if type(given) is dict else {})
+            reasons.setdefault(trial, str(error))
     return Outcome(
         lease.session,
         lease.number,
         lease.start,
         first_trainer + as_integer(fields["trainer"], 0, MOST_TRAINERS),
         lease.points[:done],
-        [check_metrics(as_numbers(metrics)) for metrics in fields["metrics"]],
+        metrics,
         [as_number(at, 0, _LATEST_S) for at in fields["started_s"]],
         [as_number(seconds, 0) for seconds in fields["seconds"]],
-        {trial_of(trial): str(reason) for trial, reason in fields["reasons"].items()},
+        reasons,
         {trial_of(trial) for trial in fields["stopped"]},
         facts={str(name): str(fact) for name, fact in fields["facts"].items()},
         at_once=as_integer(fields["at_once"], 1, MOST_TRIALS),
         reports={
             trial_of(trial): [
-                (as_integer(step), check_metrics(as_numbers(metrics))) for step, metrics in reports
+                (as_integer(step), sound_metrics(as_numbers(given))) for step, given in reports
             ]
             for trial, reports in fields["reports"].items()
         },
@@ -291,7 +299,7 @@ def report_of(message: Message, first_trainer: int, trainers: int) -> Intermedia
         as_integer(fields["trial"], 0, MOST_TRIALS),
         first_trainer + as_integer(fields["trainer"], 0, trainers - 1),
         as_integer(fields["step"]),
-        check_metrics(as_numbers(fields["metrics"])),
+        sound_metrics(as_numbers(fields["metrics"])),
     )
 
 

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any, Final, TypeAlias
 from ..evaluation import Evaluated
 from ..objective import ObjectiveError
 from ..space import Choices
-from ..trial import SPLITS, Reports, thinned, trial_seed
+from ..trial import SPLITS, Reports, is_splits, thinned, trial_seed
 from .leases import Bitmap
 from .ledger import DIVERGED, FAILED, FINISHED, STOPPED, as_numbers, plain, trials_of
 from .messages import IntermediateReport, Outcome
@@ -59,6 +59,7 @@ class SweepResults:
         self._own = {"trial", *search.space.names}
         self._choices_as_text = choices_as_text(search.space)
         self._reports: dict[int, list[tuple[int, dict[str, Any]]]] = {}
+        self._wrong_reports: dict[int, str] = {}
         objective = search.objectives[0]
         self.best_rows = BestRows(objective.text, maximise=objective.maximise)
         self._curves = 0
@@ -86,7 +87,13 @@ class SweepResults:
         return self.add(record)
 
     def add_report(self, report: IntermediateReport) -> bool:
-        """Record what a trial has reported so far; return whether it goes on."""
+        """Record what a trial has reported so far; return whether it goes on.
+
+        It does not if its objective is text: then it has failed.
+        """
+        if wrong := self._wrong_report(report.step, report.metrics):
+            self._wrong_reports[report.trial] = wrong
+            return False
         try:
             goes_on = not self._search.report(report.trial, report.step, report.metrics)
         except ObjectiveError:
@@ -110,13 +117,17 @@ class SweepResults:
             strict=True,
         ):
             reason = outcome.reasons.get(trial, "") if outcome.reasons else ""
+            wrong = self._wrong_reports.pop(trial, "") if self._wrong_reports else ""
+            for step, reported in outcome.reports.get(trial, ()):
+                wrong = wrong or self._wrong_report(step, reported)
+            reason = reason or wrong
             state = FAILED
             if not reason:
                 judgement = self._search.judge(metrics)
                 reason, state = judgement.reason, FINISHED
                 if reason:
                     state = DIVERGED if judgement.is_diverged else FAILED
-            if trial in outcome.stopped and state in (FINISHED, FAILED):
+            if trial in outcome.stopped and state in (FINISHED, FAILED) and not wrong:
                 # Also without metrics: it was stopped before it reported any.
                 reason, state = "", STOPPED
             record = {
@@ -135,7 +146,7 @@ class SweepResults:
                 record["worker"] = outcome.worker
             if reason:
                 record["reason"] = reason
-            if SPLITS in metrics and isinstance(metrics[SPLITS], dict):
+            if is_splits(metrics.get(SPLITS)):
                 record[SPLITS] = metrics.pop(SPLITS)
             if trial in self._reports:
                 record["reports"] = self._reports.pop(trial)
@@ -143,6 +154,10 @@ class SweepResults:
                 record["reports"] = outcome.reports[trial]
             records.append(record)
         return records
+
+    def _wrong_report(self, step: int, metrics: Mapping[str, Any]) -> str:
+        text = self._search.text_among(metrics)
+        return f"step {step}: {text}" if text else ""
 
     def _keeps_curve(self, state: str, metrics: Mapping[str, Any]) -> bool:
         """Whether the ledger gets a trial's learning curve: after `_CURVES`, only good ones do."""
@@ -154,21 +169,29 @@ class SweepResults:
         )
 
     def add(self, record: dict[str, Any]) -> dict[str, Any]:
-        """Pass a trial whose line is in the ledger to the search, count it, and return its row."""
+        """Pass a trial whose line is in the ledger to the search, count it, and return its row.
+
+        A trial is a failed one if it has finished by its line, and its metrics do not give the
+        objectives: an earlier version took text for a number.
+        """
         trial, state, metrics = record["trial"], record["state"], record["metrics"]
         # A parameter that is not there in this point has an empty cell.
         row = {"trial": trial, **self._absent, **record["parameters"], **metrics}
         if not self._own.isdisjoint(metrics):  # a metric is called like a parameter
             row |= {"trial": trial, **self._absent, **record["parameters"]}
+        row.pop(CURVE, None)  # a metric of that name
         row["trainer"], row["seed"] = record.get("trainer", ""), record.get("seed", "")
+        values: tuple[float, ...] = ()
         if state == FINISHED:
             splits = record.get(SPLITS)
-            evaluated = Evaluated.of(metrics, splits) if splits is not None else None
-            values = self._search.tell(trial, record["parameters"], metrics, evaluated)
-        else:
+            evaluated = Evaluated.of(metrics, splits) if is_splits(splits) else None
+            try:
+                values = self._search.tell(trial, record["parameters"], metrics, evaluated)
+            except ObjectiveError as error:
+                state, record = FAILED, {**record, "reason": str(error)}
+        if state != FINISHED:
             is_stopped = state == STOPPED
             self._search.tell(trial, record["parameters"], None, is_stopped=is_stopped)
-            values = ()
         if state == FAILED:
             self.failed += 1
             row["state"] = record["reason"]
@@ -180,7 +203,8 @@ class SweepResults:
         self.succeeded += 1
         self.stopped += state == STOPPED
         for objective, value in zip(self._search.objectives, values, strict=False):
-            row.setdefault(objective.text, value)
+            if type(row.get(objective.text)) not in (int, float):  # not there, or true
+                row[objective.text] = value
         is_good = state == FINISHED and self.best_rows.add(row)
         # For the report: a row that is among its best at the end is so when it comes.
         if "reports" in record and (is_good or state == STOPPED):

@@ -19,7 +19,7 @@ import uuid
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Final, Literal, TypeAlias, cast
+from typing import Any, Final, Literal, TypeAlias, cast, get_args
 
 from diel import parse_json, whole_lines
 
@@ -29,7 +29,7 @@ from .ledger import about_of, decision_in, decisions_of, encode
 
 FORMAT: Final = 1
 Kind: TypeAlias = Literal["enqueue", "pause", "resume", "stop", "trials"]
-KINDS: Final = ("enqueue", "pause", "resume", "stop", "trials")
+KINDS: Final = get_args(Kind)
 _FILE: Final = "requests.jsonl"
 _LONGEST_LINE: Final = 2**20
 _MOST_TRIALS: Final = 2**31

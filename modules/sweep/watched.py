@@ -36,6 +36,7 @@ from ..report.sweep import CURVE, DONE, REASON, STATE, STOPPED, TRIAL, Moment, S
 from ..space import Space, SpaceError
 from ..trial import Reports, thinned
 from .ledger import (
+    FAILED,
     LedgerError,
     LedgerReader,
     about_of,
@@ -170,11 +171,17 @@ class WatchedSweep:
             metrics = as_numbers(record["metrics"])
             own = {TRIAL: record["trial"], **record["parameters"]}
             row = {**own, **metrics, **own}
+            row.pop(CURVE, None)  # a metric of that name
             if self._objective is None:
                 row.setdefault(self._text, values.get(record["trial"]))
             else:
-                with contextlib.suppress(ObjectiveError):
-                    row.setdefault(self._text, self._objective.value(metrics))
+                try:
+                    value = self._objective.value(metrics)
+                    if type(row.get(self._text)) not in (int, float):
+                        row[self._text] = value
+                except ObjectiveError as error:
+                    if record[STATE] in DONE:  # an earlier version took text for a number
+                        record |= {STATE: FAILED, REASON: str(error)}
             row |= {name: record[name] for name in ("trainer", "seed", STATE) if name in record}
             row |= {name: record[name] for name in ("started_s", "seconds") if name in record}
             if record.get(REASON):

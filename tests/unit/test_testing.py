@@ -102,6 +102,26 @@ def test_pipeline(tmp_path: Path) -> None:
     assert len((tmp_path / "pi.txt").read_text().splitlines()) == 3
 
 
+def test_an_objective_of_a_table_is_a_number(tmp_path: Path) -> None:
+    def fill(ctx: Any) -> None:
+        ctx.results.declare(["loss"], objective="loss", maximise=False)
+        for value in (np.array([0.5]), True):
+            ctx.results.add({"loss": value})
+        for value in ("0.9", None, [1], 1j, 10**400):
+            with pytest.raises(ValueError, match="the objective 'loss' is a number"):
+                ctx.results.add({"loss": value})
+        file = ctx.results.new_file()
+        ctx.results.declare(["loss"], objective="loss", maximise=False, file=file)
+        ctx.results.show(1, best=[{"loss": np.float32(0.5)}])
+        with pytest.raises(ValueError, match=r"'loss' is a number: '0\.9'"):
+            ctx.results.show(2, best=[{"loss": 0.5}, {"loss": "0.9"}])
+
+    run = run_module(fill, run_dir=tmp_path)
+    rows = [record["row"] for record in run.records if record["event"] == "ResultAdded"]
+    assert rows == [{"loss": 0.5}, {"loss": 1}]
+    assert run.records[-1]["best"] == [{"loss": 0.5}]
+
+
 def test_what_a_module_says_is_recorded(capsys: pytest.CaptureFixture[str]) -> None:
     def talk(ctx: Any) -> None:
         ctx.progress(1, 2, "half")

@@ -12,6 +12,8 @@ import pytest
 from diel.cli.commands import COMMANDS
 from diel.cli.completion import SCRIPTS, levels
 from diel.cli.main import build_parser
+from diel.cli.workflow_file import DRAWINGS
+from diel.executive.batch_scripts import SCHEDULERS
 
 NAMES = sorted(command.name for command in COMMANDS)
 FILES = ["a b.toml", "w.toml"]
@@ -29,8 +31,10 @@ CASES: list[tuple[list[str], list[str]]] = [
     (["check", "w.toml", "--per"], ["--per-node"]),
     (["check", "-n", ""], []),
     (["graph", "-"], OF_GRAPH),
-    (["graph", "--format", ""], ["dot", "mermaid", "svg", "text"]),
+    (["graph", "--format", ""], sorted(DRAWINGS)),
     (["graph", "--format", "dot", "w"], ["w.toml"]),
+    (["batch", "--scheduler", ""], sorted(SCHEDULERS)),
+    (["completion", ""], sorted(SCRIPTS)),
     (["run", "--resume", ""], FOLDERS),
     (["run", "--resume", "r"], ["runs"]),
     (["runs", ""], FOLDERS),

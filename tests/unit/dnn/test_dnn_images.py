@@ -184,6 +184,115 @@ def test_a_folder_of_classes(tmp_path):
     assert dnn.load_image_folder(tmp_path, (8, 9)).image_shape == (3, 8, 9)
 
 
+def one_image(folder, image, name="1.png", grey=True, **how):
+    """Return the pixels that are read of an image of Pillow's, written to a folder of one class."""
+    (folder / "cat").mkdir(exist_ok=True)
+    image.save(folder / "cat" / name, **how)
+    return dnn.load_image_folder(folder, grey=grey).images[0]
+
+
+@pytest.mark.parametrize("name", ["1.png", "1.tif", "1.pgm"])
+def test_grey_values_of_16_bits_are_scaled(tmp_path, name):
+    library = pytest.importorskip("PIL.Image")
+    values = np.array([[0, 128, 129, 257], [32767, 32768, 65406, 65535]], np.uint16)
+    expected = np.round(values / 257).astype(np.uint8)
+    image = library.fromarray(values)
+    np.testing.assert_array_equal(one_image(tmp_path, image, name)[0], expected)
+    colour = one_image(tmp_path, image, name, grey=False)
+    np.testing.assert_array_equal(colour, np.stack([expected] * 3))
+    assert dnn.load_image_folder(tmp_path, 1, grey=True).x[0, 0] == pytest.approx(
+        expected.mean(), abs=1
+    )
+
+
+def test_big_endian_and_inverted_grey_values_of_16_bits(tmp_path):
+    library = pytest.importorskip("PIL.Image")
+    values = np.array([[0, 257, 65535]], np.uint16)
+    image = library.frombytes("I;16B", (3, 1), values.astype(">u2").tobytes())
+    np.testing.assert_array_equal(one_image(tmp_path, image, "1.tif"), [[[0, 1, 255]]])
+    image = library.fromarray(values)
+    white_is_0 = one_image(tmp_path, image, "1.tif", tiffinfo={262: 0})
+    np.testing.assert_array_equal(white_is_0, [[[255, 254, 0]]])
+
+
+@pytest.mark.parametrize("orientation", range(10))
+@pytest.mark.parametrize("name", ["1.png", "1.tif", "1.webp"])
+def test_images_are_turned_as_their_exif_data_say(tmp_path, orientation, name):
+    library = pytest.importorskip("PIL.Image")
+    if name.endswith("webp") and not pytest.importorskip("PIL.features").check("webp"):
+        pytest.skip("Pillow was built without WebP")
+    upright = np.arange(6, dtype=np.uint8).reshape(2, 3) * 40
+    stored = {
+        2: upright[:, ::-1],
+        3: upright[::-1, ::-1],
+        4: upright[::-1],
+        5: upright.T,
+        6: np.rot90(upright),
+        7: np.rot90(upright, 2).T,
+        8: np.rot90(upright, -1),
+    }.get(orientation, upright)
+    exif = library.Exif()
+    exif[0x0112] = orientation
+    how = {"lossless": True, "exact": True} if name.endswith("webp") else {}
+    image = library.fromarray(np.ascontiguousarray(stored))
+    np.testing.assert_array_equal(one_image(tmp_path, image, name, exif=exif, **how)[0], upright)
+
+
+def test_colours_of_every_kind(tmp_path):
+    library = pytest.importorskip("PIL.Image")
+    colour = (200, 100, 50)
+    image = library.new("RGB", (2, 1), colour)
+    palette = image.quantize(2)
+    cases = [
+        (image.convert("RGBA"), {}, colour),
+        (library.new("RGBA", (2, 1), (*colour, 0)), {}, colour),
+        (library.new("LA", (2, 1), (77, 3)), {}, (77, 77, 77)),
+        (library.new("1", (2, 1), 1), {}, (255, 255, 255)),
+        (palette, {}, colour),
+        (palette, {"transparency": b"\x10\x20"}, colour),
+        (palette, {"transparency": 0}, colour),
+    ]
+    for given, how, expected in cases:
+        assert one_image(tmp_path, given, grey=False, **how)[:, 0, 0].tolist() == list(expected)
+    cmyk = library.new("CMYK", (2, 1), (0, 255, 255, 0))
+    assert one_image(tmp_path, cmyk, "1.tif", grey=False).shape == (3, 1, 2)
+    (tmp_path / "cat" / "1.png").unlink()
+    assert one_image(tmp_path, cmyk, "1.tif", grey=False)[:, 0, 0].tolist() == [255, 0, 0]
+
+
+@pytest.mark.parametrize(
+    ("mode", "name", "how", "words"),
+    [
+        ("F", "1.tif", {}, "its pixels are floats, which do not say what is black"),
+        ("I", "1.tif", {}, "its pixels are integers of more than 16 bits, or signed ones"),
+        ("L", "1.gif", {"save_all": True}, "has 2 frames or pages"),
+        ("L", "1.tif", {"save_all": True}, "has 2 frames or pages"),
+        ("L", "1.png", {"save_all": True}, "has 2 frames or pages"),
+    ],
+)
+def test_images_that_are_refused(tmp_path, mode, name, how, words):
+    library = pytest.importorskip("PIL.Image")
+    image = library.new(mode, (3, 2), 0)
+    more = {"append_images": [library.new(mode, (3, 2), 200)]} if how else {}
+    with pytest.raises(DataError, match=rf"1\.\w+: {words}"):
+        one_image(tmp_path, image, name, **how, **more)
+
+
+def test_truncated_images_and_images_too_large_to_be_meant(tmp_path, monkeypatch):
+    library = pytest.importorskip("PIL.Image")
+    noise = np.random.default_rng(0).integers(0, 256, (40, 40), np.uint8)
+    for name in ("1.png", "1.jpg", "1.tif", "1.gif", "1.bmp"):
+        one_image(tmp_path, library.fromarray(noise), name)
+        file = tmp_path / "cat" / name
+        file.write_bytes(file.read_bytes()[:-200])
+        with pytest.raises(DataError, match=f"{name}: cannot be read as an image"):
+            dnn.load_image_folder(tmp_path)
+        file.unlink()
+    monkeypatch.setattr(library, "MAX_IMAGE_PIXELS", 100)
+    with pytest.raises(DataError, match="cannot be read as an image: Image size"):
+        one_image(tmp_path, library.fromarray(noise))
+
+
 def test_large_sets_of_images_lie_in_a_file(tmp_path, monkeypatch):
     write_images(tmp_path, [("cat", (4, 6, 3)), ("dog", (4, 6, 3))])
     expected = dnn.load_image_folder(tmp_path)

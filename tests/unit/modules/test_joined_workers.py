@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import gc
 import json
+import math
 import threading
 from collections import Counter
 from collections.abc import Callable, Iterator
@@ -297,6 +298,25 @@ def test_no_number_of_a_master_ends_its_workers_in_a_traceback(
                         lease_of(message, "there")
                     else:
                         order_of(message, "there", "a")
+
+
+def test_metrics_of_a_worker_that_are_none_fail_their_trial(meeting: Meeting) -> None:
+    link = meeting.link()
+    meeting.heard()
+    meeting.told(link)
+    meeting.workers.give("node-1", lease(1, 4))
+    wrong = outcome(lease(1, 4), 4)
+    wrong.metrics[:] = [{"score": [0.5], "loss": 2}, 5, {"score": 10**400}, {"score": "nan"}]
+    link.put_outcome(wrong)
+    (heard,) = meeting.heard()
+    start = heard.start
+    assert heard.reasons == {
+        start: "metric 'score' is a list, and no number",
+        start + 1: "train returned 5, and not a dictionary of metrics",
+        start + 2: "metric 'score' is too large a number",
+    }
+    assert heard.metrics[:3] == [{"loss": 2}, {}, {}]
+    assert math.isnan(heard.metrics[3]["score"])
 
 
 @settings(max_examples=15, deadline=None)

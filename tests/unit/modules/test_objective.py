@@ -2,9 +2,14 @@
 
 from __future__ import annotations
 
+import enum
 import math
+from decimal import Decimal
+from fractions import Fraction
 from pathlib import Path
+from typing import Any
 
+import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -12,6 +17,7 @@ from hypothesis import strategies as st
 from diel import load_plugin
 from diel.errors import PluginError
 from modules.objective import ExpressionError, Objective, ObjectiveError, compile_expression
+from modules.trial import check_metrics, plain_number
 
 METRICS = {"accuracy": 0.9, "loss": 0.25, "mcc": 0.8, "training_time_s": 100.0, "rows": 30}
 
@@ -141,7 +147,7 @@ def test_a_name_that_is_not_reported_is_told_with_near_ones() -> None:
             Objective.parse(name, True).value(METRICS)
     with pytest.raises(ObjectiveError, match="it reports nothing"):
         Objective.parse("accuracy").value({})
-    with pytest.raises(ObjectiveError, match="accuracy = 'high' is no number"):
+    with pytest.raises(ObjectiveError, match="accuracy = 'high' is text, and no number"):
         Objective.parse("accuracy").value({"accuracy": "high"})
 
 
@@ -230,3 +236,69 @@ def test_files_of_one_name_are_told_apart(tmp_path: Path) -> None:
         folder.mkdir()
         (folder / "f_same.py").write_text(f"def f(metrics): return {number}\n")
         assert load_plugin("./f_same.py:f", folder)({}) == number
+
+
+class OddFloat(float):
+    def __float__(self) -> float:
+        raise RuntimeError("no")
+
+
+class Words(str, enum.Enum):
+    HIGH = "high"
+
+
+NUMBERS = [
+    (2, 2),
+    (True, 1),
+    (np.float32(0.5), 0.5),
+    (np.array(0.5), 0.5),
+    (np.array([[3]]), 3),
+    (np.bool_(True), 1),
+    (Decimal("0.25"), 0.25),
+    (Fraction(1, 4), 0.25),
+    (float("inf"), float("inf")),
+]
+NO_NUMBERS = [
+    ("0.9", "text, and no number: return float"),
+    (np.str_("0.9"), "text, and no number"),
+    (Words.HIGH, "text, and no number"),
+    (None, "no number"),
+    (b"1", "a bytes, and no number"),
+    (1j, "a complex, and no number"),
+    (np.complex64(1), "a complex64, and no number"),
+    ([0.5], "a list, and no number"),
+    ({"a": 1}, "a dict, and no number"),
+    (np.array([1, 2]), "a ndarray, and no number"),
+    (np.datetime64("2026-01-01"), "a datetime64, and no number"),
+    (10**400, "too large a number"),
+    (Fraction(10**400), "too large a number"),
+    (OddFloat(1), "a OddFloat that cannot be read: RuntimeError: no"),
+]
+
+
+@pytest.mark.parametrize(("value", "number"), NUMBERS)
+def test_whatever_is_a_number_is_an_objective(value: Any, number: float) -> None:
+    assert plain_number(value) == number
+    assert type(plain_number(value)) in (int, float)
+    metrics = check_metrics({"score": value})
+    assert Objective.parse("score", True).value(metrics) == number
+    assert Objective.parse("2 * score", True).value(metrics) == 2 * number
+
+
+@pytest.mark.parametrize(("value", "words"), NO_NUMBERS)
+def test_whatever_is_no_number_is_no_objective(value: Any, words: str, tmp_path: Path) -> None:
+    with pytest.raises(TypeError, match=words):
+        plain_number(value)
+    with pytest.raises((TypeError, ObjectiveError), match=words) as raised:
+        Objective.parse("1 - score", True).value(check_metrics({"score": value}))
+    assert "score" in str(raised.value)
+    if isinstance(value, str):
+        assert type(check_metrics({"note": value})["note"]) is str
+    (tmp_path / "own.py").write_text("def same(metrics):\n    return metrics['score']\n")
+    with pytest.raises(ObjectiveError, match=f"it returned .*, which is {words}"):
+        Objective.parse("./own.py:same", True, tmp_path).value({"score": value})
+
+
+def test_a_masked_number_is_none() -> None:
+    assert math.isnan(check_metrics({"score": np.ma.masked})["score"])
+    assert check_metrics({"score": np.ma.array([2.0])}) == {"score": 2.0}

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import html
+import json
 import threading
 from collections import Counter
 from pathlib import Path
@@ -13,9 +15,14 @@ from unit.modules.sweeping import GRID, Sweep
 from diel.errors import CopyStopped, ModuleFailed
 from diel.testing import Module, run_modules
 from modules import master, trainer, training
+from modules.objective import Objective
+from modules.reporter import watch_sweeps
+from modules.space import Space
+from modules.sweep.export import export
 from modules.sweep.ledger import ledger_path, records_of
 from modules.sweep.master_loop import SweepFailed
 from modules.sweep.messages import Tags
+from modules.sweep.warm_start import EarlierResults
 from modules.trial import trial_seed
 
 
@@ -183,6 +190,57 @@ def test_no_metrics_however_strange_end_a_sweep(sweep: Sweep) -> None:
     assert reasons[1] == "TypeError: metric 'other' is too large a number"
     assert reasons[7] == "TypeError: metric 'splits' is a dict, and no number"
     assert done.returned["x"] == 9
+
+
+@pytest.mark.parametrize("early_stopping", [{}, {"early_stopping": {"rule": "median"}}])
+def test_an_objective_that_is_text_fails_its_trial_and_takes_no_table_away(
+    sweep: Sweep, early_stopping: dict[str, Any]
+) -> None:
+    options = {**GRID, **early_stopping, "space": {"x": list(range(8))}}
+    done = sweep.run(options, train="texts")
+    text = "is text, and no number: return float(...) of it"
+    reasons = {
+        1: f"objective 'score': score = '0.9' {text}",
+        2: f"objective 'score': score = 'nan' {text}",
+        3: "objective 'score': score = None is no number",
+        4: "TypeError: metric 'score' is a list, and no number",
+        5: f"step 1: objective 'score': score = '0.9' {text}",
+    }
+    assert {row["trial"]: row["reason"] for row in sweep.records if "reason" in row} == reasons
+    assert done.returned["score"] == 0.7
+    shown = [record for record in done.records if record["event"] == "ResultsShown"][-1]
+    assert [row["trial"] for row in shown["best"]] == [7, 6, 0]
+    assert shown["unranked"] == {"failed": 5}
+    table = {int(row["trial"]): row["state"] for row in sweep.rows}
+    assert table == {**dict.fromkeys(range(8), "finished"), **reasons}
+    report = (sweep.run_dir / "report.html").read_text()
+    assert "score = '0.9' is text" in html.unescape(report)
+
+
+def test_a_ledger_of_an_earlier_version_may_hold_text_as_an_objective(sweep: Sweep) -> None:
+    options = {**GRID, "space": {"x": list(range(8))}}
+    sweep.run(options, train="texts")
+    ledger = ledger_path(sweep.run_dir, "group", "master", [])
+    lines = [json.loads(line) for line in ledger.read_text().splitlines()]
+    for line in lines:  # as if text had been taken for a number, and NaN's had ended there
+        if line.get("trial") in (1, 5):
+            line["state"] = "finished"
+            line["metrics"] = {"score": "0.9"}
+            line.pop("reason", None)
+    ledger.write_text("".join(json.dumps(line) + "\n" for line in lines))
+    again = sweep.run(options, train="texts")
+    assert again.returned["score"] == 0.7
+    reason = "objective 'score': score = '0.9' is text, and no number: return float(...) of it"
+    assert [row["state"] for row in sweep.rows if row["trial"] in ("1", "5")] == [reason] * 2
+    (watched,) = watch_sweeps(sweep.run_dir)
+    watched.catch_up()
+    assert watched.summary()["failed"] == 5
+    assert watched.summary()["best"]["trial"] == 7
+    export(ledger, ["csv", "json", "parquet", "optuna"], sweep.folder)
+    space, objective = Space.parse(options["space"]), Objective.parse("score", True)
+    earlier = EarlierResults(str(ledger), sweep.folder, sweep.folder / "new", space, [objective])
+    assert earlier.of({"x": 7})
+    assert not earlier.of({"x": 1})
 
 
 def test_a_trial_that_fails_after_an_odd_report_is_a_trial_that_fails(sweep: Sweep) -> None:

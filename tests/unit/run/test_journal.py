@@ -34,6 +34,7 @@ from diel.run.records import (
     RankTimes,
     ResultAdded,
     ResultsDeclared,
+    ResultsShown,
     RunCreated,
     RunEnded,
     RunResumed,
@@ -454,3 +455,20 @@ def test_values_that_nest_too_deeply_are_written_as_text(writer: JournalWriter, 
     cycle.append(cycle)
     writer.write(RunEnded(exit_code=0, tuples_left=cycle))
     assert len(JournalReader(path).new_records()) == 2
+
+
+def test_a_row_without_a_score_takes_no_other_rows_away(path: Path, writer: JournalWriter) -> None:
+    writer.write(
+        ResultsDeclared(
+            module="m",
+            columns=["x", "y"],
+            objective="y",
+            maximise=True,
+            expected=None,
+            file="a.csv",
+        )
+    )
+    rows = [{"x": 1, "y": 0.5}, {"x": 2, "y": "0.9"}, {"x": 3, "y": "nan"}, {"x": 4}]
+    writer.write(ResultsShown(module="m", file="a.csv", count=4, best=rows))
+    *_, shown = JournalReader(path).new_records()
+    assert [row["x"] for row in shown.best] == [1, 3]
