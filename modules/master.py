@@ -63,8 +63,11 @@ def run(ctx: Context) -> dict[str, Any]:
             f"module {options.trainer!r}, which is to try the points, is not in the group of the "
             f"master: add it to the modules of group {ctx.group!r}"
         )
+    search = Search(options, ctx.folder)
+    if search.remark and not any(ctx.iteration):
+        ctx.log.warning("%s", search.remark)
     plan = SweepPlan(
-        Search(options, ctx.folder),
+        search,
         seed=options.seed,
         retries=options.retries,
         about=options.model_dump(mode="json"),
@@ -89,6 +92,14 @@ class Preview:
     """Name of the module that runs the trials."""
     what_is_wrong: Callable[[Mapping[str, Any]], str]
     """Returns why the metrics of a trial cannot be ranked; empty if they can."""
+
+
+def look_at_data(
+    options: Options, folder: Path, largest_bytes: int | None = None
+) -> tuple[str, list[str]]:
+    """Return no problem, and what the number of points means for the number of trials."""
+    remark = Search(options, folder).remark
+    return "", [remark] if remark else []
 
 
 def preview_sweep(options: Options, folder: Path) -> Preview:

@@ -201,6 +201,13 @@ def explain_lost_ranks(run_dir: Path, copies: Collection[str]) -> list[str]:
     return in_flight.explain_lost_ranks(run_dir, copies)
 
 
+def export_formats() -> list[str]:
+    """Return the formats in which a sweep can be exported."""
+    from .sweep.export import FORMATS
+
+    return [*FORMATS]
+
+
 def describe_machine() -> Iterator[tuple[str, str]]:
     """Yield what this machine has to train networks on, for `diel doctor`."""
     from .compute import describe_machine as describe

@@ -16,7 +16,7 @@ from __future__ import annotations
 import math
 from bisect import bisect_left
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -28,6 +28,7 @@ from .options import SweepOptions
 from .pareto import ParetoFront
 from .space import Parameters, Space
 from .strategies import (
+    MOST_COUNTED,
     Lagged,
     Strategy,
     Wait,
@@ -69,6 +70,35 @@ class Until:
         return self._reason
 
 
+@dataclass
+class Points:
+    """Which points of a space have been tried, if it is small."""
+
+    counted: Space | None
+    count: int | None
+    """How many points there are; None if they cannot be counted."""
+    tried: set[tuple[int, ...]] = field(default_factory=set)
+    repeats: int = 0
+
+    @classmethod
+    def of(cls, space: Space) -> Points:
+        """Return those of a space, none of which has been tried."""
+        counted = space.counted()
+        count = None if counted is None else counted.size
+        return cls(counted if count is not None and count <= MOST_COUNTED else None, count)
+
+    def add(self, parameters: Parameters) -> None:
+        """Record a trial."""
+        if self.counted is None:
+            return
+        try:
+            key = self.counted.indices(parameters)
+        except ValueError:
+            return  # of an earlier sweep, or a strategy of a user's own: no point of this space
+        self.repeats += key in self.tried
+        self.tried.add(key)
+
+
 _FRONT_LINES = 20
 
 
@@ -97,7 +127,8 @@ class Search:
     def __init__(self, options: SweepOptions, folder: Path = Path()) -> None:
         self.space = Space.parse(options.space)
         self.objectives = options.objectives(folder)
-        self._name = f"strategy {options.strategy['name']}"
+        self._strategy_name = str(options.strategy["name"])
+        self._name = f"strategy {self._strategy_name}"
         table = options.strategy
         rule = options.early_stopping or (table if table["name"] == "halving" else None)
         lag = options.lag if options.deterministic else None
@@ -108,6 +139,7 @@ class Search:
         )
         self.is_stateless = bool(getattr(self.strategy, "is_stateless", False))
         self.most: int | None = getattr(self.strategy, "size", None)
+        self._points = Points.of(self.space)
         self._enqueued: list[int] = []
         wanted = options.until.objective
         first = self.objectives[0]
@@ -127,6 +159,35 @@ class Search:
         """
         sizes = (self.most, self._until.trials)
         return min((size for size in sizes if size is not None), default=None)
+
+    @property
+    def remark(self) -> str:
+        """What the number of points means for the number of trials; empty if nothing."""
+        wanted, points = self._until.trials, self._points.count
+        if self.most is not None and self._strategy_name != "grid":
+            if wanted is None or wanted > self.most:
+                instead = "" if wanted is None else f", not {wanted:,}"
+                return (
+                    f"the space has {self.most:,} points, and {self._strategy_name} tries each "
+                    f"once: {self.most:,} trials{instead}"
+                )
+        elif points is not None and wanted is not None and wanted > points and self.most is None:
+            return (
+                f"the space has {points:,} points: of {wanted:,} trials at least "
+                f"{wanted - points:,} repeat one, with another seed (grid tries each once)"
+            )
+        return ""
+
+    def repeat_lines(self) -> list[str]:
+        """Return a line on points that were tried more than once; none if there are no such."""
+        points = self._points
+        if not points.repeats:
+            return []
+        return [
+            f"{points.repeats:,} of {points.repeats + len(points.tried):,} trials repeat a point "
+            f"of another, with another seed: {len(points.tried):,} of {points.count:,} points were "
+            "tried"
+        ]
 
     def limit(self, trials: int | None) -> None:
         """Set the most trials that the strategy may have; None for no limit."""
@@ -196,6 +257,7 @@ class Search:
         scores have had a part in the choice. `evaluated` has them split by split, for the selection
         bias. An `ObjectiveError` if an objective needs a metric that is not there.
         """
+        self._points.add(parameters)
         if metrics is None:
             self._tell_strategy(trial, parameters, None)
             if is_stopped:

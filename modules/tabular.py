@@ -34,6 +34,9 @@ DatasetName = Literal[
 BUNDLED = ("digits", "breast_cancer")
 """Data sets that come with scikit-learn; all others need a path."""
 
+OWN = ("csv", "image_folder", "npz")
+"""Data of a user's own, about which nothing is known."""
+
 TABLES = ("breast_cancer", "cleveland", "csv")
 """Data sets that are no images."""
 

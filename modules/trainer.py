@@ -16,6 +16,7 @@ import time
 import traceback
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
+from functools import lru_cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
@@ -30,7 +31,7 @@ from pydantic import (
 )
 
 from .compute import Compute, missing_gpu
-from .evaluation import EvaluationOptions, PreparedSplits, TrainingJob, jobs_of
+from .evaluation import EvaluationOptions, PreparedSplits, TrainingJob, jobs_of, oddities
 from .hyperparameters import Hyperparameters, layers_of
 from .layer_list import (
     LayerTables,
@@ -50,6 +51,7 @@ from .sweep.worker_loop import comm_of, run_trainer
 from .tabular import (
     BUNDLED,
     DOWNLOADED,
+    OWN,
     TABLES,
     DatasetName,
     ReadingOptions,
@@ -72,6 +74,9 @@ _OF_DATASET = (
     *("path", "reading", "validation_fraction"),
     *("split_seed", "evaluation", "standardise", "augment"),
 )
+_OF_SPLIT = ("dataset", "path", "reading", "validation_fraction", "split_seed")
+_OF_TABULAR = ("modules.sklearn_trainer:train", "modules.torch_trainer:train")
+"""Functions that come with diel, whose options are those of `modules.tabular.load_split`."""
 _LAYERS = "layers"
 _OF_NETWORKS = ("device", "precision", "training", _LAYERS)
 
@@ -360,9 +365,58 @@ def missing_here(options: Options, module: Any) -> tuple[str, str] | None:
     return lack, 'run it where there is a GPU, or say device = "cpu", without gpus'
 
 
+def look_at_data(
+    options: Options, folder: Path, largest_bytes: int | None = None
+) -> tuple[str, list[str]]:
+    """Look at the samples and labels that trials would train on.
+
+    Parameters
+    ----------
+    options : Options
+    folder : Path
+        Of the workflow file.
+    largest_bytes : int, optional
+        A larger file, and a folder, is not read.
+
+    Returns
+    -------
+    (str, list of str)
+        Why no trial could train on them, empty if trials can; and what is odd about them.
+    """
+    if options.train in _OF_TABULAR:
+        given = {name: options.options[name] for name in _OF_SPLIT if name in options.options}
+        try:
+            reading = ReadingOptions.model_validate(given.pop("reading", {}))
+        except ValidationError:
+            return "", []  # said by its first trial
+        options = Options.model_construct(**given, reading=reading)
+    if options.dataset is None or options.path is None:
+        return "", []
+    try:
+        place = options.resolve(folder)
+        size_bytes = place.stat().st_size
+        if largest_bytes is not None and (place.is_dir() or size_bytes > largest_bytes):
+            looks = "diel sweep FILE --dry-run looks at it"
+            size = "a folder" if place.is_dir() else f"{size_bytes / 2**20:,.0f} MiB"
+            return "", [f"{place} was not read ({size}): {looks}"] * (options.dataset in OWN)
+        data = _data(options, folder)
+        jobs = _jobs(data, options)
+    except (OSError, ValueError) as error:
+        return f"{type(error).__name__}: {error}", []
+    if options.dataset not in OWN:
+        return "", []
+    return "", list(oddities(data, [(job.train, job.test) for job in jobs]))
+
+
 def run(ctx: Context) -> int:
     """Run the trials that the master gives out until there are no more; return how many."""
     options: Options = ctx.options
+    comm = comm_of(ctx)
+    if ctx.copy_index == 0 and (comm is None or comm.rank == 0) and not any(ctx.iteration):
+        for odd in look_at_data(options, ctx.folder)[1]:
+            ctx.log.warning("%s", odd)
+        if options.limits.needs_process or options.train is not None:
+            _loaded.cache_clear()  # this rank trains on nothing
     with _logged(ctx):
         return _run(ctx, options, options.compute(ctx.gpus, ctx.gpu_share))
 
@@ -512,18 +566,31 @@ def option_variants() -> dict[str, tuple[str, dict[str, type[BaseModel]]]]:
 
 
 def _rounds(options: Options, folder: Path) -> PreparedSplits:
-    from dnn import load_dataset
-
-    assert options.dataset is not None
-    path = options.resolve(folder) if options.path is not None else None
-    data = load_dataset(options.dataset, path, **options.reading.given)
-    if options.evaluation is not None:
-        jobs = jobs_of(options.evaluation.split(data.y))
-    else:
-        jobs = [_own_split(data, options)]
+    data = _data(options, folder)
+    _loaded.cache_clear()  # the splits keep it
+    jobs = _jobs(data, options)
     rows = f"{len(jobs[0].train)} rows to train on, {len(jobs[0].test)} to validate"
     print(f"{data.name}: {len(jobs)} trainings a trial, the first with {rows}")
     return PreparedSplits(data, jobs, options.standardise, augmentations_of(options.augment))
+
+
+def _data(options: Options, folder: Path) -> Dataset:
+    path = options.resolve(folder) if options.path is not None else None
+    return _loaded(options.dataset, path, options.reading.model_dump_json(exclude_unset=True))
+
+
+@lru_cache(maxsize=1)
+def _loaded(dataset: str, path: Path | None, reading: str) -> Dataset:
+    from dnn import load_dataset
+
+    given = ReadingOptions.model_validate_json(reading).given
+    return load_dataset(dataset, path, **given)
+
+
+def _jobs(data: Dataset, options: Options) -> list[TrainingJob]:
+    if options.evaluation is not None:
+        return jobs_of(options.evaluation.split(data.y))
+    return [_own_split(data, options)]
 
 
 def _own_split(data: Dataset, options: Options) -> TrainingJob:

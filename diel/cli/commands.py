@@ -349,7 +349,7 @@ def _gui_arguments(parser: argparse.ArgumentParser) -> None:
 
 def _explain_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
-        "path", nargs="?", type=Path, metavar="RUN_DIR",
+        "path", nargs="?", type=Path, metavar="FILE | RUN_DIR",
         help="the run's directory, or a folder of runs, of which the newest is explained "
         "(default: runs); or a workflow file",
     )  # fmt: skip
@@ -376,7 +376,7 @@ def _compare_arguments(parser: argparse.ArgumentParser) -> None:
         "run_dirs", nargs="+", type=Path, metavar="RUN_DIR", help="the runs' directories"
     )
     parser.add_argument(
-        "--report", type=Path, default=Path("comparison.html"), metavar="FILE",
+        "--report", type=Path, default=Path("comparison.html"), metavar="REPORT",
         help="where the report is written (default: comparison.html)",
     )  # fmt: skip
 

@@ -9,20 +9,32 @@ from __future__ import annotations
 import argparse
 import re
 import shlex
-from collections.abc import Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import Final, Literal, TypeAlias
 
+from diel.errors import PluginError
 from diel.frozen import Frozen
+from diel.loading.reports import export_formats
+from diel.workflow.examples import list_examples
 
 # The names that arguments for files and folders have in the commands' help.
-_FILES: Final[dict[str, Literal["toml", "folder"]]] = {
+_FILES: Final[dict[str, Literal["toml", "folder", "file"]]] = {
     "FILE": "toml",
+    "FILE | RUN_DIR": "toml",
+    "FILE | RUN_DIR | FOLDER": "toml",
     "RUN_DIR": "folder",
     "DIR": "folder",
+    "SCRIPT": "file",
+    "REPORT": "file",
 }
+_SUGGESTED: Final[Mapping[tuple[str, str], Callable[[], Iterable[str]]]] = {
+    ("examples", "name"): lambda: (example.name for example in list_examples()),
+    ("sweep", "export"): export_formats,
+}
+"""By command and argument: values that depend on what is installed."""
 
-Values: TypeAlias = 'tuple[str, ...] | Literal["toml", "folder", "any"]'
-"""Words to choose from; or workflow files, or folders; ``any`` is not completed."""
+Values: TypeAlias = 'tuple[str, ...] | Literal["toml", "folder", "file", "any"]'
+"""Words to choose from; or workflow files and folders, folders, files; ``any`` is not completed."""
 
 
 class Option(Frozen):
@@ -31,6 +43,7 @@ class Option(Frozen):
     names: tuple[str, ...]  # ``-n`` and ``--ranks``
     help: str
     values: Values | None  # of its argument; None if it takes no argument
+    is_list: bool = False  # whether several arguments may follow it
 
 
 class Level(Frozen):
@@ -58,19 +71,26 @@ def levels(parser: argparse.ArgumentParser, words: tuple[str, ...] = ()) -> Iter
             commands |= {str(choice.dest): choice.help or "" for choice in action._choices_actions}
             below += action.choices.items()
         elif action.option_strings:
-            values = None if action.nargs == 0 else _values(action)
+            values = None if action.nargs == 0 else _values(words, action)
             help_ = " ".join((action.help or "").split())
-            options.append(Option(tuple(action.option_strings), help_, values))
+            is_list = action.nargs in ("+", "*")
+            options.append(Option(tuple(action.option_strings), help_, values, is_list))
         else:
-            arguments.append(_values(action))
+            arguments.append(_values(words, action))
     yield Level(words, commands, tuple(options), tuple(arguments))
     for word, inner in below:
         yield from levels(inner, (*words, word))
 
 
-def _values(action: argparse.Action) -> Values:
+def _values(words: tuple[str, ...], action: argparse.Action) -> Values:
     if action.choices is not None:
         return tuple(map(str, action.choices))
+    suggest = _SUGGESTED.get((" ".join(words), action.dest))
+    if suggest is not None:
+        try:
+            return tuple(suggest())
+        except PluginError:
+            return "any"  # the command itself says which plugin is broken
     return _FILES.get(str(action.metavar), "any")
 
 
@@ -90,6 +110,13 @@ def bash(levels: list[Level]) -> str:
         for option in level.options
         if option.values is not None
     ]
+    lists = [
+        f"        {'|'.join(shlex.quote(f'{_key(level)}:{name}') for name in option.names)}) "
+        f"{_bash_values(option.values)}; return ;;"
+        for level in levels
+        for option in level.options
+        if option.values is not None and option.is_list
+    ]
     flags = [
         f"        {shlex.quote(_key(level))}) _diel_words "
         f"{shlex.quote(' '.join(name for option in level.options for name in option.names))} ;;"
@@ -101,6 +128,7 @@ def bash(levels: list[Level]) -> str:
     return _BASH.format(
         pairs="|".join(pairs),
         behind="\n".join(behind),
+        lists="\n".join(lists),
         flags="\n".join(flags),
         first="\n".join(first),
     )
@@ -121,7 +149,8 @@ def _first(level: Level) -> Values:
 def _bash_values(values: Values) -> str:
     if isinstance(values, tuple):
         return f"_diel_words {shlex.quote(' '.join(values))}"
-    return {"toml": "_diel_files -X '!*.toml'", "folder": "_diel_files -d", "any": ":"}[values]
+    known = {"toml": "_diel_files -X '!*.toml'", "folder": "_diel_files -d", "any": ":"}
+    return known.get(values, "_diel_files -f")
 
 
 _BASH: Final = """\
@@ -135,13 +164,15 @@ _diel_files() {{
     compopt -o filenames 2>/dev/null
     if [[ $1 == -X ]]; then
         mapfile -t COMPREPLY < <(compgen -d -- "$cur"; compgen -f -X "$2" -- "$cur")
+    elif [[ $1 == -f ]]; then
+        mapfile -t COMPREPLY < <(compgen -f -- "$cur")
     else
         mapfile -t COMPREPLY < <(compgen -d -- "$cur")
     fi
 }}
 
 _diel() {{
-    local cur=${{COMP_WORDS[COMP_CWORD]}} prev=${{COMP_WORDS[COMP_CWORD - 1]}} path="" i
+    local cur=${{COMP_WORDS[COMP_CWORD]}} prev=${{COMP_WORDS[COMP_CWORD - 1]}} path="" last="" i
     COMPREPLY=()
     # bash makes words of their own of the = in --format=dot
     if [[ $cur == "=" ]]; then
@@ -152,6 +183,7 @@ _diel() {{
     for ((i = 1; i < COMP_CWORD; i++)); do
         case "$path:${{COMP_WORDS[i]}}" in
         {pairs}) path="${{path:+$path }}${{COMP_WORDS[i]}}" ;;
+        *:-*) last=${{COMP_WORDS[i]}} ;;
         esac
     done
     case "$path:$prev" in
@@ -163,6 +195,10 @@ _diel() {{
         esac
         return
     fi
+    # Behind an option that takes several arguments, all words up to the next option are such.
+    case "$path:$last" in
+{lists}
+    esac
     case "$path" in
 {first}
     esac
@@ -210,6 +246,8 @@ def _function(words: tuple[str, ...]) -> str:
 def _zsh_option(option: Option) -> str:
     help_text = re.sub(r"([\[\]:\\])", r"\\\1", option.help)
     behind = "" if option.values is None else f": :{_zsh_values(option.values)}"
+    if option.is_list:
+        behind = f":*-*{behind}"
     specs = [shlex.quote(f"{name}[{help_text}]{behind}") for name in option.names]
     if len(specs) == 1:
         return specs[0]
@@ -220,7 +258,8 @@ def _zsh_option(option: Option) -> str:
 def _zsh_values(values: Values) -> str:
     if isinstance(values, tuple):
         return f"({' '.join(values)})"
-    return {"toml": '_files -g "*.toml"', "folder": "_files -/", "any": " "}[values]
+    known = {"toml": '_files -g "*.toml"', "folder": "_files -/", "file": "_files", "any": " "}
+    return known[values]
 
 
 _ZSH: Final = """\
@@ -241,8 +280,7 @@ fi
 
 def fish(levels: list[Level]) -> str:
     """Return the script for fish."""
-    lines = ["# Completion of diel for fish, written by: diel completion fish", ""]
-    lines.append("complete -c diel -f")
+    lines = ["# Completion of diel for fish, written by: diel completion fish", "", _FISH]
     for level in levels:
         here = "; and ".join(f"__fish_seen_subcommand_from {word}" for word in level.words)
         none_yet = f"not __fish_seen_subcommand_from {' '.join(level.commands)}"
@@ -256,9 +294,16 @@ def fish(levels: list[Level]) -> str:
                 for name in option.names
             )
             behind = "" if option.values is None else f" -x{_fish_values(option.values)}"
+            if option.values == "file":
+                behind = " -r -F"
             lines.append(
                 f"complete -c diel -n {shlex.quote(where)} {names}{behind} -d {_fish(option.help)}"
             )
+            if option.is_list:
+                behind_it = f"{where}; and __diel_is_behind {' '.join(option.names)}"
+                lines.append(
+                    f"complete -c diel -n {shlex.quote(behind_it)}{_fish_values(option.values)}"
+                )
         if not level.commands and _fish_values(_first(level)):
             lines.append(f"complete -c diel -n {shlex.quote(where)}{_fish_values(_first(level))}")
     return "\n".join([*lines, ""])
@@ -268,11 +313,19 @@ def _fish(text: str) -> str:
     return "'" + text.replace("\\", "\\\\").replace("'", "\\'") + "'"
 
 
-def _fish_values(values: Values) -> str:
+def _fish_values(values: Values | None) -> str:
     if isinstance(values, tuple):
         return f" -a {shlex.quote(' '.join(values))}"
     known = {"toml": "__fish_complete_suffix .toml", "folder": "__fish_complete_directories"}
     return f" -a '({known[values]})'" if values in known else ""
 
+
+_FISH: Final = """\
+function __diel_is_behind --description 'Whether the last option is one of these'
+    set -l given (string match -- '-*' (commandline -opc))
+    contains -- "$given[-1]" $argv
+end
+
+complete -c diel -f"""
 
 SCRIPTS: Final = {"bash": bash, "zsh": zsh, "fish": fish}

@@ -16,7 +16,8 @@ from diel.executive import launch
 from diel.loading.reports import describe_machine
 from diel.processes import run_tool
 
-# Package: what it provides, and what to print where it is missing.
+# Package: what it provides, and what to print where it is missing. Those of each extra that a user
+# of diel may want, as pyproject.toml has them.
 PARTS = {
     "mpi4py": ("MPI", "no run is possible: pip install mpi4py"),
     "numpy": ("arrays", "no network trains: pip install numpy"),
@@ -26,9 +27,14 @@ PARTS = {
         "pip install 'diel[fast]'",
     ),
     "scikit-learn": ("bundled data and estimators", "pip install 'diel[data]'"),
+    "pillow": ("folders of images", "pip install 'diel[images]'"),
     "safetensors": ("checkpoints of networks", "pip install 'diel[checkpoint]'"),
     "onnx": ("networks as ONNX models", "pip install 'diel[onnx]'"),
     "nicegui": ("the page in a browser", "pip install 'diel[gui]'"),
+    "plotly": ("figures on the page and of opened runs", "pip install 'diel[gui]'"),
+    "tomlkit": ("composing workflow files on the page", "pip install 'diel[gui]'"),
+    "pandas": ("results as its frames", "pip install 'diel[frames]'"),
+    "polars": ("results as its frames", "pip install 'diel[frames]'"),
     "optuna": ("its samplers for sweeps", "pip install 'diel[optuna]'"),
     "cupy-cuda13x": ("GPUs", "networks train on the CPU: pip install 'diel[gpu]'"),
 }

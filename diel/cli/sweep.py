@@ -23,7 +23,7 @@ from diel.cli.output import aligned, warn
 from diel.errors import LaunchError
 from diel.exit_codes import FAILED
 from diel.loading.environment import set_thread_environment
-from diel.loading.functions import ModulePart, check_options, parts_with_options
+from diel.loading.functions import ModulePart, check_options, look_at_data, parts_with_options
 from diel.loading.sweeps import watch_sweeps
 from diel.run.directory import RunDirectory
 from diel.run.history import is_run
@@ -142,6 +142,10 @@ def _preview(options: argparse.Namespace) -> int:
         raise LaunchError(
             f"{options.file} has no sweep: no file of a module's function has a preview_sweep"
         )
+    problems, oddities = look_at_data(draft, workflow)
+    draft.finish(problems)
+    for odd in oddities:
+        warn(odd)
     exit_code = 0
     for part in sweeps:
         found = part.code.preview_sweep(part.options, draft.file.parent)

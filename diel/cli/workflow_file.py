@@ -6,8 +6,9 @@ import argparse
 import json
 import sys
 from collections.abc import Sequence
+from typing import Final
 
-from diel.cli.output import aligned
+from diel.cli.output import aligned, warn
 from diel.errors import LaunchError
 from diel.executive.batch_job import job_for
 from diel.executive.batch_scripts import batch_script, scheduler_here
@@ -16,11 +17,14 @@ from diel.executive.placement.planning import needs, plan_groups
 from diel.executive.placement.preview import NODE_COLUMNS, SchedulePreview, place_on_nodes
 from diel.executive.plans import GroupPlan
 from diel.loading.environment import set_thread_environment
-from diel.loading.functions import check_options, missing_here
+from diel.loading.functions import check_options, look_at_data, missing_here
 from diel.workflow.drawing import ASCII, draw_dot, draw_mermaid, draw_text, drawing_of
 from diel.workflow.load import load_workflow, read_draft
 from diel.workflow.model import Module, Workflow
 from diel.workflow.svg import draw_svg
+
+_LARGEST_READ_BYTES: Final = 2**24
+"""Data in larger files are left to ``--dry-run``: a table of so many takes some seconds to read."""
 
 
 def check(options: argparse.Namespace) -> int:
@@ -39,6 +43,8 @@ def check(options: argparse.Namespace) -> int:
     set_thread_environment(1)
     draft = read_draft(file)
     workflow = check_options(draft)
+    problems, oddities = look_at_data(draft, workflow, _LARGEST_READ_BYTES)
+    draft.finish(problems)
     cores = available_cores()
     plans = plan_groups(workflow, ranks, file) if ranks is not None else []
     need = needs(workflow, cores)
@@ -71,6 +77,8 @@ def check(options: argparse.Namespace) -> int:
         )
     for problem in missing_here(draft):
         print(f"{problem.message} ({problem.remedy})")
+    for odd in oddities:
+        warn(odd)
     return 0
 
 

@@ -17,6 +17,10 @@ Such a file may also define ``missing_here(options, module) -> tuple[str, str] |
 machine lacks for the module to run on it, and what to do about that. It is no problem of the file,
 which may be checked on a machine and run on another: ``diel check`` says it, and ``diel run``
 starts no ranks where they would be on this machine.
+
+And it may define ``look_at_data(options, folder, largest_bytes) -> tuple[str, list[str]]``: why the
+module could do nothing with its data, and what is odd about them. A larger file is left alone if
+``largest_bytes`` is no None.
 """
 
 from __future__ import annotations
@@ -47,6 +51,7 @@ if TYPE_CHECKING:
 
 OPTIONS_CLASS = "Options"
 _MISSING_HERE = "missing_here"
+_LOOK_AT_DATA = "look_at_data"
 _OURS = frozenset({"diel", "dnn"})
 _PROGRAM_PACKAGE = "diel_program"
 _PROGRAM_FUNCTION = "run"
@@ -297,6 +302,27 @@ def parts_with_options(draft: Draft, workflow: Workflow) -> Iterator[ModulePart]
         code = import_code(location, folder)
         options = parse_options(code, location, module.options, folder, draft.run_dir)
         yield ModulePart(module, code, options)
+
+
+def look_at_data(
+    draft: Draft, workflow: Workflow, largest_bytes: int | None = None
+) -> tuple[list[Problem], list[str]]:
+    """Let modules look at their data; return the problems, and what is odd without being one."""
+    problems, oddities = [], []
+    indices = {module.name: index for index, module in draft.modules}
+    for part in parts_with_options(draft, workflow):
+        look = getattr(part.code, _LOOK_AT_DATA, None)
+        if look is None:
+            continue
+        try:
+            problem, odd = look(part.options, draft.file.parent, largest_bytes)
+        except (Exception, SystemExit) as error:  # a user's code can raise anything
+            problem, odd = f"{type(error).__name__} in {_LOOK_AT_DATA}: {error}", []
+        if problem:
+            where = f"module[{indices[part.module.name]}].options"
+            problems.append(Problem(where, f"module {part.module.name!r}: {problem}"))
+        oddities += odd
+    return problems, oddities
 
 
 def missing_here(draft: Draft) -> list[Problem]:

@@ -162,6 +162,9 @@ class Reporter(Protocol):
             If it cannot be written, or objectives differ.
         """
 
+    def export_formats(self) -> Iterable[str]:
+        """Return the formats in which it can export a sweep, for ``diel completion``."""
+
     def describe_machine(self) -> Iterable[tuple[str, str]]:
         """Return facts about this machine for `diel doctor`: a name and a text each.
 
@@ -251,6 +254,12 @@ def reporting(function: str) -> Iterator[Callable[..., Any]]:
         reporter = load_installed(REPORTERS, name)
         if hasattr(reporter, function):
             yield getattr(reporter, function)
+
+
+def export_formats() -> Iterator[str]:
+    """Yield the formats in which reporters can export a sweep."""
+    for formats in reporting("export_formats"):
+        yield from formats()
 
 
 def describe_machine() -> Iterator[tuple[str, str]]:

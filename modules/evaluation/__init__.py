@@ -7,7 +7,8 @@
     nested      the choice is made inside each outer fold, and scored on rows that had no part in it
 
 `splits` cuts rows as a workflow file says, `jobs` lists what a trial has to train, `bias` compares
-the score of the best trial with an honest estimate.
+the score of the best trial with an honest estimate, and `oddities` finds rows and labels by which
+scores mean little.
 """
 
 from .bias import BiasReport, SelectionBias, luck
@@ -21,6 +22,7 @@ from .jobs import (
     means,
     prepared,
 )
+from .oddities import oddities
 from .splits import (
     EvaluationError,
     EvaluationOptions,
@@ -49,5 +51,6 @@ __all__ = [
     "luck",
     "means",
     "nested_folds",
+    "oddities",
     "prepared",
 ]

@@ -227,6 +227,32 @@ class Space:
             )
         return self._tree.root.size
 
+    def counted(self) -> Space | None:
+        """Return the space with an index for each value; None if there are real numbers between.
+
+        Integers on a logarithmic scale can be counted, though a grid does not go through them.
+        """
+        dimensions = {
+            name: Steps(min(each.start, each.stop), 1, abs(each.stop - each.start) + 1)
+            if isinstance(each, LogIntegers)
+            else each
+            for name, each in self.dimensions.items()
+        }
+        if not all(isinstance(each, Finite) for each in dimensions.values()):
+            return None
+        return Space(dimensions, self.conditions)
+
+    def indices(self, parameters: Mapping[str, Any]) -> tuple[int, ...]:
+        """Return a key of a point of a counted space: of each parameter the index, -1 if absent.
+
+        A ValueError if it is no such point.
+        """
+        return tuple(
+            dimension.index_of(parameters[name]) if name in parameters else -1
+            for name, dimension in self.dimensions.items()
+            if isinstance(dimension, Finite)
+        )
+
     def point(self, index: int) -> Parameters:
         """Return the parameters of one point of the grid, the last one varying fastest.
 

@@ -3,7 +3,7 @@
 ::
 
     grid                 every point once, in order or shuffled
-    random               without end; each trial follows from (seed, trial)
+    random               each trial follows from (seed, trial); no point of a small space twice
     cross_entropy        random, from a distribution that is fitted to the best trials
     halving              random, and one trial in `reduction` goes on at each rung
     optuna:<sampler>     tpe, gp, cmaes, nsgaii, random
@@ -26,9 +26,10 @@ from .catalogue import (
 from .cross_entropy import CrossEntropy
 from .optuna_search import OptunaSearch
 from .stopping import Halving, Lagged, Median, StoppingRule, StrategyWithRule
-from .strategy import WAIT, Grid, Random, Strategy, Wait
+from .strategy import MOST_COUNTED, WAIT, Grid, Random, Strategy, Wait
 
 __all__ = [
+    "MOST_COUNTED",
     "RULES",
     "STRATEGIES",
     "WAIT",

@@ -33,7 +33,7 @@ class GridOptions(_Table):
 
 
 class RandomOptions(_Table):
-    """Options of ``random``: each parameter uniformly over its values, without end."""
+    """Options of ``random``: each parameter uniformly; no point of a small space twice."""
 
     name: Literal["random"] = "random"
 

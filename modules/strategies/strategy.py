@@ -15,13 +15,18 @@ and what one parameter draws does not change when another is added to the space.
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from enum import Enum
 from hashlib import blake2b
-from typing import Literal, Protocol, runtime_checkable
+from typing import Any, Final, Literal, Protocol, runtime_checkable
 
 from ..space import Parameters, Permutation, Space
 
 _SHARE = 2.0**-53
+MOST_COUNTED: Final = 2**16
+"""A space of more points is not small: which of them were tried is not kept."""
+_ATTEMPTS: Final = 10
+"""How often a point is drawn again, before the next one in a shuffled order is taken."""
 
 
 class Wait(Enum):
@@ -123,21 +128,71 @@ class Random:
     A parameter that exists only beside some value of another is drawn when that value was: so
     ``optimizer = ["sgd", "adam"]`` gives each half the trials, however many points belong to it.
 
+    No point of a small space is tried twice: a point that an earlier trial has is drawn again, and
+    there are no more trials than points.
+
+    Attributes
+    ----------
+    size : int or None
+        How many points the space has, if it is small.
+
     References
     ----------
     .. [1] Bergstra, Bengio, Random search for hyper-parameter optimization, JMLR 13, 2012.
     """
 
     is_stateless = True
-    size = None
 
     def __init__(self, space: Space, seed: int) -> None:
-        self._space = space
-        self._draws = Draws(seed, "random")
+        self._space, self._seed = space, seed
+        self._draws, self._again = Draws(seed, "random"), Draws(seed, "random again")
+        counted = space.counted()
+        is_small = counted is not None and counted.size <= MOST_COUNTED
+        self.size = counted.size if counted is not None and is_small else None
+        self._counted = counted if is_small else None
+        # Of a small space, the points of the first trials, as far as they were asked for.
+        self._chosen: list[Parameters] = []
+        self._known: set[tuple[int, ...]] = set()
+        self._rest: Iterator[int] | None = None
 
-    def ask(self, trial: int) -> Parameters:
-        """Return the point of a trial: a function of the seed and the trial alone."""
-        return self._space.sample(lambda name: self._draws.share(trial, name))
+    def __reduce__(self) -> tuple[Any, ...]:
+        """Pickle what it was made of: all else follows from that."""
+        return Random, (self._space, self._seed)
+
+    def ask(self, trial: int) -> Parameters | None:
+        """Return the point of a trial, which follows from the seed and the trial alone.
+
+        None once each point of a small space has a trial.
+        """
+        if self._counted is None:
+            return self._draw(self._draws, trial)
+        if trial >= self._counted.size:
+            return None
+        while len(self._chosen) <= trial:
+            self._chosen.append(self._next_new(self._counted))
+        return dict(self._chosen[trial])
+
+    def _draw(self, draws: Draws, number: int) -> Parameters:
+        return self._space.sample(lambda name: draws.share(number, name))
+
+    def _next_new(self, counted: Space) -> Parameters:
+        """Return the point of the next trial, which no earlier trial has."""
+        for point in self._candidates(len(self._chosen), counted):
+            key = counted.indices(point)
+            if key not in self._known:
+                self._known.add(key)
+                return point
+        raise AssertionError("each point has a trial")
+
+    def _candidates(self, trial: int, counted: Space) -> Iterator[Parameters]:
+        yield self._draw(self._draws, trial)
+        for attempt in range(_ATTEMPTS):
+            yield self._draw(self._again, trial * _ATTEMPTS + attempt)
+        # Few are left, or what is left is hardly ever drawn.
+        if self._rest is None:
+            order = Permutation(counted.size, self._seed)
+            self._rest = (order[place] for place in range(counted.size))
+        yield from (counted.point(index) for index in self._rest)
 
     def tell(self, trial: int, parameters: Parameters, score: float | None) -> None:
         """Do nothing: no trial depends on another."""

@@ -117,12 +117,12 @@ class SweepOutput:
         self._ctx.results.show(count, best=best, constants=constants, unranked=unranked)
 
     def show_notes(self, more: Sequence[str] = ()) -> None:
-        """Show the Pareto front, the selection bias of the best score, and `more`."""
+        """Show the Pareto front, the selection bias of the best score, repeats, and `more`."""
         notes = self._search.front_lines()
         report = self._search.bias.report()
         if report is not None:
             notes += report.lines()
-        notes += more
+        notes += [*self._search.repeat_lines(), *more]
         if notes:
             self._ctx.results.show(len(self._book.recorded), notes=notes)
 

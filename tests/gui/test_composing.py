@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from contextlib import closing
 from pathlib import Path
 from typing import Any
@@ -10,6 +11,8 @@ from typing import Any
 import pytest
 
 pytest.importorskip("nicegui", reason="the extra gui is not installed")
+
+from support import ROOT
 
 from diel.run.directory import RunDirectory
 
@@ -56,6 +59,40 @@ def wait_for_text(page: Any, text: str) -> None:
 def choose_from(page: Any, menu: str, entry: str) -> None:
     page.get_by_role("button", name=menu, exact=True).click()
     page.get_by_role("listitem").get_by_text(entry, exact=True).click()
+
+
+@pytest.mark.slow
+def test_the_first_sweep_of_the_readme(page: Any, served: Any) -> None:
+    """Each step is walked as it stands there: its bold names are what is clicked, in that order."""
+    pytest.importorskip("sklearn", reason="scikit-learn is not installed")
+    text = (ROOT / "README.md").read_text(encoding="utf-8")
+    steps = re.findall(
+        r"^\d+\. (.*(?:\n   .*)*)", text.partition("To make a first sweep:")[2], re.M
+    )
+    compose, dataset, space, start, trials = steps[:5]
+    sign_in(page, served)
+    assert re.findall(r"\*\*(.+?)\*\*", compose) == ["Compose", "New", "a sweep"]
+    page.get_by_role("link", name="Compose", exact=True).first.click()
+    choose_from(page, "New", "a sweep")
+    wait_for_text(page, "[module.options.space]")
+    assert re.findall(r"`(.+?)`", dataset) == ["dataset", "digits"]
+    field(page, "dataset").click()
+    page.get_by_role("option", name="digits", exact=True).click()
+    wait_for_text(page, 'dataset = "digits"')
+    assert re.findall(r"`(.+?)`", space) == ["master"]
+    page.locator('.module[data-module="master"]').press("Enter")
+    fill(page, "trials", "2")
+    wait_for_text(page, "trials = 2")
+    page.get_by_text("No problem found.").wait_for()
+    assert re.findall(r"\*\*(.+?)\*\*", start) == ["Start here", "Save"]
+    page.get_by_role("button", name="Start here").click()
+    page.get_by_role("dialog").get_by_role("button", name="Save", exact=True).click()
+    page.wait_for_url("**/run?path=**", timeout=60_000)
+    assert re.findall(r"\*\*(.+?)\*\*", trials) == ["sweep"]
+    page.get_by_role("link", name="sweep", exact=True).click()
+    page.wait_for_url("**/sweep?path=**")
+    page.get_by_text("Go on with more trials").wait_for(timeout=90_000)
+    page.get_by_text("of 2", exact=True).wait_for()
 
 
 @pytest.mark.slow

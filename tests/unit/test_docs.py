@@ -3,11 +3,16 @@
 from __future__ import annotations
 
 import ast
+import builtins
+import itertools
 import re
 import sys
+import tokenize
 from collections.abc import Iterator
 from dataclasses import dataclass
+from functools import cache
 from importlib.util import find_spec
+from io import StringIO
 from pathlib import Path
 from typing import Any
 from unittest.mock import patch
@@ -17,9 +22,11 @@ from support import ROOT
 
 from diel.testing import TupleSpace
 from diel.workflow.boundary import Boundary
-from dnn.backend import has_numba
+from dnn.backend import Ops, has_numba
+from dnn.backend.cpu.ops import CpuOps
+from dnn.backend.cuda.ops import CudaOps
 from dnn.graph.operation import OPERATIONS
-from dnn.graph.passes import PASSES
+from dnn.graph.passes import PASSES, default_passes
 
 if sys.version_info >= (3, 11):
     import tomllib
@@ -32,6 +39,7 @@ GPU_PAGE = ROOT / "docs" / "gpu.md"
 STEP_PAGE = ROOT / "docs" / "training-step.md"
 DISTRIBUTED_PAGE = ROOT / "docs" / "distributed.md"
 DNN_PAGES = [DNN_PAGE, GPU_PAGE, STEP_PAGE, DISTRIBUTED_PAGE]
+ALL_PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))]
 FENCE = re.compile(
     r"^```python(?: raises=(\w+))?(?: needs=(\w+))?\n(.*?)^```$", re.MULTILINE | re.DOTALL
 )
@@ -50,7 +58,22 @@ class Snippet:
     raises: str | None
 
     def run(self, names: dict[str, Any]) -> None:
-        """Run it among the names that the blocks before it have left."""
+        """Run it among the names that the blocks before it have left; check those in comments."""
+        self._execute(names)
+        for dotted in re.findall(r"\b[a-z]\w*(?:\.[a-z]\w*)+\b", self.comments):
+            first, *rest = dotted.removesuffix(".csv").split(".")
+            value = names.get(first)
+            for name in rest if first in names else ():
+                assert hasattr(value, name), f"{self}: a comment names {dotted}"
+                value = getattr(value, name)
+
+    @property
+    def comments(self) -> str:
+        """All its comments, a line each."""
+        tokens = tokenize.generate_tokens(StringIO(self.source).readline)
+        return "\n".join(token.string for token in tokens if token.type == tokenize.COMMENT)
+
+    def _execute(self, names: dict[str, Any]) -> None:
         # With the lines before it, so that a traceback shows the page.
         code = compile("\n" * self.line + self.source, str(self.page), "exec")
         raised = None
@@ -65,11 +88,12 @@ class Snippet:
         return f"{self.page.name}:{self.line}"
 
 
-def snippets(page: Path) -> Iterator[Snippet]:
+def snippets(page: Path, *, with_all: bool = False) -> Iterator[Snippet]:
+    """Yield the blocks of a page; unless with all, those whose library is installed."""
     text = page.read_text(encoding="utf-8")
     for found in FENCE.finditer(text):
         line = text.count("\n", 0, found.start()) + 1
-        if found[2] is None or find_spec(found[2]):  # a library that it needs
+        if with_all or found[2] is None or find_spec(found[2]):  # a library that it needs
             yield Snippet(page, line, found[3], found[1])
 
 
@@ -97,6 +121,49 @@ def test_the_snippets_of_the_training_core(
             snippet.run(names)
     if page == STEP_PAGE and has_numba():
         check_calls(page, str(names["plan"].plan))
+
+
+@pytest.mark.parametrize("page", ALL_PAGES, ids=lambda page: page.stem)
+def test_functions_that_comments_name_are_there(page: Path) -> None:
+    """A call in a comment, such as ``# dot() for Graphviz``: some class or file defines it."""
+    known = set(dir(builtins)) | defined_names()
+    for snippet in snippets(page, with_all=True):
+        own = {name.rpartition(".")[2] for name in definitions(ast.parse(snippet.source))}
+        for called in re.findall(r"(\w+)\(", snippet.comments):
+            assert called in known | own, f"{snippet}: a comment calls {called}()"
+
+
+@cache
+def defined_names() -> set[str]:
+    """Return the names of all functions and classes of the packages."""
+    files = (file for name in ("diel", "dnn", "modules") for file in (ROOT / name).rglob("*.py"))
+    pattern = re.compile(r"^ *(?:def|class) (\w+)", re.MULTILINE)
+    return {name for file in files for name in pattern.findall(file.read_text(encoding="utf-8"))}
+
+
+def test_the_table_of_passes_is_complete() -> None:
+    table = DNN_PAGE.read_text(encoding="utf-8").partition("| pass |")[2].partition("\n\n")[0]
+    rows = [line.strip("|").split(" | ") for line in table.splitlines()[2:]]
+    runs = {name: when.strip() for names, _, when in rows for name in re.findall(r"`(\w+)`", names)}
+    assert runs.keys() == PASSES.keys()
+    for name, when in runs.items():
+        of = {"compiled loops": name in CpuOps.passes, "GPU": name in CudaOps.passes}
+        found = ", ".join(device for device, has in of.items() if has)
+        expected = "always" if name in default_passes(Ops()) else found or "on request"
+        assert when == expected, name
+
+
+@pytest.mark.parametrize(
+    "page", [page for page in ALL_PAGES if page.stem != "workflow-file"], ids=lambda page: page.stem
+)
+def test_no_page_says_a_thing_twice(page: Path) -> None:
+    text = re.sub(r"^```.*?^```$", "", page.read_text(encoding="utf-8"), flags=re.DOTALL | re.M)
+    items = re.findall(r"^ *- (.{40,}?)(?=^ *- |^\S|\n\n|\Z)", text, re.DOTALL | re.MULTILINE)
+    sets = [frozenset(re.findall(r"\w+", item.lower())) for item in items]
+    for first, second in itertools.combinations(range(len(items)), 2):
+        common = len(sets[first] & sets[second])
+        is_like = common > 0.8 * max(len(sets[first]), len(sets[second]))
+        assert not is_like, f"{page.name}: {items[first]!r} and {items[second]!r}"
 
 
 def check_calls(page: Path, calls: str) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import shutil
 from pathlib import Path
 
 import pytest
@@ -14,11 +15,16 @@ from diel.workflow.model import Module
 from diel.workflow.programs import FACTS, PLACEHOLDERS
 
 TEXT = (ROOT / "docs" / "executables.md").read_text(encoding="utf-8")
+SIGNATURES = re.compile(r"^```c\n((?:int|void) .*?)^```$", re.DOTALL | re.M)
+HEADER = ROOT / "diel" / "programs" / "clients" / "diel_tuple.h"
 
 
 def files() -> dict[str, str]:
-    found = re.findall(r"^```(?:python|toml|sh)\n# (\S+)\n(.*?)^```$", TEXT, re.DOTALL | re.M)
-    assert len(found) == TEXT.count("```") / 2, "each block is a file and begins with its name"
+    found = re.findall(
+        r"^```(?:python|toml|sh|c)\n(?:# |/\* )(\S+)(?: \*/)?\n(.*?)^```$", TEXT, re.DOTALL | re.M
+    )
+    shown = TEXT.count("```") / 2 - len(SIGNATURES.findall(TEXT))
+    assert len(found) == shown, "each block is a file and begins with its name"
     return dict(found)
 
 
@@ -47,6 +53,7 @@ def test_every_file_of_the_page_is_tested() -> None:
         "parallel.toml",
         "jobs.toml",
         "squares.toml",
+        "cells.toml",
         "cases.toml",
     }
 
@@ -74,12 +81,21 @@ def test_a_program_with_a_launcher_of_its_own(folder: Path) -> None:
     assert "pi is 3.141592654 on 2 ranks" in log(folder, "area.0.0.log")
 
 
-@pytest.mark.parametrize("name", ["jobs.toml", "squares.toml"])
-def test_a_shell_script_works_through_the_tuple_space(name: str, folder: Path) -> None:
+@pytest.mark.parametrize("name", ["jobs.toml", "squares.toml", "cells.toml"])
+def test_a_program_works_through_the_tuple_space(name: str, folder: Path) -> None:
+    if name == "cells.toml" and shutil.which("cc") is None:
+        pytest.skip("there is no C compiler, cc")
     run(folder, name)
     returned = [record["returned"] for record in journal(folder) if record.get("module") == "boss"]
     assert returned == [{str(length): length**2 for length in (2, 3, 5, 7, 11, 13)}]
     assert journal(folder)[-1]["tuples_left"] == 0
+
+
+def test_the_functions_for_c_are_those_of_the_header() -> None:
+    header = " ".join(HEADER.read_text(encoding="utf-8").split())
+    there = re.findall(r"static inline ((?:int|void) diel_tuple_\w*[a-z]\(.*?\)) \{", header)
+    (shown,) = SIGNATURES.findall(TEXT)
+    assert sorted(shown.split(";\n")[:-1]) == sorted(there)
 
 
 def test_the_tables_are_complete() -> None:

@@ -319,7 +319,8 @@ def explain(
     Returns
     -------
     str
-        For each pass its name, its description, the number of nodes that it leaves, and the nodes.
+        For each pass its name, its description, the number of nodes that it leaves, and the nodes;
+        then the passes of the table that were not run.
 
     Raises
     ------
@@ -327,10 +328,13 @@ def explain(
         As for `optimise`.
     """
     parts = [f"# before\n{graph_of(outputs)}"]
+    left_out = dict.fromkeys(PASSES)
 
     def watch(done: Pass, before: Graph, after: Graph) -> None:
+        left_out.pop(done.name, None)
         counts = f"{len(before.order)} nodes -> {len(after.order)}"
         parts.append(f"# {done.name}: {done.description}\n# {counts}\n{after}")
 
     optimise(outputs, passes, ops, watch)
-    return "\n\n".join(parts)
+    remedy = "" if passes or ops else '; ops=dnn.ops_for("cpu") adds those of networks on the CPU'
+    return "\n\n".join([*parts, f"# not run: {', '.join(left_out)}{remedy}"])

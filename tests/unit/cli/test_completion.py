@@ -18,6 +18,7 @@ from diel.executive.batch_scripts import SCHEDULERS
 NAMES = sorted(command.name for command in COMMANDS)
 FILES = ["a b.toml", "w.toml"]
 FOLDERS = ["data", "runs"]
+FORMATS = ["csv", "json", "optuna", "parquet"]
 OF_GRAPH = ["--format", "--help", "-h"]
 
 # What has been typed, the last word being completed: what is offered.
@@ -43,6 +44,13 @@ CASES: list[tuple[list[str], list[str]]] = [
     (["tuple", "get", "--w"], ["--with-tag"]),
     (["tuple", "put", "a", "--j"], ["--json"]),
     (["completion", ""], ["bash", "fish", "zsh"]),
+    (["examples", "digits_g"], ["digits_gpu", "digits_grid"]),
+    (["sweep", "w.toml", "--export", ""], FORMATS),
+    (["sweep", "w.toml", "--export", "csv", "p"], ["parquet"]),
+    (["explain", "w"], ["w.toml"]),
+    (["gui", "w"], ["w.toml"]),
+    (["batch", "--output", "no"], ["notes.txt"]),
+    (["compare", "runs", "--report", "no"], ["notes.txt"]),
 ]
 
 
@@ -89,7 +97,7 @@ def test_fish(folder: Path) -> None:
         offered = {line.split("\t")[0].rstrip("/") for line in one.splitlines()}
         assert set(expected) <= offered, typed
         # After workflow files it offers the others; where nothing fits, files that may.
-        if expected and expected[0] not in FILES:
+        if expected and expected[0] not in [*FILES, "notes.txt"]:
             assert not offered & {*FILES, "notes.txt"}, typed
 
 
@@ -98,6 +106,39 @@ def test_zsh(folder: Path) -> None:
     script = "fpath=($PWD $fpath); autoload -Uz compinit; compinit -D -u; print $_comps[diel]"
     assert in_shell(["zsh", "-f", "-n", "_diel"], folder) == ""
     assert in_shell(["zsh", "-f", "-c", script], folder) == "_diel\n"
+
+
+# Arguments that can be anything: numbers, names of one's own, and values that depend on a run.
+FREE = {
+    *("ranks", "restarts", "silence", "per_node", "gpus_per_node", "cores_per_node", "nodes"),
+    *(
+        "time",
+        "partition",
+        "account",
+        "requeue",
+        "top",
+        "repeat",
+        "enqueue",
+        "stop_trial",
+        "trials",
+    ),
+    *("sweep", "port", "host", "timeout"),
+}
+
+
+def test_every_option_with_a_known_set_of_values_is_completed() -> None:
+    free = {
+        option.names[-1].lstrip("-").replace("-", "_")
+        for level in levels(build_parser())
+        for option in level.options
+        if option.values == "any"
+    }
+    assert free == FREE
+    arguments = {level.words: level.arguments for level in levels(build_parser())}
+    assert {words for words, values in arguments.items() if "any" in values} == {
+        ("new-module",),
+        *(("tuple", name) for name in ("put", "get", "read")),
+    }
 
 
 @pytest.mark.parametrize("shell", SCRIPTS)

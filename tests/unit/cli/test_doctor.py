@@ -1,13 +1,21 @@
 """``diel doctor``: a line for each part, and what is lost where it is missing."""
 
 import argparse
+import re
 import subprocess
+import sys
 from importlib.metadata import PackageNotFoundError
 from pathlib import Path
 
 import pytest
+from support import ROOT
 
 from diel.cli import doctor as page
+
+if sys.version_info >= (3, 11):
+    import tomllib
+else:
+    import tomli as tomllib
 
 
 @pytest.fixture
@@ -46,6 +54,32 @@ def test_without_mpi_no_run_is_possible(without, capsys):
     without("mpi4py")
     assert page.doctor(argparse.Namespace()) == 1
     assert "pip install mpi4py" in capsys.readouterr().out
+
+
+def extras():
+    """Return the packages of each extra that a user may want, as pyproject.toml has them."""
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
+    of_developers = {"openmpi", "mpich", "nvrtc", "browser", "test", "dev"}
+    return {
+        extra: [re.match(r"[\w-]+", requirement)[0] for requirement in requirements]
+        for extra, requirements in project["optional-dependencies"].items()
+        if extra not in of_developers
+    }
+
+
+def test_every_package_of_every_extra_is_named_with_its_extra():
+    found = {package: words for package, (_, words) in page.PARTS.items() if "'diel[" in words}
+    wanted = {package: extra for extra, packages in extras().items() for package in packages}
+    assert {package: re.search(r"diel\[(\w+)", words)[1] for package, words in found.items()} == (
+        wanted
+    )
+
+
+def test_the_readme_lists_every_extra():
+    text = (ROOT / "README.md").read_text().partition("The extras:")[2].partition("Everything")[0]
+    assert re.findall(r"^- `(\w+)`", text, re.MULTILINE) == sorted(
+        extras(), key=lambda extra: text.find(f"`{extra}`")
+    )
 
 
 def test_the_versions_of_what_is_there(without, capsys):

@@ -185,6 +185,12 @@ def test_a_pass_of_ones_own_and_its_report():
     assert "# dead_code: Leave out what no output needs." in text
     assert "multiply(" in text
     assert "3)" in text
+    last = text.splitlines()[-1]
+    assert last.startswith("# not run: constant_folding, ")
+    assert "elementwise_fusion" in last
+    assert "dead_code" not in last
+    assert "ops_for" not in last  # it was not left to the default
+    assert explain([y]).endswith('; ops=dnn.ops_for("cpu") adds those of networks on the CPU')
 
 
 def test_passes_that_pay_with_a_class_come_before_memory_is_laid_out():

@@ -163,9 +163,10 @@ def test_an_adaptive_search_waits_where_it_is_to_repeat_itself() -> None:
 
 
 def test_a_search_is_resumed_by_telling() -> None:
-    whole = search(strategy="random", trials=30)
+    space = {"x": {"from": 0, "to": 9}, "y": {"from": 0.0, "to": 1.0}}
+    whole = search(strategy="random", trials=30, space=space)
     trials = run(whole)
-    resumed = search(strategy="random", trials=30)
+    resumed = search(strategy="random", trials=30, space=space)
     for trial in (5, 2, 11, 29):
         resumed.tell(trial, trials[trial], metrics(trials[trial]["x"]))
     for trial in set(range(30)) - {5, 2, 11, 29}:
@@ -173,6 +174,37 @@ def test_a_search_is_resumed_by_telling() -> None:
         resumed.tell(trial, trials[trial], metrics(trials[trial]["x"]))
     assert resumed.best == whole.best
     assert search().ask(10) is None
+
+
+def test_no_point_of_a_small_space_is_tried_twice_and_the_sweep_ends_with_the_last() -> None:
+    whole = search(strategy="random", trials=57)
+    assert whole.size == 10
+    assert whole.remark == "the space has 10 points, and random tries each once: 10 trials, not 57"
+    trials = run(whole)
+    assert sorted(trial["x"] for trial in trials) == list(range(10))
+    assert whole.ask(10) is None
+    assert whole.repeat_lines() == []
+    # A sweep goes on from any moment, and on any rank, with the same points.
+    resumed = search(strategy="random", trials=57)
+    for trial in (7, 3, 9):
+        resumed.tell(trial, trials[trial], metrics(trials[trial]["x"]))
+    assert [resumed.ask(trial) for trial in range(10)] == trials
+    assert search(strategy="random", trials=9).remark == ""
+    assert search(strategy="random", until={"time": 9}).remark.endswith("each once: 10 trials")
+
+
+def test_a_strategy_that_learns_says_how_often_it_repeats_a_point() -> None:
+    head = search(strategy={"name": "cross_entropy", "startup": 4, "elite": 3}, trials=57)
+    assert head.remark == (
+        "the space has 10 points: of 57 trials at least 47 repeat one, with another seed (grid "
+        "tries each once)"
+    )
+    tried = {trial["x"] for trial in run(head)}
+    assert head.repeat_lines() == [
+        f"{57 - len(tried)} of 57 trials repeat a point of another, with another seed: "
+        f"{len(tried)} of 10 points were tried"
+    ]
+    assert search(strategy="cross_entropy", trials=10).remark == ""
 
 
 def test_the_selection_bias_is_watched() -> None:

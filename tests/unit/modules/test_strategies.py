@@ -5,6 +5,7 @@ from __future__ import annotations
 import itertools
 import json
 import math
+import pickle
 import sys
 from collections import Counter
 from random import Random as Generator
@@ -101,6 +102,56 @@ def test_what_a_parameter_draws_does_not_depend_on_the_others() -> None:
     large = Random(Space.parse({"z": [1, 2], "a": {"from": 0.0, "to": 1.0}}), 0)
     for trial in range(20):
         assert small.ask(trial)["a"] == large.ask(trial)["a"]
+
+
+CONDITIONAL = {
+    "optimizer": ["sgd", "adam"],
+    "momentum": {"from": 0.0, "to": 0.9, "step": 0.1, "if": {"optimizer": "sgd"}},
+    "units": {"from": 1, "to": 3, "scale": "log"},
+    "layers": {"choices": [[1], [2, 2]], "if": {"units": {"at_least": 2}}},
+}
+
+
+@pytest.mark.parametrize(
+    ("table", "points"),
+    [
+        ({"x": {"from": 1, "to": 8, "scale": "log"}}, 8),
+        ({"x": {"from": 8, "to": 1, "scale": "log"}}, 8),
+        ({"x": [1, 1.5, True, "1", [1], None]}, 6),
+        ({"x": {"from": 0.1, "to": 0.9, "step": 0.1}, "y": {"value": 3}}, 9),
+        ({"x": {"from": 1e-4, "to": 1.0, "log_steps": 5}, "y": [[1], [1, 1]]}, 10),
+        (CONDITIONAL, 11 * (1 + 2 * 2)),
+    ],
+)
+@pytest.mark.parametrize("seed", [0, 1, 7])
+def test_random_tries_each_point_of_a_small_space_once(
+    table: dict[str, Any], points: int, seed: int
+) -> None:
+    strategy = Random(Space.parse(table), seed)
+    assert strategy.size == points
+    found = [strategy.ask(trial) for trial in range(points)]
+    assert len({repr(point) for point in found}) == points
+    for point in found:
+        Space.parse(table).check(point)
+    assert strategy.ask(points) is None
+    # On another rank it comes to the same, from whichever trial it begins.
+    copy = pickle.loads(pickle.dumps(strategy))
+    order = Generator(seed).sample(range(points), points)
+    assert [copy.ask(trial) for trial in order] == [found[trial] for trial in order]
+
+
+def test_a_trial_changes_only_if_its_point_was_tried_before() -> None:
+    space = Space.parse({"x": list(range(50)), "y": list(range(50))})
+    strategy, draws = Random(space, 3), Draws(3, "random")
+    tried, again = [], 0
+    for trial in range(300):
+        drawn = space.sample(lambda name, trial=trial: draws.share(trial, name))
+        asked = strategy.ask(trial)
+        again += drawn in tried
+        assert (asked == drawn) == (drawn not in tried)
+        tried.append(asked)
+    assert again > 5
+    assert Random(Space.parse({"x": {"from": 1, "to": 70_000}}), 0).size is None
 
 
 def test_random_trials_are_uniform() -> None:

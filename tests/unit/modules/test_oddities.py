@@ -1,0 +1,152 @@
+"""Odd labels and rows: each is said once, by ``diel check``, a preview and a run alike."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from support import diel
+
+from diel.testing import Module, run_modules
+from dnn import Dataset
+from modules import master, trainer
+from modules.evaluation import k_fold, oddities
+
+X = np.arange(30, dtype=np.float32).reshape(15, 2)
+SWEEP = """\
+[[module]]
+name = "master"
+function = "modules.master:run"
+options = {{ space = {{ learning_rate = [0.1, 0.01], epochs = 1, hidden = [[4]] }} }}
+[[module]]
+name = "trainer"
+function = "modules.trainer:run"
+options = {options}
+[[group]]
+name = "search"
+modules = ["master", "trainer"]
+"""
+FROM_1 = "the labels begin with 1"
+EQUAL = "rows that are scored"
+
+
+def found(y: Any, x: Any = X, folds: int = 3) -> list[str]:
+    labels = np.asarray(y)
+    data = Dataset(x, labels, int(labels.max()) + 1, "mine")
+    splits = k_fold(np.zeros(len(labels), int), folds)
+    return list(oddities(data, [(fold.train, fold.test) for fold in splits]))
+
+
+def test_sound_rows_are_not_odd() -> None:
+    assert found([0, 1, 2] * 5) == []
+
+
+@pytest.mark.parametrize(
+    ("labels", "words"),
+    [
+        ([1, 2, 3] * 5, FROM_1),
+        ([0, 2, 5] * 5, "no row has the label 1, 3, 4, and networks have an output for each label"),
+        ([0, 1, 40] * 5, "no row has the label 2, 3, 4, 5, 6, 7, 8, 9 or 30 more"),
+        ([0] * 15, "all 15 rows have the label 0: there is nothing to learn"),
+        ([2] * 15, "all 15 rows have the label 2"),
+        ([0, 1] * 7 + [2], "rows of class 2 are scored by networks that were trained on none"),
+    ],
+)
+def test_odd_labels(labels: list[int], words: str) -> None:
+    (line,) = found(labels)
+    assert line.startswith("mine: ")
+    assert words in line
+
+
+def test_rows_that_are_equal_across_a_split_are_counted_once() -> None:
+    x = X.copy()
+    x[3] = x[4] = x[0]  # in three different folds or not: each is scored once in all
+    x[7, 0] = np.nan
+    x[8] = x[7]
+    folds = k_fold(np.zeros(15, int), 5)
+    place = {int(row): number for number, fold in enumerate(folds) for row in fold.test}
+    apart = [
+        row
+        for group in ((0, 3, 4), (7, 8))
+        for row in group
+        if {place[other] for other in group} != {place[row]}
+    ]
+    (line,) = found([0, 1, 2] * 5, x, folds=5)
+    assert f"{len(apart)} of 15 rows that are scored ({len(apart) / 15:.0%}) equal rows" in line
+
+
+def test_a_zero_is_a_zero_whatever_its_sign() -> None:
+    x = X.copy()
+    x[0], x[1] = 0.0, -0.0
+    (line,) = found([0, 1, 2] * 5, x, folds=15)
+    assert "2 of 15" in line
+
+
+def write(folder: Path, labels: list[Any], repeats: int = 1) -> None:
+    rows = [f"{i},{i * i % 17},{label}" for i, label in enumerate(labels)] * repeats
+    (folder / "mine.csv").write_text("\n".join(["a,b,kind", *rows]) + "\n")
+
+
+def write_sweep(folder: Path, options: str) -> None:
+    (folder / "w.toml").write_text(SWEEP.format(options=options))
+
+
+CSV = 'dataset = "csv", path = "mine.csv"'
+THEIRS = f'{{ train = "modules.sklearn_trainer:train", options = {{ {CSV} }} }}'
+
+
+@pytest.mark.parametrize("options", [f"{{ {CSV} }}", THEIRS], ids=["ours", "scikit-learn"])
+def test_labels_that_are_none_are_a_problem_of_the_file(options: str, tmp_path: Path) -> None:
+    write(tmp_path, [0, 1, "1.5", 0] * 5)
+    write_sweep(tmp_path, options)
+    checked = diel("check", "w.toml", cwd=tmp_path)
+    previewed = diel("sweep", "w.toml", "--dry-run", cwd=tmp_path)
+    assert checked.status == previewed.status == 2
+    assert checked.stderr == previewed.stderr
+    assert "line 8, module[1].options: module 'trainer': LabelError: " in checked.stderr
+    assert "label 1.5 in row 2 of column 'kind' is no integer from 0" in checked.stderr
+
+
+def test_what_is_odd_is_said_once_by_each(tmp_path: Path) -> None:
+    write(tmp_path, [1, 2] * 20, repeats=2)
+    write_sweep(tmp_path, f"{{ {CSV} }}")
+    checked = diel("check", "w.toml", cwd=tmp_path)
+    previewed = diel("sweep", "w.toml", "--dry-run", cwd=tmp_path)
+    assert checked.status == previewed.status == 0
+    assert checked.stderr == previewed.stderr
+    said = checked.stderr.splitlines()
+    assert [FROM_1 in said[0], EQUAL in said[1], len(said)] == [True, True, 2]
+    # A run says the same, however many trainers it has.
+    context = {"folder": tmp_path, "run_dir": tmp_path / "run"}
+    (tmp_path / "run").mkdir()
+    space = {"learning_rate": [0.1, 0.01], "epochs": 1, "hidden": [[4]]}
+    options = trainer.Options.model_validate(
+        {"dataset": "csv", "path": "mine.csv"}, context=context
+    )
+    runs = run_modules(
+        {
+            "master": Module(
+                master.run, master.Options.model_validate({"space": space}, context=context)
+            ),
+            "trainer": Module(trainer.run, options, copies=2),
+        },
+        folder=tmp_path,
+        run_dir=tmp_path / "run",
+        timeout=60,
+    )
+    warnings = [text for copy in runs["trainer"] for text in copy.warnings]
+    assert [f"diel: {text}" for text in warnings] == said
+
+
+def test_a_large_file_is_left_to_the_preview(tmp_path: Path) -> None:
+    write(tmp_path, [1, 2] * 20)
+    options = trainer.Options.model_validate(
+        {"dataset": "csv", "path": "mine.csv"}, context={"folder": tmp_path}
+    )
+    problem, (line,) = trainer.look_at_data(options, tmp_path, largest_bytes=10)
+    assert problem == ""
+    assert "was not read" in line
+    assert "--dry-run" in line
+    assert len(trainer.look_at_data(options, tmp_path)[1]) == 1
