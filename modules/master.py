@@ -11,6 +11,7 @@ from pydantic import BaseModel, Field, ValidationError, ValidationInfo, model_va
 
 from diel.errors import ModuleFailed
 
+from .attributes import unread_of_strategy
 from .options import SweepOptions
 from .problems import at
 from .search import Search
@@ -63,8 +64,12 @@ def run(ctx: Context) -> dict[str, Any]:
             f"module {options.trainer!r}, which is to try the points, is not in the group of the "
             f"master: add it to the modules of group {ctx.group!r}"
         )
+    search = Search(options, ctx.folder)
+    for name, read in unread_of_strategy(search.strategy):
+        text = "strategy %s has %r, which diel does not read: did you mean %s?"
+        ctx.log.warning(text, options.strategy["name"], name, read)
     plan = SweepPlan(
-        Search(options, ctx.folder),
+        search,
         seed=options.seed,
         retries=options.retries,
         about=options.model_dump(mode="json"),

@@ -29,6 +29,7 @@ from pydantic import (
     model_validator,
 )
 
+from .attributes import OF_TRAINERS, assigned_attributes, meant_by
 from .compute import Compute, missing_gpu
 from .evaluation import EvaluationOptions, PreparedSplits, TrainingJob, jobs_of
 from .hyperparameters import Hyperparameters, layers_of
@@ -235,10 +236,14 @@ class Options(BaseModel):
             raise ValueError(f"{', '.join(given)}: of a dataset; a function has its own options")
         try:
             folder = (info.context or {}).get("folder", Path())
-            locate_function(train, folder, ("parameters", "report"), TRAINERS)
+            found = locate_function(train, folder, ("parameters", "report"), TRAINERS)
         except LookupError as error:
             message, remedy = getattr(error, "message", str(error)), getattr(error, "remedy", "")
             raise _problem_at("train", train, message, remedy) from None
+        for name in assigned_attributes(found.file, found.function) if found.file else ():
+            if name not in OF_TRAINERS and (ours := meant_by(name, OF_TRAINERS)):
+                text = f"{found.function} has an attribute {name!r}, which diel does not read"
+                raise _problem_at("train", train, text, f'did you mean "{ours}"?')
 
     @model_validator(mode="after")
     def _check_device(self, info: ValidationInfo) -> Options:
