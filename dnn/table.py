@@ -26,10 +26,13 @@ class Table:
         The names in the first row, or ``"1"``, ``"2"``, ... where it has none.
     values : array of float64, shape (rows, columns)
         NaN where a cell is missing.
+    has_names : bool
+        Whether the first row held names.
     """
 
     columns: tuple[str, ...]
     values: Array
+    has_names: bool = False
 
 
 def read_csv(
@@ -72,7 +75,10 @@ def read_csv(
     if not rows:
         raise DataError(f"{path}: no rows")
     first = rows[0][1]
-    if header if header is not None else not any(_is_number(cell, marks) for cell in first):
+    has_names = header
+    if has_names is None:
+        has_names = not any(_is_number(cell, marks) for cell in first)
+    if has_names:
         columns = tuple(name.strip() for name in first)
         rows = rows[1:]
         if not rows:
@@ -90,7 +96,7 @@ def read_csv(
             right = False
         if not right:  # names the wrong cell; with marks, a NaN may stand for a missing cell
             _check_cells(f"{path}, line {line}", row, columns, marks)
-    return Table(columns, values)
+    return Table(columns, values, has_names)
 
 
 def _is_number(cell: str, marks: Collection[str]) -> bool:
