@@ -46,7 +46,7 @@ from .layer_list import (
 from .parallel import TrainingOptions
 from .problems import at, problem
 from .routines import routines_of_run
-from .sweep.runners import TRAINERS, Limits, Task, parse_memory
+from .sweep.runners import TRAINERS, InProcessRunner, Limits, Task, parse_memory
 from .sweep.worker_loop import comm_of, run_trainer
 from .tabular import (
     BUNDLED,
@@ -436,6 +436,37 @@ def try_point(
     )
 
 
+def save_model(
+    options: Options,
+    folder: Path,
+    parameters: dict[str, Any],
+    trial: int,
+    seed: int,
+    path: Path,
+    provenance: Mapping[str, Any],
+) -> Path:
+    """Train the model of a trial in this process, and write it; return its file.
+
+    `seed` is the trial's, `path` the place of the file without its suffix. A ValueError if the
+    function for trials writes no models.
+    """
+    runner = InProcessRunner(options.task(folder))
+    if not runner.saves_models:
+        raise ValueError(why_no_model(options))
+    return runner.save_model(Trial(trial, parameters, seed), path, provenance)
+
+
+def why_no_model(options: Options) -> str:
+    """Return why the trainer writes no models, and what to do."""
+    if options.train is None:
+        lack = "models are safetensors files, and safetensors is not installed"
+        return f'{lack}: pip install "diel[checkpoint]"'
+    return (
+        f"{options.train} writes no models: give the function an attribute save_model"
+        "(parameters, report, path), which trains once more and returns its file"
+    )
+
+
 def _own_line(detail: str, folder: Path) -> str:
     """Return the last line of a user's own code that a traceback names, as `` (file.py:4)``."""
     own = [
@@ -528,7 +559,11 @@ def _rounds(options: Options, folder: Path) -> PreparedSplits:
         jobs = [_own_split(data, options)]
     rows = f"{len(jobs[0].train)} rows to train on, {len(jobs[0].test)} to validate"
     print(f"{data.name}: {len(jobs)} trainings a trial, the first with {rows}")
-    return PreparedSplits(data, jobs, options.standardise, augmentations_of(options.augment))
+    split = {name: getattr(options, name) for name in ("validation_fraction", "split_seed")}
+    if options.evaluation is not None:
+        split = options.evaluation.model_dump(mode="json", exclude_none=True)
+    changes = augmentations_of(options.augment)
+    return PreparedSplits(data, jobs, options.standardise, changes, split)
 
 
 def _own_split(data: Dataset, options: Options) -> TrainingJob:

@@ -191,9 +191,10 @@ class InProcessRunner:
             is_to_stop=self.is_to_stop,
         )
 
-    def save_model(self, trial: Trial, path: Path) -> Path:
+    def save_model(self, trial: Trial, path: Path, provenance: Mapping[str, Any]) -> Path:
         """Write the model of a trial; return its file."""
         report = self._report(trial)
+        report.provenance = provenance
         with reporting_failures(self.communicator):
             file: Path = self._train.save_model(trial.parameters, report, path)  # type: ignore[attr-defined]
         return file

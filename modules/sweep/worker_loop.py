@@ -235,7 +235,7 @@ class StopRequests:
 
 def _save_model(wanted: SaveModel, runner: Any) -> ModelSaved:
     try:
-        path: Path = runner.save_model(wanted.trial, wanted.path)
+        path: Path = runner.save_model(wanted.trial, wanted.path, wanted.provenance)
     except Exception as error:  # the sweep is good all the same
         return ModelSaved(wanted.session, None, describe_error(error))
     return ModelSaved(wanted.session, path)
