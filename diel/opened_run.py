@@ -266,6 +266,34 @@ class Run:
             raise RunDirectoryError(f"{self.path} has no trial {number} (yet)")
         return found
 
+    def best_model(self, sweep: str | None = None, *, trial: int | None = None) -> Any:
+        """Load the trained model of the best trial of a sweep, ready for raw samples.
+
+        Parameters
+        ----------
+        sweep : str, optional
+            One of `sweeps`; may be left out where there is only one.
+        trial : int, optional
+            Another trial. Unless its model was kept, it is trained again, in this process, and its
+            model is kept beside that of the best trial.
+
+        Returns
+        -------
+        dnn.TrainedModel
+            ``predict_class``, ``predict_proba``, ``evaluate`` and ``export_onnx`` take raw samples:
+            arrays, data frames, or the path of a CSV file.
+
+        Raises
+        ------
+        RunDirectoryError
+            If there is no such sweep or trial, or the sweep has kept no model.
+        MissingPackage
+            If safetensors is not installed.
+        """
+        from diel.loading.models import model_of_run
+
+        return model_of_run(self._directory, sweep or "", trial)
+
     def figure(
         self, name: str, *, sweep: str | None = None, theme: str = "light"
     ) -> plotly.graph_objects.Figure:

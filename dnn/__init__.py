@@ -49,6 +49,8 @@ if TYPE_CHECKING:
     from dnn.penalties import *  # noqa: F403
     from dnn.summaries import *  # noqa: F403
     from dnn.tensor import *  # noqa: F403
+    from dnn.trained import TrainedModel as TrainedModel
+    from dnn.trained import load as load
     from dnn.training.checkpoint import *  # noqa: F403
     from dnn.training.data import DeviceData as DeviceData
 
@@ -97,6 +99,7 @@ _PUBLIC = {
     "penalties": "L1 L2 Penalty",
     "summaries": "LayerSummary layer_summaries summary",
     "tensor": "Tensor",
+    "trained": "TrainedModel load",
     "training.data": "DeviceData",
     "training.checkpoint": "load_checkpoint save_checkpoint",
 }

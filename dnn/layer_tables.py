@@ -21,15 +21,19 @@ from dnn import layers
 from dnn.errors import ConfigurationError, check_count, unknown_name
 from dnn.graph.operations.activations import RECTIFIERS
 from dnn.initializers import initializer_of
-from dnn.layers import Activation, Layer
+from dnn.layers import Activation, Input, Layer, SequenceInput
 from dnn.layers.basic import Nested
 
-__all__ = ["layer_kinds", "layers_from_tables"]
+__all__ = ["described_layers", "layer_kinds", "layers_from_tables", "rebuilt_layers"]
 
 _KIND: Final = "type"
 _ACTIVATION: Final = "activation"
 _REPEAT: Final = "repeat"
-_FIRST_LAYERS: Final = ("input", "sequence_input")
+_FIRST_LAYERS: Final = {layer.kind(): layer for layer in (Input, SequenceInput)}
+_LENGTHS: Final = "lengths"
+_INTEGERS: Final = "integers"
+_ATTRIBUTES: Final = {"bias": "with_bias", _ACTIVATION: "cell"}
+"""Attributes that hold arguments of another name: ``activation`` is of an `RNN`."""
 
 
 def layers_from_tables(tables: Sequence[Mapping[str, Any]]) -> list[Layer]:
@@ -79,7 +83,7 @@ def layer_kinds() -> dict[str, dict[str, inspect.Parameter]]:
 def _classes() -> dict[str, type[Layer]]:
     public = (getattr(layers, name) for name in layers.__all__)
     found = [item for item in public if isinstance(item, type) and issubclass(item, Layer)]
-    return {cls.kind(): cls for cls in found if cls.kind() not in ("layer", *_FIRST_LAYERS)}
+    return {cls.kind(): cls for cls in found if cls not in (Layer, *_FIRST_LAYERS.values())}
 
 
 def _arguments(cls: type[Layer]) -> dict[str, inspect.Parameter]:
@@ -166,3 +170,110 @@ def _expected(annotation: str, value: Any) -> str:
     if annotation.startswith("Sequence[Layer]") and not isinstance(value, list):
         return "a list of layers"
     return ""
+
+
+def described_layers(layers: Sequence[Layer]) -> list[dict[str, Any]]:
+    """Return the layers of a network, the first one included, as plain values for a file.
+
+    `rebuilt_layers` is the way back. Initializers are left out: the file has what was trained.
+
+    Raises
+    ------
+    ConfigurationError
+        If a layer, or its function, is one of the user's own; it names the layer.
+    """
+    first, *rest = layers
+    kind = first.kind()
+    if type(first) is not _FIRST_LAYERS.get(kind):
+        raise _own_class(first)
+    assert isinstance(first, Input)
+    table: dict[str, Any] = {_KIND: kind, "shape": list(first.shape)}
+    if isinstance(first, SequenceInput):
+        table["shape"] = [first.steps, *first.shape[1:]]
+    if first.integers:
+        table[_INTEGERS] = True
+    return [table, *(_described(layer) for layer in rest)]
+
+
+def _described(layer: Layer) -> dict[str, Any]:
+    kind = layer.kind()
+    if type(layer) is not _classes().get(kind):
+        raise _own_class(layer)
+    if isinstance(layer, Activation) and layer.is_of_own_function:
+        raise ConfigurationError(f"{layer.name or kind}: its function is one of your own")
+    table: dict[str, Any] = {_KIND: kind}
+    if isinstance(layer, Nested):
+        for name in _arguments(type(layer)):
+            table[name] = [_described(inside) for inside in getattr(layer, name)]
+        return table
+    for name in _own_arguments(type(layer)):
+        table[name] = _plain(getattr(layer, _ATTRIBUTES.get(name, name)))
+    if getattr(layer, _LENGTHS, None) is not None:
+        table[_LENGTHS] = True
+    return table
+
+
+def _own_class(layer: Layer) -> ConfigurationError:
+    kind = type(layer).__name__
+    return ConfigurationError(f"{layer.name or layer.kind()}: {kind} is a layer of your own")
+
+
+def _own_arguments(cls: type[Layer]) -> dict[str, inspect.Parameter]:
+    """Return the arguments of a layer on which its predictions depend."""
+    arguments = _arguments(cls)
+    if arguments.pop("initializer", None) is not None:
+        del arguments[_ACTIVATION]  # of tables alone
+    return arguments
+
+
+def _plain(value: Any) -> Any:
+    return [_plain(part) for part in value] if isinstance(value, (tuple, list)) else value
+
+
+def rebuilt_layers(tables: Any) -> list[Layer]:
+    """Return the layers of a network from what `described_layers` has returned.
+
+    Raises
+    ------
+    ConfigurationError
+        If it is something else.
+    """
+    if not isinstance(tables, list) or not tables or not isinstance(tables[0], dict):
+        raise ConfigurationError("the layers are no list of tables")
+    first = tables[0]
+    cls, shape = _FIRST_LAYERS.get(str(first.get(_KIND))), first.get("shape")
+    if cls is None or not isinstance(shape, list) or not shape:
+        raise ConfigurationError(f"the first layer is {first!r:.80}, and no input")
+    dtype = int if first.get(_INTEGERS) is True else None
+    source = cls(*shape, dtype=dtype)
+    return [source, *(_rebuilt(table, source) for table in tables[1:])]
+
+
+def _rebuilt(table: Any, source: Input) -> Layer:
+    given = dict(table) if isinstance(table, dict) else {}
+    kind = given.pop(_KIND, None)
+    cls = _classes().get(kind) if isinstance(kind, str) else None
+    if cls is None:
+        raise unknown_name("type of layer", kind, _classes())
+    known = _own_arguments(cls)
+    if given.pop(_LENGTHS, None) is True and isinstance(source, SequenceInput):
+        given[_LENGTHS] = source
+    wrong = [name for name in given if name not in known and name != _LENGTHS]
+    if wrong:
+        raise unknown_name(f"argument of {kind}", wrong[0], known)
+    for name, value in given.items():
+        if name in known and (text := _expected(str(known[name].annotation), value)):
+            raise ConfigurationError(f"{kind}: {name} is {text}, not {value!r:.80}")
+    if issubclass(cls, Nested):
+        given = {
+            name: [_rebuilt(each, source) for each in inside] for name, inside in given.items()
+        }
+    shape: Any = ()
+    if any(argument.kind is argument.VAR_POSITIONAL for argument in known.values()):
+        shape = given.pop("shape", None)
+        if not isinstance(shape, list):
+            raise ConfigurationError(f"{kind}: shape is a list of numbers, not {shape!r:.80}")
+    try:
+        return cls(*shape, **given)
+    except TypeError as error:
+        raise ConfigurationError(f"{kind}: {error}") from None

@@ -36,6 +36,7 @@ from dnn.training.state import Snapshot, State, load_states, states_of, trained_
 
 if TYPE_CHECKING:
     from dnn.callbacks import Callback
+    from dnn.data.dataset import Dataset
     from dnn.training.parallel import Scheme
 
 __all__ = ["History", "NeuralNetwork", "TrainingParameters"]
@@ -441,16 +442,27 @@ class NeuralNetwork(Networks):
         self._histories = [history]
         self._progress = progress
 
-    def save(self, path: str | PathLike[str]) -> None:
+    def save(
+        self,
+        path: str | PathLike[str],
+        *,
+        data: Dataset | None = None,
+        provenance: Mapping[str, Any] | None = None,
+    ) -> None:
         """Write a checkpoint, as `dnn.save_checkpoint` does.
 
         Parameters
         ----------
         path : path
+        data : Dataset, optional
+            The prepared training samples: with their preparation in the file, `dnn.load` returns a
+            model for raw samples.
+        provenance : mapping, optional
+            Where the model comes from, as values of JSON.
         """
         from dnn.training.checkpoint import save_checkpoint
 
-        save_checkpoint(self, path)
+        save_checkpoint(self, path, data=data, provenance=provenance)
 
     def load(self, path: str | PathLike[str]) -> None:
         """Read a checkpoint to go on from, as `dnn.load_checkpoint` does.

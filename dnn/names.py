@@ -173,7 +173,7 @@ FOREIGN_NAMES: dict[str, dict[str, str]] = {
         "SimpleRNN": "RNN",
         "Softmax": "SoftmaxCrossEntropy, which has the softmax in it",
         "Tanh": 'Activation("tanh")',
-        "load_model": "load_checkpoint",
+        "load_model": "load",
         "pack_padded_sequence": "pad_sequences, and lengths of recurrent layers",
         "save_model": "save_checkpoint",
         "train_test_split": "train_validation_split",

@@ -37,12 +37,15 @@ class Table:
     path : str
     lines : array of int, shape (rows,)
         The line of the file in which each row begins, from 1.
+    has_names : bool
+        Whether the first row held names.
     """
 
     columns: tuple[str, ...]
     values: Array
     path: str
     lines: Array
+    has_names: bool
 
     def place(self, row: int, column: int) -> str:
         """Return where a cell stands, for messages: file, line and column."""
@@ -94,7 +97,10 @@ def read_csv(
     if not rows:
         raise DataError(f"{path}: no rows")
     line, first = rows[0]
-    if header if header is not None else not any(_is_number(cell, marks) for cell in first):
+    has_names = header
+    if has_names is None:
+        has_names = not any(_is_number(cell, marks) for cell in first)
+    if has_names:
         columns = tuple(name.strip() for name in first)
         rows = rows[1:]
         if len({*columns}) < len(columns):
@@ -122,7 +128,7 @@ def read_csv(
         if not right:  # names the wrong cell; with marks, a NaN may stand for a missing cell
             values[index] = _checked_cells(path, line, row, columns, marks, kind)
     lines = np.array([line for line, _ in rows])
-    return Table(columns, values, str(path), lines)
+    return Table(columns, values, str(path), lines, has_names)
 
 
 def check_delimiter(delimiter: object) -> None:

@@ -11,6 +11,7 @@ from pydantic import BaseModel, Field, ValidationError, ValidationInfo, model_va
 
 from diel.errors import ModuleFailed
 
+from .attributes import unread_of_strategy
 from .options import SweepOptions
 from .problems import at
 from .search import Search
@@ -66,6 +67,9 @@ def run(ctx: Context) -> dict[str, Any]:
     search = Search(options, ctx.folder)
     if search.remark and not any(ctx.iteration):
         ctx.log.warning("%s", search.remark)
+    for name, read in unread_of_strategy(search.strategy):
+        text = "strategy %s has %r, which diel does not read: did you mean %s?"
+        ctx.log.warning(text, options.strategy["name"], name, read)
     plan = SweepPlan(
         search,
         seed=options.seed,

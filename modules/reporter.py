@@ -113,6 +113,34 @@ def steer_sweep(
     return name, perform
 
 
+def find_model(run_dir: Path, name: str, trial: int | None) -> dict[str, Any]:
+    """Return where the model of a trial is, by default of the best one: see `choose_model`.
+
+    A ValueError if there is no such sweep, trial or model; an OSError if a file cannot be read.
+    """
+    from .sweep.best_model import choose_model
+
+    ledgers = _ledgers(run_dir)
+    chosen = [ledger for sweep, ledger in ledgers.items() if name in ("", sweep)]
+    if len(chosen) != 1:
+        names = ", ".join(ledgers)
+        if not ledgers:
+            raise ValueError(f"{run_dir} has no sweep that has begun")
+        problem = f"has no sweep {name!r}" if name else "has several sweeps"
+        raise ValueError(f"{run_dir} {problem}: name one of {names}")
+    return choose_model(run_dir, chosen[0], trial)
+
+
+def load_model(file: Path) -> Any:
+    """Load a trained model, ready for raw samples: a `dnn.TrainedModel`.
+
+    A ValueError if it cannot be read, an ImportError if safetensors is not installed.
+    """
+    from dnn import load
+
+    return load(file)
+
+
 def record_participation(run_dir: Path, said: Mapping[str, Any]) -> None:
     """Record in the directory of a run that has not begun which sweep it takes part in.
 

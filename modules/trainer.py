@@ -30,6 +30,7 @@ from pydantic import (
     model_validator,
 )
 
+from .attributes import OF_TRAINERS, assigned_attributes, meant_by
 from .compute import Compute, missing_gpu
 from .evaluation import EvaluationOptions, PreparedSplits, TrainingJob, jobs_of, oddities
 from .hyperparameters import Hyperparameters, layers_of
@@ -46,7 +47,7 @@ from .layer_list import (
 from .parallel import TrainingOptions
 from .problems import at, problem
 from .routines import routines_of_run
-from .sweep.runners import TRAINERS, Limits, Task, parse_memory
+from .sweep.runners import TRAINERS, InProcessRunner, Limits, Task, parse_memory
 from .sweep.worker_loop import comm_of, run_trainer
 from .tabular import (
     BUNDLED,
@@ -240,10 +241,14 @@ class Options(BaseModel):
             raise ValueError(f"{', '.join(given)}: of a dataset; a function has its own options")
         try:
             folder = (info.context or {}).get("folder", Path())
-            locate_function(train, folder, ("parameters", "report"), TRAINERS)
+            found = locate_function(train, folder, ("parameters", "report"), TRAINERS)
         except LookupError as error:
             message, remedy = getattr(error, "message", str(error)), getattr(error, "remedy", "")
             raise _problem_at("train", train, message, remedy) from None
+        for name in assigned_attributes(found.file, found.function) if found.file else ():
+            if name not in OF_TRAINERS and (ours := meant_by(name, OF_TRAINERS)):
+                text = f"{found.function} has an attribute {name!r}, which diel does not read"
+                raise _problem_at("train", train, text, f'did you mean "{ours}"?')
 
     @model_validator(mode="after")
     def _check_device(self, info: ValidationInfo) -> Options:
@@ -485,6 +490,37 @@ def try_point(
     )
 
 
+def save_model(
+    options: Options,
+    folder: Path,
+    parameters: dict[str, Any],
+    trial: int,
+    seed: int,
+    path: Path,
+    provenance: Mapping[str, Any],
+) -> Path:
+    """Train the model of a trial in this process, and write it; return its file.
+
+    `seed` is the trial's, `path` the place of the file without its suffix. A ValueError if the
+    function for trials writes no models.
+    """
+    runner = InProcessRunner(options.task(folder))
+    if not runner.saves_models:
+        raise ValueError(why_no_model(options))
+    return runner.save_model(Trial(trial, parameters, seed), path, provenance)
+
+
+def why_no_model(options: Options) -> str:
+    """Return why the trainer writes no models, and what to do."""
+    if options.train is None:
+        lack = "models are safetensors files, and safetensors is not installed"
+        return f'{lack}: pip install "diel[checkpoint]"'
+    return (
+        f"{options.train} writes no models: give the function an attribute save_model"
+        "(parameters, report, path), which trains once more and returns its file"
+    )
+
+
 def _own_line(detail: str, folder: Path) -> str:
     """Return the last line of a user's own code that a traceback names, as `` (file.py:4)``."""
     own = [
@@ -571,7 +607,11 @@ def _rounds(options: Options, folder: Path) -> PreparedSplits:
     jobs = _jobs(data, options)
     rows = f"{len(jobs[0].train)} rows to train on, {len(jobs[0].test)} to validate"
     print(f"{data.name}: {len(jobs)} trainings a trial, the first with {rows}")
-    return PreparedSplits(data, jobs, options.standardise, augmentations_of(options.augment))
+    split = {name: getattr(options, name) for name in ("validation_fraction", "split_seed")}
+    if options.evaluation is not None:
+        split = options.evaluation.model_dump(mode="json", exclude_none=True)
+    changes = augmentations_of(options.augment)
+    return PreparedSplits(data, jobs, options.standardise, changes, split)
 
 
 def _data(options: Options, folder: Path) -> Dataset:

@@ -4,10 +4,13 @@ from __future__ import annotations
 
 import contextlib
 import importlib.util
+import logging
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, NoReturn
+
+from diel import __version__
 
 from .compute import Compute
 from .evaluation import PreparedSplits, SplitData, collect, means
@@ -15,19 +18,21 @@ from .fused import FusedTrainings, curve_epochs, estimated_time_s
 from .hyperparameters import Hyperparameters, batch_size_of, layers_of, loss_of, optimizer_of
 from .layer_list import LayerTables, with_layers
 from .parallel import Parallel
+from .sweep.ledger import plain
 from .trial import DIVERGED, METRICS, SPLITS, Report, marked, trial_seed
 
 if TYPE_CHECKING:
     from dnn import Callback, Epoch, NeuralNetwork, RoutineTable
 
 _ON_CPU: Final = Compute()
+_log = logging.getLogger(__name__)
 
 
 class NetworkTrainer:
     """Trains multilayer perceptrons, one trial or several at once.
 
-    `facts` are those of the device. There is a `save_model` only if a trial has one network, and
-    safetensors can write it. `layers`, if given, define the network, see `modules.layer_list`.
+    `facts` are those of the device. There is a `save_model` only if safetensors can write one.
+    `layers`, if given, define the network, see `modules.layer_list`.
     Where a copy has several ranks, `parallel` says how they train each network together; all of
     them call the same methods.
     """
@@ -48,7 +53,7 @@ class NetworkTrainer:
         self._compute = compute
         self._together = FusedTrainings(rounds, table, compute)
         self.facts = compute.facts()
-        if len(rounds) == 1 and importlib.util.find_spec("safetensors") is not None:
+        if importlib.util.find_spec("safetensors") is not None:
             self.save_model = self._save_model
 
     @property
@@ -155,21 +160,31 @@ class NetworkTrainer:
                 report.curve.add(number + 1, self._means(results[: number + 1]))
 
     def _save_model(self, parameters: dict[str, Any], report: Report, path: Path) -> Path:
-        """Train a trial's network once more, the same to the last bit, and write it."""
-        from dnn import save_checkpoint
+        """Train a trial's network once more, the same to the last bit, and write it.
 
+        Where a trial trains on several splits, it is a network that is trained on all rows.
+        """
         wanted = Hyperparameters.model_validate(with_layers(parameters, self._layers))
-        (data,) = self._rounds
+        is_alone = len(self._rounds) == 1
+        data = self._rounds[0] if is_alone else self._rounds.whole()
         scheme = self._scheme_of(report)
         model = _model(wanted, report.seed, data, self._table, self._compute, scheme)
-        model.fit(
-            data.training,
-            epochs=wanted.epochs,
-            batch_size=batch_size_of(wanted),
-            progress=False,
-        )
+        with self._compute.without_warnings():
+            model.fit(
+                data.training,
+                epochs=wanted.epochs,
+                batch_size=batch_size_of(wanted),
+                progress=False,
+            )
+        about = {**report.provenance, **self._rounds.describe()}
+        if is_alone:
+            scores = model.evaluate(data.validation)
+            recorded = about.get("metrics", {})
+            about["metrics"] = {name: scores[name] for name in METRICS if name in scores}
+            _warn_of_difference(report.trial, recorded, about["metrics"])
+        about |= {"trial": report.trial, "seed": report.seed, "parameters": plain(parameters)}
         file = path.with_suffix(".safetensors")
-        save_checkpoint(model, file)
+        model.save(file, data=data.prepared, provenance={**about, "diel": __version__})
         return file
 
     def _seeds(self, seed: int) -> list[int]:
@@ -190,6 +205,17 @@ class NetworkTrainer:
             evaluated.metrics, is_diverged=any(DIVERGED in result for result in results)
         )
         return {**metrics, SPLITS: evaluated.splits()}
+
+
+def _warn_of_difference(trial: int, recorded: Mapping[str, Any], scores: Mapping[str, Any]) -> None:
+    """Log that a network which was trained again is not the same to the last bit."""
+    for name, score in scores.items():
+        if isinstance(there := recorded.get(name), float) and there != score:
+            text = (
+                "trial %d, trained again, has a %s of %s, and had %s: by another machine, number "
+            )
+            _log.warning(f"{text}of threads or version", trial, name, score, there)
+            return
 
 
 def _numbers(metrics: Mapping[str, Any]) -> dict[str, float]:

@@ -166,6 +166,9 @@ class Report:
         Shows how far something is that takes long: ``progress(done, total, text)``.
     total : int or None
         How many steps there will be, if the function sets it: for displays.
+    provenance : mapping
+        Where the trial comes from, as values of JSON, where its model is to be written: ``run``,
+        ``sweep``, ``trial``, ``objective``, ``metrics`` and so on. Empty in a trial.
     """
 
     __slots__ = (
@@ -180,6 +183,7 @@ class Report:
         "metrics",
         "options",
         "progress",
+        "provenance",
         "seed",
         "total",
         "trial",
@@ -210,6 +214,7 @@ class Report:
         self.curve = LearningCurve()
         self.progress: ShowProgress = progress or _show_nothing
         self.total: int | None = None
+        self.provenance: Mapping[str, Any] = {}
         self._on_report = on_report
         self._is_to_stop = is_to_stop
         self._is_stopped = False

@@ -381,6 +381,45 @@ def _compare_arguments(parser: argparse.ArgumentParser) -> None:
     )  # fmt: skip
 
 
+def _predict_arguments(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument(
+        "run_dir", type=Path, metavar="RUN_DIR",
+        help="the run's directory; or the .safetensors file of a model",
+    )  # fmt: skip
+    parser.add_argument(
+        "data", nargs="?", type=Path, metavar="CSV",
+        help="the raw rows: columns are found by their names, others are not read (default: show "
+        "what the model is)",
+    )  # fmt: skip
+    parser.add_argument(
+        "-o", "--output", type=Path, metavar="TABLE",
+        help="the file that predictions are written to, as CSV (default: they are printed)",
+    )  # fmt: skip
+    parser.add_argument(
+        "--proba", action="store_true", help="write the probability of each class too"
+    )
+    parser.add_argument(
+        "--keep-columns", action="store_true",
+        help="write all columns of the rows too, in front of the predictions",
+    )  # fmt: skip
+    parser.add_argument(
+        "--trial", type=_whole, metavar="N",
+        help="take the network of this trial: it is trained again, unless it is there (default: "
+        "the best one)",
+    )  # fmt: skip
+    parser.add_argument(
+        "--sweep", default="", metavar="GROUP.MODULE", help="which sweep, where there are several"
+    )
+    parser.add_argument(
+        "--delimiter", metavar="C",
+        help="what separates cells (default: what did in the table of the training)",
+    )  # fmt: skip
+    parser.add_argument(
+        "--onnx", type=Path, metavar="MODEL",
+        help="write the model as ONNX, with the preparation inside: it takes raw rows",
+    )  # fmt: skip
+
+
 def _add_run_dir(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("run_dir", type=Path, metavar="RUN_DIR", help="the run's directory")
 
@@ -482,6 +521,15 @@ COMMANDS = (
         "or at a run's directory after.",
         _sweep_arguments,
         "diel.cli.sweep:sweep",
+    ),
+    Command(
+        "predict",
+        "score new rows with the best network of a sweep",
+        "Predict the raw rows of a CSV file with the best network of a sweep: they are prepared as "
+        "the rows of the training were. If the column of the labels is in the file, print how good "
+        "the predictions are.",
+        _predict_arguments,
+        "diel.cli.predict:predict",
     ),
     Command(
         "join",

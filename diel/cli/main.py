@@ -66,11 +66,30 @@ def parse(arguments: Sequence[str] | None = None) -> argparse.Namespace:
         # The main parser does not know the options of the command.
         of_command = Parser(prog=f"diel {options.command.name}")
         options.command.add_arguments(of_command)
+        unknown = _filled(of_command, options, unknown)
+    if unknown:
         known = of_command.option_strings()
         near = next((did_you_mean(word, known) for word in unknown if word.startswith("-")), None)
         hint = f': did you mean "{near}"?' if near else ""
         of_command.error(f"unrecognized arguments: {' '.join(unknown)}{hint}")
     return options
+
+
+def _filled(
+    parser: argparse.ArgumentParser, options: argparse.Namespace, unknown: Sequence[str]
+) -> list[str]:
+    """Set arguments that may be left out and stand behind an option; return the words left over.
+
+    Before Python 3.13, argparse takes such an argument to be left out as soon as an option comes.
+    """
+    left = list(unknown)
+    for action in parser._actions:
+        is_free = action.nargs == "?" and not action.option_strings
+        if not is_free or not left or any(word.startswith("-") for word in left):
+            continue
+        if getattr(options, action.dest) == action.default:
+            setattr(options, action.dest, parser._get_value(action, left.pop(0)))
+    return left
 
 
 class Parser(argparse.ArgumentParser):

@@ -24,6 +24,7 @@ from diel.errors import LaunchError
 from diel.exit_codes import FAILED
 from diel.loading.environment import set_thread_environment
 from diel.loading.functions import ModulePart, check_options, look_at_data, parts_with_options
+from diel.loading.models import trainer_of
 from diel.loading.sweeps import watch_sweeps
 from diel.run.directory import RunDirectory
 from diel.run.history import is_run
@@ -63,10 +64,10 @@ def sweep(options: argparse.Namespace) -> int:
             view, directory, options.top or TABLE_ROWS
         ):
             print(f"{options.file}: no results yet")
+        if options.repeat is not None:
+            return _repeat(directory, options.repeat)
         there = [directory.workflow] if not view.file else [Path(view.file), directory.workflow]
         file = next((file for file in there if file.is_file()), directory.workflow)
-        if options.repeat is not None:
-            return _repeat(directory, options.repeat, file)
         return _export(directory, options.export, file)
     if options.dry_run:
         return _preview(options)
@@ -201,7 +202,7 @@ def _view(directory: RunDirectory) -> RunView:
     return view
 
 
-def _repeat(directory: RunDirectory, wanted: str, file: Path) -> int:
+def _repeat(directory: RunDirectory, wanted: str) -> int:
     """Try a recorded trial here once more, and print its metrics beside the recorded ones."""
     name, _, text = wanted.rpartition(":")
     sweeps = [watched for watched in watch_sweeps(directory) if name in ("", watched.name)]
@@ -215,17 +216,11 @@ def _repeat(directory: RunDirectory, wanted: str, file: Path) -> int:
     if trial is None or not trial["command"]:
         raise LaunchError(f"{directory.path} has no record of a trial {text} of {watched.name}")
     set_thread_environment(1)
-    draft = read_draft(str(file))
-    parts = {part.module.name: part for part in parts_with_options(draft, check_options(draft))}
-    own = watched.name.partition(".")[2]  # an iteration's number may follow: master-2
-    master = parts.get(own) or parts.get(own.rpartition("-")[0])
-    trainer = parts.get(getattr(master.options, "trainer", "")) if master is not None else None
-    if master is None or trainer is None or not hasattr(trainer.code, "try_point"):
-        raise LaunchError(f"{file} does not say who tries the trials of {watched.name}")
+    master, trainer, folder = trainer_of(directory, watched.name)
     seed = getattr(master.options, "seed", 0)
     # A trial that was taken over from an earlier sweep has the seed that it had there.
     reason, seconds, metrics = trainer.code.try_point(
-        trainer.options, draft.file.parent, trial["parameters"], seed, trial["trial"], trial["seed"]
+        trainer.options, folder, trial["parameters"], seed, trial["trial"], trial["seed"]
     )
     if reason:
         print(f"trial {text} failed: {reason}")

@@ -144,6 +144,28 @@ class Reporter(Protocol):
     def list_workers(self, run_dir: Path) -> Iterable[Mapping[str, Any]]:
         """Return workers of other runs in these sweeps: see `diel.loading.sweeps.list_workers`."""
 
+    def find_model(self, run_dir: Path, sweep: str, trial: int | None) -> Mapping[str, Any]:
+        """Return where the model of a trial is, by default of the best one.
+
+        ``sweep``, ``trial``, and ``file``; an empty name means the only sweep. Where the trial has
+        to be trained again, ``file`` is None, and there are ``parameters``, ``seed``,
+        ``provenance`` and ``path``, as ``save_model`` of the trainer's file takes them.
+
+        Raises
+        ------
+        OSError, ValueError
+            If there is no such sweep, trial or model.
+        """
+
+    def load_model(self, file: Path) -> Any:
+        """Load a trained model: `diel.loading.models.TrainedModel`.
+
+        Raises
+        ------
+        OSError, ValueError, ImportError
+            If it cannot be read.
+        """
+
     def compare_sweeps(self, sweeps: Mapping[str, Any], theme: str) -> dict[str, Any]:
         """Compare sweeps that `watch_sweeps` gave, as `diel.loading.sweeps.compare_sweeps` says.
 

@@ -25,6 +25,7 @@ import numpy.typing as npt
 from dnn.arrays import narrowed
 from dnn.backend import Array, ops_for
 from dnn.backend.philox import rounds
+from dnn.data.preparation import Pixels
 from dnn.errors import (
     ConfigurationError,
     DataError,
@@ -347,6 +348,23 @@ class Images:
         if copy is False:
             raise ValueError("images become numbers in a new array")
         return self[:].astype(dtype or np.float32, copy=False)
+
+    def still(self) -> tuple[Pixels, ...]:
+        """Return what is done to an image's pixels where nothing is random, as steps.
+
+        Bytes and `Normalise` are other steps.
+
+        Returns
+        -------
+        tuple of Pixels
+            Of one step, or none.
+        """
+        placed = self._placed(1, None)
+        rows, columns = placed.rows[0].tolist(), placed.columns[0].tolist()
+        channels, height, width = self._pixels.shape[1:]
+        if rows == [*range(height)] and columns == [*range(width)]:
+            return ()
+        return (Pixels((channels, height, width), rows, columns),)
 
     def take(self, rows: Array, axis: int = 0) -> Images:
         """Return some of the images, which are numbered anew.

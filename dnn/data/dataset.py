@@ -7,13 +7,15 @@ from __future__ import annotations
 
 import math
 import warnings
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 
 import numpy as np
 
 from dnn.arrays import check_labels, narrowed
 from dnn.backend import Array
+from dnn.data.columns import Columns
+from dnn.data.preparation import Brightness, Impute, Standardise, Step, prepared
 from dnn.errors import ConfigurationError, DataError, LabelError, ShapeError, unknown_name
 from dnn.seeds import stream
 
@@ -50,6 +52,10 @@ class Dataset:
         `dnn.pad_sequences`, which appends its length: d is ``(steps + 1) features``.
     class_names : tuple of str
         Empty where they are not known.
+    columns : Columns, optional
+        The columns of the table that the samples were read from.
+    preparation : tuple of Step
+        What has been done to the samples since they were read, by `impute` and `standardise`.
 
     Raises
     ------
@@ -65,6 +71,8 @@ class Dataset:
     image_shape: tuple[int, int, int] | None = None
     class_names: tuple[str, ...] = ()
     sequence_shape: tuple[int, int] | None = None
+    columns: Columns | None = None
+    preparation: tuple[Step, ...] = ()
 
     def __post_init__(self) -> None:
         if self.x.ndim != 2 or self.y.shape != self.x.shape[:1]:
@@ -278,14 +286,15 @@ def impute(train: Dataset, *others: Dataset) -> tuple[Dataset, ...]:
         If the data sets differ in their number of attributes.
     """
     if train.x.dtype == np.uint8:  # which has no NaN
-        return _each(lambda x: x, train, others)
+        return _with(lambda x: x, [], train, others)
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", RuntimeWarning)  # all NaN: raised below
         medians = np.nanmedian(train.x, axis=0)
     empty = np.flatnonzero(np.isnan(medians))
     if empty.size:
         raise DataError(f"{train.name}: attribute {empty[0]} is missing in all training samples")
-    return _each(lambda x: np.where(np.isnan(x), medians, x), train, others)
+    step = Impute(medians)
+    return _with(step.apply, [step], train, others)
 
 
 def standardise(train: Dataset, *others: Dataset, by: str | None = None) -> tuple[Dataset, ...]:
@@ -338,7 +347,8 @@ def standardise(train: Dataset, *others: Dataset, by: str | None = None) -> tupl
     spread = train.x.std(axis=axis, dtype=np.float64, keepdims=True)
     # Rounding leaves a constant column with a spread of about its size times 1e-16.
     spread[spread <= 1e-12 * np.abs(centre)] = 1.0
-    return _each(lambda x: (_brightness(x) - centre) / spread, train, others)
+    step = Standardise(centre, spread)
+    return _with(lambda x: step.apply(_brightness(x)), [step], train, others)
 
 
 _ROWS = 1024
@@ -347,7 +357,7 @@ _ROWS = 1024
 
 def _brightness(x: Array) -> Array:
     """Return bytes as float64 in 0 .. 1, and numbers as they are."""
-    return x / 255.0 if x.dtype == np.uint8 else x
+    return Brightness().apply(x) if x.dtype == np.uint8 else x
 
 
 def _standardise_bytes(train: Dataset, others: tuple[Dataset, ...], by: str) -> tuple[Dataset, ...]:
@@ -361,24 +371,32 @@ def _standardise_bytes(train: Dataset, others: tuple[Dataset, ...], by: str) -> 
     centre, squares = sums / len(train)
     spread = np.sqrt(np.maximum(squares - centre**2, 0))
     spread[spread <= 1e-7] = 1.0
-    if by == "none":
-        centre, spread = np.zeros(1), np.ones(1)
+    steps: list[Step] = [Brightness()]
+    if by != "none":
+        steps.append(Standardise(centre, spread))
 
     def scaled(x: Array) -> Array:
         out = np.empty(x.shape, np.float32)
         for start in range(0, len(x), _ROWS):
-            out[start : start + _ROWS] = (_brightness(x[start : start + _ROWS]) - centre) / spread
+            out[start : start + _ROWS] = prepared(x[start : start + _ROWS], steps)
         return out
 
-    return _each(scaled, train, others)
+    return _with(scaled, steps, train, others)
 
 
-def _each(
-    function: Callable[[Array], Array], train: Dataset, others: tuple[Dataset, ...]
+def _with(
+    function: Callable[[Array], Array],
+    steps: Sequence[Step],
+    train: Dataset,
+    others: tuple[Dataset, ...],
 ) -> tuple[Dataset, ...]:
+    """Return data sets with the samples that a function makes, and with its steps."""
     for data in others:
         if data.x.shape[1] != train.x.shape[1]:
             message = f"{data.x.shape[1]} attributes, but the training samples have"
             message = f"{message} {train.x.shape[1]}"
             raise ShapeError(data.name, message, data.x.shape, train.x.shape)
-    return tuple(replace(data, x=function(data.x)) for data in (train, *others))
+    return tuple(
+        replace(data, x=function(data.x), preparation=(*data.preparation, *steps))
+        for data in (train, *others)
+    )

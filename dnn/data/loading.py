@@ -28,9 +28,11 @@ import numpy as np
 
 from dnn.arrays import narrowed
 from dnn.backend import Array
+from dnn.data.columns import Columns
 from dnn.data.dataset import Dataset
 from dnn.data.images import load_cifar_training, load_image_folder, load_npz
 from dnn.data.labels import classes_of
+from dnn.data.preparation import Brightness
 from dnn.errors import (
     ConfigurationError,
     DataError,
@@ -111,6 +113,9 @@ def _bundled(name: str, file: str, heading: int = 0) -> tuple[Array, Array]:
 
 
 ATTRIBUTES = 13
+_CLEVELAND = """
+    age sex cp trestbps chol fbs restecg thalach exang oldpeak slope ca thal
+"""
 
 
 def load_cleveland(path: str | PathLike[str]) -> Dataset:
@@ -152,7 +157,19 @@ def load_cleveland(path: str | PathLike[str]) -> Dataset:
     table = np.array([row for _, row in rows])
     x, diagnosis = table[:, :-1], table[:, -1]
     x = narrowed(x, np.float32, lambda row, column: f"{path}, line {rows[row][0]}")
-    return Dataset(x, (diagnosis > 0).astype(np.intp), 2, "cleveland")
+    return Dataset(
+        x,
+        (diagnosis > 0).astype(np.intp),
+        2,
+        "cleveland",
+        columns=Columns(
+            tuple(_CLEVELAND.split()),
+            "num",
+            ATTRIBUTES,
+            missing=("?",),
+            labels={str(diagnosis): int(diagnosis > 0) for diagnosis in range(5)},
+        ),
+    )
 
 
 def _row(path: str | PathLike[str], number: int, line: str) -> list[float]:
@@ -231,7 +248,15 @@ def load_csv(
     x = narrowed(
         table.values[:, others], np.float32, lambda row, column: table.place(row, others[column])
     )
-    return Dataset(x, y, classes, Path(path).stem)
+    names = table.columns if table.has_names else ()
+    of_table = Columns(
+        names[:at] + names[at + 1 :],
+        names[at] if names else "",
+        at,
+        delimiter,
+        (missing,) if isinstance(missing, str) else tuple(missing),
+    )
+    return Dataset(x, y, classes, Path(path).stem, columns=of_table)
 
 
 TYPES = {0x08: ">u1", 0x09: ">i1", 0x0B: ">i2", 0x0C: ">i4", 0x0D: ">f4", 0x0E: ">f8"}
@@ -376,6 +401,7 @@ def _mnist_part(folder: Path, part: str, name: str = "mnist") -> Dataset:
         standardise_by="one scale",
         image_shape=(1, images.shape[1], images.shape[2]),
         class_names=tuple(_FASHION) if name == "fashion_mnist" else (),
+        preparation=(Brightness(),),
     )
 
 

@@ -1,19 +1,22 @@
 """Export of a network's prediction as an ONNX model: one node or a few for each layer.
 
 The model is of opset 20. Its input ``x`` is any number of samples, its output ``y`` that of the
-last layer; running statistics and dropout are those of a prediction.
+last layer; running statistics and dropout are those of a prediction. With the steps of a
+preparation in front, the samples are raw ones.
 """
 
 from __future__ import annotations
 
 import importlib
-from collections.abc import Callable, Sequence
+import json
+from collections.abc import Callable, Mapping, Sequence
 from os import PathLike
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from dnn.backend import Array
+from dnn.data.preparation import Brightness, Step
 from dnn.errors import CheckpointError, ConfigurationError, MissingDependencyError
 from dnn.layers import (
     GRU,
@@ -40,6 +43,7 @@ from dnn.layers import (
     SpatialDropout,
     Upsample2D,
 )
+from dnn.losses import BinaryCrossEntropy
 from dnn.training.checkpoint import write_whole
 
 if TYPE_CHECKING:
@@ -77,7 +81,14 @@ def require_onnx() -> Any:
         raise MissingDependencyError(message) from error
 
 
-def export_onnx(model: NeuralNetwork, path: str | PathLike[str]) -> None:
+def export_onnx(
+    model: NeuralNetwork,
+    path: str | PathLike[str],
+    *,
+    preparation: Sequence[Step] = (),
+    features: int | None = None,
+    metadata: Mapping[str, Any] | None = None,
+) -> None:
     """Write the prediction of a network as an ONNX model.
 
     Parameters
@@ -85,6 +96,13 @@ def export_onnx(model: NeuralNetwork, path: str | PathLike[str]) -> None:
     model : NeuralNetwork
     path : path
         Written under another name and renamed.
+    preparation : sequence of Step
+        What is done to samples before the network takes them.
+    features : int, optional
+        Of a raw sample, where there is a preparation; the model then has a second output,
+        ``probabilities``, if the network classifies.
+    metadata : mapping, optional
+        Texts, or values of JSON, for the properties of the model.
 
     Raises
     ------
@@ -101,14 +119,29 @@ def export_onnx(model: NeuralNetwork, path: str | PathLike[str]) -> None:
     first, *layers = network.layers
     if type(first) is not Input:
         raise ConfigurationError(f"{first.name}: a {type(first).__name__} has no equal in ONNX")
-    writer.node("Identity", [writer.chain(layers, "x")], "y")
     kind = onnx.helper.np_dtype_to_tensor_dtype(network.dtype)
     of_input = onnx.TensorProto.INT64 if first.integers else kind
+    x, shape = "x", list(first.shape)
+    if features is not None:
+        shape = [features]
+        if not first.integers:
+            of_input = onnx.TensorProto.FLOAT
+        if preparation and isinstance(preparation[0], Brightness):
+            of_input = onnx.TensorProto.UINT8
+        x = writer.prepared(x, preparation, first)
+    writer.node("Identity", [writer.chain(layers, x)], "y")
+    outputs = [onnx.helper.make_tensor_value_info("y", kind, ["batch", *network.output_shape])]
+    if features is not None and network.loss.classifies:
+        writer.probabilities(isinstance(network.loss, BinaryCrossEntropy))
+        classes = network.loss.class_count(network.output_shape)
+        outputs.append(
+            onnx.helper.make_tensor_value_info("probabilities", kind, ["batch", classes])
+        )
     graph = onnx.helper.make_graph(
         writer.nodes,
         "dnn",
-        [onnx.helper.make_tensor_value_info("x", of_input, ["batch", *first.shape])],
-        [onnx.helper.make_tensor_value_info("y", kind, ["batch", *network.output_shape])],
+        [onnx.helper.make_tensor_value_info("x", of_input, ["batch", *shape])],
+        outputs,
         writer.tensors,
     )
     made = onnx.helper.make_model(
@@ -117,6 +150,11 @@ def export_onnx(model: NeuralNetwork, path: str | PathLike[str]) -> None:
         ir_version=IR_VERSION,
         producer_name="dnn",
     )
+    texts = {
+        name: value if isinstance(value, str) else json.dumps(value)
+        for name, value in (metadata or {}).items()
+    }
+    onnx.helper.set_model_props(made, texts)
     try:
         onnx.checker.check_model(made)
         raw = made.SerializeToString()
@@ -149,6 +187,36 @@ class _Writer:
         array = np.asarray(self.arrays[name] if value is None else value, order="C")
         self.tensors.append(self.onnx.numpy_helper.from_array(array, name))
         return name
+
+    def cast(self, x: str, dtype: Any, output: str) -> str:
+        """Add a conversion to another type of elements; return the name of its output."""
+        to = self.onnx.helper.np_dtype_to_tensor_dtype(np.dtype(dtype))
+        return self.node("Cast", [x], output, to=to)
+
+    def prepared(self, x: str, steps: Sequence[Step], first: Input) -> str:
+        """Add the nodes of a preparation; return the name of what the network takes."""
+        for number, step in enumerate(steps, start=1):
+            x = step.write_onnx(self, x, f"{step.name}_{number}")
+        if steps:  # rounded as samples are, whatever the network's type is
+            x = self.cast(x, np.float32, "prepared.single")
+        if not first.integers:
+            x = self.cast(x, first.dtype, "prepared.cast")
+        if len(first.shape) > 1:
+            shape = self.tensor("prepared.shape", np.array([-1, *first.shape]))
+            x = self.node("Reshape", [x, shape], "prepared")
+        return x
+
+    def probabilities(self, of_two: bool) -> None:
+        """Add the probabilities of classes, of the outputs ``y``."""
+        if not of_two:
+            self.node("Softmax", ["y"], "probabilities", axis=-1)
+            return
+        negative = self.node("Neg", ["y"], "probabilities.negative")
+        parts = [
+            self.node("Sigmoid", [each], f"probabilities.{n}")
+            for n, each in enumerate((negative, "y"))
+        ]
+        self.node("Concat", parts, "probabilities", axis=-1)
 
     def chain(self, layers: Sequence[Layer], x: str) -> str:
         """Add the nodes of successive layers; return the name of the last output."""

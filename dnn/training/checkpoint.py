@@ -6,7 +6,9 @@
                 state/<name>                  running statistics, seed and step of noise
                 optimizer/<buffer>/<name>     state of the optimizer for each parameter
     metadata    dnn                           JSON: version, architecture, optimizer, seed, history,
-                                              and progress in the epoch, if within one
+                                              progress in the epoch, if within one; and `model`:
+                                              layers, loss, classes, preparation, provenance
+                crc32                         of this JSON
 
 Of random numbers the seed is enough: each is a function of it and of the epoch or the step that it
 is drawn for. Nothing in such a file is ever executed, as it would be in a pickle.
@@ -15,9 +17,11 @@ is drawn for. Nothing in such a file is ever executed, as it would be in a pickl
 from __future__ import annotations
 
 import dataclasses
+import datetime
 import importlib
 import json
 import os
+import platform
 import zlib
 from collections.abc import Mapping
 from os import PathLike
@@ -27,23 +31,31 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from dnn.backend import Array
-from dnn.errors import CheckpointError, MissingDependencyError
+from dnn.data.preparation import described_step
+from dnn.errors import CheckpointError, ConfigurationError, MissingDependencyError, ShapeError
+from dnn.layer_tables import described_layers
+from dnn.losses import LOSSES
 from dnn.training.epoch_parts import EpochProgress
 from dnn.training.history import History
 
 if TYPE_CHECKING:
+    from dnn.data.dataset import Dataset
     from dnn.layers import Layer
     from dnn.model import NeuralNetwork
 
 __all__ = [
     "load_checkpoint",
+    "load_parameters",
     "read_arrays",
+    "read_checkpoint",
     "require_safetensors",
     "save_checkpoint",
     "write_whole",
 ]
 
 VERSION = 1
+MODEL_VERSION = 1
+"""Version of what a checkpoint says of its model."""
 
 # Attributes of layers that `layer_facts` leaves out, or describes in another form: initializers,
 # declarations of parameters and states, and what changes in training.
@@ -52,8 +64,16 @@ _NOT_ARCHITECTURE = frozenset(
 )
 
 
-def save_checkpoint(model: NeuralNetwork, path: str | PathLike[str]) -> None:
+def save_checkpoint(
+    model: NeuralNetwork,
+    path: str | PathLike[str],
+    *,
+    data: Dataset | None = None,
+    provenance: Mapping[str, Any] | None = None,
+) -> None:
     """Write a checkpoint, from which training can resume on any number of ranks.
+
+    `dnn.load` makes a model of it, ready for raw samples.
 
     Parameters
     ----------
@@ -61,11 +81,18 @@ def save_checkpoint(model: NeuralNetwork, path: str | PathLike[str]) -> None:
         All ranks that train it call this; rank 0 writes.
     path : path
         Written under another name and renamed, so that there is never half a checkpoint.
+    data : Dataset, optional
+        The prepared training samples: their preparation, columns and names of classes are written
+        too. Without, the model takes samples that are prepared already.
+    provenance : mapping, optional
+        Where the model comes from, as values of JSON.
 
     Raises
     ------
     CheckpointError
         If the file cannot be written.
+    ConfigurationError, ShapeError
+        If `provenance` is nothing for JSON, or `data` are not such as the network takes.
     MissingDependencyError
         If safetensors is not installed.
     """
@@ -73,6 +100,7 @@ def save_checkpoint(model: NeuralNetwork, path: str | PathLike[str]) -> None:
     gathered = model._scheme.gathered(model._network, model._update)
     arrays = {name: np.asarray(array, order="C") for name, array in gathered.items()}
     progress = model._progress
+    described = _described(model, data, provenance)
     about = {
         "version": VERSION,
         "architecture": _architecture(model),
@@ -82,10 +110,13 @@ def save_checkpoint(model: NeuralNetwork, path: str | PathLike[str]) -> None:
         "history": dataclasses.asdict(model.history),
         "progress": progress and dataclasses.asdict(progress),
         "checksum": _checksum(arrays),
+        "model": described,
     }
     communicator = model._scheme.communicator
     if communicator is None or communicator.rank == 0:
-        write_whole(path, library.save(arrays, metadata={"dnn": json.dumps(about)}))
+        text = json.dumps(about)
+        metadata = {"dnn": text, _CRC: str(zlib.crc32(text.encode()))}
+        write_whole(path, library.save(arrays, metadata=metadata))
 
 
 def write_whole(path: str | PathLike[str], raw: bytes) -> None:
@@ -127,7 +158,18 @@ def load_checkpoint(
     MissingDependencyError
         If safetensors is not installed.
     """
-    about, found = _read(path)
+    load_parameters(model, path, *read_checkpoint(path), parameters_only=parameters_only)
+
+
+def load_parameters(
+    model: NeuralNetwork,
+    path: str | PathLike[str],
+    about: Mapping[str, Any],
+    found: dict[str, Array],
+    *,
+    parameters_only: bool,
+) -> None:
+    """Load what `read_checkpoint` has returned of `path`, as `load_checkpoint` does."""
     difference = _difference(about["architecture"], _architecture(model))
     mine, precision = type(model.optimizer).__name__, model._network.precision.name
     if difference is None and not parameters_only:
@@ -170,6 +212,66 @@ def load_checkpoint(
         progress = about.get("progress")  # older checkpoints have none: end of an epoch
         within = None if progress is None else EpochProgress(**progress)
         model.resume(about["seed"], about["steps"], History(**about["history"]), within)
+
+
+def _described(
+    model: NeuralNetwork, data: Dataset | None, provenance: Mapping[str, Any] | None
+) -> dict[str, Any]:
+    """Return what `dnn.load` needs to make the model, or the reason why it cannot be described."""
+    from dnn import __version__
+
+    network = model._network
+    if data is not None:
+        _check_data(model, data)
+    try:
+        json.dumps(provenance, allow_nan=False)
+    except (TypeError, ValueError, RecursionError) as error:
+        raise ConfigurationError(f"provenance: values of JSON are wanted: {error}") from None
+    loss = network.loss
+    names = {kind: name for name, kind in LOSSES.items()}
+    try:
+        layers = described_layers(network.whole_layers)
+        if type(loss) not in names:
+            raise ConfigurationError(f"{type(loss).__name__} is a loss of your own")
+    except ConfigurationError as error:
+        return {"problem": str(error)}
+    versions = {"dnn": __version__, "numpy": np.__version__, "python": platform.python_version()}
+    weights = getattr(loss, "class_weight", None)
+    about: dict[str, Any] = {
+        "version": MODEL_VERSION,
+        "layers": layers,
+        "loss": names[type(loss)],
+        "class_weight": None if weights is None else list(weights),
+        "versions": versions,
+        "written": datetime.datetime.now(datetime.timezone.utc).isoformat(timespec="seconds"),
+        "provenance": dict(provenance or {}),
+        "data": None,
+    }
+    if data is not None:
+        about["data"] = {
+            "name": data.name,
+            "features": data.features,
+            "shape": list(data.image_shape or data.sequence_shape or ()),
+            "class_names": list(data.class_names),
+            "columns": None if data.columns is None else data.columns.to_json(),
+            "preparation": [described_step(step) for step in data.preparation],
+        }
+    return about
+
+
+def _check_data(model: NeuralNetwork, data: Dataset) -> None:
+    from dnn.data.preparation import prepared
+
+    wanted = model._network.input_shape
+    given = prepared(np.zeros((1, data.features), np.float32), data.preparation).size
+    if given != int(np.prod(wanted)):
+        message = f"a sample of {data.name} has {given} values, and the network takes {wanted}"
+        raise ShapeError("save", message, (given,), wanted)
+    classes = data.classes if model._network.loss.classifies else None
+    if classes is not None and classes > model._network.loss.class_count(
+        model._network.output_shape
+    ):
+        raise ConfigurationError(f"save: {data.name} has {classes} classes, more than the network")
 
 
 def _architecture(model: NeuralNetwork) -> dict[str, Any]:
@@ -233,6 +335,8 @@ def read_arrays(path: str | PathLike[str]) -> tuple[bytes, dict[str, Array]]:
     """
     library = require_safetensors()
     try:
+        if Path(path).exists() and not Path(path).is_file():  # a pipe would be waited for
+            raise CheckpointError(f"{path}: is no file")
         raw = Path(path).read_bytes()
     except OSError as error:
         raise CheckpointError(f"{path}: cannot be read: {error}") from error
@@ -244,19 +348,34 @@ def read_arrays(path: str | PathLike[str]) -> tuple[bytes, dict[str, Array]]:
     return raw, arrays
 
 
-def _read(path: str | PathLike[str]) -> tuple[dict[str, Any], dict[str, Array]]:
+_CRC = "crc32"
+
+
+def read_checkpoint(path: str | PathLike[str]) -> tuple[dict[str, Any], dict[str, Array]]:
+    """Return what a checkpoint says of itself, and its arrays by name.
+
+    Raises
+    ------
+    CheckpointError
+        If it cannot be read, is damaged, or is something else.
+    """
     raw, arrays = read_arrays(path)
     header_bytes = int.from_bytes(raw[:8], "little")
     metadata = json.loads(raw[8 : 8 + header_bytes]).get("__metadata__", {})
     try:
         about: dict[str, Any] = json.loads(metadata["dnn"])
         version, checksum = about["version"], about["checksum"]
-    except (KeyError, TypeError, ValueError) as error:
-        raise CheckpointError(f"{path}: a safetensors file, but no checkpoint of dnn") from error
+        text = metadata["dnn"].encode()
+    except (KeyError, TypeError, ValueError, AttributeError, RecursionError) as error:
+        message = "a safetensors file, but no checkpoint of dnn: it holds weights alone, which"
+        message += " load_safetensors of a network takes that you have built"
+        raise CheckpointError(f"{path}: {message}") from error
     if version != VERSION:
         message = f"a checkpoint of version {version!r}, but this is dnn with version {VERSION}"
         raise CheckpointError(f"{path}: {message}")
-    if checksum != _checksum(arrays):
+    if checksum != _checksum(arrays) or metadata.get(_CRC, str(zlib.crc32(text))) != str(
+        zlib.crc32(text)
+    ):
         raise CheckpointError(f"{path}: damaged: its checksum is not that of its contents")
     return about, arrays
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from statistics import fmean
 from typing import TYPE_CHECKING, Any
 
@@ -102,6 +102,8 @@ class SplitData:
         Channels, height and width, if each row is an image; time steps and features of sequences.
     in_rows : bool
         Whether images are flattened to rows of numbers; images to augment keep their shape.
+    prepared : Dataset
+        The rows to train on, with all that was done to raw rows before a network sees them.
     """
 
     def __init__(
@@ -119,6 +121,10 @@ class SplitData:
         elif training.sequence_shape is not None:
             steps, features = training.sequence_shape
             x, held_out = (rows.reshape(-1, steps + 1, features) for rows in (x, held_out))
+        self.prepared = training
+        if isinstance(x, Images):
+            steps = (*training.preparation, *x.still())
+            self.prepared = replace(training, preparation=steps)
         self.training = DeviceData(x, training.y)
         self.validation = DeviceData(held_out, validation.y)
         self.count, self.features = len(x), math.prod(x.shape[1:])
@@ -140,6 +146,8 @@ class PreparedSplits:
         By default as the data set says, see `dnn.standardise`.
     augment : sequence of dnn.Augmentation
         How images are changed at random, once they are standardised.
+    split : mapping, optional
+        The options by which the rows were split, for people.
 
     Notes
     -----
@@ -152,8 +160,10 @@ class PreparedSplits:
         jobs: Sequence[TrainingJob],
         standardise_by: str | None = None,
         augment: Sequence[Augmentation] = (),
+        split: Mapping[str, Any] | None = None,
     ) -> None:
         self.augment = tuple(augment)
+        self.split = dict(split or {})
         self.jobs = tuple(jobs)
         self._data = data
         self._standardise_by = standardise_by
@@ -171,6 +181,24 @@ class PreparedSplits:
             if self._keeps:
                 self._kept[number] = data
         return data
+
+    def whole(self) -> SplitData:
+        """Return all rows as those to train on: for the model of a trial of several trainings."""
+        import numpy as np
+
+        rows = np.arange(len(self._data))
+        everything = TrainingJob(rows, rows, outer=0)
+        return SplitData(*prepared(self._data, everything, self._standardise_by), self.augment)
+
+    def describe(self) -> dict[str, Any]:
+        """Return which rows the model of a trial is trained on, and on which it is scored."""
+        job, rows = self.jobs[0], len(self._data)
+        about: dict[str, Any] = {"data": self._data.name, **self.split}
+        if len(self.jobs) == 1:
+            return {**about, "trained_on": f"{len(job.train)} of {rows} rows",
+                    "scored_on": f"{len(job.test)} other rows"}  # fmt: skip
+        how = f"the mean of {sum(not job.is_test for job in self.jobs)} trainings on parts of them"
+        return {**about, "trained_on": f"all {rows} rows", "scored_on": how}
 
     def __iter__(self) -> Iterator[SplitData]:
         """Iterate over the prepared rows of each training."""

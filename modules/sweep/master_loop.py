@@ -15,11 +15,12 @@ from typing import TYPE_CHECKING, Any, Final, Protocol
 
 from diel.errors import ModuleFailed
 
-from ..trial import Trial, trial_seed
+from ..trial import METRICS, Trial, trial_seed
 from .decisions import Steering
 from .dispatcher import Dispatcher
 from .in_flight import note_interrupted, take_in_flight
 from .joined_workers import JoinedWorkers, WorkerChange
+from .kept_model import BEST, SUFFIX, provenance_of
 from .leases import LeaseBook
 from .ledger import (
     FAILED,
@@ -423,7 +424,12 @@ class _MasterLoop:
         # A trial that was taken over was trained with the seed in its row.
         seed = best["seed"] if type(best.get("seed")) is int else self._seed_of(number)
         trial = Trial(number, self._results.parameters_of(best), seed)
-        wanted = SaveModel(self._session, trial, self._path.with_name("best"))
+        objective = self._search.objectives[0].text
+        metrics = {name: best[name] for name in METRICS if name in best}
+        provenance = provenance_of(
+            self._ctx.run_dir, self._path.parent.name, objective, best[objective], metrics
+        )
+        wanted = SaveModel(self._session, trial, self._path.with_name(BEST), provenance)
         self._ctx.tuples.tput(self._tags.lease, wanted)
         while True:
             saved = self._ctx.tuples.tget(self._tags.outcome)
@@ -431,6 +437,8 @@ class _MasterLoop:
                 break
         if saved.path is not None:
             self._model = f"the model of trial {number}: {saved.path}"
+            if saved.path.suffix == SUFFIX:
+                self._model += f" (diel predict {self._ctx.run_dir} NEW.csv)"
         elif self._saves_models:
             self._ctx.log.warning("the best model was not kept: %s", saved.reason)
 

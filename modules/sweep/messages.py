@@ -158,6 +158,8 @@ class SaveModel:
     session: str
     trial: Trial
     path: Path
+    provenance: dict[str, Any] = field(default_factory=dict)
+    """Where the trial comes from: `Report.provenance`."""
 
 
 @dataclass(frozen=True)

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import csv
-import re
 import time
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
+from .kept_model import name_of_run
 from .leases import LeaseBook
 from .ledger import FINISHED, STOPPED
 from .results import CURVE, SweepResults
@@ -158,9 +158,6 @@ class SweepOutput:
             self._table.close()
 
 
-_STAMP: Final = re.compile(r"-\d{8}-\d{6}(-\d+)?$")
-
-
 def open_report(ctx: Context, table: Path, search: Search, seed: int) -> LiveReport:
     """Begin the report beside a table of results: ``report.html`` for ``results.csv``."""
     from diel import __version__
@@ -180,7 +177,7 @@ def open_report(ctx: Context, table: Path, search: Search, seed: int) -> LiveRep
     return LiveReport(
         table.with_name(table.name.replace("results", "report")).with_suffix(".html"),
         Sweep(
-            name=_STAMP.sub("", ctx.run_dir.name),
+            name=name_of_run(ctx.run_dir),
             objective=objective.text,
             maximise=objective.maximise,
             parameters=search.space.names,

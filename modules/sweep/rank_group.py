@@ -16,6 +16,7 @@ from __future__ import annotations
 
 import time
 import uuid
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
@@ -51,6 +52,7 @@ class SaveModel:
 
     trial: Trial
     path: Path
+    provenance: Mapping[str, Any]
 
 
 @dataclass(frozen=True)
@@ -116,7 +118,8 @@ class _RankOfGroup:
         from diel.errors import RunStopped
 
         try:
-            return TrialResult(), self._runner.save_model(order.trial, order.path)
+            file = self._runner.save_model(order.trial, order.path, order.provenance)
+            return TrialResult(), file
         except RunStopped:
             raise
         except Exception as error:
@@ -140,9 +143,9 @@ class RankGroupRunner(_RankOfGroup):
         self._send(order)
         return self._settled(trial, self._run(order, on_report))
 
-    def save_model(self, trial: Trial, path: Path) -> Path:
+    def save_model(self, trial: Trial, path: Path, provenance: Mapping[str, Any]) -> Path:
         """Write the model of a trial; return its file."""
-        order = SaveModel(trial, path)
+        order = SaveModel(trial, path, provenance)
         self._send(order)
         result, file = self._save(order)
         if reason := self._settled(trial, result).reason:

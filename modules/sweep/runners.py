@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, Protocol
 
+from ..attributes import describe_unknown, unknown_attributes
 from ..trial import (
     IsToStop,
     LearningCurve,
@@ -73,6 +74,13 @@ def agreement_facts(train: Train) -> dict[str, str]:
     if not isinstance(facts, Mapping):
         return {}
     return {str(name): str(fact) for name, fact in facts.items()}
+
+
+def unread_attributes(task: Task, train: Train) -> list[str]:
+    """Return a text on each attribute of a user's function that nobody reads."""
+    if not isinstance(task.function, str):
+        return []
+    return [describe_unknown(task.function, name) for name in unknown_attributes(train)]
 
 
 @dataclass(frozen=True)
@@ -147,6 +155,8 @@ class InProcessRunner:
         self._note = note or (lambda start, stop: None)
         self.saves_models: bool = hasattr(self._train, "save_model")
         """Whether the function can write the model of a trial."""
+        self.unread = unread_attributes(task, self._train)
+        """A text on each attribute of the function that nobody reads."""
         self.facts = agreement_facts(self._train)
         """Device facts of the function; empty if it has none."""
         self._task, self._comm = task, comm
@@ -181,9 +191,10 @@ class InProcessRunner:
             is_to_stop=self.is_to_stop,
         )
 
-    def save_model(self, trial: Trial, path: Path) -> Path:
+    def save_model(self, trial: Trial, path: Path, provenance: Mapping[str, Any]) -> Path:
         """Write the model of a trial; return its file."""
         report = self._report(trial)
+        report.provenance = provenance
         with reporting_failures(self.communicator):
             file: Path = self._train.save_model(trial.parameters, report, path)  # type: ignore[attr-defined]
         return file

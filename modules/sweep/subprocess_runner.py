@@ -12,6 +12,8 @@ process.
             <── "report" ──             any number of times
             ── verdict ──>
             <── "result" ──
+        ── SaveModel ──>                    once, at the end
+            <── "saved" ──
 """
 
 from __future__ import annotations
@@ -22,20 +24,20 @@ import signal
 import subprocess
 import sys
 import time
+from collections.abc import Mapping
 from multiprocessing.connection import Connection, Pipe
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
 from diel import describe_error
 
-from ..trial import IsToStop, LearningCurve, OnReport, Trial, TrialResult, run_trial
-from .messages import Tags
-from .runners import agreement_facts
+from ..trial import IsToStop, LearningCurve, OnReport, Trial, TrialResult
+from .messages import SaveModel, Tags
 
 if TYPE_CHECKING:
     from diel import Context
 
-    from .runners import Limits, Task, TrialProgress
+    from .runners import InProcessRunner, Limits, Task, TrialProgress
 
 _LOOK_EVERY_S: Final = 0.25
 """How often a rank that waits for a trial looks whether the run is stopping."""
@@ -77,6 +79,7 @@ class SubprocessRunner:
         self._process: subprocess.Popen[bytes] | None = None
         self._link: Connection | None = None
         self.facts: dict[str, str] = {}
+        self.saves_models = False
 
     def __call__(self, trial: Trial, on_report: OnReport | None) -> TrialResult:
         """Run a trial."""
@@ -105,6 +108,20 @@ class SubprocessRunner:
             _, last = curve.last or (0, {})
             return TrialResult(last, str(death), has_died=True, reports=curve.points)
 
+    def save_model(self, trial: Trial, path: Path, provenance: Mapping[str, Any]) -> Path:
+        """Write the model of a trial; return its file. A RuntimeError if that fails."""
+        if self._process is None:
+            self._start()
+        time_s = self._limits.time_s
+        try:
+            self._send(SaveModel("", trial, path, dict(provenance)))
+            _, file, reason = self._receive(None if time_s is None else time.monotonic() + time_s)
+        except _ProcessEnded as death:
+            raise RuntimeError(str(death)) from None
+        if file is None:
+            raise RuntimeError(reason)
+        return Path(file)
+
     def _start(self) -> None:
         """Start a process and wait until it is ready; `NotReady` if it cannot prepare."""
         from diel import child_environment, start_helper
@@ -128,7 +145,7 @@ class SubprocessRunner:
             self._send(self._task)
             kind, *rest = self._receive(None)
             if kind == "ready":
-                (self.facts,) = rest
+                self.facts, self.saves_models = rest
         except _ProcessEnded as death:
             raise NotReady(f"the process for trials could not get ready: it {death}") from None
         if kind == "error":
@@ -239,12 +256,14 @@ def work(descriptor: int) -> None:
     end_with_parent()
     link = Connection(descriptor)
     task: Task = link.recv()
+    from .runners import InProcessRunner
+
     try:
-        train = task.load()
+        runner = InProcessRunner(task)
     except Exception as error:
         link.send(("error", describe_error(error)))
         raise
-    link.send(("ready", agreement_facts(train)))
+    link.send(("ready", runner.facts, runner.saves_models))
 
     def on_report(trial: int, step: int, metrics: dict[str, Any]) -> bool:
         link.send(("report", step, metrics))
@@ -253,11 +272,20 @@ def work(descriptor: int) -> None:
 
     while True:
         try:
-            trial: Trial = link.recv()
+            order: Trial | SaveModel = link.recv()
         except EOFError:
             return
-        report = task.report(trial, on_report=on_report)
-        link.send(("result", run_trial(train, trial.parameters, report)))
+        if isinstance(order, SaveModel):
+            link.send(("saved", *_saved(runner, order)))
+        else:
+            link.send(("result", runner(order, on_report)))
+
+
+def _saved(runner: InProcessRunner, wanted: SaveModel) -> tuple[Path | None, str]:
+    try:
+        return runner.save_model(wanted.trial, wanted.path, wanted.provenance), ""
+    except Exception as error:
+        return None, describe_error(error)
 
 
 def _descriptor(stream: Any) -> int | None:

@@ -64,6 +64,8 @@ def _run_trainer(ctx: Context, tags: Tags, task: Task, limits: Limits, progress:
         in_process = InProcessRunner(task, comm, in_flight.note, progress if rank == 0 else None)
         if rank == 0:
             in_process.is_to_stop = stops
+            for problem in in_process.unread if ctx.copy_index == 0 else ():
+                ctx.log.warning("%s", problem)
         if comm is None or comm.size == 1:
             quarantine = partial(_quarantine, ctx, task, in_process, progress)
             return run_leases(ctx, tags, in_process, quarantine, stops)
@@ -233,7 +235,7 @@ class StopRequests:
 
 def _save_model(wanted: SaveModel, runner: Any) -> ModelSaved:
     try:
-        path: Path = runner.save_model(wanted.trial, wanted.path)
+        path: Path = runner.save_model(wanted.trial, wanted.path, wanted.provenance)
     except Exception as error:  # the sweep is good all the same
         return ModelSaved(wanted.session, None, describe_error(error))
     return ModelSaved(wanted.session, path)

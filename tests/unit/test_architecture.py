@@ -55,10 +55,10 @@ LAYERS = {
         training
         callbacks distributed io
         model
-        ensemble sklearn
+        ensemble sklearn trained
     """,
     "modules": """
-        problems
+        attributes problems
         layer_list
         hyperparameters parallel pareto space tabular trial
         objective strategies
@@ -470,6 +470,7 @@ def test_the_public_names_of_dnn() -> None:
         "SpatialDropout",
         "StepDecay",
         "Tensor",
+        "TrainedModel",
         "TrainingParameters",
         "Upsample2D",
         "WarmUp",
@@ -489,6 +490,7 @@ def test_the_public_names_of_dnn() -> None:
         "layers_from_tables",
         "lenet5",
         "limit_memory",
+        "load",
         "load_breast_cancer",
         "load_checkpoint",
         "load_cifar10",

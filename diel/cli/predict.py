@@ -1,0 +1,125 @@
+"""``diel predict``: the best network of a sweep scores the rows of a CSV file."""
+
+from __future__ import annotations
+
+import argparse
+import csv
+import os
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Final
+
+from diel.cli.output import warn
+from diel.errors import LaunchError, RunDirectoryError
+from diel.loading.environment import set_thread_environment
+from diel.loading.models import load_model, model_of_run
+from diel.run.directory import RunDirectory
+from diel.run.history import is_run
+from diel.text import format_value
+
+if TYPE_CHECKING:
+    from diel.loading.models import Prediction, TrainedModel
+
+_MODEL_SUFFIX: Final = ".safetensors"
+
+
+def predict(options: argparse.Namespace) -> int:
+    """Predict the rows of a file, or write the model as ONNX, or show it; return the exit code.
+
+    Raises
+    ------
+    LaunchError
+        If options do not go together, or rows or output are not such as they have to be.
+    RunDirectoryError
+        If there is no such model.
+    MissingPackage
+        If what the model needs is not installed.
+    """
+    target, data, output = options.run_dir, options.data, options.output
+    for name, value in (("--output", output), ("--proba", options.proba)):
+        if value and data is None:
+            raise LaunchError(f"{name} goes with a file of rows: diel predict RUN_DIR NEW.csv")
+    if output and data and output.exists() and data.exists() and output.samefile(data):
+        raise LaunchError(f"--output {output} is the file of the rows: name another one")
+    set_thread_environment(1)  # as in the trials, so that no bit differs
+    model = _model(target, options.sweep, options.trial)
+    if data is None and options.onnx is None:
+        print(model)
+        return 0
+    if data is not None:
+        try:
+            found = model.predict_file(data, delimiter=options.delimiter)
+        except ValueError as error:
+            raise LaunchError(str(error)) from error
+        _write(model, found, options)
+    if options.onnx is not None:
+        try:
+            model.export_onnx(options.onnx)
+        except (ValueError, ImportError) as error:
+            raise LaunchError(str(error)) from error
+        print(f"{options.onnx}: takes raw rows, the preparation is inside", file=sys.stderr)
+    return 0
+
+
+def _model(target: Path, sweep: str, trial: int | None) -> Any:
+    if is_run(target):
+        return model_of_run(RunDirectory(target), sweep, trial)
+    if sweep or trial is not None:
+        raise LaunchError(f"{target} is no run's directory, which --sweep and --trial go with")
+    if target.is_dir() or (target.suffix != _MODEL_SUFFIX and not target.is_file()):
+        raise RunDirectoryError(
+            f"{target} is neither a run's directory nor a {_MODEL_SUFFIX} file of a model: "
+            "diel runs DIR lists the runs of a folder"
+        )
+    return load_model(target)
+
+
+def _write(model: TrainedModel, found: Prediction, options: argparse.Namespace) -> None:
+    """Write the predictions as a table, to a file or to the terminal, and say how good they are."""
+    for note in found.rows.notes:
+        warn(note)
+    count, output = len(found.values), options.output
+    if output is None:
+        csv.writer(sys.stdout, lineterminator="\n").writerows(_rows(model, found, options))
+    else:
+        part = output.with_name(f".{output.name}.{os.getpid()}.part")
+        try:
+            with part.open("w", encoding="utf-8", newline="") as file:
+                csv.writer(file, lineterminator="\n").writerows(_rows(model, found, options))
+            part.replace(output)
+        except OSError as error:
+            part.unlink(missing_ok=True)
+            raise LaunchError(f"--output {output} cannot be written: {error}") from error
+    said = [] if output is None else [f"{count} rows: {output}"]
+    if found.metrics:
+        names = sorted(found.metrics, key=lambda name: name == "loss")
+        values = ", ".join(f"{name} {format_value(found.metrics[name])}" for name in names)
+        said.append(f"{values} on these {count} rows, whose labels are in the file")
+    print("\n".join(said), end="\n" if said else "", file=sys.stderr if output is None else None)
+
+
+def _rows(
+    model: TrainedModel, found: Prediction, options: argparse.Namespace
+) -> Iterator[list[Any]]:
+    """Yield the heading and the rows of the table of predictions."""
+    rows, values, odds = found.rows, found.values, found.probabilities
+    kept = options.keep_columns
+    width = len(rows.cells[0])
+    names = list(rows.names) or [str(number) for number in range(1, width + 1)]
+    if odds is not None:
+        head = ["predicted", "probability"]
+        if options.proba:
+            head += [f"probability of {name}" for name in model.classes]
+    else:
+        outputs = values.shape[1]
+        head = ["predicted"] if outputs == 1 else [f"predicted_{n}" for n in range(1, outputs + 1)]
+    yield [*(names if kept else ["row"]), *head]
+    for number, cells in enumerate(rows.cells):
+        of_row = list(cells) if kept else [number + 1]
+        if odds is None:
+            yield [*of_row, *values[number].tolist()]
+            continue
+        shares = odds[number].tolist()
+        every = [f"{share:.6g}" for share in shares] if options.proba else []
+        yield [*of_row, values[number], f"{max(shares):.6g}", *every]

@@ -1,0 +1,177 @@
+"""Trained models of sweeps: found in a run's directory, trained again, loaded.
+
+Only the reporter of a sweep can find and load them, and only the code of the trainer can train:
+here a model is an object that predicts.
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Mapping, Sequence
+from contextlib import redirect_stdout
+from pathlib import Path
+from typing import Any, Protocol
+
+from diel.errors import LaunchError, MissingPackage, RunDirectoryError
+from diel.loading.functions import ModulePart, check_options, parts_with_options
+from diel.loading.reports import reporting
+from diel.run.directory import RunDirectory
+from diel.run.journal import JournalReader
+from diel.run.view import RunView
+from diel.workflow.load import read_draft
+
+
+class PredictedRows(Protocol):
+    """The rows of a file; `dnn.data.columns.NewRows`."""
+
+    names: Sequence[str]
+    cells: Sequence[Sequence[str]]
+    labels: Sequence[str] | None
+    notes: Sequence[str]
+
+
+class Prediction(Protocol):
+    """The predictions of a model for the rows of a file; `dnn.Prediction`."""
+
+    values: Any
+    probabilities: Any
+    metrics: Mapping[str, float]
+    rows: PredictedRows
+
+
+class TrainedModel(Protocol):
+    """A trained model that takes raw samples; `dnn.TrainedModel`.
+
+    Attributes
+    ----------
+    classes : sequence
+        Names of the classes; empty if it does not classify.
+    provenance : mapping
+        Where it comes from: run, trial, score.
+    """
+
+    classes: Sequence[Any]
+    provenance: Mapping[str, Any]
+
+    def predict_file(self, path: Any, *, delimiter: str | None = None) -> Prediction:
+        """Return predictions for the rows of a CSV file.
+
+        Raises
+        ------
+        ValueError
+            If the rows are not such as the model takes.
+        """
+
+    def export_onnx(self, path: Any) -> None:
+        """Write it as an ONNX model that takes raw samples.
+
+        Raises
+        ------
+        ValueError, ImportError
+            If that cannot be done.
+        """
+
+
+def load_model(file: Path) -> Any:
+    """Load a trained model from a file, ready for raw samples.
+
+    Raises
+    ------
+    RunDirectoryError
+        If it cannot be read, or holds something else.
+    MissingPackage
+        If what reads it is not installed.
+    """
+    try:
+        for load in reporting("load_model"):
+            return load(file)
+    except ImportError as error:
+        raise MissingPackage(str(error)) from error
+    except (OSError, ValueError) as error:
+        raise RunDirectoryError(str(error)) from error
+    raise RunDirectoryError("no installed package can load models")
+
+
+def model_of_run(directory: RunDirectory, sweep: str = "", trial: int | None = None) -> Any:
+    """Load the model of a trial of a run's sweep, by default of the best one.
+
+    Parameters
+    ----------
+    directory : RunDirectory
+    sweep : str, optional
+        Which of several, as ``group.module``.
+    trial : int, optional
+        Unless its model was kept, it is trained again, in this process, and its model kept.
+
+    Raises
+    ------
+    RunDirectoryError
+        If there is no such sweep, trial or model.
+    MissingPackage
+        If what reads it is not installed.
+    """
+    try:
+        for find in reporting("find_model"):
+            found = find(directory.path, sweep, trial)
+            file = found["file"] or _train_again(directory, found)
+            return load_model(Path(file))
+    except (OSError, ValueError) as error:
+        if isinstance(error, RunDirectoryError):
+            raise
+        raise RunDirectoryError(str(error)) from error
+    raise RunDirectoryError("no installed package can find models")
+
+
+def _train_again(directory: RunDirectory, found: Mapping[str, Any]) -> Path:
+    trainer, folder = trainer_of(directory, found["sweep"])[1:]
+    if not hasattr(trainer.code, "save_model"):
+        raise RunDirectoryError(f"module {trainer.module.name!r} cannot train a model again")
+    try:
+        with redirect_stdout(sys.stderr):  # predictions may be printed
+            file: Path = trainer.code.save_model(
+                trainer.options,
+                folder,
+                found["parameters"],
+                found["trial"],
+                found["seed"],
+                Path(found["path"]),
+                found["provenance"],
+            )
+    except RunDirectoryError:
+        raise
+    except Exception as error:  # a user's code can raise anything
+        problem = (
+            str(error) if isinstance(error, ValueError) else f"{type(error).__name__}: {error}"
+        )
+        raise RunDirectoryError(f"no model of trial {found['trial']}: {problem}") from error
+    if file.suffix != ".safetensors":
+        problem = "and diel reads .safetensors alone: load it as it was written"
+        raise RunDirectoryError(f"the model of trial {found['trial']} is {file}, {problem}")
+    return file
+
+
+def trainer_of(directory: RunDirectory, sweep: str) -> tuple[ModulePart, ModulePart, Path]:
+    """Return the master and the trainer of a run's sweep, and the folder of their workflow file.
+
+    The file is that of the run, as it is now, or else the copy in the run's directory.
+
+    Raises
+    ------
+    LaunchError
+        If the file does not have them any more.
+    WorkflowError
+        If the file is not valid any more.
+    """
+    view = RunView()
+    for record in JournalReader(directory.journal).new_records():
+        view.apply(record)
+    there = [Path(view.file)] if view.file else []
+    file = next((each for each in there if each.is_file()), directory.workflow)
+    draft = read_draft(str(file))
+    parts = {part.module.name: part for part in parts_with_options(draft, check_options(draft))}
+    own = sweep.partition(".")[2]  # an iteration's number may follow: master-2
+    master = parts.get(own) or parts.get(own.rpartition("-")[0])
+    trainer = parts.get(getattr(master.options, "trainer", "")) if master is not None else None
+    if master is None or trainer is None or not hasattr(trainer.code, "try_point"):
+        raise LaunchError(f"{file} does not say who tries the trials of {sweep}")
+    return master, trainer, draft.file.parent

@@ -1,0 +1,276 @@
+"""Columns of a table: which of them a network was trained on, found again in new rows.
+
+New rows are a file, a mapping of columns, a frame or an array. Columns with names are matched by
+name, in any order; what else a file holds, such as a number of a patient, is left unread.
+"""
+
+from __future__ import annotations
+
+import csv
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import asdict, dataclass, field
+from difflib import get_close_matches
+from os import PathLike
+from pathlib import Path
+from typing import Any, Final
+
+import numpy as np
+
+from dnn.backend import Array
+from dnn.errors import DataError
+
+__all__ = ["Columns", "NewRows", "read_rows"]
+
+
+@dataclass(frozen=True)
+class Columns:
+    """The columns of the table that samples were read from, and how it was written.
+
+    Attributes
+    ----------
+    features : tuple of str
+        In the order of a sample; empty where the table had no names.
+    label : str
+        The column of the labels; empty where it has no name.
+    label_at : int
+        Its place among all columns, from 0.
+    delimiter : str
+    missing : tuple of str
+        What stands for a missing cell.
+    labels : mapping of str to int
+        The class of each label, where that is not the label itself.
+    """
+
+    features: tuple[str, ...] = ()
+    label: str = ""
+    label_at: int = -1
+    delimiter: str = ","
+    missing: tuple[str, ...] = ()
+    labels: Mapping[str, int] = field(default_factory=dict)
+
+    def to_json(self) -> dict[str, Any]:
+        """Return the fields as plain values."""
+        return asdict(self)
+
+    @classmethod
+    def from_json(cls, given: Mapping[str, Any]) -> Columns:
+        """Return columns from plain values; KeyError, TypeError or ValueError if they are wrong."""
+        texts = {name: given[name] for name in ("label", "delimiter")}
+        lists = {name: given[name] for name in ("features", "missing")}
+        label_at, labels = given["label_at"], given["labels"]
+        if (
+            not all(isinstance(each, str) for each in texts.values())
+            or len(given["delimiter"]) != 1
+        ):
+            raise TypeError("label and delimiter are texts, the latter of one character")
+        for name, each in lists.items():
+            if not isinstance(each, list) or not all(isinstance(text, str) for text in each):
+                raise TypeError(f"{name} is a list of texts")
+        if type(label_at) is not int or not isinstance(labels, dict):
+            raise TypeError("label_at is a number, and labels a table")
+        if not all(type(each) is int for each in labels.values()):
+            raise TypeError("labels are numbers of classes")
+        return cls(
+            **texts, **{name: tuple(each) for name, each in lists.items()},
+            label_at=label_at, labels=labels,
+        )  # fmt: skip
+
+    def class_of(self, text: str) -> int | None:
+        """Return the class of a label as a file has it; None if it is none."""
+        if self.labels:
+            return self.labels.get(_plain(text.strip()))
+        number = _number(text)
+        return int(number) if number is not None and number >= 0 and number % 1 == 0 else None
+
+
+@dataclass(frozen=True, eq=False)
+class NewRows:
+    """Rows to be predicted.
+
+    Attributes
+    ----------
+    x : array, shape (n, features)
+        As they were given; NaN where a cell is missing.
+    labels : list of str, optional
+        The cells of the column of the labels, if it is there.
+    names : tuple of str
+        All columns of a file; empty if it names none.
+    cells : list of list of str
+        All cells of a file.
+    notes : list of str
+        What was left unread, for people.
+    """
+
+    x: Array
+    labels: list[str] | None = None
+    names: tuple[str, ...] = ()
+    cells: Sequence[Sequence[str]] = ()
+    notes: Sequence[str] = ()
+
+
+_SHOWN: Final = 8
+
+
+def read_rows(
+    source: Any, columns: Columns | None, features: int, delimiter: str | None = None
+) -> NewRows:
+    """Return the rows of a file, of a mapping of columns or of a frame.
+
+    Parameters
+    ----------
+    source : path, mapping of str to array_like, or data frame
+    columns : Columns, optional
+        Those that the network was trained on; without, they are taken by their places.
+    features : int
+        Of a sample.
+    delimiter : str, optional
+        Of a file; that of the table of the training if left out.
+
+    Raises
+    ------
+    DataError
+        If a column is missing, or a cell is no number; it names the file, the line and the column.
+    """
+    known = columns or Columns()
+    if isinstance(source, (str, PathLike)):
+        return _of_file(Path(source), known, features, delimiter or known.delimiter)
+    names = [str(name) for name in (source if isinstance(source, Mapping) else source.columns)]
+    where = f"the {'table' if isinstance(source, Mapping) else 'frame'}"
+    by_name = dict(
+        zip(names, source if isinstance(source, Mapping) else source.columns, strict=True)
+    )
+    places, label, notes = _places(where, names, known, features)
+    arrays = [np.asarray(source[by_name[names[at]]]) for at in places]
+    if len({array.shape for array in arrays}) != 1 or arrays[0].ndim != 1:
+        shapes = sorted({array.shape for array in arrays})
+        raise DataError(f"{where}: columns are vectors of one length, and these are {shapes}")
+    x = np.empty((len(arrays[0]), len(arrays)))
+    for at, (place, array) in enumerate(zip(places, arrays, strict=True)):
+        x[:, at] = _numbers_of(where, names[place], array, known.missing)
+    labels = None
+    if label is not None:
+        labels = [str(_plain(each)) for each in np.asarray(source[by_name[names[label]]]).tolist()]
+    return NewRows(x, labels, notes=notes)
+
+
+def _numbers_of(where: str, name: str, array: Array, missing: Collection[str]) -> Array:
+    if array.dtype.kind in "fiub":
+        return array
+    found = np.empty(len(array))
+    for row, cell in enumerate(array.tolist()):
+        number = np.nan if cell is None or _is_missing(cell, missing) else _number(cell)
+        if number is None:
+            raise DataError(f"{where}, row {row}, column {name!r}: {cell!r} is no number")
+        found[row] = number
+    return found
+
+
+def _of_file(path: Path, columns: Columns, features: int, delimiter: str) -> NewRows:
+    try:
+        if path.exists() and not path.is_file():
+            raise DataError(f"{path} is no file of rows: a CSV file is wanted")
+        with path.open(newline="", encoding="utf-8-sig") as file:
+            reader = csv.reader(file, delimiter=delimiter, strict=True)
+            rows = [(reader.line_num, row) for row in reader if row]
+    except (OSError, UnicodeDecodeError, csv.Error) as error:
+        raise DataError(f"{path}: cannot be read: {error}") from error
+    if not rows:
+        raise DataError(f"{path}: no rows")
+    marks, first = columns.missing, rows[0][1]
+    # Names of columns may be numbers, as those of pixels: then they are known.
+    is_named = bool(columns.features) and set(columns.features) <= {name.strip() for name in first}
+    has_names = is_named or not any(_is_cell(cell, marks) for cell in first)
+    names = tuple(name.strip() for name in first) if has_names else ()
+    rows = rows[has_names:]
+    if not rows:
+        raise DataError(f"{path}: no rows below the names of the columns")
+    width = len(first)
+    numbered = [str(number) for number in range(1, width + 1)]
+    places, label, notes = _places(str(path), names or numbered, columns, features, bool(names))
+    x = np.empty((len(rows), len(places)))
+    for at, (line, row) in enumerate(rows):
+        if len(row) != width:
+            raise DataError(f"{path}, line {line}: {len(row)} cells, not {width}")
+        for column, place in enumerate(places):
+            cell = row[place].strip()
+            number = np.nan if cell in marks else _number(cell)
+            if number is None or np.isinf(number) or (cell not in marks and np.isnan(number)):
+                name = names[place] if names else str(place + 1)
+                problem = f"{cell!r} is no finite number" if cell else "the cell is empty"
+                raise DataError(f"{path}, line {line}, column {name!r}: {problem}{_hint(marks)}")
+            x[at, column] = number
+    labels = None if label is None else [row[label].strip() for _, row in rows]
+    return NewRows(x, labels, names, [row for _, row in rows], notes)
+
+
+def _hint(marks: Sequence[str]) -> str:
+    if marks:
+        return f" (missing cells are written {' or '.join(map(repr, marks))})"
+    return " (the network was trained on a table without missing cells)"
+
+
+def _places(
+    where: str, names: Sequence[str], columns: Columns, features: int, are_names: bool = True
+) -> tuple[list[int], int | None, list[str]]:
+    """Return the places of the features among columns, that of the label, and notes."""
+    if not columns.features or not are_names:
+        return _by_place(where, names, columns, features, are_names)
+    missing = [name for name in columns.features if name not in names]
+    if missing:
+        others = [name for name in names if name not in columns.features]
+        near = get_close_matches(missing[0], others, 1)
+        hint = f"; is it {near[0]!r}?" if near else ""
+        shown = ", ".join(map(repr, missing[:_SHOWN])) + (" ..." if len(missing) > _SHOWN else "")
+        there = ", ".join(names[:_SHOWN]) + (" ..." if len(names) > _SHOWN else "")
+        count = "column" if len(missing) == 1 else f"{len(missing)} columns"
+        raise DataError(f"{where}: {count} {shown} missing{hint} (there are: {there})")
+    twice = [name for name in columns.features if list(names).count(name) > 1]
+    if twice:
+        raise DataError(f"{where}: there are two columns {twice[0]!r}")
+    label = list(names).index(columns.label) if columns.label in names else None
+    left = [n for n in names if n not in columns.features and n != columns.label]
+    notes = []
+    if left:
+        shown = ", ".join(left[:_SHOWN]) + (" ..." if len(left) > _SHOWN else "")
+        notes.append(f"{where}: the network was not trained on {shown}: not read")
+    return [list(names).index(name) for name in columns.features], label, notes
+
+
+def _by_place(
+    where: str, names: Sequence[str], columns: Columns, features: int, are_names: bool
+) -> tuple[list[int], int | None, list[str]]:
+    count, label_at = len(names), columns.label_at
+    if count == features:
+        return list(range(count)), None, []
+    if count == features + 1 and 0 <= label_at < count:
+        return [place for place in range(count) if place != label_at], label_at, []
+    wanted = f"{features} columns are wanted"
+    if label_at >= 0:
+        wanted += f", or {features + 1} with the label in column {label_at + 1}"
+    how = "" if are_names else ", without names"
+    remedy = ""
+    if columns.features:
+        remedy = f": begin the file with the names {', '.join(columns.features[:_SHOWN])}"
+        remedy += " ..." if len(columns.features) > _SHOWN else ""
+    raise DataError(f"{where}: there are {count} columns{how}, and {wanted}{remedy}")
+
+
+def _is_cell(cell: str, marks: Collection[str]) -> bool:
+    return cell.strip() in marks or _number(cell) is not None
+
+
+def _number(cell: Any) -> float | None:
+    try:
+        return float(cell)
+    except (TypeError, ValueError):
+        return None
+
+
+def _is_missing(cell: Any, marks: Collection[str]) -> bool:
+    return isinstance(cell, str) and cell.strip() in marks
+
+
+def _plain(label: Any) -> Any:
+    """Return a label as `Columns.labels` has it: ``1`` for 1.0 and ``"1.0"``."""
+    number = _number(label)
+    return str(int(number)) if number is not None and number % 1 == 0 else label

@@ -1,0 +1,337 @@
+"""Steps of preparation: what was done to raw samples before a network saw them.
+
+A step is a class with its numbers. `STEPS` names all of them: a new one is a class here, and a row
+of that table::
+
+    apply                   raw samples, as prepared ones; used in training and in prediction alike
+    to_json, from_json      its numbers as plain values, exact to the last bit
+    write_onnx              the same as nodes of an ONNX model
+
+A `Dataset` carries the steps that were applied to it, and `NeuralNetwork.save(path, data=...)`
+writes them into the file, from which `dnn.load` reads them.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from typing import Any, ClassVar, Final, Protocol
+
+import numpy as np
+
+from dnn.backend import Array
+from dnn.errors import DataError
+
+__all__ = ["STEPS", "Brightness", "Impute", "Pixels", "Standardise", "Step", "prepared", "step_of"]
+
+
+class OnnxNodes(Protocol):
+    """What a step needs to write its nodes."""
+
+    def node(self, kind: str, inputs: Sequence[str], output: str, **attributes: Any) -> str:
+        """Add a node; return the name of its output."""
+
+    def tensor(self, name: str, value: Array | None = None) -> str:
+        """Add a constant; return its name."""
+
+    def cast(self, x: str, dtype: Any, output: str) -> str:
+        """Add a conversion to another type of elements; return the name of its output."""
+
+
+class Step:
+    """Base of steps of preparation."""
+
+    name: ClassVar[str]
+    """As `STEPS` and files have it."""
+
+    def apply(self, x: Array) -> Array:
+        """Return prepared samples.
+
+        Parameters
+        ----------
+        x : array, shape (n, d)
+
+        Returns
+        -------
+        array
+            Perhaps in float64; it is cast once, behind the last step.
+
+        Raises
+        ------
+        DataError
+            If the samples are not such as the step takes.
+        """
+        raise NotImplementedError
+
+    def to_json(self) -> dict[str, Any]:
+        """Return the numbers of the step as plain values, by name."""
+        return {}
+
+    @classmethod
+    def from_json(cls, given: Mapping[str, Any]) -> Step:
+        """Return the step with such numbers; KeyError, TypeError or ValueError if they are none."""
+        return cls()
+
+    def check(self, features: int) -> None:
+        """Raise a ValueError unless the numbers of the step are for so many features."""
+
+    def write_onnx(self, nodes: OnnxNodes, x: str, name: str) -> str:
+        """Add nodes that do what `apply` does; return the name of the last output.
+
+        `name` begins the names of nodes.
+        """
+        raise NotImplementedError
+
+    def __str__(self) -> str:
+        return self.name
+
+    def __eq__(self, other: object) -> bool:
+        return type(self) is type(other) and self.to_json() == other.to_json()  # type: ignore[attr-defined]
+
+    def __hash__(self) -> int:
+        return hash(self.name)
+
+
+class Brightness(Step):
+    """Bytes become brightness in 0 .. 1; numbers have to be brightness already."""
+
+    name = "brightness"
+
+    def apply(self, x: Array) -> Array:
+        """Return ``x / 255`` of bytes, in float64."""
+        if x.dtype == np.uint8:
+            return x / 255.0
+        with np.errstate(invalid="ignore"):
+            wrong = (x < 0) | (x > 1)
+        if wrong.any():
+            message = (
+                "images are brightness in 0 .. 1 as floats, or 0 .. 255 as uint8, and there is"
+            )
+            raise DataError(f"{message} {x[wrong][0]:g} in {x.dtype}")
+        return x
+
+    def write_onnx(self, nodes: OnnxNodes, x: str, name: str) -> str:
+        """Add a division; the model takes bytes, as floats."""
+        wide = nodes.cast(x, np.float64, f"{name}.wide")
+        return nodes.node("Div", [wide, nodes.tensor(f"{name}.white", np.array(255.0))], name)
+
+    def __str__(self) -> str:
+        return "brightness: bytes divided by 255"
+
+
+class Impute(Step):
+    """Missing cells (NaN) become the median of their attribute."""
+
+    name = "impute"
+
+    def __init__(self, medians: Array) -> None:
+        self.medians = np.asarray(medians, np.float32)
+
+    def apply(self, x: Array) -> Array:
+        """Return the samples without NaN."""
+        return np.where(np.isnan(x), self.medians, x)
+
+    def to_json(self) -> dict[str, Any]:
+        """Return the medians."""
+        return {"medians": _numbers(self.medians)}
+
+    @classmethod
+    def from_json(cls, given: Mapping[str, Any]) -> Impute:
+        """Return the step with such medians."""
+        return cls(_array(given["medians"]))
+
+    def check(self, features: int) -> None:
+        """Raise a ValueError unless there is a median of each feature."""
+        _check_length(self.medians, (features,))
+
+    def write_onnx(self, nodes: OnnxNodes, x: str, name: str) -> str:
+        """Add a choice between cells and medians."""
+        missing = nodes.node("IsNaN", [x], f"{name}.missing")
+        medians = nodes.tensor(f"{name}.medians", self.medians)
+        return nodes.node("Where", [missing, medians, x], name)
+
+    def __str__(self) -> str:
+        return "impute: missing cells become the median of their column"
+
+
+class Standardise(Step):
+    """``(x - mean) / deviation``, of each attribute or of all values."""
+
+    name = "standardise"
+
+    def __init__(self, mean: Array, deviation: Array) -> None:
+        self.mean = np.asarray(mean, np.float64).reshape(1, -1)
+        self.deviation = np.asarray(deviation, np.float64).reshape(1, -1)
+
+    def apply(self, x: Array) -> Array:
+        """Return the samples shifted and scaled, computed in float64."""
+        return (x - self.mean) / self.deviation
+
+    def to_json(self) -> dict[str, Any]:
+        """Return means and deviations."""
+        return {"mean": _numbers(self.mean), "deviation": _numbers(self.deviation)}
+
+    @classmethod
+    def from_json(cls, given: Mapping[str, Any]) -> Standardise:
+        """Return the step with such means and deviations."""
+        mean, deviation = _array(given["mean"]), _array(given["deviation"])
+        if mean.shape != deviation.shape or not (deviation > 0).all():
+            raise ValueError("each mean has a deviation above 0")
+        return cls(mean, deviation)
+
+    def check(self, features: int) -> None:
+        """Raise a ValueError unless there is one mean, or one of each feature."""
+        _check_length(self.mean, (1, features))
+
+    def write_onnx(self, nodes: OnnxNodes, x: str, name: str) -> str:
+        """Add a difference and a quotient in float64, so that both round as here."""
+        wide = nodes.cast(x, np.float64, f"{name}.wide")
+        mean = nodes.tensor(f"{name}.mean", self.mean)
+        centred = nodes.node("Sub", [wide, mean], f"{name}.centred")
+        deviation = nodes.tensor(f"{name}.deviation", self.deviation)
+        return nodes.node("Div", [centred, deviation], name)
+
+    def __str__(self) -> str:
+        if self.mean.size == 1:
+            return f"standardise: (x - {self.mean.item():g}) / {self.deviation.item():g}"
+        return f"standardise: each of {self.mean.size} columns to mean 0 and deviation 1"
+
+
+class Pixels(Step):
+    """Images of other rows and columns: a part from the middle, or a border of zeros around.
+
+    Parameters
+    ----------
+    shape : (int, int, int)
+        Channels, height and width of the raw images.
+    rows, columns : sequence of int
+        Where each row and column is read; negative where there is 0.
+    """
+
+    name = "pixels"
+
+    def __init__(
+        self, shape: tuple[int, int, int], rows: Sequence[int], columns: Sequence[int]
+    ) -> None:
+        self.shape = shape
+        self.rows, self.columns = (np.asarray(each, np.int64) for each in (rows, columns))
+
+    def apply(self, x: Array) -> Array:
+        """Return the images as rows of numbers."""
+        images = x.reshape(-1, *self.shape)
+        taken = images[:, :, np.maximum(self.rows, 0)][..., np.maximum(self.columns, 0)]
+        return np.where(self._inside, taken, 0).reshape(len(x), -1)
+
+    @property
+    def _inside(self) -> Array:
+        return (self.rows[:, None] >= 0) & (self.columns >= 0)
+
+    def to_json(self) -> dict[str, Any]:
+        """Return the shape, and where rows and columns are read."""
+        places = {"rows": self.rows.tolist(), "columns": self.columns.tolist()}
+        return {"shape": list(self.shape), **places}
+
+    @classmethod
+    def from_json(cls, given: Mapping[str, Any]) -> Pixels:
+        """Return the step of such images."""
+        channels, height, width = (_whole(each, 1) for each in given["shape"])
+        rows = [_whole(each, -1, height - 1) for each in given["rows"]]
+        columns = [_whole(each, -1, width - 1) for each in given["columns"]]
+        if not rows or not columns:
+            raise ValueError("images without pixels")
+        return cls((channels, height, width), rows, columns)
+
+    def check(self, features: int) -> None:
+        """Raise a ValueError unless raw images have so many pixels."""
+        if math.prod(self.shape) != features:
+            raise ValueError(f"images {self.shape} have not {features} pixels")
+
+    def write_onnx(self, nodes: OnnxNodes, x: str, name: str) -> str:
+        """Add the choice of rows and columns, and zeros where there are none."""
+        shape = nodes.tensor(f"{name}.shape", np.array([-1, *self.shape]))
+        x = nodes.node("Reshape", [x, shape], f"{name}.images")
+        for axis, lines in ((2, self.rows), (3, self.columns)):
+            taken = nodes.tensor(f"{name}.lines{axis}", np.maximum(lines, 0))
+            x = nodes.node("Gather", [x, taken], f"{name}.taken{axis}", axis=axis)
+        x = nodes.cast(x, np.float32, f"{name}.single")
+        inside = nodes.tensor(f"{name}.inside", self._inside.astype(np.float32))
+        x = nodes.node("Mul", [x, inside], f"{name}.inner")
+        flat = nodes.tensor(
+            f"{name}.flat", np.array([-1, self.shape[0] * len(self.rows) * len(self.columns)])
+        )
+        return nodes.node("Reshape", [x, flat], name)
+
+    def __str__(self) -> str:
+        return f"pixels: the middle, {len(self.rows)} x {len(self.columns)}, of each image"
+
+
+STEPS: Final[Mapping[str, type[Step]]] = {
+    step.name: step for step in (Brightness, Impute, Pixels, Standardise)
+}
+"""All steps, by the names that files have."""
+
+_KEY: Final = "step"
+
+
+def prepared(x: Array, steps: Sequence[Step]) -> Array:
+    """Return raw samples as a network takes them.
+
+    Parameters
+    ----------
+    x : array, shape (n, d)
+        Of uint8 or of float32, as a `Dataset` has them.
+    steps : sequence of Step
+
+    Returns
+    -------
+    array of float32, shape (n, features)
+    """
+    for step in steps:
+        x = step.apply(x)
+    return np.ascontiguousarray(x, np.float32) if steps else x
+
+
+def described_step(step: Step) -> dict[str, Any]:
+    """Return a step as plain values, with its name."""
+    return {_KEY: step.name, **step.to_json()}
+
+
+def step_of(given: Mapping[str, Any]) -> Step:
+    """Return the step that plain values describe.
+
+    Raises
+    ------
+    KeyError, TypeError, ValueError
+        If there is no such step, or its numbers are none of it.
+    """
+    name = given[_KEY]
+    if not isinstance(name, str) or name not in STEPS:
+        raise ValueError(f"there is no step {name!r} (known: {', '.join(STEPS)})")
+    return STEPS[name].from_json(given)
+
+
+def _numbers(array: Array) -> list[float]:
+    found: list[float] = array.ravel().astype(np.float64).tolist()
+    return found
+
+
+def _array(given: Any) -> Array:
+    if not isinstance(given, list) or not given:
+        raise TypeError("a list of numbers is wanted")
+    if not all(type(each) in (int, float) and abs(each) <= _LARGEST for each in given):
+        raise ValueError("numbers must be finite")
+    return np.array(given, np.float64)
+
+
+_LARGEST: Final = float(np.finfo(np.float64).max)
+
+
+def _whole(given: Any, lowest: int, highest: int = 2**31) -> int:
+    if type(given) is not int or not lowest <= given <= highest:
+        raise ValueError(f"{given!r:.40} is no whole number in {lowest} .. {highest}")
+    return given
+
+
+def _check_length(array: Array, lengths: Sequence[int]) -> None:
+    if array.size not in lengths:
+        raise ValueError(f"{array.size} numbers for {lengths[-1]} features")

@@ -1,0 +1,596 @@
+"""A trained network with all that its predictions need: preparation, names, where it comes from.
+
+::
+
+    model = dnn.load("best.safetensors")
+    model.predict_class("new.csv")      # raw rows: they are prepared as the training rows were
+    print(model.summary())
+
+The file is a checkpoint, see `dnn.training.checkpoint`; nothing in it is ever executed.
+"""
+
+from __future__ import annotations
+
+import logging
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from os import PathLike
+from typing import Any, Final
+
+import numpy as np
+
+from dnn.arrays import array_of
+from dnn.backend import Array
+from dnn.data.columns import Columns, NewRows, read_rows
+from dnn.data.dataset import Dataset
+from dnn.data.preparation import Brightness, Step, prepared, step_of
+from dnn.errors import (
+    CheckpointError,
+    ConfigurationError,
+    DataError,
+    DnnError,
+    LabelError,
+    ShapeError,
+    unknown_name,
+)
+from dnn.layer_tables import rebuilt_layers
+from dnn.layers import Layer
+from dnn.losses import LOSSES, Loss, SoftmaxCrossEntropy
+from dnn.model import NeuralNetwork
+from dnn.summaries import layer_summaries
+from dnn.training.checkpoint import MODEL_VERSION, load_parameters, read_checkpoint
+
+__all__ = ["Prediction", "TrainedModel", "load"]
+
+_log = logging.getLogger("dnn")
+
+
+@dataclass(frozen=True, eq=False)
+class Prediction:
+    """The predictions of a model for the rows of a file.
+
+    Attributes
+    ----------
+    values : array, shape (n,) or (n, outputs)
+        The name of each row's class; the outputs if the network does not classify.
+    probabilities : array of float, shape (n, classes), optional
+    metrics : dict of str to float
+        As of `TrainedModel.evaluate`, if the file has the labels; else empty.
+    rows : NewRows
+    """
+
+    values: Array
+    probabilities: Array | None
+    metrics: dict[str, float]
+    rows: NewRows
+
+
+class TrainedModel:
+    """A trained network that takes raw samples; made by `load`.
+
+    Raw samples are such as `load_dataset`, or whatever made the `Dataset` of the training,
+    returned: an array of shape (n, features), or of images or sequences; the path of a CSV file; a
+    mapping of columns or a data frame; or a `Dataset`. Columns with names are found by name, in any
+    order.
+
+    Parameters
+    ----------
+    network : NeuralNetwork
+        It takes prepared samples.
+    preparation : sequence of Step
+        What is done to raw samples, in this order.
+    columns : Columns, optional
+        Columns of the table that the network was trained on.
+    features : int, optional
+        Of a raw sample; those of a prepared one if left out.
+    shape : sequence of int
+        Shape of a raw sample that is an image or a sequence.
+    class_names : sequence of str
+    provenance, about : mapping, optional
+        Where the model comes from: run, trial, parameters, score; versions and date.
+
+    Attributes
+    ----------
+    network, preparation, columns, provenance, about
+        As they were given.
+    classes : tuple of str or int
+        Names of the classes, or their numbers; empty if the network does not classify.
+    """
+
+    def __init__(
+        self,
+        network: NeuralNetwork,
+        preparation: Sequence[Step] = (),
+        *,
+        columns: Columns | None = None,
+        features: int | None = None,
+        shape: Sequence[int] = (),
+        class_names: Sequence[str] = (),
+        provenance: Mapping[str, Any] | None = None,
+        about: Mapping[str, Any] | None = None,
+    ) -> None:
+        self.network = network
+        self.preparation = tuple(preparation)
+        self.columns = columns
+        self.classes: tuple[str | int, ...] = ()
+        if network._network.loss.classifies:
+            count = network._network.loss.class_count(network._network.output_shape)
+            self.classes = tuple(class_names) or tuple(range(count))
+        self.provenance = dict(provenance or {})
+        self.about = dict(about or {})
+        self._input_shape = network._network.input_shape
+        self._features = math.prod(self._input_shape) if features is None else features
+        self._shape = tuple(shape)
+
+    # -- samples ----------------------------------------------------------------------------------
+
+    def prepare(self, rows: Any) -> Array:
+        """Return raw samples as the network takes them.
+
+        Parameters
+        ----------
+        rows : array_like, path, mapping, data frame or Dataset
+
+        Returns
+        -------
+        array, shape (n, ...)
+
+        Raises
+        ------
+        ShapeError
+            If samples have another number of values.
+        DataError
+            If a column is missing, or a cell is no finite number.
+        """
+        return self._prepared(self._read(rows))
+
+    def _read(self, rows: Any, delimiter: str | None = None) -> NewRows | Dataset:
+        if isinstance(rows, Dataset):
+            return rows
+        if _is_table(rows):
+            found = read_rows(rows, self.columns, self._features, delimiter)
+            for note in found.notes:
+                _log.warning("%s", note)
+            return found
+        return NewRows(array_of("rows", rows))
+
+    def _prepared(self, rows: NewRows | Dataset) -> Array:
+        steps = self.preparation
+        x = self._flat(rows.x)
+        if isinstance(rows, Dataset):
+            done = rows.preparation
+            if steps[: len(done)] != done:
+                message = "it was prepared in another way than the rows of the training"
+                raise DataError(f"{rows.name}: {message}: give the samples as they were read")
+            steps = steps[len(done) :]
+        x = prepared(self._numbers(x, steps), steps)
+        if x.dtype.kind == "f" and x.shape[1] == self._features and not np.isfinite(x).all():
+            row, column = (int(i) for i in np.argwhere(~np.isfinite(x))[0])
+            names = () if self.columns is None else self.columns.features
+            name = repr(names[column]) if names else str(column)
+            raise DataError(f"row {row}, column {name}: {rows.x[row].flat[column]} is no number")
+        return x.reshape(-1, *self._input_shape)
+
+    def _flat(self, x: Array) -> Array:
+        """Return samples as rows of numbers."""
+        if x.dtype.kind not in "fiub":
+            raise DataError(f"rows must be numbers, not {x.dtype}")
+        shapes = {(self._features,), self._shape or self._input_shape, self._input_shape}
+        if x.ndim and x.shape[1:] in shapes and math.prod(x.shape[1:]) == self._features:
+            if not len(x):
+                raise DataError("there are no rows")
+            return x.reshape(len(x), -1)
+        wanted = " or ".join(f"(n, {', '.join(map(str, shape))})" for shape in sorted(shapes))
+        hint = ""
+        if x.shape == (self._features,):
+            hint = ": a single sample is a row, [sample]"
+        elif x.ndim == 2 and x.shape[1] == self._features + 1:
+            hint = ": leave out the column of the labels"
+        message = f"rows are of the shape {x.shape}, and {wanted} is wanted{hint}"
+        raise ShapeError("model", message, x.shape, (self._features,))
+
+    def _numbers(self, x: Array, steps: Sequence[Step]) -> Array:
+        """Return rows in the type of elements that they had when the network was trained."""
+        if steps and isinstance(steps[0], Brightness):
+            if x.dtype.kind in "iu":
+                if x.min() < 0 or x.max() > 255:
+                    raise DataError(f"bytes are in 0 .. 255, not {x.min()} .. {x.max()}")
+                return x.astype(np.uint8)
+        elif not steps and self.network._network.input_dtype == np.intp:
+            return x
+        with np.errstate(over="ignore"):  # what becomes infinite is named
+            single = np.ascontiguousarray(x, np.float32)
+        wrong = np.isinf(single)
+        if wrong.any():
+            row, column = (int(i) for i in np.argwhere(wrong)[0])
+            raise DataError(f"row {row}, column {column}: {x[row, column]} is too large")
+        return single
+
+    # -- predictions ------------------------------------------------------------------------------
+
+    def __call__(self, rows: Any) -> Array:
+        """Return the outputs of the last layer for raw samples: logits if the network classifies.
+
+        Parameters
+        ----------
+        rows : array_like, path, mapping, data frame or Dataset
+
+        Returns
+        -------
+        array of float, shape (n, outputs)
+        """
+        return self.network(self.prepare(rows))
+
+    def predict(self, rows: Any) -> Array:
+        """Return the number of each sample's class, or the outputs if there are no classes.
+
+        Parameters
+        ----------
+        rows : array_like, path, mapping, data frame or Dataset
+
+        Returns
+        -------
+        array of intp, shape (n,), or array of float, shape (n, outputs)
+
+        Raises
+        ------
+        ShapeError, DataError
+            As for `prepare`.
+        """
+        return self.network.predict(self.prepare(rows))
+
+    def predict_class(self, rows: Any) -> Array:
+        """Return the name of each sample's class: of `classes`.
+
+        Parameters
+        ----------
+        rows : array_like, path, mapping, data frame or Dataset
+
+        Returns
+        -------
+        array of str or int, shape (n,)
+
+        Raises
+        ------
+        ConfigurationError
+            If the network does not classify.
+        ShapeError, DataError
+            As for `prepare`.
+        """
+        return self._named(self.network.predict_class(self.prepare(rows)))
+
+    def predict_proba(self, rows: Any) -> Array:
+        """Return the probability of each class, in the order of `classes`.
+
+        Parameters
+        ----------
+        rows : array_like, path, mapping, data frame or Dataset
+
+        Returns
+        -------
+        array of float, shape (n, classes)
+
+        Raises
+        ------
+        ConfigurationError
+            If the network does not classify.
+        ShapeError, DataError
+            As for `prepare`.
+        """
+        return self.network.predict_proba(self.prepare(rows))
+
+    def _named(self, numbers: Array) -> Array:
+        return np.array(self.classes)[numbers]
+
+    def evaluate(self, rows: Any, y: Any = None) -> dict[str, float]:
+        """Return loss and metrics on raw samples.
+
+        Parameters
+        ----------
+        rows : array_like, path, mapping, data frame or Dataset
+        y : array_like, shape (n,), optional
+            Numbers or names of classes, or values; may be left out where `rows` has them: a data
+            set, or a table with the column of the labels.
+
+        Returns
+        -------
+        dict
+            As of `NeuralNetwork.evaluate`.
+
+        Raises
+        ------
+        LabelError
+            If a label is none of the classes.
+        ShapeError, DataError
+            As for `prepare`, or if there are no labels.
+        """
+        read = self._read(rows)
+        if y is not None:
+            targets = self._numbered(y) if self.classes else array_of("y", y)
+        elif isinstance(read, Dataset):
+            targets = read.y
+        elif read.labels is not None:
+            targets = self._targets(read.labels)
+        else:
+            raise DataError("there are no labels to compare with: give y")
+        return self.network.evaluate(self._prepared(read), targets)
+
+    def _numbered(self, y: Any) -> Array:
+        """Return labels, numbers or names, as numbers of classes."""
+        labels = array_of("y", y)
+        if labels.dtype.kind not in "OUS":
+            return labels
+        return self._targets([str(label) for label in labels.tolist()])
+
+    def _targets(self, labels: Sequence[str]) -> Array:
+        """Return the numbers of the classes that the cells of a table name."""
+        numbers = {str(name): number for number, name in enumerate(self.classes)}
+        found = np.empty(len(labels), np.intp)
+        for row, label in enumerate(labels):
+            number = numbers.get(label)
+            if self.columns is not None and (self.columns.labels or number is None):
+                number = self.columns.class_of(label)
+            if number is None or not 0 <= number < len(self.classes):
+                known = ", ".join(map(str, self.classes[:8]))
+                raise LabelError(
+                    f"label {label!r} in row {row} is none of the classes {known}", row
+                )
+            found[row] = number
+        return found
+
+    def predict_file(
+        self, path: str | PathLike[str], *, delimiter: str | None = None
+    ) -> Prediction:
+        """Return predictions for the rows of a CSV file; and metrics, if they have labels.
+
+        Parameters
+        ----------
+        path : path
+        delimiter : str, optional
+            That of the table of the training if left out.
+
+        Returns
+        -------
+        Prediction
+
+        Raises
+        ------
+        ShapeError, DataError
+            As for `prepare`.
+        """
+        rows = read_rows(str(path), self.columns, self._features, delimiter)
+        x = self._prepared(rows)
+        if not self.classes:
+            return Prediction(self.network(x), None, {}, rows)
+        metrics: dict[str, float] = {}
+        notes = list(rows.notes)
+        if rows.labels is not None:
+            try:
+                metrics = self.network.evaluate(x, self._targets(rows.labels))
+            except LabelError as error:  # the rows can be predicted all the same
+                notes.append(f"{path}: no accuracy: {error}")
+        shown = NewRows(rows.x, rows.labels, rows.names, rows.cells, notes)
+        return Prediction(
+            self._named(self.network.predict(x)), self.network.predict_proba(x), metrics, shown
+        )
+
+    # -- files ------------------------------------------------------------------------------------
+
+    def export_onnx(self, path: str | PathLike[str]) -> None:
+        """Write the model as an ONNX model that takes raw samples: the preparation is inside.
+
+        Parameters
+        ----------
+        path : path
+            The model takes ``x``, raw samples (n, features), and gives ``y``, what the last layer
+            puts out, and ``probabilities`` if the network classifies. ``classes`` among its
+            metadata is a JSON list of the names of the classes.
+
+        Raises
+        ------
+        ConfigurationError
+            If a layer has no equal in ONNX; it names the layer.
+        CheckpointError
+            If the file cannot be written.
+        MissingDependencyError
+            If onnx is not installed.
+        """
+        from dnn.io.onnx_export import export_onnx
+
+        export_onnx(
+            self.network,
+            path,
+            preparation=self.preparation,
+            features=self._features,
+            metadata={
+                "classes": list(self.classes),
+                "columns": list(self.columns.features) if self.columns else [],
+                "provenance": self.provenance,
+            },
+        )
+
+    def summary(self) -> str:
+        """Return what the model is: where it comes from, samples, preparation, classes and layers.
+
+        Returns
+        -------
+        str
+        """
+        rows = [(name, _shown(value)) for name, value in self.provenance.items()]
+        versions = self.about.get("versions", {})
+        if versions:
+            said = ", ".join(f"{name} {version}" for name, version in versions.items())
+            rows.append(("written", f"{self.about.get('written', '')} by {said}"))
+        name = self.about.get("data", "")
+        if self.columns is not None and self.columns.features:
+            what = f"{self._features} columns: {', '.join(self.columns.features)}"
+        else:
+            what = " x ".join(map(str, self._shape or (self._features,))) + " numbers"
+        rows.append(("samples", f"{what} ({name})" if name else what))
+        steps = [str(step) for step in self.preparation]
+        rows.append(("preparation", steps[0] if steps else "none: samples are prepared already"))
+        rows += [("", step) for step in steps[1:]]
+        if self.classes:
+            rows.append(("classes", ", ".join(map(str, self.classes))))
+        width = max(len(name) for name, _ in rows) + 2
+        lines = [f"{name:{width}s}{_shortened(value)}" for name, value in rows]
+        return "\n".join([*lines, "", self.network.summary()])
+
+    def __str__(self) -> str:
+        return self.summary()
+
+    def __repr__(self) -> str:
+        steps = ", ".join(step.name for step in self.preparation) or "no preparation"
+        return f"TrainedModel({steps}, {self.network!r})"
+
+
+_LONGEST: Final = 100
+
+
+def _shown(value: Any) -> str:
+    if isinstance(value, dict):
+        return ", ".join(f"{name} = {_shown(each)}" for name, each in value.items())
+    return f"{value:.6g}" if isinstance(value, float) else str(value)
+
+
+def _shortened(text: str) -> str:
+    return text if len(text) <= _LONGEST else f"{text[: _LONGEST - 4]} ..."
+
+
+def _is_table(rows: Any) -> bool:
+    is_frame = hasattr(rows, "columns") and hasattr(rows, "__getitem__")
+    return is_frame or isinstance(rows, (str, PathLike, Mapping))
+
+
+def load(path: str | PathLike[str], *, device: str = "cpu") -> TrainedModel:
+    """Load a trained network, ready for raw samples, from a file that `NeuralNetwork.save` wrote.
+
+    Parameters
+    ----------
+    path : path
+        Such as the ``best.safetensors`` of a sweep.
+    device : str
+        As for `NeuralNetwork`.
+
+    Returns
+    -------
+    TrainedModel
+
+    Raises
+    ------
+    CheckpointError
+        If the file cannot be read, is damaged or of a later version, or does not hold the network
+        itself: of layers of your own, or weights alone.
+    MissingDependencyError
+        If safetensors is not installed.
+
+    Examples
+    --------
+    >>> import dnn
+    >>> model = dnn.load("best.safetensors")  # doctest: +SKIP
+    >>> model.predict_class([[63, 1, 1, 145, 233, 1, 2, 150, 0, 2.3, 3, 0, 6]])  # doctest: +SKIP
+    array([0])
+    """
+    about, arrays = read_checkpoint(path)
+    model = about.get("model")
+    remedy = "build it, and use load_checkpoint(model, path, parameters_only=True)"
+    if not isinstance(model, dict):
+        message = "a checkpoint of an earlier dnn, which does not hold the network itself"
+        raise CheckpointError(f"{path}: {message}: {remedy}")
+    if "problem" in model:
+        message = f"does not hold the network itself: {model['problem']}"
+        raise CheckpointError(f"{path}: {message}: {remedy}")
+    version = model.get("version")
+    versions = model.get("versions")
+    if version != MODEL_VERSION:
+        writer = versions.get("dnn", "another") if isinstance(versions, dict) else "another"
+        message = f"a model of version {version!r}, written by dnn {writer}, and this dnn reads"
+        raise CheckpointError(f"{path}: {message} version {MODEL_VERSION}: use that dnn")
+    try:
+        found = _model_of(model, about, arrays, device)
+        load_parameters(found.network, path, about, arrays, parameters_only=True)
+    except CheckpointError:
+        raise
+    except (DnnError, KeyError, TypeError, ValueError, AttributeError, RecursionError) as error:
+        if isinstance(error, DnnError) and not isinstance(error, (ConfigurationError, ShapeError)):
+            raise  # of the device
+        what = repr(error.args[0]) if isinstance(error, KeyError) else str(error)
+        raise CheckpointError(f"{path}: its description of the network is wrong: {what}") from error
+    return found
+
+
+def _model_of(
+    model: Mapping[str, Any],
+    about: Mapping[str, Any],
+    arrays: Mapping[str, Array],
+    device: str,
+) -> TrainedModel:
+    _check_depths(model["layers"], len(arrays))
+    layers = rebuilt_layers(model["layers"])
+    _check_sizes(layers, arrays)
+    network = NeuralNetwork(
+        layers,
+        _loss_of(model),
+        dtype=about["architecture"]["precision"],
+        seed=about["seed"],
+        device=device,
+    )
+    known: dict[str, Any] = {}
+    name = ""
+    data = model["data"]
+    if data is not None:
+        name, features, shape = data["name"], data["features"], data["shape"]
+        if type(features) is not int or not all(type(each) is int for each in shape):
+            raise TypeError("features and shape are whole numbers")
+        steps = [step_of(step) for step in data["preparation"]]
+        for step in steps:
+            step.check(features)
+            if step.name == "pixels":
+                features = prepared(np.zeros((1, features), np.float32), [step]).size
+        class_names = data["class_names"]
+        if not all(isinstance(each, str) for each in class_names):
+            raise TypeError("class_names are texts")
+        columns = data["columns"]
+        known = {
+            "preparation": steps,
+            "features": data["features"],
+            "shape": shape,
+            "class_names": class_names,
+            "columns": None if columns is None else Columns.from_json(columns),
+        }
+    said = {"versions": model["versions"], "written": model["written"], "data": name}
+    found = TrainedModel(network, provenance=model["provenance"], about=said, **known)
+    count = len(found.classes)
+    outputs = network._network.output_shape
+    if count and count != network._network.loss.class_count(outputs):
+        raise ValueError(f"{count} names of classes for outputs {outputs}")
+    if data is not None and features != math.prod(found._input_shape):
+        raise ValueError(f"samples of {features} values for an input {found._input_shape}")
+    return found
+
+
+def _loss_of(model: Mapping[str, Any]) -> Loss:
+    if model["loss"] not in LOSSES:
+        raise unknown_name("loss", model["loss"], LOSSES)
+    if model["loss"] == "softmax_cross_entropy":
+        return SoftmaxCrossEntropy(class_weight=model["class_weight"])
+    return LOSSES[model["loss"]]()
+
+
+def _check_depths(tables: Any, most: int) -> None:
+    """Raise a ValueError if a recurrent layer has more layers than there are arrays in the file."""
+    for table in tables:
+        for value in table.values():
+            if isinstance(value, list) and value and isinstance(value[0], dict):
+                _check_depths(value, most)
+        if type(table.get("layers")) is int and table["layers"] > most:
+            raise ValueError(f"{table['layers']} layers in a layer, and {most} arrays")
+
+
+def _check_sizes(layers: Sequence[Layer], arrays: Mapping[str, Array]) -> None:
+    """Raise a ValueError unless the file has as many parameters: before memory is allocated."""
+    wanted = sum(row.parameters for row in layer_summaries(layers))
+    there = sum(array.size for name, array in arrays.items() if name.startswith("parameter/"))
+    if wanted != there:
+        raise ValueError(f"its layers have {wanted:,} parameters, and there are {there:,}")
