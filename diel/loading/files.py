@@ -35,7 +35,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from importlib.machinery import ModuleSpec, PathFinder
 from pathlib import Path
 from types import FrameType, ModuleType
-from typing import TYPE_CHECKING, Any, Final, cast
+from typing import TYPE_CHECKING, Any, Final, NoReturn, cast
 
 if TYPE_CHECKING:
     from importlib.abc import Loader
@@ -196,18 +196,13 @@ class _Folder:
             self._foreign.add(top)
         return None
 
-    @contextlib.contextmanager
-    def own_names_in_errors(self) -> Iterator[None]:
-        """Name a missing module in errors as the code that imports it does."""
-        try:
-            yield
-        except ModuleNotFoundError as error:
-            prefix = f"{self._package}."
-            if error.name is None or not error.name.startswith(prefix):
-                raise
-            message = str(error).replace(prefix, "")
-            name = error.name.removeprefix(prefix)
-            raise ModuleNotFoundError(message, name=name, path=error.path) from None
+    def raise_plainly(self, error: ModuleNotFoundError) -> NoReturn:
+        """Raise an error with the missing module's name as the code that imports it writes it."""
+        prefix = f"{self._package}."
+        if error.name is None or not error.name.startswith(prefix):
+            raise error
+        message, name = str(error).replace(prefix, ""), error.name.removeprefix(prefix)
+        raise ModuleNotFoundError(message, name=name, path=error.path) from None
 
     def _find(self, top: str) -> str | None:
         self._note_search_path()
@@ -349,8 +344,10 @@ def _replace_imports() -> None:
             return import_name(name, globals, locals, fromlist, level)
         if isinstance(fromlist, list):  # from C code, which then looks into sys.modules
             return import_name(name)
-        with folder.own_names_in_errors():
+        try:
             found = import_name(full_name, globals, locals, fromlist or ("__name__",), 0)
+        except ModuleNotFoundError as error:
+            folder.raise_plainly(error)
         return found if fromlist else sys.modules[full_name[: len(full_name) - _below(name)]]
 
     @functools.wraps(import_module)
@@ -359,8 +356,10 @@ def _replace_imports() -> None:
         full_name = None if folder is None else folder.full_name(name)
         if folder is None or full_name is None:
             return import_module(name, package)
-        with folder.own_names_in_errors():
+        try:
             return import_module(full_name)
+        except ModuleNotFoundError as error:
+            folder.raise_plainly(error)
 
     import_from.looks_in_folders = True  # type: ignore[attr-defined]
     builtins.__import__ = import_from

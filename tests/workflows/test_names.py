@@ -1,4 +1,4 @@
-"""A user's own folder ``modules`` beside the workflow file breaks neither theirs nor ours."""
+"""Names of a user's files: a folder ``modules`` beside ours, files of one name in two folders."""
 
 from __future__ import annotations
 
@@ -50,3 +50,91 @@ def test_both_packages_work_in_one_run(with_init: bool, tmp_path: Path) -> None:
     ]
     assert returned == [("theirs", 42), ("theirs", 42)]
     assert "2 best of 2 by highest accuracy" in finished.stdout
+
+
+HELPER = """\
+class Value:
+    def __init__(self, number): self.number = number
+    def where(self):
+        import late  # of its own folder, wherever it is called
+        return late.WHERE
+"""
+FOLDERS = {
+    "flow/a/run.py": """\
+import multiprocessing
+from concurrent.futures import ProcessPoolExecutor
+import helper
+def made(number): return helper.Value(number)
+def run(ctx):
+    shared = ctx.module_comm.bcast(helper.Value(5) if ctx.copy_index == 0 else None)
+    ctx.tuples.tput("value", helper.Value(ctx.copy_index))
+    if ctx.copy_index == 0:
+        ctx.send([helper.Value(7)], to="b")
+        with ProcessPoolExecutor(1, multiprocessing.get_context("spawn")) as executor:
+            assert type(executor.submit(made, 3).result(60)) is helper.Value
+    return type(shared) is helper.Value, helper.Value(0).where()
+""",
+    "flow/b/run.py": """\
+import helper
+def run(ctx):
+    values = [ctx.tuples.tget("value", timeout=60) for _ in range(2)] + ctx.recv("a", timeout=60)
+    assert not any(isinstance(value, helper.Value) for value in values)
+    numbers = sorted(value.number for value in values)
+    return numbers, [value.where() for value in values], helper.Value(0).where()
+""",
+    "flow/b/last.py": """\
+import importlib
+def run(ctx): return importlib.import_module("helper").Value(0).where()
+""",
+    "outside/tool.py": """\
+import late
+class Tool: where = late.WHERE
+def run(ctx): ctx.tuples.tput("tool", Tool())
+""",
+    "flow/beside.py": """\
+import late
+def run(ctx): return late.WHERE, ctx.tuples.tget("tool", timeout=60).where
+""",
+}
+FILES = {
+    "a": "./a/run.py:run",
+    "b": "./b/run.py:run",
+    "last": "./b/last.py:run",
+    "tool": "../outside/tool.py:run",
+    "beside": "beside:run",
+}
+
+
+def test_files_of_one_name_in_several_folders(tmp_path: Path) -> None:
+    files = dict(FOLDERS)
+    for folder in ("flow", "flow/a", "flow/b", "outside"):
+        files[f"{folder}/late.py"] = f"WHERE = {folder!r}\n"
+    for folder in ("a", "b"):
+        files[f"flow/{folder}/helper.py"] = HELPER
+    modules = [
+        f'[[module]]\nname = "{name}"\nfunction = "{function}"\n'
+        for name, function in FILES.items()
+    ]
+    modules[0] += "copies = 2\n"
+    groups = [("first", ["a", "b"], []), ("second", ["tool"], ["first"])]
+    groups += [("third", ["beside"], ["second"]), ("fourth", ["last"], ["third"])]
+    files["flow/w.toml"] = "".join(modules) + "".join(
+        f'[[group]]\nname = "{name}"\nmodules = {members}\ndepends = {depends}\n'
+        for name, members, depends in groups
+    )
+    for name, text in files.items():
+        (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
+        (tmp_path / name).write_text(text)
+    finished = diel("run", "w.toml", cwd=tmp_path / "flow")
+    assert finished.status == 0, finished.output
+    returned = {
+        record["module"]: record["returned"]
+        for record in records_of(tmp_path / "flow", "CopyFinished")
+    }
+    assert returned == {
+        "a": [True, "flow/a"],
+        "b": [[0, 1, 7], ["flow/a"] * 3, "flow/b"],
+        "tool": None,
+        "beside": ["flow", "outside"],
+        "last": "flow/b",
+    }

@@ -352,6 +352,29 @@ def test_libraries_find_what_a_file_names_to_them(tmp_path: Path, python: Python
     assert found == ["a", "b", "a"]
 
 
+def test_modules_that_run_at_once_in_one_process(tmp_path: Path, python: Python) -> None:
+    run = """
+        def run(ctx):
+            ctx.tuples.tput(ctx.module, 0)
+            ctx.tuples.tread({"a": "b", "b": "a"}[ctx.module], timeout=60)  # both are running
+            import helper, late
+            return helper.WHERE + late.WHERE
+    """
+    for name in ("a", "b"):
+        own = f"WHERE = {name!r}"
+        write(
+            tmp_path / name, {"run.py": run, "helper.py": own, "late.py": f"import helper\n{own}"}
+        )
+    found = python(
+        """
+        from diel.testing import run_modules
+        runs = run_modules({name: f"./{name}/run.py:run" for name in "ab"}, folder=folder)
+        print(*(runs[name][0].returned for name in "ab"))
+        """
+    )
+    assert found == ["aa bb"]
+
+
 def test_a_missing_import_is_reported_as_ever(tmp_path: Path, python: Python) -> None:
     write(tmp_path, {"a/run.py": "def run(ctx):\n  import helper.part", "a/helper.py": ""})
     write(tmp_path, {"a/other.py": "def run(ctx):\n  import nothing"})
