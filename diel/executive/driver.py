@@ -54,8 +54,11 @@ from diel.run.records import (
 
 if TYPE_CHECKING:
     from diel.comm.parent import Parent
+    from diel.executive.binding import Binding
     from diel.executive.messages import Report, Welcome
     from diel.executive.placement.assignment import RankAssignment
+    from diel.executive.plans import CopyPlan
+    from diel.loading.module_spec import ModuleSpec
     from diel.run.recorder import Recorder
     from diel.run.resumption import Resumption
     from diel.tuples.client import TupleClient
@@ -91,6 +94,8 @@ class Driver:
         How often to save a checkpoint while groups run.
     survives_loss : bool, optional
         Whether the run may go on without ranks that have died.
+    binding : Binding, optional
+        Looks whether the cores of ranks suffice, if some are bound to cores.
     """
 
     def __init__(
@@ -109,8 +114,10 @@ class Driver:
         resumption: Resumption | None = None,
         checkpoint_every_s: float | None = None,
         survives_loss: bool = False,
+        binding: Binding | None = None,
     ) -> None:
         self._parent = parent
+        self._binding = binding
         self._recorder = recorder
         self._server_ranks = tuple(server_ranks)
         self._tail_ranks = tuple(tail_ranks)
@@ -223,6 +230,10 @@ class Driver:
         for rank in self._server_ranks:
             self._mailbox.send(welcome, rank)
         self._orders.specs = welcome.specs
+        if self._binding is not None:
+            self._orders.note_copy = self._warn_of_cores
+            if shared := self._binding.shared(self._pool):
+                self._warn(shared)
         try:
             self._restore_tuples()
             for gpus, ranks in self._pool_by_gpus().items():
@@ -241,6 +252,14 @@ class Driver:
                     raise
                 self._perform(self._scheduler.handle(lost))
         return self._conclude(self._exit_code)
+
+    def _warn_of_cores(self, plan: CopyPlan, spec: ModuleSpec) -> None:
+        assert self._binding is not None
+        if text := self._binding.too_few_for(plan, spec):
+            record = MessageLogged(
+                module=plan.module, copy=plan.copy_index, level="WARNING", text=text
+            )
+            self._recorder.record(record)
 
     def _restore_tuples(self) -> None:
         if self._resumption is None or self._resumption.checkpoint is None:
