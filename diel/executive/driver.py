@@ -5,6 +5,7 @@ The scheduler decides what is to be done, the recorder how it is written to the 
 
 from __future__ import annotations
 
+import re
 import time
 from collections import deque
 from collections.abc import Callable, Sequence
@@ -64,6 +65,7 @@ if TYPE_CHECKING:
     from diel.tuples.client import TupleClient
 
 _HOUSEKEEPING_EVERY_S = 0.2
+_KILLED_BY_STOP = r"was killed by SIG(TERM|INT|HUP)$"
 _LOOKS_FOR_LOSS_EVERY_S = 1.0
 _FAREWELL_TIMEOUT_S = 5.0
 
@@ -315,6 +317,14 @@ class Driver:
         if (died := self._lost.look_for_deaths()) is not None:
             self._pending_events.append(event)
             return died
+        directory = self._recorder.directory
+        if (
+            self._exit_code is None
+            and re.search(_KILLED_BY_STOP, event.error)
+            and directory.is_lost_or_ended()
+        ):  # the signal that ended this program has come to ranks too: it is no failure of its own
+            self._pending_events.append(event)
+            return StopAsked(directory.stop_reason(), directory.exit_code_of_stop())
         return self._look_for_loss() or event
 
     def _hear_all(self) -> None:
