@@ -233,16 +233,24 @@ class TupleTimeout(TupleError, TimeoutError):
         Seconds waited.
     reason : str, optional
         What did not happen: nothing matched, or, for a put, there was no room.
+    hint : str, optional
+        Ends the message: tags that nearly match.
     """
 
     def __init__(
-        self, operation: str, tag: str, timeout_s: float, reason: str = "nothing matched"
+        self,
+        operation: str,
+        tag: str,
+        timeout_s: float,
+        reason: str = "nothing matched",
+        hint: str = "",
     ) -> None:
         self.operation = operation
         self.tag = tag
         self.timeout_s = timeout_s
         self.reason = reason
-        super().__init__(f"{operation}({tag}): {reason} within {timeout_s:g} s")
+        end = f"; {hint}" if hint else ""
+        super().__init__(f"{operation}({tag}): {reason} within {timeout_s:g} s{end}")
 
 
 class CouplingError(DielError):

@@ -242,11 +242,13 @@ def _line_for_finish(record: GroupFinished, view: RunView) -> str:
         return ""  # it starts again with the next iteration of its outer group
     count = record.iteration[-1] + 1
     after = f"after {count} iteration{'s' if count > 1 else ''}"
+    tags = {} if view.started is None else view.started.tags
+    tag = f", {tags[name]}," if name in tags else ""
     why = ""
     if record.ended_by == "until":
-        why = ": the tuple that ends it is there"
+        why = f": the tuple that ends it{tag} is there"
     elif group.has_until:
-        why = ", its limit: the tuple that would have ended it never came"
+        why = f", its limit: the tuple that would have ended it{tag} never came"
     return f"group {name} finished {after}{why}"
 
 

@@ -41,6 +41,8 @@ class Parent:
     host : str
     hosts_and_gpus : list of (str, tuple of str)
         On rank 0: for each rank its host and the GPUs that it sees; empty elsewhere.
+    bound_cores : dict of int to tuple of int
+        On rank 0: the cores of each rank that may not use all cores of its host; empty elsewhere.
     pids_here : dict of int to int
         The process ids of all ranks of this host, by rank.
     is_beside_rank0 : bool
@@ -66,10 +68,15 @@ class Parent:
         # Besides the duplication the only collective call, and made here for the same reason: no
         # rank can be missing yet.
         token = os.urandom(8).hex() if self.rank == self.EXECUTIVE_RANK else ""
-        gathered = self.comm.allgather((self.host, visible_gpus(), token, os.getpid()))
+        gathered = self.comm.allgather(
+            (self.host, visible_gpus(), token, _bound_cores(), os.getpid())
+        )
         self.hosts_and_gpus: list[tuple[str, tuple[str, ...]]] = (
             [rank[:2] for rank in gathered] if self.rank == self.EXECUTIVE_RANK else []
         )
+        self.bound_cores: dict[int, tuple[int, ...]] = {}
+        if self.rank == self.EXECUTIVE_RANK:
+            self.bound_cores = {rank: each[3] for rank, each in enumerate(gathered) if each[3]}
         self.pids_here: dict[int, int] = {
             rank: pid for rank, (host, *_, pid) in enumerate(gathered) if host == self.host
         }
@@ -179,3 +186,9 @@ class Parent:
         sys.stderr.flush()
         self.wakeup.remove()
         self.comm.Abort(exit_code)
+
+
+def _bound_cores() -> tuple[int, ...]:
+    """Return the cores that this process is bound to; empty if it may use all of its host."""
+    cores = os.sched_getaffinity(0)
+    return tuple(sorted(cores)) if len(cores) < (os.cpu_count() or 1) else ()

@@ -5,6 +5,7 @@ The scheduler decides what is to be done, the recorder how it is written to the 
 
 from __future__ import annotations
 
+import re
 import time
 from collections import deque
 from collections.abc import Callable, Sequence
@@ -54,13 +55,17 @@ from diel.run.records import (
 
 if TYPE_CHECKING:
     from diel.comm.parent import Parent
+    from diel.executive.binding import Binding
     from diel.executive.messages import Report, Welcome
     from diel.executive.placement.assignment import RankAssignment
+    from diel.executive.plans import CopyPlan
+    from diel.loading.module_spec import ModuleSpec
     from diel.run.recorder import Recorder
     from diel.run.resumption import Resumption
     from diel.tuples.client import TupleClient
 
 _HOUSEKEEPING_EVERY_S = 0.2
+_KILLED_BY_STOP = r"was killed by SIG(TERM|INT|HUP)$"
 _LOOKS_FOR_LOSS_EVERY_S = 1.0
 _FAREWELL_TIMEOUT_S = 5.0
 
@@ -91,6 +96,8 @@ class Driver:
         How often to save a checkpoint while groups run.
     survives_loss : bool, optional
         Whether the run may go on without ranks that have died.
+    binding : Binding, optional
+        Looks whether the cores of ranks suffice, if some are bound to cores.
     """
 
     def __init__(
@@ -109,8 +116,10 @@ class Driver:
         resumption: Resumption | None = None,
         checkpoint_every_s: float | None = None,
         survives_loss: bool = False,
+        binding: Binding | None = None,
     ) -> None:
         self._parent = parent
+        self._binding = binding
         self._recorder = recorder
         self._server_ranks = tuple(server_ranks)
         self._tail_ranks = tuple(tail_ranks)
@@ -223,6 +232,10 @@ class Driver:
         for rank in self._server_ranks:
             self._mailbox.send(welcome, rank)
         self._orders.specs = welcome.specs
+        if self._binding is not None:
+            self._orders.note_copy = self._warn_of_cores
+            if shared := self._binding.shared(self._pool):
+                self._warn(shared)
         try:
             self._restore_tuples()
             for gpus, ranks in self._pool_by_gpus().items():
@@ -241,6 +254,14 @@ class Driver:
                     raise
                 self._perform(self._scheduler.handle(lost))
         return self._conclude(self._exit_code)
+
+    def _warn_of_cores(self, plan: CopyPlan, spec: ModuleSpec) -> None:
+        assert self._binding is not None
+        if text := self._binding.too_few_for(plan, spec):
+            record = MessageLogged(
+                module=plan.module, copy=plan.copy_index, level="WARNING", text=text
+            )
+            self._recorder.record(record)
 
     def _restore_tuples(self) -> None:
         if self._resumption is None or self._resumption.checkpoint is None:
@@ -296,6 +317,14 @@ class Driver:
         if (died := self._lost.look_for_deaths()) is not None:
             self._pending_events.append(event)
             return died
+        directory = self._recorder.directory
+        if (
+            self._exit_code is None
+            and re.search(_KILLED_BY_STOP, event.error)
+            and directory.is_lost_or_ended()
+        ):  # the signal that ended this program has come to ranks too: it is no failure of its own
+            self._pending_events.append(event)
+            return StopAsked(directory.stop_reason(), directory.exit_code_of_stop())
         return self._look_for_loss() or event
 
     def _hear_all(self) -> None:

@@ -179,6 +179,7 @@ class TimeTable:
             **{rank: {} for rank in pool},
         }
         self._current: dict[int, CopyPlan] = {}
+        self._unfinished: set[int] = set()  # ranks whose current copy has not ended
         self._spent = dict.fromkeys(self._copies, NO_TIMES)
         self._total: dict[int, Times] = {}
         self._modules: dict[str, Times] = {}
@@ -188,12 +189,14 @@ class TimeTable:
         """Record that the ranks of a copy have been ordered to run it."""
         for rank in plan.ranks:
             self._current[rank] = plan
+        self._unfinished.update(plan.ranks)
 
     def note_copy(self, rank: int, serial: int, times: Times) -> None:
         """Record how a rank spent its time on its current copy; an earlier copy is ignored."""
         plan = self._current[rank]
         if plan.serial != serial:
             return
+        self._unfinished.discard(rank)
         self._copies[rank][plan.name] = None
         self._spent[rank] = self._spent[rank].plus(times)
         self._modules[plan.module] = self._modules.get(plan.module, NO_TIMES).plus(times)
@@ -206,8 +209,11 @@ class TimeTable:
     def record(self) -> TimeAccounted:
         """Return all times as a record for the journal.
 
-        For a rank without a goodbye, only the times of copies that it ended are known.
+        For a rank without a goodbye, only the times of copies that it ended are known; the copy
+        that it had not ended is named too.
         """
+        for rank in self._unfinished - self._total.keys():
+            self._copies[rank][f"{self._current[rank].name} (did not end)"] = None
         return TimeAccounted(
             ranks=[
                 RankTimes(

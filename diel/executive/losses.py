@@ -138,6 +138,8 @@ def find_loss(view: RunView, directory: RunDirectory, launcher_status: int) -> L
         explanation = f"{view.describe_rank(first.rank)} crashed: {first.why}{first.where}"
     elif view.failure is not None and isinstance(view.failure, LOSSES):
         explanation = getattr(view.failure, "explanation", "").partition("\n")[0]
+    elif view.started is None and lost and f"(rank {lost[0]}," in first_loss:
+        explanation = first_loss  # the other ranks then print that MPI has failed
     elif view.started is None and re.search(_NO_START, log):
         explanation = (
             "MPI did not start on the ranks; where srun or flux starts them, --launcher mpiexec "
@@ -150,6 +152,12 @@ def find_loss(view: RunView, directory: RunDirectory, launcher_status: int) -> L
         explanation = first_loss
     elif own_lines:
         explanation = own_lines[-1]
+    elif lost and directory.is_lost_or_ended():
+        number = directory.stop_reason().partition(" ")[0]
+        explanation = (
+            f"{view.describe_rank(lost[0])} (rank {lost[0]}) has ended after {number}, which diel "
+            "run has not sent: somebody else, or a module itself, has"
+        )
     elif directory.stop_requested():
         explanation = (
             f"the ranks were ended before the run could stop in order: {directory.stop_reason()}"

@@ -65,6 +65,8 @@ class Orders:
         The plan of each module, by its group and name.
     specs : mapping of str to ModuleSpec
         The specs of modules, by name; to be set before the first order.
+    note_copy : callable, optional
+        Called with the plan and the spec of each copy that is started; to be set like these.
     """
 
     def __init__(
@@ -90,6 +92,7 @@ class Orders:
             (group.name, module.module): module for group in groups for module in group.modules
         }
         self.specs: Mapping[str, ModuleSpec] = {}
+        self.note_copy: Callable[[CopyPlan, ModuleSpec], object] | None = None
         self._present_copies: dict[str, dict[str, CopyPlan]] = {}  # by group and name
         self._alarms = Alarms()  # by "limit" or "leave", and what identifies the copy
         self._handlers: dict[type, Callable[[Any], None]] = {
@@ -140,6 +143,8 @@ class Orders:
     def _note_orders(self, copies: Sequence[CopyPlan]) -> None:
         for plan in copies:
             self._time_table.note_order(plan)
+            if self.note_copy is not None:
+                self.note_copy(plan, self.specs[plan.module])
             limit_s = self.modules[plan.group, plan.module].time_limit_s
             if limit_s is not None:
                 error = f"time limit of {format_duration(limit_s)} exceeded"

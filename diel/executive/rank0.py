@@ -30,6 +30,7 @@ from diel.run.resumption import resumption
 
 if TYPE_CHECKING:
     from diel.comm.parent import Parent
+    from diel.executive.binding import Binding
     from diel.executive.placement.gpus import Node
     from diel.executive.plans import GroupPlan
     from diel.run.records import Failure
@@ -173,6 +174,7 @@ def run_rank0(
         resumption=resumed,
         checkpoint_every_s=plan.checkpoint_every_s,
         survives_loss=plan.on_rank_loss == "continue" and can_survive_losses(os.environ),
+        binding=_binding(parent, launched_by_diel=not merges_trace),
     )
     welcome = Welcome(
         run_dir=str(directory.path),
@@ -253,6 +255,15 @@ def _servers(plan: RunPlan, hosts: Sequence[str]) -> tuple[tuple[int, ...], tupl
     servers = spread_servers(plan.servers, hosts)
     tails = choose_tails([hosts[rank] for rank in servers])
     return servers, tuple(servers[tail] for tail in tails)
+
+
+def _binding(parent: Parent, *, launched_by_diel: bool) -> Binding | None:
+    if not parent.bound_cores:
+        return None
+    from diel.executive.binding import Binding
+
+    hosts = [host for host, _ in parent.hosts_and_gpus]
+    return Binding(parent.bound_cores, hosts, os.environ, launched_by_diel=launched_by_diel)
 
 
 def _run_started(

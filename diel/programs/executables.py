@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import errno
 import os
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
@@ -14,7 +15,7 @@ from diel.errors import DielError, ModuleFailed
 from diel.loading.module_spec import ExecutableSpec
 from diel.programs.supervised import Ending, Program, SupervisedProgram, Supervisor
 from diel.programs.tuple_socket import TupleSocket
-from diel.workflow.programs import child_environment, fill_placeholders
+from diel.workflow.programs import Obstacle, child_environment, fill_placeholders, obstacle
 
 if TYPE_CHECKING:
     from diel.comm.wakeup import Wakeup
@@ -22,6 +23,10 @@ if TYPE_CHECKING:
 
 _TERMINATION_GRACE_S: Final = 2.0
 _STDERR_LINES: Final = 20
+_EXPLAINED: Final = (errno.ENOENT, errno.EACCES, errno.ENOEXEC)
+"""Errors of a start that say little: of a missing interpreter, that the script does not exist."""
+_STATUSES_EXPLAINED: Final = (2, 126, 127)
+"""With these an interpreter, or ``env``, ends that cannot read the first line of a script."""
 
 
 def program_of(
@@ -175,7 +180,24 @@ def _failure(program: Program, ending: Ending, errors: Path, end: int | None) ->
     is_known = not ending.supervisor  # else what it wrote, and where, is not known
     tail = last_lines(errors, start_bytes=ending.errors_from, end_bytes=end) if is_known else ""
     more = f"\nlast lines of its standard error:\n{tail}" if tail else ""
-    return ModuleFailed(f"{name} {ending}{more}")
+    says_little = ending.errno in _EXPLAINED or ending.status in _STATUSES_EXPLAINED
+    why = _obstacle_to(program) if says_little and not ending.path else None
+    if why is None:
+        return ModuleFailed(f"{name} {ending}{more}")
+    # "No such file" would be wrong: the file is there.
+    how = "cannot be started" if ending.errno == errno.ENOENT else str(ending)
+    remedy = f" ({why.remedy})" if why.remedy else ""
+    return ModuleFailed(f"{name} {how}: it {why.message}{remedy}{more}")
+
+
+def _obstacle_to(program: Program) -> Obstacle | None:
+    """Find out why a program could not be started, beyond the system's error number."""
+    where = program.added.get("PATH", child_environment()["PATH"])
+    name = program.words[0]
+    places = [program.directory] if "/" in name else where.split(os.pathsep)
+    files = (Path(place, name) for place in places)
+    file = next((file for file in files if file.exists()), None)
+    return None if file is None else obstacle(file, where)
 
 
 def last_lines(

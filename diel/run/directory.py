@@ -203,6 +203,11 @@ class RunDirectory:
         for note in self.logs.glob("rank-*.crash"):
             note.unlink(missing_ok=True)
 
+    def forget_in_flight(self) -> None:
+        """Remove the notes of trials that ranks were running when they were told to stop."""
+        for note in self.path.glob("sweeps/*.under-way"):
+            note.unlink(missing_ok=True)
+
     def forget_spilled(self) -> None:
         """Remove payloads that tuple servers of earlier sessions have left on the disk."""
         shutil.rmtree(self.spill, ignore_errors=True)  # what stays is in nobody's way

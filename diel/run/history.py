@@ -52,6 +52,7 @@ _FIRST_LINES: Final = 100
 _BEFORE_START: Final = (RunCreated, RunLost, RunResumed)
 _TAIL_BYTES: Final = 256 * 1024
 _LONGEST_TAIL_BYTES: Final = 2**26
+_RULE: Final = r"[-=]{20,}"  # around the messages of launchers
 _STAMP: Final = re.compile(r"-(\d{8}-\d{6})(-\d+)?$")
 
 
@@ -174,7 +175,7 @@ def summarize(folder: Path, now_s: float) -> RunSummary:
         problem = "" if isinstance(error, FileNotFoundError) else str(error)
     if start is None or not last:
         state: State = "running" if is_running else "damaged" if problem else "never started"
-        reason = problem or ("" if is_running else _last_launcher_line(folder))
+        reason = problem or ("" if is_running else _reason(last) or _last_launcher_line(folder))
         return RunSummary(folder, name, state, _made_s(folder), None, None, reason)
     end, started_s = last[-1], start.time_s
     ended_s = end.time_s
@@ -187,6 +188,11 @@ def summarize(folder: Path, now_s: float) -> RunSummary:
         state, ended_s = "running", now_s
     else:
         state = "killed"
+    reason = _reason(last) if state in ("failed", "stopped", "killed") else _restarts(end)
+    if state == "killed" and not isinstance(end, RunLost) and directory.is_lost_or_ended():
+        # Its launcher would have recorded the loss of a rank. Programs have had the signal too.
+        number = directory.stop_reason().partition(" ")[0]
+        reason = f"diel run, or the job, was ended: {number} came to the ranks"
     return RunSummary(
         path=folder,
         workflow=start.workflow,
@@ -194,7 +200,7 @@ def summarize(folder: Path, now_s: float) -> RunSummary:
         started_s=started_s,
         duration_s=max(0.0, ended_s - started_s),
         ranks=start.ranks,
-        reason=_reason(last) if state in ("failed", "stopped", "killed") else _restarts(end),
+        reason=reason,
     )
 
 
@@ -278,4 +284,5 @@ def _restarts(end: Record) -> str:
 def _last_launcher_line(folder: Path) -> str:
     """Return the last line of the launcher's log, for a run without a record of its start."""
     lines = RunDirectory(folder).launcher_output().split("\n")
-    return next((line.strip() for line in reversed(lines) if line.strip()), "")
+    said = (line.strip() for line in reversed(lines))
+    return next((line for line in said if line and not re.fullmatch(_RULE, line)), "")

@@ -18,19 +18,24 @@ from pathlib import Path
 
 from diel.errors import RunDirectoryError
 from diel.frozen import Frozen
-from diel.run.directory import RunDirectory
+from diel.run.directory import LOST_OR_ENDED, RunDirectory
 from diel.run.fields import Record
 from diel.run.journal import Damage, JournalReader, JournalWriter
 from diel.run.json_lines import locked_file
 from diel.run.records import (
     FORMAT,
+    LOSSES,
     CheckpointSaved,
     Finished,
     GroupFinished,
+    JournalLost,
+    LeaveIgnored,
     RunCreated,
     RunEnded,
+    RunLost,
     RunResumed,
     RunStarted,
+    StopOrdered,
 )
 
 
@@ -100,6 +105,8 @@ def order_resumption(directory: RunDirectory, restart: int = 0) -> Resumption | 
         directory.keep_states(past.states)  # later ones do not match the tuples
         directory.withdraw_extension()
         directory.forget_crashes()  # of ranks that are started anew
+        if past.ended_in_order:
+            directory.forget_in_flight()  # no trial has ended that session
         directory.forget_spilled()  # their tuples are in the checkpoint
         journal.write(
             RunResumed(
@@ -212,6 +219,9 @@ class _Past:
         What was finished at that checkpoint, by group.
     resumed : RunResumed or None
         The last resumption.
+    ended_in_order : bool
+        Whether rank 0 has ended the last session, by a stop or after a failure, and no rank was
+        lost or could not be ended.
     """
 
     file: Path
@@ -221,6 +231,8 @@ class _Past:
     finished: dict[str, Finished] = field(default_factory=dict)
     resumed: RunResumed | None = None
     has_finished: bool = False
+    has_lost: bool = False  # ranks, in its last session
+    ended_in_order: bool = False
 
     @classmethod
     def read(cls, directory: RunDirectory) -> _Past:
@@ -245,6 +257,7 @@ class _Past:
             if past is None:
                 continue
             _update_finished(now, entry)
+            past._note_end(entry)
             if isinstance(entry, CheckpointSaved):
                 past.number, past.checkpoint = entry.number, entry.file
                 past.states = entry.states
@@ -269,6 +282,17 @@ class _Past:
                 f"diel run {past.file}"
             )
         return past
+
+    def _note_end(self, record: Record) -> None:
+        """Note how the present session has ended, as far as a record says that."""
+        if isinstance(record, (RunStarted, RunResumed)):
+            self.has_lost = self.ended_in_order = False
+        elif isinstance(record, (*LOSSES, LeaveIgnored, JournalLost, RunLost)) or (
+            isinstance(record, StopOrdered) and LOST_OR_ENDED in record.reason
+        ):
+            self.has_lost, self.ended_in_order = True, False
+        elif isinstance(record, RunEnded):
+            self.ended_in_order = not self.has_lost
 
 
 def _missing_start(directory: RunDirectory, reader: JournalReader) -> str:

@@ -209,7 +209,8 @@ class RunView:
             return "the executive"
         if self.started is not None and rank in self.started.servers:
             return "a tuple server"
-        return self.placement.get(rank, "a tuple server, or waiting for work")
+        waits = "a tuple server, or waiting for work"
+        return self.placement.get(rank, waits if self.started else "a rank that was starting")
 
     def apply(self, record: Record) -> None:
         """Update the view by the next record; records of unknown events are skipped."""

@@ -31,7 +31,7 @@ from diel.tuples.protocol import (
     Status,
     unpack_frames,
 )
-from diel.tuples.requests import Requests, Wait, raise_for, seconds, value_of, whole_value
+from diel.tuples.requests import Requests, Wait, seconds, value_of, whole_value
 from diel.tuples.striping import Striper
 from diel.tuples.tags import Pattern, Tag, decode_tag, format_tag
 from diel.tuples.transport import Interrupted
@@ -165,7 +165,7 @@ class TupleClient:
         key, server = self._requests.place(tag)
         while True:
             reply = self._requests.ask(server, Operation.READ, key, timeout_s=timeout_s)
-            raise_for(reply, "update", tag, timeout_s)
+            self._requests.raise_for(reply, "update", tag, timeout_s)
             value = function(whole_value(reply, "update", tag))
             answer = self._requests.change(Operation.REPLACE, tag, reply.number, value)
             if answer.status == Status.OK:
@@ -416,7 +416,7 @@ class TupleClient:
         while True:
             _, reply = self._requests.match(operation, name, tag, left_s, target)
             if reply.status:
-                raise_for(reply, name, tag, timeout_s, target)
+                self._requests.raise_for(reply, name, tag, timeout_s, target)
             payload = reply.payload
             if reply.kind & STRIPED:
                 into = None if target is None else target.buffer

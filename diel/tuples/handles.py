@@ -11,7 +11,7 @@ from typing import Any, Final
 
 from diel.errors import ClaimLost, PayloadError, TupleError, TupleTimeout
 from diel.tuples.protocol import HELD_BY_DEAD, STRIPED, Operation, Reply, Status, pack_query
-from diel.tuples.requests import Requests, raise_for, seconds, value_of, whole_value
+from diel.tuples.requests import Requests, seconds, value_of, whole_value
 from diel.tuples.tags import Pattern, Tag, decode_tag, format_tag
 
 _EARLY_S: Final = 1e-3
@@ -42,7 +42,7 @@ class Claim:
         self._server, reply = requests.match(
             Operation.CLAIM, "claim", tag, timeout_s, argument=lease_ms
         )
-        raise_for(reply, "claim", tag, timeout_s)
+        requests.raise_for(reply, "claim", tag, timeout_s)
         self._number = reply.number
         self.held_by_dead = bool(reply.number & HELD_BY_DEAD)
         self._is_held = True

@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
+import json
 import math
 import operator
 import time
+from collections import Counter
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any, Final, TypeAlias
 from zlib import crc32
 
 from diel.comm.device_arrays import device_bytes, is_on_device, memory_to_send, to_host
-from diel.errors import PayloadError, TupleSpaceFull, TupleTimeout
+from diel.errors import PayloadError, TupleError, TupleSpaceFull, TupleTimeout
 from diel.tuples import codec
 from diel.tuples.protocol import (
     INLINE_BYTES,
@@ -38,6 +40,7 @@ from diel.tuples.tags import (
     encode_pattern,
     encode_tag,
     format_tag,
+    near_tags,
 )
 
 if TYPE_CHECKING:
@@ -61,6 +64,7 @@ class Requests:
         self.servers = transport.servers
         self.known: dict[str, KnownTag] = {}  # tags that were used before
         self.waiting_for: Wait | None = None  # the call that waits at the moment
+        self._next_survey_s = 0.0  # when servers may be asked for near tags again
         self._credits = [Credit() for _ in range(self.servers)]
 
     @property
@@ -345,6 +349,54 @@ class Requests:
             credit.credit_bytes += reply.number
         credit.credit_bytes -= cost
 
+    # -- errors -------------------------------------------------------------------------------
+
+    def raise_for(
+        self,
+        reply: Reply,
+        name: str,
+        tag: object,
+        timeout_s: float,
+        target: codec.Encoded | None = None,
+    ) -> None:
+        """Raise for a reply without a tuple: a timeout, or a tuple that does not fit out=."""
+        if reply.status == Status.TIMEOUT:
+            hint = self._near(tag) if timeout_s > 0 else ""
+            raise TupleTimeout(name, format_tag(tag), timeout_s, hint=hint)
+        if reply.status == Status.MISMATCH and target is not None:
+            wanted = codec.describe(target.kind, target.meta)
+            found = codec.describe(reply.kind, reply.meta)
+            raise PayloadError(
+                f"{name}({format_tag(tag)}): out= is {wanted}, the tuple is {found}; it was left "
+                "there"
+            )
+
+    def _near(self, tag: object) -> str:
+        """Return in words which tags of the space nearly match; empty if that is not known.
+
+        A module may wait again and again for a short while: so servers are asked for a tenth of the
+        time at most.
+        """
+        since_s = time.monotonic()
+        if since_s < self._next_survey_s:
+            return ""
+        held: Counter[Any] = Counter()
+        try:
+            for server in range(self.servers):
+                survey = json.loads(bytes(self.ask(server, Operation.SURVEY).payload))
+                for key, count in survey["tags"]:
+                    if not is_piece(found := bytes.fromhex(key)):
+                        held[decode_tag(found)] += count
+        except TupleError:  # a server that cannot answer: the timeout alone is reported
+            return ""
+        near = near_tags(tag, held)
+        now_s = time.monotonic()
+        self._next_survey_s = now_s + 10 * (now_s - since_s)
+        if not held:
+            return "the tuple space is empty"
+        shown = ", ".join(f"{format_tag(each)} x {held[each]}" for each in near)
+        return f"tags there that nearly match: {shown}" if shown else ""
+
     # -- after an exception -------------------------------------------------------------------
 
     def _note_operation(self, operation: int) -> None:
@@ -367,24 +419,6 @@ class Requests:
             is_taken = late[reply.request_id] == Operation.TAKE and reply.status == Status.OK
             if is_taken and reply.kind >= 0:
                 self.put_again(reply)
-
-
-def raise_for(
-    reply: Reply,
-    name: str,
-    tag: object,
-    timeout_s: float,
-    target: codec.Encoded | None = None,
-) -> None:
-    """Raise the error for a reply without a tuple: a timeout, or a tuple that does not fit out=."""
-    if reply.status == Status.TIMEOUT:
-        raise TupleTimeout(name, format_tag(tag), timeout_s)
-    if reply.status == Status.MISMATCH and target is not None:
-        wanted = codec.describe(target.kind, target.meta)
-        found = codec.describe(reply.kind, reply.meta)
-        raise PayloadError(
-            f"{name}({format_tag(tag)}): out= is {wanted}, the tuple is {found}; it was left there"
-        )
 
 
 def whole_value(reply: Reply, name: str, tag: object) -> Any:

@@ -8,6 +8,7 @@ content, so that two tags are equal if and only if their bytes are, on every ran
 from __future__ import annotations
 
 import operator
+from collections.abc import Iterable
 from typing import Any, Final, TypeAlias
 
 from diel.errors import TagError
@@ -35,6 +36,8 @@ Pattern: TypeAlias = "str | _Any | tuple[str | int | _Any, ...]"
 Fields: TypeAlias = "tuple[bytes, ...]"
 """The encoded fields of a tag or pattern."""
 
+_ALIKE: Final = 0.6
+"""From this ratio of equal letters on, two tags count as alike."""
 _STRING, _INTEGER, WILDCARD = b"s", b"i", b"*"
 
 
@@ -143,3 +146,28 @@ def _decode_field(field: bytes) -> str | int | _Any:
 def format_tag(tag: object) -> str:
     """Return a tag or pattern as it is written in Python."""
     return repr(tag)
+
+
+def near_tags(pattern: object, tags: Iterable[object], most: int = 3) -> list[Any]:
+    """Return the tags that somebody may have meant by a pattern that matches none; the best first.
+
+    Those that differ in the type of fields alone (``"1"`` and ``1``) come first, then those with
+    the same first field, then those that look alike.
+    """
+    import difflib  # seldom needed, and each rank would import it
+
+    wanted = pattern if isinstance(pattern, tuple) else (pattern,)
+    text = " ".join(map(str, wanted))
+    scores: dict[Any, float] = {}
+    for tag in tags:
+        fields = tag if isinstance(tag, tuple) else (tag,)
+        pairs = zip(wanted, fields, strict=False)
+        if len(wanted) == len(fields) and all(a is ANY or str(a) == str(b) for a, b in pairs):
+            scores[tag] = 3.0
+            continue
+        alike = difflib.SequenceMatcher(None, text, " ".join(map(str, fields)))
+        ratio = alike.ratio() if alike.real_quick_ratio() >= _ALIKE else 0.0
+        is_of_kind = wanted[0] is not ANY and wanted[0] == fields[0]
+        if is_of_kind or ratio >= _ALIKE:
+            scores[tag] = ratio + is_of_kind
+    return sorted(scores, key=lambda tag: (-scores[tag], format_tag(tag)))[:most]

@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import re
 import shutil
+import struct
 import sys
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
 
 from diel.errors import Problem
+from diel.text import show
 from diel.workflow.source import near_file
 
 PLACEHOLDERS: Final = {
@@ -165,8 +168,10 @@ def check_program(program: str | None, path: str, folder: Path, where: str | Non
         return []
     program = fill_placeholders(program, {})
     if "/" not in program:
-        if where is None or shutil.which(program, path=where):
+        if where is None:
             return []
+        if (command := shutil.which(program, path=where)) is not None:
+            return _as_problems(obstacle(Path(command), where), command, path)
         beside = (folder / program).is_file()
         hint = (
             f'write "./{program}" for the file beside this one'
@@ -175,13 +180,173 @@ def check_program(program: str | None, path: str, folder: Path, where: str | Non
         )
         return [Problem(path, f'there is no program "{program}" on PATH', hint)]
     file = folder / program
-    if file.is_dir():
-        return [Problem(path, f"{file} is a folder, not a program")]
-    if not file.is_file():
+    if not file.is_file() and not file.is_dir():
         return [Problem(path, f"there is no file {file}", _near_program(file))]
-    if not os.access(file, os.X_OK):
-        return [Problem(path, f"{file} is not executable", f"chmod +x {file}")]
-    return []
+    return _as_problems(obstacle(file, where), file, path)
+
+
+def _as_problems(found: Obstacle | None, file: Path | str, path: str) -> list[Problem]:
+    return [] if found is None else [Problem(path, f"{file} {found.message}", found.remedy)]
+
+
+class Obstacle(NamedTuple):
+    """Why a file that is there cannot be started as a program: words that follow its name."""
+
+    message: str
+    remedy: str = ""
+
+
+def obstacle(file: Path, where: str | None = None, depth: int = 0) -> Obstacle | None:
+    """Find what keeps the system from starting a file, or from finding what it names; else None.
+
+    The system's own words are of little use: of a script whose interpreter is missing it says that
+    there is no such file. ``where`` is the search path that ``env`` has, None if that is not known.
+    """
+    if file.is_dir():
+        return Obstacle("is a folder, not a program")
+    try:
+        mode = file.stat().st_mode
+        if not os.access(file, os.X_OK):
+            if mode & 0o111:
+                return Obstacle(
+                    "may not be executed by this user, or where it is (a disk mounted with noexec)"
+                )
+            return Obstacle("is not executable", f"chmod +x {file}")
+        head = _head_of(file)
+    except OSError:
+        return None  # a program need not be readable
+    if head.startswith(b"#!"):
+        return _obstacle_of_script(file, head[2:].partition(b"\n")[0], where, depth)
+    if head.startswith(_ELF):
+        return _obstacle_of_binary(head)
+    if head.startswith(b"\xef\xbb\xbf#!"):
+        return Obstacle(
+            'begins with a byte order mark, so its "#!" is not seen', "save it as UTF-8 without one"
+        )
+    if _takes_other_formats():
+        return None
+    what = "is empty" if not head else "is neither a script nor a program for this system"
+    return Obstacle(what, 'the first line of a script names its interpreter, such as "#!/bin/sh"')
+
+
+_HEAD_BYTES: Final = 64 * 1024
+_PT_INTERP: Final = 3
+_ELF: Final = b"\x7fELF"
+_MOST_INTERPRETERS: Final = 4  # each the interpreter of the one before: Linux follows as many
+_RUNS_TOO: Final = {62: (3,), 183: (40,)}  # x86-64: 32-bit x86; AArch64: 32-bit Arm
+_MACHINES: Final = {3: "32-bit x86", 40: "32-bit Arm", 62: "x86-64", 183: "AArch64", 243: "RISC-V"}
+
+
+def _head_of(file: Path) -> bytes:
+    with file.open("rb") as stream:
+        return stream.read(_HEAD_BYTES)
+
+
+def _obstacle_of_script(file: Path, line: bytes, where: str | None, depth: int) -> Obstacle | None:
+    if line.endswith(b"\r"):
+        return Obstacle(
+            "has Windows line ends (CRLF): the carriage return counts as a part of its first line, "
+            f"{show('#!' + line.decode(errors='replace'))}",
+            f"sed -i 's/\\r$//' {file}",
+        )
+    name, _, argument = line.decode(errors="surrogateescape").strip(" \t").partition(" ")
+    first = "its first line"
+    if not name:
+        return Obstacle(f'names no interpreter behind "#!" in {first}', 'such as "#!/bin/sh"')
+    interpreter = Path(name)
+    if not interpreter.is_absolute():
+        if "/" in name:
+            return None  # relative to the folder where it will run
+        return Obstacle(
+            f'has the interpreter "{name}" in {first}, which is no path',
+            f'write "#!/usr/bin/env {name}"',
+        )
+    if not interpreter.exists():
+        return Obstacle(
+            f"has the interpreter {name} in {first}, and there is no such file",
+            "install it, or correct the line",
+        )
+    if depth < _MOST_INTERPRETERS:
+        found = obstacle(interpreter, where, depth + 1)
+        if found is not None:
+            return found._replace(
+                message=f"has the interpreter {name} in {first}, which {found.message}"
+            )
+    if interpreter.name == "env" and where is not None:
+        return _obstacle_of_env(argument.strip(" \t"), where)
+    return None
+
+
+def _obstacle_of_env(argument: str, where: str) -> Obstacle | None:
+    """Find out whether ``env`` finds what the first line of a script tells it to."""
+    words = [argument]  # the system hands on all of it as one word
+    if argument.startswith(("-S", "--split-string")):
+        words = argument.removeprefix("--split-string").removeprefix("-S").lstrip("= ").split()
+    words = [word for word in words if word and not word.startswith("-") and "=" not in word]
+    if not words or "/" in words[0] or shutil.which(words[0], path=where):
+        return None
+    several = words[0].split()
+    if len(several) > 1 and shutil.which(several[0], path=where):
+        return Obstacle(
+            f'has env in its first line, which gets "{argument}" as one word',
+            f'write "#!/usr/bin/env -S {argument}"',
+        )
+    return Obstacle(
+        f'has the interpreter "{several[0]}" in its first line, which is not on PATH',
+        "install it, or correct the line",
+    )
+
+
+def _obstacle_of_binary(head: bytes) -> Obstacle | None:
+    try:
+        machine, loader = _machine_and_loader(head)
+    except (struct.error, IndexError, ValueError):
+        return Obstacle("is a damaged or incomplete program", "build or copy it again")
+    ours = machine
+    with contextlib.suppress(OSError, struct.error, IndexError, ValueError):
+        python = _head_of(Path(sys.executable))
+        ours = _machine_and_loader(python)[0] if python.startswith(_ELF) else machine
+    if machine not in (ours, *_RUNS_TOO.get(ours, ())) and not _takes_other_formats():
+        for_, here = (_MACHINES.get(each, f"machine type {each}") for each in (machine, ours))
+        return Obstacle(f"is a program for {for_}, and this machine is {here}", "build it here")
+    if loader and not Path(loader).exists():
+        return Obstacle(
+            f"needs the dynamic loader {loader}, and there is no such file",
+            "it is for another system (such as one with another C library): build it here",
+        )
+    return None
+
+
+def _machine_and_loader(head: bytes) -> tuple[int, str]:
+    """Return the machine that an ELF file is for, and its dynamic loader, empty if it has none.
+
+    References
+    ----------
+    .. [1] elf(5): the ELF header, and the program header PT_INTERP.
+    """
+    is_64_bit, order = head[4] == 2, "<>"[head[5] - 1]
+    (machine,) = struct.unpack_from(f"{order}H", head, 18)
+    (table,) = struct.unpack_from(
+        f"{order}{'Q' if is_64_bit else 'I'}", head, 32 if is_64_bit else 28
+    )
+    size, count = struct.unpack_from(f"{order}HH", head, 54 if is_64_bit else 42)
+    for at in range(table, table + size * count, size or 1):
+        (kind,) = struct.unpack_from(f"{order}I", head, at)
+        if kind == _PT_INTERP:
+            layout, place = ("Q", 8) if is_64_bit else ("I", 4)
+            (offset,) = struct.unpack_from(f"{order}{layout}", head, at + place)
+            name = head[offset : head.index(b"\0", offset)] if offset < len(head) else b""
+            return machine, os.fsdecode(name)
+    return machine, ""
+
+
+def _takes_other_formats() -> bool:
+    """Whether the system hands some files to other programs, such as those of other machines."""
+    try:
+        entries = os.listdir("/proc/sys/fs/binfmt_misc")
+    except OSError:
+        return False
+    return bool({*entries} - {"register", "status"})
 
 
 def _first(words: object) -> str | None:

@@ -28,6 +28,7 @@ from support import (
 )
 
 from diel.comm.waiting import wait_for
+from diel.run.history import summarize
 from diel.workflow.programs import FACTS
 
 PATIENCE_S = 30
@@ -213,6 +214,26 @@ def test_a_rank_that_is_killed_leaves_no_process_of_its_program(tmp_path: Path) 
     assert time.monotonic() - began_s < 15
     for pid in (*pids, supervisor):
         assert wait_for(lambda pid=pid: True if not is_alive(pid) else None, 10), pid
+
+
+def test_the_death_of_diel_run_is_no_failure_of_a_program_that_it_ends(tmp_path: Path) -> None:
+    script = "echo $$ ready > pid; exec sleep 300"
+    workflow(tmp_path, one_group(program("solver", "sh", "-c", script)))
+    with started_diel("run", "w.toml", cwd=tmp_path) as run:
+        pid = pid_in(tmp_path / "pid")
+        run.kill()
+        run.wait()
+        assert wait_for(lambda: True if not is_alive(pid) else None, 10)
+        directory = run_dir(tmp_path)
+        is_over = wait_for(
+            lambda: None if summarize(directory, time.time()).state == "running" else True,
+            PATIENCE_S,
+        )
+    assert is_over
+    summary = summarize(directory, time.time())
+    assert summary.state in ("killed", "stopped")  # the ranks may be in time to end it in order
+    assert "SIGTERM came" in summary.reason
+    assert "solver" not in summary.reason
 
 
 def test_a_run_that_is_stopped_ends_who_waits_in_diel_tuple(tmp_path: Path) -> None:

@@ -5,12 +5,13 @@ No GPU is needed: the ranks are told of some by the environment, and nothing sta
 
 from __future__ import annotations
 
+import os
 import sys
 from pathlib import Path
 from typing import Any
 
 import pytest
-from support import diel, journal, mpirun_diel, records_of, run_dir, workflow
+from support import diel, execute, journal, mpiexec, mpirun_diel, records_of, run_dir, workflow
 
 FOUR = {"CUDA_VISIBLE_DEVICES": "4,5,6,7"}
 
@@ -146,3 +147,35 @@ def test_too_few_gpus_are_found_before_anything_runs(tmp_path: Path) -> None:
     assert "available: none on " in finished.stderr
     assert "(is there an NVIDIA driver (nvidia-smi)? CUDA_VISIBLE_DEVICES is '')" in finished.stderr
     assert not (tmp_path / "runs").exists()
+
+
+BOUND = """
+import os
+os.sched_setaffinity(0, {min(os.sched_getaffinity(0))})  # as a launcher does
+from diel.__main__ import main
+main()
+"""
+
+
+@pytest.mark.skipif((os.cpu_count() or 1) < 2, reason="there is one core to be bound to")
+def test_ranks_that_are_bound_to_a_core_are_warned_of(tmp_path: Path) -> None:
+    words = 'executable = ["true"]'
+    file = workflow(
+        tmp_path,
+        module("threads", words, "threads = 2")
+        + module("two", words, 'launcher = ["env"]', "processes = 2")
+        + module("one", words)
+        + group("g", "threads", "two", "one"),
+    )
+    line = [*mpiexec(6), sys.executable, "-c", BOUND, "run", file]
+    finished = execute(line, cwd=tmp_path, can_stay_alone=True)
+    assert finished.status == 0, finished.output
+    warned = {
+        record["module"]: record["text"]
+        for record in records_of(tmp_path, "MessageLogged")
+        if "take turns" in record["text"]
+    }
+    assert set(warned) == {"executive", "threads", "two"}
+    assert warned["threads"].startswith("threads = 2 on rank ")
+    assert warned["two"].startswith("2 processes on rank ")
+    assert "ranks 2, 3, 4, 5 are all bound to core " in warned["executive"]

@@ -16,7 +16,7 @@ from diel.run.directory import RunDirectory
 class Journal:
     """Writes records, a second after each other."""
 
-    def __init__(self, directory: RunDirectory) -> None:
+    def __init__(self, directory: RunDirectory, **more: Any) -> None:
         self._file = directory.journal
         self._time_s = 1000.0
         self.add(
@@ -28,6 +28,7 @@ class Journal:
             inside={"loop": "nest"},
             until=["nest"],
             mpi="Open MPI v5",
+            **more,
         )
 
     def add(self, event: str, seconds: float = 0.1, **fields: Any) -> None:
@@ -169,3 +170,17 @@ def test_the_live_display_shows_nests_and_iterations(directory: RunDirectory) ->
     text = console.export_text()
     assert "  loop iteration 7 of 50" in text
     assert "iteration 2 of 2" in text
+
+
+def test_the_tag_that_ends_a_group_is_named(
+    directory: RunDirectory, capsys: pytest.CaptureFixture[str]
+) -> None:
+    journal = Journal(directory, tags={"nest": "('done', 1)"})
+    journal.add("GroupFinished", group="nest", iteration=[1], ended_by="until")
+    journal.add("GroupFinished", group="nest", iteration=[1], ended_by="iterations")
+    PlainDisplay(directory).refresh()
+    assert printed(capsys)[-2:] == [
+        "group nest finished after 2 iterations: the tuple that ends it, ('done', 1), is there",
+        "group nest finished after 2 iterations, its limit: the tuple that would have ended it, "
+        "('done', 1), never came",
+    ]

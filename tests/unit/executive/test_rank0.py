@@ -41,7 +41,7 @@ def run_that_raises(error: Exception, folder: Path, monkeypatch: pytest.MonkeyPa
     monkeypatch.setattr(rank0, "_run_started", lambda *_: started)
     monkeypatch.setattr(rank0, "dismiss_all", lambda *_: None)
     file = workflow(folder, ONE, m="def work(ctx): pass\n")
-    parent: Any = SimpleNamespace(size=3, host="h", hosts_and_gpus=[("h", ())] * 3)
+    parent: Any = SimpleNamespace(size=3, host="h", hosts_and_gpus=[("h", ())] * 3, bound_cores={})
     rank0.run_rank0(
         parent,
         str(file),
@@ -98,7 +98,7 @@ def test_a_run_that_cannot_go_on_lets_the_other_ranks_go(
     monkeypatch.setattr(rank0, "set_thread_environment", lambda _: None)
     monkeypatch.setattr(rank0, "assign_ranks", lambda *_: ([], None))
     monkeypatch.setattr(rank0, "dismiss_all", dismissed.append)
-    parent: Any = SimpleNamespace(size=3, hosts_and_gpus=[("here", ())] * 3)
+    parent: Any = SimpleNamespace(size=3, hosts_and_gpus=[("here", ())] * 3, bound_cores={})
     with pytest.raises(RunDirectoryError, match="nobody has asked to resume"):
         rank0.run_rank0(
             parent,

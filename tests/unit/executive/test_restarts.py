@@ -90,6 +90,23 @@ def test_an_mpi_that_does_not_start_is_the_cause_of_what_its_launcher_then_ends(
     assert "rank 3" in find_loss(started(), directory, 143).explanation
 
 
+def test_a_rank_that_is_killed_while_mpi_starts_is_the_cause(directory: RunDirectory) -> None:
+    said = "*** An error occurred in MPI_Init_thread\n*** on a NULL communicator\n"
+    directory.launcher_log.write_text(OPEN_MPI + said)
+    assert find_loss(RunView(), directory, 137).explanation == (
+        "a rank that was starting (rank 2, host n2) was killed by SIGKILL"
+    )
+
+
+def test_a_rank_that_alone_had_a_signal_is_named(directory: RunDirectory) -> None:
+    directory.launcher_log.write_text("   Process name: [prterun-vm-8785@1,2]\n   Exit code: 75\n")
+    directory.request_stop(f"SIGTERM came: {LOST_OR_ENDED}")
+    assert find_loss(started(), directory, 75).explanation == (
+        "module solver.0 (rank 2) has ended after SIGTERM, which diel run has not sent: somebody "
+        "else, or a module itself, has"
+    )
+
+
 def test_ranks_that_are_ended_while_the_run_stops_are_told_so(directory: RunDirectory) -> None:
     directory.launcher_log.write_text("Abort is in progress...\n")
     directory.request_stop("SIGTERM came, as before a time limit")

@@ -32,6 +32,17 @@ def test_ranks_and_modules() -> None:
     assert (b.module, b.ranks, b.working_s) == ("b", 1, 0.5)
 
 
+def test_a_copy_that_has_not_ended_is_named() -> None:
+    sheet = TimeTable([1], [2, 3, 4], str)
+    sheet.note_order(plan(1, "a", 2, 3))
+    sheet.note_copy(2, 1, Times(1.0, 0.0, 0.0))
+    sheet.note_order(plan(2, "a", 2))
+    sheet.note_order(plan(3, "b", 4))
+    sheet.note_total(4, Times(1.0, 0.0, 0.0))  # it has left its copy, and said goodbye
+    copies = [rank.copies for rank in sheet.record().ranks]
+    assert copies == [("tuple server",), ("a.0", "a.0 (did not end)"), ("a.0 (did not end)",), ()]
+
+
 def test_a_report_of_another_copy_is_nobodys() -> None:
     sheet = TimeTable([], [2], str)
     sheet.note_order(plan(1, "a", 2))

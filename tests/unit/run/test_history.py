@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from diel.errors import RunDirectoryError
-from diel.run.directory import RunDirectory
+from diel.run.directory import LOST_OR_ENDED, RunDirectory
 from diel.run.history import is_run, list_runs, summarize
 from diel.run.journal import JournalWriter
 
@@ -79,6 +79,29 @@ def test_a_run_that_was_stopped(tmp_path: Path) -> None:
 def test_a_run_whose_ranks_were_killed(tmp_path: Path) -> None:
     group = {"time_s": 107.0, "event": "GroupStarted", "group": "g"}
     assert summary(run(tmp_path, "a", STARTED, group)) == ("killed", 7.0, "")
+
+
+def test_a_run_whose_launcher_was_killed(tmp_path: Path) -> None:
+    ended_by_signal = FAILED | {"error": "ModuleFailed: sleep 30 was killed by SIGTERM"}
+    path = run(tmp_path, "a", STARTED, ended_by_signal, STOPPING)
+    RunDirectory(path).request_stop(f"SIGTERM came: {LOST_OR_ENDED}")
+    assert summary(path)[::2] == (
+        "killed",
+        "diel run, or the job, was ended: SIGTERM came to the ranks",
+    )
+    lost = {"time_s": 104.0, "event": "RunLost", "explanation": "rank 2 was killed", "restart": 0}
+    path = run(tmp_path, "b", STARTED, lost)
+    RunDirectory(path).request_stop(f"SIGTERM came: {LOST_OR_ENDED}")
+    assert summary(path)[::2] == ("killed", "rank 2 was killed")
+
+
+def test_a_run_that_was_lost_before_it_had_started(tmp_path: Path) -> None:
+    lost = {"time_s": 104.0, "event": "RunLost", "explanation": "rank 2 was killed", "restart": 0}
+    created = {"time_s": 99.0, "event": "RunCreated", "file": "w.toml"}
+    assert summary(run(tmp_path, "a", created, lost))[2] == "rank 2 was killed"
+    path = run(tmp_path, "b", created)
+    RunDirectory(path).launcher_log.write_text(f"what it says\n{'-' * 40}\n")
+    assert summary(path)[2] == "what it says"
 
 
 def test_a_run_that_is_still_going(tmp_path: Path) -> None:

@@ -103,6 +103,36 @@ def test_payloads_that_servers_have_left_on_the_disk_are_removed(directory: RunD
     assert not directory.spill.exists()
 
 
+STOP = ("StopOrdered", {"reason": "a stop was asked for"})
+DIED = ("RanksLost", {"explanation": "rank 2 died", "ranks": [2], "hosts": []})
+ENDS: list[tuple[list[tuple[str, dict[str, Any]]], bool]] = [
+    ([STOP, ended(130)], False),
+    ([ended(1)], False),
+    ([], True),  # everything was killed
+    ([DIED, ended(1)], True),
+    ([STOP], True),
+    ([("StopOrdered", {"reason": f"SIGTERM came: {LOST_OR_ENDED}"}), ended(75)], True),
+    ([ended(1), ("RunLost", {"explanation": "rank 3 was killed"})], True),
+]
+
+
+@pytest.mark.parametrize(("end", "is_suspect"), ENDS)
+def test_a_trial_that_was_running_when_a_run_was_told_to_stop_is_no_suspect(
+    directory: RunDirectory, end: list[tuple[str, dict[str, Any]]], is_suspect: bool
+) -> None:
+    write(directory, saved(1), *end)
+    note = directory.path / "sweeps" / "search.trainer.0.0.under-way"
+    note.parent.mkdir()
+    note.write_bytes(b"")
+    order_resumption(directory)
+    assert note.exists() == is_suspect
+    # What an earlier session has left is of that one alone.
+    write(directory, DIED, ended(1))
+    note.write_bytes(b"")
+    order_resumption(directory)
+    assert note.exists()
+
+
 def test_without_a_checkpoint_it_begins_at_the_beginning(directory: RunDirectory) -> None:
     write(directory)
     found = order_resumption(directory)

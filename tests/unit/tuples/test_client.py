@@ -12,8 +12,9 @@ import pytest
 from unit.tuples.driving import Unreadable, held
 
 from diel import ANY
-from diel.errors import PayloadError, TagError, TupleTimeout
+from diel.errors import PayloadError, TagError, TupleError, TupleTimeout
 from diel.tuples.client import TupleClient
+from diel.tuples.protocol import Operation
 from diel.tuples.store import TupleStore
 from diel.tuples.transport import LocalTransport
 
@@ -325,3 +326,37 @@ def test_a_wait_that_something_else_ends() -> None:
     assert tuples.tget_unless("a", interrupt) == 1
     with pytest.raises(TupleTimeout, match="nothing matched"):
         tuples.tget_unless("a", lambda: False, timeout=0.01)
+
+
+def test_a_timeout_names_tags_that_nearly_match(
+    tuples: TupleClient, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with pytest.raises(TupleTimeout, match=r"within 0.01 s; the tuple space is empty"):
+        tuples.tget(("field", 1), timeout=0.01)
+    for tag in (("field", "1"), ("field", "1"), ("feild", 1), "other"):
+        tuples.tput(tag, 0)
+    words = re.escape("tags there that nearly match: ('field', '1') x 2, ('feild', 1) x 1")
+    for wait in (tuples.tget, tuples.tread, tuples.claim):
+        tuples._requests._next_survey_s = 0.0
+        with pytest.raises(TupleTimeout, match=words):
+            wait(("field", 1), timeout=0.01)
+    with pytest.raises(TupleTimeout, match=r"within 0 s$"):  # a poll is to be quick
+        tuples.tget_nowait(("field", 1))
+    asked = []
+    tuples._requests._next_survey_s = 0.0
+    ask = tuples._requests.ask
+
+    def counted(server: int, operation: int, *arguments: Any, **more: Any) -> Any:
+        if operation == Operation.SURVEY:
+            asked.append(server)
+            raise TupleError("this server cannot answer")
+        return ask(server, operation, *arguments, **more)
+
+    monkeypatch.setattr(tuples._requests, "ask", counted)
+    with pytest.raises(TupleTimeout, match=r"within 0.01 s$"):
+        tuples.tget(("field", 1), timeout=0.01)
+    assert len(asked) == 1
+    tuples._requests._next_survey_s = time.monotonic() + 60
+    with pytest.raises(TupleTimeout, match=r"within 0.01 s$"):
+        tuples.tget(("field", 1), timeout=0.01)
+    assert len(asked) == 1

@@ -17,6 +17,7 @@ from diel.tuples.tags import (
     fields_match,
     format_tag,
     is_wildcard,
+    near_tags,
     split_fields,
 )
 
@@ -139,3 +140,12 @@ def test_a_tag_to_put_has_no_wildcard(tag: Any) -> None:
 def test_any_is_one_object_in_every_process() -> None:
     assert pickle.loads(pickle.dumps(ANY)) is ANY
     assert format_tag(("a", ANY, 3)) == "('a', ANY, 3)"
+
+
+def test_tags_that_somebody_may_have_meant_come_best_first() -> None:
+    held = [("a", "1"), ("a", 2), ("result", 7), "results", ("b", 1), "a", ("a", 1, 2)]
+    assert near_tags(("a", 1), held) == [("a", "1"), ("a", 1, 2), ("a", 2)]
+    assert near_tags("result", held) == [("result", 7), "results"]
+    assert near_tags(("a", ANY), [("x", 1), ("a", 1, 2)]) == [("a", 1, 2)]
+    assert near_tags((ANY, 1), [("x", "1")]) == [("x", "1")]
+    assert near_tags("nothing", [("z", 5), "else"]) == []
