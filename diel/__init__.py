@@ -32,6 +32,7 @@ if TYPE_CHECKING:
     from diel.run.json_values import parse_json as parse_json
     from diel.sweeping import sweep as sweep
     from diel.text import describe_error as describe_error
+    from diel.text import describe_traceback as describe_traceback
     from diel.text import duration_s as duration_s
     from diel.text import format_duration as format_duration
     from diel.text import format_value as format_value
@@ -55,6 +56,7 @@ _MODULE_OF = {
     "as_number": "diel.run.json_values",
     "child_environment": "diel.workflow.programs",
     "describe_error": "diel.text",
+    "describe_traceback": "diel.text",
     "duration_s": "diel.text",
     "end_with_parent": "diel.processes",
     "file_opener": "diel.run.files",
@@ -88,6 +90,7 @@ __all__ = [
     "as_number",
     "child_environment",
     "describe_error",
+    "describe_traceback",
     "duration_s",
     "end_with_parent",
     "file_opener",

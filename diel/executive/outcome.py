@@ -212,6 +212,13 @@ def detail(error: BaseException) -> str:
     For an error that diel raises, or a failure of the system such as a full disk, the innermost
     frames within diel and the errors that led to it are left out: the message suffices.
     """
+    try:
+        return _detail(error)
+    except BaseException:  # without memory, say; and a user's exception may have any attributes
+        return ""
+
+
+def _detail(error: BaseException) -> str:
     if isinstance(error, ModuleFailed):
         return str(error).partition("\n")[2]
     frames = error.__traceback__

@@ -356,6 +356,7 @@ def test_the_public_names_of_diel() -> None:
         "as_number",
         "child_environment",
         "describe_error",
+        "describe_traceback",
         "duration_s",
         "end_with_parent",
         "file_opener",
