@@ -25,7 +25,7 @@ from diel.errors import ModuleFailed
 
 from .election import Terms
 from .joined_loop import JoinedLoop, MasterLink, WorkerEnd
-from .joining import SILENCE_S, Identity
+from .joining import SILENCE_S, Identity, is_finished
 from .ledger import LedgerError, LedgerReplaced, about_of, as_written, has_begun, ledger_path
 from .master_loop import SweepPlan, conclude_sweep, dismiss_trainers, run_master
 from .messages import Tags
@@ -101,8 +101,9 @@ def _join(ctx: Context, tags: Tags, plan: SweepPlan, trainers: int, part: Part) 
         tags,
         plan.search.space,
         link,
-        patience_s=lambda: part.silence_s * (_PATIENCE if link.term else 1),
+        patience_s=lambda: part.silence_s * (_PATIENCE if ledger.exists() else 1),
         leave_s=leave_s,
+        is_finished=_SweepWatch(ledger, link, part.silence_s),
     )
     how = loop.run()
     if how is WorkerEnd.SILENT:
@@ -113,6 +114,30 @@ def _join(ctx: Context, tags: Tags, plan: SweepPlan, trainers: int, part: Part) 
     dismiss_trainers(ctx, tags, trainers)
     ctx.log.info("%s: %d trials were run here", how.value, loop.trials)
     return {"trials": loop.trials, "left": how.value}
+
+
+class _SweepWatch:
+    """Finds out whether a sweep is over, for a worker that its master may have forgotten."""
+
+    def __init__(self, ledger: Path, link: MasterLink, silence_s: float) -> None:
+        self._ledger, self._link, self._silence_s = ledger, link, silence_s
+        self._look, self._look_at_run = _Interval(), _Interval(silence_s)
+        self._is_over = False
+
+    def __call__(self) -> bool:
+        if not self._is_over and self._look.is_due():
+            self._is_over = is_finished(self._ledger) or self._has_run_finished()
+        return self._is_over
+
+    def _has_run_finished(self) -> bool:
+        """Whether the run of the sweep has finished, once its master has said nothing for long."""
+        from diel import open_run
+
+        if self._link.silent_for_s < self._silence_s or not self._look_at_run.is_due():
+            return False
+        with contextlib.suppress(OSError):  # the ledger is in a folder that runs share
+            return open_run(self._ledger.parents[2]).state == "finished"
+        return False
 
 
 def _check_is_of(ledger: Path, plan: SweepPlan) -> None:
@@ -262,15 +287,15 @@ class LedgerCopy:
 
 
 class _Interval:
-    """Limits how often something is done: twice a second."""
+    """Limits how often something is done: twice a second, or as asked."""
 
-    def __init__(self) -> None:
-        self._due_s = 0.0
+    def __init__(self, every_s: float = _LOOK_EVERY_S) -> None:
+        self._every_s, self._due_s = every_s, 0.0
 
     def is_due(self) -> bool:
         """Whether it is time again."""
         now_s = time.monotonic()
         if now_s < self._due_s:
             return False
-        self._due_s = now_s + _LOOK_EVERY_S
+        self._due_s = now_s + self._every_s
         return True
