@@ -22,6 +22,7 @@ if TYPE_CHECKING:
     from diel.processes import start_helper as start_helper
     from diel.run.files import file_opener as file_opener
     from diel.run.files import open_regular as open_regular
+    from diel.run.files import part_of as part_of
     from diel.run.files import read_json as read_json
     from diel.run.files import replace_file as replace_file
     from diel.run.files import replacing as replacing
@@ -70,6 +71,7 @@ _MODULE_OF = {
     "open_run": "diel.opened_run",
     "open_regular": "diel.run.files",
     "parse_json": "diel.run.json_values",
+    "part_of": "diel.run.files",
     "read_json": "diel.run.files",
     "replace_file": "diel.run.files",
     "replacing": "diel.run.files",
@@ -104,6 +106,7 @@ __all__ = [
     "open_regular",
     "open_run",
     "parse_json",
+    "part_of",
     "read_json",
     "replace_file",
     "replacing",

@@ -28,6 +28,7 @@ from typing import Any, BinaryIO, Final
 
 import diel
 from diel.errors import DielError, ModuleFailed
+from diel.run.files import part_of
 from diel.run.json_values import StoredValue, as_json, plain
 
 _OWN_FILES: Final = (f"{Path(diel.__file__).parent}{os.sep}", "<frozen importlib")
@@ -60,10 +61,9 @@ class ReturnedFolder:
         self, value: Any, name: str, size_bytes: int, write: Callable[[BinaryIO], object]
     ) -> StoredValue:
         """Write a value to a file if its size fits; a file of the same name is replaced."""
-        part = self.path / f"{name}.part"
+        part = part_of(self.path / name)
         try:
             self.path.mkdir(exist_ok=True)
-            part.unlink(missing_ok=True)
             with part.open("xb") as file:
                 file.truncate(size_bytes)  # reserves the room: other ranks count this file
                 if size_bytes <= self._share_bytes:

@@ -50,7 +50,7 @@ SAID: Final = "said.jsonl"
 _FINISHED: Final = "finished"
 LOOK_EVERY_S: Final = 0.1
 LOOK_FOR_NEW_EVERY_S: Final = 0.5
-_ORDERS: Final = re.compile(r"orders-(\d+)\.jsonl")
+_ORDERS: Final = re.compile(r"orders-([0-9]{1,9})\.jsonl")
 _BEAT_S: Final = 2.0
 _BEATS_IN_SILENCE: Final = 5
 """A worker writes at least so many heartbeats in the silence after which it counts as lost."""

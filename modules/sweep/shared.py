@@ -20,10 +20,10 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
-from diel import JsonLinesFile, whole_lines
+from diel import JsonLinesFile, as_number, read_json, replace_file, replacing, whole_lines
 from diel.errors import ModuleFailed
 
-from .election import Terms
+from .election import FINISHED, STOPPED, Terms
 from .joined_loop import JoinedLoop, MasterLink, WorkerEnd
 from .joining import SILENCE_S, Identity, is_finished
 from .ledger import LedgerError, LedgerReplaced, about_of, as_written, has_begun, ledger_path
@@ -38,8 +38,6 @@ _FILE: Final = "takes-part.json"
 _LOOK_EVERY_S: Final = 0.5
 _PATIENCE: Final = 10
 """A worker waits so many times the limit of silence for a master that starts again."""
-_FINISHED: Final = "finished"
-_STOPPED: Final = "stopped"
 
 
 @dataclass(frozen=True)
@@ -59,15 +57,38 @@ class Part:
         """Write the part to the directory of a run that has not begun."""
         file = run_dir / "sweeps" / _FILE
         file.parent.mkdir(parents=True, exist_ok=True)
-        file.write_text(json.dumps(asdict(self)), encoding="utf-8")
+        replace_file(file, json.dumps(asdict(self)))
 
     @classmethod
     def of_run(cls, run_dir: Path) -> Part | None:
-        """Return what `save` has written; None for a run whose sweeps are its own."""
+        """Return what `save` has written; None for a run whose sweeps are its own.
+
+        A `LedgerError` if the file is damaged, an OSError if it cannot be read.
+        """
+        file = run_dir / "sweeps" / _FILE
         try:
-            return cls(**json.loads((run_dir / "sweeps" / _FILE).read_bytes()))
+            said = read_json(file)
+            share, join = said.get("share"), said.get("join")
+            leave_after_s = said.get("leave_after_s")
+            if not all(place is None or _is_path(place) for place in (share, join)):
+                raise ValueError("its places are none")
+            return cls(
+                share,
+                join,
+                as_number(said.get("silence_s", SILENCE_S), 1e-3),
+                None if leave_after_s is None else as_number(leave_after_s, 0),
+            )
         except FileNotFoundError:
             return None
+        except (ValueError, AttributeError) as error:
+            raise LedgerError(
+                f"{file} is damaged, so nobody knows in which sweep this run takes part: {error}. "
+                "Write it anew, or start another run"
+            ) from error
+
+
+def _is_path(place: object) -> bool:
+    return isinstance(place, str) and place != "" and "\0" not in place
 
 
 def run_sweep(ctx: Context, tags: Tags, plan: SweepPlan, trainers: int) -> dict[str, Any]:
@@ -162,7 +183,7 @@ def _share(ctx: Context, tags: Tags, plan: SweepPlan, trainers: int, part: Part)
         terms = Terms(ledger, me)
         term, ended = terms.latest()
         with contextlib.closing(LedgerCopy(ledger, own)) as copy:
-            if ended == _FINISHED:
+            if ended == FINISHED:
                 copy.refresh()
                 break
             # At first the silent term is 0: there has been none yet.
@@ -237,13 +258,13 @@ class Leader:
 
     def finish(self) -> None:
         """Record that no trial of the sweep is left."""
-        self._terms.end(self.term, _FINISHED)
+        self._terms.end(self.term, FINISHED)
         self._has_finished = True
 
     def close(self) -> None:
         """End the term: if trials are left, another master may go on."""
         if not self._has_finished:
-            self._terms.end(self.term, _STOPPED)
+            self._terms.end(self.term, STOPPED)
         self._copy.refresh()
 
 
@@ -278,10 +299,8 @@ class LedgerCopy:
     def _begin(self) -> None:
         """Copy the whole ledger at once, so that no reader finds a part of it."""
         self._own.parent.mkdir(parents=True, exist_ok=True)
-        part = self._own.with_suffix(".part")
-        with part.open("wb") as file:
+        with replacing(self._own) as file:
             file.writelines(whole_lines(self.ledger))
-        part.replace(self._own)
         self._lines = JsonLinesFile(self._own)
         self._offset = self._lines.size_bytes
 

@@ -370,6 +370,7 @@ def test_the_public_names_of_diel() -> None:
         "open_run",
         "open_regular",
         "parse_json",
+        "part_of",
         "read_json",
         "replace_file",
         "replacing",
