@@ -28,7 +28,7 @@ from typing import Any, BinaryIO, Final
 
 import diel
 from diel.errors import DielError, ModuleFailed
-from diel.run.files import part_of
+from diel.run.files import file_opener, part_of
 from diel.run.json_values import StoredValue, as_json, plain
 
 _OWN_FILES: Final = (f"{Path(diel.__file__).parent}{os.sep}", "<frozen importlib")
@@ -270,7 +270,7 @@ def noting_crashes(file: Path) -> Iterator[None]:
                 faulthandler.dump_traceback(stream, all_threads=False)
         leave(status)
 
-    with file.open("wb") as stream:
+    with open(file, "wb", opener=file_opener) as stream:
         faulthandler.enable(stream, all_threads=False)
         setattr(os, "_exit", dump_stack)  # noqa: B010 - an assignment is an error to mypy
         try:
