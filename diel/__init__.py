@@ -22,6 +22,7 @@ if TYPE_CHECKING:
     from diel.processes import start_helper as start_helper
     from diel.run.files import file_opener as file_opener
     from diel.run.files import open_regular as open_regular
+    from diel.run.files import part_of as part_of
     from diel.run.files import read_json as read_json
     from diel.run.files import replace_file as replace_file
     from diel.run.files import replacing as replacing
@@ -32,6 +33,7 @@ if TYPE_CHECKING:
     from diel.run.json_values import parse_json as parse_json
     from diel.sweeping import sweep as sweep
     from diel.text import describe_error as describe_error
+    from diel.text import describe_traceback as describe_traceback
     from diel.text import duration_s as duration_s
     from diel.text import format_duration as format_duration
     from diel.text import format_value as format_value
@@ -55,6 +57,7 @@ _MODULE_OF = {
     "as_number": "diel.run.json_values",
     "child_environment": "diel.workflow.programs",
     "describe_error": "diel.text",
+    "describe_traceback": "diel.text",
     "duration_s": "diel.text",
     "end_with_parent": "diel.processes",
     "file_opener": "diel.run.files",
@@ -68,6 +71,7 @@ _MODULE_OF = {
     "open_run": "diel.opened_run",
     "open_regular": "diel.run.files",
     "parse_json": "diel.run.json_values",
+    "part_of": "diel.run.files",
     "read_json": "diel.run.files",
     "replace_file": "diel.run.files",
     "replacing": "diel.run.files",
@@ -88,6 +92,7 @@ __all__ = [
     "as_number",
     "child_environment",
     "describe_error",
+    "describe_traceback",
     "duration_s",
     "end_with_parent",
     "file_opener",
@@ -101,6 +106,7 @@ __all__ = [
     "open_regular",
     "open_run",
     "parse_json",
+    "part_of",
     "read_json",
     "replace_file",
     "replacing",

@@ -22,11 +22,13 @@ from __future__ import annotations
 import os
 import sys
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from diel.errors import DielError
-from diel.exit_codes import BAD_INPUT
+from diel.exit_codes import BAD_INPUT, INTERNAL_ERROR
+from diel.text import describe_traceback
 
 if TYPE_CHECKING:
     from mpi4py import MPI
@@ -103,7 +105,7 @@ class Executive:
         int
             The exit code, on every rank, as `diel.exit_codes` lists them.
         """
-        from diel.comm.mpi import check_that_tasks_are_ranks, world
+        from diel.comm.mpi import abort, check_that_tasks_are_ranks, world
         from diel.comm.parent import Parent
         from diel.loading.functions import register_functions
 
@@ -132,5 +134,12 @@ class Executive:
         except DielError as error:
             print(f"diel: {error}", file=sys.stderr, flush=True)
             return BAD_INPUT
+        except Exception as error:  # of diel itself: no rank may be left waiting for this one
+            abort(parent.comm, INTERNAL_ERROR, partial(_print_failure, error))
+            raise
         finally:
             parent.close()
+
+
+def _print_failure(error: BaseException) -> None:
+    print(describe_traceback(error), file=sys.stderr, flush=True)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import json
 import re
 from collections.abc import Iterable, Mapping
@@ -129,11 +130,31 @@ def format_value(value: Any, *, digits: int = 4, longest: int = 60) -> str:
 
 def describe_error(error: BaseException) -> str:
     """Return an exception in one line: its class, and the first line of its message."""
+    name = type(error).__name__
     try:
         text = str(error).strip().splitlines()
+        return f"{name}: {text[0]}" if text else name
     except BaseException:  # the __str__ of a user's exception may raise anything
-        text = []
-    return f"{type(error).__name__}: {text[0]}" if text else type(error).__name__
+        return name
+
+
+def describe_traceback(error: BaseException) -> str:
+    """Return an exception with its traceback, or in one line where even that cannot be made."""
+    import traceback
+
+    try:
+        return "".join(traceback.format_exception(type(error), error, error.__traceback__))
+    except BaseException:  # without memory, say; and a user's exception may have any attributes
+        return describe_error(error)
+
+
+def is_short_of_memory(error: BaseException) -> bool:
+    """Whether an error says that the system has no memory left for this process."""
+    return (
+        isinstance(error, MemoryError)
+        or (isinstance(error, OSError) and error.errno == errno.ENOMEM)
+        or (isinstance(error, RuntimeError) and error.args == ("can't start new thread",))
+    )
 
 
 def _shortened(text: str, longest: int = 60) -> str:

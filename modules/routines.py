@@ -7,6 +7,8 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Final
 
+from diel import open_regular, part_of
+
 from .compute import Compute
 
 if TYPE_CHECKING:
@@ -56,16 +58,18 @@ def routines_of_run(
         return
     file = ctx.run_dir / _ROUTINES_FILE
     if not file.exists():
-        own_file = file.with_name(f"{_ROUTINES_FILE}.{os.getpid()}-{ctx.group}-{ctx.module}")
+        own_file = part_of(file)
         table = (compute or Compute()).measure_routines()
-        own_file.write_text(table.to_json(), encoding="utf-8")
         try:
+            with own_file.open("x", encoding="utf-8") as made:
+                made.write(table.to_json())
             os.link(own_file, file)  # unlike a rename it leaves the table of another group alone
         except FileExistsError:
             pass
         finally:
-            own_file.unlink()
-    text = file.read_text(encoding="utf-8")
+            own_file.unlink(missing_ok=True)
+    with open_regular(file) as found:
+        text = found.read().decode(errors="replace")
     for copy in range(ctx.copies_of[ctx.module]):
         for copy_rank in range(ranks):
             if copy or copy_rank:

@@ -11,7 +11,6 @@ import copy
 import math
 import numbers
 import operator
-import traceback
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from decimal import Decimal
@@ -20,7 +19,7 @@ from hashlib import blake2b
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, NamedTuple, TypeAlias
 
-from diel import describe_error
+from diel import describe_error, describe_traceback
 from diel.errors import RunStopped
 
 if TYPE_CHECKING:
@@ -319,7 +318,7 @@ def failed_result(error: BaseException) -> TrialResult:
 
     return TrialResult(
         reason=describe_error(error),
-        detail="".join(traceback.format_exception(type(error), error, error.__traceback__)),
+        detail=describe_traceback(error),
         is_consequence=isinstance(error, PeerError),
     )
 

@@ -6,17 +6,25 @@ import contextlib
 import errno
 import json
 import os
+import platform
 import sys
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple, NoReturn
 
 from diel.cli.output import protect_standard_streams
-from diel.comm.mpi import check_that_tasks_are_ranks, finalize_and_exit, under_mpi, world
+from diel.comm.mpi import (
+    abort,
+    check_that_tasks_are_ranks,
+    finalize_and_exit,
+    under_mpi,
+    world,
+)
 from diel.errors import DielError, LaunchError
 from diel.exit_codes import BAD_INPUT, INTERNAL_ERROR
 from diel.run.directory import RunDirectory
 from diel.run.json_lines import locked_file
+from diel.text import describe_error, describe_traceback, is_short_of_memory
 
 if TYPE_CHECKING:
     import argparse
@@ -351,12 +359,13 @@ def start_rank(options_json: str) -> NoReturn:
 
 
 def _run_as_rank(options: RankOptions) -> NoReturn:
-    from diel.comm.parent import Parent
-    from diel.executive.signals import StopSignals
-
-    parent = Parent(world())
-    signals = StopSignals()
+    comm, parent = world(finalizes_at_exit=False), None
     try:
+        from diel.comm.parent import Parent
+        from diel.executive.signals import StopSignals
+
+        parent = Parent(comm)
+        signals = StopSignals()
         check_that_tasks_are_ranks(os.environ, parent.size)
         exit_code = _run_rank(parent, options, signals)
     except DielError as error:
@@ -365,16 +374,30 @@ def _run_as_rank(options: RankOptions) -> NoReturn:
     except SystemExit as ended:
         exit_code = int(ended.code or 0)
     except BaseException as error:  # of diel itself: no rank may be left waiting for this one
-        if isinstance(error, OSError) and error.errno in (errno.ENOSPC, errno.EDQUOT):
-            print(f"diel: {error.strerror}: {error.filename or options.run_dir}", file=sys.stderr)
-        else:
-            import traceback
-
-            traceback.print_exc()
-        parent.abort(INTERNAL_ERROR)
+        abort(comm, INTERNAL_ERROR, partial(_end_in_words, parent, error, comm.rank, options))
         raise
-    parent.close()
-    finalize_and_exit(exit_code, ranks_have_died=bool(parent.dead_ranks.ranks))
+    if parent is not None:
+        parent.close()
+    ranks_have_died = parent is not None and bool(parent.dead_ranks.ranks)
+    finalize_and_exit(exit_code, ranks_have_died=ranks_have_died)
+
+
+def _end_in_words(
+    parent: Parent | None, error: BaseException, rank: int, options: RankOptions
+) -> None:
+    """Print why a rank ends its run: in words if the system lacks something, else a traceback."""
+    if parent is not None:
+        parent.wakeup.remove()
+    if isinstance(error, OSError) and error.errno in (errno.ENOSPC, errno.EDQUOT):
+        text = f"diel: {error.strerror}: {error.filename or options.run_dir}"
+    elif is_short_of_memory(error):
+        text = (
+            f"diel: rank {rank} on {platform.node()} has no memory left ({describe_error(error)}), "
+            "so the run ends: give it more, or start fewer ranks on a host"
+        )
+    else:
+        text = describe_traceback(error)
+    print(text, file=sys.stderr, flush=True)
 
 
 def _run_rank(parent: Parent, options: RankOptions, signals: StopSignals) -> int:

@@ -5,9 +5,10 @@ from __future__ import annotations
 import contextlib
 import ctypes
 import os
+import signal
 import sys
 import threading
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Final, NoReturn
 
@@ -71,6 +72,7 @@ _OPEN_MPI_SETTINGS: Final = ".openmpi/mca-params.conf"
 # Longer than rank 0 waits for the others before it aborts: the two at once can deadlock
 # Open MPI's launcher.
 _FINALIZE_TIMEOUT_S: Final = 9.0
+_ABORT_TIMEOUT_S: Final = 10.0
 
 _OPEN_MPI_PROGRESS: Final = "libopen-pal.so.80"
 _GPU_AWARE_VARIABLE: Final = "DIEL_GPU_AWARE_MPI"
@@ -116,8 +118,14 @@ def check_that_tasks_are_ranks(environment: Mapping[str, str], ranks: int = 1) -
         )
 
 
-def world() -> MPI.Intracomm:
+def world(*, finalizes_at_exit: bool = True) -> MPI.Intracomm:
     """Start MPI if need be, with the transports that fit where the ranks are; return COMM_WORLD.
+
+    Parameters
+    ----------
+    finalizes_at_exit : bool, optional
+        Whether mpi4py finalizes MPI when Python exits. If an error ends a rank, that would wait for
+        ranks that wait for this one; without it the launcher ends them all.
 
     Raises
     ------
@@ -126,6 +134,10 @@ def world() -> MPI.Intracomm:
     """
     os.environ.update(transports_for(os.environ))
     try:
+        import mpi4py
+
+        if not finalizes_at_exit:
+            mpi4py.rc.finalize = False
         from mpi4py import MPI
     except (ImportError, RuntimeError) as error:
         raise LaunchError(
@@ -258,6 +270,30 @@ def finalize_refused() -> Iterator[None]:
         setattr(MPI, "Finalize", finalize)  # noqa: B010
 
 
+def abort(comm: MPI.Intracomm, exit_code: int, before: Callable[[], object]) -> None:
+    """End all ranks at once, after `before`, whatever that raises, and if it takes too long.
+
+    It may well raise: where memory is short or the disk is full, the words for that need some too.
+    """
+    _end_by_alarm(_ABORT_TIMEOUT_S)
+    try:
+        before()
+    finally:
+        try:
+            with contextlib.suppress(OSError, ValueError, MemoryError):
+                sys.stdout.flush()  # so that output precedes that of the launcher
+                sys.stderr.flush()
+        finally:
+            comm.Abort(exit_code)
+
+
+def _end_by_alarm(timeout_s: float) -> None:
+    """Have the kernel end this process some time later: this needs neither memory nor Python."""
+    with contextlib.suppress(ValueError):  # raised in another thread than the main one
+        signal.signal(signal.SIGALRM, signal.SIG_DFL)
+    signal.setitimer(signal.ITIMER_REAL, timeout_s)
+
+
 def finalize_and_exit(exit_code: int, *, ranks_have_died: bool = False) -> NoReturn:
     """Finalize MPI and exit the process; exit anyway if Finalize hangs.
 
@@ -270,11 +306,15 @@ def finalize_and_exit(exit_code: int, *, ranks_have_died: bool = False) -> NoRet
     def leave() -> None:
         os._exit(exit_code)
 
-    watchdog = threading.Timer(_FINALIZE_TIMEOUT_S, leave)
-    watchdog.daemon = True
-    watchdog.start()
-    sys.stdout.flush()
-    sys.stderr.flush()
+    try:
+        watchdog = threading.Timer(_FINALIZE_TIMEOUT_S, leave)
+        watchdog.daemon = True
+        watchdog.start()
+    except (RuntimeError, MemoryError):  # no memory for a thread: the kernel ends the process then
+        _end_by_alarm(_FINALIZE_TIMEOUT_S)
+    with contextlib.suppress(OSError, ValueError):
+        sys.stdout.flush()
+        sys.stderr.flush()
     if ranks_have_died:
         leave()
     if not MPI.Is_finalized():

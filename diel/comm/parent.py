@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import contextlib
 import os
-import sys
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING
 
@@ -16,7 +15,7 @@ from diel.comm import tags
 from diel.comm.dead_ranks import DeadRanks
 from diel.comm.dead_ranks import attach as attach_dead_ranks
 from diel.comm.devices import visible_gpus
-from diel.comm.mpi import yield_when_idle
+from diel.comm.mpi import abort, yield_when_idle
 from diel.comm.waiting import wait_for
 from diel.comm.wakeup import Wakeup, attach
 from diel.errors import RunStopped
@@ -181,11 +180,8 @@ class Parent:
             raise RunStopped("the run is stopping: another module failed, or a stop was asked for")
 
     def abort(self, exit_code: int) -> None:
-        """End all ranks at once, after a flush, so that output precedes that of the launcher."""
-        sys.stdout.flush()
-        sys.stderr.flush()
-        self.wakeup.remove()
-        self.comm.Abort(exit_code)
+        """End all ranks at once."""
+        abort(self.comm, exit_code, self.wakeup.remove)
 
 
 def _bound_cores() -> tuple[int, ...]:

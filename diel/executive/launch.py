@@ -26,6 +26,7 @@ from diel.loading.environment import shorten, thread_environment
 from diel.processes import run_tool
 from diel.programs.supervised import Program, Supervisor
 from diel.run.directory import RunDirectory
+from diel.run.files import file_opener, open_regular
 from diel.run.journal import JournalReader
 from diel.run.json_lines import is_locked
 from diel.run.records import RunCreated, RunResumed
@@ -458,7 +459,10 @@ class Launched:
         finally:
             self._supervisor.close()
         if ending.supervisor or (ending.signal is not None and not is_ended_here):
-            with contextlib.suppress(OSError), self._directory.launcher_log.open("a") as log:
+            with (
+                contextlib.suppress(OSError),
+                open(self._directory.launcher_log, "a", opener=file_opener) as log,
+            ):
                 log.write(f"diel: {self._command} {ending}\n")
         if ending.errno is not None:
             raise LaunchError(f"{self._command} {ending}")
@@ -475,7 +479,7 @@ class Launched:
 
     def _cannot_reach_spawned(self) -> bool:
         """Whether a rank has newly said that it cannot reach a process that a module spawned."""
-        with contextlib.suppress(OSError), self._directory.launcher_log.open("rb") as log:
+        with contextlib.suppress(OSError), open_regular(self._directory.launcher_log) as log:
             log.seek(self._log_read_bytes)
             new = log.read(_READ_BYTES)
             # The end is read again, since it may hold a part of the message.

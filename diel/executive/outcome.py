@@ -29,6 +29,7 @@ from typing import Any, BinaryIO, Final
 import diel
 from diel.errors import DielError, ModuleFailed
 from diel.loading import files
+from diel.run.files import file_opener, part_of
 from diel.run.json_values import StoredValue, as_json, plain
 from diel.tuples.codec import is_plain_array
 
@@ -63,10 +64,9 @@ class ReturnedFolder:
         self, value: Any, name: str, size_bytes: int, write: Callable[[BinaryIO], object]
     ) -> StoredValue:
         """Write a value to a file if its size fits; a file of the same name is replaced."""
-        part = self.path / f"{name}.part"
+        part = part_of(self.path / name)
         try:
             self.path.mkdir(exist_ok=True)
-            part.unlink(missing_ok=True)
             with part.open("xb") as file:
                 file.truncate(size_bytes)  # reserves the room: other ranks count this file
                 if size_bytes <= self._share_bytes:
@@ -211,6 +211,13 @@ def detail(error: BaseException) -> str:
     as a full disk, so are the innermost frames within diel and the errors that led to it: the
     message suffices.
     """
+    try:
+        return _detail(error)
+    except BaseException:  # without memory, say; and a user's exception may have any attributes
+        return ""
+
+
+def _detail(error: BaseException) -> str:
     if isinstance(error, ModuleFailed):
         return str(error).partition("\n")[2]
     frames = error.__traceback__
@@ -262,7 +269,7 @@ def noting_crashes(file: Path) -> Iterator[None]:
                 faulthandler.dump_traceback(stream, all_threads=False)
         leave(status)
 
-    with file.open("wb") as stream:
+    with open(file, "wb", opener=file_opener) as stream:
         faulthandler.enable(stream, all_threads=False)
         setattr(os, "_exit", dump_stack)  # noqa: B010 - an assignment is an error to mypy
         try:

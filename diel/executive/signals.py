@@ -11,6 +11,7 @@ from __future__ import annotations
 import os
 import signal
 import threading
+import time
 from collections.abc import Callable
 from typing import Final
 
@@ -65,13 +66,23 @@ class StopSignals:
         # Signals that a module handles itself, or other signals, do not stop the run.
         while number not in STOP_SIGNALS or signal.getsignal(number) is not _ignore:
             number = os.read(self._signals, 1)[0]
-        deadline = threading.Timer(self._patience_s, self._leave, [exit_code_after(number)])
-        deadline.daemon = True
-        deadline.start()
-        with self._changing:
-            self._number = number
-            if self._ask_to_stop is not None:
-                self._ask_to_stop(_reason(number), exit_code_after(number))
+        exit_code = exit_code_after(number)
+        leaves_here = False
+        try:
+            deadline = threading.Timer(self._patience_s, self._leave, [exit_code])
+            deadline.daemon = True
+            deadline.start()
+        except (RuntimeError, MemoryError):  # no memory for another thread
+            leaves_here = True
+        try:
+            with self._changing:
+                self._number = number
+                if self._ask_to_stop is not None:
+                    self._ask_to_stop(_reason(number), exit_code)
+        finally:
+            if leaves_here:
+                time.sleep(self._patience_s)
+                self._leave(exit_code)
 
 
 def exit_code_after(number: int) -> int:

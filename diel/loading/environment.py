@@ -15,6 +15,8 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, TextIO
 
+from diel.run.files import file_opener
+
 if TYPE_CHECKING:
     from _typeshed import ReadableBuffer as Buffer
 
@@ -138,7 +140,7 @@ def shorten(path: Path, limit_bytes: int) -> int:
     kept_bytes = limit_bytes // 4
     if size_bytes <= limit_bytes:
         return 0
-    with path.open("r+b") as file:
+    with open(path, "r+b", opener=file_opener) as file:
         file.seek(-kept_bytes, os.SEEK_END)
         end = file.read(kept_bytes).partition(b"\n")
         left_out_bytes = size_bytes - kept_bytes - len(end[2] or end[0])
@@ -152,7 +154,7 @@ class LimitedFile(io.FileIO):
     """A file to append to that is shortened when it has outgrown its limit."""
 
     def __init__(self, path: Path, limit_bytes: int) -> None:
-        super().__init__(path, "a")
+        super().__init__(path, "a", opener=file_opener)
         self._path, self._limit_bytes = path, limit_bytes
         self._room_bytes = limit_bytes - path.stat().st_size
         self.left_out_bytes = 0  # what was taken out of it so far

@@ -157,7 +157,7 @@ class _Supervisor:
         self._ended, self._program, self._has_ended = {}, 0, False
         environment = {**self._environment, **request["added"]}
         stdin, stdout, stderr = request["files"]
-        append = os.O_WRONLY | os.O_APPEND | os.O_CREAT
+        append = os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_NOFOLLOW
         opened: list[int] = []
         try:
             os.chdir(request["directory"])

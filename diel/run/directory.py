@@ -48,7 +48,7 @@ from typing import Final
 
 from diel.errors import RunDirectoryError
 from diel.exit_codes import NOT_FINISHED, STOPPED
-from diel.run.files import file_opener, open_regular, part_of, read_json, replace_file
+from diel.run.files import PART, file_opener, open_regular, part_of, read_json, replace_file
 from diel.run.json_values import parse_json
 
 LOST_OR_ENDED: Final = "somebody ends the job, or its launcher, having lost a rank"
@@ -58,6 +58,7 @@ _STOP: Final = "a stop was asked for"
 _LONGEST_REASON: Final = 1000
 _WITHOUT_LINKS: Final = (errno.EPERM, errno.ENOTSUP, errno.ENOSYS, errno.EMLINK)
 """Errors of ``os.link`` on file systems without hard links."""
+_PART_OF_THE_LIVING_S: Final = 600.0
 _LAST_WORDS_BYTES: Final = 256 * 1024
 _STARTED_AGAIN: Final = "\n== diel starts mpiexec again\n"
 _FOLDERS: Final = frozenset(
@@ -305,6 +306,17 @@ class RunDirectory:
                     _refuse_unless(Path(folder, name), is_folder=True)
                 for name in files:
                     _refuse_unless(Path(folder, name), is_folder=False)
+
+    def remove_parts(self) -> None:
+        """Remove the unfinished files that killed processes have left; not those being written."""
+        oldest_s = time.time() - _PART_OF_THE_LIVING_S
+        for folder in (self.path, self.returned, self.states, *self.path.glob("sweeps/*/")):
+            with contextlib.suppress(OSError):
+                for place in list(os.scandir(folder)):
+                    about = place.stat(follow_symlinks=False)
+                    is_part = PART.fullmatch(place.name) and stat.S_ISREG(about.st_mode)
+                    if is_part and about.st_mtime < oldest_s:
+                        os.unlink(place.path)
 
     def withdraw_stop(self) -> None:
         """Remove the request to stop the run."""

@@ -6,6 +6,7 @@ import contextlib
 import errno
 import io
 import os
+import re
 import stat
 from collections.abc import Iterator
 from pathlib import Path
@@ -14,6 +15,8 @@ from typing import IO, Any, BinaryIO, Final
 from diel.errors import RunDirectoryError
 from diel.run.json_values import DamagedRecord, parse_json
 
+PART: Final = re.compile(r"\..+\.[0-9a-f]{16}\.part")
+"""Names that `part_of` makes."""
 _LONGEST_JSON_BYTES: Final = 2**26
 
 

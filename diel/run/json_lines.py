@@ -47,7 +47,7 @@ class JsonLinesFile:
         self._file = open(path, "ab", opener=file_opener)  # noqa: SIM115
         if locked:
             _wait_for_lock(self._file, path)
-        _cut_unfinished_line(self._path)
+        _cut_unfinished_line(self._file, self._path)
         self.size_bytes = os.fstat(self._file.fileno()).st_size
 
     def append(self, lines: bytes, *, flush: bool = True) -> None:
@@ -181,8 +181,8 @@ def _lock(file: BinaryIO) -> bool:
     return True
 
 
-def _cut_unfinished_line(path: Path) -> None:
-    size_bytes = path.stat().st_size
+def _cut_unfinished_line(written: BinaryIO, path: Path) -> None:
+    size_bytes = os.fstat(written.fileno()).st_size
     with open_regular(path) as file:
         keep_bytes = size_bytes
         while keep_bytes:
@@ -193,4 +193,4 @@ def _cut_unfinished_line(path: Path) -> None:
             if newline >= 0:
                 break
     if keep_bytes != size_bytes:
-        os.truncate(path, keep_bytes)
+        os.ftruncate(written.fileno(), keep_bytes)

@@ -20,6 +20,7 @@ from diel.errors import RunDirectoryError
 from diel.frozen import Frozen
 from diel.run.directory import LOST_OR_ENDED, RunDirectory
 from diel.run.fields import Record
+from diel.run.files import open_regular
 from diel.run.journal import Damage, JournalReader, JournalWriter
 from diel.run.json_lines import locked_file
 from diel.run.records import (
@@ -102,6 +103,7 @@ def order_resumption(directory: RunDirectory, restart: int = 0) -> Resumption | 
         # A person's request to stop, made while ranks are started again, is for the new ranks.
         if not restart or directory.is_lost_or_ended():
             directory.withdraw_stop()
+        directory.remove_parts()
         directory.keep_states(past.states)  # later ones do not match the tuples
         directory.withdraw_extension()
         directory.forget_crashes()  # of ranks that are started anew
@@ -308,11 +310,12 @@ def _missing_start(directory: RunDirectory, reader: JournalReader) -> str:
 
 def _check_unchanged(file: Path, directory: RunDirectory) -> None:
     try:
-        is_same = file.read_bytes() == directory.workflow.read_bytes()
+        with open_regular(file) as now, open_regular(directory.workflow) as then:
+            is_same = now.read() == then.read()
     except OSError as error:
         raise RunDirectoryError(
             f"the workflow file of {directory.path} cannot be read: "
-            f"{error.filename}: {error.strerror}"
+            f"{error if error.filename is None else f'{error.filename}: {error.strerror}'}"
         ) from error
     if not is_same:
         raise RunDirectoryError(

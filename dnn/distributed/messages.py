@@ -14,6 +14,7 @@ MPI guarantees tags up to 32,767, and none above.
 
 from __future__ import annotations
 
+import contextlib
 import json
 import logging
 from abc import ABC, abstractmethod
@@ -144,8 +145,10 @@ class MessageCommunicator(ABC):
         error : exception
             An error that came from another rank is not reported again.
         """
-        self._send_failure(error)
-        self.give_up(error)
+        try:
+            self._send_failure(error)
+        finally:
+            self.give_up(error)
 
     def raise_failure(self) -> None:
         """Raise `PeerError` if another rank has reported that it failed."""
@@ -549,5 +552,7 @@ def failure_message(rank: int, error: BaseException) -> dict[str, Any] | None:
     """Return the report of an error for other ranks; None if it came from another rank."""
     if isinstance(error, PeerError):
         return None
-    text = f"{type(error).__name__}: {error}"
-    return {"rank": rank, "error": text[:_LONGEST_MESSAGE]}
+    text = type(error).__name__
+    with contextlib.suppress(BaseException):  # str() may raise anything: other ranks wait for this
+        text = f"{text}: {error}"[:_LONGEST_MESSAGE]
+    return {"rank": rank, "error": text}

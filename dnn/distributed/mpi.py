@@ -142,7 +142,7 @@ class _Failures:
         if message is None or self.first is not None or self.comm is None:
             return
         self.first = message
-        text = json.dumps(message, ensure_ascii=False).encode()
+        text = json.dumps(message).encode()  # names of files may be no valid Unicode
         for rank in range(self.size):
             if rank != self.rank:
                 self.sent.append((self.comm.Isend(text, rank, FAILURE_TAG), text))

@@ -13,6 +13,8 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
+from diel import open_regular, replace_file
+
 from .gather import Gatherer, Row
 from .importance import Importance
 from .page import analyse, concluded, page, with_bias_of
@@ -173,7 +175,7 @@ def write_report(
     file = Path(path)
     if moment.bias is None and file.is_file():
         with contextlib.suppress(ValueError):  # raised if the file is no report of a sweep
-            document = with_bias_of(document, file.read_text(encoding="utf-8"))
+            document = with_bias_of(document, _text_of(file))
     replace_file(file, document)
 
 
@@ -186,18 +188,14 @@ def conclude_report(
     journal's record ``TimeAccounted``. An OSError if the file cannot be read or written, a
     ValueError if it is no report.
     """
-    document = Path(path).read_text(encoding="utf-8")
+    document = _text_of(Path(path))
     rank_accounts = [RankAccount.of(account) for account in accounts]
     replace_file(Path(path), concluded(document, state, rank_accounts))
 
 
-def replace_file(path: Path, text: str) -> None:
-    """Write a file atomically: a reader finds the old text or the new text."""
-    part = path.with_name(f"{path.name}.part")
-    part.unlink(missing_ok=True)  # such as a link of that name
-    with part.open("x", encoding="utf-8", errors="replace") as page:
-        page.write(text)
-    os.replace(part, path)
+def _text_of(file: Path) -> str:
+    with open_regular(file) as report:
+        return report.read().decode()
 
 
 def now() -> str:

@@ -6,8 +6,10 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
+from diel import replace_file
+
 from ..report.figures import comparison_figures
-from ..report.live import now, replace_file
+from ..report.live import now
 from ..report.picture import Picture
 from ..report.plotly_parts import Figure
 from ..report.several import comparison_page

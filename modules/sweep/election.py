@@ -22,14 +22,28 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import Final
 
-from diel import whole_lines
+from diel import open_regular, part_of, read_json, replace_file, replacing, whole_lines
 
 from .joining import Identity
 
+FINISHED: Final = "finished"
+STOPPED: Final = "stopped"
 _FOLDER: Final = "terms"
-_TERM: Final = re.compile(r"(\d+)(\.ended)?")
+_LONGEST_WORDS_BYTES: Final = 100
+_TERM: Final = re.compile(r"([0-9]{1,9})(\.ended)?")
 _WITHOUT_LINKS: Final = (errno.EPERM, errno.ENOTSUP, errno.ENOSYS, errno.EMLINK)
 """Errors of a file system that has no hard links."""
+
+
+def _words_in(file: Path) -> str:
+    """Return how a term has ended; that its leader stopped, if its file cannot be read."""
+    try:
+        with open_regular(file) as opened:
+            return opened.read(_LONGEST_WORDS_BYTES).decode(errors="replace") or STOPPED
+    except FileNotFoundError:
+        raise
+    except OSError:
+        return STOPPED
 
 
 class Terms:
@@ -49,7 +63,7 @@ class Terms:
         terms = [int(found[1]) for name in names if (found := _TERM.fullmatch(name))]
         term = max(terms, default=0)
         ended = self._file(term, ".ended")
-        return term, ended.read_text(encoding="utf-8") if ended.name in names else ""
+        return term, _words_in(ended) if ended.name in names else ""
 
     def take(self, term: int) -> bool:
         """Begin a term, unless another master has; return whether this master leads.
@@ -57,19 +71,16 @@ class Terms:
         The ledger is replaced by a copy of itself, to which a former leader does not write.
         """
         self._folder.mkdir(parents=True, exist_ok=True)
-        part = self._folder / f"{self._me.name}.part"
-        part.write_text(json.dumps(asdict(self._me)) + "\n", encoding="utf-8")
+        part = part_of(self._file(term))
         try:
+            with part.open("x", encoding="utf-8") as file:
+                file.write(json.dumps(asdict(self._me)) + "\n")
             is_taken = self._make(part, self._file(term))
         finally:
-            part.unlink()
+            part.unlink(missing_ok=True)
         if is_taken and self._ledger.exists():
-            copy = self._ledger.with_suffix(".part")
-            with copy.open("wb") as file:
-                file.writelines(whole_lines(self._ledger))
-                file.flush()
-                os.fsync(file.fileno())
-            copy.replace(self._ledger)
+            with replacing(self._ledger, sync=True) as copy:
+                copy.writelines(whole_lines(self._ledger))
         return is_taken
 
     @staticmethod
@@ -91,10 +102,7 @@ class Terms:
 
     def end(self, term: int, how: str) -> None:
         """Record that a term of this master has ended, and how."""
-        file = self._file(term, ".ended")
-        part = file.with_suffix(".part")
-        part.write_text(how, encoding="utf-8")
-        part.replace(file)
+        replace_file(self._file(term, ".ended"), how)
 
     def leader(self, term: int) -> str:
         """Return the run and the host of a term's leader as text; empty if that cannot be read."""
@@ -107,7 +115,7 @@ class Terms:
 
     def _leader_identity(self, term: int) -> dict[str, str]:
         try:
-            identity = json.loads(self._file(term).read_bytes())
+            identity = read_json(self._file(term))
             return {name: str(identity[name]) for name in ("run_dir", "host")}
         except (OSError, ValueError, LookupError, TypeError):
             return {}

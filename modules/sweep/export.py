@@ -14,6 +14,8 @@ from itertools import islice
 from pathlib import Path
 from typing import Any, Final, TypeAlias
 
+from diel import replacing
+
 from ..objective import Objective, ObjectiveError
 from .ledger import (
     DIVERGED,
@@ -133,18 +135,18 @@ def _to_csv(ledger: Path, folder: Path) -> list[Path]:
     paths = []
     for name, all_rows in _tables(ledger, folder):
         paths.append(ledger.with_name(f"{name}.csv"))
-        table = CsvTable(paths[-1], _columns(all_rows()))
-        rows = all_rows()
-        while batch := list(islice(rows, _BATCH)):
-            table.write(batch)
-        table.close()
+        with replacing(paths[-1], text=True) as file:
+            table = CsvTable(paths[-1], _columns(all_rows()), file)
+            rows = all_rows()
+            while batch := list(islice(rows, _BATCH)):
+                table.write(batch)
     return paths
 
 
 def _to_json(ledger: Path, folder: Path) -> list[Path]:
     path = ledger.with_name("trials.json")
     rows = zip(rows_of(ledger, folder), trials_of(ledger), strict=True)
-    with path.open("w", encoding="utf-8", errors="replace") as file:
+    with replacing(path, text=True) as file:
         file.write("[")
         for number, (row, record) in enumerate(rows):
             if "reports" in record:
@@ -169,7 +171,7 @@ def _to_parquet(ledger: Path, folder: Path) -> list[Path]:
         schema = arrow.schema([(column, types[kinds[column]]) for column in columns])
         paths.append(ledger.with_name(f"{name}.parquet"))
         rows = all_rows()
-        with parquet.ParquetWriter(paths[-1], schema) as writer:
+        with replacing(paths[-1]) as file, parquet.ParquetWriter(file, schema) as writer:
             while batch := list(islice(rows, _BATCH)):
                 arrays = [
                     arrow.array(

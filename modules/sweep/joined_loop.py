@@ -176,6 +176,9 @@ class JoinedLoop:
         When to leave, on the clock: trials that have begun are brought to their end.
     is_over : callable, optional
         Returns whether the master's term has ended, by signs other than its messages.
+    is_finished : callable, optional
+        Returns whether the sweep is over, by such signs: a worker that was suspended for longer
+        than its silence is told of nothing any more.
 
     Attributes
     ----------
@@ -193,10 +196,12 @@ class JoinedLoop:
         patience_s: Callable[[], float],
         leave_s: float | None = None,
         is_over: Callable[[], bool] = lambda: False,
+        is_finished: Callable[[], bool] = lambda: False,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         self._ctx, self._tags, self._link, self._clock = ctx, tags, link, clock
         self._patience_s, self._leave_s, self._is_over = patience_s, leave_s, is_over
+        self._is_finished = is_finished
         self._choices = choices_as_text(space)
         self._order: SweepOrder | None = None
         self._begun: set[int] = set()
@@ -224,6 +229,8 @@ class JoinedLoop:
                 if "end" in message:
                     return WorkerEnd.FINISHED
                 self._follow(message)
+            if self._is_finished():
+                return WorkerEnd.FINISHED
             if self._is_silent():
                 return WorkerEnd.SILENT
             if self._is_leaving and not self._begun:
@@ -242,7 +249,12 @@ class JoinedLoop:
         return is_time and not self._is_leaving
 
     def _is_interrupted(self) -> bool:
-        return self._link.look() or self._is_silent() or self._is_time_to_leave()
+        return (
+            self._link.look()
+            or self._is_finished()
+            or self._is_silent()
+            or self._is_time_to_leave()
+        )
 
     def _next_from_trainers(self) -> Outcome | IntermediateReport | None:
         """Wait for a message of a trainer here; None if something else is to be done before."""

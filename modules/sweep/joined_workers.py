@@ -27,8 +27,10 @@ from .joining import (
     Message,
     MessageReader,
     MessageWriter,
+    forget_finished,
     lease_message,
     names_in,
+    note_finished,
     order_message,
     orders_path,
     outcome_of,
@@ -98,7 +100,8 @@ class JoinedWorkers:
         term: int | None = None,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
-        self._folder = ledger.with_name(FOLDER)
+        self._ledger, self._folder = ledger, ledger.with_name(FOLDER)
+        forget_finished(ledger)
         self._order, self._clock, self._term = order, clock, term
         self._next_trainer = trainers
         self._workers: dict[str, _Worker] = {}
@@ -271,6 +274,7 @@ class JoinedWorkers:
 
     def dismiss(self) -> None:
         """Tell all workers that the sweep is over, and read no more of their messages."""
+        note_finished(self._ledger)
         self._send(self._here(), {"end": True})
         self.close()
 

@@ -5,6 +5,7 @@
     sweeps/<group>.<master>/workers/<worker>/
         said.jsonl              worker ──> master: its identity; outcomes; reports; that it leaves
         orders-<term>.jsonl     worker <── master: the sweep; leases; verdicts; stops; the end
+    sweeps/<group>.<master>/finished    no trial is left: for workers that the master has lost
 
 The master's end is in `joined_workers`, a worker's in `joined_loop`.
 
@@ -33,7 +34,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final, TypeAlias
 
-from diel import JsonLinesFile, as_integer, as_number, parse_json, whole_lines
+from diel import JsonLinesFile, as_integer, as_number, parse_json, replace_file, whole_lines
 from diel.errors import ModuleFailed
 
 from ..trial import check_metrics, sound_metrics
@@ -46,9 +47,10 @@ SILENCE_S: Final = 30.0
 FOLDER: Final = "workers"
 """Name of the folder beside the ledger that has a folder for each worker."""
 SAID: Final = "said.jsonl"
+_FINISHED: Final = "finished"
 LOOK_EVERY_S: Final = 0.1
 LOOK_FOR_NEW_EVERY_S: Final = 0.5
-_ORDERS: Final = re.compile(r"orders-(\d+)\.jsonl")
+_ORDERS: Final = re.compile(r"orders-([0-9]{1,9})\.jsonl")
 _BEAT_S: Final = 2.0
 _BEATS_IN_SILENCE: Final = 5
 """A worker writes at least so many heartbeats in the silence after which it counts as lost."""
@@ -168,6 +170,26 @@ def terms_in(folder: Path) -> Iterator[int]:
 def orders_path(folder: Path, term: int) -> Path:
     """Return the file of a master's orders in the folder of a worker."""
     return folder / f"orders-{term:06d}.jsonl"
+
+
+def note_finished(ledger: Path) -> None:
+    """Record beside a ledger that no trial of its sweep is left."""
+    with contextlib.suppress(OSError):  # then only the workers that are here are told
+        replace_file(ledger.with_name(_FINISHED), "")
+
+
+def forget_finished(ledger: Path) -> None:
+    """Remove what `note_finished` has recorded, since a master goes on with the sweep."""
+    ledger.with_name(_FINISHED).unlink(missing_ok=True)
+
+
+def is_finished(ledger: Path) -> bool:
+    """Whether no trial of a sweep is left, as far as its master has recorded that."""
+    try:
+        os.lstat(ledger.with_name(_FINISHED))
+    except OSError:  # it is not there, or a file system does not answer for a while
+        return False
+    return True
 
 
 # -- messages as JSON ------------------------------------------------------------------------------

@@ -6,7 +6,9 @@ import csv
 import time
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final
+from typing import IO, TYPE_CHECKING, Any, Final
+
+from diel import file_opener, open_regular
 
 from .kept_model import name_of_run
 from .leases import LeaseBook
@@ -182,7 +184,7 @@ def open_report(ctx: Context, table: Path, search: Search, seed: int) -> LiveRep
             maximise=objective.maximise,
             parameters=search.space.names,
             expected=search.size,
-            workflow=workflow.read_text(encoding="utf-8") if workflow.exists() else "",
+            workflow=_text_of(workflow),
             command="diel run workflow.toml",
             facts=facts,
             about=f"module {ctx.module} in group {ctx.group}",
@@ -191,12 +193,23 @@ def open_report(ctx: Context, table: Path, search: Search, seed: int) -> LiveRep
     )
 
 
-class CsvTable:
-    """Writes rows of a fixed set of columns, many at a time, to a new file."""
+def _text_of(workflow: Path) -> str:
+    """Return a workflow file as a report shows it; empty if it cannot be read."""
+    try:
+        with open_regular(workflow) as file:
+            return file.read().decode(errors="replace")
+    except OSError:
+        return ""
 
-    def __init__(self, path: Path, columns: Sequence[str]) -> None:
+
+class CsvTable:
+    """Writes rows of a fixed set of columns, many at a time, to a new file, or to an open one."""
+
+    def __init__(self, path: Path, columns: Sequence[str], file: IO[str] | None = None) -> None:
         self.columns = tuple(columns)
-        self._file = path.open("w", encoding="utf-8", errors="replace", newline="")
+        self._file = file or open(  # noqa: SIM115
+            path, "w", encoding="utf-8", errors="replace", newline="", opener=file_opener
+        )
         self._csv = csv.writer(self._file, lineterminator="\n")
         self._csv.writerow(self.columns)
         self._file.flush()

@@ -20,12 +20,12 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
-from diel import JsonLinesFile, whole_lines
+from diel import JsonLinesFile, as_number, read_json, replace_file, replacing, whole_lines
 from diel.errors import ModuleFailed
 
-from .election import Terms
+from .election import FINISHED, STOPPED, Terms
 from .joined_loop import JoinedLoop, MasterLink, WorkerEnd
-from .joining import SILENCE_S, Identity
+from .joining import SILENCE_S, Identity, is_finished
 from .ledger import LedgerError, LedgerReplaced, about_of, as_written, has_begun, ledger_path
 from .master_loop import SweepPlan, conclude_sweep, dismiss_trainers, run_master
 from .messages import Tags
@@ -38,8 +38,6 @@ _FILE: Final = "takes-part.json"
 _LOOK_EVERY_S: Final = 0.5
 _PATIENCE: Final = 10
 """A worker waits so many times the limit of silence for a master that starts again."""
-_FINISHED: Final = "finished"
-_STOPPED: Final = "stopped"
 
 
 @dataclass(frozen=True)
@@ -59,15 +57,38 @@ class Part:
         """Write the part to the directory of a run that has not begun."""
         file = run_dir / "sweeps" / _FILE
         file.parent.mkdir(parents=True, exist_ok=True)
-        file.write_text(json.dumps(asdict(self)), encoding="utf-8")
+        replace_file(file, json.dumps(asdict(self)))
 
     @classmethod
     def of_run(cls, run_dir: Path) -> Part | None:
-        """Return what `save` has written; None for a run whose sweeps are its own."""
+        """Return what `save` has written; None for a run whose sweeps are its own.
+
+        A `LedgerError` if the file is damaged, an OSError if it cannot be read.
+        """
+        file = run_dir / "sweeps" / _FILE
         try:
-            return cls(**json.loads((run_dir / "sweeps" / _FILE).read_bytes()))
+            said = read_json(file)
+            share, join = said.get("share"), said.get("join")
+            leave_after_s = said.get("leave_after_s")
+            if not all(place is None or _is_path(place) for place in (share, join)):
+                raise ValueError("its places are none")
+            return cls(
+                share,
+                join,
+                as_number(said.get("silence_s", SILENCE_S), 1e-3),
+                None if leave_after_s is None else as_number(leave_after_s, 0),
+            )
         except FileNotFoundError:
             return None
+        except (ValueError, AttributeError) as error:
+            raise LedgerError(
+                f"{file} is damaged, so nobody knows in which sweep this run takes part: {error}. "
+                "Write it anew, or start another run"
+            ) from error
+
+
+def _is_path(place: object) -> bool:
+    return isinstance(place, str) and place != "" and "\0" not in place
 
 
 def run_sweep(ctx: Context, tags: Tags, plan: SweepPlan, trainers: int) -> dict[str, Any]:
@@ -101,8 +122,9 @@ def _join(ctx: Context, tags: Tags, plan: SweepPlan, trainers: int, part: Part) 
         tags,
         plan.search.space,
         link,
-        patience_s=lambda: part.silence_s * (_PATIENCE if link.term else 1),
+        patience_s=lambda: part.silence_s * (_PATIENCE if ledger.exists() else 1),
         leave_s=leave_s,
+        is_finished=_SweepWatch(ledger, link, part.silence_s),
     )
     how = loop.run()
     if how is WorkerEnd.SILENT:
@@ -113,6 +135,30 @@ def _join(ctx: Context, tags: Tags, plan: SweepPlan, trainers: int, part: Part) 
     dismiss_trainers(ctx, tags, trainers)
     ctx.log.info("%s: %d trials were run here", how.value, loop.trials)
     return {"trials": loop.trials, "left": how.value}
+
+
+class _SweepWatch:
+    """Finds out whether a sweep is over, for a worker that its master may have forgotten."""
+
+    def __init__(self, ledger: Path, link: MasterLink, silence_s: float) -> None:
+        self._ledger, self._link, self._silence_s = ledger, link, silence_s
+        self._look, self._look_at_run = _Interval(), _Interval(silence_s)
+        self._is_over = False
+
+    def __call__(self) -> bool:
+        if not self._is_over and self._look.is_due():
+            self._is_over = is_finished(self._ledger) or self._has_run_finished()
+        return self._is_over
+
+    def _has_run_finished(self) -> bool:
+        """Whether the run of the sweep has finished, once its master has said nothing for long."""
+        from diel import open_run
+
+        if self._link.silent_for_s < self._silence_s or not self._look_at_run.is_due():
+            return False
+        with contextlib.suppress(OSError):  # the ledger is in a folder that runs share
+            return open_run(self._ledger.parents[2]).state == "finished"
+        return False
 
 
 def _check_is_of(ledger: Path, plan: SweepPlan) -> None:
@@ -137,7 +183,7 @@ def _share(ctx: Context, tags: Tags, plan: SweepPlan, trainers: int, part: Part)
         terms = Terms(ledger, me)
         term, ended = terms.latest()
         with contextlib.closing(LedgerCopy(ledger, own)) as copy:
-            if ended == _FINISHED:
+            if ended == FINISHED:
                 copy.refresh()
                 break
             # At first the silent term is 0: there has been none yet.
@@ -212,13 +258,13 @@ class Leader:
 
     def finish(self) -> None:
         """Record that no trial of the sweep is left."""
-        self._terms.end(self.term, _FINISHED)
+        self._terms.end(self.term, FINISHED)
         self._has_finished = True
 
     def close(self) -> None:
         """End the term: if trials are left, another master may go on."""
         if not self._has_finished:
-            self._terms.end(self.term, _STOPPED)
+            self._terms.end(self.term, STOPPED)
         self._copy.refresh()
 
 
@@ -253,24 +299,22 @@ class LedgerCopy:
     def _begin(self) -> None:
         """Copy the whole ledger at once, so that no reader finds a part of it."""
         self._own.parent.mkdir(parents=True, exist_ok=True)
-        part = self._own.with_suffix(".part")
-        with part.open("wb") as file:
+        with replacing(self._own) as file:
             file.writelines(whole_lines(self.ledger))
-        part.replace(self._own)
         self._lines = JsonLinesFile(self._own)
         self._offset = self._lines.size_bytes
 
 
 class _Interval:
-    """Limits how often something is done: twice a second."""
+    """Limits how often something is done: twice a second, or as asked."""
 
-    def __init__(self) -> None:
-        self._due_s = 0.0
+    def __init__(self, every_s: float = _LOOK_EVERY_S) -> None:
+        self._every_s, self._due_s = every_s, 0.0
 
     def is_due(self) -> bool:
         """Whether it is time again."""
         now_s = time.monotonic()
         if now_s < self._due_s:
             return False
-        self._due_s = now_s + _LOOK_EVERY_S
+        self._due_s = now_s + self._every_s
         return True

@@ -16,7 +16,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Final
 
-from diel import whole_lines
+from diel import replacing, whole_lines
 from diel.errors import ModuleFailed
 
 from ..objective import Objective, judge
@@ -112,10 +112,8 @@ class EarlierResults:
         copy = beside.with_name(_COPY)
         if not copy.exists():
             ledger = find_ledger(text, folder)
-            part = copy.with_suffix(".part")
-            with part.open("wb") as file:
+            with replacing(copy) as file:
                 file.writelines(whole_lines(ledger))
-            part.replace(copy)
         self.records = list(_results_in(copy, space, objectives))
         self._by_point = {_key(record["parameters"]): record for record in reversed(self.records)}
 

@@ -200,6 +200,33 @@ def test_an_exception_that_cannot_say_what_it_is(tmp_path: Path) -> None:
     assert "module 'bad' failed: Mute" in finished.stderr
 
 
+WITHOUT_MEMORY = """\
+import diel.cli.run, diel.executive.worker
+
+def no_memory(*_, **__):
+    raise MemoryError
+
+def fails(ctx):
+    diel.executive.worker.detail = no_memory  # it cannot even be told that it failed
+    if ctx.options["is_mute"]:
+        diel.cli.run._end_in_words = no_memory
+    raise ValueError("why")
+
+def waits(ctx):
+    ctx.tuples.tget("never", timeout=60)
+"""
+
+
+@pytest.mark.parametrize("is_mute", ["false", "true"])
+def test_a_rank_without_memory_for_words_ends_the_run(is_mute: str, tmp_path: Path) -> None:
+    fails = entry("bad", "fails", options=f"{{ is_mute = {is_mute} }}")
+    workflow(tmp_path, one_group(fails, entry("other", "waits")), m=WITHOUT_MEMORY)
+    finished = diel("run", "w.toml", cwd=tmp_path, timeout_s=50)
+    assert finished.status not in (0, 2)
+    log = (run_dir(tmp_path) / "logs" / "launcher.log").read_text()
+    assert ("has no memory left (MemoryError), so the run ends" in log) == (is_mute == "false")
+
+
 def test_files_in_the_current_folder_hide_nothing(tmp_path: Path) -> None:
     folder = tmp_path / "study"
     folder.mkdir()

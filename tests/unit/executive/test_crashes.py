@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
+import traceback
 from collections.abc import Callable
 from pathlib import Path
 
@@ -13,7 +14,7 @@ import pytest
 from diel.errors import TagError
 from diel.executive.outcome import detail, noting_crashes
 from diel.executive.worker import _call
-from diel.text import describe_error
+from diel.text import describe_error, describe_traceback
 from diel.tuples.tags import encode_tag
 
 
@@ -54,6 +55,39 @@ def test_an_error_that_diel_found_ends_at_the_modules_own_line() -> None:
     assert frames(text) == ["<lambda>", "wrong_tag"]
     assert text.count("Traceback") == 1
     assert text.splitlines()[-1].startswith("diel.errors.TagError: (1, [2])")
+
+
+class Evil(Exception):
+    """An exception of a module that raises whatever is asked of it."""
+
+    def __init__(self, raised: type[BaseException]) -> None:
+        super().__init__("a")
+        self.raised = raised
+
+    def __str__(self) -> str:
+        raise self.raised
+
+    __repr__ = __str__
+
+
+@pytest.mark.parametrize("raised", [MemoryError, SystemExit, RecursionError, KeyboardInterrupt])
+def test_an_exception_that_cannot_be_told_is_named(
+    raised: type[BaseException], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with pytest.raises(Evil) as caught:
+        raise Evil(raised)
+    error = caught.value
+    assert describe_error(error) == "Evil"
+    assert "Evil" in describe_traceback(error)
+    assert "Traceback" in detail(error)
+
+    def without_memory(*_: object, **__: object) -> None:
+        raise raised
+
+    with monkeypatch.context() as patch:
+        patch.setattr(traceback, "TracebackException", without_memory)
+        told = (describe_traceback(error), detail(error))
+    assert told == ("Evil", "")
 
 
 def test_what_a_module_raises_itself_is_told_with_what_led_to_it() -> None:

@@ -109,10 +109,11 @@ def test_of_anything_else_the_beginning_of_its_repr(tmp_path: Path) -> None:
 
 
 def test_the_same_iteration_again_replaces_its_file(tmp_path: Path) -> None:
-    stored("x" * 2000, tmp_path / "returned")
+    _, before = stored("x" * 2000, tmp_path / "returned")
     elsewhere = tmp_path / "elsewhere"
     elsewhere.write_text("mine")
-    (tmp_path / "returned" / "m.0.g.0.txt.part").symlink_to(elsewhere)  # not written through
+    before.unlink()
+    before.symlink_to(elsewhere)  # not written through
     _, path = stored("y" * 2000, tmp_path / "returned")
     assert path.read_text() == "y" * 2000
     assert elsewhere.read_text() == "mine"

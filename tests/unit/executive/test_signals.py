@@ -51,6 +51,27 @@ def test_in_the_middle_of_a_long_call_too() -> None:
     assert (status, words) == (STOPPED, f"asked: SIGINT  {STOPPED}\n")
 
 
+NO_THREAD = """\
+import threading
+from diel.executive.signals import StopSignals
+signals = StopSignals(patience_s=0.1)
+def no_thread(self):
+    raise RuntimeError("can't start new thread")
+threading.Timer.start = no_thread
+import os, signal, time
+signals.set_stop_request(lambda why, code: os.write(1, why.split()[0].encode()))
+os.kill(os.getpid(), signal.SIGTERM)
+time.sleep(60)
+"""
+
+
+def test_without_memory_for_a_thread_a_signal_ends_the_process_too() -> None:
+    told = subprocess.run(
+        [sys.executable, "-c", NO_THREAD], capture_output=True, text=True, timeout=50, check=False
+    )
+    assert (told.returncode, told.stdout) == (NOT_FINISHED, "SIGTERM")
+
+
 # Which signal asked is known before anybody can be asked, and others than these do not count.
 EARLY = """\
 import os, signal, time

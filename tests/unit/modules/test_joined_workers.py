@@ -18,10 +18,11 @@ from typing import Any
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from support import THOROUGH, wait_until
+from support import THOROUGH, record, wait_until
 from unit.modules.sweeping import GRID, Sweep
 
 from diel.errors import ModuleFailed, RunStopped
+from diel.run.journal import JournalWriter
 from diel.testing import ModuleRun
 from modules.sweep.election import Terms
 from modules.sweep.joined_loop import MasterLink
@@ -29,6 +30,7 @@ from modules.sweep.joined_workers import JoinedWorkers, WorkerChange
 from modules.sweep.joining import (
     SILENCE_S,
     Identity,
+    is_finished,
     lease_message,
     lease_of,
     list_workers,
@@ -319,6 +321,19 @@ def test_metrics_of_a_worker_that_are_none_fail_their_trial(meeting: Meeting) ->
     assert math.isnan(heard.metrics[3]["score"])
 
 
+def test_a_worker_that_its_master_has_lost_finds_that_the_sweep_is_over(meeting: Meeting) -> None:
+    link = meeting.link()
+    meeting.heard()
+    (lost,) = meeting.heard(SILENCE_S + 1)
+    assert lost.is_loss
+    assert not is_finished(meeting.ledger)
+    meeting.workers.dismiss()
+    assert meeting.told(link)[2:] == []  # after the order and its stops: nobody tells it
+    assert is_finished(meeting.ledger)
+    meeting.master().close()  # it goes on, with more trials
+    assert not is_finished(meeting.ledger)
+
+
 @settings(max_examples=15, deadline=None)
 @given(seed=st.integers(0, 2**32))
 def test_each_trial_is_recorded_once_whoever_is_silent_or_leaves(
@@ -594,6 +609,20 @@ def test_a_leader_that_was_only_slow_finds_out_that_another_has_led(tmp_path: Pa
     Part(share=str(shared)).save(odd.run_dir)
     with pytest.raises(LedgerError, match="is of another sweep: see seed"):
         odd.run({**GRID, "seed": 6})
+
+
+def test_who_joins_a_sweep_that_has_just_ended_leaves_at_once(tmp_path: Path) -> None:
+    runs = several(tmp_path, ["here", "late", "later"])
+    runs["here"].run(GRID, trainers=1)
+    for name in runs.keys() - {"here"}:  # neither ever has an order
+        Part(join=str(runs["here"].ledger), silence_s=0.5).save(runs[name].run_dir)
+        returned = runs[name].run(GRID, trainers=1).returned
+        assert returned == {"trials": 0, "left": "the sweep is over"}
+        # As by a run whose disk was full: that the run has finished says the same.
+        runs["here"].ledger.with_name("finished").unlink(missing_ok=True)
+        with JournalWriter(runs["here"].run_dir / "journal.jsonl") as journal:
+            journal.write(record("RunStarted", workflow="w", ranks=4, groups=["group"]))
+            journal.write(record("RunEnded", exit_code=0))
 
 
 def test_a_run_joins_a_sweep_and_leaves(tmp_path: Path) -> None:
