@@ -174,15 +174,18 @@ def _least_json_bytes(value: Any, enough_bytes: float = math.inf) -> int:
     items = [(value, 0)]
     while items and least_bytes <= enough_bytes:
         item, depth = items.pop()
-        if isinstance(item, (str, bytes, bytearray)):
-            least_bytes += len(item)
-        elif isinstance(item, (dict, list, tuple)):
-            least_bytes += 2 * len(item)  # an element and its comma
-            if least_bytes <= enough_bytes and depth < _DEEPEST:
-                inside = item.values() if isinstance(item, dict) else item
-                items += [(each, depth + 1) for each in inside]
-        elif hasattr(item, "tolist") and isinstance(item.size, int):  # an array
-            least_bytes += 2 * item.size
+        try:
+            if isinstance(item, (str, bytes, bytearray)):
+                least_bytes += len(item)
+            elif isinstance(item, (dict, list, tuple)):
+                least_bytes += 2 * len(item)  # an element and its comma
+                if least_bytes <= enough_bytes and depth < _DEEPEST:
+                    inside = item.values() if isinstance(item, dict) else item
+                    items += [(each, depth + 1) for each in inside]
+            elif hasattr(item, "tolist") and isinstance(item.size, int):  # an array
+                least_bytes += 2 * item.size
+        except Exception:  # a user's class can raise anything
+            continue
     return least_bytes
 
 
