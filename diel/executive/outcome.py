@@ -243,7 +243,7 @@ def _drop_own_frames(summary: traceback.TracebackException, error: BaseException
 
 
 @contextlib.contextmanager
-def noting_crashes(file: Path) -> Iterator[None]:
+def noting_crashes(file: Path) -> Iterator[Callable[[], None]]:
     """Write the Python stack to a file if this process crashes or a module exits it in this block.
 
     Parameters
@@ -251,6 +251,11 @@ def noting_crashes(file: Path) -> Iterator[None]:
     file : Path
         Removed at the end. After a crash its first line is ``Fatal Python error: ...``, after
         ``os._exit(7)`` just that; frames follow, innermost first, as `faulthandler` writes them.
+
+    Yields
+    ------
+    callable
+        Has crashes noted there again, after a module has used `faulthandler` itself.
 
     Notes
     -----
@@ -267,10 +272,15 @@ def noting_crashes(file: Path) -> Iterator[None]:
         leave(status)
 
     with file.open("wb") as stream:
-        faulthandler.enable(stream, all_threads=False)
+
+        def note_crashes() -> None:
+            faulthandler.cancel_dump_traceback_later()
+            faulthandler.enable(stream, all_threads=False)
+
+        note_crashes()
         setattr(os, "_exit", dump_stack)  # noqa: B010 - an assignment is an error to mypy
         try:
-            yield
+            yield note_crashes
         finally:
             setattr(os, "_exit", leave)  # noqa: B010
             faulthandler.disable()
