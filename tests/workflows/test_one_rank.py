@@ -41,8 +41,8 @@ def looks(ctx):
         os.umask(0o22), len(os.sched_getaffinity(0)), resource.getrlimit(resource.RLIMIT_NOFILE)[0],
         len(signal.pthread_sigmask(signal.SIG_BLOCK, [])), str(signal.getsignal(signal.SIGPIPE)),
         np.geterr(), str(np.array([1 / 3])), decimal.getcontext().prec, socket.getdefaulttimeout(),
-        "error" in str(warnings.filters), logging.root.manager.disable, len(sys.argv), len(sys.path),
-        os.environ.get("LEFT"), os.environ.get("TZ"),
+        "error" in str(warnings.filters), logging.root.manager.disable,
+        len(sys.argv), len(sys.path), os.environ.get("LEFT"), os.environ.get("TZ"),
     ]
 """
 CHILDREN = """\
