@@ -22,7 +22,8 @@ from diel.executive.placement.gpus import Node
 from diel.executive.signals import STOP_SIGNALS, before_time_limit, exit_code_after
 from diel.exit_codes import STOPPED
 from diel.frozen import Frozen
-from diel.loading.environment import shorten, thread_environment
+from diel.loading.environment import thread_environment
+from diel.loading.output import shorten
 from diel.processes import run_tool
 from diel.programs.supervised import Program, Supervisor
 from diel.run.directory import RunDirectory

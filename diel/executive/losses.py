@@ -4,6 +4,7 @@
 
     logs/rank-<rank>.crash    the Python stack of a rank that crashed
     logs/launcher.log         messages of mpiexec, srun or the supervisor about ranks and hosts
+    logs/<module>.<copy>.<copy rank>.log    the last words of a rank, and of the C library there
 
 Each launcher has messages of its own, and a rank that was killed writes none. So these causes are
 tried in order: a full disk, a crash, a host, a rank, and the launcher itself.
@@ -30,6 +31,8 @@ from diel.run.view import RunView
 _LAUNCHER_LINES: Final = 15
 _FULL_BYTES: Final = 64 * 1024
 _FRAMES_SHOWN: Final = 10
+_RANKS_SHOWN: Final = 3
+_LAST_LINES: Final = 5
 _DIEL: Final = str(Path(diel.__file__).parent)
 _PYTHON_FRAME: Final = r'^  File "(?P<file>.*)", line (?P<line>\d+) in (?P<name>.*)$'
 _OF_LIBRARIES: Final = r".*/(lib/python3|site-packages/|dist-packages/)|<frozen "
@@ -120,13 +123,13 @@ def find_loss(view: RunView, directory: RunDirectory, launcher_status: int) -> L
     for crash in crashes:
         lines.append(f"rank {crash.rank} | {crash.why}")
         lines += [f"rank {crash.rank} |   {frame}" for frame in crash.frames]
+    running = [rank for copy in view.running.values() for rank in copy.ranks]
+    for rank in (ranks or (running if first_loss else ()))[:_RANKS_SHOWN]:
+        name = _log_name(view, rank)
+        words = _readable_lines(directory.end_of_log(name)) if name else []
+        lines += [f"{name} | {line}" for line in words[-_LAST_LINES:]]
     if not crashes:
-        printed = [
-            line
-            for line in log.splitlines()
-            if line.strip() and not re.match(_C_FRAMES, line) and not re.match(_RULE, line)
-        ]
-        lines += [f"launcher | {line}" for line in printed[-_LAUNCHER_LINES:]]
+        lines += [f"launcher | {line}" for line in _readable_lines(log)[-_LAUNCHER_LINES:]]
     if is_full(directory):
         explanation = f"the disk is full, so the run has ended: {directory.path}"
         return Loss(explanation, lines, ranks, hosts, is_final=True)
@@ -168,6 +171,22 @@ def find_loss(view: RunView, directory: RunDirectory, launcher_status: int) -> L
             f"(the launcher exited with status {launcher_status})"
         )
     return Loss(explanation, lines, ranks, hosts)
+
+
+def _readable_lines(log: str) -> list[str]:
+    return [
+        line
+        for line in log.splitlines()
+        if line.strip() and not re.match(_C_FRAMES, line) and not re.match(_RULE, line)
+    ]
+
+
+def _log_name(view: RunView, rank: int) -> str:
+    """Return the name of the log of the copy that ran on a rank; empty if none did."""
+    for copy in view.running.values():
+        if rank in copy.ranks:
+            return f"{copy.name}.{copy.ranks.index(rank)}.log"
+    return ""
 
 
 def _lost_ranks(log: str, view: RunView) -> tuple[list[int], str]:

@@ -177,15 +177,18 @@ def _least_json_bytes(value: Any, enough_bytes: float = math.inf) -> int:
     items = [(value, 0)]
     while items and least_bytes <= enough_bytes:
         item, depth = items.pop()
-        if isinstance(item, (str, bytes, bytearray)):
-            least_bytes += len(item)
-        elif isinstance(item, (dict, list, tuple)):
-            least_bytes += 2 * len(item)  # an element and its comma
-            if least_bytes <= enough_bytes and depth < _DEEPEST:
-                inside = item.values() if isinstance(item, dict) else item
-                items += [(each, depth + 1) for each in inside]
-        elif hasattr(item, "tolist") and isinstance(item.size, int):  # an array
-            least_bytes += 2 * item.size
+        try:
+            if isinstance(item, (str, bytes, bytearray)):
+                least_bytes += len(item)
+            elif isinstance(item, (dict, list, tuple)):
+                least_bytes += 2 * len(item)  # an element and its comma
+                if least_bytes <= enough_bytes and depth < _DEEPEST:
+                    inside = item.values() if isinstance(item, dict) else item
+                    items += [(each, depth + 1) for each in inside]
+            elif hasattr(item, "tolist") and isinstance(item.size, int):  # an array
+                least_bytes += 2 * item.size
+        except Exception:  # a user's class can raise anything
+            continue
     return least_bytes
 
 
@@ -246,7 +249,7 @@ def _drop_own_frames(summary: traceback.TracebackException, error: BaseException
 
 
 @contextlib.contextmanager
-def noting_crashes(file: Path) -> Iterator[None]:
+def noting_crashes(file: Path) -> Iterator[Callable[[], None]]:
     """Write the Python stack to a file if this process crashes or a module exits it in this block.
 
     Parameters
@@ -254,6 +257,11 @@ def noting_crashes(file: Path) -> Iterator[None]:
     file : Path
         Removed at the end. After a crash its first line is ``Fatal Python error: ...``, after
         ``os._exit(7)`` just that; frames follow, innermost first, as `faulthandler` writes them.
+
+    Yields
+    ------
+    callable
+        Has crashes noted there again, after a module has used `faulthandler` itself.
 
     Notes
     -----
@@ -270,10 +278,15 @@ def noting_crashes(file: Path) -> Iterator[None]:
         leave(status)
 
     with open(file, "wb", opener=file_opener) as stream:
-        faulthandler.enable(stream, all_threads=False)
+
+        def note_crashes() -> None:
+            faulthandler.cancel_dump_traceback_later()
+            faulthandler.enable(stream, all_threads=False)
+
+        note_crashes()
         setattr(os, "_exit", dump_stack)  # noqa: B010 - an assignment is an error to mypy
         try:
-            yield
+            yield note_crashes
         finally:
             setattr(os, "_exit", leave)  # noqa: B010
             faulthandler.disable()

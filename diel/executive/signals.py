@@ -85,6 +85,18 @@ class StopSignals:
                 self._leave(exit_code)
 
 
+def release_signals() -> None:
+    """In a process that was forked from a rank: handle stop signals as any process of Python does.
+
+    Its parent is not meant: ``multiprocessing.Pool.terminate`` sends SIGTERM to such a process.
+    """
+    signal.set_wakeup_fd(-1)  # the pipe is shared with the rank
+    for number in STOP_SIGNALS:
+        if signal.getsignal(number) is _ignore:
+            is_interrupt = number == signal.SIGINT
+            signal.signal(number, signal.default_int_handler if is_interrupt else signal.SIG_DFL)
+
+
 def exit_code_after(number: int) -> int:
     """Return the exit code of a run that a signal has ended.
 

@@ -7,6 +7,7 @@ import math
 import os
 import sys
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeAlias
 
@@ -46,25 +47,23 @@ from diel.executive.messages import (
 from diel.executive.outcome import ReturnedFolder, detail, noting_crashes, recordable
 from diel.executive.plans import CopyPlan, place_modules
 from diel.executive.rank_times import SpanRecorder
+from diel.executive.signals import release_signals
 from diel.executive.tuple_server import GOODBYE_TIMEOUT_S, serve_tuples
 from diel.executive.wait_reporter import WaitReporter
 from diel.loading import files
 from diel.loading.context import Context, Place, running
-from diel.loading.environment import (
-    OpenLog,
-    ThreadLimiter,
-    output_to,
-    restored_process_state,
-    set_thread_environment,
-    shorten,
-)
+from diel.loading.environment import ThreadLimiter, set_thread_environment
+from diel.loading.forks import ending_forks, handling_forks, refuse
 from diel.loading.functions import find_function, import_code, parse_options
+from diel.loading.output import RankOutput, shorten
+from diel.loading.process_state import ProcessState
 from diel.loading.state import SavedState
 from diel.run.directory import RunDirectory, state_of, state_stem
 from diel.run.json_values import StoredValue, plain
 from diel.text import describe_error
 from diel.tuples.client import TupleClient
 from diel.tuples.replicated_transport import open_transport
+from diel.workflow.programs import launcher_forgotten
 
 if TYPE_CHECKING:
     from types import ModuleType
@@ -112,10 +111,14 @@ def run_worker(parent: Parent) -> int:
             meter = Meter(keeps_all=order.traces_all)
             directory = RunDirectory(order.run_dir)
             spans = SpanRecorder(directory, parent.rank, meter)
-            with noting_crashes(directory.crash_note(parent.rank)):
-                worker = _Worker(parent, mailbox, order, spans)
+            with (
+                launcher_forgotten(),
+                noting_crashes(directory.crash_note(parent.rank)) as note_crashes,
+            ):
+                worker = _Worker(parent, mailbox, order, spans, note_crashes)
                 try:
-                    order = worker.work()
+                    with handling_forks(worker.flush_output, worker.begin_fork):
+                        order = worker.work()
                 finally:
                     worker.close()
         assert isinstance(order, Leave)
@@ -169,7 +172,12 @@ class _Worker:
     """The state of one rank of the pool, and how it performs each order."""
 
     def __init__(
-        self, parent: Parent, mailbox: Mailbox[Order], welcome: Welcome, spans: SpanRecorder
+        self,
+        parent: Parent,
+        mailbox: Mailbox[Order],
+        welcome: Welcome,
+        spans: SpanRecorder,
+        note_crashes: Callable[[], object],
     ) -> None:
         self._spans, self._meter = spans, spans.meter
         self._parent = parent
@@ -185,7 +193,12 @@ class _Worker:
         self._limiter = ThreadLimiter()
         self.children = ChildProcesses(self._warn_always)
         self._log_size_bytes = welcome.log_size_bytes
-        self._logs = OpenLog(welcome.log_size_bytes)
+        self._output = RankOutput(welcome.log_size_bytes)
+        self._directory_before = os.getcwd()
+        os.chdir(self._folder)
+        if str(self._folder) not in sys.path:  # here, since it is the same for all modules
+            sys.path.insert(0, str(self._folder))
+        self._process_state = ProcessState(note_crashes)
         self._returned_size_bytes = welcome.returned_size_bytes
         self._returned = ReturnedFolder(
             self._directory.returned, welcome.returned_total_bytes, parent.size
@@ -221,6 +234,7 @@ class _Worker:
         self._states = {state_stem(name): name for name in welcome.states}
         self._survives_loss = welcome.survives_loss
         self._executables: ExecutableCopies | None = None
+        self._context: Context | None = None  # of the present or the last copy
         self._serial = 0
         self._has_to_leave = False
 
@@ -251,6 +265,19 @@ class _Worker:
         self._raise_if_ordered()
         self._wait_reporter.report_if_long(waiting)
 
+    def flush_output(self) -> None:
+        """Write what was printed, so that a process that is forked now does not write it again."""
+        self._output.flush()
+
+    def begin_fork(self) -> None:
+        """In a process that a module has just forked: give up all that is the rank's."""
+        release_signals()
+        self._output.begin_fork()
+        if self._context is not None:
+            self._context.forget_communicators()
+        parts = self._tuples, self._transport, self._channel, self._port, self._mailbox
+        refuse(*parts)
+
     def work(self) -> Leave:
         """Perform orders until the order to leave comes; return that order."""
         while True:
@@ -277,6 +304,9 @@ class _Worker:
             with contextlib.suppress(RunStopped, TupleError):
                 self._executables.close()
         self.children.end()
+        self._output.close()
+        with contextlib.suppress(OSError):  # it was removed
+            os.chdir(self._directory_before)
 
     def _my_copy(self, order: RunGroup) -> RunCopy:
         """Return the order for this rank's own copy, from the order to its whole group."""
@@ -326,7 +356,7 @@ class _Worker:
             is_function=self._specs[plan.module].function is not None,
             failed=isinstance(report, (RankFailed, RankLeft)),
         )
-        self._warn_of_log(plan, self._logs.take_left_out_bytes())
+        self._warn_of_log(plan, self._output.take_left_out_bytes())
         if isinstance(report, (RankFailed, RankLeft)):
             # Before the report, so that the next copy finds the tuples that this one held. A
             # server that does not answer must not delay the report of the failure.
@@ -364,8 +394,7 @@ class _Worker:
             with self._meter.communicating("make the copy's communicator"):
                 comm = self._parent.create_communicator(plan.ranks, plan.serial)
         run = self._run_function if spec.function is not None else self._run_executable
-        with restored_process_state():
-            os.chdir(self._folder)
+        with self._process_state.restored(partial(self._warn, plan.module, plan.copy_index)):
             self._parent.wakeup.runs_module = True
             try:
                 returned, leftovers = run(order, comm)
@@ -394,11 +423,13 @@ class _Worker:
         address = Address(plan.module, plan.copy_index, copy_rank)
         self._channel.open(address, order.peers)
         log = self._directory.module_log(plan.module, plan.copy_index, copy_rank)
-        with output_to(self._logs.open(log)):
+        with self._output.to(log):
             files.forget_plain_names()
-            code, function = self._find_function(spec)
+            with ending_forks():
+                code, function = self._find_function(spec)
+            own = self._process_state.begin(code.__name__)
             self._limiter.apply(spec.threads)
-            context = Context(
+            context = self._context = Context(
                 place,
                 comm=comm,
                 make_comm=lambda: self._parent.create_communicator(plan.ranks, plan.serial),
@@ -418,7 +449,7 @@ class _Worker:
                 allow_loss=lambda: self._allow_loss(plan.serial),
             )
             puts_before = tuple(self._tuples.puts)
-            value = _call(function, context)
+            value = own.run(_call, function, context)
             returned = self._recordable(plan, value) if copy_rank == 0 else None
             del value  # it may be large
             if puts_before != tuple(self._tuples.puts):
@@ -466,7 +497,8 @@ class _Worker:
         found = self._functions.get(spec.name)
         if found is None or sys.modules.get(found[0].__name__) is not found[0]:
             set_thread_environment(spec.threads)  # before it imports NumPy
-            code = import_code(spec.function, self._folder)
+            load = partial(import_code, spec.function, self._folder)
+            code = self._process_state.load(load)
             found = self._functions[spec.name] = code, find_function(spec.function, code)
         return found
 
@@ -558,7 +590,7 @@ class _Worker:
 
 def _call(function: Any, context: Context) -> Any:
     try:
-        with running(context), finalize_refused():
+        with running(context), finalize_refused(), ending_forks():
             return function(context)
     except SystemExit as request:
         if request.code not in (None, 0):

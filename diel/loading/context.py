@@ -9,11 +9,13 @@ import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextvars import ContextVar
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any, Final, NoReturn
 
 from diel.errors import BoundaryError, CouplingError
 from diel.frozen import Frozen
+from diel.loading.forks import NotARank
 from diel.loading.results import Results, as_number
+from diel.workflow.programs import child_environment
 
 if TYPE_CHECKING:
     from mpi4py import MPI
@@ -156,6 +158,24 @@ class Context:
         if self._module_comm is None:
             self._module_comm = self._make_module_comm()
         return self._module_comm
+
+    def forget_communicators(self) -> None:
+        """Have each use of a communicator raise: in a process that was forked from the rank."""
+
+        def refuse() -> NoReturn:
+            raise NotARank
+
+        self._comm = self._module_comm = None
+        self._make_comm = self._make_module_comm = refuse
+
+    def child_environment(self) -> dict[str, str]:
+        """Return an environment for a child process that has nothing of MPI or its launcher.
+
+        Executables have it too, and its PATH ends with the folder of the command ``diel``. A child
+        that inherits `os.environ` has nothing of the launcher either, but what a person has set for
+        MPI, such as ``OMPI_MCA_...``.
+        """
+        return child_environment()
 
     @property
     def module_comm_was_made(self) -> bool:
@@ -473,7 +493,8 @@ class _JournalHandler(logging.Handler):
     def emit(self, record: logging.LogRecord) -> None:
         from diel.run.records import MessageLogged
 
-        self._write(MessageLogged, level=record.levelname, text=record.getMessage())
+        with contextlib.suppress(NotARank):  # it is in the log file, at least
+            self._write(MessageLogged, level=record.levelname, text=record.getMessage())
 
 
 class _OutputHandler(logging.Handler):

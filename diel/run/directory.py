@@ -12,7 +12,7 @@
         sweeps/<group>.<trainer>.<copy>.curve   the reports of a long trial there so far
         logs/<module>.<copy>.<rank>.log
         logs/rank-<rank>.crash      Python's stack when that rank crashed; empty if it has not
-        logs/launcher.log   what mpiexec and the ranks wrote by themselves
+        logs/launcher.log   what mpiexec wrote, and ranks while they ran no module
         status.json         waits, progress, contents of tuple servers, while the run goes on
         tuples.json         the socket for outside access to the tuples, while the run goes on
         report.html         the report of a sweep that filled results.csv, to open in a browser
@@ -241,6 +241,10 @@ class RunDirectory:
         It is the output of mpiexec, and what ranks have written there by themselves.
         """
         return _end_of(self.launcher_log).rpartition(_STARTED_AGAIN)[2]
+
+    def end_of_log(self, name: str) -> str:
+        """Return the end of a log of a module; empty if it cannot be read."""
+        return _end_of(self.logs / name)
 
     def note_start(self) -> int:
         """Write to the launcher's log that mpiexec starts again, if it does; return the log's size.

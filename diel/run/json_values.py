@@ -139,27 +139,43 @@ def plain(value: Any, _depth: int = 0) -> Any:
 
     NumPy's numbers and arrays become numbers and lists; NaN and infinities become text, since JSON
     has neither. Any other value becomes its ``repr``, and so does a list or table that is nested
-    too deep: its records would be nested more than 100 deep.
+    too deep: its records would be nested more than 100 deep. Where a user's class raises when it is
+    converted, text says so.
     """
     if value is None or type(value) is str or isinstance(value, bool):
         return value
+    try:
+        return _converted(value, _depth)
+    except Exception:  # a user's class can raise anything
+        return _repr(value)
+
+
+def _converted(value: Any, _depth: int) -> Any:
+    # Exactly int, str and float: a subclass of a user's, such as an IntEnum, would not travel.
     if isinstance(value, int):
-        # Exactly int: a subclass of a user's, such as an IntEnum, would not travel.
-        number = int(value)
+        number = int.__int__(value)
         return number if number.bit_length() < _LONGEST_INTEGER_BITS else hex(number)
     if isinstance(value, str):
         return str.__str__(value)
     if isinstance(value, float):
-        return float(value) if math.isfinite(value) else repr(float(value))
+        real = float.__float__(value)
+        return real if math.isfinite(real) else repr(real)
     if isinstance(value, (dict, list, tuple)):
         if _depth >= _DEEPEST_VALUE:
             return _repr(value)
         if isinstance(value, dict):
-            return {str(key): plain(item, _depth + 1) for key, item in value.items()}
+            return {_key(key): plain(item, _depth + 1) for key, item in value.items()}
         return [plain(item, _depth + 1) for item in value]
-    if hasattr(value, "tolist") and not isinstance(value, type):
-        return plain(value.tolist(), _depth)
+    if hasattr(value, "tolist") and not isinstance(value, type) and _depth < DEEPEST:
+        return plain(value.tolist(), _depth + 1)
     return _repr(value)
+
+
+def _key(value: Any) -> str:
+    try:
+        return str(value)
+    except Exception:  # a user's class can raise anything
+        return _repr(value)
 
 
 def _repr(value: Any) -> str:
@@ -167,6 +183,8 @@ def _repr(value: Any) -> str:
         return repr(value)
     except RecursionError:
         return f"<{type(value).__name__} nested too deeply>"
+    except Exception as error:  # a user's class can raise anything
+        return f"<{type(value).__name__}: its __repr__ raises {type(error).__name__}>"
 
 
 class StoredValue(Frozen):

@@ -8,7 +8,7 @@ import re
 import shutil
 import struct
 import sys
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any, Final, NamedTuple
 
@@ -42,6 +42,7 @@ _LAUNCHER_PREFIXES: Final = (
     "HYDRA_",
     "MPI_LOCAL",
 )
+_SETTINGS: Final = ("OMPI_MCA_", "OPAL_")
 _KEPT: Final = frozenset(
     f"{prefix}_ALLOW_RUN_AS_ROOT{suffix}"
     for prefix in ("OMPI", "PRTE")
@@ -127,17 +128,36 @@ def search_path(environment: Mapping[str, str]) -> str:
     return path if own in path.split(os.pathsep) else f"{path}{os.pathsep}{own}"
 
 
+def _is_of_launcher(name: str) -> bool:
+    return name.startswith(_LAUNCHER_PREFIXES) and name not in _KEPT
+
+
 def child_environment() -> dict[str, str]:
     """Return the environment for a child process: this process's, without the launcher's variables.
 
     Its PATH ends with the folder of the command ``diel``.
     """
-    inherited = {
-        name: value
-        for name, value in os.environ.items()
-        if name in _KEPT or not name.startswith(_LAUNCHER_PREFIXES)
-    }
+    inherited = {name: value for name, value in os.environ.items() if not _is_of_launcher(name)}
     return inherited | {"PATH": search_path(inherited)}
+
+
+@contextlib.contextmanager
+def launcher_forgotten() -> Iterator[None]:
+    """Remove the launcher's variables from this process's environment, within a block.
+
+    So an MPI program that a module starts, by whatever means, is a program of its own: with them it
+    waits in its MPI_Init for the launcher of this rank, which expects no such process. MPI reads
+    them at its start alone. Settings of MPI stay, since it reads some of them later.
+    """
+    removed = {
+        name: os.environ.pop(name)
+        for name in list(os.environ)
+        if _is_of_launcher(name) and not name.startswith(_SETTINGS)
+    }
+    try:
+        yield
+    finally:
+        os.environ.update(removed)
 
 
 def check_programs(entry: Mapping[str, Any], path: str, folder: Path) -> list[Problem]:

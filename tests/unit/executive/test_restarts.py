@@ -74,6 +74,21 @@ def test_each_launcher_is_understood(
     assert (loss.explanation, tuple(loss.ranks)) == (explanation, ranks)
 
 
+def test_the_last_words_in_the_log_of_a_lost_rank_are_shown(directory: RunDirectory) -> None:
+    view = started()
+    copies, placement = {"solver": 1}, {"solver.0": [3, 2]}
+    view.apply(record("GroupStarted", group="a", copies=copies, placement=placement))
+    directory.launcher_log.write_text(OPEN_MPI)
+    said = "step 1\n\nERROR STOP the boundary is open\n[n2:7] *** Process received signal ***\n"
+    directory.module_log("solver", 0, 1).write_text(said)
+    directory.module_log("solver", 0, 0).write_text("another rank\n")
+    lines = find_loss(view, directory, 137).lines
+    assert [line for line in lines if line.startswith("solver")] == [
+        "solver.0.1.log | step 1",
+        "solver.0.1.log | ERROR STOP the boundary is open",
+    ]
+
+
 def test_an_mpi_that_does_not_start_is_the_cause_of_what_its_launcher_then_ends(
     directory: RunDirectory,
 ) -> None:

@@ -1,0 +1,269 @@
+"""What a module changes in its process, one item of the table after the other, is changed back.
+
+Run as a script, this file does it for all of them in a process of its own, and prints what was not.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import builtins
+import decimal
+import gc
+import locale
+import logging
+import os
+import random
+import resource
+import signal
+import socket
+import subprocess
+import sys
+import time
+import warnings
+from collections.abc import Callable
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+import numpy as np
+import pytest
+
+from diel.loading.process_state import ProcessState, table
+
+
+def set_time_zone() -> None:
+    os.environ["TZ"] = "Asia/Tokyo"
+    time.tzset()
+
+
+def set_logging() -> None:
+    logging.basicConfig(level=logging.DEBUG, force=True)
+    logging.disable(logging.INFO)
+    for logger in (logging.getLogger("a library"), logging.getLogger("new")):
+        logger.addHandler(logging.NullHandler())
+        logger.setLevel(logging.ERROR)
+        logger.propagate, logger.disabled = False, True
+
+
+def lower_limit() -> None:
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (soft - 1, hard))
+
+
+def replace_lists() -> None:
+    sys.argv = ["another"]
+    sys.path.insert(0, "/another")
+
+
+def set_hooks() -> None:
+    sys.excepthook = lambda *_: None
+    sys.settrace(lambda *_: None)
+    logging.captureWarnings(True)
+
+
+def set_interpreter() -> None:
+    sys.setrecursionlimit(5000)
+    gc.disable()
+
+
+def set_event_loop() -> None:
+    asyncio.set_event_loop(asyncio.new_event_loop())
+
+
+def set_signals() -> None:
+    signal.signal(signal.SIGUSR2, signal.SIG_IGN)
+    signal.signal(signal.SIGSEGV, signal.SIG_IGN)
+
+
+def set_start_method() -> None:
+    import multiprocessing
+
+    multiprocessing.set_start_method("spawn")
+
+
+def trace_memory() -> None:
+    import tracemalloc
+
+    tracemalloc.start()
+
+
+CHANGES: dict[str, Callable[[], object]] = {
+    "working directory": lambda: os.chdir("/"),
+    "environment": lambda: os.environ.update(LEFT="1"),
+    "time zone": set_time_zone,
+    "locale": lambda: locale.setlocale(locale.LC_ALL, "C"),
+    "umask": lambda: os.umask(0o007),
+    "niceness": lambda: os.nice(1),
+    "CPU affinity": lambda: os.sched_setaffinity(0, [min(os.sched_getaffinity(0))]),
+    "scheduling policy": lambda: os.sched_setscheduler(0, os.SCHED_BATCH, os.sched_param(0)),
+    "resource limits": lower_limit,
+    "signal handlers": set_signals,
+    "descriptor for signals": lambda: signal.set_wakeup_fd(pipe_that_does_not_block()),
+    "signal mask": lambda: signal.pthread_sigmask(signal.SIG_BLOCK, [signal.SIGUSR1]),
+    "timers": lambda: signal.alarm(1000),
+    "sys.argv and sys.path": replace_lists,
+    "standard streams": lambda: setattr(sys, "stdout", open(os.devnull, "w")),  # noqa: SIM115
+    "hooks": set_hooks,
+    "interpreter": set_interpreter,
+    "builtins": lambda: setattr(builtins, "_", str),
+    "warning filters": lambda: warnings.simplefilter("ignore"),
+    "logging": set_logging,
+    "socket timeout": lambda: socket.setdefaulttimeout(1.0),
+    "start method": set_start_method,
+    "event loops": set_event_loop,
+    "memory tracing": trace_memory,
+}
+
+
+def pipe_that_does_not_block() -> int:
+    writing = os.pipe()[1]
+    os.set_blocking(writing, False)
+    return writing
+
+
+def main() -> None:
+    """Make each change, and print the names of those that had no effect or were not undone."""
+    logging.getLogger("a library")
+    if len(os.sched_getaffinity(0)) == 1:
+        CHANGES["CPU affinity"] = lambda: None
+    state, items = ProcessState(), table()
+    before = [item.get() if is_there(item.library) else item.initial for item in items]
+    for item, value in zip(items, before, strict=True):
+        warned: list[str] = []
+        with state.restored(warned.append):
+            CHANGES[item.name]()
+            changed = item.get() != value
+        is_restored = item.get() == value
+        if item.name == "niceness" and not is_restored:  # only a privileged process may
+            is_restored = "niceness" in warned.pop()
+        if not (changed or item.name == "CPU affinity") or not is_restored or warned:
+            print(item.name, changed, is_restored, warned)
+    with state.restored(print):
+        pass  # nothing is left to be restored, or to be told
+
+
+def is_there(library: str) -> bool:
+    return not library or library in sys.modules
+
+
+def test_each_item_that_is_changed_is_restored() -> None:
+    assert [item.name for item in table()] == list(CHANGES)
+    ran = subprocess.run(
+        [sys.executable, "-W", "ignore::ResourceWarning", __file__],
+        capture_output=True,
+        text=True,
+        timeout=60,
+        check=False,
+    )
+    assert (ran.returncode, ran.stdout, ran.stderr) == (0, "", "")
+
+
+# -- files ----------------------------------------------------------------------------------------
+
+Code = Callable[[], object]
+
+
+class Rank:
+    """Runs functions of files, as a rank of a run does."""
+
+    def __init__(self) -> None:
+        self.state = ProcessState()
+        self._files: dict[str, ModuleType] = {}
+
+    def run(self, name: str, on_load: Code, function: Callable[[], Any]) -> Any:
+        def load() -> ModuleType:
+            code = ModuleType(name)
+            on_load()
+            return code
+
+        with self.state.restored(pytest.fail):
+            if name not in self._files:
+                self._files[name] = self.state.load(load)
+            return self.state.begin(name).run(function)
+
+
+def nothing() -> None: ...
+
+
+def test_what_a_file_sets_when_it_is_loaded_holds_for_its_functions_alone() -> None:
+    def set_it() -> None:
+        logging.getLogger().setLevel(logging.DEBUG)
+        np.seterr(all="raise")
+        np.set_printoptions(precision=2)
+        decimal.getcontext().prec = 7
+        warnings.simplefilter("error")
+        os.environ["OF_FILE"] = "1"
+
+    def what_holds() -> tuple[object, ...]:
+        found = (
+            logging.getLogger().level == logging.DEBUG,
+            np.geterr()["divide"] == "raise",
+            str(np.array([1 / 3])) == "[0.33]",
+            decimal.getcontext().prec == 7,
+            any(entry[:3] == ("error", None, Warning) for entry in warnings.filters),
+            "OF_FILE" in os.environ,
+        )
+        np.seterr(all="ignore")  # until the function returns
+        decimal.getcontext().prec = 3
+        os.environ["OF_FILE"] = "of a function"
+        logging.getLogger().setLevel(logging.CRITICAL)
+        return found
+
+    with warnings.catch_warnings():
+        warnings.resetwarnings()
+        rank = Rank()
+        for _ in range(2):
+            assert rank.run("plain", nothing, what_holds) == (False,) * 6
+            assert rank.run("sets", set_it, what_holds) == (True,) * 6
+
+
+def test_a_logger_gets_no_second_handler_when_a_module_runs_again() -> None:
+    def configure() -> int:
+        logger = logging.getLogger("application")
+        logger.addHandler(logging.NullHandler())
+        return len(logger.handlers)
+
+    rank = Rank()
+    assert [rank.run("app", nothing, configure) for _ in range(3)] == [1, 1, 1]
+
+
+def seed() -> None:
+    random.seed(1)
+    np.random.seed(1)
+
+
+def draws() -> tuple[float, float]:
+    return random.random(), float(np.random.random())
+
+
+@pytest.mark.parametrize("on_load", [nothing, draws], ids=["untouched", "drawn from"])
+def test_random_numbers_without_a_seed_differ_from_copy_to_copy(on_load: Code) -> None:
+    rank = Rank()
+    drawn = [rank.run("chance", on_load, draws) for _ in range(3)]
+    drawn.append(
+        rank.run("seeds", nothing, lambda: (random.seed(1), np.random.seed(1), draws())[2])
+    )
+    drawn.append(rank.run("chance", on_load, draws))
+    assert len(set(drawn)) == 5
+
+
+def test_a_seed_that_a_file_sets_holds_for_each_of_its_copies() -> None:
+    seed()
+    expected = draws()
+    rank = Rank()
+    for _ in range(3):
+        rank.run("other", nothing, draws)
+        assert rank.run("seeded", seed, draws) == expected
+
+
+def test_numpy_is_not_imported_for_its_state() -> None:
+    code = (
+        "import sys; from diel.loading.process_state import ProcessState as S\n"
+        "with S().restored(print): S().begin('x')\n"
+        "assert 'numpy' not in sys.modules and 'asyncio' not in sys.modules"
+    )
+    subprocess.run([sys.executable, "-c", code], check=True, timeout=60, cwd=Path("/"))
+
+
+if __name__ == "__main__":
+    main()
