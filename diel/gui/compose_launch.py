@@ -20,7 +20,7 @@ from diel.executive.batch_scripts import SCHEDULERS, batch_script, scheduler_her
 from diel.executive.launch import available_cores
 from diel.gui.inspection import Places, places
 from diel.gui.processes import exit_code_of, start_command, wait_for
-from diel.gui.site import RUNS, address, text_table
+from diel.gui.site import RUNS, address, confirmed, text_table
 from diel.run.directory import RunDirectory
 from diel.run.journal import JournalReader
 from diel.run.records import RunCreated
@@ -63,7 +63,7 @@ class Launcher:
             self._needs = ui.label().classes("compose-hint").props('role="status"')
             with ui.expansion("Where ranks would be").classes("compose-more") as self._where:
                 self._where.props("dense")
-                self._places = ui.element("div")
+                self._places = ui.element("div").classes("compose-places")
             ui.timer(_PLACES_EVERY_S, self._place)
             with ui.expansion("Batch script").classes("compose-more").props("dense"):
                 self._build_script()
@@ -211,18 +211,12 @@ class Launcher:
 
     async def _submit(self) -> None:
         composer, scheduler = self._composer, SCHEDULERS[self._written_for]
-        with ui.dialog() as dialog, ui.card():
-            ui.label(f"Submit this script to {scheduler.name}?")
-            with ui.row():
-                ui.button("Submit", on_click=lambda: dialog.submit(True))
-                ui.button("Cancel", on_click=lambda: dialog.submit(False)).props("flat")
-        if await dialog:
+        if await confirmed(f"Submit this script to {scheduler.name}?", "Submit"):
             with composer.errors_shown():
                 answer = await wait_for(
                     submit, scheduler.submit_stdin, self._script.content, composer.site.folder
                 )
                 ui.notify(answer or "submitted", type="positive")
-        dialog.delete()
 
 
 def _places_or_error(

@@ -60,11 +60,23 @@ _HEADERS: Final = tuple(
     }.items()
 )
 
-_GO_ON: Final = (
-    '<!doctype html><html lang="en"><head><meta charset="utf-8"><title>diel</title>'
-    '<meta http-equiv="refresh" content="0; url={place}"></head>'
-    '<body><a href="{place}">Go on</a></body></html>'
+_PLAIN_STYLE: Final = (
+    ":root{background:#fff;color:#1c2127;--link:#00598c}a{color:var(--link)}"
+    "@media(prefers-color-scheme:dark){:root{background:#14181d;color:#e6e9ed;--link:#74c3f2}}"
+    "body{font:15px/1.5 system-ui,sans-serif;margin:48px auto;max-width:640px;"
+    "overflow-wrap:anywhere;padding:0 24px}h1{font-size:22px}"
 )
+
+
+def plain_page(title: str, content: str, head: str = "") -> bytes:
+    """Return an HTML page that needs neither scripts nor a style sheet; `content` is HTML."""
+    page = (
+        '<!doctype html><html lang="en"><head><meta charset="utf-8">'
+        '<meta name="viewport" content="width=device-width, initial-scale=1">'
+        f"<title>{escape(title)} - diel</title><style>{_PLAIN_STYLE}</style>{head}</head>"
+        f"<body><main><h1>{escape(title)}</h1>{content}</main></body></html>"
+    )
+    return page.encode("utf-8", "replace")
 
 
 class Refusal(NamedTuple):
@@ -170,7 +182,9 @@ class Guard:
         else:
             # After a link on another site, a browser does not send the cookie along a redirection;
             # it does when a page of this server leads on by itself.
-            status, body = 200, _GO_ON.format(place=escape(place)).encode()
+            there = escape(place)
+            refresh = f'<meta http-equiv="refresh" content="0; url={there}">'
+            status, body = 200, plain_page("Go on", f'<a href="{there}">to the page</a>', refresh)
             headers.append((b"content-type", b"text/html; charset=utf-8"))
         headers.append((b"content-length", str(len(body)).encode()))
         await send({"type": "http.response.start", "status": status, "headers": headers})
@@ -252,9 +266,9 @@ async def _refuse(scope: Scope, send: Send, refusal: Refusal) -> None:
     if scope["type"] == "websocket":
         await send({"type": "websocket.close", "code": _POLICY_VIOLATION, "reason": ""})
         return
-    body = f"diel: {refusal.why}\n".encode("utf-8", "replace")
+    body = plain_page("Refused", f'<p role="alert">{escape(refusal.why)}</p>')
     headers = [
-        (b"content-type", b"text/plain; charset=utf-8"),
+        (b"content-type", b"text/html; charset=utf-8"),
         (b"content-length", str(len(body)).encode()),
         (b"cache-control", b"no-store"),
         *_HEADERS,

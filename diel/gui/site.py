@@ -18,7 +18,7 @@ from fastapi import Request, Response
 from nicegui import app, context, ui
 
 from diel.errors import DielError, PageError, RunDirectoryError
-from diel.gui.security import LOG
+from diel.gui.security import LOG, plain_page
 from diel.run.directory import open_regular
 from diel.run.history import RunSummary, is_run, list_runs
 
@@ -56,6 +56,7 @@ class Site:
         self._linked_runs = _target_of_own_link(self.folder / RUNS)
         for name, file in _FILES.items():
             app.add_static_file(local_file=file, url_path=f"/diel/{name}", max_cache_age=0)
+        app.add_exception_handler(404, _no_such_address)
 
     def resolve(self, text: str) -> Path:
         """Return the path that a request names, with its symbolic links followed.
@@ -246,15 +247,42 @@ def _shown(text: str) -> str:
 
 
 def text_table(heads: Sequence[str], rows: Iterable[Sequence[str]], name: str) -> ui.element:
-    """Build an HTML table of texts, and return it."""
-    with ui.element("table") as table:
+    """Build an HTML table of texts in an element that scrolls, and return that element."""
+    with ui.element("div").classes("diel-scrolls") as around, ui.element("table") as table:
+        around.props('role="group" tabindex="0"')
+        around.props["aria-label"] = f"{name}, a table"
         table.props["aria-label"] = name
         for tag, row in [("th", heads), *(("td", row) for row in rows)]:
             with ui.element("tr"):
                 for text in row:
                     with ui.element(tag):
                         ui.label(printable(text))
-    return table
+    return around
+
+
+@contextlib.contextmanager
+def asked(question: str) -> Iterator[ui.dialog]:
+    """Build a dialog that begins with a question, which is its name; elements follow below."""
+    with ui.dialog() as dialog, ui.card():
+        dialog.props["aria-label"] = question
+        ui.label(question)
+        yield dialog
+
+
+async def answer_to(dialog: ui.dialog) -> Any:
+    """Open a dialog; return what is submitted, None if it is closed or its page is left."""
+    answer = await dialog
+    if not dialog.is_deleted:
+        dialog.delete()
+    return answer
+
+
+async def confirmed(question: str, yes: str, no: str = "Cancel") -> bool:
+    """Ask a question in a dialog with two buttons; return whether the first one was pressed."""
+    with asked(question) as dialog, ui.row():
+        ui.button(yes, on_click=lambda: dialog.submit(True)).props("no-caps")
+        ui.button(no, on_click=lambda: dialog.submit(False)).props("flat no-caps")
+    return bool(await answer_to(dialog))
 
 
 def address(page: str, **query: str) -> str:
@@ -281,16 +309,14 @@ def page(route: str) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
     return decorate
 
 
+def _no_such_address(request: Request, error: Exception) -> Response:
+    return _refusal(f"There is no page {_shown(request.url.path)}.")
+
+
 def _refusal(words: str) -> Response:
-    body = (
-        '<!doctype html><html lang="en"><head><meta charset="utf-8"><title>diel</title>'
-        '<link rel="stylesheet" href="/diel/style.css"></head><body class="diel-refusal">'
-        f'<p role="alert">{escape(words)}</p><p><a href="/">All runs and files</a></p>'
-        "</body></html>"
-    )
-    return Response(
-        body.encode("utf-8", "replace"), status_code=404, media_type="text/html; charset=utf-8"
-    )
+    content = f'<p role="alert">{escape(words)}</p><p><a href="/">All runs and files</a></p>'
+    body = plain_page("Not found", content)
+    return Response(body, status_code=404, media_type="text/html; charset=utf-8")
 
 
 @contextlib.contextmanager

@@ -14,7 +14,7 @@ from diel.errors import DielError, PageError
 from diel.gui.cards import call_script
 from diel.gui.processes import start_command
 from diel.gui.security import LOG
-from diel.gui.site import Site, address, frame, page, printable
+from diel.gui.site import Site, address, confirmed, frame, page, printable
 from diel.gui.snapshot import SharedSnapshot, Snapshot, difference
 from diel.run.directory import RunDirectory
 from diel.run.log_tail import LogTail, log_names
@@ -115,9 +115,13 @@ class _WatchPage:
                 with _panel("Progress"):
                     _part("bars").classes("diel-bars")
                     _part("servers")
-                    _part("messages").classes("diel-messages").props('aria-label="messages"')
+                    _part("messages").classes("diel-messages").props(
+                        'role="log" tabindex="0" aria-label="messages"'
+                    )
                 with _panel("What waits, and why"):
-                    _part("reasons").classes("diel-messages")
+                    _part("reasons").classes("diel-messages").props(
+                        'role="group" tabindex="0" aria-label="reasons"'
+                    )
         with _panel("Copies that run"):
             _part("copies")
         with _panel("Ranks"):
@@ -129,9 +133,13 @@ class _WatchPage:
             self._names.props("dense outlined use-input input-debounce=0 options-dense").classes(
                 "diel-log-choice"
             )
-            _part("log", "pre").classes("diel-log").props('tabindex="0" aria-label="log"')
+            _part("log", "pre").classes("diel-log").props(
+                'role="log" aria-live="off" tabindex="0" aria-label="log"'
+            )
         with _panel("Where the time went"):
-            _part("times")
+            _part("times").classes("diel-scrolls").props(
+                'role="group" tabindex="0" aria-label="times"'
+            )
 
     def _build_timeline(self) -> None:
         with ui.element("div").classes("diel-table-bar"):
@@ -296,14 +304,8 @@ class _WatchPage:
     # -- stop and resume ----------------------------------------------------------------------
 
     async def _ask_to_stop(self) -> None:
-        with ui.dialog() as dialog, ui.card():
-            ui.label("Stop this run? It ends within seconds, and can be resumed later.")
-            with ui.row():
-                ui.button("Stop the run", on_click=lambda: dialog.submit(True)).props("no-caps")
-                ui.button("Let it go on", on_click=lambda: dialog.submit(False)).props(
-                    "flat no-caps"
-                )
-        if not await dialog:
+        words = "Stop this run? It ends within seconds, and can be resumed later."
+        if not await confirmed(words, "Stop the run", "Let it go on"):
             return
         try:
             self._directory.request_stop("stopped from the page")
