@@ -28,14 +28,13 @@ from diel.gui.compose_files import (
     button,
     menu_entry,
     menu_line,
-    tell,
 )
 from diel.gui.compose_form import Form, Selected
 from diel.gui.compose_launch import Launcher
 from diel.gui.editor import TextEditor
 from diel.gui.inspection import Inspection
 from diel.gui.inspector import Inspector, code_state
-from diel.gui.site import Site, frame, page
+from diel.gui.site import Site, frame, page, tell
 from diel.loading.sweeps import new_sweep
 from diel.text import as_tables
 from diel.workflow.document import Document

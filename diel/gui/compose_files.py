@@ -12,9 +12,9 @@ from typing import TYPE_CHECKING, Any, Final
 
 from nicegui import Client, run, ui
 
-from diel.errors import DielError, EditRefused, PageError
+from diel.errors import EditRefused, PageError
 from diel.frozen import Frozen
-from diel.gui.site import address, answer_to, asked, confirmed
+from diel.gui.site import address, answer_to, asked, confirmed, tell
 from diel.workflow.examples import Example, copy_example, list_examples
 from diel.workflow.source import SourceProblem, read_source
 
@@ -250,11 +250,6 @@ class Files:
             files = await run.io_bound(copy_example, example, self._site.folder, remedy)
             if files:  # None if the server ends
                 ui.navigate.to(address("/compose", file=self._site.name_of(files[0])))
-
-
-def tell(error: DielError) -> None:
-    """Show an error as a notification."""
-    ui.notify(str(error), type="warning", multi_line=True, close_button="Close")
 
 
 def button(text: str, icon: str | None, on_click: Callable[..., Any] | None = None) -> ui.button:

@@ -492,6 +492,10 @@ new MutationObserver(() => {
     menu.setAttribute("role", "region");
     menu.setAttribute("aria-label", "Choices");
   }
+  // Between a list of choices and its options nothing else may take the focus.
+  for (const list of document.querySelectorAll("[role=listbox] > .q-virtual-scroll__content[tabindex]")) {
+    list.removeAttribute("tabindex");
+  }
 }).observe(document.documentElement, { childList: true, subtree: true });
 
 // -- composing --------------------------------------------------------------------------------

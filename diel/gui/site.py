@@ -18,6 +18,7 @@ from fastapi import Request, Response
 from nicegui import app, context, ui
 
 from diel.errors import DielError, PageError, RunDirectoryError
+from diel.gui.processes import in_words_of_the_page
 from diel.gui.security import LOG, plain_page
 from diel.run.directory import open_regular
 from diel.run.history import RunSummary, is_run, list_runs
@@ -258,6 +259,45 @@ def text_table(heads: Sequence[str], rows: Iterable[Sequence[str]], name: str) -
                     with ui.element(tag):
                         ui.label(printable(text))
     return around
+
+
+class FailureBox:
+    """A box that says why something has failed, until it is dismissed or all goes well."""
+
+    def __init__(self) -> None:
+        with ui.element("section").classes("diel-failure") as self._box:
+            self._box.props('role="alert"')
+            self._title = ui.label().classes("diel-failure-title")
+            self._words = ui.label().classes("diel-failure-words")
+            with ui.row() as self._buttons:
+                ui.button("Dismiss", on_click=self.hide).props("flat dense no-caps")
+        self.hide()
+
+    def show(self, title: str, words: str) -> None:
+        """Show a failure, in place of the one before."""
+        self._title.text, self._words.text = title, printable(words)
+        self._box.set_visibility(True)
+
+    def hide(self) -> None:
+        """Hide the box."""
+        self._title.text = self._words.text = ""
+        self._box.set_visibility(False)
+
+    def add_button(self, text: str, press: Callable[[], Any]) -> ui.button:
+        """Add a button that may help."""
+        with self._buttons:
+            return ui.button(text, on_click=press).props("dense no-caps")
+
+
+def tell(error: DielError) -> None:
+    """Show an error as a notification, until it is closed."""
+    ui.notify(
+        in_words_of_the_page(printable(str(error))),
+        type="warning",
+        multi_line=True,
+        timeout=0,
+        close_button="Close",
+    )
 
 
 @contextlib.contextmanager

@@ -14,7 +14,7 @@ from nicegui import run, ui
 from diel.errors import DielError
 from diel.gui.cards import heading
 from diel.gui.forms import Parameter, parameter_of, safe, typed_value
-from diel.gui.processes import wait_for
+from diel.gui.processes import in_words_of_the_page, wait_for
 from diel.gui.site import printable
 from diel.loading.sweeps import WatchedSweep, steer_sweep
 from diel.run.directory import RunDirectory
@@ -102,14 +102,15 @@ class SteeringPanel:
                 steer_sweep, self._directory, [request], sweep=watched.name, wait_s=_ANSWER_S
             )
         except DielError as error:
-            self._answer.text = f"{request['kind']}: refused: {error}"
+            why = in_words_of_the_page(str(error))
+            self._answer.text = f"{request['kind']}: refused: {why}"
             return False
         refused = [answer for answer in answers if answer["accepted"] is False]
         texts = [
             f"{answer['kind']}: {'refused: ' if answer in refused else ''}{answer['answer']}"
             for answer in answers
         ]
-        self._answer.text = "; ".join(texts)
+        self._answer.text = in_words_of_the_page("; ".join(texts))
         return not refused
 
     # -- requests with a dialog -------------------------------------------------------------------

@@ -174,6 +174,30 @@ def unfold(*names: str) -> Callable[[Any], None]:
     return act
 
 
+def open_choices(page: Any) -> None:
+    choose('.module[data-module="trainer"]')(page)
+    page.get_by_label("dataset", exact=True).first.click()
+    page.get_by_role("option").first.wait_for()
+
+
+def fail_to_start(page: Any) -> None:
+    page.get_by_text("4 at least").wait_for()
+    page.get_by_label("MPI ranks").fill("1")
+    press("Start here")(page)
+    failure = page.locator(".diel-failure")
+    failure.get_by_text('write 4 or more into "MPI ranks"').wait_for()
+    expect(failure).not_to_contain_text("-n 4")
+    expect(failure.get_by_role("button", name="Start as root")).to_be_hidden()
+
+
+def refuse(page: Any) -> None:
+    choose('.module[data-module="trainer"]')(page)
+    name = page.get_by_role("region", name="Form").get_by_label("name", exact=True)
+    name.fill("master")
+    name.press("Enter")
+    page.get_by_role("alert").get_by_text("master").wait_for()
+
+
 def see_all(page: Any) -> None:
     """Scroll past each card of figures, so that all are drawn."""
     page.locator("[data-figure]").first.wait_for()
@@ -198,6 +222,10 @@ SCENES: dict[str, tuple[str, Callable[[Any], None]]] = {
     "compose, new menu": ("/compose", open_menu("New")),
     "compose, open menu": ("/compose", open_menu("Open")),
     "compose, save as": ("/compose", open_dialog("Save as")),
+    "compose, keys": ("/compose?file=study.toml", unfold("8 more keys", "4 more keys")),
+    "compose, choices": ("/compose?file=study.toml", open_choices),
+    "compose, failed start": ("/compose?file=study.toml", fail_to_start),
+    "compose, refused": ("/compose?file=study.toml", refuse),
     "run, live": ("/run?path=live/run", text("executive")),
     "run, stop": ("/run?path=live/run", open_dialog("Stop")),
     "run, ended": ("/run?path=runs/finished", text("Where the time went")),

@@ -220,7 +220,7 @@ def test_a_sweep_is_asked_for_a_point_and_what_is_refused_is_said(window: Any, s
     window.get_by_label("size", exact=True).click()
     window.get_by_role("option", name="2", exact=True).click()
     window.get_by_role("button", name="Try it").click()
-    window.get_by_role("status").get_by_text("kept: diel run --resume").wait_for(timeout=20_000)
+    window.get_by_role("status").get_by_text("kept: the button Resume").wait_for(timeout=20_000)
     (asked,) = map(json.loads, ledger.with_name("requests.jsonl").read_text().split("\n")[1:-1])
     assert asked["kind"] == "enqueue"
     assert {name: asked["parameters"][name] for name in ("rate", "size")} == {
