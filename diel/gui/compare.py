@@ -112,9 +112,8 @@ class _Comparison:
         self._best.visible = True
         with self._best:
             heading("The best of each")
-            with ui.element("div").classes("sweep-scrolls"):
-                text_table(columns, [[_shown(row.get(name)) for name in columns] for row in rows],
-                           "The best of each")  # fmt: skip
+            cells = [[_shown(row.get(name)) for name in columns] for row in rows]
+            text_table(columns, cells, "The best of each").classes("sweep-best-of")
 
 
 def _shown(value: Any) -> str:

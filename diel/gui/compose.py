@@ -21,13 +21,20 @@ from nicegui import background_tasks, run, ui
 from nicegui.events import GenericEventArguments, ValueChangeEventArguments
 
 from diel.errors import DielError, PageError, Problem
-from diel.gui.compose_files import NEW_FILE, NEW_SWEEP, Files, button, menu_line, tell
+from diel.gui.compose_files import (
+    NEW_FILE,
+    NEW_SWEEP,
+    Files,
+    button,
+    menu_entry,
+    menu_line,
+)
 from diel.gui.compose_form import Form, Selected
 from diel.gui.compose_launch import Launcher
 from diel.gui.editor import TextEditor
 from diel.gui.inspection import Inspection
 from diel.gui.inspector import Inspector, code_state
-from diel.gui.site import Site, frame, page
+from diel.gui.site import Site, frame, page, tell
 from diel.loading.sweeps import new_sweep
 from diel.text import as_tables
 from diel.workflow.document import Document
@@ -47,6 +54,8 @@ _SWEEP: Final = """\
 # Say what the trainer trains on, and what the master is to try.
 
 """
+_THEMES: Final = {False: "eclipse", True: "githubDark"}
+"""Themes of the editor, light and dark, whose colours can be told from the ground."""
 _OWN_MODULES: Final = (
     ("function of your own", "Python, called on each rank with a context",
      {"name": "worker", "function": "./worker.py:run"}),
@@ -143,7 +152,7 @@ class Composer:
                     self.document.text,
                     language="TOML",
                     on_change=self._take_typed,
-                    theme="basicLight",
+                    theme=_THEMES[False],
                     line_wrapping=True,
                 ).classes("compose-editor")
                 self.problems = ui.element("ul").classes("compose-problems")
@@ -155,7 +164,7 @@ class Composer:
         ui.on("diel_theme", lambda event: self._take_theme(event.args is True))
         ui.timer(_LOOK_EVERY_S, self._look)
         ui.context.client.on_delete(self._inspector.stop)
-        ui.run_javascript("diel.keepFocus(); diel.followTheme()")
+        ui.run_javascript("diel.keepFocus(); diel.followTheme(); diel.nameEditor()")
         self.show()
 
     def _build_edits(self) -> None:
@@ -272,7 +281,7 @@ class Composer:
             _fill(self._connect, other_groups, lambda other: self.edit("connect", name, other))
             _fill(self._inside, other_groups, lambda other: self.edit("put_inside", name, other))
             with self._inside.menu:
-                ui.menu_item("a new group", lambda: self._put_in_new(name))
+                menu_entry("a new group", lambda: self._put_in_new(name))
             self.legend.text = f'Group "{name}" is chosen.'
         else:
             _fill(self._connect, [], lambda other: None)
@@ -428,7 +437,7 @@ class Composer:
                 await result
 
     def _take_theme(self, is_dark: bool) -> None:
-        self.editor.theme = "basicDark" if is_dark else "basicLight"
+        self.editor.theme = _THEMES[is_dark]
 
     # -- choosing ---------------------------------------------------------------------------------
 
@@ -513,5 +522,5 @@ def _fill(menu: _Menu, names: list[str], action: Callable[[str], Any]) -> None:
     menu.menu.clear()
     with menu.menu:
         for name in names:
-            ui.menu_item(name, lambda name=name: action(name))
+            menu_entry(name, lambda name=name: action(name))
     menu.button.set_enabled(bool(names))

@@ -12,9 +12,9 @@ from typing import TYPE_CHECKING, Any, Final
 
 from nicegui import Client, run, ui
 
-from diel.errors import DielError, EditRefused, PageError
+from diel.errors import EditRefused, PageError
 from diel.frozen import Frozen
-from diel.gui.site import address
+from diel.gui.site import address, answer_to, asked, confirmed, tell
 from diel.workflow.examples import Example, copy_example, list_examples
 from diel.workflow.source import SourceProblem, read_source
 
@@ -196,7 +196,7 @@ class Files:
                     if known is None
                     else f"{name} was changed by somebody else since it was opened."
                 )
-                if not await _confirmed(f"{words} Overwrite it?", "Overwrite"):
+                if not await confirmed(f"{words} Overwrite it?", "Overwrite"):
                     return False
             await run.io_bound(write_atomically, path, text)
             self._on_disk = text
@@ -213,15 +213,13 @@ class Files:
     async def _ask_for_name(self) -> bool:
         name = self._composer.document.get(("workflow", "name"))
         stem = name if isinstance(name, str) and name else "workflow"
-        with ui.dialog() as dialog, ui.card():
-            ui.label("Save as, in the folder of this page")
+        with asked("Save as, in the folder of this page") as dialog:
             field = ui.input("File name", value=f"{stem}.toml").props("outlined dense autofocus")
             field.on("keydown.enter", lambda: dialog.submit(field.value))
             with ui.row():
-                ui.button("Save", on_click=lambda: dialog.submit(field.value))
-                ui.button("Cancel", on_click=lambda: dialog.submit(None)).props("flat")
-        given = await dialog
-        dialog.delete()
+                ui.button("Save", on_click=lambda: dialog.submit(field.value)).props("no-caps")
+                ui.button("Cancel", on_click=lambda: dialog.submit(None)).props("flat no-caps")
+        given = await answer_to(dialog)
         if not given:
             return False
         try:
@@ -241,9 +239,9 @@ class Files:
         with self._files:
             for file in found or []:
                 name = self._site.name_of(file)
-                ui.menu_item(name, lambda name=name: ui.navigate.to(address("/compose", file=name)))
+                menu_entry(name, lambda name=name: ui.navigate.to(address("/compose", file=name)))
             if not found:
-                ui.menu_item("no workflow file in this folder").props("disable")
+                menu_entry("no workflow file in this folder").props("disable")
 
     async def _copy_example(self, example: Example) -> None:
         """Copy an example and the files that it needs into the folder, and open the copy."""
@@ -254,11 +252,6 @@ class Files:
                 ui.navigate.to(address("/compose", file=self._site.name_of(files[0])))
 
 
-def tell(error: DielError) -> None:
-    """Show an error as a notification."""
-    ui.notify(str(error), type="warning", multi_line=True, close_button="Close")
-
-
 def button(text: str, icon: str | None, on_click: Callable[..., Any] | None = None) -> ui.button:
     """Build a flat button, as toolbars have them."""
     return ui.button(text, icon=icon, on_click=on_click).props("flat dense no-caps")
@@ -266,20 +259,14 @@ def button(text: str, icon: str | None, on_click: Callable[..., Any] | None = No
 
 def menu_line(title: str, words: str, on_click: Callable[..., Any]) -> None:
     """Build a menu entry with a line of explanation below its title."""
-    with ui.menu_item(on_click=on_click), ui.item_section():
+    with menu_entry("", on_click), ui.item_section():
         ui.item_label(title)
         ui.item_label(words).props("caption").classes("compose-caption")
 
 
-async def _confirmed(words: str, yes: str) -> bool:
-    with ui.dialog() as dialog, ui.card():
-        ui.label(words)
-        with ui.row():
-            ui.button(yes, on_click=lambda: dialog.submit(True))
-            ui.button("Cancel", on_click=lambda: dialog.submit(False)).props("flat")
-    answer = await dialog
-    dialog.delete()
-    return bool(answer)
+def menu_entry(text: str, on_click: Callable[..., Any] | None = None) -> ui.menu_item:
+    """Build an entry of a menu, of the role that entries of menus have."""
+    return ui.menu_item(text, on_click).props("role=menuitem")
 
 
 def _text_at(path: Path) -> str | None:

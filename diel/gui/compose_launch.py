@@ -19,8 +19,14 @@ from diel.executive.batch_job import job_for
 from diel.executive.batch_scripts import SCHEDULERS, batch_script, scheduler_here
 from diel.executive.launch import available_cores
 from diel.gui.inspection import Places, places
-from diel.gui.processes import exit_code_of, start_command, wait_for
-from diel.gui.site import RUNS, address, text_table
+from diel.gui.processes import (
+    exit_code_of,
+    in_words_of_the_page,
+    last_words,
+    start_command,
+    wait_for,
+)
+from diel.gui.site import RUNS, FailureBox, address, confirmed, text_table
 from diel.run.directory import RunDirectory
 from diel.run.journal import JournalReader
 from diel.run.records import RunCreated
@@ -29,12 +35,13 @@ from diel.workflow.model import Workflow
 if TYPE_CHECKING:
     from diel.gui.compose import Composer
 
+_AS_ROOT: Final = "--allow-run-as-root"
 _LOG: Final = "diel-run.log"
 _START_S: Final = 60.0
 _LOOK_EVERY_S: Final = 0.2
 _PLACES_EVERY_S: Final = 0.3
 _SUBMIT_S: Final = 60.0
-_LAST_BYTES: Final = 4000
+_LONGEST_ANSWER: Final = 4000
 _found: set[Path] = set()
 """Run directories that `start_run` has returned, so that each is returned once."""
 
@@ -58,12 +65,14 @@ class Launcher:
             with ui.element("div").classes("compose-bar"):
                 self._ranks = _number("MPI ranks")
                 self._per_node = _number("ranks per node")
-                self._start = ui.button("Start here", icon="play_arrow", on_click=self._run)
-                self._start.props("no-caps")
+                self._start = ui.button("Start here", icon="play_arrow")
+                self._start.on_click(lambda: self._run()).props("no-caps")
+            self._failure = FailureBox()
+            self._as_root = self._failure.add_button("Start as root", lambda: self._run(_AS_ROOT))
             self._needs = ui.label().classes("compose-hint").props('role="status"')
             with ui.expansion("Where ranks would be").classes("compose-more") as self._where:
                 self._where.props("dense")
-                self._places = ui.element("div")
+                self._places = ui.element("div").classes("compose-places")
             ui.timer(_PLACES_EVERY_S, self._place)
             with ui.expansion("Batch script").classes("compose-more").props("dense"):
                 self._build_script()
@@ -125,7 +134,7 @@ class Launcher:
             return
         with self._places:
             if isinstance(shown, DielError):
-                ui.label(str(shown)).classes("compose-error")
+                ui.label(in_words_of_the_page(str(shown))).classes("compose-error")
                 return
             text_table(shown.columns, shown.rows, "Places").classes("compose-layers")
             if shown.note:
@@ -137,24 +146,28 @@ class Launcher:
 
     # -- here -------------------------------------------------------------------------------------
 
-    async def _run(self) -> None:
+    async def _run(self, *flags: str) -> None:
         composer = self._composer
         if not composer.files.is_saved and not await composer.files.save():
             return
         if composer.path is None or self._is_starting:
             return
         folder = composer.site.folder
-        arguments = ["run", str(composer.path), "--runs", str(folder / RUNS)]
+        arguments = ["run", str(composer.path), "--runs", str(folder / RUNS), *flags]
         if ranks := _whole(self._ranks.value):
             arguments += ["--ranks", str(ranks)]
         self._is_starting = True
         self._start.set_enabled(False)
+        self._failure.hide()
         try:
-            with composer.errors_shown():
-                composer.site.folder_of_runs()
-                ui.notify("starting ...")
-                started = await wait_for(start_run, arguments, folder, composer.path)
-                ui.navigate.to(address("/run", path=composer.site.name_of(started)))
+            composer.site.folder_of_runs()
+            ui.notify("starting ...")
+            started = await wait_for(start_run, arguments, folder, composer.path)
+            ui.navigate.to(address("/run", path=composer.site.name_of(started)))
+        except DielError as error:
+            self._as_root.set_visibility(_AS_ROOT in str(error))
+            words = in_words_of_the_page(str(error))
+            self._failure.show("The run has not started", words)
         finally:
             self._is_starting = False
             self._start.set_enabled(True)
@@ -211,18 +224,12 @@ class Launcher:
 
     async def _submit(self) -> None:
         composer, scheduler = self._composer, SCHEDULERS[self._written_for]
-        with ui.dialog() as dialog, ui.card():
-            ui.label(f"Submit this script to {scheduler.name}?")
-            with ui.row():
-                ui.button("Submit", on_click=lambda: dialog.submit(True))
-                ui.button("Cancel", on_click=lambda: dialog.submit(False)).props("flat")
-        if await dialog:
+        if await confirmed(f"Submit this script to {scheduler.name}?", "Submit"):
             with composer.errors_shown():
                 answer = await wait_for(
                     submit, scheduler.submit_stdin, self._script.content, composer.site.folder
                 )
                 ui.notify(answer or "submitted", type="positive")
-        dialog.delete()
 
 
 def _places_or_error(
@@ -265,14 +272,14 @@ def start_run(arguments: list[str], folder: Path, file: Path) -> Path:
                         log.rename(place / "logs" / _LOG)
                     return place
             if exit_code_of(process) is not None:
-                words = _last_words(log)
+                words = last_words(log)
                 raise PageError(words or f"diel run {file.name} has ended without a word")
             time.sleep(_LOOK_EVERY_S)
         goes_on = True
         raise PageError(
             f"diel run {file.name} has made no run directory for {_START_S:g} s, but goes on, as "
             f"process {process}: its run will be among those of this folder. What it says is "
-            f"written to {log}. {_last_words(log)}".rstrip()
+            f"written to {log}. {last_words(log)}".rstrip()
         )
     finally:
         if not goes_on:
@@ -288,12 +295,6 @@ def _is_new_run_of(place: Path, file: Path) -> bool:
     if is_ours:
         _found.add(place)
     return is_ours
-
-
-def _last_words(log: Path) -> str:
-    with contextlib.suppress(OSError):
-        return log.read_bytes()[-_LAST_BYTES:].decode("utf-8", "replace").strip()
-    return ""
 
 
 def _first_scheduler() -> str:
@@ -325,7 +326,7 @@ def submit(command: Sequence[str], script: str, folder: Path) -> str:
     except (OSError, subprocess.TimeoutExpired) as error:
         raise PageError(f"{command[0]} does not answer: {error}") from error
     if done.returncode:
-        raise PageError(f"{command[0]} refuses: {done.stderr.strip()[-_LAST_BYTES:]}")
+        raise PageError(f"{command[0]} refuses: {done.stderr.strip()[-_LONGEST_ANSWER:]}")
     return done.stdout.strip()
 
 

@@ -10,6 +10,7 @@ from typing import Any, Final, TypeAlias
 from nicegui import run, ui
 
 from diel.gui.compose_files import NEW_SWEEP
+from diel.gui.processes import in_words_of_the_page
 from diel.gui.site import Site, address, frame, page, printable
 from diel.run.history import RunSummary
 from diel.text import format_duration
@@ -120,7 +121,7 @@ def _row(site: Site, summary: RunSummary) -> dict[str, Any]:
         "duration": lasted,
         "ranks": summary.ranks,
         "folder": name,
-        "reason": printable(summary.reason[:200]),
+        "reason": printable(in_words_of_the_page(summary.reason)[:200]),
         **_leading_to("/run", summary.path, path=name),
     }
 

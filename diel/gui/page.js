@@ -77,10 +77,11 @@ diel.Table = class {
     this.template = columns.map((column) => column.width).join(" ");
     head.style.gridTemplateColumns = this.template;
     columns.forEach((column, index) => {
-      const button = diel.make("button", "diel-sort", column.title);
-      button.setAttribute("role", "columnheader");
+      const button = diel.make("button", "diel-sort", column.title), cell = diel.make("div");
+      cell.setAttribute("role", "columnheader");
       button.addEventListener("click", () => this.sortBy(index));
-      head.append(button);
+      cell.append(button);
+      head.append(cell);
     });
     this.head = head;
     this.space = diel.make("div", "diel-space");
@@ -484,7 +485,29 @@ diel.followTheme = () => {
   tell();
 };
 
+// What the framework leaves without a name: menus and lists of choices stand outside of all landmarks
+// when they open, as children of the body.
+new MutationObserver(() => {
+  for (const menu of document.querySelectorAll("body > [id^=q-portal--menu]:not([role])")) {
+    menu.setAttribute("role", "region");
+    menu.setAttribute("aria-label", "Choices");
+  }
+  // Between a list of choices and its options nothing else may take the focus.
+  for (const list of document.querySelectorAll("[role=listbox] > .q-virtual-scroll__content[tabindex]")) {
+    list.removeAttribute("tabindex");
+  }
+}).observe(document.documentElement, { childList: true, subtree: true });
+
 // -- composing --------------------------------------------------------------------------------
+
+// Names the text field of the editor once it is there, and lets the keyboard reach it.
+diel.nameEditor = (tries = 0) => {
+  const field = document.querySelector(".compose-editor .cm-content");
+  if (field) {
+    field.setAttribute("aria-label", "The workflow file");
+    field.tabIndex = 0;
+  } else if (tries < 200) setTimeout(() => diel.nameEditor(tries + 1), 50);
+};
 
 // Keeps the keyboard's focus at an element of the box if that is built anew after an edit.
 const keepFocusIn = (box, selector, key) => {

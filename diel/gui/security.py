@@ -4,7 +4,8 @@ A page on the loopback can be reached by every user of the machine, and by every
 open in the same browser. So each request needs:
 
 - the token that ``diel gui`` has printed: in the address once, from then on in a cookie;
-- a ``Host`` that the page is served under: a foreign name that was made to lead here is refused;
+- a ``Host`` that the page is served under, and nothing else in it: a foreign name that was made to
+  lead here is refused;
 - no ``Origin`` but the page's own: other sites cannot send requests or open websockets.
 
 A request that is refused is logged, and does not reach the application.
@@ -14,11 +15,13 @@ from __future__ import annotations
 
 import hashlib
 import hmac
+import ipaddress
 import logging
+import re
 from collections.abc import Awaitable, Callable, Collection, MutableMapping
 from html import escape
 from typing import Any, Final, NamedTuple, TypeAlias
-from urllib.parse import parse_qsl, quote, urlencode, urlsplit
+from urllib.parse import parse_qsl, quote, urlencode
 
 Scope: TypeAlias = MutableMapping[str, Any]
 Message: TypeAlias = MutableMapping[str, Any]
@@ -30,6 +33,12 @@ LOG: Final = logging.getLogger("diel.gui")
 MAX_BODY_BYTES: Final = 8 * 2**20
 _MAX_TARGET_BYTES: Final = 16 * 1024
 _LONGEST_SHOWN: Final = 200
+# Nothing else than a name or an address and a port: what follows a bracket, a user before an @ or a
+# zone behind a % would be read in another way elsewhere.
+_HOST: Final = re.compile(
+    r"(?:\[(?P<address>[0-9a-f]*:[0-9a-f:.]{1,44})\]|(?P<name>[a-z0-9_.-]{1,255}))(?::(?P<port>[1-9][0-9]{0,4}))?"
+)
+_LARGEST_PORT: Final = 65_535
 _POLICY_VIOLATION: Final = 1008  # the close code of a websocket that is refused
 # The page's framework compiles templates in the browser and styles elements in place, so scripts
 # and styles cannot be limited further than to what this server itself has sent.
@@ -60,11 +69,23 @@ _HEADERS: Final = tuple(
     }.items()
 )
 
-_GO_ON: Final = (
-    '<!doctype html><html lang="en"><head><meta charset="utf-8"><title>diel</title>'
-    '<meta http-equiv="refresh" content="0; url={place}"></head>'
-    '<body><a href="{place}">Go on</a></body></html>'
+_PLAIN_STYLE: Final = (
+    ":root{background:#fff;color:#1c2127;--link:#00598c}a{color:var(--link)}"
+    "@media(prefers-color-scheme:dark){:root{background:#14181d;color:#e6e9ed;--link:#74c3f2}}"
+    "body{font:15px/1.5 system-ui,sans-serif;margin:48px auto;max-width:640px;"
+    "overflow-wrap:anywhere;padding:0 24px}h1{font-size:22px}"
 )
+
+
+def plain_page(title: str, content: str, head: str = "") -> bytes:
+    """Return an HTML page that needs neither scripts nor a style sheet; `content` is HTML."""
+    page = (
+        '<!doctype html><html lang="en"><head><meta charset="utf-8">'
+        '<meta name="viewport" content="width=device-width, initial-scale=1">'
+        f"<title>{escape(title)} - diel</title><style>{_PLAIN_STYLE}</style>{head}</head>"
+        f"<body><main><h1>{escape(title)}</h1>{content}</main></body></html>"
+    )
+    return page.encode("utf-8", "replace")
 
 
 class Refusal(NamedTuple):
@@ -98,7 +119,7 @@ class Guard:
     ) -> None:
         self.app = app
         self._token = token
-        self._hosts = frozenset(host.lower() for host in hosts)
+        self._hosts = frozenset(_plain_address(host.lower()) for host in hosts if host)
         self._max_body_bytes = max_body_bytes
         # Browsers share cookies between the ports of a host, on which several servers may run.
         self.cookie = f"diel-{hashlib.sha256(token.encode()).hexdigest()[:12]}"
@@ -127,7 +148,8 @@ class Guard:
             known = ", ".join(sorted(self._hosts))
             return Refusal(403, f"the page is not served as {host}: it is known as {known}")
         origin = _only(scope, b"origin", missing="")
-        if origin is None or (origin and _host_of(origin) != host.lower()):
+        own = {f"{scheme}://{host}".lower() for scheme in ("http", "https")}
+        if origin is None or (origin and origin.lower() not in own):
             return Refusal(403, f"requests of another site, {origin}, are refused")
         problem = self._token_problem(scope)
         if problem:
@@ -170,7 +192,9 @@ class Guard:
         else:
             # After a link on another site, a browser does not send the cookie along a redirection;
             # it does when a page of this server leads on by itself.
-            status, body = 200, _GO_ON.format(place=escape(place)).encode()
+            there = escape(place)
+            refresh = f'<meta http-equiv="refresh" content="0; url={there}">'
+            status, body = 200, plain_page("Go on", f'<a href="{there}">to the page</a>', refresh)
             headers.append((b"content-type", b"text/html; charset=utf-8"))
         headers.append((b"content-length", str(len(body)).encode()))
         await send({"type": "http.response.start", "status": status, "headers": headers})
@@ -216,20 +240,20 @@ def _only(scope: Scope, name: bytes, missing: str | None = None) -> str | None:
     return values[0] if len(values) == 1 else None
 
 
-def _host_of(origin: str) -> str:
-    """Return the host and port of an origin; empty if it has none."""
-    try:
-        return urlsplit(origin).netloc.lower()
-    except ValueError:  # "http://["
-        return ""
-
-
 def _name_of(host: str) -> str:
-    """Return a host without its port."""
-    host = host.lower()
-    if host.startswith("["):  # an IPv6 address
-        return host[1:].partition("]")[0]
-    return host.partition(":")[0]
+    """Return the name or address in a ``Host``, without the port; empty if it is anything else."""
+    found = _HOST.fullmatch(host.lower())
+    if found is None or int(found["port"] or 1) > _LARGEST_PORT:
+        return ""
+    return _plain_address(found["address"]) if found["address"] else str(found["name"])
+
+
+def _plain_address(text: str) -> str:
+    """Return an IPv6 address in its one shortest form; other texts as they are."""
+    try:
+        return str(ipaddress.IPv6Address(text))
+    except ValueError:
+        return text
 
 
 def _log_refusal(scope: Scope, refusal: Refusal) -> None:
@@ -252,9 +276,9 @@ async def _refuse(scope: Scope, send: Send, refusal: Refusal) -> None:
     if scope["type"] == "websocket":
         await send({"type": "websocket.close", "code": _POLICY_VIOLATION, "reason": ""})
         return
-    body = f"diel: {refusal.why}\n".encode("utf-8", "replace")
+    body = plain_page("Refused", f'<p role="alert">{escape(refusal.why)}</p>')
     headers = [
-        (b"content-type", b"text/plain; charset=utf-8"),
+        (b"content-type", b"text/html; charset=utf-8"),
         (b"content-length", str(len(body)).encode()),
         (b"cache-control", b"no-store"),
         *_HEADERS,

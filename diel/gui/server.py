@@ -138,11 +138,14 @@ def _known_as(host: str) -> set[str]:
 
 def _application(folder: Path) -> Any:
     """Return the ASGI application of all pages."""
+    import nicegui
     from fastapi import FastAPI
     from nicegui import ui
 
     from diel.gui.site import Site
 
+    # Its bar, which says that the browser waits, has no name and stands outside of the page.
+    nicegui.app.config.quasar_config["loadingBar"]["skipHijack"] = True
     site = Site(folder)
     for name in _PAGES:
         importlib.import_module(name).add_pages(site)
@@ -150,6 +153,7 @@ def _application(folder: Path) -> Any:
     ui.run_with(
         app,
         title="diel",
+        language="en-US",
         dark=None,
         show_welcome_message=False,
         tailwind=False,

@@ -18,7 +18,8 @@ from fastapi import Request, Response
 from nicegui import app, context, ui
 
 from diel.errors import DielError, PageError, RunDirectoryError
-from diel.gui.security import LOG
+from diel.gui.processes import in_words_of_the_page
+from diel.gui.security import LOG, plain_page
 from diel.run.files import open_regular
 from diel.run.history import RunSummary, is_run, list_runs
 
@@ -56,6 +57,7 @@ class Site:
         self._linked_runs = _target_of_own_link(self.folder / RUNS)
         for name, file in _FILES.items():
             app.add_static_file(local_file=file, url_path=f"/diel/{name}", max_cache_age=0)
+        app.add_exception_handler(404, _no_such_address)
 
     def resolve(self, text: str) -> Path:
         """Return the path that a request names, with its symbolic links followed.
@@ -246,15 +248,81 @@ def _shown(text: str) -> str:
 
 
 def text_table(heads: Sequence[str], rows: Iterable[Sequence[str]], name: str) -> ui.element:
-    """Build an HTML table of texts, and return it."""
-    with ui.element("table") as table:
+    """Build an HTML table of texts in an element that scrolls, and return that element."""
+    with ui.element("div").classes("diel-scrolls") as around, ui.element("table") as table:
+        around.props('role="group" tabindex="0"')
+        around.props["aria-label"] = f"{name}, a table"
         table.props["aria-label"] = name
         for tag, row in [("th", heads), *(("td", row) for row in rows)]:
             with ui.element("tr"):
                 for text in row:
                     with ui.element(tag):
                         ui.label(printable(text))
-    return table
+    return around
+
+
+class FailureBox:
+    """A box that says why something has failed, until it is dismissed or all goes well."""
+
+    def __init__(self) -> None:
+        with ui.element("section").classes("diel-failure") as self._box:
+            self._box.props('role="alert"')
+            self._title = ui.label().classes("diel-failure-title")
+            self._words = ui.label().classes("diel-failure-words")
+            with ui.row() as self._buttons:
+                ui.button("Dismiss", on_click=self.hide).props("flat dense no-caps")
+        self.hide()
+
+    def show(self, title: str, words: str) -> None:
+        """Show a failure, in place of the one before."""
+        self._title.text, self._words.text = title, printable(words)
+        self._box.set_visibility(True)
+
+    def hide(self) -> None:
+        """Hide the box."""
+        self._title.text = self._words.text = ""
+        self._box.set_visibility(False)
+
+    def add_button(self, text: str, press: Callable[[], Any]) -> ui.button:
+        """Add a button that may help."""
+        with self._buttons:
+            return ui.button(text, on_click=press).props("dense no-caps")
+
+
+def tell(error: DielError) -> None:
+    """Show an error as a notification, until it is closed."""
+    ui.notify(
+        in_words_of_the_page(printable(str(error))),
+        type="warning",
+        multi_line=True,
+        timeout=0,
+        close_button="Close",
+    )
+
+
+@contextlib.contextmanager
+def asked(question: str) -> Iterator[ui.dialog]:
+    """Build a dialog that begins with a question, which is its name; elements follow below."""
+    with ui.dialog() as dialog, ui.card():
+        dialog.props["aria-label"] = question
+        ui.label(question)
+        yield dialog
+
+
+async def answer_to(dialog: ui.dialog) -> Any:
+    """Open a dialog; return what is submitted, None if it is closed or its page is left."""
+    answer = await dialog
+    if not dialog.is_deleted:
+        dialog.delete()
+    return answer
+
+
+async def confirmed(question: str, yes: str, no: str = "Cancel") -> bool:
+    """Ask a question in a dialog with two buttons; return whether the first one was pressed."""
+    with asked(question) as dialog, ui.row():
+        ui.button(yes, on_click=lambda: dialog.submit(True)).props("no-caps")
+        ui.button(no, on_click=lambda: dialog.submit(False)).props("flat no-caps")
+    return bool(await answer_to(dialog))
 
 
 def address(page: str, **query: str) -> str:
@@ -281,16 +349,14 @@ def page(route: str) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
     return decorate
 
 
+def _no_such_address(request: Request, error: Exception) -> Response:
+    return _refusal(f"There is no page {_shown(request.url.path)}.")
+
+
 def _refusal(words: str) -> Response:
-    body = (
-        '<!doctype html><html lang="en"><head><meta charset="utf-8"><title>diel</title>'
-        '<link rel="stylesheet" href="/diel/style.css"></head><body class="diel-refusal">'
-        f'<p role="alert">{escape(words)}</p><p><a href="/">All runs and files</a></p>'
-        "</body></html>"
-    )
-    return Response(
-        body.encode("utf-8", "replace"), status_code=404, media_type="text/html; charset=utf-8"
-    )
+    content = f'<p role="alert">{escape(words)}</p><p><a href="/">All runs and files</a></p>'
+    body = plain_page("Not found", content)
+    return Response(body, status_code=404, media_type="text/html; charset=utf-8")
 
 
 @contextlib.contextmanager

@@ -12,6 +12,7 @@ from threading import Lock
 from typing import Any, Final, TypeAlias
 
 from diel.executive.explanation import WaitExplanation, explain
+from diel.gui.processes import in_words_of_the_page
 from diel.run.records import Failure, ModuleFailed, RunLost, RunStarted
 from diel.run.status import StatusView, WaitView
 from diel.run.time_table import time_table
@@ -165,7 +166,7 @@ def _alerts(watched: WatchedRun, view: RunView) -> list[str]:
         alerts.append(f"... and {len(view.given_up) - len(shown)} more copies")
     if watched.complaint:
         alerts.append(watched.complaint)
-    return alerts
+    return [in_words_of_the_page(alert) for alert in alerts]
 
 
 def _loss(loss: RunLost) -> str:

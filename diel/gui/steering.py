@@ -14,7 +14,8 @@ from nicegui import run, ui
 from diel.errors import DielError
 from diel.gui.cards import heading
 from diel.gui.forms import Parameter, parameter_of, safe, typed_value
-from diel.gui.processes import wait_for
+from diel.gui.processes import in_words_of_the_page, wait_for
+from diel.gui.site import printable
 from diel.loading.sweeps import WatchedSweep, steer_sweep
 from diel.run.directory import RunDirectory
 from diel.run.watched_run import WatchedRun
@@ -101,14 +102,15 @@ class SteeringPanel:
                 steer_sweep, self._directory, [request], sweep=watched.name, wait_s=_ANSWER_S
             )
         except DielError as error:
-            self._answer.text = f"{request['kind']}: refused: {error}"
+            why = in_words_of_the_page(str(error))
+            self._answer.text = f"{request['kind']}: refused: {why}"
             return False
         refused = [answer for answer in answers if answer["accepted"] is False]
         texts = [
             f"{answer['kind']}: {'refused: ' if answer in refused else ''}{answer['answer']}"
             for answer in answers
         ]
-        self._answer.text = "; ".join(texts)
+        self._answer.text = in_words_of_the_page("; ".join(texts))
         return not refused
 
     # -- requests with a dialog -------------------------------------------------------------------
@@ -137,6 +139,7 @@ class SteeringPanel:
                 problem.text = self._answer.text
 
         self._dialog.clear()
+        self._dialog.props["aria-label"] = "Try a point"
         with self._dialog, ui.card().classes("sweep-dialog"):
             heading("Try a point")
             values = " The values are those of the best trial so far." if start else ""
@@ -164,6 +167,7 @@ class SteeringPanel:
                 problem.text = self._answer.text
 
         self._dialog.clear()
+        self._dialog.props["aria-label"] = title
         with self._dialog, ui.card().classes("sweep-dialog"):
             heading(title)
             start = str(running[0]) if kind == "stop" and running else ""
@@ -194,17 +198,24 @@ class _PointField:
             hint += f", {found.texts['log_steps']} values in equal ratios"
         only = f"only where {found.condition}" if found.condition else ""
         about = ", ".join(filter(None, [hint, only]))
+        # Not as the field's own label, which is one line and cut where it is longer than that.
+        with ui.element("div").classes("sweep-point"):
+            ui.label(printable(name)).classes("sweep-point-name")
+            self._build(name, start, about, only, found)
+
+    def _build(self, name: str, start: Any, about: str, only: str, found: Parameter) -> None:
         if self._values:
             places = [place for place, value in enumerate(self._values) if value == start]
             self._element: ui.select | ui.input = ui.select(
-                dict(enumerate(named_apart(self._values))), label=name, value=(places or [0])[0]
+                dict(enumerate(named_apart(self._values))), value=(places or [0])[0]
             )
             if len(self._values) == 1:
                 self._element.disable()
                 about = ", ".join(filter(None, ["the same in all trials", only]))
         else:
             text = found.texts.get("from", "") if start is None else as_toml(start)
-            self._element = ui.input(name, value=text)
+            self._element = ui.input(value=text)
+        self._element.props["aria-label"] = name
         self._element.props(f'dense outlined hint="{safe(about)}"' if about else "dense outlined")
 
     def is_given(self) -> bool:

@@ -12,9 +12,9 @@ from nicegui import run, ui
 
 from diel.errors import DielError, PageError
 from diel.gui.cards import call_script
-from diel.gui.processes import start_command
+from diel.gui.processes import exit_code_of, in_words_of_the_page, last_words, start_command
 from diel.gui.security import LOG
-from diel.gui.site import Site, address, frame, page, printable
+from diel.gui.site import FailureBox, Site, address, confirmed, frame, page, printable, tell
 from diel.gui.snapshot import SharedSnapshot, Snapshot, difference
 from diel.run.directory import RunDirectory
 from diel.run.log_tail import LogTail, log_names
@@ -82,6 +82,8 @@ class _WatchPage:
         self._shown: Snapshot = {}
         self._sent_timeline = ""
         self._problem = ""
+        self._resuming: int | None = None  # the process that resumes the run
+        self._has_gone_on = False  # since then
         self._log: LogTail | None = None
         self._first_log: str | None = None
         self._first_lane = 0
@@ -106,6 +108,7 @@ class _WatchPage:
             self._resume = ui.button("Resume", icon="play_arrow", on_click=self._start_again)
             for button in (self._stop, self._resume):
                 button.props("flat dense no-caps").set_visibility(False)
+        self._failure = FailureBox()
         _part("alerts").props('role="alert"')
         with ui.element("div").classes("diel-columns"):
             with _panel("Groups"):
@@ -115,9 +118,13 @@ class _WatchPage:
                 with _panel("Progress"):
                     _part("bars").classes("diel-bars")
                     _part("servers")
-                    _part("messages").classes("diel-messages").props('aria-label="messages"')
+                    _part("messages").classes("diel-messages").props(
+                        'role="log" tabindex="0" aria-label="messages"'
+                    )
                 with _panel("What waits, and why"):
-                    _part("reasons").classes("diel-messages")
+                    _part("reasons").classes("diel-messages").props(
+                        'role="group" tabindex="0" aria-label="reasons"'
+                    )
         with _panel("Copies that run"):
             _part("copies")
         with _panel("Ranks"):
@@ -129,9 +136,13 @@ class _WatchPage:
             self._names.props("dense outlined use-input input-debounce=0 options-dense").classes(
                 "diel-log-choice"
             )
-            _part("log", "pre").classes("diel-log").props('tabindex="0" aria-label="log"')
+            _part("log", "pre").classes("diel-log").props(
+                'role="log" aria-live="off" tabindex="0" aria-label="log"'
+            )
         with _panel("Where the time went"):
-            _part("times")
+            _part("times").classes("diel-scrolls").props(
+                'role="group" tabindex="0" aria-label="times"'
+            )
 
     def _build_timeline(self) -> None:
         with ui.element("div").classes("diel-table-bar"):
@@ -167,6 +178,8 @@ class _WatchPage:
             changed = await run.io_bound(self._look)
             if changed:
                 self._show(changed)
+            self._has_gone_on |= self._watched.state == "running"
+            self._tell_of_resuming()
         if now_s >= self._next_names_s:
             self._next_names_s = now_s + _NAMES_EVERY_S
             names = await run.io_bound(self._log_names)
@@ -296,37 +309,44 @@ class _WatchPage:
     # -- stop and resume ----------------------------------------------------------------------
 
     async def _ask_to_stop(self) -> None:
-        with ui.dialog() as dialog, ui.card():
-            ui.label("Stop this run? It ends within seconds, and can be resumed later.")
-            with ui.row():
-                ui.button("Stop the run", on_click=lambda: dialog.submit(True)).props("no-caps")
-                ui.button("Let it go on", on_click=lambda: dialog.submit(False)).props(
-                    "flat no-caps"
-                )
-        if not await dialog:
+        words = "Stop this run? It ends within seconds, and can be resumed later."
+        if not await confirmed(words, "Stop the run", "Let it go on"):
             return
         try:
             self._directory.request_stop("stopped from the page")
         except OSError as error:
-            ui.notify(
-                f"the run cannot be asked to stop: {error.strerror or error}", type="negative"
-            )
+            tell(PageError(f"the run cannot be asked to stop: {error.strerror or error}"))
         self._next_look_s = 0.0
 
     async def _start_again(self) -> None:
         try:
-            await run.io_bound(self._resume_run)
+            self._resuming = await run.io_bound(self._resume_run)
         except DielError as error:
-            ui.notify(str(error), type="negative")
+            tell(error)
             return
+        self._failure.hide()
+        self._has_gone_on = False
         ui.notify("resuming: the log resume.log says what its command prints")
         self._next_look_s = 0.0
 
-    def _resume_run(self) -> None:
+    def _resume_run(self) -> int | None:
         self._directory.refuse_links()
         place = str(self._directory.path)
-        log = self._directory.logs / "resume.log"
-        start_command(["run", "--resume", place], self._site.folder, log)
+        return start_command(["run", "--resume", place], self._site.folder, self._resume_log)
+
+    @property
+    def _resume_log(self) -> Path:
+        return self._directory.logs / "resume.log"
+
+    def _tell_of_resuming(self) -> None:
+        """Say why the command that resumes the run has ended, if it was before the run went on."""
+        code = None if self._resuming is None else exit_code_of(self._resuming)
+        if code is None:
+            return
+        self._resuming = None
+        if code and self._watched.state != "running" and not self._has_gone_on:
+            words = in_words_of_the_page(last_words(self._resume_log))
+            self._failure.show("The run has not been resumed", words or f"exit code {code}")
 
 
 def _part(name: str, kind: str = "div") -> ui.element:

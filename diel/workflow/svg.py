@@ -8,10 +8,10 @@
       3. edges            from a box's lower border to the upper border of a group that waits for it
 
 Every group is a ``<g class="group" data-group="NAME">`` and every module in it a
-``<g class="module" data-group="NAME" data-module="NAME">``; both take the keyboard's focus. A class
-that is added to one (``running``, ``finished``, ``failed``, ``waiting``, ``stopped``, ``selected``,
-``problem``) changes its colours. The empty ``<text class="state">`` of a group has room for a few
-words. All names are escaped.
+``<g class="module" data-group="NAME" data-module="NAME">`` behind it; both are buttons that take
+the keyboard's focus, so neither stands inside another. A class that is added to one (``running``,
+``finished``, ``failed``, ``waiting``, ``stopped``, ``selected``, ``problem``) changes its colours.
+The empty ``<text class="state">`` of a group has room for a few words. All names are escaped.
 """
 
 from __future__ import annotations
@@ -267,6 +267,7 @@ def _drawn(shape: _Shape, classes: Classes) -> Iterator[str]:
     if box.again:
         yield f'<text class="again" x="{x:g}" y="{top + 10:g}">↻ {_titled(box.again)}</text>'
         top += _LINE
+    yield "</g>"
     for name, needs in box.modules:
         more = classes.get((box.name, name), "")
         yield from _module(box.name, name, needs, shape.x + 4, top, shape.width - 8, more)
@@ -274,7 +275,6 @@ def _drawn(shape: _Shape, classes: Classes) -> Iterator[str]:
     for row in shape.rows:
         for inner in row:
             yield from _drawn(inner, classes)
-    yield "</g>"
 
 
 def _module(

@@ -19,12 +19,15 @@ from .importance import Importance
 from .markup import as_number, show, with_unit
 from .parameter_figures import contour_figure, importance_figure, parallel_figure
 from .picture import Picture
-from .plot import focus, is_logarithmic
+from .plot import LinearScale, focus, is_logarithmic
 from .plotly_parts import DASHES, RUNS, THEMES, Figure, Theme, figure_of, hover_text, marks, plain
 from .sweep import STARTED, STATE, STOPPED, TOOK, TRAINER, TRIAL, Sweep
 
 _TIMELINE: Final = 400
 _CURVES_RUNNING: Final = 32
+_FAR: Final = "far worse, at the edge"
+_EDGE: Final = 0.015
+"""How far within the end of an axis that is, as a share of the axis: dots are not cut there."""
 
 
 def figures_of(
@@ -65,8 +68,11 @@ def history_figure(picture: Picture, colours: Theme) -> Figure | None:
     if not picture.top:
         return None
     cloud = sorted({*picture.sampled, *picture.top} - set(picture.steps))
-    steps = picture.steps
-    objective = picture.objective_of
+    steps, axis = picture.steps, picture.axis
+
+    def objective(row: int) -> float:
+        return _within(picture.objective_of(row), axis)
+
     xs = [picture.orders[row] + 1 for row in steps]
     line = {
         "type": "scatter",
@@ -78,8 +84,8 @@ def history_figure(picture: Picture, colours: Theme) -> Figure | None:
         "hoverinfo": "skip",
     }
     data = [
-        marks(picture, cloud, [picture.orders[row] + 1 for row in cloud],
-              [objective(row) for row in cloud], "trials", colours.cloud),
+        *_cloud(picture, {row: (picture.orders[row] + 1, picture.objective_of(row))
+                          for row in cloud}, axis, colours),
         line,
         marks(picture, steps, xs, [objective(row) for row in steps], "better than all before",
               colours.best, size=8),
@@ -114,23 +120,23 @@ def cost_figure(picture: Picture, colours: Theme) -> Figure | None:
         return None
     costs = [cost for cost, _ in pairs.values()]
     y = focus([quality for _, quality in pairs.values()], sweep.maximise_quality)
-    cloud = [row for row in pairs if row not in front]
+    cloud = {row: pair for row, pair in pairs.items() if row not in front}
     best = [row for row in picture.front if row in pairs]
+    heights = [_within(pairs[row][1], y) for row in best]
     stairs = {
         "type": "scatter",
         "mode": "lines",
         "name": "front",
         "x": [*(pairs[row][0] for row in best), max(costs)],
-        "y": [*(pairs[row][1] for row in best), *(pairs[row][1] for row in best[-1:])],
+        "y": [*heights, *heights[-1:]],
         "line": {"shape": "hv", "width": 2, "color": colours.best},
         "hoverinfo": "skip",
     }
     data = [
-        marks(picture, cloud, [pairs[row][0] for row in cloud], [pairs[row][1] for row in cloud],
-              "trials", colours.cloud),
+        *_cloud(picture, cloud, y, colours),
         stairs,
-        marks(picture, best, [pairs[row][0] for row in best], [pairs[row][1] for row in best],
-              "on the front", colours.best, size=8),
+        marks(picture, best, [pairs[row][0] for row in best], heights, "on the front",
+              colours.best, size=8),
     ]  # fmt: skip
     x: dict[str, Any] = {"title": with_unit(sweep.cost)}
     if is_logarithmic(costs):
@@ -140,11 +146,35 @@ def cost_figure(picture: Picture, colours: Theme) -> Figure | None:
     return figure_of(data, colours, x=x, y={"title": sweep.quality, "range": [y.low, y.high]})
 
 
+def _cloud(
+    picture: Picture, places: Mapping[int, tuple[float, float]], scale: LinearScale, colours: Theme
+) -> list[dict[str, Any]]:
+    """Return trials as dots; those beyond the axis stand at its edge, under a name that says so."""
+    is_beyond = {row: _within(y, scale) != y for row, (_, y) in places.items()}
+    data = []
+    for name, colour, wanted in (("trials", colours.cloud, False), (_FAR, colours.stopped, True)):
+        rows = [row for row in places if is_beyond[row] == wanted]
+        if rows or not wanted:
+            data.append(marks(picture, rows, [places[row][0] for row in rows],
+                              [_within(places[row][1], scale) for row in rows], name,
+                              colour))  # fmt: skip
+    return data
+
+
+def _within(value: float, scale: LinearScale) -> float:
+    """Return a value, or that just within the end of the axis if it is far beyond."""
+    room = _EDGE * (scale.high - scale.low)
+    if value < scale.low or value > scale.high:
+        return scale.low + room if value < scale.low else scale.high - room
+    return value
+
+
 def curves_figure(
     picture: Picture, colours: Theme, running: Mapping[int, Sequence[tuple[int, float]]]
 ) -> Figure | None:
     """Draw the learning curves of the best, the stopped and the running trials."""
     top = set(picture.top)
+    title = picture.sweep.objective
     data: list[dict[str, Any]] = []
     values: list[float] = []
     kinds: set[str] = set()
@@ -162,8 +192,11 @@ def curves_figure(
                 "y": [value for _, value in points],
                 "line": line,
                 "marker": {"color": line.get("color")},
-                "text": plain(text),
-                "hoverinfo": "text+x+y",
+                "text": [
+                    "<br>".join(map(plain, (text, f"step {show(step)}", f"{title} {show(value)}")))
+                    for step, value in points
+                ],
+                "hoverinfo": "text",
             }
         )
         kinds.add(kind)
@@ -185,7 +218,8 @@ def curves_figure(
         return None
     shown = sorted(values, reverse=not picture.sweep.maximise)[len(values) // 20 :]
     y = focus(shown, picture.sweep.maximise, far=8.0)
-    title = picture.sweep.objective
+    for trace in data:
+        trace["y"] = [_within(value, y) for value in trace["y"]]
     return figure_of(
         data, colours, x={"title": "step"}, y={"title": title, "range": [y.low, y.high]}
     )
@@ -304,6 +338,8 @@ def comparison_figures(pictures: Mapping[str, Picture], theme: str = "light") ->
     figures = {}
     if history:
         scale = focus(values, first.maximise)
+        for trace in history:
+            trace["y"] = [_within(value, scale) for value in trace["y"]]
         figures["history"] = figure_of(
             history,
             colours,

@@ -289,7 +289,7 @@ def parallel_section(picture: Picture) -> Markup | None:
         "Parameters",
         tag("div", _draw_legend(picture), tag("span", "", class_="chosen-count"),
             tag("button", "clear", type="button", class_="clear", hidden=True), class_="bar"),
-        tag("figure", drawn, class_="scrolls"),
+        tag("figure", drawn, class_="scrolls", tabindex=0),
         tag("p", f"For all trials: {constants}.", class_="note") if constants else None,
         note="Each line is a trial. Drag along an axis to choose a range; a click on it lets go. "
         "The other plots and the table follow.",

@@ -70,7 +70,10 @@ def _best_section(pictures: Mapping[str, Picture]) -> Markup:
         )
     heads = ["run", words(first.objective), "trial", "trials", with_unit(first.cost)]
     return section(
-        "best", "The best of each", tag("div", table(heads, rows), class_="scrolls"), wide=True
+        "best",
+        "The best of each",
+        tag("div", table(heads, rows), class_="scrolls", tabindex=0),
+        wide=True,
     )
 
 
@@ -146,7 +149,7 @@ def _parameters_section(pictures: Mapping[str, Picture]) -> Markup:
     return section(
         "parameters",
         "Parameters",
-        tag("div", table(["", *pictures], rows), class_="scrolls"),
+        tag("div", table(["", *pictures], rows), class_="scrolls", tabindex=0),
         note="Of the best trial, and what the sweep has tried.",
         wide=True,
     )

@@ -68,7 +68,7 @@ def trials_section(picture: Picture) -> Markup | None:
     good = picture.gathered.good
     which = f"The {len(picture.top)} best of {good:,}" if len(picture.top) < good else "All trials"
     return section(
-        "trials", "Best trials", _filter(), tag("div", ranking, class_="scrolls tall"),
+        "trials", "Best trials", _filter(), tag("div", ranking, class_="scrolls tall", tabindex=0),
         note=f"{which} by {picture.sweep.direction} {words(picture.sweep.objective)}. "
         "A click on a column's head sorts by it. The filter takes words, and a column with >, >=, "
         "<, <= or = and a value.",
@@ -114,7 +114,12 @@ def failures_section(picture: Picture) -> Markup | None:
         tag(
             "details",
             tag("summary", f"the first {len(examples)}"),
-            tag("div", table([words(name) for name in known], examples), class_="scrolls tall"),
+            tag(
+                "div",
+                table([words(name) for name in known], examples),
+                class_="scrolls tall",
+                tabindex=0,
+            ),
         ),
         note=of,
         wide=True,
@@ -136,8 +141,8 @@ def again_section(picture: Picture) -> Markup:
         tag(
             "details",
             tag("summary", "the workflow file"),
-            tag("div", copy_button(), tag("pre", tag("code", highlight(sweep.workflow))),
-                class_="listing"),
+            tag("div", copy_button(),
+                tag("pre", tag("code", highlight(sweep.workflow)), tabindex=0), class_="listing"),
             open=True,
         ) if sweep.workflow else None,
         wide=True,

@@ -58,7 +58,7 @@ def wait_for_text(page: Any, text: str) -> None:
 
 def choose_from(page: Any, menu: str, entry: str) -> None:
     page.get_by_role("button", name=menu, exact=True).click()
-    page.get_by_role("listitem").get_by_text(entry, exact=True).click()
+    page.get_by_role("menuitem").get_by_text(entry, exact=True).click()
 
 
 @pytest.mark.slow

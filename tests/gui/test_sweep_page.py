@@ -137,6 +137,7 @@ def test_a_finished_sweep_is_sorted_filtered_and_opened(window: Any, served: Any
     # A figure says what is pointed at; its keys hide and show.
     history = window.get_by_role("figure", name="History")
     history.get_by_role("button", name="trials", exact=True).click()
+    history.get_by_role("button", name="far worse, at the edge").click()
     window.wait_for_function(
         "() => document.querySelectorAll('[data-figure=history] .figure-dots').length === 1"
     )
@@ -149,6 +150,25 @@ def test_a_finished_sweep_is_sorted_filtered_and_opened(window: Any, served: Any
     expect(window.get_by_text(BAD, exact=True)).to_have_count(1)
     expect(window.get_by_text("107", exact=True)).to_have_count(1)
     assert window.locator("img[src=x]").count() == 0
+
+
+def test_trials_that_are_far_worse_are_seen_at_the_edge(window: Any, served: Any) -> None:
+    ledger = make_run(served.folder, "far", 30)
+    lost = json.loads(record(30))
+    lost["metrics"]["accuracy"] = -1e7
+    with ledger.open("a") as file:
+        file.write(json.dumps(lost) + "\n")
+    window.goto(served.url(f"/sweep?path={path_of(served, ledger)}"))
+    for name in ("history", "cost"):
+        card = window.locator(f"[data-figure={name}]")
+        card.scroll_into_view_if_needed(timeout=20_000)
+        card.get_by_role("button", name="far worse, at the edge").wait_for(timeout=20_000)
+        dots = card.locator(".figure-dots").nth(1)
+        box, frame = dots.bounding_box(), card.locator(".figure-svg").bounding_box()
+        assert box["y"] + box["height"] < frame["y"] + frame["height"]  # above the axis
+        if name == "history":  # where the last trial stands at the right
+            window.mouse.move(box["x"] + box["width"] - 3, box["y"] + box["height"] / 2)
+            expect(window.locator(".figure-tip")).to_contain_text("accuracy -1e7")
 
 
 def test_how_far_to_believe_the_best_is_told_of_each_iteration_of_a_group(
@@ -220,7 +240,7 @@ def test_a_sweep_is_asked_for_a_point_and_what_is_refused_is_said(window: Any, s
     window.get_by_label("size", exact=True).click()
     window.get_by_role("option", name="2", exact=True).click()
     window.get_by_role("button", name="Try it").click()
-    window.get_by_role("status").get_by_text("kept: diel run --resume").wait_for(timeout=20_000)
+    window.get_by_role("status").get_by_text("kept: the button Resume").wait_for(timeout=20_000)
     (asked,) = map(json.loads, ledger.with_name("requests.jsonl").read_text().split("\n")[1:-1])
     assert asked["kind"] == "enqueue"
     assert {name: asked["parameters"][name] for name in ("rate", "size")} == {

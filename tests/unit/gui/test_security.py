@@ -46,10 +46,11 @@ def ask(
     body: tuple[bytes, ...] = (b"",),
     cookie: str = "",
     headers: tuple[tuple[bytes, bytes], ...] = (),
+    hosts: tuple[str, ...] = ("127.0.0.1", "localhost"),
 ) -> tuple[list[Any], Inner]:
     """Send a request to a guard; return what it sends, and what is behind it."""
     inner = Inner()
-    guard = Guard(inner, TOKEN, {"127.0.0.1", "localhost"}, max_body_bytes=100)
+    guard = Guard(inner, TOKEN, hosts, max_body_bytes=100)
     own = [] if host is None else [(b"host", host.encode())]
     if cookie:
         own.append((b"cookie", f"other=1; {guard.cookie}={cookie}".encode()))
@@ -75,6 +76,62 @@ def ask(
 
     asyncio.run(guard(scope, receive, send))
     return sent, inner
+
+
+@pytest.mark.parametrize("kind", ["http", "websocket"])
+@pytest.mark.parametrize(
+    ("host", "is_known"),
+    [
+        ("127.0.0.1", True),
+        ("127.0.0.1:1", True),
+        ("LocalHost:8470", True),
+        ("[::1]", True),
+        ("[::1]:8470", True),
+        ("[0:0:0:0:0:0:0:1]:8470", True),
+        ("", False),
+        (":8470", False),
+        ("[]", False),
+        ("[::1].evil.com", False),
+        ("[::1]evil.com:8470", False),
+        ("[::1]:8470.evil.com", False),
+        ("[::1]@evil.com", False),
+        ("[::1", False),
+        ("::1", False),
+        ("[::1%25lo]", False),
+        ("[::1%lo]:8470", False),
+        ("[::ffff:127.0.0.1]", False),
+        ("[localhost]", False),
+        ("[127.0.0.1]", False),
+        ("localhost.", False),
+        ("localhost.evil.com", False),
+        ("localhost:8470.evil.com", False),
+        ("localhost:evil.com", False),
+        ("localhost:", False),
+        ("localhost:0", False),
+        ("localhost:65536", False),
+        ("localhost:\u0668", False),
+        ("localhost:8470:8470", False),
+        ("localhost:8470@evil.com", False),
+        ("localhost@evil.com", False),
+        ("evil.com@localhost", False),
+        ("localhost, evil.com", False),
+        ("localhost/evil.com", False),
+        ("localhost#.evil.com", False),
+        ("127.0.0.1.evil.com", False),
+        ("127.1", False),
+        ("2130706433", False),
+        ("0x7f000001", False),
+        ("\u2460127.0.0.1", False),
+    ],
+)
+def test_a_host_is_known_as_a_whole_or_not_at_all(host: str, is_known: bool, kind: str) -> None:
+    reached = ask(kind=kind, host=host, cookie=TOKEN, hosts=("127.0.0.1", "localhost", "::1"))[1]
+    assert bool(reached.reached) == is_known
+    # Whatever the host, its own pages are the only ones that may send requests.
+    for origin in (f"http://{host}.evil.com", f"http://{host}@evil.com", f"http://{host}/x",
+                   f"ftp://{host}", f"http:{host}", f"http://{host}:1:2", host):  # fmt: skip
+        from_there = ((b"origin", origin.encode("utf-8")),)
+        assert ask(kind=kind, host=host, cookie=TOKEN, headers=from_there)[1].reached == []
 
 
 def status_of(sent: list[Any]) -> int:

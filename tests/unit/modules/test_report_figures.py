@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from modules.report import Moment, Sweep
-from modules.report.figures import curve_figure, figures_of
+from modules.report.figures import comparison_figures, curve_figure, figures_of
 from modules.report.gather import Gatherer
 from modules.report.page import analyse
 from modules.report.picture import Picture
@@ -145,3 +145,40 @@ def test_all_that_a_trial_reported_is_in_its_curve() -> None:
         "accuracy": [0.5, 0.75],
     }
     assert curve_figure(SWEEP, []) is None
+
+
+@pytest.mark.parametrize("maximise", [True, False])
+def test_trials_that_are_far_worse_stand_at_the_edge_under_a_name_that_says_so(
+    maximise: bool,
+) -> None:
+    sign = 1 if maximise else -1
+    sweep = Sweep("study", "accuracy", maximise, ("rate", "hidden", "kind"), expected=60)
+    made = [{**row, "accuracy": sign * row["accuracy"]} for row in rows(60)]
+    # The first is better than all before it, so it begins the line; the last is the cheapest.
+    far = {0: -1e6 * sign, 20: -1e9 * sign, 59: -1e3 * sign}
+    for trial, value in far.items():
+        made[trial] |= {"accuracy": value, "training_time_s": 1.0 + 0.01 * trial}
+    made[5]["learning curve"] = [(1, -1e8 * sign), (2, sign * 0.9), (3, sign * 0.9)]
+    figures = figures_of(picture_of(made, sweep), None)
+    for name in ("history", "cost", "curves"):
+        low, high = figures[name]["layout"]["yaxis"]["range"]
+        for trace in figures[name]["data"]:
+            assert all(low < y < high for y in trace["y"]), (name, trace["name"])
+    for name in ("history", "cost"):
+        shown = [trial for trace in figures[name]["data"] for trial in trace.get("customdata", ())]
+        assert sorted(shown) == list(range(60)), name
+        by_name = {trace["name"]: trace for trace in figures[name]["data"]}
+        beyond = by_name["far worse, at the edge"]
+        assert {20, 59} <= set(beyond["customdata"]) <= set(far)
+        assert len(set(beyond["y"])) == 1
+        told = dict(zip(beyond["customdata"], beyond["text"], strict=True))
+        assert f"accuracy {'-' if maximise else ''}1e9<br>" in told[20]
+        assert not set(by_name["trials"]["customdata"]) & {20, 59}
+
+
+def test_a_sweep_far_worse_than_those_beside_it_stands_at_the_edge() -> None:
+    bad = [{**row, "accuracy": row["accuracy"] - 1e7} for row in rows(20)]
+    pictures = {"good": picture_of(rows(40)), "bad": picture_of(bad)}
+    figure = comparison_figures(pictures)["history"]
+    low, high = figure["layout"]["yaxis"]["range"]
+    assert all(low < y < high for trace in figure["data"] for y in trace["y"])
