@@ -20,6 +20,7 @@ if TYPE_CHECKING:
     from dnn.backend import *  # noqa: F403
     from dnn.backend.device import *  # noqa: F403
     from dnn.callbacks import *  # noqa: F403
+    from dnn.compilation import watched_compilation as watched_compilation
     from dnn.data.augmentation import *  # noqa: F403
     from dnn.data.batches import *  # noqa: F403
     from dnn.data.dataset import *  # noqa: F403
@@ -60,6 +61,7 @@ _PUBLIC = {
     "backend": "RoutineTable device_facts ops_for",
     "backend.device": "cuda_problem free_bytes free_memory limit_memory",
     "callbacks": "BestCheckpoint Callback Checkpoint EarlyStopping Epoch ProgressBar Pruning",
+    "compilation": "watched_compilation",
     "data.augmentation": "Augmentation Crop Cutout Flip Images Normalise PixelMap Shift",
     "data.batches": "batches prefetch",
     "data.dataset": """

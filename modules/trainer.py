@@ -439,7 +439,12 @@ def _run(ctx: Context, options: Options, compute: Compute) -> int:
 
 @contextmanager
 def _logged(ctx: Context) -> Iterator[None]:
-    """Send what dnn and this package log in this thread to the log of the rank."""
+    """Send what dnn and this package log in this thread to the log of the rank.
+
+    What keeps the rank waiting while kernels are compiled is shown as its progress too.
+    """
+    from dnn import watched_compilation
+
     thread = threading.get_ident()
 
     class ToRank(logging.Handler):
@@ -451,8 +456,21 @@ def _logged(ctx: Context) -> Iterator[None]:
     loggers = [logging.getLogger(name) for name in ("dnn", __package__)]
     for logger in loggers:
         logger.addHandler(handler)
+
+    is_logged = False
+
+    def show(text: str) -> None:
+        nonlocal is_logged
+        if threading.get_ident() != thread:
+            return
+        if not is_logged:
+            ctx.log.info("%s", text)
+        is_logged = True
+        ctx.progress(0, None, text)
+
     try:
-        yield
+        with watched_compilation(show):
+            yield
     finally:
         for logger in loggers:
             logger.removeHandler(handler)

@@ -43,11 +43,14 @@ def pytest_configure(config: pytest.Config) -> None:
         settings.load_profile(os.environ.get("HYPOTHESIS_PROFILE", "ci"))
 
 
-def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
     """Begin with what takes long, then whole runs: quick tests fill the time to the end.
 
     Each of several processes begins with its own piece of the list, and so has some of all kinds.
     """
+    if config.pluginmanager.hasplugin("rerunfailures"):
+        for item in filter(_starts_runs, items):
+            item.add_marker(pytest.mark.flaky(reruns=1))
 
     def is_slow(item: pytest.Item) -> bool:
         return item.get_closest_marker("slow") is not None
@@ -69,6 +72,15 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
         piece += quick[:more]
         del quick[:more]
     items[:] = itertools.chain(*pieces, quick)
+
+
+def _starts_runs(item: pytest.Item) -> bool:
+    """Whether a test is run once more if it fails, as the end of the output says by name.
+
+    Whole runs, clusters and mpiexec start many processes on whatever cores are free. Of tests under
+    mpiexec it is the test that starts it: a rank that repeated one alone would wait for the others.
+    """
+    return item.path.parent.name in ("workflows", "cluster") or item.path.stem == "test_under_mpi"
 
 
 @pytest.hookimpl(wrapper=True)

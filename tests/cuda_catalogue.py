@@ -34,7 +34,7 @@ from dnn.backend.cuda.source import (
     elementwise_kernel,
     reduction_kernel,
 )
-from dnn.backend.formula import COPY, UpdateFormula
+from dnn.backend.formula import COPY, Formula, UpdateFormula
 from dnn.backend.ops import Ops
 from dnn.backend.recurrence import BACKWARD, FORWARD
 from dnn.parameters import FlatBuffer, Segment
@@ -43,6 +43,8 @@ _OWN = (ARGMAX, CLIP_FACTOR, COUNT, ADAM_COEFFICIENTS, ADJUST_SCALE, FINITE_FLAG
 ELEMENTWISE = {spec.name: spec for spec in _OWN}
 ELEMENTWISE["copy"] = of_formula(COPY)
 ELEMENTWISE |= {name: of_formula(formula) for name, formula in FORMULAS.items()}
+LARGE_NUMBERS = Formula("large_numbers", "x", f"max(min(x, 1e999), -1e999) + {10**30}")
+ELEMENTWISE["large_numbers"] = of_formula(LARGE_NUMBERS)
 COMPARISONS = [name for name, formula in FORMULAS.items() if formula.is_bool]
 OPTIMIZERS = [
     *(SGD(0.1, 0.0, x) for x in (0.0, 0.1)),

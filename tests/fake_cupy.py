@@ -321,7 +321,8 @@ def asarray(x):
 
 
 def ascontiguousarray(x):
-    return x if x.flags.c_contiguous else x.copy()
+    x = x if x.flags.c_contiguous else x.copy()
+    return x.reshape(1) if x.ndim == 0 else x  # as NumPy's
 
 
 def copyto(out, x):
@@ -384,7 +385,8 @@ def malloc_managed(size):
 
 
 def memPrefetchAsync(pointer, size, device, stream):
-    assert device in (-1, 0)
+    if device != 0:  # of CUDA 13: a device, whatever the number
+        raise CUDARuntimeError("cudaErrorInvalidDevice: invalid device ordinal")
 
 
 def memGetInfo():

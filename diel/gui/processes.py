@@ -15,7 +15,7 @@ from typing import Any, BinaryIO, Final, TypeVar
 
 from diel.errors import PageError
 from diel.processes import diel_command
-from diel.run.directory import open_regular
+from diel.run.files import open_regular
 
 _T = TypeVar("_T")
 # What messages of commands recommend, and what is to be done on the page; the first row that fits.

@@ -14,10 +14,11 @@ compiled loop on the CPU (`dnn.backend.cpu.chains`) and the CUDA source
 from __future__ import annotations
 
 import ast
+import sys
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
-from typing import Any, NamedTuple
+from typing import Any, Final, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
@@ -45,6 +46,8 @@ __all__ = [
     "UpdateFormula",
     "Writer",
 ]
+
+_LARGEST: Final = sys.float_info.max
 
 Step = tuple[Callable[..., object], tuple[Any, ...]]
 """A function and the arguments to call it with; a plan is a list of steps."""
@@ -114,7 +117,9 @@ class Formula:
             known = f"there are {', '.join((*self.names, *FUNCTIONS))}"
             raise ValueError(f"formula {self.name!r}: {node.id!r} is unknown; {known}")
         if isinstance(node, ast.Constant):
-            fits = type(node.value) in (int, float)
+            fits = type(node.value) is float or (
+                type(node.value) is int and abs(node.value) <= _LARGEST
+            )
         elif isinstance(node, ast.Compare):
             fits = len(node.ops) == 1
         elif isinstance(node, ast.Call):
@@ -260,6 +265,9 @@ class Language(NamedTuple):
         Calls of `FUNCTIONS` that are not ``name(operands)``.
     routines : collection of str
         Names of formulas that are one call of the same name in `functions`.
+    infinity : str
+        An infinite number, behind a sign; empty if it is written as another number. Then large
+        integers are written as integers too.
     """
 
     number: str
@@ -272,6 +280,7 @@ class Language(NamedTuple):
     assignment: str
     functions: Mapping[str, str]
     routines: Collection[str] = ()
+    infinity: str = ""
 
 
 class Writer:
@@ -289,7 +298,11 @@ class Writer:
         return template.format(*operands, type=self.type_name)
 
     def _number(self, value: float) -> str:
-        return self._spelled(self.language.number, number_text(value))
+        infinity = self.language.infinity
+        if infinity and abs(value) > _LARGEST:
+            return self._spelled(infinity, "-" if value < 0 else "")
+        text = f"{float(value)!r}" if infinity and abs(value) >= 2**31 else number_text(value)
+        return self._spelled(self.language.number, text)
 
     def named(self, value: str) -> str:
         """Write a statement that names a value, and return the name."""

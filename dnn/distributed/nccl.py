@@ -9,6 +9,7 @@ This has never run on a GPU: it was tested with a stand-in for CuPy and NCCL.
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any
 
@@ -56,13 +57,18 @@ def nccl_communicator_of(comm: Any) -> Communicator:
 
 
 def _library() -> Any:
+    remedy = (
+        "install cupy-cuda13x and nvidia-nccl-cu13, or leave NCCL out: arrays then go through MPI"
+    )
     try:
-        from cupy.cuda import nccl
+        with warnings.catch_warnings():  # CuPy warns of a library that it cannot load
+            warnings.simplefilter("ignore")
+            from cupy.cuda import nccl
     except ImportError as error:
-        raise MissingDependencyError(
-            f"CuPy's part for NCCL cannot be imported: {error}; install cupy-cuda13x and "
-            "nvidia-nccl-cu13, or leave NCCL out: arrays then go through MPI"
-        ) from error
+        message = f"CuPy's part for NCCL cannot be imported: {error}; {remedy}"
+        raise MissingDependencyError(message) from error
+    if not hasattr(nccl, "NcclCommunicator"):  # an empty module stands for it
+        raise MissingDependencyError(f"CuPy cannot load the library of NCCL; {remedy}")
     return nccl
 
 

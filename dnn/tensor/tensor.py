@@ -338,7 +338,7 @@ class Tensor(Arithmetic):
         if self.is_contiguous:
             target.copy_from(self.memory, self.offset, self.size)
         elif self.memory.kind is MemoryKind.DEVICE:
-            packed = import_cupy().ascontiguousarray(self.cupy())
+            packed = self.cupy().copy()
             target.copy_from(MemoryManager.wrap(packed, self.device))
         else:
             target.copy_from(MemoryManager.wrap(np.ascontiguousarray(self.numpy()).reshape(-1)))
@@ -378,7 +378,8 @@ def _host_array(values: npt.ArrayLike, dtype: npt.DTypeLike | None) -> Array:
 
 def _shared_with_cupy(array: Any) -> tuple[MemoryManager, Shape]:
     """Return the memory of a CuPy array, or of a contiguous copy of it, and its shape."""
-    array = import_cupy().ascontiguousarray(array)
+    if not array.flags.c_contiguous:  # `ascontiguousarray` gives an array without axes one
+        array = array.copy()
     memory = MemoryManager.wrap(array, Device("cuda", array.device.id))
     return memory, tuple(array.shape)
 

@@ -42,7 +42,7 @@ LAYERS = {
     """,
     "dnn": """
         names
-        errors
+        compilation errors
         backend
         arrays initializers metrics precision seeds table
         data graph memory
@@ -520,6 +520,7 @@ def test_the_public_names_of_dnn() -> None:
         "train_validation_split",
         "train_validation_test_split",
         "vgg16",
+        "watched_compilation",
     ]
 
 

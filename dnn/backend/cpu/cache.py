@@ -33,6 +33,7 @@ import numpy as np
 
 import dnn
 from dnn.backend.routines import cache_folder, one_process
+from dnn.compilation import compiling
 
 __all__ = [
     "FLAGS",
@@ -101,7 +102,7 @@ def _entry_of(source: str) -> int:
     symbol = f"kernel_{_hash_of(source)[:24]}"
     code: bytes | int | None = _stored(symbol)
     if code is None:
-        with _claimed(symbol):
+        with compiling(_kept_in()), _claimed(symbol):
             code = _stored(symbol) or _compiled(source, symbol)
     if isinstance(code, int):
         return code
@@ -125,6 +126,13 @@ def _compiled(source: str, symbol: str) -> bytes | int:
             return int(entry.address)
     _store(symbol, code)
     return code
+
+
+def _kept_in() -> str:
+    try:
+        return str(cache_folder())
+    except RuntimeError:  # no home
+        return "this process alone"
 
 
 @contextlib.contextmanager

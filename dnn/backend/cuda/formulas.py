@@ -37,6 +37,8 @@ CUDA = Language(
     assignment="const A {0} = {1};",
     # Of integers and floats alike.
     functions={"abs": "{0} < A(0) ? -{0} : {0} == A(0) ? A(0) : {0}"},
+    # NVRTC refuses numbers that are out of range, and has no name for this without a header.
+    infinity="A({0}1.0/0.0)",
 )
 
 

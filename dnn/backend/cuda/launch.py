@@ -27,6 +27,7 @@ from dnn.backend.cuda.source import (
     reduction_kernel,
 )
 from dnn.backend.device import allocating
+from dnn.compilation import compiling
 from dnn.errors import DeviceError, DtypeError, ShapeError
 
 __all__ = [
@@ -69,7 +70,8 @@ class Call(NamedTuple):
 @functools.cache
 def compiled(cupy: Any, index: int, kernel: Kernel) -> Any:
     """Return a kernel's compiled function on a GPU; all networks of a process share it."""
-    return cupy.RawModule(code=kernel.program, options=OPTIONS).get_function(kernel.name)
+    with compiling("CuPy's cache"):
+        return cupy.RawModule(code=kernel.program, options=OPTIONS).get_function(kernel.name)
 
 
 class Launcher:

@@ -122,9 +122,15 @@ class CudaMemory:
         ticket.synchronize()
 
     def prefetch_unified(self, device: Any, to_device: bool) -> None:
-        """Begin to move unified memory to the device, or to the host."""
+        """Begin to move unified memory to the device, or to the host.
+
+        Since CUDA 13 it goes to the host when it is read there: a prefetch takes a kind of location
+        and a number, of which CuPy passes on the number alone, for a device.
+        """
         runtime = self.cupy.cuda.runtime
         host = -1  # cudaCpuDeviceId
+        if not to_device and runtime.runtimeGetVersion() >= 13000:
+            return
         with self._here() as stream:
             target = self.index if to_device else host
             runtime.memPrefetchAsync(device.data.ptr, device.nbytes, target, stream.ptr)

@@ -33,6 +33,27 @@ def test_tensors():
     device_checks.check_tensors("cuda", fake_cupy)
 
 
+def test_an_array_without_axes_keeps_its_shape():
+    for given in (3.0, [3.0], [[1.0, 2.0], [3.0, 4.0]]):
+        source = fake_cupy.asarray(np.array(given, "f4"))
+        tensor = dnn.Tensor.from_dlpack(source)
+        assert tensor.shape == np.shape(given)
+        assert fake_cupy.from_dlpack(tensor).shape == np.shape(given)
+
+
+@pytest.mark.parametrize("version", [12090, 13000])
+def test_unified_memory_is_prefetched_where_cupy_can(version, monkeypatch):
+    asked = []
+    runtime = fake_cupy.cuda.runtime
+    monkeypatch.setattr(runtime, "runtimeGetVersion", lambda: version)
+    monkeypatch.setattr(runtime, "memPrefetchAsync", lambda *given: asked.append(given[2]))
+    memory = dnn.MemoryManager(3, kind="cuda_managed")
+    memory.prefetch("device")
+    memory.prefetch("host")
+    # CuPy for CUDA 13 takes every number for a device.
+    assert asked == ([0, -1] if version < 13000 else [0])
+
+
 def test_arithmetic_of_tensors():
     device_checks.check_arithmetic("cuda")
     assert str(dnn.Tensor((2, 2)).device) == "cuda:0"

@@ -126,7 +126,15 @@ def test_nccl(cupy, monkeypatch):
     assert sorted(nccl.calls) == sorted(2 * expected)
 
 
-def test_without_nccl(cupy, monkeypatch):
-    monkeypatch.setitem(sys.modules, "cupy.cuda", SimpleNamespace())
-    with pytest.raises(MissingDependencyError, match="part for NCCL cannot be imported"):
+@pytest.mark.parametrize(
+    ("cuda", "words"),
+    [
+        (SimpleNamespace(), "part for NCCL cannot be imported"),
+        # What CuPy has in place of it where the library is not installed.
+        (SimpleNamespace(nccl=SimpleNamespace(available=False)), "cannot load the library of NCCL"),
+    ],
+)
+def test_without_nccl(cupy, monkeypatch, cuda, words):
+    monkeypatch.setitem(sys.modules, "cupy.cuda", cuda)
+    with pytest.raises(MissingDependencyError, match=rf"{words}.*nvidia-nccl-cu13"):
         run_on_threads(1, nccl_communicator_of)
