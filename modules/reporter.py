@@ -5,11 +5,13 @@ from __future__ import annotations
 import contextlib
 import time
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from .sweep import in_flight
 from .sweep.export import curves_of
+from .sweep.kept_model import how_to_use
 from .sweep.ledger import about_of
 
 if TYPE_CHECKING:
@@ -36,6 +38,10 @@ def write_report(table: ResultsTable) -> Path:
         facts=table.facts,
         about=f"module {table.module}",
     )
+    for ledger in _ledgers(table.run_dir).values():
+        with contextlib.suppress(OSError, ValueError):  # raised by a damaged ledger
+            if about_of(ledger).get("table") == table.file.name:
+                sweep = replace(sweep, model=how_to_use(table.run_dir, ledger))
     moment = Moment(
         state=table.state,
         elapsed_s=table.elapsed_s,

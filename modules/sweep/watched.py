@@ -32,6 +32,7 @@ from ..report.plotly_parts import Figure
 from ..report.sweep import CURVE, DONE, REASON, STATE, STOPPED, TRIAL, Moment, Sweep
 from ..space import Space, SpaceError
 from ..trial import Reports, thinned
+from .kept_model import how_to_use
 from .ledger import LedgerError, LedgerReader, about_of, as_numbers, record_at, trials_of
 from .output import cell
 from .running_curves import read_running_curves
@@ -201,7 +202,8 @@ class WatchedSweep:
 
         ``objective``, ``maximise``, ``parameters``; ``trials``, ``expected``, ``failed``,
         ``diverged``, ``stopped``; ``best``: a row, or None; ``running``: trials whose curves are
-        there already; ``table``: the name of its file with a row for each trial.
+        there already; ``table``: the name of its file with a row for each trial; ``model``: how to
+        use the model of the best trial, as `how_to_use` has it.
         """
         gathered, sweep = self._gathered, self._gathered.sweep
         top = gathered.top
@@ -221,6 +223,7 @@ class WatchedSweep:
             "running": sorted(self._running),
             "complaint": self.complaint,
             "table": self._table.name,
+            "model": how_to_use(self.run_dir, self._ledger),
         }
 
     def columns(self) -> list[str]:
