@@ -26,7 +26,10 @@ PARTS = {
         "pip install 'diel[fast]'",
     ),
     "scikit-learn": ("bundled data and estimators", "pip install 'diel[data]'"),
-    "safetensors": ("checkpoints of networks", "pip install 'diel[checkpoint]'"),
+    "safetensors": (
+        "checkpoints of networks, and the best network of a sweep for diel predict",
+        "pip install 'diel[checkpoint]'",
+    ),
     "onnx": ("networks as ONNX models", "pip install 'diel[onnx]'"),
     "nicegui": ("the page in a browser", "pip install 'diel[gui]'"),
     "optuna": ("its samplers for sweeps", "pip install 'diel[optuna]'"),
