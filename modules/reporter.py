@@ -201,11 +201,17 @@ def describe_sweep(
 ) -> dict[str, Any]:
     """Return the tables of a workflow file that sweeps a function, for `diel.sweep`.
 
-    `train` is the place of the function, empty if there is none yet, `asked` are the options of the
-    master, `options` what the function finds in its report.
+    `train` is the place of the function, `asked` are the options of the master, `options` what the
+    function finds in its report. Without a function they are those of the trainer, whose path is
+    relative to the folder of this process.
     """
-    function = {"train": train} if train else {}
-    of_trainer = {**function, **({"options": dict(options)} if options else {})}
+    if train:
+        of_trainer = {"train": train, **({"options": dict(options)} if options else {})}
+    else:
+        of_trainer = dict(options)
+        path = of_trainer.get("path")
+        if isinstance(path, str) and not path.startswith(("$", "~")):
+            of_trainer["path"] = str(Path(path).absolute())
     master = {"name": "master", "function": "modules.master:run", "options": dict(asked)}
     trainer = {"name": "trainer", "function": "modules.trainer:run", "copies": "fill"}
     return {
