@@ -76,6 +76,25 @@ class _Writer:
         used = [*_globals_of(function.__code__), *_names_at_definition(source)]
         self._add_used(name, used, function.__globals__)
         self.definitions.append(source)
+        self._add_attributes(name, function)
+
+    def _add_attributes(self, name: str, function: FunctionType) -> None:
+        """Add what was set on a function, such as ``train.save_model``."""
+        for attribute, value in vars(function).items():
+            if attribute.startswith("_"):  # of a decorator, which sets it again
+                continue
+            known = getattr(value, "__name__", attribute)
+            if isinstance(value, (FunctionType, type)):
+                self._add_used(name, [known], {known: value})
+                text: str | None = known
+            else:
+                text = _constant(value)
+            if text is None:
+                raise SweepCallError(
+                    f"{name}.{attribute} is {_kind(value)}, which cannot be written to a file for "
+                    "the ranks: set it to a function or a plain constant"
+                )
+            self.definitions.append(f"{name}.{attribute} = {text}\n")
 
     def _add_class(self, name: str, cls: type) -> None:
         self._known[name] = cls

@@ -51,7 +51,7 @@ _STOP_PATIENCE_S: Final = 30.0
 
 
 def sweep(
-    train: Callable[..., Any] | str,
+    train: Callable[..., Any] | str | Mapping[str, Any],
     space: Mapping[str, Any],
     *,
     strategy: str | Mapping[str, Any] = "grid",
@@ -71,10 +71,11 @@ def sweep(
 
     Parameters
     ----------
-    train : callable or str
+    train : callable, str or mapping
         Called as ``train(parameters, report)``; returns metrics by name. A function of a file that
         can be imported, of the script that calls this, or of a notebook: then its source is
-        written down, with what it uses. Or a place, as in a workflow file.
+        written down, with what it uses. Or a place, as in a workflow file. Or a mapping, the
+        options of the trainer that comes with diel: ``{"dataset": "csv", "path": "mine.csv"}``.
     space : mapping
         What each parameter may be, as in a workflow file.
     strategy, trials, objective, maximise, seed
@@ -115,7 +116,13 @@ def sweep(
             f"a rank that imports {os.environ[_STARTED_BY]} would start the sweep again: put the "
             'call of diel.sweep below  if __name__ == "__main__":'
         )
-    title = name or (train if isinstance(train, str) else train.__name__)
+    is_of_data = isinstance(train, Mapping)
+    if is_of_data and options is not None:
+        raise SweepCallError(
+            "options are for a function: put those of the trainer into the mapping"
+        )
+    own_name = train if isinstance(train, str) else getattr(train, "__name__", "")
+    title = name or (str(train.get("dataset", "sweep")) if isinstance(train, Mapping) else own_name)
     title = "".join(letter if letter.isalnum() or letter in "-_" else "-" for letter in title)
     asked = {
         "space": dict(space),
@@ -126,8 +133,12 @@ def sweep(
         **({} if maximise is None else {"maximise": maximise}),
         **more,
     }
-    spec, source = (train, None) if isinstance(train, str) else _place_of(train)
-    file, spec = _write(Path(folder).absolute(), title, spec, source, asked, dict(options or {}))
+    given = dict(options or {})
+    if isinstance(train, Mapping):
+        spec, source, given = "", None, dict(train)
+    else:
+        spec, source = (train, None) if isinstance(train, str) else _place_of(train)
+    file, spec = _write(Path(folder).absolute(), title, spec, source, asked, given)
     arguments = ["run", str(file), "--runs", str(Path(runs).absolute())]
     arguments += [] if ranks is None else ["--ranks", str(ranks)]
     arguments += ["--allow-run-as-root"] if allow_run_as_root else []

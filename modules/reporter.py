@@ -5,11 +5,13 @@ from __future__ import annotations
 import contextlib
 import time
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from .sweep import in_flight
 from .sweep.export import curves_of
+from .sweep.kept_model import how_to_use
 from .sweep.ledger import about_of
 
 if TYPE_CHECKING:
@@ -36,6 +38,10 @@ def write_report(table: ResultsTable) -> Path:
         facts=table.facts,
         about=f"module {table.module}",
     )
+    for ledger in _ledgers(table.run_dir).values():
+        with contextlib.suppress(OSError, ValueError):  # raised by a damaged ledger
+            if about_of(ledger).get("table") == table.file.name:
+                sweep = replace(sweep, model=how_to_use(table.run_dir, ledger))
     moment = Moment(
         state=table.state,
         elapsed_s=table.elapsed_s,
@@ -195,11 +201,17 @@ def describe_sweep(
 ) -> dict[str, Any]:
     """Return the tables of a workflow file that sweeps a function, for `diel.sweep`.
 
-    `train` is the place of the function, empty if there is none yet, `asked` are the options of the
-    master, `options` what the function finds in its report.
+    `train` is the place of the function, `asked` are the options of the master, `options` what the
+    function finds in its report. Without a function they are those of the trainer, whose path is
+    relative to the folder of this process.
     """
-    function = {"train": train} if train else {}
-    of_trainer = {**function, **({"options": dict(options)} if options else {})}
+    if train:
+        of_trainer = {"train": train, **({"options": dict(options)} if options else {})}
+    else:
+        of_trainer = dict(options)
+        path = of_trainer.get("path")
+        if isinstance(path, str) and not path.startswith(("$", "~")):
+            of_trainer["path"] = str(Path(path).absolute())
     master = {"name": "master", "function": "modules.master:run", "options": dict(asked)}
     trainer = {"name": "trainer", "function": "modules.trainer:run", "copies": "fill"}
     return {

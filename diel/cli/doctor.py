@@ -28,7 +28,10 @@ PARTS = {
     ),
     "scikit-learn": ("bundled data and estimators", "pip install 'diel[data]'"),
     "pillow": ("folders of images", "pip install 'diel[images]'"),
-    "safetensors": ("checkpoints of networks", "pip install 'diel[checkpoint]'"),
+    "safetensors": (
+        "checkpoints of networks, and the best network of a sweep for diel predict",
+        "pip install 'diel[checkpoint]'",
+    ),
     "onnx": ("networks as ONNX models", "pip install 'diel[onnx]'"),
     "nicegui": ("the page in a browser", "pip install 'diel[gui]'"),
     "plotly": ("figures on the page and of opened runs", "pip install 'diel[gui]'"),

@@ -15,6 +15,7 @@ from diel.gui.cards import (
     FigureElement,
     call_script,
     card,
+    copy_button,
     fact,
     follow_theme,
     heading,
@@ -73,6 +74,7 @@ class _SweepView:
         follow_theme(self._take_theme)
         self._due_s = 0.0
         self._is_new = True
+        self._model: Mapping[str, str] = {}
         self._is_looking = False
         links_of_run(site, directory, name)
         self._sweep_links = ui.element("nav").classes("sweep-links").props('aria-label="Sweeps"')
@@ -131,6 +133,8 @@ class _SweepView:
             return
         self._say(watched.complaint)
         summary = watched.summary()
+        if summary["model"] != self._model:  # written after the last trial
+            self._model, self._is_new = summary["model"], True
         if self._is_new:
             self._show_summary(summary)
             self._show_rows(watched)
@@ -179,6 +183,14 @@ class _SweepView:
                         if best.get(name) is not None:
                             text = printable(f"{name}: {format_value(best[name])}")
                             ui.label(text).classes("sweep-chip")
+            if self._model:
+                with ui.element("div").classes("sweep-command").props('data-part="model"'):
+                    ui.label(self._model["command"]).classes("sweep-command-text")
+                    copy_button(self._model["command"])
+                ui.label(
+                    "scores new rows with the best network; in Python: "
+                    + self._model["python"].replace("\n\n", "; ").replace("\n", "; ")
+                ).classes("sweep-note")
 
     def _trial_address(self, trial: object = "") -> str:
         assert self._watched is not None

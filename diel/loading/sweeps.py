@@ -63,7 +63,8 @@ class WatchedSweep(Protocol):
 
         ``objective``, ``maximise``, ``parameters``; ``trials``, ``expected`` (or None), ``failed``,
         ``diverged``, ``stopped``; ``best``: a row, or None; ``running``: numbers of trials under
-        way that have reported something; ``table``: the file of its table of results.
+        way that have reported something; ``table``: the file of its table of results; ``model``:
+        how to use the model of the best trial, ``file``, ``command``, ``python``, or empty.
         """
 
     def columns(self) -> list[str]:

@@ -17,7 +17,7 @@ from typing import Any, Final
 import numpy as np
 
 from dnn.backend import Array
-from dnn.errors import DataError
+from dnn.errors import ConfigurationError, DataError
 
 __all__ = ["Columns", "NewRows", "read_rows"]
 
@@ -71,9 +71,13 @@ class Columns:
         if not all(type(each) is int for each in labels.values()):
             raise TypeError("labels are numbers of classes")
         return cls(
-            **texts, **{name: tuple(each) for name, each in lists.items()},
-            label_at=label_at, labels=labels,
-        )  # fmt: skip
+            features=tuple(given["features"]),
+            label=given["label"],
+            label_at=label_at,
+            delimiter=given["delimiter"],
+            missing=tuple(given["missing"]),
+            labels=labels,
+        )
 
     def class_of(self, text: str) -> int | None:
         """Return the class of a label as a file has it; None if it is none."""
@@ -166,6 +170,8 @@ def _numbers_of(where: str, name: str, array: Array, missing: Collection[str]) -
 
 
 def _of_file(path: Path, columns: Columns, features: int, delimiter: str) -> NewRows:
+    if len(delimiter) != 1:
+        raise ConfigurationError(f"a delimiter is one character, not {delimiter!r}")
     try:
         if path.exists() and not path.is_file():
             raise DataError(f"{path} is no file of rows: a CSV file is wanted")

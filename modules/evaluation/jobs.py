@@ -123,8 +123,7 @@ class SplitData:
             x, held_out = (rows.reshape(-1, steps + 1, features) for rows in (x, held_out))
         self.prepared = training
         if isinstance(x, Images):
-            steps = (*training.preparation, *x.still())
-            self.prepared = replace(training, preparation=steps)
+            self.prepared = replace(training, preparation=(*training.preparation, *x.still()))
         self.training = DeviceData(x, training.y)
         self.validation = DeviceData(held_out, validation.y)
         self.count, self.features = len(x), math.prod(x.shape[1:])

@@ -110,6 +110,10 @@ class LiveReport:
         new = {name: fact for name, fact in facts.items() if name.lower() not in known}
         self._gathered.sweep = replace(sweep, facts={**sweep.facts, **new})
 
+    def add_model(self, usage: Mapping[str, str]) -> None:
+        """Add how to use the model of the best trial: see `Sweep.model`."""
+        self._gathered.sweep = replace(self._gathered.sweep, model=usage)
+
     def expect(self, trials: int | None) -> None:
         """Set how many trials there will be, where that was not known."""
         self._gathered.sweep = replace(self._gathered.sweep, expected=trials)

@@ -28,6 +28,7 @@ from .tables import (
     again_section,
     bias_section,
     failures_section,
+    model_section,
     ranks_section,
     trials_section,
 )
@@ -79,6 +80,7 @@ def page(picture: Picture, found: Importance | None) -> str:
         trials_section(picture),
         failures_section(picture),
         between("ranks", ranks_section(moment.accounts, picture)),
+        model_section(picture),
         again_section(picture),
         _footer(picture),
     ]  # fmt: skip

@@ -61,6 +61,9 @@ class Sweep:
         What else is needed to repeat it: versions, the machine, seeds.
     about : str
         What tells it from other sweeps of that name, in a few words.
+    model : mapping of str to str
+        How to use the model of the best trial: its ``file``, a ``command`` that scores new rows
+        with it, and the same in ``python``; empty if there is none.
     """
 
     name: str
@@ -74,6 +77,7 @@ class Sweep:
     command: str = ""
     facts: Mapping[str, str] = field(default_factory=dict)
     about: str = ""
+    model: Mapping[str, str] = field(default_factory=dict)
 
     def metrics_of(self, row: Mapping[str, Any]) -> list[str]:
         """Return the columns of a row that are metrics of the trial."""

@@ -149,6 +149,21 @@ def again_section(picture: Picture) -> Markup:
     )  # fmt: skip
 
 
+def model_section(picture: Picture) -> Markup | None:
+    """Show where the model of the best trial is, and how to score new rows with it."""
+    model = picture.sweep.model
+    if not model:
+        return None
+    return section(
+        "model",
+        "New rows",
+        tag("div", tag("code", model["command"]), copy_button(), class_="command"),
+        tag("div", copy_button(), tag("pre", tag("code", model["python"])), class_="listing"),
+        note=f"The network of the best trial, with the preparation of rows, is {model['file']}.",
+        wide=True,
+    )
+
+
 _TRAINERS: Final = 32
 _RANKS_LISTED: Final = 32
 _PARTS: Final = ("working", "waiting", "communicating")

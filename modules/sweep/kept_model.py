@@ -14,6 +14,7 @@ from __future__ import annotations
 
 import json
 import re
+import shlex
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, Final
@@ -48,6 +49,25 @@ def provenance_of(
         }
     )
     return found
+
+
+def how_to_use(run_dir: Path, ledger: Path) -> dict[str, str]:
+    """Return how to use the model of the best trial: its ``file``, a ``command`` and ``python``.
+
+    Empty if there is none, or it is none of our files.
+    """
+    file = ledger.with_name(BEST + SUFFIX)
+    if not file.is_file():
+        return {}
+    is_alone = len(list((run_dir / "sweeps").glob("*/trials.jsonl"))) < 2
+    which = [] if is_alone else ["--sweep", ledger.parent.name]
+    name = "" if is_alone else repr(ledger.parent.name)
+    return {
+        "file": str(file),
+        "command": shlex.join(["diel", "predict", str(run_dir), "NEW.csv", *which]),
+        "python": f"import diel\n\nmodel = diel.open_run({str(run_dir)!r}).best_model({name})\n"
+        'model.predict_class("NEW.csv")',
+    }
 
 
 def model_of_trial(folder: Path, trial: int) -> Path:

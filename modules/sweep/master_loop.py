@@ -20,7 +20,7 @@ from .decisions import Steering
 from .dispatcher import Dispatcher
 from .in_flight import note_interrupted, take_in_flight
 from .joined_workers import JoinedWorkers, WorkerChange
-from .kept_model import BEST, SUFFIX, provenance_of
+from .kept_model import BEST, how_to_use, provenance_of
 from .leases import LeaseBook
 from .ledger import (
     FAILED,
@@ -437,8 +437,10 @@ class _MasterLoop:
                 break
         if saved.path is not None:
             self._model = f"the model of trial {number}: {saved.path}"
-            if saved.path.suffix == SUFFIX:
-                self._model += f" (diel predict {self._ctx.run_dir} NEW.csv)"
+            usage = how_to_use(self._ctx.run_dir, self._path)
+            if usage:
+                self._model += f"\nto score new rows with it: {usage['command']}"
+            self._output.add_model(usage)
         elif self._saves_models:
             self._ctx.log.warning("the best model was not kept: %s", saved.reason)
 

@@ -73,6 +73,10 @@ class SweepOutput:
         self._facts |= facts
         self._report.add_facts({name.replace("_", " "): fact for name, fact in facts.items()})
 
+    def add_model(self, usage: Mapping[str, str]) -> None:
+        """Show in the report how to use the model of the best trial."""
+        self._report.add_model(usage)
+
     def resume(self) -> None:
         """Record that all rows so far are from an earlier session of the sweep."""
         self._report.resume()

@@ -35,6 +35,7 @@ from ..report.plotly_parts import Figure
 from ..report.sweep import CURVE, DONE, REASON, STATE, STOPPED, TRIAL, Moment, Sweep
 from ..space import Space, SpaceError
 from ..trial import Reports, thinned
+from .kept_model import how_to_use
 from .ledger import (
     FAILED,
     LedgerError,
@@ -220,7 +221,8 @@ class WatchedSweep:
 
         ``objective``, ``maximise``, ``parameters``; ``trials``, ``expected``, ``failed``,
         ``diverged``, ``stopped``; ``best``: a row, or None; ``running``: trials whose curves are
-        there already; ``table``: the name of its file with a row for each trial.
+        there already; ``table``: the name of its file with a row for each trial; ``model``: how to
+        use the model of the best trial, as `how_to_use` has it.
         """
         gathered, sweep = self._gathered, self._gathered.sweep
         top = gathered.top
@@ -240,6 +242,7 @@ class WatchedSweep:
             "running": sorted(self._running),
             "complaint": self.complaint,
             "table": self._table.name,
+            "model": how_to_use(self.run_dir, self._ledger),
         }
 
     def columns(self) -> list[str]:

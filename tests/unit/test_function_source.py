@@ -92,6 +92,26 @@ def test_a_function_comes_with_what_it_uses(cell: dict[str, Any]) -> None:
     assert source_of(cell["train"]) == source
 
 
+def test_what_is_set_on_a_function_comes_with_it(cell: dict[str, Any]) -> None:
+    def keeps(name: str, attribute: str, value: Any) -> dict[str, Any]:
+        setattr(cell[name], attribute, value)
+        made: dict[str, Any] = {}
+        try:
+            exec(source_of(cell["train"]), made)
+        finally:
+            delattr(cell[name], attribute)
+        return made
+
+    made = keeps("train", "save_model", cell["helper"])
+    assert made["train"].save_model is made["helper"]
+    assert keeps("train", "limits", {"a": 1.5})["train"].limits == {"a": 1.5}
+    assert keeps("helper", "calls", 3)["helper"].calls == 3
+    assert keeps("train", "_open", cell["FILE"])["train"]
+    for value, words in ((cell["BIG"], "a ndarray of 800,000 bytes"), (cell["square"], "a lambda")):
+        with pytest.raises(SweepCallError, match=words):
+            keeps("train", "save_model", value)
+
+
 def test_functions_may_call_each_other(cell: dict[str, Any]) -> None:
     source = source_of(cell["recursive"])
     assert source.count("def recursive") == source.count("def again") == 1

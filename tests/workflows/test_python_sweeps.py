@@ -74,6 +74,11 @@ def test_the_notebook_runs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> N
     run = names["run"]
     assert run.state == "finished"
     assert (run.path / "train.py").read_text() == (tmp_path / "sweeps" / "train.py").read_text()
+    study, model = names["study"], names["model"]
+    assert model.provenance["trial"] == study.best["trial"]
+    assert model.evaluate("new.csv")["accuracy"] > 0.85
+    text = (tmp_path / "sweeps" / "patients.toml").read_text()
+    assert f'path = "{tmp_path / "patients.csv"}"' in text
 
 
 @pytest.mark.parametrize(
@@ -82,6 +87,9 @@ def test_the_notebook_runs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> N
         (3, {}, "train is a function or its place, not 3"),
         (lambda parameters: {}, {}, "which it does not take"),
         ("./mine.py:train", {"until": {"time": object()}}, "cannot stand in a workflow file"),
+        ({"dataset": "digts"}, {}, 'or "npz", got the string "digts"'),
+        ({"dataset": "csv", "path": "gone.csv"}, {}, "no data at .*gone.csv"),
+        ({"dataset": "digits"}, {"options": {}}, "put those of the trainer into the mapping"),
     ],
 )
 def test_what_cannot_be_swept_is_said(
