@@ -207,7 +207,7 @@ class _Folder:
     def _find(self, top: str) -> str | None:
         self._note_search_path()
         without_init = None
-        for place, package in self._places.items():
+        for place, package in list(self._places.items()):  # another thread may add one
             found = PathFinder.find_spec(top, [place])
             if found is not None and found.loader is not None:
                 return f"{package}.{top}"
