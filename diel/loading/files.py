@@ -121,13 +121,14 @@ def _key_of(path: str, workflow: str) -> str:
     from urllib.parse import quote
 
     inside = Path(path).is_relative_to(workflow) if workflow else False
-    return quote(os.path.relpath(path, workflow) if inside else path, safe="").replace(".", "%2E")
+    told = os.path.relpath(path, workflow) if inside else path
+    return quote(told, safe="", errors="surrogateescape").replace(".", "%2E")
 
 
 def _path_in(key: str) -> str:
     from urllib.parse import unquote
 
-    return unquote(key)
+    return unquote(key, errors="surrogateescape")
 
 
 def _folder_named(key: str) -> str:
@@ -207,7 +208,7 @@ class _Folder:
     def _find(self, top: str) -> str | None:
         self._note_search_path()
         without_init = None
-        for place, package in self._places.items():
+        for place, package in list(self._places.items()):  # another thread may add one
             found = PathFinder.find_spec(top, [place])
             if found is not None and found.loader is not None:
                 return f"{package}.{top}"

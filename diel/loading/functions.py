@@ -65,6 +65,7 @@ def import_code(location: FunctionLocation, folder: Path) -> ModuleType:
 
     The folder of the workflow file is put first on ``sys.path``, as Python does for a script.
     """
+    folder = folder.absolute()
     is_workflow_folder = files.is_workflow_folder(folder)
     if str(folder) not in sys.path:
         sys.path.insert(0, str(folder))

@@ -229,8 +229,8 @@ class TupleClient:
         TupleTimeout
             If nothing matched in time.
         PayloadError
-            If the tuple does not fit `out`, or its value cannot be rebuilt on this rank: it is put
-            into the space again then, as the newest of its tag.
+            If the tuple does not fit `out`, or its value cannot be rebuilt on this rank. It stays
+            in the space then.
         RunStopped
             If the run is stopping.
         """
@@ -240,7 +240,8 @@ class TupleClient:
             _, server, _, _, rest = known
             request_id, value = self._take_quickly(server, rest)
             if value is None:
-                value = self._value_of("tget", self._requests.await_take(request_id, tag))
+                reply = self._requests.await_take(request_id, tag)
+                value = self._taken("tget", reply, self._payload_of(reply))
             return (tag, value) if with_tag else value
         return self._get(Operation.TAKE, "tget", tag, timeout, out, with_tag)
 
@@ -357,12 +358,15 @@ class TupleClient:
                 reply = self._requests.ask(server, Operation.COLLECT, key, argument=left)
                 items = list(unpack_frames(reply.payload))
                 for index, item in enumerate(items):
+                    payload = self._payload_of(item)
                     try:
-                        value = self._value_of("collect", item)
-                    except PayloadError:  # that tuple is in the space again
+                        value = value_of(item, payload, "collect", "all are in the space again")
+                    except PayloadError:
                         for earlier, value in found:
                             self.tput(earlier, value)
-                        for later in items[index + 1 :]:
+                        if item.kind & STRIPED:
+                            self._striper.put_pieces(item, payload)
+                        for later in items[index:]:
                             self._requests.put_again(later)
                         raise
                     found.append((decode_tag(item.key), value))
@@ -438,20 +442,17 @@ class TupleClient:
             value = out
         return (decode_tag(reply.key), value) if with_tag else value
 
-    def _value_of(self, name: str, reply: Reply) -> Any:
-        """Return the value of a tuple that was taken; put it again if it cannot be rebuilt."""
-        payload = self._striper.take(reply) if reply.kind & STRIPED else reply.payload
-        return self._taken(name, reply, payload)
+    def _payload_of(self, reply: Reply) -> Any:
+        return self._striper.take(reply) if reply.kind & STRIPED else reply.payload
 
     def _taken(self, name: str, reply: Reply, payload: Any) -> Any:
+        """Return the value of a tuple that was taken; put it back if it cannot be rebuilt."""
         try:
-            return value_of(reply, payload, name, "it is in the space again, as the newest there")
+            return value_of(reply, payload, name, "it is left there")
         except PayloadError:
             if reply.kind & STRIPED:
-                encoded = reply.kind & ~STRIPED, reply.key, reply.meta, payload
-                self._striper.put_encoded(encoded, decode_tag(reply.key), None)
-            else:
-                self._requests.put_again(reply)
+                self._striper.put_pieces(reply, payload)
+            self._requests.put_back(reply)
             raise
 
     # -- subscriptions, and the whole space -------------------------------------------------

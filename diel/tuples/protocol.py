@@ -77,7 +77,10 @@ PIECE: Final = b"p"
 
 
 class Operation(IntEnum):
-    """The operation of a request. PUT, CANCEL, RETURN_CREDIT and the last three have no reply."""
+    """The operation of a request.
+
+    PUT, CANCEL, RETURN_CREDIT and those of replicated servers have no reply.
+    """
 
     PUT = 1
     PUT_IF_ABSENT = 2
@@ -106,6 +109,7 @@ class Operation(IntEnum):
     CONFIRM = 24
     EXPIRE = 25
     FORGET_CLIENT = 26
+    PUT_BACK = 27
 
 
 class Status(IntEnum):

@@ -268,6 +268,15 @@ class Requests:
         self._put(server, self.encode(value, key, tag), tag, timeout)
         return server
 
+    def put_back(self, item: Reply) -> None:
+        """Put a tuple that was taken back to its old place, encoded as in the server's reply."""
+        request_id, server = self.transport.next_request_id(), self.route(item.key)
+        encoded = item.kind, item.key, item.meta, item.payload
+        message, payload = pack_put(Operation.PUT_BACK, request_id, item.number, *encoded)
+        self._spend(server, message_cost(message, payload), decode_tag(item.key), None)
+        self.transport.send(server, message, payload)
+        self.transport.receive((request_id,))
+
     def put_again(self, item: Reply) -> None:
         """Put a tuple that is encoded as in a server's reply."""
         encoded = item.kind, item.key, item.meta, item.payload

@@ -12,7 +12,7 @@ import os
 import struct
 from dataclasses import dataclass
 from itertools import pairwise
-from typing import Any, Final
+from typing import Final
 
 from diel.errors import PayloadError
 from diel.tuples import codec
@@ -29,7 +29,7 @@ from diel.tuples.protocol import (
     pack_put,
 )
 from diel.tuples.requests import Requests
-from diel.tuples.tags import Tag
+from diel.tuples.tags import Tag, decode_tag
 
 _LAYOUT: Final = struct.Struct("<BxxxI8sQ")
 _VERSION: Final = 1
@@ -92,16 +92,9 @@ class Striper:
 
     def put(self, tag: Tag, value: object, timeout: float | None) -> None:
         """Put a tuple whose payload is spread over all servers."""
-        key, _ = self._requests.place(tag)
-        self.put_encoded(self._requests.encode(value, key, tag), tag, timeout)
-
-    def put_encoded(
-        self, encoded: tuple[int, bytes, bytes, Any], tag: object, timeout: float | None
-    ) -> None:
-        """Put a tuple that is encoded already, as kind, key, meta and memory."""
         requests = self._requests
-        kind, key, meta, buffer = encoded
-        server = requests.route(key)
+        key, server = requests.place(tag)
+        kind, _, meta, buffer = requests.encode(value, key, tag)
         payload = memoryview(buffer)
         layout = PieceLayout.plan(len(payload), requests.servers)
         message, _ = pack_put(Operation.PUT, 0, 0, kind | STRIPED, key, meta, layout.pack())
@@ -113,6 +106,14 @@ class Striper:
         requests.send_puts(parts)
         requests.ask_all(Operation.FLUSH, [(at, b"") for at, _, _ in parts])
         requests.send_puts([layout_put])
+
+    def put_pieces(self, reply: Reply, payload: memoryview) -> None:
+        """Put the pieces of a striped tuple that were taken, before its layout is put back."""
+        parts = self._parts(PieceLayout.unpack(reply.payload), payload)
+        costs = [(at, message_cost(part, apart)) for at, part, apart in parts]
+        self._requests.spend(costs, decode_tag(reply.key), None)
+        self._requests.send_puts(parts)
+        self._requests.ask_all(Operation.FLUSH, [(at, b"") for at, _, _ in parts])
 
     def _parts(self, layout: PieceLayout, payload: memoryview) -> list[tuple[int, bytes, Payload]]:
         """Return (server, message, separate payload) for each piece."""

@@ -49,6 +49,7 @@ from diel.tuples.tags import wildcard_fields
 # and to compare.
 _PUT: Final = int(Operation.PUT)
 _LAST_WITH_A_TUPLE: Final = int(Operation.REPLACE)
+_PUT_BACK: Final = int(Operation.PUT_BACK)
 _TAKE: Final = int(Operation.TAKE)
 _READ: Final = int(Operation.READ)
 _CLAIM: Final = int(Operation.CLAIM)
@@ -155,7 +156,7 @@ class TupleStore:
                 memory.released_bytes += FIXED_BYTES + len(body)
                 reply = client, ok_prefix(request_id, version) + body, None
                 return (reply, *memory.release(0)) if memory.askers else (reply,)
-        if operation <= _LAST_WITH_A_TUPLE:
+        if operation <= _LAST_WITH_A_TUPLE or operation == _PUT_BACK:
             return self._apply_tuple(client, message, payload)
         return self._operations[operation](unpack_query(client, message), now_s)
 
@@ -218,7 +219,7 @@ class TupleStore:
         return NOTHING
 
     def _apply_tuple(self, client: int, message: bytes, payload: Payload) -> Outs:
-        """Apply a conditional put, PUT_IF_ABSENT or REPLACE, and reply whether it was done."""
+        """Apply a put that is not a plain one, and reply whether it was done."""
         key = tag_bytes(message)
         body = message[BODY_AT:]
         cost = cost_of((0, 0, body, payload))
@@ -227,6 +228,9 @@ class TupleStore:
         if message[OPERATION] == Operation.REPLACE:
             status, gone_bytes = self._replace(key, argument, body, payload, cost)
             return [answer(client, request_id, status), *self.memory.release(gone_bytes)]
+        if message[OPERATION] == _PUT_BACK:
+            put_back = self._put_back(key, (argument, argument, body, payload))
+            return [answer(client, request_id, Status.OK), *put_back]
         present = self.queues.first(key) is not None or self.claims.has(key)
         put = self.memory.release(cost) if present else self._put(key, body, payload)
         return [answer(client, request_id, Status.OK, 0 if present else 1), *put]
@@ -242,7 +246,7 @@ class TupleStore:
         return [*replies, *more, *released]
 
     def _put_back(self, key: bytes, entry: Entry) -> list[Out]:
-        """Put a claimed tuple back to its old place, unless a waiting request takes it."""
+        """Put a tuple back to its old place, unless a waiting request takes it."""
         taken_by, replies = self._offer_to_waiters(key, entry)
         if taken_by is None:
             self.queues.restore(key, entry)

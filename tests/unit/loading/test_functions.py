@@ -438,7 +438,9 @@ IN_CHILDREN = """
 """
 
 
-@pytest.mark.parametrize("file", ["sub/work.py", "colorsys.py", "my-file.py", "v1.2/my.work.py"])
+@pytest.mark.parametrize(
+    "file", ["sub/work.py", "colorsys.py", "my-file.py", "v1.2/ü %/my.work.py"]
+)
 def test_child_processes_find_classes_and_functions(
     tmp_path: Path, python: Python, file: str
 ) -> None:
