@@ -136,7 +136,7 @@ class Channel:
 
     def _all_has_left(self) -> Literal[True] | None:
         self.poll()
-        return None if self._inbox.is_dropping or self._outbox.awaited() else True
+        return None if self._inbox.is_dropping or self._outbox.is_awaited else True
 
     def _awaited_receivers(self) -> list[Address]:
         """Return the ranks that have yet to receive a message of this copy."""

@@ -587,6 +587,11 @@ class Outbox:
         """Whether a payload has yet to be received."""
         return bool(self._offered) or not all(lane.is_idle() for lane in self._lanes)
 
+    @property
+    def is_awaited(self) -> bool:
+        """Whether a message of this copy has yet to be received."""
+        return any(queue.messages for queue in self._queues.values()) or bool(self._pending())
+
     def awaited(self) -> list[Recipient]:
         """Return the recipient of each message of this copy that has yet to be received."""
         held = [queue.recipient for queue in self._queues.values() for _ in queue.messages]

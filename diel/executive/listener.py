@@ -150,8 +150,10 @@ class Listener:
         module = self._modules[plan.group, plan.module]
         if module.time_limit_s is not None and policy_for(module, plan.attempt) != "stop":
             report = report.replace(has_timeout=True)  # the copy's time limit ends the wait
+        earlier = self._waits.waits.get(rank)  # of the same wait, if messages came meanwhile
+        is_new = earlier is None or earlier.report.request != report.request
         self._waits.note(rank, plan, report, time.monotonic())
-        if report.what.startswith("tput"):
+        if is_new and report.what.startswith("tput"):
             self._warn(plan, f"{report.what} waits: the tuple server is full, or slow to answer")
 
     def _warn(self, plan: CopyPlan, text: str) -> None:

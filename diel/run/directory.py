@@ -207,7 +207,8 @@ class RunDirectory:
     def forget_in_flight(self) -> None:
         """Remove the notes of trials that ranks were running when they were told to stop."""
         for note in self.path.glob("sweeps/*.under-way"):
-            note.unlink(missing_ok=True)
+            with contextlib.suppress(OSError):  # such as a folder of that name
+                note.unlink()
 
     def forget_spilled(self) -> None:
         """Remove payloads that tuple servers of earlier sessions have left on the disk."""

@@ -240,3 +240,65 @@ def test_what_a_boundary_refuses(ranks: int, tmp_path: Path) -> None:
     finished = diel("check", workflow(tmp_path, toml, m=MODULES), cwd=tmp_path)
     assert finished.status == 2
     assert finished.stderr.count("goes beyond axis 0, whose length is 9000") == 4
+
+
+AHEAD = """\
+import re
+import numpy as np
+
+def anonymous_mib():
+    status = open("/proc/self/status").read()
+    return int(re.search(r"RssAnon:\\s+(\\d+) kB", status)[1]) / 1024
+
+def ahead(ctx):
+    unbounded, latest, paced = map(ctx.boundary, ("unbounded", "latest", "paced"))
+    before_mib = anonymous_mib()
+    for step in range(640):
+        unbounded.push(np.full(512, float(step)))
+        latest.push(np.full(512, float(step)))
+    ctx.tuples.tput("pushed", None)
+    for step in range(4):
+        paced.push(np.full(512, float(step)))  # waits for the reader, which waits for messages
+        ctx.send(step, to="behind", ahead=1, policy="drop oldest")
+    return anonymous_mib() - before_mib
+
+def behind(ctx):
+    unbounded, latest, paced = map(ctx.boundary, ("unbounded", "latest", "paced"))
+    ctx.tuples.tget("pushed")
+    for step in range(640):
+        unbounded.pull()
+        assert (unbounded.array == step).all()
+    for step in (638, 639):
+        latest.pull()
+        assert (latest.array == step).all()
+        assert latest.step == step
+    for step in range(4):
+        paced.pull()
+        assert (paced.array == step).all()
+    while ctx.recv("ahead") < 3:
+        pass
+"""
+
+
+def boundary(name: str, *keys: str) -> str:
+    lines = [
+        "[[boundary]]", f'name = "{name}"', "shape = [512]", *keys,
+        'owners = [{ module = "ahead" }]', 'readers = [{ module = "behind" }]', "",
+    ]  # fmt: skip
+    return "\n".join(lines)
+
+
+def test_a_sender_that_is_far_ahead_keeps_what_it_has_sent_and_no_more(tmp_path: Path) -> None:
+    text = "".join(
+        f'[[module]]\nname = "{name}"\nfunction = "./m.py:{name}"\n' for name in ("ahead", "behind")
+    )
+    text += boundary("unbounded") + boundary("paced", "ahead = 1")
+    text += boundary("latest", "ahead = 2", 'policy = "drop oldest"')
+    workflow(tmp_path, f'{text}[[group]]\nname = "g"\nmodules = ["ahead", "behind"]\n', m=AHEAD)
+    finished = diel("run", "w.toml", cwd=tmp_path)
+    assert finished.status == 0, finished.output
+    (grown_mib,) = (
+        record["returned"] for record in records_of(tmp_path, "CopyFinished", module="ahead")
+    )
+    # 640 pushes of 4 KiB. If MPI had all of them it would take half a GiB.
+    assert grown_mib < 64

@@ -96,8 +96,10 @@ dtype = "float32"
 shape = [64, 2]
 owners = [{ module = "solver", copy = 0, section = [[0, 64], [0, 1]], split = 0 }]
 readers = [{ module = "solver", copy = 1, rank = 1, section = [[0, 32], [0, 1]] }]
+ahead = 2
+policy = "wait"
 """
-SEEDS = range(160 if THOROUGH else 60)
+SEEDS = range(160 if THOROUGH else 80)
 MOST_RANKS_DRAWN = 2000
 
 

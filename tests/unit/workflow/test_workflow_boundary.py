@@ -148,6 +148,9 @@ def test_one_wrong_thing_gives_one_problem_at_its_place(
         (wall(FLUID, SOLID, shape="[16777216, 16777216]"), "shape", "more than any machine"),
         (wall(FLUID, SOLID, more='dtype = "object"'), "dtype", '"float64" or'),
         (wall(FLUID, SOLID, more="dtype = 8"), "dtype", '"float64" or'),
+        (wall(FLUID, SOLID, more="ahead = 0"), "ahead", "at least 1"),
+        (wall(FLUID, SOLID, more='ahead = 1\npolicy = "drop"'), "policy", '"drop oldest"'),
+        (wall(FLUID, SOLID, more='policy = "wait"'), "policy", "add ahead = N"),
         (f"shape = [2]\nowners = [{FLUID}]", "name", "is missing"),
     ],
 )
