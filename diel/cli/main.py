@@ -13,7 +13,7 @@ from diel.cli.commands import COMMANDS, Command, add_commands
 from diel.cli.output import protect_standard_streams, why_output_was_lost
 from diel.errors import DielError
 from diel.exit_codes import BAD_INPUT, FAILED, MEANINGS
-from diel.text import did_you_mean
+from diel.text import describe_error, did_you_mean, is_short_of_memory
 
 # Names that commands have in other programs, and what to type here.
 _SYNONYMS: Final = {
@@ -51,6 +51,12 @@ def main(arguments: Sequence[str] | None = None) -> NoReturn:
     except DielError as error:
         print(f"diel: {error}", file=sys.stderr, flush=True)
         sys.exit(BAD_INPUT)
+    except (MemoryError, OSError, RuntimeError) as error:
+        if not is_short_of_memory(error):
+            raise
+        text = f"there is no memory left for this command ({describe_error(error)})"
+        print(f"diel: {text}", file=sys.stderr, flush=True)
+        sys.exit(FAILED)
 
 
 def parse(arguments: Sequence[str] | None = None) -> argparse.Namespace:

@@ -13,6 +13,7 @@ import contextlib
 import hmac
 import json
 import os
+import re
 import secrets
 import selectors
 import socket
@@ -35,6 +36,7 @@ _LONGEST_LINE_BYTES: Final = 1 << 20
 _BACKLOG: Final = 1024
 _STARTING_S: Final = 20.0
 _THIS_HOST: Final = "127.0.0.1"
+_RANK: Final = re.compile(rb"-?[0-9]{1,9}")
 
 
 def beat_every_s(timeout_s: float) -> float:
@@ -298,7 +300,7 @@ class _Host:
     def take(self, data: bytes, address: HeartbeatAddress | None) -> set[int] | None:
         """Return the ranks with a heartbeat in received data; a negative rank has ended.
 
-        None if the sender does not have the token of the run.
+        None if the sender does not have the token of the run, or sends anything but ranks.
         """
         *lines, self._received = (self._received + data).split(b"\n")
         if len(self._received) > _LONGEST_LINE_BYTES or address is None:
@@ -311,5 +313,7 @@ class _Host:
                 if not hmac.compare_digest(token, address.token.encode()):
                     return None
                 self._is_known = True
+            if not all(_RANK.fullmatch(word) for word in words):
+                return None
             heard.update(map(int, words))
         return heard

@@ -18,7 +18,7 @@ from diel.executive.placement.planning import needs_of, plan_groups
 from diel.executive.plans import GroupPlan, ModulePlan
 from diel.frozen import Frozen
 from diel.loading.module_spec import ExecutableSpec, ModuleSpec
-from diel.run.files import read_json, replace_file
+from diel.run.files import open_regular, read_json, replace_file
 from diel.workflow.functions import FunctionLocation
 
 if TYPE_CHECKING:
@@ -159,7 +159,8 @@ class RunPlan(Frozen):
         try:
             given = read_json(path, with_nan=True)
             path.unlink()
-            source = Path(file).read_bytes().decode("utf-8-sig")
+            with open_regular(file) as source_file:
+                source = source_file.read().decode("utf-8-sig")
             is_of = (given["file"], given["source"], given["ranks"])
             if (os.path.abspath(file), source, ranks) != is_of:
                 return None

@@ -12,12 +12,23 @@ from itertools import islice
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, TypeAlias
 
+from diel import describe_error
+
 from ..evaluation import Evaluated
 from ..objective import ObjectiveError
 from ..space import Choices
 from ..trial import SPLITS, Reports, is_splits, thinned, trial_seed
 from .leases import Bitmap
-from .ledger import DIVERGED, FAILED, FINISHED, STOPPED, as_numbers, plain, trials_of
+from .ledger import (
+    DIVERGED,
+    FAILED,
+    FINISHED,
+    STOPPED,
+    LedgerError,
+    as_numbers,
+    plain,
+    trials_of,
+)
 from .messages import IntermediateReport, Outcome
 
 if TYPE_CHECKING:
@@ -67,10 +78,22 @@ class SweepResults:
         self.computed_by: dict[str, str] = {}
 
     def read(self, ledger: Path, recorded: Bitmap) -> Iterator[list[dict[str, Any]]]:
-        """Add what a ledger holds that is not in `recorded`; yield the rows, many at a time."""
-        rows = (
-            self._restored(record) for record in trials_of(ledger) if recorded.add(record["trial"])
-        )
+        """Add what a ledger holds that is not in `recorded`; yield the rows, many at a time.
+
+        A `LedgerError` if a record is not of this sweep, as in a damaged file.
+        """
+
+        def restored(record: dict[str, Any]) -> dict[str, Any]:
+            try:
+                return self._restored(record)
+            except (ObjectiveError, LookupError, TypeError, ValueError, ArithmeticError) as error:
+                raise LedgerError(
+                    f"{ledger}: the record of trial {record['trial']} does not fit the sweep "
+                    f"({describe_error(error)}). Remove its line: a run that is resumed tries that "
+                    "trial again"
+                ) from error
+
+        rows = (restored(record) for record in trials_of(ledger) if recorded.add(record["trial"]))
         while batch := list(islice(rows, _ROWS_AT_ONCE)):
             yield batch
 

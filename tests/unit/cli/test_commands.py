@@ -215,3 +215,15 @@ def test_ctrl_c_while_diel_is_being_imported_is_no_traceback(
     line = [sys.executable, "-c", INTERRUPTED, module, "check", "w.toml"]
     ended = subprocess.run(line, capture_output=True, text=True, timeout=30, check=False)
     assert (ended.returncode, ended.stderr) == (status, told)
+
+
+@pytest.mark.parametrize("error", [MemoryError(), OSError(12, "Cannot allocate memory")])
+def test_a_command_without_memory_says_so(
+    error: BaseException, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def perform(*_: object) -> None:
+        raise error
+
+    monkeypatch.setattr("diel.cli.commands.Command.perform", perform)
+    assert status_of("runs") == 1
+    assert capsys.readouterr().err.startswith("diel: there is no memory left for this command (")

@@ -137,11 +137,14 @@ def test_ranks_are_not_lost_with_the_process_that_tells_of_them(
     rank0.close(kills=False)
 
 
-def test_nobody_is_heard_without_the_token() -> None:
+@pytest.mark.parametrize(
+    "line", ["guessed 1\n1", "", "TOKEN x", "TOKEN 1e3", "TOKEN " + "9" * 5000, "TOKEN 1\n\xff"]
+)
+def test_nobody_is_heard_without_the_token_or_without_ranks(line: str) -> None:
     rank0 = rank0_of({1: 2**22}, [])
     assert rank0.address is not None
     with socket.create_connection(("127.0.0.1", rank0.address.port), timeout=10) as stranger:
-        stranger.sendall(b"guessed 1\n1\n")
+        stranger.sendall(line.replace("TOKEN", rank0.address.token).encode() + b"\n")
         stranger.setblocking(False)
 
         def is_hung_up() -> bool:

@@ -27,7 +27,7 @@ from modules.space import Space
 from modules.strategies import WAIT, CrossEntropy, make_strategy
 from modules.sweep.decisions import Steering
 from modules.sweep.leases import LeaseBook
-from modules.sweep.ledger import decisions_of, trials_of
+from modules.sweep.ledger import decisions_of, encode, trials_of
 from modules.sweep.steering import (
     Request,
     RequestReader,
@@ -83,6 +83,47 @@ def test_what_makes_no_sense_is_said_at_once_and_nothing_is_asked(
     with pytest.raises(SteeringError, match=r"there are g\.master"):
         steer_sweep(tmp_path, [asked], "h.master")
     assert not ledger.with_name("requests.jsonl").exists()
+
+
+EACH_KIND = {
+    "steps": {"from": 0, "to": 29, "step": 1},
+    "log_steps": {"from": 1e-3, "to": 1.0, "log_steps": 4},
+    "log_integers": {"from": 1, "to": 100, "log_steps": 3},
+    "range": {"from": 0.0, "to": 1.0},
+    "log_range": {"from": 1e-3, "to": 1.0, "scale": "log"},
+    "integers": {"from": 1, "to": 1000, "scale": "log"},
+    "choices": ["k", 5],
+    "inner": {"choices": [1, 2], "if": {"steps": {"at_least": 3}}},
+}
+
+
+def test_no_number_of_a_request_ends_the_sweep(tmp_path: Path) -> None:
+    ledger = heading(tmp_path, space=EACH_KIND)
+    file, reader = ledger.with_name("requests.jsonl"), RequestReader(ledger)
+    space = Space.parse(EACH_KIND)
+    point = {"steps": 2, "log_steps": 1.0, "log_integers": 10, "range": 0.5, "log_range": 0.5,
+             "integers": 7, "choices": "k"}  # fmt: skip
+    assert list(space.problems(point)) == []
+    odd = ["1e999", "-1e999", "1" + "0" * 400, "-1" + "0" * 400, "1e301", "[1]", "{}",
+           "null", "true", '"x"', '"\\ud800"', "[" * 90 + "]" * 90]  # fmt: skip
+    asked = 0
+    for name in EACH_KIND:
+        for text in odd:
+            fields = {"version": 1, "id": f"{name} {text[:9]}", "kind": "enqueue"}
+            line = json.dumps({**fields, "parameters": {**point, name: "ODD"}})
+            with file.open("a") as requests:
+                requests.write(line.replace('"ODD"', text) + "\n")
+            found = reader.new_requests()
+            asked += len(found)
+            for request in found:
+                assert request.parameters is not None
+                assert list(space.problems(request.parameters)) != [], (name, text)
+                encode(request.as_dict())
+    assert asked == len(EACH_KIND) * len(odd)
+    for number in ("1" + "0" * 400, "1e999", "2.0", "true", "NaN", "-1"):
+        with file.open("a") as requests:
+            requests.write(f'{{"version": 1, "id": "a", "kind": "trials", "number": {number}}}\n')
+    assert reader.new_requests() == []
 
 
 def test_many_ask_at_once_and_damaged_lines_are_passed_over(tmp_path: Path) -> None:
