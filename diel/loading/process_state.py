@@ -208,14 +208,21 @@ def _end_timers(_: bool) -> None:
         signal.setitimer(which, 0)
 
 
-def _get_wakeup() -> int:
-    value = signal.set_wakeup_fd(-1)
-    _set_wakeup(value)
-    return value
+class _Wakeup:
+    """The descriptor into which signals are written: set back as it is read.
 
+    So there is no moment at which a signal would be missed.
+    """
 
-def _set_wakeup(value: int) -> None:
-    signal.set_wakeup_fd(value, warn_on_full_buffer=False)
+    def __init__(self) -> None:
+        self._descriptor = signal.set_wakeup_fd(-1)
+        self.set(self._descriptor)
+
+    def get(self) -> int:
+        return signal.set_wakeup_fd(self._descriptor, warn_on_full_buffer=False)
+
+    def set(self, value: int) -> None:
+        signal.set_wakeup_fd(value, warn_on_full_buffer=False)
 
 
 # -- Python ---------------------------------------------------------------------------------------
@@ -419,12 +426,14 @@ def _set_locale(value: str) -> None:
 
 def table() -> tuple[Item, ...]:
     """Return the items, in the order in which they are set."""
-    of_main_thread = (
-        Item("signal handlers", _get_handlers, _SignalHandlers().set),
-        Item("descriptor for signals", _get_wakeup, _set_wakeup),
-    )
+    of_main_thread: tuple[Item, ...] = ()
+    if threading.current_thread() is threading.main_thread():
+        wakeup = _Wakeup()
+        of_main_thread = (
+            Item("signal handlers", _get_handlers, _SignalHandlers().set),
+            Item("descriptor for signals", wakeup.get, wakeup.set, of_files=False),
+        )
     limits = _Limits()
-    is_main_thread = threading.current_thread() is threading.main_thread()
     return (
         Item("working directory", _get_directory, os.chdir),
         Item("environment", _get_environment, _set_environment),
@@ -435,7 +444,7 @@ def table() -> tuple[Item, ...]:
         Item("CPU affinity", _get_affinity, _set_affinity),
         Item("scheduling policy", _get_scheduling, _set_scheduling),
         Item("resource limits", limits.get, limits.set, "resource"),
-        *(of_main_thread if is_main_thread else ()),
+        *of_main_thread,
         Item("signal mask", _get_signal_mask, _set_signal_mask),
         Item("timers", _get_timer, _end_timers, of_files=False),
         Item("sys.argv and sys.path", _get_lists, _set_lists),
