@@ -18,7 +18,7 @@ from functools import lru_cache
 from typing import Any, Final
 
 from dnn import layers
-from dnn.errors import ConfigurationError, check_count, unknown_name
+from dnn.errors import ConfigurationError, check_count, explains_arguments, unknown_name
 from dnn.graph.operations.activations import RECTIFIERS
 from dnn.initializers import initializer_of
 from dnn.layers import Activation, Layer
@@ -32,6 +32,7 @@ _REPEAT: Final = "repeat"
 _FIRST_LAYERS: Final = ("input", "sequence_input")
 
 
+@explains_arguments
 def layers_from_tables(tables: Sequence[Mapping[str, Any]]) -> list[Layer]:
     """Return the layers that tables of plain values describe.
 
