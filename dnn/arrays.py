@@ -17,6 +17,7 @@ __all__ = [
     "checked_numbers",
     "dtype_of",
     "fits",
+    "is_numbers",
     "narrowed",
     "range_of",
 ]
@@ -32,6 +33,14 @@ def array_of(name: str, values: npt.ArrayLike) -> Array:
         return np.asarray(values)
     except ValueError as error:
         raise DataError(f"{name}: rows that differ in length make no array ({error})") from None
+
+
+def is_numbers(values: object) -> bool:
+    """Whether values are a number or an array of real numbers: no text, and no true or false."""
+    try:
+        return np.asarray(values).dtype.kind in "iuf"
+    except (TypeError, ValueError):
+        return False
 
 
 def dtype_of(where: str, dtype: npt.DTypeLike) -> np.dtype[Any]:
@@ -105,10 +114,7 @@ def checked_numbers(
     name: str, given: float | Sequence[float], most: float = float(np.finfo(np.float32).max)
 ) -> float | tuple[float, ...]:
     """Return a number checked to be in 0 .. `most`, or a tuple of K; `name` is for messages."""
-    try:
-        values = np.asarray(given, np.float64)
-    except (TypeError, ValueError):
-        values = np.array(np.nan)
+    values = np.asarray(given, np.float64) if is_numbers(given) else np.array(np.nan)
     if values.ndim > 1 or not values.size or not ((values >= 0) & (values <= most)).all():
         allowed = f"in 0 .. {most:g}" if most == 1 else "0 or more, and finite"
         raise ConfigurationError(f"{name} must be {allowed}, not {given!r}")

@@ -16,7 +16,7 @@ from __future__ import annotations
 import importlib
 import math
 import sys
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from os import PathLike
@@ -256,6 +256,7 @@ class Pruning(Callback):
         `report` has ended the last training.
     """
 
+    @explains_arguments
     def __init__(
         self,
         report: Callable[[int, float], bool],
@@ -304,6 +305,7 @@ class BestCheckpoint(Callback):
         If safetensors is not installed.
     """
 
+    @explains_arguments
     def __init__(self, path: str | PathLike[str], monitor: str = "validation_loss") -> None:
         more_is_better(monitor)
         require_safetensors()  # now, and not after the first epoch
@@ -348,6 +350,7 @@ class Checkpoint(Callback):
     of them are given this callback, and rank 0 writes.
     """
 
+    @explains_arguments
     def __init__(self, path: str | PathLike[str], every_steps: int | None = None) -> None:
         require_safetensors()  # now, and not after the first epoch
         self.path = Path(path)
@@ -442,6 +445,8 @@ def pauses_of(model: NeuralNetwork, callbacks: Sequence[Callback]) -> Pauses | N
     """
     if isinstance(callbacks, Callback):
         raise ConfigurationError(f"callbacks are a sequence: [{type(callbacks).__name__}(...)]")
+    if not isinstance(callbacks, Iterable):
+        raise ConfigurationError(f"callbacks must be a list of Callback, not {callbacks!r:.100}")
     for callback in callbacks:
         if not isinstance(callback, Callback):
             raise ConfigurationError(f"callbacks: {callback!r} is no Callback")

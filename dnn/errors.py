@@ -27,9 +27,10 @@ from __future__ import annotations
 
 import functools
 import inspect
-from collections.abc import Callable, Iterable
-from numbers import Integral
-from typing import Any, ParamSpec, TypeVar
+from collections.abc import Callable, Iterable, Mapping
+from numbers import Integral, Real
+from os import PathLike
+from typing import Any, Final, ParamSpec, TypeVar
 
 from dnn.names import suggestion
 
@@ -244,40 +245,160 @@ def unknown_name(kind: str, name: object, known: Iterable[str]) -> Configuration
     return ConfigurationError(f"unknown {kind} {name!r}{hint} (known: {', '.join(names)})")
 
 
-def check_count(name: str, value: object) -> int:
-    """Return `value` as an int; raise `ConfigurationError` unless it is an integer above 0."""
-    if isinstance(value, bool) or not isinstance(value, Integral) or value < 1:
-        raise ConfigurationError(f"{name} must be an integer of at least 1, not {value!r}")
-    return int(value)
+def check_count(name: str, value: object, least: int = 1) -> int:
+    """Return `value` as an int; raise `ConfigurationError` unless it is an integer from `least`."""
+    if not is_integer(value) or value < least:  # type: ignore[operator]
+        raise ConfigurationError(f"{name} must be an integer of at least {least}, not {value!r}")
+    return int(value)  # type: ignore[call-overload, no-any-return]
+
+
+# -- arguments ------------------------------------------------------------------------------------
+
+
+def _plain(value: Any) -> Any:
+    """Return an array without axes, such as a number of NumPy's, as a number of Python's."""
+    is_one = getattr(value, "ndim", None) == 0 and hasattr(value, "item")
+    return value.item() if is_one else value
+
+
+def is_integer(value: Any) -> bool:
+    plain = _plain(value)
+    return isinstance(plain, Integral) and not isinstance(plain, bool)
+
+
+def is_number(value: Any) -> bool:
+    plain = _plain(value)
+    return isinstance(plain, Real) and not isinstance(plain, bool)
+
+
+def _is_text(value: Any) -> bool:
+    return isinstance(value, str)
+
+
+def _each(fits: Callable[[Any], bool], length: int | None = None) -> Callable[[Any], bool]:
+    """Return a function that says whether a value is a sequence, of values that fit."""
+
+    def all_fit(value: Any) -> bool:
+        if isinstance(value, str | bytes | Mapping) or not hasattr(value, "__iter__"):
+            return False
+        if not hasattr(value, "__len__"):  # what can be gone through only once is not touched
+            return length is None
+        return length in (None, len(value)) and all(map(fits, value))
+
+    return all_fit
+
+
+def _is_mapping(value: Any) -> bool:
+    return isinstance(value, Mapping)
+
+
+def _is_a(name: str) -> Callable[[Any], bool]:
+    """Return a function that says whether a value is of a class; `dnn.errors` imports none."""
+    return lambda value: any(kind.__name__ == name for kind in type(value).__mro__)
+
+
+_KINDS: Final[Mapping[str, tuple[Callable[[Any], bool], str]]] = {
+    "bool": (lambda value: isinstance(_plain(value), bool), "true or false"),
+    "int": (is_integer, "an integer"),
+    "float": (is_number, "a number"),
+    "str": (_is_text, "text"),
+    "PathLike[str]": (lambda value: isinstance(value, PathLike), "a path"),
+    "Path": (lambda value: isinstance(value, PathLike), "a path"),
+    "None": (lambda value: value is None, "None"),
+    "Sequence[int]": (_each(is_integer), "a list of integers"),
+    "tuple[int, int]": (_each(is_integer, 2), "two integers"),
+    "tuple[int, int, int]": (_each(is_integer, 3), "three integers"),
+    "Sequence[float]": (_each(is_number), "a list of numbers"),
+    "Sequence[str]": (_each(_is_text), "a list of texts"),
+    "tuple[str, ...]": (_each(_is_text), "a list of texts"),
+    "Initializer": (callable, "a function"),
+    "Schedule": (callable, "a function"),
+    "Callable[[Node], Node]": (callable, "a function"),
+    "Callable[[int, float], bool]": (callable, "a function"),
+    "Mapping[int, float]": (_is_mapping, "a mapping"),
+    "Mapping[str, float | Sequence[float]]": (_is_mapping, "a mapping"),
+    "Dataset": (_is_a("Dataset"), "a Dataset"),
+    # What is in these is checked where it is used.
+    "Sequence[Augmentation]": (_each(lambda value: True), "a list of Augmentation"),
+    "Sequence[Layer]": (_each(lambda value: True), "a list of layers"),
+    "Sequence[Mapping[str, Any]]": (_each(_is_mapping), "a list of tables"),
+    "Loss": (_is_a("Loss"), "a Loss"),
+    "Optimizer": (_is_a("Optimizer"), "an Optimizer"),
+}
+"""By the text of an annotation: whether a value is of that kind, and what it is called."""
+
+
+def _checks_of(annotation: object) -> tuple[list[Callable[[Any], bool]], str] | None:
+    """Return the checks of which a value has to pass one, and what it must be, in words.
+
+    None for an annotation with a part that is not among `_KINDS`.
+    """
+    parts = [""]
+    for piece in str(annotation).split(" | "):
+        is_inside = parts[-1].count("[") > parts[-1].count("]")
+        parts[-1:] = [f"{parts[-1]} | {piece}"] if is_inside else [*filter(None, parts[-1:]), piece]
+    if not all(part in _KINDS for part in parts):
+        return None
+    words = dict.fromkeys(_KINDS[part][1] for part in parts if part != "None")
+    text = " or ".join(words) + (", or None" if "None" in parts else "")
+    return [_KINDS[part][0] for part in parts], text
 
 
 P = ParamSpec("P")
 R = TypeVar("R")
 
 
-def explains_arguments(function: Callable[P, R]) -> Callable[P, R]:
-    """Decorate a function so that the error for an unknown argument suggests the one meant.
+def explains_arguments(function: Callable[P, R], *, kinds: bool = True) -> Callable[P, R]:
+    """Decorate a function so that errors for wrong arguments say which, and what is expected.
 
-    It raises `ConfigurationError` where Python raises `TypeError`. It is not for a function that
-    takes ``**options``, whose names it would refuse.
+    It raises `ConfigurationError` for an unknown argument, and suggests the one meant, unless the
+    function takes ``**options``; and, with `kinds`, for an argument that is not what its annotation
+    says, as far as that is in the table `_KINDS`. Ranges are the function's own to check. Of a
+    class its ``__init__`` is decorated.
     """
+    if isinstance(function, type):
+        function.__init__ = explains_arguments(function.__init__)  # type: ignore[misc]
+        return function
     parameters = inspect.signature(function).parameters
     names = [name for name in parameters if name != "self"]
     known = frozenset(parameters)
+    every = parameters.values()
+    takes_others = any(parameter.kind is parameter.VAR_KEYWORD for parameter in every)
+    checks = {
+        name: found
+        for name, parameter in parameters.items()
+        if kinds
+        and parameter.kind not in (parameter.VAR_KEYWORD, parameter.VAR_POSITIONAL)
+        and (found := _checks_of(parameter.annotation)) is not None
+    }
+    defaults = {name: parameter.default for name, parameter in parameters.items()}
+    by_place = [
+        name
+        for name, parameter in parameters.items()
+        if parameter.kind in (parameter.POSITIONAL_ONLY, parameter.POSITIONAL_OR_KEYWORD)
+    ]
 
     @functools.wraps(function)
     def checked(*args: P.args, **options: P.kwargs) -> R:
-        if not known.issuperset(options):
+        where = function.__qualname__
+        if function.__name__ == "__init__":  # of a base class, perhaps
+            where = type(args[0]).__name__
+        if not takes_others and not known.issuperset(options):
             wrong = next(name for name in options if name not in known)
-            where, arguments = function.__qualname__, names
-            if function.__name__ == "__init__":  # of a base class, perhaps
-                where = type(args[0]).__name__
+            arguments = names
+            if function.__name__ == "__init__":
                 own = inspect.signature(type(args[0])).parameters.values()
                 arguments = [option.name for option in own if option.kind is not option.VAR_KEYWORD]
                 arguments += [name for name in names if name not in arguments]
             hint = suggestion("argument", wrong, arguments)
             message = f"{where} has no argument {wrong!r}{hint}"
             raise ConfigurationError(f"{message} (known: {', '.join(arguments)})")
+        for name, value in (*zip(by_place, args, strict=False), *options.items()):
+            if name in checks and value is not defaults[name]:
+                fits, words = checks[name]
+                if not any(fit(value) for fit in fits):
+                    message = f"{where}: {name} must be {words}, not {value!r:.100}"
+                    raise ConfigurationError(message)
         return function(*args, **options)
 
     return checked

@@ -21,7 +21,7 @@ import numpy as np
 import numpy.typing as npt
 
 from dnn.backend import Array
-from dnn.errors import ConfigurationError, ShapeError, unknown_name
+from dnn.errors import ConfigurationError, ShapeError, explains_arguments, unknown_name
 
 __all__ = [
     "CONSTANT",
@@ -77,6 +77,7 @@ def ones(generator: np.random.Generator, shape: Shape, dtype: npt.DTypeLike) -> 
     return np.ones(shape, dtype)
 
 
+@explains_arguments
 def constant(value: float) -> Initializer:
     """Return an initializer that fills an array with `value`.
 
@@ -104,6 +105,7 @@ def _drawn(draw: Callable[[np.random.Generator, Shape], npt.ArrayLike]) -> Initi
     return fill
 
 
+@explains_arguments
 def uniform(low: float, high: float) -> Initializer:
     """Return an initializer that draws uniformly from `low` to `high`.
 
@@ -126,6 +128,7 @@ def uniform(low: float, high: float) -> Initializer:
     return _drawn(lambda generator, shape: generator.uniform(low, high, shape))
 
 
+@explains_arguments
 def normal(mean: float, deviation: float) -> Initializer:
     """Return an initializer that draws from a normal distribution.
 
@@ -150,6 +153,7 @@ def normal(mean: float, deviation: float) -> Initializer:
     return _drawn(lambda generator, shape: generator.normal(mean, deviation, shape))
 
 
+@explains_arguments
 def mask(probability: float) -> Initializer:
     """Return an initializer that draws 1 with a probability, else 0.
 

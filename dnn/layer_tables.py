@@ -18,7 +18,7 @@ from functools import lru_cache
 from typing import Any, Final
 
 from dnn import layers
-from dnn.errors import ConfigurationError, check_count, unknown_name
+from dnn.errors import ConfigurationError, check_count, explains_arguments, unknown_name
 from dnn.graph.operations.activations import RECTIFIERS
 from dnn.initializers import initializer_of
 from dnn.layers import Activation, Input, Layer, SequenceInput
@@ -36,6 +36,7 @@ _ATTRIBUTES: Final = {"bias": "with_bias", _ACTIVATION: "cell"}
 """Attributes that hold arguments of another name: ``activation`` is of an `RNN`."""
 
 
+@explains_arguments
 def layers_from_tables(tables: Sequence[Mapping[str, Any]]) -> list[Layer]:
     """Return the layers that tables of plain values describe.
 

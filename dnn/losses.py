@@ -14,7 +14,14 @@ import numpy.typing as npt
 from dnn.arrays import array_of, check_labels, checked_numbers, narrowed
 from dnn.backend import Array
 from dnn.data.labels import from_one_hot
-from dnn.errors import ConfigurationError, DataError, LabelError, ShapeError, unknown_name
+from dnn.errors import (
+    ConfigurationError,
+    DataError,
+    LabelError,
+    ShapeError,
+    explains_arguments,
+    unknown_name,
+)
 from dnn.graph import operations
 from dnn.graph.node import Node, Shape, constant, placeholder, variable
 
@@ -305,6 +312,7 @@ class SoftmaxCrossEntropy(Loss):
     classifies = True
     contains = frozenset({"softmax", "sigmoid"})
 
+    @explains_arguments
     def __init__(
         self,
         class_weight: Sequence[float] | None = None,
@@ -420,6 +428,7 @@ class BinaryCrossEntropy(Loss):
     classifies = True
     contains = frozenset({"softmax", "sigmoid"})
 
+    @explains_arguments
     def __init__(self, label_smoothing: float | Sequence[float] = 0.0) -> None:
         self.hyperparameters = _smoothing(type(self).__name__, label_smoothing)
 

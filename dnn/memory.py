@@ -30,7 +30,14 @@ from dnn.arrays import dtype_of
 from dnn.backend import device as devices
 from dnn.backend.device import Device
 from dnn.backend.ops import Array, Ops
-from dnn.errors import ConfigurationError, DeviceError, DtypeError, ShapeError, unknown_name
+from dnn.errors import (
+    ConfigurationError,
+    DeviceError,
+    DtypeError,
+    ShapeError,
+    explains_arguments,
+    unknown_name,
+)
 
 if TYPE_CHECKING:
     from dnn.backend.cuda.memory import CudaMemory
@@ -118,6 +125,7 @@ class MemoryManager:
     The elements are not initialised. A side is allocated when it is first used.
     """
 
+    @explains_arguments
     def __init__(
         self,
         size: int,

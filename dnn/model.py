@@ -42,6 +42,7 @@ if TYPE_CHECKING:
 __all__ = ["History", "NeuralNetwork", "TrainingParameters"]
 
 
+@explains_arguments
 @dataclass(frozen=True)
 class TrainingParameters:
     """Learning rate, batch size, epochs and weight decay in one object, as in MagmaDNN.

@@ -6,13 +6,14 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 
 from dnn.arrays import checked_numbers
-from dnn.errors import ConfigurationError
+from dnn.errors import ConfigurationError, explains_arguments
 from dnn.graph import operations
 from dnn.graph.node import Node
 
 __all__ = ["L1", "L2", "Penalty"]
 
 
+@explains_arguments
 @dataclass(frozen=True)
 class Penalty:
     """``strength * sum(function(w))`` over parameters w; a loss plus a penalty is a loss.
@@ -92,6 +93,7 @@ class Penalty:
         return w.ndim >= 2 if self.of is None else w.name.rsplit(".", 1)[-1] in self.of
 
 
+@explains_arguments
 def L1(strength: float | Sequence[float], of: Sequence[str] | None = None) -> Penalty:
     """Return the penalty ``strength * sum(|w|)``, which makes many weights small.
 
@@ -112,6 +114,7 @@ def L1(strength: float | Sequence[float], of: Sequence[str] | None = None) -> Pe
     return Penalty(_sum_of_sizes, strength, of)
 
 
+@explains_arguments
 def L2(strength: float | Sequence[float], of: Sequence[str] | None = None) -> Penalty:
     """Return the penalty ``strength * sum(w^2)``; of plain SGD it is a weight decay of twice that.
 

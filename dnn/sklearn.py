@@ -72,7 +72,7 @@ class _DNN(BaseEstimator):  # type: ignore[misc]
         if self.layers is not None:
             layers = list(self.layers(x.shape[1], outputs))
         else:
-            layers = mlp(x.shape[1], list(self.hidden), outputs, self.activation)
+            layers = mlp(x.shape[1], self.hidden, outputs, self.activation)
         # An integer is the network's seed; from a RandomState or None a seed is drawn.
         seed = self.random_state
         if not isinstance(seed, int | np.integer) or isinstance(seed, bool):
@@ -232,4 +232,6 @@ class DNNRegressor(RegressorMixin, _DNN):  # type: ignore[misc]
 
 
 for _estimator in (DNNClassifier, DNNRegressor):
-    _estimator.__init__ = explains_arguments(_estimator.__init__)  # type: ignore[method-assign]
+    # Values are checked by `fit`, as scikit-learn wants it.
+    checked = explains_arguments(_estimator.__init__, kinds=False)
+    _estimator.__init__ = checked  # type: ignore[method-assign]

@@ -8,7 +8,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from dnn.errors import ConfigurationError
+from dnn.errors import ConfigurationError, explains_arguments
 from dnn.graph.gradients import topological_order
 from dnn.graph.node import Node, Shape
 from dnn.layers import Input, Layer
@@ -39,6 +39,7 @@ class LayerSummary(NamedTuple):
     multiply_adds: int
 
 
+@explains_arguments
 def summary(layers: Sequence[Layer]) -> str:
     """Return the table of `NeuralNetwork.summary` without allocating any parameter.
 
@@ -72,6 +73,7 @@ def summary(layers: Sequence[Layer]) -> str:
     return table_of(layer_summaries(layers))
 
 
+@explains_arguments
 def layer_summaries(layers: Sequence[Layer]) -> list[LayerSummary]:
     """Return the rows of `summary`, one for each layer, without allocating any parameter.
 

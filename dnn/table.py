@@ -16,7 +16,7 @@ import numpy.typing as npt
 
 from dnn.arrays import dtype_of, fits, range_of
 from dnn.backend import Array
-from dnn.errors import ConfigurationError, DataError, ShapeError
+from dnn.errors import ConfigurationError, DataError, ShapeError, explains_arguments
 
 __all__ = ["Table", "check_delimiter", "read_csv", "write_csv"]
 
@@ -52,6 +52,7 @@ class Table:
         return f"{self.path}, line {self.lines[row]}, column {self.columns[column]!r}"
 
 
+@explains_arguments
 def read_csv(
     path: str | PathLike[str],
     *,
@@ -90,8 +91,6 @@ def read_csv(
     """
     kind = dtype_of("read_csv", dtype)
     check_delimiter(delimiter)
-    if header not in (None, True, False):
-        raise ConfigurationError(f"header must be true, false or left out, not {header!r}")
     marks = _marks(missing, kind)
     rows = _rows_of(path, delimiter)
     if not rows:
@@ -131,7 +130,7 @@ def read_csv(
     return Table(columns, values, str(path), lines, has_names)
 
 
-def check_delimiter(delimiter: object) -> None:
+def check_delimiter(delimiter: Any) -> None:
     """Raise `ConfigurationError` unless a delimiter is one that a CSV file may have."""
     is_text = isinstance(delimiter, str) and len(delimiter) == 1
     if not is_text or delimiter in '"\r\n\0':

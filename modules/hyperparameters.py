@@ -361,10 +361,11 @@ def _check_images(wanted: Hyperparameters, features: int, shape: tuple[int, ...]
 
 def _convolutions(wanted: Hyperparameters) -> Iterator[Layer]:
     """Yield a network's layers from the first convolution to the last pooling."""
-    from dnn import Activation, BatchNorm, Conv2D, MaxPool2D
-    from dnn.graph.operations.activations import RECTIFIERS
+    from dnn import Activation, BatchNorm, Conv2D, MaxPool2D, mlp
 
-    initializer = "he_uniform" if wanted.activation in RECTIFIERS else "glorot_uniform"
+    # Weights start as those of hidden layers with this activation do.
+    _, hidden, *_ = mlp(1, [1], 1, wanted.activation)
+    initializer = vars(hidden)["initializer"]
     for filters in wanted.channels:
         for _ in range(wanted.depth):
             yield Conv2D(
@@ -409,8 +410,9 @@ def optimizer_of(wanted: Hyperparameters | Sequence[Hyperparameters], rows: int)
 
     `rows` is the number of rows of an epoch, from which schedules count steps.
     """
-    from dnn.optimizers import OPTIMIZERS
+    import dnn
 
+    class_of = {name.lower(): name for name in dnn.__all__}
     first = wanted if isinstance(wanted, Hyperparameters) else wanted[0]
     settings: dict[str, Any] = {}
     average = ("average",) if first.average else ()
@@ -419,7 +421,8 @@ def optimizer_of(wanted: Hyperparameters | Sequence[Hyperparameters], rows: int)
             settings[name] = _setting(first, name)
         else:
             settings[name] = [_setting(parameters, name) for parameters in wanted]
-    return OPTIMIZERS[first.optimizer](schedule=_schedule_of(first, rows), **settings)
+    kind: Callable[..., Optimizer] = getattr(dnn, class_of[first.optimizer])
+    return kind(schedule=_schedule_of(first, rows), **settings)
 
 
 def batch_size_of(wanted: Hyperparameters) -> Callable[[int], int]:

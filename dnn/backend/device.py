@@ -12,7 +12,13 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any
 
-from dnn.errors import ConfigurationError, DeviceError, OutOfDeviceMemory, unknown_name
+from dnn.errors import (
+    ConfigurationError,
+    DeviceError,
+    OutOfDeviceMemory,
+    is_number,
+    unknown_name,
+)
 
 __all__ = [
     "CPU",
@@ -241,7 +247,14 @@ def limit_memory(device: str | Device, share: float) -> None:
         Such as ``"cuda"``.
     share : float
         Part of all memory of the GPU, above 0, at most 1.
+
+    Raises
+    ------
+    ConfigurationError
+        If the share is out of its range.
     """
+    if not is_number(share) or not 0 < share <= 1:
+        raise ConfigurationError(f"share must be above 0 and at most 1, not {share!r}")
     cupy = import_cupy()
     with cupy.cuda.Device(Device.of(device).index):
         cupy.get_default_memory_pool().set_limit(fraction=share)

@@ -8,14 +8,15 @@ from queue import Empty, Full, Queue
 from typing import TypeVar
 
 from dnn.backend import Array
-from dnn.errors import check_count
+from dnn.errors import check_count, explains_arguments
 from dnn.seeds import epoch_order
 
 __all__ = ["batches", "prefetch"]
 
 
+@explains_arguments
 def batches(samples: int, batch_size: int, seed: int, epoch: int) -> Iterator[Array]:
-    """Yield the rows of each batch of an epoch, which has every sample once in random order.
+    """Return the rows of each batch of an epoch, which has every sample once in random order.
 
     Parameters
     ----------
@@ -25,14 +26,21 @@ def batches(samples: int, batch_size: int, seed: int, epoch: int) -> Iterator[Ar
     epoch : int, from 0
         Each epoch has an order of its own.
 
-    Yields
-    ------
-    array of intp, shape (batch_size,)
+    Returns
+    -------
+    iterator of array of intp, shape (batch_size,)
         Rows of a batch; the last one may be shorter.
+
+    Raises
+    ------
+    ConfigurationError
+        If a number is none of those above.
     """
+    check_count("samples", samples)
+    check_count("batch_size", batch_size)
+    check_count("epoch", epoch, 0)
     order = epoch_order(samples, seed, epoch)
-    for start in range(0, samples, batch_size):
-        yield order[start : start + batch_size]
+    return (order[start : start + batch_size] for start in range(0, samples, batch_size))
 
 
 T = TypeVar("T")
@@ -43,6 +51,7 @@ _LOOK_S = 0.05
 _LEAVE_S = 1.0
 
 
+@explains_arguments
 def prefetch(source: Iterable[T], depth: int = 2) -> Iterator[T]:
     """Run an iterator in a thread of its own, some items ahead.
 

@@ -16,7 +16,14 @@ from dnn.arrays import check_labels, narrowed
 from dnn.backend import Array
 from dnn.data.columns import Columns
 from dnn.data.preparation import Brightness, Impute, Standardise, Step, prepared
-from dnn.errors import ConfigurationError, DataError, LabelError, ShapeError, unknown_name
+from dnn.errors import (
+    ConfigurationError,
+    DataError,
+    LabelError,
+    ShapeError,
+    explains_arguments,
+    unknown_name,
+)
 from dnn.seeds import stream
 
 __all__ = [
@@ -29,6 +36,7 @@ __all__ = [
 ]
 
 
+@explains_arguments
 @dataclass(frozen=True, eq=False)
 class Dataset:
     """Samples and their labels.
@@ -144,6 +152,7 @@ class Dataset:
         return replace(self, x=self.x[rows], y=self.y[rows])
 
 
+@explains_arguments
 def train_validation_split(
     data: Dataset, fraction: float = 0.2, seed: int = 0
 ) -> tuple[Dataset, Dataset]:
@@ -172,6 +181,7 @@ def train_validation_split(
     return data.take(kept), data.take(held_out)
 
 
+@explains_arguments
 def train_validation_test_split(
     data: Dataset, validation: float = 0.15, test: float = 0.15, seed: int = 0
 ) -> tuple[Dataset, Dataset, Dataset]:
@@ -209,6 +219,7 @@ def train_validation_test_split(
     return train, middle, held_out
 
 
+@explains_arguments
 def split_rows(
     samples: int, labels: Array | None, fraction: float, seed: int, name: str = "split"
 ) -> tuple[Array, Array]:
@@ -241,7 +252,7 @@ def split_rows(
     Each class gives its share rounded down; the samples still missing come from the classes with
     the largest remainders, so that the total is exact.
     """
-    if isinstance(fraction, bool) or not isinstance(fraction, float | int) or not 0 < fraction < 1:
+    if not 0 < fraction < 1:
         raise ConfigurationError(f"fraction must be between 0 and 1, not {fraction!r}")
     wanted = round(samples * fraction)
     if not 0 < wanted < samples:
@@ -263,6 +274,7 @@ def split_rows(
 STANDARDISATIONS = ("columns", "one scale", "none")
 
 
+@explains_arguments
 def impute(train: Dataset, *others: Dataset) -> tuple[Dataset, ...]:
     """Replace missing cells (NaN) by the median of their attribute over `train`.
 
@@ -297,6 +309,7 @@ def impute(train: Dataset, *others: Dataset) -> tuple[Dataset, ...]:
     return _with(step.apply, [step], train, others)
 
 
+@explains_arguments
 def standardise(train: Dataset, *others: Dataset, by: str | None = None) -> tuple[Dataset, ...]:
     """Shift and scale samples to mean 0 and variance 1 over `train`.
 

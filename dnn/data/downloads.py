@@ -25,7 +25,7 @@ from os import PathLike
 from pathlib import Path
 from typing import IO, Any, Final
 
-from dnn.errors import ConfigurationError, DataError, unknown_name
+from dnn.errors import ConfigurationError, DataError, explains_arguments, unknown_name
 
 __all__ = ["download"]
 
@@ -124,6 +124,7 @@ _CHUNK_BYTES: Final = 1 << 16
 _OVER: Final = "time_limit_s is over"
 
 
+@explains_arguments
 def download(
     name: str,
     folder: str | PathLike[str],

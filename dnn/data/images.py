@@ -39,6 +39,7 @@ from dnn.errors import (
     MissingDependencyError,
     ShapeError,
     check_count,
+    explains_arguments,
     unknown_name,
 )
 
@@ -65,6 +66,7 @@ _ARCHIVES: Final = {10: "cifar-10-binary.tar.gz", 100: "cifar-100-binary.tar.gz"
 _FOLDERS: Final = {10: "cifar-10-batches-bin", 100: "cifar-100-binary"}
 
 
+@explains_arguments
 def load_cifar10(path: str | PathLike[str]) -> tuple[Dataset, Dataset]:
     """Read CIFAR-10: colour images of 32 x 32 pixels, 10 classes.
 
@@ -93,6 +95,7 @@ def load_cifar10(path: str | PathLike[str]) -> tuple[Dataset, Dataset]:
     return _cifar(path, 10, _TRAINING[10]), _cifar(path, 10, _TEST[10])
 
 
+@explains_arguments
 def load_cifar100(
     path: str | PathLike[str], labels: Literal["fine", "coarse"] = "fine"
 ) -> tuple[Dataset, Dataset]:
@@ -227,6 +230,7 @@ _SUFFIXES: Final = frozenset(
 )
 
 
+@explains_arguments
 def load_image_folder(
     folder: str | PathLike[str],
     size: int | tuple[int, int] | None = None,
@@ -423,6 +427,7 @@ def _room_for(shape: tuple[int, ...]) -> Array:
         return np.memmap(file, np.uint8, "w+", shape=shape)
 
 
+@explains_arguments
 def load_npz(
     path: str | PathLike[str], x: str = "x", y: str = "y", lengths: str | None = None
 ) -> Dataset:

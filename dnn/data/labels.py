@@ -8,13 +8,14 @@ from typing import Final, Literal
 import numpy as np
 import numpy.typing as npt
 
-from dnn.arrays import check_labels
+from dnn.arrays import check_labels, is_numbers
 from dnn.backend import Array
-from dnn.errors import ConfigurationError, DataError, LabelError
+from dnn.errors import ConfigurationError, DataError, LabelError, explains_arguments, is_integer
 
 __all__ = ["class_weights", "from_one_hot", "to_one_hot"]
 
 
+@explains_arguments
 def to_one_hot(labels: npt.ArrayLike, classes: int, dtype: npt.DTypeLike = np.float32) -> Array:
     """Return labels as one-hot rows: 1 at the class and 0 elsewhere.
 
@@ -103,6 +104,7 @@ def classes_of(labels: Array, where: str) -> int:
     return int(labels[row]) + 1
 
 
+@explains_arguments
 def class_weights(
     labels: npt.ArrayLike,
     classes: int,
@@ -148,11 +150,15 @@ def class_weights(
         counts = np.bincount(truth, minlength=classes)
         present = np.count_nonzero(counts)
         return np.where(counts > 0, len(truth) / (present * np.maximum(counts, 1)), 0.0)
+    if not hasattr(weights, "items"):
+        example = "such as {0: 1.0, 1: 5.0}"
+        message = f'class weights are "balanced" or a mapping of class to weight, {example}'
+        raise ConfigurationError(f"{message}, not {weights!r:.100}")
     result = np.ones(classes)
     for label, weight in weights.items():
-        if label not in range(classes):
+        if not is_integer(label) or label not in range(classes):
             raise ConfigurationError(f"class weights: there is no class {label!r} of {classes}")
-        if not 0 <= weight < np.inf:
+        if np.ndim(weight) or not is_numbers(weight) or not 0 <= weight < np.inf:
             raise ConfigurationError(f"class weights: {weight!r} of class {label} is not 0 or more")
         result[int(label)] = weight
     return result

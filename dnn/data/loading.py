@@ -19,7 +19,6 @@ import math
 import struct
 import zlib
 from collections.abc import Callable, Collection
-from numbers import Integral
 from os import PathLike
 from pathlib import Path
 from typing import IO, Any, Final
@@ -38,6 +37,7 @@ from dnn.errors import (
     DataError,
     LabelError,
     MissingDependencyError,
+    explains_arguments,
     unknown_name,
 )
 from dnn.table import read_csv
@@ -118,6 +118,7 @@ _CLEVELAND = """
 """
 
 
+@explains_arguments
 def load_cleveland(path: str | PathLike[str]) -> Dataset:
     """Read the Cleveland heart disease data, ``processed.cleveland.data``.
 
@@ -188,6 +189,7 @@ def _row(path: str | PathLike[str], number: int, line: str) -> list[float]:
     return row
 
 
+@explains_arguments
 def load_csv(
     path: str | PathLike[str],
     label: str | int = -1,
@@ -222,8 +224,6 @@ def load_csv(
     LabelError
         If a label is no integer from 0.
     """
-    if isinstance(label, bool) or not isinstance(label, str | Integral):
-        raise ConfigurationError(f"label must be a column's name or number, not {label!r}")
     table = read_csv(path, delimiter=delimiter, header=header, missing=missing)
     if isinstance(label, str):
         if label not in table.columns:
@@ -263,6 +263,7 @@ TYPES = {0x08: ">u1", 0x09: ">i1", 0x0B: ">i2", 0x0C: ">i4", 0x0D: ">f4", 0x0E: 
 _PART_BYTES: Final = 1 << 20
 
 
+@explains_arguments
 def load_idx(path: str | PathLike[str]) -> Array:
     """Read an IDX file, plain or compressed by gzip.
 
@@ -323,6 +324,7 @@ def _idx(path: str | PathLike[str], file: IO[bytes] | gzip.GzipFile) -> Array:
     return array.astype(dtype.newbyteorder("="))
 
 
+@explains_arguments
 def load_mnist(folder: str | PathLike[str]) -> tuple[Dataset, Dataset]:
     """Read training and test samples of MNIST from its four files.
 
@@ -359,6 +361,7 @@ _FASHION = [
 ]
 
 
+@explains_arguments
 def load_fashion_mnist(folder: str | PathLike[str]) -> tuple[Dataset, Dataset]:
     """Read training and test samples of Fashion-MNIST, whose files have the names of MNIST's.
 

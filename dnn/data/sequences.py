@@ -9,11 +9,12 @@ import numpy.typing as npt
 
 from dnn.arrays import array_of
 from dnn.backend import Array
-from dnn.errors import DataError, ShapeError
+from dnn.errors import DataError, ShapeError, explains_arguments
 
 __all__ = ["pad_sequences"]
 
 
+@explains_arguments
 def pad_sequences(
     sequences: Sequence[npt.ArrayLike] | Array,
     steps: int | None = None,
@@ -42,6 +43,10 @@ def pad_sequences(
     ShapeError
         If one is longer than `steps`, or their shapes do not fit.
     """
+    if not hasattr(sequences, "__iter__"):
+        raise DataError(
+            f"pad_sequences: sequences must be a list of arrays, not {sequences!r:.100}"
+        )
     arrays = [array_of(f"sequence {i}", x) for i, x in enumerate(sequences)]
     if not arrays:
         raise DataError("pad_sequences: there are no sequences")

@@ -25,7 +25,7 @@ from dnn.distributed.gradient_exchange import GradientExchange, StepTimes, Timed
 from dnn.distributed.partition import even_bounds
 from dnn.distributed.scheme import RanksScheme, own_noise, share_gradients
 from dnn.distributed.sharded_state import ShardedState, share_parameters
-from dnn.errors import ConfigurationError
+from dnn.errors import ConfigurationError, explains_arguments
 from dnn.graph.operation import Step
 from dnn.layers import BatchNorm, Layer
 from dnn.layers.basic import Nested
@@ -94,6 +94,7 @@ class DataParallel(RanksScheme):
 
     accumulates = True
 
+    @explains_arguments
     def __init__(
         self,
         comm: Any,

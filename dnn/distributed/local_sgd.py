@@ -9,7 +9,7 @@ from typing import Any
 from dnn.backend import Array
 from dnn.distributed.scheme import EpochTotals, RanksScheme, average, on_host, own_noise
 from dnn.distributed.shards import ShardedTrainer
-from dnn.errors import ConfigurationError, check_count
+from dnn.errors import ConfigurationError, check_count, explains_arguments
 from dnn.optimizers import Optimizer, Update
 from dnn.parameters import FlatBuffer
 from dnn.training.epoch import TrainingTask
@@ -60,6 +60,7 @@ class LocalSGD(RanksScheme):
            2023, arXiv 2311.08105, algorithm 1.
     """
 
+    @explains_arguments
     def __init__(
         self,
         communicator: Any,

@@ -32,7 +32,7 @@ from dnn.distributed.pipeline import MOST_MICRO_BATCHES, MeshTrainer, replayed
 from dnn.distributed.schedules import SCHEDULES
 from dnn.distributed.scheme import RanksScheme, share_gradients
 from dnn.distributed.stage import StageNetwork
-from dnn.errors import ConfigurationError, check_count, unknown_name
+from dnn.errors import ConfigurationError, check_count, explains_arguments, unknown_name
 from dnn.layers import Activation, Input, Layer, Output
 from dnn.losses import Loss
 from dnn.optimizers import Optimizer, ParameterRule, Update
@@ -90,6 +90,7 @@ class Mesh(RanksScheme):
     they depend on `data` and `micro_batches`, and neither on `pipeline` nor on `model`.
     """
 
+    @explains_arguments
     def __init__(
         self,
         comm: Any,

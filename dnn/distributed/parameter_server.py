@@ -20,7 +20,7 @@ from dnn.distributed.messages import MessageCommunicator
 from dnn.distributed.scheme import EpochTotals, RanksScheme, average, on_host, own_noise
 from dnn.distributed.transfers import Request, Transfer
 from dnn.distributed.workers import EpochArguments, ServedTrainer, ServerOptions
-from dnn.errors import ConfigurationError
+from dnn.errors import ConfigurationError, explains_arguments
 from dnn.optimizers import Optimizer, Update
 from dnn.training.epoch import TrainingTask
 from dnn.training.loss_scaling import LossScaling
@@ -70,6 +70,7 @@ class ParameterServer(RanksScheme):
     `SimulatedWorkers` repeats them.
     """
 
+    @explains_arguments
     def __init__(
         self,
         communicator: Any,
@@ -129,6 +130,7 @@ class AsynchronousSGD(ParameterServer):
     .. [1] Dean et al., Large scale distributed deep networks, 2012, section 4.1.
     """
 
+    @explains_arguments
     def __init__(
         self, communicator: Any, *, dedicated: bool = False, divide_by_staleness: bool = False
     ) -> None:

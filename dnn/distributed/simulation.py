@@ -17,7 +17,7 @@ import numpy as np
 
 from dnn.backend import Array
 from dnn.distributed.workers import ServedTrainer, ServerOptions
-from dnn.errors import ConfigurationError, check_count
+from dnn.errors import ConfigurationError, check_count, explains_arguments
 from dnn.optimizers import Optimizer, Update
 from dnn.seeds import stream
 from dnn.training.epoch import TrainingTask
@@ -71,6 +71,7 @@ class SimulatedWorkers(Scheme):
 
     accumulates = False
 
+    @explains_arguments
     def __init__(
         self,
         workers: int,

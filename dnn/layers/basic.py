@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Sequence
-from numbers import Integral
+from typing import Any
 
 from dnn.errors import (
     ConfigurationError,
     ShapeError,
     check_count,
     explains_arguments,
+    is_integer,
     unknown_name,
 )
 from dnn.graph import operations
@@ -32,9 +33,9 @@ __all__ = [
 ]
 
 
-def _check_shape(kind: str, shape: Sequence[object]) -> None:
+def _check_shape(kind: str, shape: Sequence[Any]) -> None:
     """Raise `ConfigurationError` unless a shape has at least one length, and all are positive."""
-    if not shape or any(not isinstance(length, Integral) or length < 1 for length in shape):
+    if not shape or not all(is_integer(length) and length >= 1 for length in shape):
         given = ", ".join(map(repr, shape))
         message = f"{kind}({given}): no shape of a sample; give its lengths, as in {kind}(3, 8, 8)"
         raise ConfigurationError(message)
@@ -57,6 +58,7 @@ class Input(Layer):
         If that is no shape, or `dtype` neither ``int`` nor ``float``.
     """
 
+    @explains_arguments
     def __init__(self, *shape: int, dtype: type | None = None) -> None:
         super().__init__()
         _check_shape(type(self).__name__, shape)
@@ -86,6 +88,7 @@ class Output(Layer):
         If that is no shape; when the network is built, `ShapeError` if its output has another.
     """
 
+    @explains_arguments
     def __init__(self, *shape: int) -> None:
         super().__init__()
         _check_shape("Output", shape)
@@ -125,6 +128,7 @@ class Reshape(Layer):
         of elements.
     """
 
+    @explains_arguments
     def __init__(self, *shape: int) -> None:
         super().__init__()
         _check_shape("Reshape", shape)
@@ -201,6 +205,7 @@ class Activation(Layer):
     >>> layer = Activation(lambda x: x * graph.sigmoid(1.702 * x))
     """
 
+    @explains_arguments
     def __init__(self, function: str | Callable[[Node], Node]) -> None:
         super().__init__()
         if callable(function):

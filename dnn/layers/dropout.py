@@ -40,7 +40,7 @@ class Dropout(Layer):
     @explains_arguments
     def __init__(self, rate: float = 0.5) -> None:
         super().__init__()
-        if isinstance(rate, bool) or not isinstance(rate, int | float) or not 0 <= rate < 1:
+        if not 0 <= rate < 1:
             raise ConfigurationError(f"Dropout: rate must be in 0 .. 1 without 1, not {rate!r}")
         self.rate = float(rate)
 

@@ -172,6 +172,7 @@ class LayerNorm(Layer):
     .. [1] Ba, Kiros and Hinton, Layer normalization, 2016, equation 3.
     """
 
+    @explains_arguments
     def __init__(self, epsilon: float = 1e-5) -> None:
         super().__init__()
         if not 0 < epsilon < 1:

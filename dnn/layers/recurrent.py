@@ -54,6 +54,7 @@ class SequenceInput(Input):
 
     lengths: Node | None = None
 
+    @explains_arguments
     def __init__(self, steps: int, *shape: int, dtype: Any = None) -> None:
         self.steps = check_count("SequenceInput: steps", steps)
         super().__init__(self.steps + 1, *shape, dtype=dtype)
@@ -348,6 +349,7 @@ class RNN(Recurrent):
     .. [1] Elman, Finding structure in time, 1990.
     """
 
+    @explains_arguments
     def __init__(self, units: int, activation: str = "tanh", **options: Any) -> None:
         super().__init__(units, **options)
         if activation not in ("tanh", "relu"):
@@ -444,6 +446,7 @@ class GRU(Recurrent):
     cell = "gru"
     products = 3
 
+    @explains_arguments
     def __init__(self, units: int, **options: Any) -> None:
         super().__init__(units, **options)
 

@@ -63,7 +63,7 @@ def optimizer_of(given: str | Optimizer, **settings: Any) -> Optimizer:
     """
     if isinstance(given, Optimizer):
         return given
-    if given not in OPTIMIZERS:
+    if not isinstance(given, str) or given not in OPTIMIZERS:
         raise unknown_name("optimizer", given, OPTIMIZERS)
     try:
         return OPTIMIZERS[given](**settings)

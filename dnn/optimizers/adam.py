@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 
 from dnn.backend import Array, Ops, Step
+from dnn.errors import explains_arguments
 from dnn.graph.node import Node, variable
 from dnn.graph.operations.arithmetic import exp, sqrt
 from dnn.optimizers.optimizer import Hyperparameter
@@ -46,6 +47,7 @@ class Adam(Rule):
 
     state_names = ("mean", "squares")
 
+    @explains_arguments
     def __init__(
         self,
         learning_rate: Hyperparameter = 0.001,
@@ -118,6 +120,7 @@ class AdamW(Adam):
 
     decoupled = True
 
+    @explains_arguments
     def __init__(
         self,
         learning_rate: Hyperparameter = 0.001,
@@ -164,6 +167,7 @@ class NAdam(Adam):
        2013.
     """
 
+    @explains_arguments
     def __init__(
         self,
         learning_rate: Hyperparameter = 0.002,

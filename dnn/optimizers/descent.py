@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 
 from dnn.backend import Array, Ops, Step
-from dnn.errors import ConfigurationError
+from dnn.errors import ConfigurationError, explains_arguments
 from dnn.graph.node import Node
 from dnn.graph.operations.arithmetic import Subtract, sqrt
 from dnn.optimizers.optimizer import Hyperparameter
@@ -55,6 +55,7 @@ class SGD(Rule):
     .. [2] Loshchilov and Hutter, Decoupled weight decay regularization, 2019, algorithm 1.
     """
 
+    @explains_arguments
     def __init__(
         self,
         learning_rate: Hyperparameter = 0.01,
@@ -133,6 +134,7 @@ class AdaGrad(Rule):
 
     state_names = ("squares",)
 
+    @explains_arguments
     def __init__(
         self,
         learning_rate: Hyperparameter = 0.01,
@@ -181,6 +183,7 @@ class RMSProp(Rule):
     .. [1] Tieleman and Hinton, Neural networks for machine learning, lecture 6.5, 2012.
     """
 
+    @explains_arguments
     def __init__(
         self,
         learning_rate: Hyperparameter = 0.01,

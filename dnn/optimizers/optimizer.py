@@ -38,6 +38,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import numpy as np
 import numpy.typing as npt
 
+from dnn.arrays import is_numbers
 from dnn.backend import ALIGNMENT_BYTES, Array, Formula, Ops, empty
 from dnn.errors import ConfigurationError, explains_arguments
 from dnn.graph.node import Node
@@ -163,10 +164,9 @@ class Optimizer:
         It is a number, or one for each of K networks; ``least <= value`` and ``above < value <
         below`` must hold, else it is a `ConfigurationError`.
         """
-        try:
+        values = np.full(1, np.nan)
+        if is_numbers(value):
             values = np.atleast_1d(np.asarray(value, np.float64))
-        except (TypeError, ValueError):
-            values = np.full(1, np.nan)
         self._bounds[name] = (least, above, below)
         if values.ndim != 1 or not values.size or not self._fit(name, values).all():
             raise ConfigurationError(

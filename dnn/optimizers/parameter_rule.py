@@ -19,7 +19,7 @@ from typing import Any
 import numpy as np
 
 from dnn.backend import Array, Ops, Step
-from dnn.errors import ConfigurationError
+from dnn.errors import ConfigurationError, explains_arguments
 from dnn.graph import operations
 from dnn.graph.models import with_models
 from dnn.graph.node import Node, variable
@@ -132,6 +132,7 @@ class LARS(ParameterRule):
 
     state_names = ("velocity",)
 
+    @explains_arguments
     def __init__(
         self,
         learning_rate: Hyperparameter = 1.0,
@@ -200,6 +201,7 @@ class Muon(ParameterRule):
     COEFFICIENTS = (3.4445, -4.7750, 2.0315)
     ITERATIONS = 5
 
+    @explains_arguments
     def __init__(
         self,
         learning_rate: Hyperparameter = 0.02,

@@ -15,7 +15,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from dnn.backend import Array, Ops
-from dnn.errors import ConfigurationError, unknown_name
+from dnn.errors import ConfigurationError, explains_arguments, unknown_name
 from dnn.graph.operation import Step
 from dnn.graph.operations.arithmetic import Multiply
 from dnn.parameters import FlatBuffer, Segment
@@ -46,6 +46,7 @@ class Constant:
         return 1.0
 
 
+@explains_arguments
 @dataclass(frozen=True)
 class StepDecay:
     """``factor^(step // every)``: smaller by a factor after every so many steps.
@@ -69,6 +70,7 @@ class StepDecay:
         return float(self.factor) ** (step // self.every)
 
 
+@explains_arguments
 @dataclass(frozen=True)
 class Cosine:
     """Half a cosine from 1 to `end` [1]_, then `end`.
@@ -99,6 +101,7 @@ class Cosine:
         return self.end + (1.0 - self.end) * (1.0 + math.cos(math.pi * done)) / 2.0
 
 
+@explains_arguments
 @dataclass(frozen=True)
 class WarmUp:
     """A straight line from `start` to 1 [1]_, then another schedule from its beginning.
@@ -134,6 +137,7 @@ class WarmUp:
         return self.then(step - self.steps)
 
 
+@explains_arguments
 @dataclass(frozen=True)
 class OneCycle:
     """Up from `start` to 1, then down to `end` [1]_, then `end`.
@@ -191,6 +195,7 @@ SCHEDULES: dict[str, Callable[..., Schedule]] = {
 }
 
 
+@explains_arguments
 @dataclass(frozen=True)
 class GrowingBatch:
     """``start factor^(epochs done // every)`` samples in a batch, `most` at most [1]_.

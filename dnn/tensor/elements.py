@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import operator
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from typing import Any, SupportsIndex, TypeVar
 
@@ -131,11 +131,16 @@ def is_integer(value: object) -> bool:
 
 def checked_shape(shape: int | tuple[SupportsIndex, ...], size: int | None = None) -> Shape:
     """Return a checked shape as a tuple of int; if `size` is given, one length may be -1."""
-    given = (shape,) if isinstance(shape, int) else tuple(shape)
+    given: Any = shape
+    if isinstance(given, bytes) or not isinstance(given, Iterable):
+        given = (given,)
+    given = tuple(given)
     try:
-        lengths = [operator.index(length) for length in given]
+        lengths = [operator.index(length) for length in given if not isinstance(length, bool)]
     except TypeError:
-        raise ShapeError("tensor", f"a shape is made of integers, not {shape!r}") from None
+        lengths = []
+    if len(lengths) < len(given):
+        raise ShapeError("tensor", f"a shape is made of integers, not {shape!r}")
     if size is not None and lengths.count(-1) == 1:
         rest = math.prod(length for length in lengths if length != -1)
         lengths[lengths.index(-1)] = size // rest if rest > 0 else 0

@@ -13,7 +13,7 @@ import numpy.typing as npt
 from dnn.arrays import array_of, dtype_of
 from dnn.backend import Array
 from dnn.backend.device import Device, import_cupy
-from dnn.errors import DeviceError, DtypeError, ShapeError
+from dnn.errors import DeviceError, DtypeError, ShapeError, explains_arguments
 from dnn.graph.node import Shape
 from dnn.initializers import Initializer, initializer_of
 from dnn.memory import MemoryKind, MemoryManager, default_kind
@@ -73,6 +73,7 @@ class Tensor(Arithmetic):
 
     __slots__ = ()
 
+    @explains_arguments
     def __init__(
         self,
         shape: int | Shape,

@@ -14,7 +14,7 @@ from dnn.backend import Array, empty
 from dnn.backend.device import free_bytes
 from dnn.data.augmentation import Images
 from dnn.data.labels import class_weights
-from dnn.errors import ConfigurationError, DataError, ShapeError
+from dnn.errors import ConfigurationError, DataError, ShapeError, is_number
 from dnn.layers import Layer
 from dnn.memory import MemoryManager
 from dnn.precision import Precision
@@ -370,6 +370,9 @@ def fit_data(
             message = f"validation must be (x, y) or a share, not {len(pair)} things"
             raise ConfigurationError(message)
         return training, checked_pair(network, "validation x", pair[0], pair[1])
+    if not is_number(validation) or not 0 < validation < 1:
+        message = "validation must be (x, y), a DeviceData, or a share between 0 and 1"
+        raise ConfigurationError(f"{message}, not {validation!r:.100}")
     from dnn.data.dataset import split_rows
 
     labels = training.y if loss.classifies else None
@@ -423,6 +426,8 @@ class Versions:
         offsets = np.zeros(models, np.intp)
         if versions is not None:
             each = for_each("versions", versions, models)
+            if each.dtype.kind not in "iu":
+                raise ConfigurationError(f"versions must be integers, not {versions!r:.100}")
             wrong = [version for version in each if not 0 <= version < copies]
             if wrong:
                 message = f"versions must be in 0 .. {copies - 1}, not {wrong[0]}"

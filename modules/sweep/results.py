@@ -206,7 +206,7 @@ class SweepResults:
         row["trainer"], row["seed"] = record.get("trainer", ""), record.get("seed", "")
         values: tuple[float, ...] = ()
         if state == FINISHED:
-            splits = record.get(SPLITS)
+            splits = record.get(SPLITS, {})
             evaluated = Evaluated.of(metrics, splits) if is_splits(splits) else None
             try:
                 values = self._search.tell(trial, record["parameters"], metrics, evaluated)

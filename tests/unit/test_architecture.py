@@ -44,7 +44,8 @@ LAYERS = {
         names
         compilation errors
         backend
-        arrays initializers metrics precision seeds table
+        arrays
+        initializers metrics precision seeds table
         data graph memory
         penalties
         losses

@@ -272,7 +272,7 @@ def test_a_share_of_the_samples_validates():
 
 @pytest.mark.parametrize("share", [0.0, 1.0, 2.0, True])
 def test_shares_out_of_range(share):
-    with pytest.raises(ConfigurationError, match="fraction"):
+    with pytest.raises(ConfigurationError, match="share between 0 and 1"):
         network().fit(*samples(), validation=share)
     with pytest.raises(DataError, match="90 samples"):
         network().fit(*samples(), validation=0.001)
@@ -302,7 +302,7 @@ def test_history_of_one_call_and_of_all():
         ({"callbacks": [EarlyStopping]}, "is no Callback"),
         ({"validation": (1,)}, "1 things"),
         ({"validation": (1, 2, 3)}, "3 things"),
-        ({"validation": "0.2"}, "fraction"),
+        ({"validation": "0.2"}, "share between 0 and 1"),
     ],
 )
 def test_options_of_fit_that_are_none(option, message):

@@ -249,7 +249,7 @@ def test_an_ensemble_equals_its_networks() -> None:
     [
         ({"workers": 0}, "workers must be an integer of at least 1, not 0"),
         ({"staleness": -1}, "staleness must be an integer of at least 0, or None, not -1"),
-        ({"staleness": 0.5}, "staleness must be an integer of at least 0, or None, not 0.5"),
+        ({"staleness": 0.5}, "staleness must be an integer, or None, not 0.5"),
         ({"spread": -1.0}, "spread must be a number of at least 0, not -1.0"),
         ({"batch_s": 0.0}, "batch_s must be above 0, not 0.0"),
         ({"slow": {2: 1.0}}, "slow: there is no worker 2, they are 0 to 1"),

@@ -115,9 +115,9 @@ def test_a_loss_without_the_penalty_stays_as_it_was():
 @pytest.mark.parametrize(
     ("penalty", "message"),
     [
-        (lambda: L2(-0.1), "strength must be 0 or more"),
-        (lambda: L1(float("inf")), "strength must be 0 or more"),
-        (lambda: L2("much"), "strength must be 0 or more"),
+        (lambda: L2(-0.1), "strength must be"),
+        (lambda: L1(float("inf")), "strength must be"),
+        (lambda: L2("much"), "strength must be"),
         (lambda: L2([0.1, 0.2]), "penalty_1 has 2 values for one network"),
         (lambda: Penalty(lambda w: w * w, 0.1), r"for fully_connected_1.weight, and no scalar"),
         (lambda: Penalty(lambda w: 0.5, 0.1), r"returned 0\.5 for fully_connected_1.weight"),
