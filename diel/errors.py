@@ -34,11 +34,13 @@ Errors cross ranks, so each survives pickling with its fields.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
+from itertools import islice
 from typing import Any, Final
 
-_PROBLEMS_SHOWN: Final = 100
+PROBLEMS_SHOWN: Final = 100
+"""The most problems of a file, and of one check, that are described one by one."""
 _LONGEST_SHOWN: Final = 600
 
 
@@ -106,6 +108,23 @@ def _rebuild(kind: type[DielError], args: tuple[Any, ...], fields: dict[str, Any
     return error
 
 
+def limited(found: Iterator[Problem]) -> Iterator[Problem]:
+    """Yield the first problems of a check, and after them whether there are more.
+
+    Describing one takes a while, looking for near names above all: of a file in which thousands of
+    keys are wrong nobody wants to read all.
+    """
+    yield from islice(found, PROBLEMS_SHOWN)
+    following = next(found, None)
+    if following is not None:
+        yield more_below(following.path)
+
+
+def more_below(path: str) -> Problem:
+    """Return the problem that there are more of them from a place on."""
+    return Problem(path, "there may be more problems from here on", "mend those above first")
+
+
 class WorkflowError(DielError, ValueError):
     """A workflow file is wrong.
 
@@ -122,7 +141,7 @@ class WorkflowError(DielError, ValueError):
         self.problems = tuple(problems)
         count = len(self.problems)
         head = f"{file}: {count} problem{'s' if count != 1 else ''}"
-        shown = [f"  {problem}" for problem in self.problems[:_PROBLEMS_SHOWN]]
+        shown = [f"  {problem}" for problem in self.problems[:PROBLEMS_SHOWN]]
         if count > len(shown):
             shown.append(f"  and {count - len(shown):,} more")
         super().__init__("\n".join([head, *shown]))

@@ -15,6 +15,8 @@ LONGEST_S: Final = 100 * 365 * 86400.0
 """The longest duration; Python's functions that wait take no more than three times that."""
 _LARGEST_SIZE_BYTES: Final = 2**63 - 1
 _LONGEST_NAME: Final = 1000
+_MOST_COMPARED: Final = 500
+_MOST_NAMED: Final = 20
 BARE_KEY: Final = re.compile(r"[A-Za-z0-9_-]+")
 _UNITS_S: Final = {"ms": 0.001, "s": 1.0, "min": 60.0, "h": 3600.0, "d": 86400.0}
 _LARGE_UNITS: Final = (("d", 86400), ("h", 3600), ("min", 60), ("s", 1))
@@ -241,6 +243,19 @@ def join_path(prefix: str, steps: Iterable[str | int]) -> str:
     return path
 
 
+def shortened(text: str, longest: int, where: str) -> str:
+    """Return a text, or its beginning with how much is left out, and where all of it is."""
+    more = len(text) - longest
+    return text if more <= 0 else f"{text[:longest]} ... ({more:,} letters more, in {where})"
+
+
+def some_of(names: Iterable[str]) -> str:
+    """Return names with commas between them: of very many the first, and how many more."""
+    listed = list(names)
+    more = len(listed) - _MOST_NAMED
+    return ", ".join(listed[:_MOST_NAMED]) + (f" and {more:,} more" if more > 0 else "")
+
+
 def did_you_mean(name: str, known: Iterable[str]) -> str | None:
     """Return the known name nearest to a misspelt one, None if none is near."""
     if len(name) > _LONGEST_NAME:  # no typing error, and slow to compare
@@ -248,6 +263,9 @@ def did_you_mean(name: str, known: Iterable[str]) -> str | None:
     from difflib import get_close_matches  # not before a message needs it
 
     by_lower = {name.lower(): name for name in known}
+    if len(by_lower) > _MOST_COMPARED:
+        likely = sorted(by_lower, key=lambda other: abs(len(other) - len(name)))
+        by_lower = {other: by_lower[other] for other in likely[:_MOST_COMPARED]}
     near = get_close_matches(name.lower(), by_lower, n=1, cutoff=0.6)
     return by_lower[near[0]] if near else None
 

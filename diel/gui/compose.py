@@ -20,7 +20,7 @@ from typing import Any, Final
 from nicegui import background_tasks, run, ui
 from nicegui.events import GenericEventArguments, ValueChangeEventArguments
 
-from diel.errors import DielError, PageError, Problem
+from diel.errors import PROBLEMS_SHOWN, DielError, EditRefused, PageError, Problem
 from diel.gui.compose_files import (
     NEW_FILE,
     NEW_SWEEP,
@@ -54,6 +54,11 @@ _SWEEP: Final = """\
 # Say what the trainer trains on, and what the master is to try.
 
 """
+LONGEST_TEXT: Final = 2**20
+"""Letters of the longest text that the page edits: a longer one would keep it busy."""
+MOST_BOXES: Final = 500
+"""The most modules and groups of a picture."""
+_MOST_ENTRIES: Final = 100
 _THEMES: Final = {False: "eclipse", True: "githubDark"}
 """Themes of the editor, light and dark, whose colours can be told from the ground."""
 _OWN_MODULES: Final = (
@@ -78,6 +83,7 @@ def add_pages(site: Site) -> None:
         title = site.name_of(path) if path is not None else "A new workflow"
         with frame(site, title):
             composer = Composer(site, path, text, sweep.get("module", ()))
+            await run.io_bound(composer.document.prepare)
             if path is None and new == NEW_SWEEP and (names := composer.names("module")):
                 composer.selected = Selected("module", names[-1])  # it lacks what to train on
             composer.build()
@@ -88,9 +94,19 @@ def _begin_with(path: Path | None, tables: Mapping[str, Any]) -> str:
     if path is None:
         return f"{_SWEEP}{as_tables(tables)}" if tables else _EMPTY
     try:
-        return read_source(path)
+        text = read_source(path)
     except SourceProblem as error:
         raise PageError(f"{path.name}: {error.problem.message}") from None
+    if len(text) > LONGEST_TEXT:
+        raise PageError(f"{path.name} {_too_long(len(text))}")
+    return text
+
+
+def _too_long(letters: int) -> str:
+    return (
+        f"has {letters:,} letters, and the page edits texts of {LONGEST_TEXT:,} at most: keep data "
+        "in files of their own, and name these in the options"
+    )
 
 
 class Composer:
@@ -124,6 +140,7 @@ class Composer:
         self._code: Any = None
         self._code_s = -_CODE_EVERY_S
         self._is_shown = False
+        self._unread = 0  # letters in the editor, if they are too many to be read
         self._marks: Any = ([], {})  # what the editor shows: decorations and tooltips
         self._marked: list[Problem] | None = None  # problems whose lines are still to be marked
 
@@ -165,6 +182,8 @@ class Composer:
         ui.timer(_LOOK_EVERY_S, self._look)
         ui.context.client.on_delete(self._inspector.stop)
         ui.run_javascript("diel.keepFocus(); diel.followTheme(); diel.nameEditor()")
+        ui.on("diel_too_long", self._tell_too_long)
+        ui.run_javascript(f"diel.limitEditor({LONGEST_TEXT})")
         self.show()
 
     def _build_edits(self) -> None:
@@ -186,13 +205,18 @@ class Composer:
         """Show the current document in all views."""
         self._is_shown = True
         draft = self.document.draft
-        is_known = self.inspection.source == self.document.text
+        is_known = self.inspection.source == self.document.text and not self._unread
         problems = self.inspection.problems if is_known else self.document.problems()
         if not keep_editor:
             self.editor.show(self.document.text)
         if self.selected is not None and not self.selected.is_in(self.document):
             self.selected = None
-        if draft.document or not self.document.text.strip():
+        boxes = sum(_length(draft.document.get(key)) for key in ("module", "group"))
+        if boxes > MOST_BOXES:
+            self.graph.content = (
+                f"<p>{boxes:,} modules and groups are too many for a picture here.</p>"
+            )
+        elif draft.document or not self.document.text.strip():
             drawing = drawing_of_draft(draft)
             picture = draw_svg(drawing, on_page=True, classes=self._classes(problems))
             if picture != self.graph.content:
@@ -235,12 +259,23 @@ class Composer:
         self._mark_lines()
         self.problems.clear()
         with self.problems:
-            for problem in problems:
+            if self._unread:
+                with ui.element("li").classes("compose-problem"):
+                    ui.label(
+                        f"The text {_too_long(self._unread)}. It has not been read, and cannot be "
+                        "saved here: undo it."
+                    )
+                return
+            for problem in problems[:PROBLEMS_SHOWN]:
                 with ui.element("li").classes("compose-problem"):
                     place = f"line {problem.line}" if problem.line else "file"
                     button(place, None, lambda problem=problem: self._go_to(problem))
                     ui.label(_words(problem))
-            for remark in self.inspection.remarks if is_known else []:
+            more = len(problems) - PROBLEMS_SHOWN
+            if more > 0:
+                with ui.element("li").classes("compose-problem"):
+                    ui.label(f"and {more:,} more")
+            for remark in self.inspection.remarks[:PROBLEMS_SHOWN] if is_known else []:
                 with ui.element("li"):
                     ui.label(_words(remark))
             if not problems:
@@ -256,11 +291,11 @@ class Composer:
         lines = self.document.text.count("\n") + 1
         marks: list[dict[str, Any]] = [
             {"kind": "line", "line": line, "class": "compose-wrong"}
-            for line in sorted({each.line for each in problems if each.line})
+            for line in sorted({each.line for each in problems[:PROBLEMS_SHOWN] if each.line})
             if line <= lines
         ]
         tooltips: dict[int, str] = {}
-        for problem in problems:
+        for problem in problems[:PROBLEMS_SHOWN]:
             if problem.line:
                 words = _words(problem)
                 before = tooltips.get(problem.line)
@@ -298,7 +333,7 @@ class Composer:
         }
         self._out.set_enabled(is_group and name in parents)
         self._remove.set_enabled(selected is not None)
-        self._undo.set_enabled(self.document.can_undo)
+        self._undo.set_enabled(self.document.can_undo or self.is_unread)
         self._redo.set_enabled(self.document.can_redo)
 
     # -- edits ------------------------------------------------------------------------------------
@@ -320,17 +355,30 @@ class Composer:
         with self.root:
             with self.errors_shown():
                 change()
+                if len(self.document.text) > LONGEST_TEXT:
+                    letters = len(self.document.text)
+                    self.document.undo()
+                    raise EditRefused(f"the text then {_too_long(letters)}")
             self._edited_s, self._typed_s = time.monotonic(), -_ONE_STEP_S
+            self._unread = 0
             self.show()
         return self.document.text != before
 
     def undo(self) -> None:
-        """Undo the last edit."""
-        self.edit("undo")
+        """Undo the last edit, or remove a text from the editor that is too long to be read."""
+        if self._unread:
+            self.check_again()
+        else:
+            self.edit("undo")
 
     def redo(self) -> None:
         """Redo the edit that was undone last."""
         self.edit("redo")
+
+    @property
+    def is_unread(self) -> bool:
+        """Whether the editor has a text that is too long to be read, and is not in `document`."""
+        return self._unread > 0
 
     def names(self, kind: str) -> list[str]:
         """Return the names of all modules, or of all groups."""
@@ -416,13 +464,19 @@ class Composer:
 
     def _take_typed(self, event: ValueChangeEventArguments[str]) -> None:
         text = event.value or ""
-        if text == self.document.text:
+        self._unread = len(text) if len(text) > LONGEST_TEXT else 0
+        if text == self.document.text or self._unread:
+            self._is_shown = False
             return
         now_s = time.monotonic()
         self.document.replace_text(text, continues=now_s - self._typed_s < _ONE_STEP_S)
         self._edited_s = self._typed_s = now_s
         # Shown once the user stops typing: an update of the editor would restore an older text.
         self._is_shown = False
+
+    def _tell_too_long(self, event: GenericEventArguments) -> None:
+        if isinstance(event.args, int):
+            tell(PageError(f"Nothing was pasted: the text {_too_long(event.args)}"))
 
     async def _take_key(self, event: GenericEventArguments) -> None:
         actions: dict[str, Callable[[], Any]] = {
@@ -475,6 +529,7 @@ class Composer:
         if time.monotonic() - self._edited_s < _QUIET_S:
             return
         if not self._is_shown:
+            await run.io_bound(self.document.prepare)
             self.show(keep_editor=True)
         self._mark_lines()
         now_s = time.monotonic()
@@ -500,6 +555,7 @@ class Composer:
         """Inspect the text again, whether or not anything has changed."""
         self._times_asked += 1
         self.inspection.source = None
+        self._unread = 0
         self.show()
 
 
@@ -518,9 +574,15 @@ class _Menu:
             self.menu = ui.menu()
 
 
+def _length(value: Any) -> int:
+    return len(value) if isinstance(value, list) else 0
+
+
 def _fill(menu: _Menu, names: list[str], action: Callable[[str], Any]) -> None:
     menu.menu.clear()
     with menu.menu:
-        for name in names:
+        if len(names) > _MOST_ENTRIES:
+            menu_entry(f"and {len(names) - _MOST_ENTRIES:,} more, in the text").props("disable")
+        for name in names[:_MOST_ENTRIES]:
             menu_entry(name, lambda name=name: action(name))
     menu.button.set_enabled(bool(names))

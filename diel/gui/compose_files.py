@@ -184,6 +184,8 @@ class Files:
         text = self._composer.document.text
         is_written = False
         with self._composer.errors_shown():
+            if self._composer.is_unread:
+                raise PageError("the text is too long to be read here, and was not saved: undo it")
             if self._site.is_record(path):
                 raise PageError(
                     f"{self._site.name_of(path)} is the record of a run: save it under another name"

@@ -55,7 +55,7 @@ class Inspector:
         """Return the inspection of a draft; None if it was stopped, also by a later inspection."""
         self.stop()
         if not runs_code(draft):
-            return inspection_of(draft, inspect(draft))
+            return await asyncio.to_thread(lambda: inspection_of(draft, inspect(draft)))
         try:
             helper = self._helper = _Helper()
         except OSError as error:
@@ -105,7 +105,7 @@ class _Helper:
         if findings is None:
             await self.end(_END_S)
             return self._failed(draft, f"ended Python{_how(self._process.returncode)}")
-        return inspection_of(draft, findings)
+        return await asyncio.to_thread(inspection_of, draft, findings)
 
     async def _ask(self, draft: Draft) -> Findings | None:
         """Send the text to the process, return its findings; None if it ended without any."""

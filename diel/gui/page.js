@@ -523,6 +523,19 @@ const keepFocusIn = (box, selector, key) => {
   }).observe(box, { childList: true, subtree: true });
 };
 
+// Keeps longer texts than this from being pasted: the server would not read them.
+diel.limitEditor = (longest) => {
+  const refuse = (event) => {
+    const added = (event.clipboardData ?? event.dataTransfer)?.getData("text/plain").length ?? 0;
+    if (added <= longest) return;
+    event.preventDefault();
+    event.stopPropagation();
+    emitEvent("diel_too_long", added);
+  };
+  document.addEventListener("paste", refuse, { capture: true });
+  document.addEventListener("drop", refuse, { capture: true });
+};
+
 // Choosing in the graph by mouse and keyboard, and keys for edits. The listeners work as soon as the
 // page can be seen: keys that are pressed before the server has answered are sent to it then.
 diel.hasEdits = false;

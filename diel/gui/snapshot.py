@@ -18,7 +18,7 @@ from diel.run.status import StatusView, WaitView
 from diel.run.time_table import time_table
 from diel.run.view import GroupView, RunView
 from diel.run.watched_run import WatchedRun, latest_progress
-from diel.text import format_bytes
+from diel.text import format_bytes, shortened
 
 Snapshot: TypeAlias = dict[str, Any]
 
@@ -30,6 +30,8 @@ _WAITS: Final = 6
 _NAMED: Final = 4
 _MOST_RANKS: Final = 10_000
 """The number of ranks that are listed; if there are more, the first ones."""
+_LONGEST: Final = 2000
+"""Letters of a text that are sent; the journal has all of it."""
 _SHARED_S: Final = 0.1
 _NOT_YET: Final = ("starting", "queued", "waiting")
 _BY_KEY: Final = ("groups", "copies", "ranks")
@@ -67,7 +69,10 @@ def snapshot(watched: WatchedRun) -> Snapshot:
                 for server in status.servers
             ],
             "bars": _bars(view, status),
-            "messages": [list(message) for message in view.messages[-_MESSAGES:]],
+            "messages": [
+                [level, _short(who), _short(text)]
+                for level, who, text in view.messages[-_MESSAGES:]
+            ],
             "times": [list(row) for row in time_table(view)] if is_over else [],
         }
 
@@ -142,7 +147,7 @@ def apply_difference(before: Snapshot, changed: Snapshot) -> Snapshot:
 def _head(watched: WatchedRun, view: RunView) -> dict[str, Any]:
     ended_s = watched.latest_s() if watched.has_ended and view.started_s else None
     return {
-        "name": view.name,
+        "name": _short(view.name),
         "state": watched.state,
         "is_starting": not view.started_s and not watched.has_ended,
         "is_stopping": not watched.has_ended and watched.directory.stop_requested(),
@@ -166,7 +171,12 @@ def _alerts(watched: WatchedRun, view: RunView) -> list[str]:
         alerts.append(f"... and {len(view.given_up) - len(shown)} more copies")
     if watched.complaint:
         alerts.append(watched.complaint)
-    return [in_words_of_the_page(alert) for alert in alerts]
+    return [_short(in_words_of_the_page(alert)) for alert in alerts]
+
+
+def _short(text: str) -> str:
+    """Return a text of a record as it is sent: a record may have many megabytes."""
+    return shortened(text, _LONGEST, "journal.jsonl")
 
 
 def _loss(loss: RunLost) -> str:
@@ -203,7 +213,11 @@ def _reasons(view: RunView, status: StatusView) -> list[list[str]]:
         found = explain(view, status, time.time())
     except ValueError:  # the groups of a damaged journal
         return []
-    reasons = [[each.group, each.text] for each in found.groups if each.situation in _NOT_YET]
+    reasons = [
+        [_short(each.group), _short(each.text)]
+        for each in found.groups
+        if each.situation in _NOT_YET
+    ]
     reasons = reasons[:_REASONS]
     reasons += [[f"rank {each.rank}", _could_end(each)] for each in found.waits[:_WAITS]]
     if len(found.waits) > _WAITS:
@@ -216,7 +230,7 @@ def _could_end(wait: WaitExplanation) -> str:
     enders = wait.could_end_it
     named = ", ".join(enders[:_NAMED])
     named += f" and {len(enders) - _NAMED} more" * (len(enders) > _NAMED)
-    return f"{wait.what}: {f'could be ended by {named}' if enders else 'nobody can end it'}"
+    return f"{_short(wait.what)}: {f'could be ended by {named}' if enders else 'nobody can end it'}"
 
 
 def _copies(view: RunView, waits: Mapping[int, WaitView]) -> dict[str, list[Any]]:
@@ -238,7 +252,7 @@ def _waiting(waits: Sequence[WaitView], ranks: int) -> tuple[str, float]:
         return "", 0.0
     first = min(waits, key=lambda wait: wait.since_s)
     share = "" if ranks == 1 else f"{len(waits)} of {ranks} ranks: "
-    return f"{share}{first.what}", first.since_s
+    return f"{share}{_short(first.what)}", first.since_s
 
 
 def _ranks(view: RunView, waits: Mapping[int, WaitView], *, is_over: bool) -> dict[int, list[Any]]:
@@ -257,7 +271,7 @@ def _ranks(view: RunView, waits: Mapping[int, WaitView], *, is_over: bool) -> di
         elif (copy := copies.get(rank)) is not None:
             task, state, since_s = copy.name, "working", copy.started_s
         if (wait := waits.get(rank)) is not None and rank in copies:
-            state, waits_for, since_s = "waiting", wait.what, wait.since_s
+            state, waits_for, since_s = "waiting", _short(wait.what), wait.since_s
         if is_over:
             state, since_s = "ended", 0.0
             task = task or view.placement.get(rank, "").removeprefix("module ")
@@ -275,12 +289,20 @@ def _named(ranks: Sequence[int]) -> str:
 def _bars(view: RunView, status: StatusView) -> list[list[Any]]:
     """Return the progress bars: name, amount done, total or None, and a text."""
     bars: list[list[Any]] = [
-        [f"{results.module}: results", results.count, results.expected, results.best_text]
+        [
+            _short(f"{results.module}: results"),
+            results.count,
+            results.expected,
+            _short(results.best_text),
+        ]
         for results in view.results.values()
     ]
     progress = latest_progress(view, status)
     room = max(0, _BARS - len(bars))
-    bars += [[name, *values] for name, values in list(progress.items())[:room]]
+    bars += [
+        [_short(name), done, total, _short(text)]
+        for name, (done, total, text) in list(progress.items())[:room]
+    ]
     if len(progress) > room:
         bars.append([f"... and {len(progress) - room} more copies", 0, None, ""])
     return bars

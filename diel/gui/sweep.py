@@ -26,7 +26,7 @@ from diel.gui.steering import SteeringPanel
 from diel.loading.sweeps import WatchedSweep, watch_sweeps
 from diel.run.directory import RunDirectory
 from diel.run.json_values import is_number
-from diel.text import format_value
+from diel.text import format_value, shortened
 
 _LOOK_EVERY_S: Final = 1.0
 _DRAW_EVERY_S: Final = 5.0
@@ -34,6 +34,7 @@ _DRAW_EVERY_S: Final = 5.0
 _DRAW_SHARE: Final = 0.1
 _ROWS_AT_ONCE: Final = 1000
 """Rows of the table in one message, so that no message keeps the browser busy for long."""
+_LONGEST_CELL: Final = 300
 _BETWEEN_S: Final = 0.25
 """The pause between two figures, in which the browser can respond to its user."""
 _NOTES: Final = {
@@ -209,7 +210,7 @@ class _SweepView:
         self._none.visible = self._shown == 0
         for start in range(0, len(new), _ROWS_AT_ONCE):
             part = new[start : start + _ROWS_AT_ONCE]
-            rows = [[row.get(name) for name in columns] for row in part]
+            rows = [[_as_cell(row.get(name)) for name in columns] for row in part]
             call_script("diel.sweep.rows", rows)
 
     # -- the figures ------------------------------------------------------------------------------
@@ -285,6 +286,12 @@ class _SweepView:
     def _open_trial(self, trial: Any) -> None:
         if isinstance(trial, int) and self._watched is not None:
             ui.navigate.to(self._trial_address(trial))
+
+
+def _as_cell(value: Any) -> Any:
+    """Return a value of the table as it is sent; the page of its trial has more of a long text."""
+    is_short = value is None or isinstance(value, (int, float))
+    return value if is_short else shortened(str(value), _LONGEST_CELL, "the file of results")
 
 
 def _as_ranges(message: Any) -> dict[str, tuple[float, float]]:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Mapping
-from typing import Any
+from typing import Any, Final
 
 from nicegui import run, ui
 
@@ -21,7 +21,9 @@ from diel.gui.cards import (
 from diel.gui.site import Site, frame, page, printable
 from diel.loading.sweeps import WatchedSweep, watch_sweeps
 from diel.run.directory import RunDirectory
-from diel.text import format_duration, format_value
+from diel.text import format_duration, format_value, shortened
+
+_LONGEST: Final = 5000
 
 
 def add_pages(site: Site) -> None:
@@ -73,7 +75,7 @@ def _show_trial(record: Mapping[str, Any], summary: Mapping[str, Any]) -> Figure
     with ui.element("div").classes("sweep-facts"):
         with fact("state", str(record["state"]), f"diel-{record['state']}"):
             if record["reason"]:
-                ui.label(printable(str(record["reason"])))
+                ui.label(_short(str(record["reason"])))
         if summary["objective"] in metrics:
             with fact(summary["objective"], format_value(metrics[summary["objective"]])):
                 pass
@@ -113,6 +115,10 @@ def _values(title: str, values: Mapping[str, Any]) -> None:
         with ui.element("dl").classes("sweep-values"):
             for name, value in values.items():
                 with ui.element("dt"):
-                    ui.label(printable(name))
+                    ui.label(_short(name))
                 with ui.element("dd"):
-                    ui.label(printable(format_value(value, digits=7)))
+                    ui.label(_short(format_value(value, digits=7)))
+
+
+def _short(text: str) -> str:
+    return printable(shortened(text, _LONGEST, "the file of results"))

@@ -32,6 +32,7 @@ _TIMELINE_EVERY_S: Final = 1.0
 _LANES: Final = 32
 _STEPS: Final = 800
 _LARGEST_FILE_BYTES: Final = 2**20
+_MOST_BOXES: Final = 500
 _STRETCHES: Final = {0: "the whole run", 600: "10 minutes", 60: "a minute", 10: "10 seconds"}
 
 # Pages of the same run share what has been read of it.
@@ -62,7 +63,10 @@ def _graph(directory: RunDirectory) -> str:
     try:
         if directory.workflow.stat().st_size > _LARGEST_FILE_BYTES:
             return ""
-        return draw_svg(drawing_of_draft(read_draft(directory.workflow)), on_page=True)
+        draft = read_draft(directory.workflow)
+        if len(draft.modules) + len(draft.groups) > _MOST_BOXES:
+            return ""
+        return draw_svg(drawing_of_draft(draft), on_page=True)
     except (DielError, OSError) as error:
         LOG.info("no graph of %s: %s", directory.path, error)
         return ""

@@ -18,14 +18,14 @@ and groups that it names.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 from pydantic import Field, ValidationInfo, field_validator
 from pydantic_core import PydanticCustomError
 
-from diel.errors import Problem
-from diel.text import did_you_mean, show
+from diel.errors import Problem, limited
+from diel.text import did_you_mean, show, some_of
 from diel.workflow.annotations import InWords
 from diel.workflow.fields import Count, Name, StrictTable
 from diel.workflow.sections import Box, divide, intersection, outside, show_box, whole
@@ -231,13 +231,22 @@ def check_boundaries(
     """
     names = _names(document.get("module"))
     known = None if names is None or "module" in unsure else names
-    problems: list[Problem] = []
+    return list(limited(_problems_of(boundaries, document, modules, unsure, known)))
+
+
+def _problems_of(
+    boundaries: Sequence[tuple[int, Boundary]],
+    document: Mapping[str, Any],
+    modules: Mapping[str, Module],
+    unsure: Collection[str],
+    known: Sequence[str] | None,
+) -> Iterator[Problem]:
     first: dict[str, int] = {}
     for index, boundary in boundaries:
         path = f"boundary[{index}]"
         if first.setdefault(boundary.name, index) != index:
             text = f'boundary[{first[boundary.name]}] is called "{boundary.name}" too'
-            problems.append(Problem(f"{path}.name", text, "give each its own name"))
+            yield Problem(f"{path}.name", text, "give each its own name")
         parts = [
             problem
             for place, part in _parts(boundary, path)
@@ -246,12 +255,11 @@ def check_boundaries(
                 *_check_ranks(part, place, known, modules),
             )
         ]
-        problems += parts or [
+        yield from parts or [
             *_check_owners(boundary, path, modules),
             *_check_readers(boundary, path),
             *_check_group(boundary, path, document, unsure),
         ]
-    return problems
 
 
 def _names(entries: Any) -> list[str] | None:
@@ -307,7 +315,7 @@ def _check_ranks(
 ) -> Iterator[Problem]:
     if known is not None and part.module not in known:
         near = did_you_mean(part.module, known)
-        hint = f'did you mean "{near}"?' if near else f"the file has {', '.join(known)}"
+        hint = f'did you mean "{near}"?' if near else f"the file has {some_of(known)}"
         yield Problem(f"{path}.module", f"there is no module {show(part.module)}", hint)
     module = modules.get(part.module)
     if module is None:

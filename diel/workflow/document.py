@@ -20,6 +20,7 @@ or that makes groups wait for each other raises EditRefused and changes nothing.
 
 from __future__ import annotations
 
+import contextlib
 import copy
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -80,6 +81,12 @@ class Document:
         if draft is None or (draft.source, draft.file) != (self._text, self.file):
             draft = self._draft = draft_of_text(self._text, self.file)
         return draft
+
+    def prepare(self) -> None:
+        """Read the text, which takes a while if it is long: `draft` and edits need not any more."""
+        with contextlib.suppress(EditRefused):
+            document_in(self._text)
+        _ = self.draft
 
     def problems(self, extra: Iterable[Problem] = ()) -> list[Problem]:
         """Return all problems of the text, with lines and remedies, in the order of the file.

@@ -18,14 +18,15 @@ from __future__ import annotations
 import json
 import os
 import re
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
+from itertools import islice
 from pathlib import Path
 from typing import Any, TypeVar
 
 from pydantic import ValidationError
 
-from diel.errors import Problem, WorkflowError
+from diel.errors import PROBLEMS_SHOWN, Problem, WorkflowError, limited, more_below
 from diel.text import did_you_mean, join_path, show_key, show_with_type
 from diel.workflow.boundary import Boundary, check_boundaries
 from diel.workflow.definitions import FunctionNotFound
@@ -232,11 +233,7 @@ def _provide(draft: Draft, provided: Mapping[str, FunctionLocation]) -> None:
 
 def _read_tables(draft: Draft) -> None:
     document, problems = draft.document, draft.problems
-    for key in document:
-        if key not in TABLES:
-            near = did_you_mean(key, TABLES)
-            hint = f'did you mean "{near}"?' if near else f"known tables: {', '.join(TABLES)}"
-            problems.append(Problem(join_path("", [key]), f"unknown table {show_key(key)}", hint))
+    problems += limited(_unknown_tables(document))
     draft.settings = _read_table(draft, "workflow", draft.settings)
     draft.tuple_space = _read_table(draft, "tuple_space", draft.tuple_space)
     problems += _check_replicas(draft.tuple_space, draft.settings)
@@ -244,14 +241,25 @@ def _read_tables(draft: Draft) -> None:
     draft.groups = _read_entries(draft, "group", Group)
     draft.boundaries = _read_entries(draft, "boundary", Boundary)
     for index, entry in _tables(document.get("module")):
+        if len(problems) > PROBLEMS_SHOWN:
+            problems.append(more_below(f"module[{index}]"))
+            break
         _check_what_runs(draft, index, entry)
     for index, entry in _tables(document.get("group")):
-        if "modules" not in entry and "groups" not in entry:
+        if "modules" not in entry and "groups" not in entry and len(problems) <= PROBLEMS_SHOWN:
             _check_nothing_to_run(draft, Group, "group", index, entry)
     unsure = _misspelt_tables(document)
     problems.extend(check_references(document, unsure))
     modules = {module.name: module for _, module in draft.modules}
     problems.extend(check_boundaries(draft.boundaries, document, modules, unsure))
+
+
+def _unknown_tables(document: dict[str, Any]) -> Iterator[Problem]:
+    for key in document:
+        if key not in TABLES:
+            near = did_you_mean(key, TABLES)
+            hint = f'did you mean "{near}"?' if near else f"known tables: {', '.join(TABLES)}"
+            yield Problem(join_path("", [key]), f"unknown table {show_key(key)}", hint)
 
 
 def _check_replicas(tuple_space: TupleSpace, settings: WorkflowTable) -> list[Problem]:
@@ -269,7 +277,8 @@ def _check_replicas(tuple_space: TupleSpace, settings: WorkflowTable) -> list[Pr
 
 def _misspelt_tables(document: dict[str, Any]) -> set[str]:
     """Return the tables whose entries are not all known: misspelt, or not lists of tables."""
-    near = {did_you_mean(key, TABLES) for key in document if key not in TABLES}
+    unknown = (key for key in document if key not in TABLES)
+    near = {did_you_mean(key, TABLES) for key in islice(unknown, PROBLEMS_SHOWN)}
     shapeless = {
         key
         for key in ("module", "group")
@@ -315,11 +324,15 @@ def _read_entries(draft: Draft, key: str, model: type[_Table]) -> list[tuple[int
         )
         return []
     valid = []
-    for index, entry in enumerate(value):
-        try:
-            valid.append((index, model.model_validate(entry)))
-        except ValidationError as error:
-            draft.problems += problems_from_validation(error, model, f"{key}[{index}]")
+
+    def wrong() -> Iterator[Problem]:
+        for index, entry in enumerate(value):
+            try:
+                valid.append((index, model.model_validate(entry)))
+            except ValidationError as error:
+                yield from problems_from_validation(error, model, f"{key}[{index}]")
+
+    draft.problems += limited(wrong())
     return valid
 
 

@@ -14,7 +14,7 @@ from typing import Any, Literal, get_args
 from pydantic import BaseModel, ValidationError
 from pydantic.fields import FieldInfo
 
-from diel.errors import Problem
+from diel.errors import PROBLEMS_SHOWN, Problem, limited
 from diel.text import did_you_mean, join_path, show, show_key, show_with_type
 from diel.workflow.annotations import FieldType, describe, example, item_of
 
@@ -72,9 +72,12 @@ def problems_from_validation(
     ``ValidationError`` that it ``caught``, in its context: then the problem is described as for a
     key of that model.
     """
-    complaints = [_located(dict(detail), model) for detail in error.errors(include_url=False)]
+    complaints = [
+        _located(dict(detail), model)
+        for detail in error.errors(include_url=False)[: PROBLEMS_SHOWN + 1]
+    ]
     complaints = _without_misspelt(_settled(complaints))
-    return [_problem(complaint, prefix) for complaint in complaints]
+    return list(limited(_problem(complaint, prefix) for complaint in complaints))
 
 
 def keys_of(model: type[BaseModel]) -> dict[str, FieldInfo]:

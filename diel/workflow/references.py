@@ -7,11 +7,12 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from functools import cached_property
+from itertools import islice
 from typing import Any
 
-from diel.errors import Problem
+from diel.errors import PROBLEMS_SHOWN, Problem, limited
 from diel.frozen import Frozen
-from diel.text import did_you_mean
+from diel.text import did_you_mean, some_of
 from diel.workflow.graph import find_cycle
 
 DEEPEST = 32  # groups within each other, the outermost one included
@@ -43,19 +44,20 @@ def check_references(document: dict[str, Any], unsure: set[str]) -> list[Problem
     """
     modules = _entries(document, "module", unsure)
     groups = _entries(document, "group", unsure)
-    return [
-        *_none_at_all(document, modules, unsure),
-        *_none_at_all(document, groups, unsure),
-        *_duplicates(modules),
-        *_duplicates(groups),
-        *_unknown(groups, "modules", modules),
-        *_unknown(groups, "groups", groups),
-        *_unknown(groups, "depends", groups),
-        *_self_depends(groups),
-        *_cycles(groups),
-        *_check_nesting(groups.names, groups.entries),
-        *_in_no_group(modules, groups, unsure),
-    ]
+    checks = (
+        _none_at_all(document, modules, unsure),
+        _none_at_all(document, groups, unsure),
+        _duplicates(modules),
+        _duplicates(groups),
+        _unknown(groups, "modules", modules),
+        _unknown(groups, "groups", groups),
+        _unknown(groups, "depends", groups),
+        _self_depends(groups),
+        _cycles(groups),
+        _check_nesting(groups.names, groups.entries),
+        _in_no_group(modules, groups, unsure),
+    )
+    return [problem for found in checks for problem in limited(found)]
 
 
 def _listed(entry: Mapping[str, Any], key: str) -> list[tuple[int, str]]:
@@ -114,7 +116,7 @@ def _near(name: str, group: dict[str, Any], key: str, known: _Entries) -> str:
     if key in ("depends", "groups"):
         excluded.add(str(group.get("name")))
     near = did_you_mean(name, [name for name in known.names if name not in excluded])
-    return f'did you mean "{near}"?' if near else f"the file has {', '.join(known.names)}"
+    return f'did you mean "{near}"?' if near else f"the file has {some_of(known.names)}"
 
 
 def _self_depends(groups: _Entries) -> Iterator[Problem]:
@@ -154,8 +156,11 @@ def _in_no_group(modules: _Entries, groups: _Entries, unsure: set[str]) -> Itera
     )
     if not groups.entries or not are_readable or "group" in unsure:
         return
-    used = {name for _, group in groups.entries for _, name in _listed(group, "modules")}
-    meant = {did_you_mean(name, modules.names) for name in used if name not in modules.names}
+    used = dict.fromkeys(
+        name for _, group in groups.entries for _, name in _listed(group, "modules")
+    )
+    unknown = (name for name in used if name not in modules.names)
+    meant = {did_you_mean(name, modules.names) for name in islice(unknown, PROBLEMS_SHOWN)}
     for name, index in modules.names.items():
         if name not in used and name not in meant:
             yield Problem(

@@ -146,3 +146,19 @@ def test_many_copies_are_named_and_the_rest_counted(watched: WatchedRun) -> None
     bars = snapshot(watched)["bars"]
     assert len(bars) == 13
     assert bars[-1][0] == "... and 88 more copies"
+
+
+def test_of_a_long_record_the_beginning_is_sent_and_where_the_rest_is(watched: WatchedRun) -> None:
+    long = "a" * 3_000_000
+    placed = {"module": "trainer", "copy": 0}
+    for _ in range(60):
+        add(watched, "MessageLogged", **placed, level="WARNING", text=long)
+    add(watched, "ModuleFailed", **placed, group="g", rank=3, host="node1", error=long)
+    add(watched, "ProgressMade", **placed, done=1, total=2, text=long)
+    watched.status = StatusView(waiting=(WaitView(3, "trainer.0", long, 90.0),))
+    shown = snapshot(watched)
+    assert len(json.dumps(shown)) < 200_000
+    told = "... (2,998,000 letters more, in journal.jsonl)"
+    assert shown["messages"][-1][2] == f"{'a' * 2000} {told}"
+    assert shown["alerts"][0].endswith("letters more, in journal.jsonl)")
+    assert shown["ranks"][3][3].endswith(told)

@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import difflib
 import os
 import socket
+from collections.abc import Iterable
 from pathlib import Path
+from typing import Any
 
 import pytest
 from unit.workflow.samples import GOOD, GROUP, MODULE, problems_of
@@ -255,10 +258,49 @@ def test_each_problem_names_its_line(folder: Path) -> None:
 
 def test_only_the_first_of_very_many_problems_are_shown(folder: Path) -> None:
     text = "".join(f"a{number} = 1\n" for number in range(500))
-    with pytest.raises(WorkflowError, match="502 problems") as caught:
+    with pytest.raises(WorkflowError, match="103 problems") as caught:
         Draft(Path("w.toml"), "w.toml", problems=problems_of(folder, text)).finish()
-    assert len(caught.value.problems) == 502
-    assert str(caught.value).endswith("\n  and 402 more")
+    words = [problem.message for problem in caught.value.problems]
+    assert sum(message.startswith("unknown table") for message in words) == 100
+    assert words.count("there may be more problems from here on") == 1
+    assert str(caught.value).endswith("\n  and 3 more")
+
+
+MANY = 3000
+PROGRAM = "[[module]]\nname = 'a'\nexecutable = ['true']\n"
+LONG_TEXTS = {
+    "keys": "[workflow]\n" + "".join(f"key{n} = {n}\n" for n in range(MANY)),
+    "options": "[[module]]\nname = 'a'\n" + "".join(f"nam{n} = {n}\n" for n in range(MANY)),
+    "tables": "".join(f"[modul{n}]\n" for n in range(MANY)),
+    "modules": "".join(f"[[module]]\nnam = 'a{n}'\n" for n in range(MANY)),
+    "functions": "".join(f"[[module]]\nname = 'a{n}'\nfunction = './a{n}.py:f'\n"
+                         for n in range(MANY)),
+    "names": f"{PROGRAM}[[group]]\nname = 'g'\nmodules = {[f'b{n}' for n in range(MANY)]}\n",
+    "groups": PROGRAM + "".join(f"[[group]]\nname = 'g{n}'\ndepends = ['h{n}']\n"
+                               for n in range(MANY)),
+    "boundaries": "".join(f"[[boundary]]\nname = 'b{n}'\n" for n in range(MANY)),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("kind", LONG_TEXTS)
+def test_of_very_many_mistakes_so_many_are_described_and_compared_as_anybody_reads(
+    folder: Path, kind: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    compared = 0
+    ask = difflib.get_close_matches
+
+    def counted(word: str, known: Iterable[str], *more: Any, **named: Any) -> list[str]:
+        nonlocal compared
+        listed = list(known)
+        compared += len(listed)
+        return list(ask(word, listed, *more, **named))
+
+    monkeypatch.setattr(difflib, "get_close_matches", counted)
+    problems = problems_of(folder, LONG_TEXTS[kind])
+    assert 100 <= len(problems) <= 420
+    assert any("more problems from here on" in problem.message for problem in problems)
+    assert compared < 60_000  # 100 names with 500 others, and a few
+    assert max(len(problem.remedy) for problem in problems) < 2000
 
 
 def test_an_empty_file(folder: Path) -> None:
