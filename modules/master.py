@@ -63,11 +63,10 @@ def run(ctx: Context) -> dict[str, Any]:
             f"module {options.trainer!r}, which is to try the points, is not in the group of the "
             f"master: add it to the modules of group {ctx.group!r}"
         )
-    search = Search(options, ctx.folder)
-    if search.remark and not any(ctx.iteration):
-        ctx.log.warning("%s", search.remark)
+    if options.remark and not any(ctx.iteration):
+        ctx.log.warning("%s", options.remark)
     plan = SweepPlan(
-        search,
+        Search(options, ctx.folder),
         seed=options.seed,
         retries=options.retries,
         about=options.model_dump(mode="json"),
@@ -98,8 +97,7 @@ def look_at_data(
     options: Options, folder: Path, largest_bytes: int | None = None
 ) -> tuple[str, list[str]]:
     """Return no problem, and what the number of points means for the number of trials."""
-    remark = Search(options, folder).remark
-    return "", [remark] if remark else []
+    return "", [options.remark] if options.remark else []
 
 
 def preview_sweep(options: Options, folder: Path) -> Preview:
