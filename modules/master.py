@@ -65,8 +65,8 @@ def run(ctx: Context) -> dict[str, Any]:
             f"master: add it to the modules of group {ctx.group!r}"
         )
     search = Search(options, ctx.folder)
-    if search.remark and not any(ctx.iteration):
-        ctx.log.warning("%s", search.remark)
+    if options.remark and not any(ctx.iteration):
+        ctx.log.warning("%s", options.remark)
     for name, read in unread_of_strategy(search.strategy):
         text = "strategy %s has %r, which diel does not read: did you mean %s?"
         ctx.log.warning(text, options.strategy["name"], name, read)
@@ -102,8 +102,7 @@ def look_at_data(
     options: Options, folder: Path, largest_bytes: int | None = None
 ) -> tuple[str, list[str]]:
     """Return no problem, and what the number of points means for the number of trials."""
-    remark = Search(options, folder).remark
-    return "", [remark] if remark else []
+    return "", [options.remark] if options.remark else []
 
 
 def preview_sweep(options: Options, folder: Path) -> Preview:

@@ -38,7 +38,7 @@ from .objective import ExpressionError, Objective, ObjectiveError
 from .parallel import Parallel
 from .problems import at, meant, problem, with_remedies
 from .space import Space, SpaceError, parse_dimension
-from .strategies import RULES, STRATEGIES, check_strategy, is_known
+from .strategies import MOST_COUNTED, RULES, STRATEGIES, check_strategy, is_known
 from .tabular import TABLES, DataShape, known_shape
 from .trial import METRICS
 
@@ -54,6 +54,7 @@ _READERS = {
 }
 """By parameter: the layers it adds, the samples that these read, and parameters that go with it."""
 _STATELESS = ("grid", "random")
+_WITHOUT_REPEATS = ("random", "halving")
 _VALUES_CHECKED = 1000
 _POINTS_CHECKED = 100
 
@@ -347,6 +348,29 @@ class SweepOptions(BaseModel):
     @property
     def _is_stateless(self) -> bool:
         return self.strategy["name"] in _STATELESS
+
+    @property
+    def remark(self) -> str:
+        """What the number of points means for the number of trials; empty if nothing."""
+        name, wanted = self.strategy["name"], self.trials
+        counted = Space.parse(self.space).counted()
+        if name == "grid" or self._is_users_strategy or counted is None:
+            return ""
+        points = counted.size
+        if name in _WITHOUT_REPEATS and points <= MOST_COUNTED:
+            if wanted is not None and wanted <= points:
+                return ""
+            instead = "" if wanted is None else f", not {wanted:,}"
+            return (
+                f"the space has {points:,} points, and {name} tries each once: {points:,} "
+                f"trials{instead}"
+            )
+        if wanted is None or wanted <= points:
+            return ""
+        return (
+            f"the space has {points:,} points: of {wanted:,} trials at least {wanted - points:,} "
+            "repeat one, with another seed (grid tries each once)"
+        )
 
     def objectives(self, folder: Path = Path()) -> list[Objective]:
         """Return the objectives, the first one deciding which trial is the best.

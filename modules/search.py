@@ -127,8 +127,7 @@ class Search:
     def __init__(self, options: SweepOptions, folder: Path = Path()) -> None:
         self.space = Space.parse(options.space)
         self.objectives = options.objectives(folder)
-        self._strategy_name = str(options.strategy["name"])
-        self._name = f"strategy {self._strategy_name}"
+        self._name = f"strategy {options.strategy['name']}"
         table = options.strategy
         rule = options.early_stopping or (table if table["name"] == "halving" else None)
         lag = options.lag if options.deterministic else None
@@ -159,24 +158,6 @@ class Search:
         """
         sizes = (self.most, self._until.trials)
         return min((size for size in sizes if size is not None), default=None)
-
-    @property
-    def remark(self) -> str:
-        """What the number of points means for the number of trials; empty if nothing."""
-        wanted, points = self._until.trials, self._points.count
-        if self.most is not None and self._strategy_name != "grid":
-            if wanted is None or wanted > self.most:
-                instead = "" if wanted is None else f", not {wanted:,}"
-                return (
-                    f"the space has {self.most:,} points, and {self._strategy_name} tries each "
-                    f"once: {self.most:,} trials{instead}"
-                )
-        elif points is not None and wanted is not None and wanted > points and self.most is None:
-            return (
-                f"the space has {points:,} points: of {wanted:,} trials at least "
-                f"{wanted - points:,} repeat one, with another seed (grid tries each once)"
-            )
-        return ""
 
     def repeat_lines(self) -> list[str]:
         """Return a line on points that were tried more than once; none if there are no such."""

@@ -21,6 +21,11 @@ def search(folder: Path = Path(), **table: Any) -> Search:
     return Search(SweepOptions.model_validate(table, context={"folder": folder}), folder)
 
 
+def remark(**table: Any) -> str:
+    table = {"space": {"x": {"from": 0, "to": 9, "step": 1}}, **table}
+    return SweepOptions.model_validate(table).remark
+
+
 def metrics(x: float) -> dict[str, float]:
     return {"accuracy": 1 - abs(x - 6) / 10, "loss": abs(x - 6), "training_time_s": x}
 
@@ -179,7 +184,10 @@ def test_a_search_is_resumed_by_telling() -> None:
 def test_no_point_of_a_small_space_is_tried_twice_and_the_sweep_ends_with_the_last() -> None:
     whole = search(strategy="random", trials=57)
     assert whole.size == 10
-    assert whole.remark == "the space has 10 points, and random tries each once: 10 trials, not 57"
+    assert (
+        remark(strategy="random", trials=57)
+        == "the space has 10 points, and random tries each once: 10 trials, not 57"
+    )
     trials = run(whole)
     assert sorted(trial["x"] for trial in trials) == list(range(10))
     assert whole.ask(10) is None
@@ -189,13 +197,13 @@ def test_no_point_of_a_small_space_is_tried_twice_and_the_sweep_ends_with_the_la
     for trial in (7, 3, 9):
         resumed.tell(trial, trials[trial], metrics(trials[trial]["x"]))
     assert [resumed.ask(trial) for trial in range(10)] == trials
-    assert search(strategy="random", trials=9).remark == ""
-    assert search(strategy="random", until={"time": 9}).remark.endswith("each once: 10 trials")
+    assert remark(strategy="random", trials=10) == ""
+    assert remark(strategy="halving", until={"time": 9}).endswith("each once: 10 trials")
 
 
 def test_a_strategy_that_learns_says_how_often_it_repeats_a_point() -> None:
     head = search(strategy={"name": "cross_entropy", "startup": 4, "elite": 3}, trials=57)
-    assert head.remark == (
+    assert remark(strategy="cross_entropy", trials=57) == (
         "the space has 10 points: of 57 trials at least 47 repeat one, with another seed (grid "
         "tries each once)"
     )
@@ -204,7 +212,9 @@ def test_a_strategy_that_learns_says_how_often_it_repeats_a_point() -> None:
         f"{57 - len(tried)} of 57 trials repeat a point of another, with another seed: "
         f"{len(tried)} of 10 points were tried"
     ]
-    assert search(strategy="cross_entropy", trials=10).remark == ""
+    assert remark(strategy="cross_entropy", trials=10) == ""
+    assert remark(strategy="grid", trials=57) == ""
+    assert remark(strategy="random", trials=57, space={"x": {"from": 0.0, "to": 1.0}}) == ""
 
 
 def test_the_selection_bias_is_watched() -> None:

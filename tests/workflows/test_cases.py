@@ -1,0 +1,379 @@
+"""Small inputs that once showed a fault, each with what must come out.
+
+They lie in a folder of their own beside the data (`support.DATA`), and are copied before they are
+run, as they write beside themselves. A row without `opens` must come out so; one with `opens` is of
+something that is not built yet, and fails once it is: then the row is to be turned.
+"""
+
+from __future__ import annotations
+
+import importlib.util
+import os
+import re
+import shutil
+import stat
+import sys
+import sysconfig
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import pytest
+from support import DATA, ROOT, THOROUGH, execute, mpiexec, once_is_enough
+
+CASES = DATA.parent / "cases"
+if not CASES.is_dir():
+    pytest.skip("there is no folder of cases beside the data", allow_module_level=True)
+
+GIB = 2**30
+DIEL = ("{python}", "-m", "diel")
+REPRO = ("bash", "repro.sh", "{prefix}")
+GPU_PATH = "tests/standin:tests:benchmarks:.:{folder}"
+
+
+@dataclass(frozen=True)
+class Case:
+    """A case: its place, the command that is run there, and what must come out.
+
+    Attributes
+    ----------
+    file : str
+        In the folder of cases. It is run in its own folder, or with `in_checkout` in this checkout.
+    command : tuple of str
+        ``{python}``, ``{prefix}`` (of its environment), ``{mpiexec}``, ``{folder}`` and ``{file}``
+        are replaced.
+    status : int
+    says, never : tuple of str
+        Regular expressions for what is printed or logged: all of these, none of those.
+    times : mapping of str to int
+        How often an expression is found.
+    check : function (text), optional
+        Raises an AssertionError if something is wrong with it.
+    needs : tuple of str
+        Programs, or modules of Python after ``import``.
+    """
+
+    file: str
+    command: tuple[str, ...]
+    says: tuple[str, ...] = ()
+    never: tuple[str, ...] = ("Traceback",)
+    status: int = 0
+    times: dict[str, int] = field(default_factory=dict)
+    check: Callable[[str], None] | None = None
+    environment: dict[str, str] = field(default_factory=dict)
+    timeout_s: float = 60
+    in_checkout: bool = False
+    needs: tuple[str, ...] = ()
+    needs_root: bool = False
+    memory_bytes: int = 0
+    is_slow: bool = False
+    opens: str = ""
+
+    def __str__(self) -> str:
+        return f"{self.file}-{self.command[3]}" if self.command[:3] == DIEL else self.file
+
+
+def run(file: str, *says: str, **more: object) -> Case:
+    """Return a case whose workflow file is run."""
+    command = (*DIEL, "run", "{file}", *more.pop("options", ()))  # type: ignore[misc]
+    return Case(file, command, says, **more)  # type: ignore[arg-type]
+
+
+def repro(folder: str, *says: str, **more: object) -> Case:
+    """Return a case whose script tells what happened: it takes a while."""
+    return Case(f"faults/{folder}/repro.sh", REPRO, says, is_slow=True, **more)  # type: ignore[arg-type]
+
+
+def script(file: str, *says: str, **more: object) -> Case:
+    """Return a case that is a script of Python."""
+    return Case(file, ("{python}", "{file}"), says, **more)  # type: ignore[arg-type]
+
+
+def grows_little(text: str) -> None:
+    """Fail if a sender of 500 MiB that wait for their reader has taken more than three times."""
+    grown = [int(found) for found in re.findall(r"\(\d+, (\d+), [\d.]+\)", text)]
+    assert len(grown) >= 20
+    assert max(grown) < 1500
+
+
+NVRTC = Path(sysconfig.get_path("purelib"), "nvidia", "cu13", "lib", "libnvrtc.so.13")
+ON_GPU = {"in_checkout": True, "environment": {"PYTHONPATH": GPU_PATH}}
+
+TABLE = (
+    # -- modules of one rank, and their programs ---------------------------------------------------
+    run(
+        "executive/array-subclass/q.toml",
+        r"^Quantity km$",
+        r"in a list: Quantity km",
+        r"matrix product (\[\[7, 10\], \[15, 22\]\]) not \1",
+        r"recv: Quantity km",
+        never=("UNIT LOST",),
+    ),
+    Case(
+        "executive/bound-ranks/threads.toml",
+        ("taskset", "-c", "0", *DIEL, "run", "{file}"),
+        (r"(?i)warning.*\bcore",),
+        needs=("taskset",),
+    ),
+    Case(
+        "executive/bound-ranks/nested.toml",
+        ("taskset", "-c", "0", *DIEL, "run", "{file}"),
+        (r"(?i)warning.*\bcore",),
+        needs=("taskset", "mpiexec"),
+    ),
+    run("executive/class-in-subfolder/state.toml", r"State\(t=1\.5\)"),
+    run(
+        "executive/interpreter-missing/crlf.toml",
+        r"(?i)interpreter|line end|carriage return",
+        status=2,
+    ),
+    Case(
+        "executive/interpreter-missing/crlf.toml",
+        (*DIEL, "check", "{file}"),
+        (r"(?i)interpreter|line end|carriage return",),
+        status=2,
+    ),
+    run(
+        "executive/logging/logging.toml",
+        options=("-n", "3"),
+        times={r"\blog of (one|two|three) \(": 6, r"^print of (one|two|three) \(": 6},
+        never=("closed file", "Traceback"),
+    ),
+    run(
+        "executive/mpi-from-function/fmpi.toml",
+        r"(?i)\bMPI\b.*environment|environment.*\bMPI\b",
+        status=1,
+        never=(),
+        is_slow=True,
+    ),
+    run(
+        "executive/same-helper-name/ab.toml",
+        r"a\.0 returned '?a'?\s",
+        r"b\.0 returned '?b'?\s",
+        options=("-n", "3"),
+    ),
+    run("executive/spawn-in-subfolder/pool.toml", r"pool\.0 returned \[1, 4, 9\]"),
+    # -- payloads that wait for their reader -------------------------------------------------------
+    run(
+        "coupling/ahead2.toml",
+        check=grows_little,
+        memory_bytes=4 * GIB,
+        is_slow=True,
+    ),
+    run("coupling/sendahead.toml", r"finished after", memory_bytes=4 * GIB, is_slow=True),
+    Case(
+        "coupling/raw_isend_testfirst.py",
+        ("{mpiexec}", "{python}", "{file}"),
+        (r"\(1000, \d+\)",),
+        memory_bytes=4 * GIB,
+        is_slow=True,
+    ),
+    Case(
+        "coupling/raw_isend_testall.py",  # MPI's own growth, beside which ours was measured
+        ("{mpiexec}", "{python}", "{file}"),
+        (r"\(1000, \d+\)",),
+        memory_bytes=24 * GIB,
+        is_slow=True,
+    ),
+    # -- faults ------------------------------------------------------------------------------------
+    repro("gone_sweep", r"sweep: exit 0", r"joined run: exit 0, \d\d? s", timeout_s=420),
+    repro("memory", r"ulimit -v 305000", never=("exit 124", r"\(40 s: hung\).*exit 124")),
+    repro("npy", r"diel tuple: exit [12]$", r"diel run: exit 0"),
+    repro("parts", times={r"0 traceback\(s\)": 3}, timeout_s=120),
+    repro("socket", r"answer:.*refused", r"diel run: exit 0"),
+    repro("spill", times={r"resumed.*: exit 0": 2}, timeout_s=280, needs_root=True),
+    repro("worker", times={r"diel run: exit 0": 2}, timeout_s=180),
+    Case(
+        "faults/spill/once.toml",
+        ("bash", "-c", "touch die; {python} -m diel run {file} --restarts 1"),
+        (r"finished after",),
+        never=("File exists",),
+    ),
+    # -- data, objectives, networks of others ------------------------------------------------------
+    script(
+        "training/csv_too_large.py",
+        r"DataError: large\.csv, line 7, column 'b'",
+        never=("nan in row", "loaded:"),
+        status=1,
+    ),
+    run("training/text_metric/texts.toml", r"(?i)'score'.*'0\.9'|'0\.9'.*score", status=1),
+    run(
+        "training/text_metric/some.toml",
+        r"trial 3 failed",
+        r"best score 6",
+        never=("Traceback", "no results"),
+    ),
+    script(
+        "training/onnx_external_data.py",
+        r"^/ (?!.*Error)",
+        never=("Error",),
+        needs=("import onnx",),
+        opens="ONNX models whose tensors are in a second file are not read yet",
+    ),
+    script(
+        "training/onnx_pytorch_reshape.py",
+        r"^0 read: \(2, 3\)",
+        r"^1 read: \(2, 3\)",
+        needs=("import onnx",),
+        opens="a Reshape of ONNX with allowzero is not read yet",
+    ),
+    script(
+        "training/onnx_pytorch_exports.py",
+        times={"read, differs by": 18},
+        needs=("import torch", "import onnxscript"),
+        timeout_s=200,
+        is_slow=True,
+        opens="not all that PyTorch exports by default is read yet",
+    ),
+    # -- GPUs, without one -------------------------------------------------------------------------
+    script(
+        "gpu/infinite_constant.py",
+        r"update: compiles",
+        r"formula: compiles",
+        never=("REFUSED",),
+        needs=(str(NVRTC),),
+        **ON_GPU,
+    ),
+    Case(
+        "gpu/strict_plugin.py",
+        (
+            *("{python}", "-m", "pytest", "-q", "-n", "0", "-p", "no:cacheprovider"),
+            *("-p", "strict_plugin", "tests/unit/dnn/test_dnn_cuda_memory.py"),
+        ),
+        (r"\d+ passed",),
+        needs=("c++",),
+        timeout_s=200,
+        **ON_GPU,  # type: ignore[arg-type]
+    ),
+    Case(
+        "gpu/not_in_catalogue.py",
+        (
+            *("bash", "-c"),
+            "{python} -m pytest -q -n 0 -p no:cacheprovider tests/unit/dnn/test_dnn_cuda_memory.py "
+            "&& {python} {file} {folder}/cache",
+        ),
+        (r"NVRTC sm_90: ok [1-9]\d* ",),
+        environment={"PYTHONPATH": "tests", "XDG_CACHE_HOME": "{folder}/cache"},
+        in_checkout=True,
+        needs=("c++", str(NVRTC)),
+        timeout_s=400,
+        is_slow=True,
+    ),
+    Case(
+        "gpu/nvrtc_all.py",
+        ("{python}", "{file}", "{folder}/out", "sm_90"),
+        (r"sm_90 ok \d{3} errors 0 ",),
+        needs=(str(NVRTC),),
+        timeout_s=600,
+        is_slow=True,
+        **ON_GPU,  # type: ignore[arg-type]
+    ),
+    Case(
+        "gpu/count_calls.py",  # a measurement: it is to be repeated with fewer calls
+        ("{python}", "{file}"),
+        times={r"\bstep: \d+ calls = \d+ products \+ \d+ kernels$": 14},
+        environment={
+            "PYTHONPATH": GPU_PATH,
+            "CUDA_VISIBLE_DEVICES": "0",
+            "DNN_ROUTINES": "fixed",
+        },
+        in_checkout=True,
+        needs=("c++",),
+        timeout_s=200,
+        is_slow=True,
+    ),
+    script(
+        "gpu/cublaslt_descriptors.py",
+        r"create MatmulDesc 68 status 0",
+        never=(r"^  (set|get)", "Traceback"),
+        needs=(str(NVRTC.with_name("libcublasLt.so.13")),),
+        **ON_GPU,
+    ),
+)
+
+
+@pytest.mark.parametrize(
+    "case",
+    [
+        pytest.param(
+            case,
+            id=str(case),
+            marks=[pytest.mark.xfail(strict=True, reason=case.opens)] * bool(case.opens),
+        )
+        for case in TABLE
+    ],
+)
+def test_a_case(case: Case, tmp_path: Path) -> None:
+    once_is_enough()
+    skip_without(case)
+    area = tmp_path / "cases"
+    shutil.copytree(CASES / case.file.split("/")[0], area)
+    for path in [area, *area.rglob("*")]:
+        path.chmod(path.stat().st_mode | stat.S_IWUSR)
+    file = area.joinpath(*case.file.split("/")[1:])
+    folder = ROOT if case.in_checkout else file.parent
+    names = {
+        "python": sys.executable,
+        "prefix": sys.prefix,
+        "folder": str(file.parent),
+        "file": str(file) if case.in_checkout else file.name,
+    }
+    command: list[object] = []
+    for word in case.command:
+        command += mpiexec(2) if word == "{mpiexec}" else [word.format_map(names)]
+    given = {name: text.format_map(names) for name, text in case.environment.items()}
+    finished = execute(command, cwd=folder, environment=given, timeout_s=case.timeout_s)
+    text = finished.output + logs(folder if not case.in_checkout else area)
+    assert finished.status == case.status, text
+    for pattern in case.says:
+        assert re.search(pattern, text, re.MULTILINE), f"{pattern}\n{text}"
+    for pattern in case.never:
+        assert not re.search(pattern, text, re.MULTILINE), f"{pattern}\n{text}"
+    for pattern, count in case.times.items():
+        assert len(re.findall(pattern, text, re.MULTILINE)) == count, f"{pattern}\n{text}"
+    if case.check is not None:
+        case.check(text)
+
+
+def logs(folder: Path) -> str:
+    """Return what the modules of runs in a folder have printed."""
+    files = sorted(folder.glob("runs/*/logs/*.*.*"))
+    return "\n".join(["", *(file.read_text(errors="replace") for file in files)])
+
+
+def skip_without(case: Case) -> None:
+    """Skip a case that this machine, or this run of the tests, is not for."""
+    if case.is_slow and not THOROUGH:
+        pytest.skip("takes long: DIEL_TESTS=thorough runs it")
+    if case.needs_root and os.geteuid() != 0:
+        pytest.skip("needs root")
+    memory_bytes = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_AVPHYS_PAGES")
+    if memory_bytes < case.memory_bytes:
+        pytest.skip(f"needs {case.memory_bytes / GIB:.0f} GiB of free memory")
+    for need in case.needs:
+        module = need.removeprefix("import ")
+        if module != need and importlib.util.find_spec(module) is None:
+            pytest.skip(f"{module} is not installed")
+        if module == need and shutil.which(need) is None and not Path(need).is_file():
+            pytest.skip(f"there is no {need}")
+
+
+def test_every_case_has_a_row() -> None:
+    there = {
+        str(file.relative_to(CASES))
+        for folder in (folder for folder in CASES.rglob("*") if folder.is_dir())
+        for file in (
+            [folder / "repro.sh"]
+            if (folder / "repro.sh").exists()
+            else [file for file in folder.iterdir() if is_started(file)]
+        )
+    }
+    assert there - {case.file for case in TABLE} == set()
+
+
+def is_started(file: Path) -> bool:
+    """Whether a file is a case by itself, and no module of one."""
+    if file.suffix == ".py":
+        above = (folder for folder in file.parents if folder.is_relative_to(CASES))
+        return file.stem.startswith("raw_") or not any([*folder.glob("*.toml")] for folder in above)
+    return file.suffix == ".toml"
