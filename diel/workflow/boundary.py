@@ -385,7 +385,7 @@ def _check_readers(boundary: Boundary, path: str) -> Iterator[Problem]:
 
 
 def _check_group(
-    boundary: Boundary, path: str, document: Mapping[str, Any], unsure: set[str]
+    boundary: Boundary, path: str, document: Mapping[str, Any], unsure: Collection[str]
 ) -> Iterator[Problem]:
     groups = document.get("group")
     if not isinstance(groups, list) or "group" in unsure:
