@@ -59,7 +59,7 @@ LONGEST_TEXT: Final = 2**20
 MOST_BOXES: Final = 500
 """The most modules and groups of a picture."""
 _MOST_ENTRIES: Final = 100
-_THEMES: Final = {False: "eclipse", True: "githubDark"}
+_THEMES: Final[Mapping[bool, Any]] = {False: "eclipse", True: "githubDark"}
 """Themes of the editor, light and dark, whose colours can be told from the ground."""
 _OWN_MODULES: Final = (
     ("function of your own", "Python, called on each rank with a context",

@@ -70,8 +70,8 @@ def snapshot(watched: WatchedRun) -> Snapshot:
             ],
             "bars": _bars(view, status),
             "messages": [
-                [level, _short(who), _short(text)]
-                for level, who, text in view.messages[-_MESSAGES:]
+                [level, _short(copy), _short(text)]
+                for level, copy, text in view.messages[-_MESSAGES:]
             ],
             "times": [list(row) for row in time_table(view)] if is_over else [],
         }

@@ -18,7 +18,7 @@ and groups that it names.
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 from pydantic import Field, ValidationInfo, field_validator
@@ -238,7 +238,7 @@ def _problems_of(
     boundaries: Sequence[tuple[int, Boundary]],
     document: Mapping[str, Any],
     modules: Mapping[str, Module],
-    unsure: Collection[str],
+    unsure: set[str],
     known: Sequence[str] | None,
 ) -> Iterator[Problem]:
     first: dict[str, int] = {}

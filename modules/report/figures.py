@@ -338,8 +338,8 @@ def comparison_figures(pictures: Mapping[str, Picture], theme: str = "light") ->
     figures = {}
     if history:
         scale = focus(values, first.maximise)
-        for trace in history:
-            trace["y"] = [_within(value, scale) for value in trace["y"]]
+        for best_so_far in history:
+            best_so_far["y"] = [_within(value, scale) for value in best_so_far["y"]]
         figures["history"] = figure_of(
             history,
             colours,
