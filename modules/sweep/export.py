@@ -74,6 +74,9 @@ def rows_of(ledger: Path, folder: Path) -> Iterator[dict[str, Any]]:
                 with suppress(ObjectiveError):
                     if type(row.get(objective.text)) not in (int, float):
                         row[objective.text] = objective.value(metrics)
+        for objective in objectives:
+            if isinstance(row.get(objective.text), str):  # else the column is text in all rows
+                del row[objective.text]
         for name in _OWN:
             if name in record:
                 row[name] = record[name]

@@ -215,6 +215,9 @@ class SweepResults:
         if state != FINISHED:
             is_stopped = state == STOPPED
             self._search.tell(trial, record["parameters"], None, is_stopped=is_stopped)
+        for objective in self._search.objectives:
+            if isinstance(row.get(objective.text), str):
+                row[objective.text] = ""  # the reason says what it was; the column has numbers
         if state == FAILED:
             self.failed += 1
             row["state"] = record["reason"]

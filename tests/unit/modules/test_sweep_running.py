@@ -213,6 +213,8 @@ def test_an_objective_that_is_text_fails_its_trial_and_takes_no_table_away(
     assert shown["unranked"] == {"failed": 5}
     table = {int(row["trial"]): row["state"] for row in sweep.rows}
     assert table == {**dict.fromkeys(range(8), "finished"), **reasons}
+    scores = {int(row["trial"]): row["score"] for row in sweep.rows}
+    assert scores == {0: "0.0", 1: "", 2: "", 3: "", 4: "", 5: "0.5", 6: "0.6", 7: "0.7"}
     report = (sweep.run_dir / "report.html").read_text()
     assert "score = '0.9' is text" in html.unescape(report)
 
@@ -236,7 +238,13 @@ def test_a_ledger_of_an_earlier_version_may_hold_text_as_an_objective(sweep: Swe
     watched.catch_up()
     assert watched.summary()["failed"] == 5
     assert watched.summary()["best"]["trial"] == 7
-    export(ledger, ["csv", "json", "parquet", "optuna"], sweep.folder)
+    export(ledger, ["csv", "json"], sweep.folder)
+    exported = json.loads(ledger.with_name("trials.json").read_text())
+    assert {row["trial"]: row.get("score") for row in exported if row["trial"] in (0, 1, 5)} == {
+        0: 0.0,
+        1: None,
+        5: None,
+    }
     space, objective = Space.parse(options["space"]), Objective.parse("score", True)
     earlier = EarlierResults(str(ledger), sweep.folder, sweep.folder / "new", space, [objective])
     assert earlier.of({"x": 7})
