@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import ctypes
-import functools
 import os
 import signal
 import subprocess
@@ -100,7 +99,6 @@ def run_tool(command: Sequence[str], timeout_s: float) -> subprocess.CompletedPr
         raise TimeoutError(f"it does not answer within {timeout_s:g} s") from error
 
 
-@functools.cache
 def memory_bytes() -> int:
     """Return how much memory this process may use: of the machine, or of its control group."""
     sizes = [os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")]

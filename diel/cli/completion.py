@@ -24,6 +24,9 @@ _FILES: Final[dict[str, Literal["toml", "folder", "file"]]] = {
     "FILE | RUN_DIR | FOLDER": "toml",
     "RUN_DIR": "folder",
     "DIR": "folder",
+    "CSV": "file",
+    "TABLE": "file",
+    "MODEL": "file",
     "SCRIPT": "file",
     "REPORT": "file",
 }

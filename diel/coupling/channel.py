@@ -6,6 +6,7 @@ import math
 from collections import deque
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
+from functools import cached_property
 from typing import TYPE_CHECKING, Any, Final, Literal, NamedTuple, TypeVar, get_args
 
 from diel.comm.meter import Meter
@@ -26,7 +27,6 @@ from diel.coupling.messages import (
     key_of,
 )
 from diel.errors import AddressError, CouplingError, CouplingTimeout, PayloadError, TooFarAhead
-from diel.processes import memory_bytes
 from diel.text import format_bytes
 from diel.tuples import codec
 from diel.tuples.codec import np
@@ -275,9 +275,15 @@ class Channel:
         if bound is not None and bound.policy != "drop oldest":
             assert transfer is not None
             self._ahead.setdefault((receiver, key), deque()).append(transfer)
-        if not self._has_warned and self._outbox.held_bytes > WARNED_SHARE * memory_bytes():
+        if not self._has_warned and self._outbox.held_bytes > WARNED_SHARE * self._memory_bytes:
             self._warn_of_memory()
         return transfer
+
+    @cached_property
+    def _memory_bytes(self) -> int:
+        from diel.processes import memory_bytes  # its file imports subprocess
+
+        return memory_bytes()
 
     def _warn_of_memory(self) -> None:
         self._has_warned = True
@@ -287,7 +293,7 @@ class Channel:
             self.address.copy,
             f"rank {self.address.rank} has sent {format_bytes(self._outbox.held_bytes)} that is "
             f"yet to be received by {receivers}: more than a tenth of the memory of "
-            f"{format_bytes(memory_bytes())}, and it grows as long as the receiver is slower; "
+            f"{format_bytes(self._memory_bytes)}, and it grows as long as the receiver is slower; "
             "ahead = N in the [[boundary]], or send(..., ahead=N), sets a bound",
         )
 

@@ -36,4 +36,4 @@ def test_the_memory_is_that_of_the_smallest_control_group(
     monkeypatch: pytest.MonkeyPatch, files: dict[str, list[str]], expected: int
 ) -> None:
     monkeypatch.setattr(processes, "_lines_of", lambda file: files.get(file, []))
-    assert processes.memory_bytes.__wrapped__() == expected
+    assert processes.memory_bytes() == expected

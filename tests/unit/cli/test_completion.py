@@ -121,6 +121,8 @@ FREE = {
         "enqueue",
         "stop_trial",
         "trials",
+        "trial",
+        "delimiter",
     ),
     *("sweep", "port", "host", "timeout"),
 }

@@ -106,8 +106,9 @@ def test_a_workflow_can_be_checked(python: list[str], tmp_path: Path, name: str)
     assert finished.stderr == ""
 
 
-# All but five: "run" and "join" start ranks, as "sweep" of a file does, "tuple" works within a
-# run, "gui" serves until it is ended, and "compare" wants sweeps: test_compare.py has some.
+# All but six: "run" and "join" start ranks, as "sweep" of a file does, "tuple" works within a
+# run, "gui" serves until it is ended, "compare" wants sweeps: test_compare.py has some, and
+# "predict" wants a model: test_predict.py has one.
 RUN_NOTHING = [
     (["check", "hello.toml", "--per-node", "2"], "the executive"),
     (["completion", "bash"], "complete -F _diel diel"),
@@ -130,9 +131,9 @@ RUN_NOTHING = [
 ]
 
 
-def test_all_but_five_commands_run_nothing() -> None:
+def test_all_but_six_commands_run_nothing() -> None:
     missing = {command.name for command in COMMANDS} - {one[0] for one, _ in RUN_NOTHING}
-    assert missing == {"compare", "gui", "join", "run", "tuple"}
+    assert missing == {"compare", "gui", "join", "predict", "run", "tuple"}
     assert (
         "All but `run`, `join`, and `sweep` of a file, work on a login node without MPI" in README
     )

@@ -11,8 +11,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 from unit.coupling.meeting import Meeting, pair, peers
 
+from diel import processes
 from diel.comm.tags import DIRECT_PAYLOADS
-from diel.coupling import channel as channels
 from diel.coupling import messages
 from diel.coupling.address import Address
 from diel.coupling.channel import Channel
@@ -517,7 +517,7 @@ def test_bounds_are_numbers_and_policies_are_known() -> None:
 
 
 def test_a_tenth_of_the_memory_is_warned_of_once(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(channels, "memory_bytes", lambda: 200_000)
+    monkeypatch.setattr(processes, "memory_bytes", lambda: 200_000)
     meeting, a, b = pair()
     a.send(np.zeros(2500), "b")
     assert meeting.warnings == []
