@@ -53,7 +53,7 @@ def test_layers_are_edited_in_a_form(page: Any, served: Any) -> None:
     expect(units).to_have_value("$units")
     units.fill("many")
     units.press("Enter")
-    second.get_by_text("units must be an integer of at least 1").first.wait_for()
+    second.get_by_text("units must be an integer, not 'many'").first.wait_for()
     units.fill("8")
     units.press("Enter")
     line.filter(has_text='"fully_connected", units = 8').wait_for()

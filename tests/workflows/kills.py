@@ -66,7 +66,8 @@ def add(ctx):
     time.sleep(0.01)
     ctx.tuples.tput("sum", total)
     ctx.results.add({"iteration": ctx.iteration[-1], "sum": total})
-    if (ctx.folder / "over").exists():
+    # As often as a process was killed, however many iterations are repeated after that.
+    if (ctx.folder / "over").exists() and ctx.iteration[-1] + 1 >= ctx.options["kills"]:
         ctx.tuples.tput("over", 1)
 
 def report(ctx):
@@ -113,6 +114,7 @@ function = "./m.py:prepare"
 [[module]]
 name = "add"
 function = "./m.py:add"
+options = {{ kills = {kills} }}
 [[module]]
 name = "tool"
 executable = ["sleep", "0.02"]
@@ -189,7 +191,7 @@ class KilledRun:
         self.folder = folder
         self.has_disk = has_disk
         self.kills = kills
-        text = WORKFLOW.format(trials=kills * TRIALS_EACH - 1)
+        text = WORKFLOW.format(trials=kills * TRIALS_EACH - 1, kills=kills)
         (folder / "w.toml").write_text(text)
         (folder / "m.py").write_text(MODULES)
         self.clock = folder / "clock"

@@ -58,7 +58,7 @@ def test_every_kind_can_be_made_of_its_arguments() -> None:
 @pytest.mark.parametrize(
     ("table", "message"),
     [
-        (3, "a layer is a table with a type, not 3"),
+        (3, "tables must be a list of tables, not [3]"),
         ({}, "a layer has no type: one of activation,"),
         ({"type": "dense"}, "unknown type of layer 'dense'; here that is 'fully_connected'"),
         ({"type": "fully_conected"}, "did you mean 'fully_connected'?"),

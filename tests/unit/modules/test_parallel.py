@@ -74,9 +74,17 @@ def parallel(given: Any, processes: int = 2) -> trainer.Options:
                 (3, "the name of a scheme or a table, got 3", 'parallel = "data"'),
                 (True, "the name of a scheme or a table, got true", 'parallel = "data"'),
                 ({"scheme": ["data"]}, "there is no scheme ['data']", 'mean "data"'),
-                ({"pipeline": 2, "schedule": ["x"]}, "unknown schedule ['x']", ""),
-                ({"pipeline": 2, "split": 3}, "mesh: split must be measured or", ""),
-                ({"pipeline": 2, "split": ["a"]}, "mesh: split must be measured or", ""),
+                ({"pipeline": 2, "schedule": ["x"]}, "schedule must be text, not ['x']", ""),
+                (
+                    {"pipeline": 2, "split": 3},
+                    "split must be text or a list of integers, not 3",
+                    "",
+                ),
+                (
+                    {"pipeline": 2, "split": ["a"]},
+                    "split must be text or a list of integers, not",
+                    "",
+                ),
                 (
                     {"scheme": "local_sgd", "outer_momentum": "a"},
                     "outer_momentum must be a number, not 'a'",
