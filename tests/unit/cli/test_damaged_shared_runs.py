@@ -189,7 +189,7 @@ def commands(path: Path, other: Path) -> list[list[str]]:
         ["sweep", run, "--export", "csv", "json"],
         ["sweep", run, "--no-wait", "--enqueue", '{"x": 7}'],
         ["sweep", run, "--repeat", "g.master:" + "9" * 5000],
-        ["compare", run, str(other)],
+        ["compare", run, str(other), "--report", str(path.parent / "comparison.html")],
         ["workers", run],
         ["tuple", "--run", run, "read", "a", "--nowait"],
         ["join", run, "--allow-run-as-root"],
