@@ -7,6 +7,7 @@ something that is not built yet, and fails once it is: then the row is to be tur
 
 from __future__ import annotations
 
+import faulthandler
 import importlib.util
 import os
 import re
@@ -61,7 +62,7 @@ class Case:
     times: dict[str, int] = field(default_factory=dict)
     check: Callable[[str], None] | None = None
     environment: dict[str, str] = field(default_factory=dict)
-    timeout_s: float = 60
+    timeout_s: float = 300
     in_checkout: bool = False
     needs: tuple[str, ...] = ()
     needs_root: bool = False
@@ -141,10 +142,7 @@ TABLE = (
     ),
     run(
         "executive/mpi-from-function/fmpi.toml",
-        r"(?i)\bMPI\b.*environment|environment.*\bMPI\b",
-        status=1,
-        never=(),
-        is_slow=True,
+        r"n\.0 returned '?1",
     ),
     run(
         "executive/same-helper-name/ab.toml",
@@ -176,13 +174,14 @@ TABLE = (
         is_slow=True,
     ),
     # -- faults ------------------------------------------------------------------------------------
-    repro("gone_sweep", r"sweep: exit 0", r"joined run: exit 0, \d\d? s", timeout_s=420),
+    repro("gone_sweep", r"sweep: exit 0", r"joined run: exit 0, \d\d? s"),
     repro("memory", r"ulimit -v 305000", never=("exit 124", r"\(40 s: hung\).*exit 124")),
-    repro("npy", r"diel tuple: exit [12]$", r"diel run: exit 0"),
-    repro("parts", times={r"0 traceback\(s\)": 3}, timeout_s=120),
-    repro("socket", r"answer:.*refused", r"diel run: exit 0"),
-    repro("spill", times={r"resumed.*: exit 0": 2}, timeout_s=280, needs_root=True),
-    repro("worker", times={r"diel run: exit 0": 2}, timeout_s=180),
+    # The last command of the next ones is a grep, which finds no fault.
+    repro("npy", r"diel tuple: exit [12]$", r"diel run: exit 0$", status=1),
+    repro("parts", times={r"0 traceback\(s\)": 3}),
+    repro("socket", r"answer:.*refused", r"diel run: exit 0$", status=1),
+    repro("spill", times={r"resumed.*: exit 0": 2}, needs_root=True),
+    repro("worker", times={r"diel run: exit 0$": 2}),
     Case(
         "faults/spill/once.toml",
         ("bash", "-c", "touch die; {python} -m diel run {file} --restarts 1"),
@@ -221,7 +220,6 @@ TABLE = (
         "training/onnx_pytorch_exports.py",
         times={"read, differs by": 18},
         needs=("import torch", "import onnxscript"),
-        timeout_s=200,
         is_slow=True,
         opens="not all that PyTorch exports by default is read yet",
     ),
@@ -242,7 +240,6 @@ TABLE = (
         ),
         (r"\d+ passed",),
         needs=("c++",),
-        timeout_s=200,
         **ON_GPU,  # type: ignore[arg-type]
     ),
     Case(
@@ -256,17 +253,17 @@ TABLE = (
         environment={"PYTHONPATH": "tests", "XDG_CACHE_HOME": "{folder}/cache"},
         in_checkout=True,
         needs=("c++", str(NVRTC)),
-        timeout_s=400,
         is_slow=True,
     ),
     Case(
         "gpu/nvrtc_all.py",
         ("{python}", "{file}", "{folder}/out", "sm_90"),
         (r"sm_90 ok \d{3} errors 0 ",),
-        needs=(str(NVRTC),),
-        timeout_s=600,
+        needs=("import cupy", str(NVRTC)),
+        environment={"PYTHONPATH": "tests:benchmarks:."},  # CuPy itself, which needs no GPU for it
+        in_checkout=True,
+        timeout_s=900,
         is_slow=True,
-        **ON_GPU,  # type: ignore[arg-type]
     ),
     Case(
         "gpu/count_calls.py",  # a measurement: it is to be repeated with fewer calls
@@ -279,7 +276,6 @@ TABLE = (
         },
         in_checkout=True,
         needs=("c++",),
-        timeout_s=200,
         is_slow=True,
     ),
     script(
@@ -306,6 +302,8 @@ TABLE = (
 def test_a_case(case: Case, tmp_path: Path) -> None:
     once_is_enough()
     skip_without(case)
+    # The command has a limit of its own, which may be longer than that of any other test.
+    faulthandler.cancel_dump_traceback_later()
     area = tmp_path / "cases"
     shutil.copytree(CASES / case.file.split("/")[0], area)
     for path in [area, *area.rglob("*")]:
