@@ -18,7 +18,7 @@ from dnn.arrays import dtype_of, fits, range_of
 from dnn.backend import Array
 from dnn.errors import ConfigurationError, DataError, ShapeError, explains_arguments
 
-__all__ = ["Table", "check_delimiter", "read_csv", "write_csv"]
+__all__ = ["Table", "check_delimiter", "read_csv", "rows_of", "write_csv"]
 
 _END_OF_LINE: Final = re.compile(r"\r\n|\r|\n")
 _INTEGER: Final = re.compile(r"[+-]?\d+")
@@ -92,7 +92,7 @@ def read_csv(
     kind = dtype_of("read_csv", dtype)
     check_delimiter(delimiter)
     marks = _marks(missing, kind)
-    rows = _rows_of(path, delimiter)
+    rows = rows_of(path, delimiter)
     if not rows:
         raise DataError(f"{path}: no rows")
     line, first = rows[0]
@@ -148,8 +148,14 @@ def _marks(missing: Collection[str], kind: np.dtype[Any]) -> frozenset[str]:
     return frozenset(marks)
 
 
-def _rows_of(path: str | PathLike[str], delimiter: str) -> list[tuple[int, list[str]]]:
-    """Return the rows of a file that are not empty, each with the line in which it begins."""
+def rows_of(path: str | PathLike[str], delimiter: str) -> list[tuple[int, list[str]]]:
+    """Return the rows of a CSV file that are not empty, each with the line in which it begins.
+
+    Raises
+    ------
+    DataError
+        If the file cannot be read.
+    """
     rows, line = [], 0
     try:
         with Path(path).open(newline="", encoding="utf-8-sig") as file:

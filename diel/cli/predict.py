@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import argparse
 import csv
-import os
 import sys
 from collections.abc import Iterator
 from pathlib import Path
@@ -15,6 +14,7 @@ from diel.errors import LaunchError, RunDirectoryError
 from diel.loading.environment import set_thread_environment
 from diel.loading.models import load_model, model_of_run
 from diel.run.directory import RunDirectory
+from diel.run.files import replacing
 from diel.run.history import is_run
 from diel.text import format_value
 
@@ -42,6 +42,9 @@ def predict(options: argparse.Namespace) -> int:
             raise LaunchError(f"{name} goes with a file of rows: diel predict RUN_DIR NEW.csv")
     if output and data and output.exists() and data.exists() and output.samefile(data):
         raise LaunchError(f"--output {output} is the file of the rows: name another one")
+    for name, file in (("--output", output), ("--onnx", options.onnx)):
+        if file is not None and file.exists() and not file.is_file():  # such as /dev/stdout
+            raise LaunchError(f"{name} {file} is no regular file, which could be replaced")
     set_thread_environment(1)  # as in the trials, so that no bit differs
     model = _model(target, options.sweep, options.trial)
     if data is None and options.onnx is None:
@@ -83,13 +86,10 @@ def _write(model: TrainedModel, found: Prediction, options: argparse.Namespace) 
     if output is None:
         csv.writer(sys.stdout, lineterminator="\n").writerows(_rows(model, found, options))
     else:
-        part = output.with_name(f".{output.name}.{os.getpid()}.part")
         try:
-            with part.open("w", encoding="utf-8", newline="") as file:
+            with replacing(output, text=True) as file:
                 csv.writer(file, lineterminator="\n").writerows(_rows(model, found, options))
-            part.replace(output)
         except OSError as error:
-            part.unlink(missing_ok=True)
             raise LaunchError(f"--output {output} cannot be written: {error}") from error
     said = [] if output is None else [f"{count} rows: {output}"]
     if found.metrics:

@@ -6,7 +6,6 @@ name, in any order; what else a file holds, such as a number of a patient, is le
 
 from __future__ import annotations
 
-import csv
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from difflib import get_close_matches
@@ -17,7 +16,8 @@ from typing import Any, Final
 import numpy as np
 
 from dnn.backend import Array
-from dnn.errors import ConfigurationError, DataError
+from dnn.errors import DataError
+from dnn.table import check_delimiter, rows_of
 
 __all__ = ["Columns", "NewRows", "read_rows"]
 
@@ -170,16 +170,10 @@ def _numbers_of(where: str, name: str, array: Array, missing: Collection[str]) -
 
 
 def _of_file(path: Path, columns: Columns, features: int, delimiter: str) -> NewRows:
-    if len(delimiter) != 1:
-        raise ConfigurationError(f"a delimiter is one character, not {delimiter!r}")
-    try:
-        if path.exists() and not path.is_file():
-            raise DataError(f"{path} is no file of rows: a CSV file is wanted")
-        with path.open(newline="", encoding="utf-8-sig") as file:
-            reader = csv.reader(file, delimiter=delimiter, strict=True)
-            rows = [(reader.line_num, row) for row in reader if row]
-    except (OSError, UnicodeDecodeError, csv.Error) as error:
-        raise DataError(f"{path}: cannot be read: {error}") from error
+    check_delimiter(delimiter)
+    if path.exists() and not path.is_file():
+        raise DataError(f"{path} is no file of rows: a CSV file is wanted")
+    rows = rows_of(path, delimiter)
     if not rows:
         raise DataError(f"{path}: no rows")
     marks, first = columns.missing, rows[0][1]
