@@ -34,7 +34,7 @@ from diel.gui.compose_launch import Launcher
 from diel.gui.editor import TextEditor
 from diel.gui.inspection import Inspection
 from diel.gui.inspector import Inspector, code_state
-from diel.gui.site import Site, frame, page, tell
+from diel.gui.site import MOST_BOXES, Site, frame, page, tell
 from diel.loading.sweeps import new_sweep
 from diel.text import as_tables
 from diel.workflow.document import Document
@@ -56,11 +56,9 @@ _SWEEP: Final = """\
 """
 LONGEST_TEXT: Final = 2**20
 """Letters of the longest text that the page edits: a longer one would keep it busy."""
-MOST_BOXES: Final = 500
-"""The most modules and groups of a picture."""
 _MOST_ENTRIES: Final = 100
 _THEMES: Final[Mapping[bool, Any]] = {False: "eclipse", True: "githubDark"}
-"""Themes of the editor, light and dark, whose colours can be told from the ground."""
+"""Themes of the editor, light and dark, whose colours have enough contrast with the background."""
 _OWN_MODULES: Final = (
     ("function of your own", "Python, called on each rank with a context",
      {"name": "worker", "function": "./worker.py:run"}),

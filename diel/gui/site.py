@@ -33,6 +33,8 @@ RUNS: Final = "runs"
 """The folder, inside that of the page, in which the page starts runs."""
 _READ_FOLDERS: Final = ("trace", "sweeps")
 """Folders of a run of which pages read any file; in its folder of logs, links are never shown."""
+MOST_BOXES: Final = 500
+"""The most modules and groups of a picture: a browser is busy for long with more."""
 _ANSWER_S: Final = 60.0
 """How long it may take to build a page: file systems can be slow."""
 _MOST_FOLDERS: Final = 2000

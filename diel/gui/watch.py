@@ -14,7 +14,17 @@ from diel.errors import DielError, PageError
 from diel.gui.cards import call_script
 from diel.gui.processes import exit_code_of, in_words_of_the_page, last_words, start_command
 from diel.gui.security import LOG
-from diel.gui.site import FailureBox, Site, address, confirmed, frame, page, printable, tell
+from diel.gui.site import (
+    MOST_BOXES,
+    FailureBox,
+    Site,
+    address,
+    confirmed,
+    frame,
+    page,
+    printable,
+    tell,
+)
 from diel.gui.snapshot import SharedSnapshot, Snapshot, difference
 from diel.run.directory import RunDirectory
 from diel.run.log_tail import LogTail, log_names
@@ -32,7 +42,6 @@ _TIMELINE_EVERY_S: Final = 1.0
 _LANES: Final = 32
 _STEPS: Final = 800
 _LARGEST_FILE_BYTES: Final = 2**20
-_MOST_BOXES: Final = 500
 _STRETCHES: Final = {0: "the whole run", 600: "10 minutes", 60: "a minute", 10: "10 seconds"}
 
 # Pages of the same run share what has been read of it.
@@ -64,7 +73,7 @@ def _graph(directory: RunDirectory) -> str:
         if directory.workflow.stat().st_size > _LARGEST_FILE_BYTES:
             return ""
         draft = read_draft(directory.workflow)
-        if len(draft.modules) + len(draft.groups) > _MOST_BOXES:
+        if len(draft.modules) + len(draft.groups) > MOST_BOXES:
             return ""
         return draw_svg(drawing_of_draft(draft), on_page=True)
     except (DielError, OSError) as error:
