@@ -262,11 +262,13 @@ def _plain(value: Any) -> Any:
 
 
 def is_integer(value: Any) -> bool:
+    """Whether a value is one integer, of Python or NumPy; true and false are none."""
     plain = _plain(value)
     return isinstance(plain, Integral) and not isinstance(plain, bool)
 
 
 def is_number(value: Any) -> bool:
+    """Whether a value is one real number, of Python or NumPy; true and false are none."""
     plain = _plain(value)
     return isinstance(plain, Real) and not isinstance(plain, bool)
 

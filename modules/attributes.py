@@ -54,7 +54,7 @@ def unknown_attributes(train: Any) -> list[str]:
 def describe_unknown(function: str, name: str) -> str:
     """Return a text on an attribute of a function that nobody reads."""
     ours = meant_by(name, OF_TRAINERS)
-    remedy = f"did you mean {ours}?" if ours else f"read are {', '.join(OF_TRAINERS)}"
+    remedy = f"did you mean {ours}?" if ours else f"it reads {', '.join(OF_TRAINERS)}"
     return f"{function} has an attribute {name!r}, which diel does not read: {remedy}"
 
 

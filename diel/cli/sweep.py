@@ -34,8 +34,9 @@ from diel.text import format_duration, format_value
 from diel.workflow.load import read_draft
 
 _ANSWER_S: Final = 10.0
-_MOST_DIGITS: Final = 12
 """How long to wait for a sweep's answer: it reads requests twice a second, between two tuples."""
+_MOST_DIGITS: Final = 12
+"""Of the number of a trial; Python refuses to read numbers of thousands of digits."""
 
 if TYPE_CHECKING:
     from diel.workflow.load import Draft

@@ -144,8 +144,8 @@ def _application(folder: Path) -> Any:
 
     from diel.gui.site import Site
 
-    # Its bar, which says that the browser waits, has no name and stands outside of the page.
     nicegui.core.sio.eio.max_http_buffer_size = MAX_BODY_BYTES  # else a longer message is dropped
+    # Quasar's bar, which says that the browser waits, has no name and is outside of the page.
     nicegui.app.config.quasar_config["loadingBar"]["skipHijack"] = True
     site = Site(folder)
     for name in _PAGES:

@@ -114,7 +114,7 @@ class _Buffer(io.BufferedWriter):
 
 
 class _Stream(io.TextIOWrapper):
-    """`sys.stdout` or `sys.stderr`, for the life of a rank."""
+    """`sys.stdout` or `sys.stderr`, the same object as long as the rank works."""
 
     def __init__(self, number: int, output: RankOutput) -> None:
         self._is_as_it_was = True

@@ -580,10 +580,6 @@ def _may_have_changed(item: Item) -> bool:
     return not item.library or item.library in sys.modules
 
 
-def _initial(item: Item) -> Any:
-    return item.get() if item.initial is _READ else item.initial
-
-
 def _copied(context: contextvars.Context) -> contextvars.Context:
     copy = context.copy()
     if "decimal" in sys.modules:

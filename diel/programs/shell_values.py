@@ -50,7 +50,7 @@ def _array_in(body: bytes) -> np.ndarray[Any, Any]:
         left_bytes = len(body) - stream.tell()
         if math.prod(as_integer(length, 0) for length in shape) * dtype.itemsize != left_bytes:
             raise ValueError(
-                f"its header promises more or less than the {left_bytes:,} bytes there"
+                f"its header is of another size than that of the {left_bytes:,} bytes below it"
             )
         array: np.ndarray[Any, Any] = form.read_array(io.BytesIO(body), allow_pickle=False)
     return array

@@ -58,7 +58,7 @@ _STOP: Final = "a stop was asked for"
 _LONGEST_REASON: Final = 1000
 _WITHOUT_LINKS: Final = (errno.EPERM, errno.ENOTSUP, errno.ENOSYS, errno.EMLINK)
 """Errors of ``os.link`` on file systems without hard links."""
-_PART_OF_THE_LIVING_S: Final = 600.0
+_UNUSED_AFTER_S: Final = 600.0
 _LAST_WORDS_BYTES: Final = 256 * 1024
 _STARTED_AGAIN: Final = "\n== diel starts mpiexec again\n"
 _FOLDERS: Final = frozenset(
@@ -314,7 +314,7 @@ class RunDirectory:
 
     def remove_parts(self) -> None:
         """Remove the unfinished files that killed processes have left; not those being written."""
-        oldest_s = time.time() - _PART_OF_THE_LIVING_S
+        oldest_s = time.time() - _UNUSED_AFTER_S
         for folder in (self.path, self.returned, self.states, *self.path.glob("sweeps/*/")):
             with contextlib.suppress(OSError):
                 for place in list(os.scandir(folder)):

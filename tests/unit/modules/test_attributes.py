@@ -43,7 +43,7 @@ def test_what_a_function_keeps_for_itself_is_named_but_not_refused(tmp_path: Pat
     runner = InProcessRunner(options.task(tmp_path))
     assert runner.saves_models
     assert [text.partition(":")[0] for text in runner.unread] == ["./mine.py", "./mine.py"]
-    assert "'calls', which diel does not read: read are save_model, facts" in runner.unread[0]
+    assert "'calls', which diel does not read: it reads save_model, facts" in runner.unread[0]
 
 
 def test_what_decorators_and_objects_have_is_their_own() -> None:
