@@ -223,7 +223,7 @@ def test_the_death_of_diel_run_is_no_failure_of_a_program_that_it_ends(tmp_path:
         pid = pid_in(tmp_path / "pid")
         run.kill()
         run.wait()
-        assert wait_for(lambda: True if not is_alive(pid) else None, 10)
+        assert wait_for(lambda: True if not is_alive(pid) else None, PATIENCE_S)
         directory = run_dir(tmp_path)
         is_over = wait_for(
             lambda: None if summarize(directory, time.time()).state == "running" else True,
