@@ -14,7 +14,7 @@ from __future__ import annotations
 import logging
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from os import PathLike
 from typing import Any, Final
 
@@ -164,12 +164,13 @@ class TrainedModel:
                 message = "it was prepared in another way than the rows of the training"
                 raise DataError(f"{rows.name}: {message}: give the samples as they were read")
             steps = steps[len(done) :]
-        x = prepared(self._numbers(x, steps), steps)
+        with np.errstate(over="ignore"):  # what becomes infinite is named
+            x = prepared(self._numbers(x, steps), steps)
         if x.dtype.kind == "f" and x.shape[1] == self._features and not np.isfinite(x).all():
             row, column = (int(i) for i in np.argwhere(~np.isfinite(x))[0])
-            names = () if self.columns is None else self.columns.features
-            name = repr(names[column]) if names else str(column)
-            raise DataError(f"row {row}, column {name}: {rows.x[row].flat[column]} is no number")
+            cell = rows.x[row].flat[column]
+            what = "too large" if np.isfinite(cell) else "no number"
+            raise DataError(f"row {row}, column {self._name(column)}: {cell} is {what}")
         return x.reshape(-1, *self._input_shape)
 
     def _flat(self, x: Array) -> Array:
@@ -199,13 +200,18 @@ class TrainedModel:
                 return x.astype(np.uint8)
         elif not steps and self.network._network.input_dtype == np.intp:
             return x
-        with np.errstate(over="ignore"):  # what becomes infinite is named
-            single = np.ascontiguousarray(x, np.float32)
+        single = np.ascontiguousarray(x, np.float32)
         wrong = np.isinf(single)
         if wrong.any():
             row, column = (int(i) for i in np.argwhere(wrong)[0])
-            raise DataError(f"row {row}, column {column}: {x[row, column]} is too large")
+            raise DataError(
+                f"row {row}, column {self._name(column)}: {x[row, column]} is too large"
+            )
         return single
+
+    def _name(self, column: int) -> str:
+        names = () if self.columns is None else self.columns.features
+        return repr(names[column]) if names else str(column)
 
     # -- predictions ------------------------------------------------------------------------------
 
@@ -311,7 +317,7 @@ class TrainedModel:
         elif isinstance(read, Dataset):
             targets = read.y
         elif read.labels is not None:
-            targets = self._targets(read.labels)
+            targets = self._targets(read.labels, read)
         else:
             raise DataError("there are no labels to compare with: give y")
         return self.network.evaluate(self._prepared(read), targets)
@@ -323,7 +329,7 @@ class TrainedModel:
             return labels
         return self._targets([str(label) for label in labels.tolist()])
 
-    def _targets(self, labels: Sequence[str]) -> Array:
+    def _targets(self, labels: Sequence[str], rows: NewRows | None = None) -> Array:
         """Return the numbers of the classes that the cells of a table name."""
         numbers = {str(name): number for number, name in enumerate(self.classes)}
         found = np.empty(len(labels), np.intp)
@@ -333,9 +339,8 @@ class TrainedModel:
                 number = self.columns.class_of(label)
             if number is None or not 0 <= number < len(self.classes):
                 known = ", ".join(map(str, self.classes[:8]))
-                raise LabelError(
-                    f"label {label!r} in row {row} is none of the classes {known}", row
-                )
+                place = f"row {row}" if rows is None else rows.place(row)
+                raise LabelError(f"label {label!r} in {place} is none of the classes {known}", row)
             found[row] = number
         return found
 
@@ -367,10 +372,10 @@ class TrainedModel:
         notes = list(rows.notes)
         if rows.labels is not None:
             try:
-                metrics = self.network.evaluate(x, self._targets(rows.labels))
+                metrics = self.network.evaluate(x, self._targets(rows.labels, rows))
             except LabelError as error:  # the rows can be predicted all the same
                 notes.append(f"{path}: no accuracy: {error}")
-        shown = NewRows(rows.x, rows.labels, rows.names, rows.cells, notes)
+        shown = replace(rows, notes=notes)
         return Prediction(
             self._named(self.network.predict(x)), self.network.predict_proba(x), metrics, shown
         )
@@ -559,6 +564,8 @@ def _model_of(
             "class_names": class_names,
             "columns": None if columns is None else Columns.from_json(columns),
         }
+    if not isinstance(model["versions"], dict) or not isinstance(model["provenance"], dict):
+        raise TypeError("versions and provenance are tables")
     said = {"versions": model["versions"], "written": model["written"], "data": name}
     found = TrainedModel(network, provenance=model["provenance"], about=said, **known)
     count = len(found.classes)

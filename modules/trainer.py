@@ -533,6 +533,11 @@ def why_no_model(options: Options) -> str:
     if options.train is None:
         lack = "models are safetensors files, and safetensors is not installed"
         return f'{lack}: pip install "diel[checkpoint]"'
+    if options.train in _OF_TABULAR:
+        return (
+            f"{options.train} writes no models: networks of dnn are kept, which dataset trains in "
+            "place of train, and what a function of your own with an attribute save_model writes"
+        )
     return (
         f"{options.train} writes no models: give the function an attribute save_model"
         "(parameters, report, path), which trains once more and returns its file"

@@ -52,7 +52,8 @@ def predict(options: argparse.Namespace) -> int:
         return 0
     if data is not None:
         try:
-            found = model.predict_file(data, delimiter=options.delimiter)
+            delimiter = "\t" if options.delimiter == r"\t" else options.delimiter
+            found = model.predict_file(data, delimiter=delimiter)
         except ValueError as error:
             raise LaunchError(str(error)) from error
         _write(model, found, options)
@@ -95,7 +96,8 @@ def _write(model: TrainedModel, found: Prediction, options: argparse.Namespace) 
     if found.metrics:
         names = sorted(found.metrics, key=lambda name: name == "loss")
         values = ", ".join(f"{name} {format_value(found.metrics[name])}" for name in names)
-        said.append(f"{values} on these {count} rows, whose labels are in the file")
+        rows = "this row, whose label is" if count == 1 else f"these {count} rows, whose labels are"
+        said.append(f"{values} on {rows} in the file")
     print("\n".join(said), end="\n" if said else "", file=sys.stderr if output is None else None)
 
 

@@ -101,6 +101,8 @@ class NewRows:
         All columns of a file; empty if it names none.
     cells : list of list of str
         All cells of a file.
+    lines : list of int
+        Where each row stands in a file.
     notes : list of str
         What was left unread, for people.
     """
@@ -109,10 +111,17 @@ class NewRows:
     labels: list[str] | None = None
     names: tuple[str, ...] = ()
     cells: Sequence[Sequence[str]] = ()
+    lines: Sequence[int] = ()
     notes: Sequence[str] = ()
+
+    def place(self, row: int) -> str:
+        """Return where a row stands, for people: its line of a file, or its number."""
+        return f"line {self.lines[row]}" if self.lines else f"row {row}"
 
 
 _SHOWN: Final = 8
+_DELIMITERS: Final = ",;\t|"
+_LARGEST: Final = float(np.finfo(np.float32).max)
 
 
 def read_rows(
@@ -137,7 +146,8 @@ def read_rows(
     """
     known = columns or Columns()
     if isinstance(source, (str, PathLike)):
-        return _of_file(Path(source), known, features, delimiter or known.delimiter)
+        chosen = known.delimiter if delimiter is None else delimiter
+        return _of_file(Path(source), known, features, chosen)
     names = [str(name) for name in (source if isinstance(source, Mapping) else source.columns)]
     where = f"the {'table' if isinstance(source, Mapping) else 'frame'}"
     by_name = dict(
@@ -186,7 +196,10 @@ def _of_file(path: Path, columns: Columns, features: int, delimiter: str) -> New
         raise DataError(f"{path}: no rows below the names of the columns")
     width = len(first)
     numbered = [str(number) for number in range(1, width + 1)]
-    places, label, notes = _places(str(path), names or numbered, columns, features, bool(names))
+    try:
+        places, label, notes = _places(str(path), names or numbered, columns, features, bool(names))
+    except DataError as error:
+        raise DataError(f"{error}{_hint_of_delimiter(first, delimiter)}") from None
     x = np.empty((len(rows), len(places)))
     for at, (line, row) in enumerate(rows):
         if len(row) != width:
@@ -198,15 +211,29 @@ def _of_file(path: Path, columns: Columns, features: int, delimiter: str) -> New
                 name = names[place] if names else str(place + 1)
                 problem = f"{cell!r} is no finite number" if cell else "the cell is empty"
                 raise DataError(f"{path}, line {line}, column {name!r}: {problem}{_hint(marks)}")
+            if abs(number) > _LARGEST:
+                name = names[place] if names else str(place + 1)
+                raise DataError(f"{path}, line {line}, column {name!r}: {cell} is too large")
             x[at, column] = number
     labels = None if label is None else [row[label].strip() for _, row in rows]
-    return NewRows(x, labels, names, [row for _, row in rows], notes)
+    cells, lines = [row for _, row in rows], [line for line, _ in rows]
+    return NewRows(x, labels, names, cells, lines, notes)
 
 
 def _hint(marks: Sequence[str]) -> str:
     if marks:
         return f" (missing cells are written {' or '.join(map(repr, marks))})"
     return " (the network was trained on a table without missing cells)"
+
+
+def _hint_of_delimiter(first: Sequence[str], delimiter: str) -> str:
+    """Return a text on another delimiter, if the first line of a file is one cell with such."""
+    if len(first) > 1:
+        return ""
+    others = [other for other in _DELIMITERS if other != delimiter and other in first[0]]
+    return (
+        f"; its cells are separated by {others[0]!r}? say delimiter {others[0]!r}" if others else ""
+    )
 
 
 def _places(

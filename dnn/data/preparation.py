@@ -138,7 +138,10 @@ class Impute(Step):
     @classmethod
     def from_json(cls, given: Mapping[str, Any]) -> Impute:
         """Return the step with such medians."""
-        return cls(_array(given["medians"]))
+        medians = _array(given["medians"])
+        if (abs(medians) > np.finfo(np.float32).max).any():
+            raise ValueError("medians are numbers in float32")
+        return cls(medians)
 
     def check(self, features: int) -> None:
         """Raise a ValueError unless there is a median of each feature."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import operator
 from pathlib import Path
 from typing import Any
 
@@ -18,6 +19,10 @@ def choose_model(run_dir: Path, ledger: Path, trial: int | None) -> dict[str, An
     its suffix. A ValueError if there is no such trial, or no model of the best one; an OSError if
     the ledger cannot be read.
     """
+    if trial is not None:
+        if isinstance(trial, bool) or not hasattr(trial, "__index__"):
+            raise ValueError(f"a trial is a whole number, not {trial!r:.40}")
+        trial = operator.index(trial)
     watched = WatchedSweep(run_dir, ledger)
     watched.catch_up()
     folder, kept = ledger.parent, ledger.with_name(BEST + SUFFIX)
@@ -65,8 +70,9 @@ def _check_kept(watched: WatchedSweep, kept: Path, kept_trial: int | None) -> No
             raise ValueError(f"{watched.name} of {watched.run_dir} has no trial with a result")
         raise ValueError(
             f"{watched.name} of {watched.run_dir} holds no model of its best trial, {number}: one "
-            "is written at the end of a sweep, if safetensors is installed (pip install "
-            f'"diel[checkpoint]") and a function of your own has a save_model; {again}'
+            "is written at the end of a sweep if safetensors is installed (pip install "
+            '"diel[checkpoint]") and, where train names a function, that has an attribute '
+            f"save_model; with these {again}"
         )
     if best is None or kept_trial is None or kept_trial == number:
         return

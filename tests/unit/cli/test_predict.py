@@ -78,6 +78,9 @@ def test_rows_without_names_or_labels(model: Path, capsys: pytest.CaptureFixture
     assert said.out.splitlines()[0] == "1,2,predicted,probability"
     assert [line.split(",")[2] for line in said.out.splitlines()[1:]] == ["0", "1"]
     assert said.err == ""
+    Path("one.csv").write_text("dose\tage\tsick\n0.0009\t80\t1\n")
+    assert status_of("predict", model, "one.csv", "--delimiter", r"\t") == 0
+    assert "on this row, whose label is in the file" in capsys.readouterr().err
 
 
 def test_a_model_is_shown_and_written_as_onnx(
@@ -110,6 +113,9 @@ def test_a_model_is_shown_and_written_as_onnx(
         (["model.safetensors", "--onnx", "."], "--onnx . is no regular file"),
         (["model.safetensors", "--proba"], "--proba goes with a file of rows"),
         (["model.safetensors", "new.csv", "--delimiter", ";;"], "delimiter must be one character"),
+        (["model.safetensors", "new.csv", "--delimiter", ""], "delimiter must be one character"),
+        (["model.safetensors", "new.csv", "--delimiter", "\n"], "delimiter must be one character"),
+        (["model.safetensors", "new.csv", "--delimiter", '"'], "delimiter must be one character"),
         (["model.safetensors", "other.csv"], "column 'dose' missing; is it 'doses'"),
         (["model.safetensors", "--onnx", "no/model.onnx"], "no/model.onnx: cannot be written"),
     ],

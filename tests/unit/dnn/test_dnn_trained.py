@@ -129,7 +129,9 @@ def test_columns_are_found_by_name_in_any_order(
         ("age,weight,dose\n1,many,3\n", "line 2, column 'weight': 'many' is no finite number"),
         ("age,weight,dose\n1,,3\n", r"line 2, column 'weight': the cell is empty \(missing cells"),
         ("age,weight,dose\n1,2,inf\n", "column 'dose': 'inf' is no finite number"),
-        ("age,weight,dose\n1,2,1e300\n", "row 0, column 2: 1e[+]300 is too large"),
+        ("age,weight,dose\n1,2,1e300\n", "line 2, column 'dose': 1e300 is too large"),
+        ("age;weight;dose\n1;2;3\n", "missing .*; its cells are separated by ';'"),
+        ("1\t2\t3\n4\t5\t6\n", r"missing .*; its cells are separated by '\\t'"),
         ("age,weight,dose\n1,2\n", "line 2: 2 cells, not 3"),
         ("age,weight,dose\n", "no rows below"),
         (
@@ -159,8 +161,8 @@ def test_files_without_names_are_read_by_places(
     found = model.predict_file(tmp_path / "labelled.csv")
     assert found.values.tolist() == whole
     assert found.metrics == {}
-    assert "no accuracy: label '7' in row 1 is none of the classes 0, 1" in found.rows.notes[-1]
-    with pytest.raises(LabelError, match="label '7' in row 1"):
+    assert "no accuracy: label '7' in line 2 is none of the classes 0, 1" in found.rows.notes[-1]
+    with pytest.raises(LabelError, match="label '7' in line 2"):
         model.evaluate(tmp_path / "labelled.csv")
 
 
@@ -172,7 +174,8 @@ def test_files_without_names_are_read_by_places(
         (np.zeros((2, 2)), ShapeError, r"\(n, 3\) is wanted"),
         ([["a", "b", "c"]], DataError, "must be numbers"),
         (np.zeros((0, 3)), DataError, "no rows"),
-        (np.full((1, 3), np.inf), DataError, "row 0, column 0: inf is too large"),
+        (np.full((1, 3), np.inf), DataError, "row 0, column 'age': inf is too large"),
+        ([[1, 2, 3e38]], DataError, "row 0, column 'dose': 3e[+]38 is too large"),
         ({"age": [1], "weight": [1, 2], "dose": [1]}, DataError, "vectors of one length"),
         ({"age": ["x"], "weight": [1], "dose": [1]}, DataError, "row 0, column 'age': 'x'"),
         (Path("no such file.csv"), DataError, "cannot be read"),
@@ -463,6 +466,9 @@ STEP = ("data", "preparation", 1)
         (in_model(*STEP, "deviation", to=[0, 1, 1]), "a deviation above 0"),
         (in_model(*STEP, "mean", to=[1, 2, float("nan")]), "numbers must be finite"),
         (in_model(*STEP, "mean", to=[1, 2, 10**400]), "numbers must be finite"),
+        (in_model("data", "preparation", 0, "medians", to=[1, 2, 1e300]), "numbers in float32"),
+        (in_model("versions", to=7), "versions and provenance are tables"),
+        (in_model("provenance", to=[["a", 1]]), "versions and provenance are tables"),
         (in_model(*STEP, "mean", to="x"), "a list of numbers is wanted"),
         (in_model("data", "columns", "labels", to=3), "labels a table"),
         (in_model("data", "columns", "features", to=[1]), "features is a list of texts"),

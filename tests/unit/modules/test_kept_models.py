@@ -163,7 +163,9 @@ def test_a_function_of_your_own_writes_what_it_likes(tmp_path: Path) -> None:
 def test_a_sweep_without_a_model_says_what_to_do(tmp_path: Path) -> None:
     (tmp_path / "mine.py").write_text(MINE)
     swept(tmp_path, {"train": "./mine.py:train"}, space={"x": [0.25, 0.75]})
-    with pytest.raises(ValueError, match=r"no model of its best trial, 1: .* save_model; trial=1 "):
+    with pytest.raises(
+        ValueError, match=r"no model of its best trial, 1: .* save_model; with these trial"
+    ):
         reporter.find_model(tmp_path, "", None)
     again = reporter.find_model(tmp_path, "", 0)
     assert (again["file"], again["parameters"]) == (None, {"x": 0.25})
@@ -173,8 +175,16 @@ def test_a_sweep_without_a_model_says_what_to_do(tmp_path: Path) -> None:
     arguments = (again["parameters"], 0, again["seed"], Path(again["path"]), again["provenance"])
     with pytest.raises(ValueError, match=r"mine.py:train writes no models: give the function an"):
         trainer.save_model(options, tmp_path, *arguments)
+    ours = trainer.Options.model_validate({"train": "modules.sklearn_trainer:train"})
+    with pytest.raises(ValueError, match="sklearn_trainer:train writes no models: networks of dnn"):
+        trainer.save_model(ours, tmp_path, *arguments)
     with pytest.raises(ValueError, match="has no trial 5"):
         reporter.find_model(tmp_path, "", 5)
+    wrong: list[Any] = [True, "1", 1.0, [1]]
+    for trial in wrong:
+        with pytest.raises(ValueError, match="a trial is a whole number, not"):
+            reporter.find_model(tmp_path, "", trial)
+    assert reporter.find_model(tmp_path, "", np.int64(0)) == again
     with pytest.raises(ValueError, match="has no sweep 'x': name one of"):
         reporter.find_model(tmp_path, "x", None)
     with pytest.raises(ValueError, match="has no sweep that has begun"):
