@@ -34,7 +34,6 @@ echo "Submitted batch job 4711 <b>"
 
 
 def sign_in(page: Any, served: Any) -> None:
-    page.set_default_timeout(20_000)
     page.goto(served.address)
 
 
@@ -82,16 +81,16 @@ def test_the_first_sweep_of_the_readme(page: Any, served: Any) -> None:
     assert re.findall(r"`(.+?)`", space) == ["master"]
     page.locator('.module[data-module="master"]').press("Enter")
     fill(page, "trials", "2")
-    wait_for_text(page, "trials = 2")
+    page.locator(".cm-line", has_text=re.compile(r"^trials = 2$")).wait_for()  # it was 20
     page.get_by_text("No problem found.").wait_for()
     assert re.findall(r"\*\*(.+?)\*\*", start) == ["Start here", "Save"]
     page.get_by_role("button", name="Start here").click()
     page.get_by_role("dialog").get_by_role("button", name="Save", exact=True).click()
-    page.wait_for_url("**/run?path=**", timeout=60_000)
+    page.wait_for_url("**/run?path=**")
     assert re.findall(r"\*\*(.+?)\*\*", trials) == ["sweep"]
     page.get_by_role("link", name="sweep", exact=True).click()
     page.wait_for_url("**/sweep?path=**")
-    page.get_by_text("Go on with more trials").wait_for(timeout=90_000)
+    page.get_by_text("Go on with more trials").wait_for()
     page.get_by_text("of 2", exact=True).wait_for()
 
 
@@ -161,12 +160,12 @@ def test_a_sweep_is_composed_mended_started_steered_and_its_best_trial_read(
     page.get_by_label("File name").press("Enter")
     page.get_by_text("saved composed.toml").wait_for()
     page.get_by_role("button", name="Start here").click()
-    page.wait_for_url("**/run?path=**", timeout=60_000)
+    page.wait_for_url("**/run?path=**")
     run_page = page.url
     assert "copies = 1  # a comment" in (served.folder / "composed.toml").read_text()
     # On the live run: a point that is none, then one that is tried, and counted.
     page.get_by_role("link", name="sweep", exact=True).click()
-    page.get_by_text("No trial has ended yet").wait_for(timeout=60_000)
+    page.get_by_text("No trial has ended yet").wait_for()
     page.get_by_role("button", name="Try a point").click()
     x = page.get_by_role("dialog").get_by_label("x", exact=True)
     x.fill("5")
@@ -177,7 +176,7 @@ def test_a_sweep_is_composed_mended_started_steered_and_its_best_trial_read(
     page.get_by_text("enqueue: it is trial 20").wait_for()
     page.get_by_text("of 21", exact=True).wait_for()
     (served.folder / "go").touch()
-    page.get_by_text("Go on with more trials").wait_for(timeout=60_000)
+    page.get_by_text("Go on with more trials").wait_for()
     page.get_by_role("link", name="trial 20", exact=True).click()
     page.get_by_text("How to repeat it").wait_for()
     page.get_by_role("button", name="Copy").click()
@@ -186,7 +185,7 @@ def test_a_sweep_is_composed_mended_started_steered_and_its_best_trial_read(
     assert copied.startswith("diel sweep ")
     assert copied.endswith(" --repeat 20")
     page.goto(run_page)
-    page.locator(".diel-badge.diel-finished").wait_for(timeout=60_000)
+    page.locator(".diel-badge.diel-finished").wait_for()
     page.locator("[data-part=bars]").get_by_text("21 of 21, best accuracy 1").wait_for()
     page.get_by_role("link", name="sweep", exact=True).click()
     # The report, whose scripts are not those of the page.
