@@ -135,6 +135,8 @@ class Served:
         self.process.wait()
         assert self.process.stdout is not None
         self.process.stdout.close()
+        log = self.log.read_text()
+        assert "Traceback" not in log, log
 
 
 @pytest.fixture(scope="module")
@@ -143,8 +145,6 @@ def served(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Served]:
     server = Served(tmp_path_factory.mktemp("served"))
     yield server
     server.end()
-    log = server.log.read_text()
-    assert "Traceback" not in log, log
 
 
 @pytest.fixture(scope="module")

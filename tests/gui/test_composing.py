@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import re
+from collections.abc import Callable, Iterator
 from contextlib import closing
 from pathlib import Path
 from typing import Any
@@ -31,6 +32,19 @@ SBATCH = """\
 cat > submitted.sh
 echo "Submitted batch job 4711 <b>"
 """
+
+
+@pytest.fixture
+def served(serve: Callable[..., Any], tmp_path: Path) -> Iterator[Any]:
+    """Return a server of an empty folder, which no other test of this file has filled.
+
+    Tests ask for it before they ask for a page: a page complains of a server that ends.
+    """
+    folder = tmp_path / "project"
+    folder.mkdir()
+    server = serve(folder)
+    yield server
+    server.end()
 
 
 def sign_in(page: Any, served: Any) -> None:
@@ -61,7 +75,7 @@ def choose_from(page: Any, menu: str, entry: str) -> None:
 
 
 @pytest.mark.slow
-def test_the_first_sweep_of_the_readme(page: Any, served: Any) -> None:
+def test_the_first_sweep_of_the_readme(served: Any, page: Any) -> None:
     """Each step is walked as it stands there: its bold names are what is clicked, in that order."""
     pytest.importorskip("sklearn", reason="scikit-learn is not installed")
     text = (ROOT / "README.md").read_text(encoding="utf-8")
@@ -96,7 +110,7 @@ def test_the_first_sweep_of_the_readme(page: Any, served: Any) -> None:
 
 @pytest.mark.slow
 def test_a_sweep_is_composed_mended_started_steered_and_its_best_trial_read(
-    page: Any, served: Any
+    served: Any, page: Any
 ) -> None:
     (served.folder / "work.py").write_text(WORK)
     sign_in(page, served)
@@ -198,7 +212,7 @@ def test_a_sweep_is_composed_mended_started_steered_and_its_best_trial_read(
 
 
 def test_two_browsers_on_one_file_and_a_script_that_is_submitted(
-    browser: Any, page: Any, served: Any
+    browser: Any, served: Any, page: Any
 ) -> None:
     sbatch = served.commands / "sbatch"
     sbatch.write_text(SBATCH)
