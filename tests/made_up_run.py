@@ -252,6 +252,6 @@ def seconds_until_shown(page: Any, run: MadeUpRun) -> float:
         "words => document.querySelector('[data-part=bars]').textContent.includes(words)",
         arg=words,
         polling="raf",
-        timeout=30_000,
+        timeout=120_000,
     )
     return time.perf_counter() - begin_s

@@ -173,7 +173,7 @@ def started_diel(*arguments: object, cwd: Path) -> Iterator[subprocess.Popen[str
         process.communicate()
 
 
-def wait_until(is_so: Callable[[], bool], timeout_s: float = 30.0) -> None:
+def wait_until(is_so: Callable[[], bool], timeout_s: float = 120.0) -> None:
     """Return as soon as something is so; fail if that takes too long."""
     deadline_s = time.monotonic() + timeout_s
     while not is_so():

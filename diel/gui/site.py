@@ -29,6 +29,12 @@ _FILES: Final = {name: _HERE / name for name in ("style.css", *_SCRIPTS)}
 _NAVIGATION: Final = (("Runs", "/"), ("Compose", "/compose"))
 _DARK_COOKIE: Final = "diel-dark"
 _DARK: Final = {"on": True, "off": False}
+_SWITCH: Final = f"""\
+const isDark = !document.body.classList.contains("body--dark");
+const word = isDark ? "on" : "off";
+document.cookie = `{_DARK_COOKIE}=${{word}}; path=/; max-age=31536000; samesite=strict`;
+return isDark;
+"""
 RUNS: Final = "runs"
 """The folder, inside that of the page, in which the page starts runs."""
 _READ_FOLDERS: Final = ("trace", "sweeps")
@@ -393,12 +399,6 @@ def frame(site: Site, title: str, *scripts: str) -> Iterator[None]:
 
 
 async def _switch(dark: ui.dark_mode) -> None:
-    """Change between light and dark, and have the browser remember it."""
-    now = dark.value
-    if now is None:
-        now = await ui.run_javascript("return document.body.classList.contains('body--dark')")
-    dark.value = not now
-    words = next(word for word, value in _DARK.items() if value is dark.value)
-    ui.run_javascript(
-        f"document.cookie = '{_DARK_COOKIE}={words}; path=/; max-age=31536000; samesite=strict'"
-    )
+    """Change between light and dark; the browser remembers it before it shows it."""
+    with contextlib.suppress(TimeoutError):  # the page was left
+        dark.value = await ui.run_javascript(_SWITCH, timeout=_ANSWER_S)

@@ -124,7 +124,6 @@ class _SweepView:
                 self._say("No sweep has begun in this run.")
                 return
             self._watched = chosen[0]
-            self._steering.begin()
             self._link_sweeps(names)
         watched = self._watched
         try:
@@ -138,6 +137,7 @@ class _SweepView:
             self._model, self._is_new = summary["model"], True
         if self._is_new:
             self._show_summary(summary)
+            self._steering.begin()
             self._show_rows(watched)
             if self._ranges:
                 await self._choose()

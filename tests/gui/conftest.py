@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import faulthandler
 import os
 import re
 import select
@@ -15,6 +16,7 @@ from typing import Any
 from urllib.parse import urlsplit
 
 import pytest
+from _pytest.faulthandler import fault_handler_stderr_fd_key
 
 _NAMES = ("chromium", "chromium-browser", "google-chrome", "google-chrome-stable")
 _ARGUMENTS = [
@@ -26,6 +28,16 @@ _ARGUMENTS = [
     "--disable-component-update",
     "--disable-sync",
 ]
+_LIMIT_S = 120
+"""For anything to show: a browser and a run beside other tests need a multiple of their time."""
+_TEST_LIMIT_S = 900
+
+
+@pytest.fixture(autouse=True)
+def _more_time(request: pytest.FixtureRequest) -> None:
+    """Give a test more time than others before its process is ended."""
+    stderr = request.config.stash[fault_handler_stderr_fd_key]
+    faulthandler.dump_traceback_later(_TEST_LIMIT_S, file=stderr, exit=True)
 
 
 @pytest.fixture(scope="module")
@@ -39,12 +51,20 @@ def browser() -> Iterator[Any]:
     """
     path = os.environ.get("CHROMIUM") or next(filter(None, map(shutil.which, _NAMES)), None)
     api = pytest.importorskip("playwright.sync_api", reason="Playwright is not installed")
-    api.expect.set_options(timeout=20_000)
+    api.expect.set_options(timeout=1000 * _LIMIT_S)
     with api.sync_playwright() as playwright:
         if path is None and not Path(playwright.chromium.executable_path).exists():
             pytest.skip(f"there is no browser: none of {', '.join(_NAMES)}, nor Playwright's own")
         path = path or playwright.chromium.executable_path
         browser = playwright.chromium.launch(executable_path=path, args=_ARGUMENTS)
+        new_context = browser.new_context
+
+        def patient_context(**options: Any) -> Any:
+            context = new_context(**options)
+            context.set_default_timeout(1000 * _LIMIT_S)
+            return context
+
+        browser.new_context = patient_context  # type: ignore[method-assign]
         yield browser
         browser.close()
 
@@ -95,7 +115,7 @@ class Served:
 
     def _address(self) -> str:
         assert self.process.stdout is not None
-        ready, _, _ = select.select([self.process.stdout], [], [], 60)
+        ready, _, _ = select.select([self.process.stdout], [], [], _LIMIT_S)
         line = self.process.stdout.readline().decode() if ready else ""
         found = re.search(r"http://\S+", line)
         assert found, f"the server has said {line!r}, and {self.log.read_text()}"
@@ -110,11 +130,13 @@ class Served:
         if self.process.poll() is None:
             self.process.send_signal(2)
         with contextlib.suppress(subprocess.TimeoutExpired):
-            self.process.wait(20)
+            self.process.wait(_LIMIT_S)
         self.process.kill()
         self.process.wait()
         assert self.process.stdout is not None
         self.process.stdout.close()
+        log = self.log.read_text()
+        assert "Traceback" not in log, log
 
 
 @pytest.fixture(scope="module")
@@ -123,8 +145,6 @@ def served(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Served]:
     server = Served(tmp_path_factory.mktemp("served"))
     yield server
     server.end()
-    log = server.log.read_text()
-    assert "Traceback" not in log, log
 
 
 @pytest.fixture(scope="module")

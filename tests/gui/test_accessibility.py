@@ -272,7 +272,6 @@ def test_axe_finds_nothing_and_a_phone_shows_all(
     place, act = SCENES[name]
     context = browser.new_context(viewport=DESK, reduced_motion="reduce", color_scheme="light")
     page = context.new_page()
-    page.set_default_timeout(20_000)
     try:
         page.goto(served.address)
         page.goto(served.url(place))

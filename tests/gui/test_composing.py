@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import re
+from collections.abc import Callable, Iterator
 from contextlib import closing
 from pathlib import Path
 from typing import Any
@@ -33,8 +34,20 @@ echo "Submitted batch job 4711 <b>"
 """
 
 
+@pytest.fixture
+def served(serve: Callable[..., Any], tmp_path: Path) -> Iterator[Any]:
+    """Return a server of an empty folder, which no other test of this file has filled.
+
+    Tests ask for it before they ask for a page: a page complains of a server that ends.
+    """
+    folder = tmp_path / "project"
+    folder.mkdir()
+    server = serve(folder)
+    yield server
+    server.end()
+
+
 def sign_in(page: Any, served: Any) -> None:
-    page.set_default_timeout(20_000)
     page.goto(served.address)
 
 
@@ -62,7 +75,7 @@ def choose_from(page: Any, menu: str, entry: str) -> None:
 
 
 @pytest.mark.slow
-def test_the_first_sweep_of_the_readme(page: Any, served: Any) -> None:
+def test_the_first_sweep_of_the_readme(served: Any, page: Any) -> None:
     """Each step is walked as it stands there: its bold names are what is clicked, in that order."""
     pytest.importorskip("sklearn", reason="scikit-learn is not installed")
     text = (ROOT / "README.md").read_text(encoding="utf-8")
@@ -82,22 +95,22 @@ def test_the_first_sweep_of_the_readme(page: Any, served: Any) -> None:
     assert re.findall(r"`(.+?)`", space) == ["master"]
     page.locator('.module[data-module="master"]').press("Enter")
     fill(page, "trials", "2")
-    wait_for_text(page, "trials = 2")
+    page.locator(".cm-line", has_text=re.compile(r"^trials = 2$")).wait_for()  # it was 20
     page.get_by_text("No problem found.").wait_for()
     assert re.findall(r"\*\*(.+?)\*\*", start) == ["Start here", "Save"]
     page.get_by_role("button", name="Start here").click()
     page.get_by_role("dialog").get_by_role("button", name="Save", exact=True).click()
-    page.wait_for_url("**/run?path=**", timeout=60_000)
+    page.wait_for_url("**/run?path=**")
     assert re.findall(r"\*\*(.+?)\*\*", trials) == ["sweep"]
     page.get_by_role("link", name="sweep", exact=True).click()
     page.wait_for_url("**/sweep?path=**")
-    page.get_by_text("Go on with more trials").wait_for(timeout=90_000)
+    page.get_by_text("Go on with more trials").wait_for()
     page.get_by_text("of 2", exact=True).wait_for()
 
 
 @pytest.mark.slow
 def test_a_sweep_is_composed_mended_started_steered_and_its_best_trial_read(
-    page: Any, served: Any
+    served: Any, page: Any
 ) -> None:
     (served.folder / "work.py").write_text(WORK)
     sign_in(page, served)
@@ -161,12 +174,12 @@ def test_a_sweep_is_composed_mended_started_steered_and_its_best_trial_read(
     page.get_by_label("File name").press("Enter")
     page.get_by_text("saved composed.toml").wait_for()
     page.get_by_role("button", name="Start here").click()
-    page.wait_for_url("**/run?path=**", timeout=60_000)
+    page.wait_for_url("**/run?path=**")
     run_page = page.url
     assert "copies = 1  # a comment" in (served.folder / "composed.toml").read_text()
     # On the live run: a point that is none, then one that is tried, and counted.
     page.get_by_role("link", name="sweep", exact=True).click()
-    page.get_by_text("No trial has ended yet").wait_for(timeout=60_000)
+    page.get_by_text("No trial has ended yet").wait_for()
     page.get_by_role("button", name="Try a point").click()
     x = page.get_by_role("dialog").get_by_label("x", exact=True)
     x.fill("5")
@@ -177,7 +190,7 @@ def test_a_sweep_is_composed_mended_started_steered_and_its_best_trial_read(
     page.get_by_text("enqueue: it is trial 20").wait_for()
     page.get_by_text("of 21", exact=True).wait_for()
     (served.folder / "go").touch()
-    page.get_by_text("Go on with more trials").wait_for(timeout=60_000)
+    page.get_by_text("Go on with more trials").wait_for()
     page.get_by_role("link", name="trial 20", exact=True).click()
     page.get_by_text("How to repeat it").wait_for()
     page.get_by_role("button", name="Copy").click()
@@ -186,7 +199,7 @@ def test_a_sweep_is_composed_mended_started_steered_and_its_best_trial_read(
     assert copied.startswith("diel sweep ")
     assert copied.endswith(" --repeat 20")
     page.goto(run_page)
-    page.locator(".diel-badge.diel-finished").wait_for(timeout=60_000)
+    page.locator(".diel-badge.diel-finished").wait_for()
     page.locator("[data-part=bars]").get_by_text("21 of 21, best accuracy 1").wait_for()
     page.get_by_role("link", name="sweep", exact=True).click()
     # The report, whose scripts are not those of the page.
@@ -199,7 +212,7 @@ def test_a_sweep_is_composed_mended_started_steered_and_its_best_trial_read(
 
 
 def test_two_browsers_on_one_file_and_a_script_that_is_submitted(
-    browser: Any, page: Any, served: Any
+    browser: Any, served: Any, page: Any
 ) -> None:
     sbatch = served.commands / "sbatch"
     sbatch.write_text(SBATCH)

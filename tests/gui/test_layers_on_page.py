@@ -38,7 +38,6 @@ modules = ["master", "trainer"]
 def test_layers_are_edited_in_a_form(page: Any, served: Any) -> None:
     file = served.folder / "layers.toml"
     file.write_text(FLOW)
-    page.set_default_timeout(20_000)
     page.goto(served.address)
     page.goto(served.url("/compose?file=layers.toml"))
     line = page.locator(".cm-line")

@@ -22,7 +22,6 @@ def paste(page: Any, letters: int) -> None:
 def test_what_is_pasted_is_read_or_said_not_to_be(page: Any, served: Any) -> None:
     file = served.folder / "good.toml"
     file.write_text(GOOD)
-    page.set_default_timeout(20_000)
     page.goto(served.address)
     page.goto(served.url("/compose?file=good.toml"))
     fine = page.get_by_text("No problem found.")
@@ -53,7 +52,6 @@ def test_of_20000_wrong_keys_the_first_are_shown(page: Any, served: Any) -> None
     (served.folder / "keys.toml").write_text(text + GOOD)
     groups = "".join(f'[[group]]\nname = "g{n}"\nmodules = ["a"]\n' for n in range(2000))
     (served.folder / "groups.toml").write_text(GOOD + groups)
-    page.set_default_timeout(30_000)
     page.goto(served.address)
     page.goto(served.url("/compose?file=keys.toml"))
     page.get_by_text("unknown key key99").first.wait_for()

@@ -14,7 +14,7 @@ from diel.run.directory import RunDirectory
 
 def fetch(served: Any, target: str, **headers: str) -> tuple[int, str, dict[str, str]]:
     """Ask the server as no browser would: nothing in the target is made proper."""
-    connection = http.client.HTTPConnection("127.0.0.1", served.port, timeout=20)
+    connection = http.client.HTTPConnection("127.0.0.1", served.port, timeout=120)
     try:
         connection.putrequest("GET", target, skip_host="Host" in headers)
         for name, value in headers.items():

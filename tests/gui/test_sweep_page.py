@@ -97,17 +97,17 @@ ROOM_AT_RIGHT = """card => {
 def test_a_finished_sweep_is_sorted_filtered_and_opened(window: Any, served: Any) -> None:
     path = path_of(served, make_run(served.folder, "done", 50))
     window.goto(served.url(f"/sweep?path={path}"))
-    window.get_by_text("of 50").wait_for(timeout=20_000)
+    window.get_by_text("of 50").wait_for()
     best = max(
         map(json.loads, map(record, range(50))), key=lambda trial: trial["metrics"]["accuracy"]
     )
     window.get_by_role("link", name=f"trial {best['trial']}").wait_for()
     for title in ("History", "Quality against training time", "Learning curves", "Parameters",
                   "What decides", "Two parameters together", "When trials ran"):  # fmt: skip
-        window.get_by_role("heading", name=title, exact=True).wait_for(timeout=20_000)
-    window.locator(".figure-svg .figure-dots").first.wait_for(timeout=20_000)
+        window.get_by_role("heading", name=title, exact=True).wait_for()
+    window.locator(".figure-svg .figure-dots").first.wait_for()
     cost = window.locator("[data-figure=cost]")
-    cost.locator(".figure-dots").first.wait_for(timeout=20_000)
+    cost.locator(".figure-dots").first.wait_for()
     assert cost.evaluate(ROOM_AT_RIGHT) > 8  # pixels: no dot is cut off
     table = window.get_by_role("table", name="trials")
     first = table.locator('[aria-rowindex="2"] a')
@@ -123,16 +123,16 @@ def test_a_finished_sweep_is_sorted_filtered_and_opened(window: Any, served: Any
     window.get_by_text("Each line is a trial").scroll_into_view_if_needed()
     axis = window.get_by_role("slider", name="range of accuracy", exact=True)
     axis.press("ArrowUp")  # the upper part of the axis: the table follows
-    window.get_by_text("trials in the chosen ranges").wait_for(timeout=20_000)
+    window.get_by_text("trials in the chosen ranges").wait_for()
     kept = int(window.get_by_text("trials in the chosen ranges").inner_text().split()[0])
     assert 0 < kept < 50
     count = window.locator(".sweep-table .diel-count")
-    count.get_by_text(f"{kept} of 50").wait_for(timeout=20_000)
+    count.get_by_text(f"{kept} of 50").wait_for()
     axis.press("Escape")
-    window.get_by_text("trials in the chosen ranges").wait_for(state="detached", timeout=20_000)
+    window.get_by_text("trials in the chosen ranges").wait_for(state="detached")
     filtered = window.get_by_role("searchbox", name="filter trials")
     filtered.fill(f"trial>6 trial<=8 {BAD.split()[1]}")  # words and comparisons; 7 alone has it
-    count.get_by_text("1 of 50").wait_for(timeout=20_000)
+    count.get_by_text("1 of 50").wait_for()
     expect(first).to_have_text("7")
     # A figure says what is pointed at; its keys hide and show.
     history = window.get_by_role("figure", name="History")
@@ -143,9 +143,9 @@ def test_a_finished_sweep_is_sorted_filtered_and_opened(window: Any, served: Any
     )
     line = history.locator(".figure-dots").first.bounding_box()
     window.mouse.move(line["x"] + line["width"] - 4, line["y"] + 4)
-    window.locator(".figure-tip").get_by_text("trial ", exact=False).wait_for(timeout=20_000)
+    window.locator(".figure-tip").get_by_text("trial ", exact=False).wait_for()
     first.click()
-    window.get_by_text("diel sweep").wait_for(timeout=20_000)
+    window.get_by_text("diel sweep").wait_for()
     expect(window.locator(".sweep-command")).to_contain_text(f"{path} --repeat 7")
     expect(window.get_by_text(BAD, exact=True)).to_have_count(1)
     expect(window.get_by_text("107", exact=True)).to_have_count(1)
@@ -161,8 +161,8 @@ def test_trials_that_are_far_worse_are_seen_at_the_edge(window: Any, served: Any
     window.goto(served.url(f"/sweep?path={path_of(served, ledger)}"))
     for name in ("history", "cost"):
         card = window.locator(f"[data-figure={name}]")
-        card.scroll_into_view_if_needed(timeout=20_000)
-        card.get_by_role("button", name="far worse, at the edge").wait_for(timeout=20_000)
+        card.scroll_into_view_if_needed()
+        card.get_by_role("button", name="far worse, at the edge").wait_for()
         dots = card.locator(".figure-dots").nth(1)
         box, frame = dots.bounding_box(), card.locator(".figure-svg").bounding_box()
         assert box["y"] + box["height"] < frame["y"] + frame["height"]  # above the axis
@@ -195,15 +195,15 @@ def test_a_growing_ledger_is_followed_and_a_damaged_one_shown_as_far_as_it_goes(
     ledger = make_run(served.folder, "growing", 3)
     path = path_of(served, ledger)
     window.goto(served.url(f"/sweep?path={path}"))
-    window.get_by_text("3", exact=True).first.wait_for(timeout=20_000)
+    window.get_by_text("3", exact=True).first.wait_for()
     with ledger.open("a") as file:
         file.write("".join(map(record, range(3, 12))) + record(12)[:30])
     fact = window.locator(".sweep-fact").filter(has_text="trials")
-    fact.get_by_text("12", exact=True).wait_for(timeout=20_000)
+    fact.get_by_text("12", exact=True).wait_for()
     window.wait_for_function("() => document.querySelectorAll('.sweep-table a').length >= 9")
     with ledger.open("a") as file:
         file.write("\n")
-    window.get_by_text("no record of a trial, left out").wait_for(timeout=20_000)
+    window.get_by_text("no record of a trial, left out").wait_for()
     for page, status in (
         (f"/trial?path={path}&trial=3", 200),
         (f"/trial?path={path}&trial=99", 404),
@@ -228,19 +228,19 @@ def test_a_growing_ledger_is_followed_and_a_damaged_one_shown_as_far_as_it_goes(
 def test_a_sweep_is_asked_for_a_point_and_what_is_refused_is_said(window: Any, served: Any) -> None:
     ledger = make_run(served.folder, "asked", 10)
     window.goto(served.url(f"/sweep?path={path_of(served, ledger)}"))
-    window.get_by_text("of 50").wait_for(timeout=20_000)
+    window.get_by_text("of 50").wait_for()
     window.get_by_role("button", name="Try a point").click()
     rate = window.get_by_label("rate", exact=True)
-    rate.wait_for(timeout=20_000)
+    rate.wait_for()
     rate.fill("5")
     window.get_by_role("button", name="Try it").click()
-    window.get_by_role("alert").get_by_text("rate: 5 is not between").wait_for(timeout=20_000)
+    window.get_by_role("alert").get_by_text("rate: 5 is not between").wait_for()
     assert not ledger.with_name("requests.jsonl").exists()
     rate.fill("0.5")
     window.get_by_label("size", exact=True).click()
     window.get_by_role("option", name="2", exact=True).click()
     window.get_by_role("button", name="Try it").click()
-    window.get_by_role("status").get_by_text("kept: the button Resume").wait_for(timeout=20_000)
+    window.get_by_role("status").get_by_text("kept: the button Resume").wait_for()
     (asked,) = map(json.loads, ledger.with_name("requests.jsonl").read_text().split("\n")[1:-1])
     assert asked["kind"] == "enqueue"
     assert {name: asked["parameters"][name] for name in ("rate", "size")} == {
@@ -250,21 +250,21 @@ def test_a_sweep_is_asked_for_a_point_and_what_is_refused_is_said(window: Any, s
     window.get_by_role("button", name="Stop a trial").click()
     window.get_by_label("its number").fill("x")
     window.get_by_role("dialog").get_by_role("button", name="Stop a trial").click()
-    window.get_by_text("'x' is no number").wait_for(timeout=20_000)
+    window.get_by_text("'x' is no number").wait_for()
 
 
 def test_sweeps_are_compared_and_different_objectives_refused(window: Any, served: Any) -> None:
     paths = [path_of(served, make_run(served.folder, f"side-{n}", n)) for n in (20, 40)]
     window.goto(served.url("/compare?" + "&".join(f"path={path}" for path in paths)))
     for path in paths:
-        window.get_by_role("cell", name=path, exact=True).wait_for(timeout=20_000)
-    window.get_by_role("heading", name="History", exact=True).wait_for(timeout=20_000)
-    window.locator(".figure-svg .figure-line").first.wait_for(timeout=20_000)
+        window.get_by_role("cell", name=path, exact=True).wait_for()
+    window.get_by_role("heading", name="History", exact=True).wait_for()
+    window.locator(".figure-svg .figure-line").first.wait_for()
     window.wait_for_function("() => document.querySelectorAll('.figure-key').length === 4")
     assert window.locator("img[src=x]").count() == 0
     other = path_of(served, make_run(served.folder, "other", 5, "training_time_s"))
     window.goto(served.url(f"/compare?path={paths[0]}&path={other}"))
-    window.get_by_text("minimises training_time_s").wait_for(timeout=20_000)
+    window.get_by_text("minimises training_time_s").wait_for()
 
 
 SCRIPT = "<script>alert(1)</script>"
@@ -305,9 +305,9 @@ def test_markup_in_names_and_values_is_shown_as_text_in_each_figure(
     figures = ("history", "cost", "curves", "importance", "contour", "timeline")
     for name in figures:
         card = window.locator(f"[data-figure={name}]")
-        card.scroll_into_view_if_needed(timeout=20_000)
-        card.locator(".figure-svg").wait_for(timeout=20_000)
-    window.locator("[data-figure=parallel] svg").wait_for(timeout=20_000)
+        card.scroll_into_view_if_needed()
+        card.locator(".figure-svg").wait_for()
+    window.locator("[data-figure=parallel] svg").wait_for()
     assert SCRIPT[:20] in window.locator("[data-figure=importance]").inner_text()
     parallel = window.locator("[data-figure=parallel]").text_content()
     assert all(text in parallel for text in (SCRIPT, f"{BAD} kind"))
@@ -325,10 +325,10 @@ def test_markup_in_names_and_values_is_shown_as_text_in_each_figure(
     assert "&amp;" not in (text := window.locator(".diel-main").text_content())
     assert "&lt;s" not in text
     window.goto(served.url(f"/trial?{urlencode({'path': path, 'trial': 11})}"))
-    window.locator(".figure-svg").wait_for(timeout=20_000)
+    window.locator(".figure-svg").wait_for()
     window.get_by_role("button", name="Copy").wait_for()
     expect(window.get_by_text(SCRIPT, exact=True).first).to_be_visible()
     assert window.locator(".diel-main script, .diel-main b, .diel-main img").count() == 0
     window.goto(served.url(f"/compare?{urlencode({'path': path})}"))
-    window.get_by_role("cell", name=ledger.parents[2].name, exact=True).wait_for(timeout=20_000)
+    window.get_by_role("cell", name=ledger.parents[2].name, exact=True).wait_for()
     assert window.locator(".diel-main script, .diel-main b, .diel-main img").count() == 0
