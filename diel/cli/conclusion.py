@@ -16,6 +16,7 @@ from diel.loading.reports import explain_lost_ranks
 from diel.run.directory import RunDirectory
 from diel.run.fields import Record
 from diel.run.records import (
+    DEADLOCK,
     DeadlockFound,
     Failure,
     JournalLost,
@@ -219,7 +220,7 @@ def rank_times_lines(view: RunView) -> list[str]:
 # -- failures and lost runs -----------------------------------------------------------------------
 
 _EXPLAINED: Final[dict[type[Record], str]] = {
-    DeadlockFound: "deadlock: every module waits for a tuple that nobody puts",
+    DeadlockFound: DEADLOCK,
     LeaveIgnored: "a copy that had failed could not be ended",
     RanksLost: "ranks are lost",
 }

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import os
 import time
 
 from diel.cli.output import aligned, warn
@@ -38,7 +39,7 @@ def explain(options: argparse.Namespace) -> int:
         If there is no such run, or the workflow file cannot be run.
     """
     path = options.path or DEFAULT_RUNS
-    if path.is_file():
+    if os.path.isfile(path):  # False also of a name that is too long
         return _explain_file(str(path), options.ranks)
     if options.ranks is not None:
         raise LaunchError("-n N goes with a workflow file: a run has its ranks")

@@ -94,6 +94,8 @@ def run(options: argparse.Namespace) -> int:
         raise LaunchError(f"--run-dir {options.run_dir} goes on with a run by itself: no --resume")
     if options.resume is not None and getattr(options, "share", None) is not None:
         raise LaunchError("--share is said when a run begins: --resume goes on as it began")
+    if getattr(options, "share", None) is not None:
+        _make_shared_folder(options.share)
     if options.file is None and options.resume is None:
         raise LaunchError("say what to run: a workflow file, or --resume and a run's directory")
     if under_mpi():
@@ -128,6 +130,16 @@ def run(options: argparse.Namespace) -> int:
             return _nothing_to_resume(directory)
         options.file = resumption.file
     return _launch(options, directory)
+
+
+def _make_shared_folder(folder: Path) -> None:
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise LaunchError(
+            f"cannot share a sweep in {folder}: {error.strerror}; choose another folder with "
+            "--share DIR"
+        ) from error
 
 
 def shared_sweep_of(options: argparse.Namespace) -> dict[str, Any] | None:

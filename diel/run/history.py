@@ -21,6 +21,7 @@ from diel.run.files import open_regular
 from diel.run.json_lines import is_locked
 from diel.run.json_values import DamagedRecord
 from diel.run.records import (
+    DEADLOCK,
     DeadlockFound,
     JournalLost,
     ModuleFailed,
@@ -262,7 +263,7 @@ def _reason(records: list[Record]) -> str:
         if isinstance(record, ModuleFailed) and record.stops_run:
             return f"{record.name}: {record.error}"
         if isinstance(record, DeadlockFound):
-            return "deadlock: every module waits for a tuple that nobody puts"
+            return DEADLOCK
         if isinstance(record, JournalLost):
             return record.explanation
         if isinstance(record, RanksLost) and record.stops_run:

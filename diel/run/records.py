@@ -464,6 +464,9 @@ class CheckpointSaved(Record):
     )
 
 
+DEADLOCK: Final = "deadlock: every module waits for what no module puts, sends or receives"
+
+
 class DeadlockFound(Record):
     """Every module waits for a tuple or a message that no module is left to put or send."""
 

@@ -20,6 +20,7 @@ from __future__ import annotations
 import functools
 import importlib
 import keyword
+import os
 import sys
 from collections.abc import Iterator, Sequence
 from importlib.machinery import BuiltinImporter, FrozenImporter, ModuleSpec, PathFinder
@@ -137,7 +138,7 @@ def _locate_in_file(
     spec: str, where: str, function: str, folder: Path, arguments: Sequence[str] | None
 ) -> FunctionLocation:
     file = folder / where
-    if not file.is_file():
+    if not os.path.isfile(file):  # also where its name is too long for any file
         raise FunctionNotFound(f"there is no file {file}", _near_file(file))
     names = names_in(file)
     check_defined(function, names, file, arguments)
@@ -154,7 +155,7 @@ def _locate_in_file(
 
 
 def _near_file(file: Path) -> str:
-    if not file.parent.is_dir():
+    if not os.path.isdir(file.parent):
         return f"there is no folder {file.parent} either"
     near = near_file_name(file.name, sorted(path.name for path in file.parent.glob("*.py")))
     return f'did you mean "{near}"?' if near else "paths are relative to the workflow file's folder"

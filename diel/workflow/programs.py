@@ -5,7 +5,9 @@ from __future__ import annotations
 import contextlib
 import os
 import re
+import shlex
 import shutil
+import stat
 import struct
 import sys
 from collections.abc import Iterator, Mapping
@@ -192,7 +194,7 @@ def check_program(program: str | None, path: str, folder: Path, where: str | Non
             return []
         if (command := shutil.which(program, path=where)) is not None:
             return _as_problems(obstacle(Path(command), where), command, path)
-        beside = (folder / program).is_file()
+        beside = os.path.isfile(folder / program)
         hint = (
             f'write "./{program}" for the file beside this one'
             if beside
@@ -200,7 +202,7 @@ def check_program(program: str | None, path: str, folder: Path, where: str | Non
         )
         return [Problem(path, f'there is no program "{program}" on PATH', hint)]
     file = folder / program
-    if not file.is_file() and not file.is_dir():
+    if not os.path.exists(file):  # also where its name is too long for any file
         return [Problem(path, f"there is no file {file}", _near_program(file))]
     return _as_problems(obstacle(file, where), file, path)
 
@@ -222,10 +224,12 @@ def obstacle(file: Path, where: str | None = None, depth: int = 0) -> Obstacle |
     The system's own words are of little use: of a script whose interpreter is missing it says that
     there is no such file. ``where`` is the search path that ``env`` has, None if that is not known.
     """
-    if file.is_dir():
-        return Obstacle("is a folder, not a program")
     try:
         mode = file.stat().st_mode
+        if stat.S_ISDIR(mode):
+            return Obstacle("is a folder, not a program")
+        if not stat.S_ISREG(mode):  # to open a pipe would wait for a writer
+            return Obstacle("is no regular file")
         if not os.access(file, os.X_OK):
             if mode & 0o111:
                 return Obstacle(
@@ -236,7 +240,9 @@ def obstacle(file: Path, where: str | None = None, depth: int = 0) -> Obstacle |
     except OSError:
         return None  # a program need not be readable
     if head.startswith(b"#!"):
-        return _obstacle_of_script(file, head[2:].partition(b"\n")[0], where, depth)
+        if depth > _MOST_INTERPRETERS:
+            return Obstacle("is one more script: Linux starts no longer chain of interpreters")
+        return _obstacle_of_script(file, head, where, depth)
     if head.startswith(_ELF):
         return _obstacle_of_binary(head)
     if head.startswith(b"\xef\xbb\xbf#!"):
@@ -252,7 +258,10 @@ def obstacle(file: Path, where: str | None = None, depth: int = 0) -> Obstacle |
 _HEAD_BYTES: Final = 64 * 1024
 _PT_INTERP: Final = 3
 _ELF: Final = b"\x7fELF"
-_MOST_INTERPRETERS: Final = 4  # each the interpreter of the one before: Linux follows as many
+_FIRST_LINE_BYTES: Final = 256  # Linux reads no more of a script
+_MOST_INTERPRETERS: Final = 4  # scripts, each the interpreter of the one before
+_ASSIGNMENT: Final = re.compile(r"[^=\s]+=")
+_BLANKS: Final = re.compile(r"[ \t]+")
 _RUNS_TOO: Final = {62: (3,), 183: (40,)}  # x86-64: 32-bit x86; AArch64: 32-bit Arm
 _MACHINES: Final = {3: "32-bit x86", 40: "32-bit Arm", 62: "x86-64", 183: "AArch64", 243: "RISC-V"}
 
@@ -262,38 +271,45 @@ def _head_of(file: Path) -> bytes:
         return stream.read(_HEAD_BYTES)
 
 
-def _obstacle_of_script(file: Path, line: bytes, where: str | None, depth: int) -> Obstacle | None:
+def _obstacle_of_script(file: Path, head: bytes, where: str | None, depth: int) -> Obstacle | None:
+    line, newline, _ = head[2:_FIRST_LINE_BYTES].partition(b"\n")
     if line.endswith(b"\r"):
         return Obstacle(
             "has Windows line ends (CRLF): the carriage return counts as a part of its first line, "
             f"{show('#!' + line.decode(errors='replace'))}",
             f"sed -i 's/\\r$//' {file}",
         )
-    name, _, argument = line.decode(errors="surrogateescape").strip(" \t").partition(" ")
+    text = os.fsdecode(line.partition(b"\0")[0]).strip(" \t")
+    name, *arguments = _BLANKS.split(text, maxsplit=1)
     first = "its first line"
     if not name:
         return Obstacle(f'names no interpreter behind "#!" in {first}', 'such as "#!/bin/sh"')
-    interpreter = Path(name)
-    if not interpreter.is_absolute():
+    if not newline and not arguments and len(head) > _FIRST_LINE_BYTES:
+        return Obstacle(
+            f"has an interpreter in {first} that ends beyond {_FIRST_LINE_BYTES} bytes, which is "
+            "all that the system reads",
+            "give it a shorter path, by a link, or use #!/usr/bin/env",
+        )
+    if not os.path.isabs(name):
         if "/" in name:
             return None  # relative to the folder where it will run
         return Obstacle(
             f'has the interpreter "{name}" in {first}, which is no path',
             f'write "#!/usr/bin/env {name}"',
         )
-    if not interpreter.exists():
+    if not os.path.exists(name):
         return Obstacle(
             f"has the interpreter {name} in {first}, and there is no such file",
             "install it, or correct the line",
         )
-    if depth < _MOST_INTERPRETERS:
-        found = obstacle(interpreter, where, depth + 1)
-        if found is not None:
-            return found._replace(
-                message=f"has the interpreter {name} in {first}, which {found.message}"
-            )
+    interpreter = Path(name)
+    found = obstacle(interpreter, where, depth + 1)
+    if found is not None:
+        return found._replace(
+            message=f"has the interpreter {name} in {first}, which {found.message}"
+        )
     if interpreter.name == "env" and where is not None:
-        return _obstacle_of_env(argument.strip(" \t"), where)
+        return _obstacle_of_env("".join(arguments), where)
     return None
 
 
@@ -301,9 +317,19 @@ def _obstacle_of_env(argument: str, where: str) -> Obstacle | None:
     """Find out whether ``env`` finds what the first line of a script tells it to."""
     words = [argument]  # the system hands on all of it as one word
     if argument.startswith(("-S", "--split-string")):
-        words = argument.removeprefix("--split-string").removeprefix("-S").lstrip("= ").split()
-    words = [word for word in words if word and not word.startswith("-") and "=" not in word]
-    if not words or "/" in words[0] or shutil.which(words[0], path=where):
+        try:
+            words = shlex.split(
+                argument.removeprefix("--split-string").removeprefix("-S").lstrip("= ")
+            )
+        except ValueError:
+            return None
+    while words and _ASSIGNMENT.match(words[0]) and not words[0].startswith("PATH="):
+        del words[0]
+    # Another option or PATH changes where env looks, or what it runs.
+    is_plain = (
+        words and words[0] and not words[0].startswith(("-", "PATH=")) and "$" not in words[0]
+    )
+    if not is_plain or "/" in words[0] or shutil.which(words[0], path=where):
         return None
     several = words[0].split()
     if len(several) > 1 and shutil.which(several[0], path=where):
@@ -320,7 +346,7 @@ def _obstacle_of_env(argument: str, where: str) -> Obstacle | None:
 def _obstacle_of_binary(head: bytes) -> Obstacle | None:
     try:
         machine, loader = _machine_and_loader(head)
-    except (struct.error, IndexError, ValueError):
+    except (struct.error, IndexError, ValueError, OverflowError):
         return Obstacle("is a damaged or incomplete program", "build or copy it again")
     ours = machine
     with contextlib.suppress(OSError, struct.error, IndexError, ValueError):
@@ -329,7 +355,7 @@ def _obstacle_of_binary(head: bytes) -> Obstacle | None:
     if machine not in (ours, *_RUNS_TOO.get(ours, ())) and not _takes_other_formats():
         for_, here = (_MACHINES.get(each, f"machine type {each}") for each in (machine, ours))
         return Obstacle(f"is a program for {for_}, and this machine is {here}", "build it here")
-    if loader and not Path(loader).exists():
+    if loader and not os.path.exists(loader):
         return Obstacle(
             f"needs the dynamic loader {loader}, and there is no such file",
             "it is for another system (such as one with another C library): build it here",

@@ -90,6 +90,10 @@ def test_the_verdict_for_a_number_of_ranks(capsys: pytest.CaptureFixture[str]) -
         (["run", "w.toml", "v.toml"], "unrecognized arguments: v.toml\n"),
         ([], "required: COMMAND"),
         (["run"], "say what to run"),
+        (["run", "w.toml", "--share", "w.toml"], "cannot share a sweep in w.toml: File exists"),
+        (["run", "w.toml", "--share", "w.toml/x"], "cannot share a sweep in w.toml/x: Not a dir"),
+        (["run", "w.toml", "--share", "a" * 300], "File name too long"),
+        (["explain", "a" * 300], "cannot be read: File name too long"),
     ],
 )
 def test_bad_input_ends_with_status_2(

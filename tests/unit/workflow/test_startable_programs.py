@@ -49,6 +49,9 @@ CASES = {
     "empty": (b"", "is empty"),
     "arm": (binary(machine=40 if MACHINE != 183 else 62), "is a program for .*, and this machine"),
     "loader": (binary(loader="/lib/ld-nowhere.so.1"), "needs the dynamic loader /lib/ld-nowhere"),
+    "device": (b"#!/dev/null\n", "has the interpreter /dev/null in .*, which is no regular file"),
+    "too_long": (b"#!/%s/sh\n" % (b"a" * 300), "has an interpreter in its first line that ends be"),
+    "far_header": (THIS_PROGRAM[:24] + b"\xff" * 40, "is a damaged or incomplete program"),
     "short": (THIS_PROGRAM[:30], "is a damaged or incomplete program"),
 }
 ENDED_BY_ENV = {
@@ -65,6 +68,12 @@ FINE = {
     "script": b"#!/bin/sh\nexit 0\n",
     "argument": b"#! /bin/sh -e\n",
     "env_sh": b"#!/usr/bin/env sh\n",
+    "tab": b"#!\t/bin/sh\t-e\n",
+    "env_tab": b"#!/usr/bin/env\tsh\n",
+    "env_option": b"#!/usr/bin/env -S -u PYTHONPATH sh\n",
+    "env_quoted": b'#!/usr/bin/env -S "sh" -e\n',
+    "env_path": b"#!/usr/bin/env -S PATH=/opt/nowhere nowhere\n",
+    "nul": b"#!/bin/sh\0 -e\n",
     "env_python": b"#!/usr/bin/env -S PYTHONPATH=x sh -e\n",
     "own": binary(),
 }
@@ -138,6 +147,24 @@ def test_what_is_no_regular_program_is_told_apart(tmp_path: Path) -> None:
     found = obstacle(wrapper)
     assert found is not None
     assert found.message.startswith(f"has the interpreter {file} in its first line, which has the")
+
+
+def test_a_pipe_is_not_opened_and_a_loop_of_interpreters_ends(tmp_path: Path) -> None:
+    pipe = tmp_path / "pipe"
+    os.mkfifo(pipe, 0o755)
+    found = obstacle(pipe)
+    assert found is not None
+    assert found.message == "is no regular file"
+    loop = written(tmp_path, b"#!%s\n" % os.fsencode(tmp_path / "program"))
+    found = obstacle(loop)
+    assert found is not None
+    assert found.message.endswith("Linux starts no longer chain of interpreters")
+
+
+@pytest.mark.parametrize("program", ["./" + "a" * 300, "a" * 300, "./" + "a/" * 3000])
+def test_a_name_too_long_for_any_file_is_a_missing_program(program: str, tmp_path: Path) -> None:
+    (problem,) = check_program(program, "module[0].executable[0]", tmp_path, "/usr/bin:/bin")
+    assert problem.message.startswith("there is no ")
 
 
 def test_other_formats_may_be_run_where_the_system_has_some(

@@ -290,3 +290,10 @@ def test_a_misspelt_name_is_looked_for_in_both(folder: Path, ours: Path) -> None
 def test_a_workflow_beside_ours_still_finds_ours(ours: Path) -> None:
     assert locate("modules.trainer:run", ours).is_installed
     assert locate("./modules/trainer.py:run", ours).is_installed
+
+
+@pytest.mark.parametrize("where", ["a" * 300, "a/" * 3000 + "b"])
+def test_a_name_too_long_for_any_file_is_a_missing_file(folder: Path, where: str) -> None:
+    message, remedy = failure(f"./{where}.py:run", folder)
+    assert message.startswith("there is no file ")
+    assert "no folder" in remedy or "workflow file's folder" in remedy
