@@ -18,6 +18,7 @@ import numpy as np
 
 from dnn.backend import Array
 from dnn.errors import ConfigurationError, DataError
+from dnn.table import number_of
 
 __all__ = ["Columns", "NewRows", "read_rows"]
 
@@ -266,9 +267,11 @@ def _is_cell(cell: str, marks: Collection[str]) -> bool:
 
 
 def _number(cell: Any) -> float | None:
+    if isinstance(cell, str):
+        return number_of(cell)
     try:
         return float(cell)
-    except (TypeError, ValueError):
+    except (TypeError, ValueError, OverflowError):
         return None
 
 
