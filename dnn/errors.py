@@ -248,7 +248,8 @@ def unknown_name(kind: str, name: object, known: Iterable[str]) -> Configuration
 def check_count(name: str, value: object, least: int = 1) -> int:
     """Return `value` as an int; raise `ConfigurationError` unless it is an integer from `least`."""
     if not is_integer(value) or value < least:  # type: ignore[operator]
-        raise ConfigurationError(f"{name} must be an integer of at least {least}, not {value!r}")
+        wanted = f"an integer of at least {least}{_of_64_bits(value)}"
+        raise ConfigurationError(f"{name} must be {wanted}, not {_shown(value)}")
     return int(value)  # type: ignore[call-overload, no-any-return]
 
 
@@ -262,15 +263,38 @@ def _plain(value: Any) -> Any:
 
 
 def is_integer(value: Any) -> bool:
-    """Whether a value is one integer, of Python or NumPy; true and false are none."""
+    """Whether a value is one integer of at most 64 bits; true and false are none."""
     plain = _plain(value)
-    return isinstance(plain, Integral) and not isinstance(plain, bool)
+    is_whole = not isinstance(plain, bool) and isinstance(plain, Integral)
+    return is_whole and _LEAST <= int(plain) <= _MOST
 
 
 def is_number(value: Any) -> bool:
-    """Whether a value is one real number, of Python or NumPy; true and false are none."""
+    """Whether a value is one real number that can be a float; true and false are none."""
     plain = _plain(value)
-    return isinstance(plain, Real) and not isinstance(plain, bool)
+    is_real = not isinstance(plain, bool) and isinstance(plain, Real)
+    try:
+        return is_real and isinstance(float(plain), float)
+    except OverflowError:
+        return False
+
+
+_LEAST: Final = -(2**63)
+_MOST: Final = 2**64 - 1
+
+
+def _of_64_bits(value: Any) -> str:
+    """Return what else a message has to ask for, of an integer that is too large."""
+    is_whole = not isinstance(value, bool) and isinstance(value, Integral)
+    return " of at most 64 bits" if is_whole and not is_integer(value) else ""
+
+
+def _shown(value: Any) -> str:
+    """Return a value as text of at most 100 characters, also where it has none."""
+    try:
+        return f"{value!r:.100}"
+    except Exception:  # an integer of thousands of digits, or a class of the user's
+        return f"a {type(value).__name__}"
 
 
 def _is_text(value: Any) -> bool:
@@ -282,6 +306,8 @@ def _each(fits: Callable[[Any], bool], length: int | None = None) -> Callable[[A
 
     def all_fit(value: Any) -> bool:
         if isinstance(value, str | bytes | Mapping) or not hasattr(value, "__iter__"):
+            return False
+        if getattr(value, "ndim", 1) == 0:  # an array without axes has a length by name alone
             return False
         if not hasattr(value, "__len__"):  # what can be gone through only once is not touched
             return length is None
@@ -319,13 +345,19 @@ _KINDS: Final[Mapping[str, tuple[Callable[[Any], bool], str]]] = {
     "Callable[[int, float], bool]": (callable, "a function"),
     "Mapping[int, float]": (_is_mapping, "a mapping"),
     "Mapping[str, float | Sequence[float]]": (_is_mapping, "a mapping"),
-    "Dataset": (_is_a("Dataset"), "a Dataset"),
+    "Mapping[str, Any]": (_is_mapping, "a mapping"),
+    "Array": (lambda value: hasattr(value, "ndim") and hasattr(value, "dtype"), "an array"),
     # What is in these is checked where it is used.
     "Sequence[Augmentation]": (_each(lambda value: True), "a list of Augmentation"),
-    "Sequence[Layer]": (_each(lambda value: True), "a list of layers"),
+    "Sequence[Layer]": (_each(lambda value: not is_number(value)), "a list of layers"),
     "Sequence[Mapping[str, Any]]": (_each(_is_mapping), "a list of tables"),
-    "Loss": (_is_a("Loss"), "a Loss"),
-    "Optimizer": (_is_a("Optimizer"), "an Optimizer"),
+    **{
+        name: (_is_a(name), f"{'an' if name[0] in 'AEIOU' else 'a'} {name}")
+        for name in (
+            *("Dataset", "Loss", "NeuralNetwork", "Node", "Optimizer", "RoutineTable", "Scheme"),
+            *("Tensor", "TrainingParameters"),
+        )
+    },
 }
 """By the text of an annotation: whether a value is of that kind, and what it is called."""
 
@@ -399,8 +431,10 @@ def explains_arguments(function: Callable[P, R], *, kinds: bool = True) -> Calla
             if name in checks and value is not defaults[name]:
                 fits, words = checks[name]
                 if not any(fit(value) for fit in fits):
-                    message = f"{where}: {name} must be {words}, not {value!r:.100}"
-                    raise ConfigurationError(message)
+                    wanted = f"{words}{_of_64_bits(value)}"
+                    raise ConfigurationError(
+                        f"{where}: {name} must be {wanted}, not {_shown(value)}"
+                    )
         return function(*args, **options)
 
     return checked

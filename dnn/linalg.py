@@ -14,13 +14,14 @@ import numpy.typing as npt
 
 from dnn.backend import Array
 from dnn.backend.device import import_cupy
-from dnn.errors import DataError, DeviceError, DtypeError, ShapeError
+from dnn.errors import DataError, DeviceError, DtypeError, ShapeError, explains_arguments
 from dnn.tensor import Tensor
 from dnn.tensor.elements import is_foreign
 
 __all__ = ["bmatmul", "eigh", "eigvals", "eigvalsh", "fft", "ifft", "svd"]
 
 
+@explains_arguments
 def bmatmul(a: Tensor, b: Tensor) -> Tensor:
     """Return the products of two batches of matrices, one matrix of each at a time.
 

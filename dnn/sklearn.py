@@ -14,7 +14,8 @@ This module needs scikit-learn, and nothing else in dnn imports it.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+import inspect
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import KW_ONLY, dataclass
 from typing import Any, Literal
 
@@ -27,6 +28,7 @@ from dnn.errors import (
     ConfigurationError,
     MissingDependencyError,
     explains_arguments,
+    is_integer,
 )
 from dnn.layers import Layer
 from dnn.losses import Loss
@@ -69,15 +71,10 @@ class _DNN(BaseEstimator):  # type: ignore[misc]
     def _train(
         self, x: Array, y: Array, outputs: int, loss: str | Loss, **options: Any
     ) -> NeuralNetwork:
-        if self.layers is not None:
-            layers = list(self.layers(x.shape[1], outputs))
-        else:
-            layers = mlp(x.shape[1], self.hidden, outputs, self.activation)
-        # An integer is the network's seed; from a RandomState or None a seed is drawn.
-        seed = self.random_state
-        if not isinstance(seed, int | np.integer) or isinstance(seed, bool):
-            seed = check_random_state(seed).randint(np.iinfo(np.int32).max)
-        model = NeuralNetwork(layers, loss, self._optimizer(), seed=int(seed))
+        if not isinstance(self.early_stopping, bool | np.bool_):
+            raise self._wrong("early_stopping", "true or false")
+        layers = self._layers(x.shape[1], outputs)
+        model = NeuralNetwork(layers, loss, self._optimizer(), seed=self._seed())
         callbacks: list[Callback] = []
         if self.early_stopping:
             callbacks.append(EarlyStopping(patience=self.patience))
@@ -94,6 +91,35 @@ class _DNN(BaseEstimator):  # type: ignore[misc]
         self.n_iter_ = len(self.history_)
         self.model_ = model
         return model
+
+    def _layers(self, inputs: int, outputs: int) -> Sequence[Layer]:
+        if self.layers is None:
+            return mlp(inputs, self.hidden, outputs, self.activation)
+        what = "a function of the numbers of inputs and outputs that returns layers"
+        try:
+            inspect.signature(self.layers).bind(inputs, outputs)
+        except TypeError:
+            raise self._wrong("layers", what) from None
+        made: object = self.layers(inputs, outputs)
+        if not isinstance(made, Iterable):
+            raise ConfigurationError(f"layers must be {what}, and it returned {made!r:.100}")
+        return list(made)
+
+    def _seed(self) -> int:
+        """Return the network's seed: the integer that is given, or one that is drawn."""
+        given = self.random_state
+        if is_integer(given):
+            return int(given)
+        try:
+            return int(check_random_state(given).randint(np.iinfo(np.int32).max))
+        except ValueError:
+            raise self._wrong("random_state", "an integer, a RandomState or None") from None
+
+    def _wrong(self, name: str, what: str) -> ConfigurationError:
+        given = getattr(self, name)
+        return ConfigurationError(
+            f"{type(self).__name__}: {name} must be {what}, not {given!r:.100}"
+        )
 
     def _optimizer(self) -> Optimizer:
         settings = {"learning_rate": self.learning_rate, "weight_decay": self.weight_decay}

@@ -18,10 +18,12 @@ from dnn.arrays import dtype_of, fits, range_of
 from dnn.backend import Array
 from dnn.errors import ConfigurationError, DataError, ShapeError, explains_arguments
 
-__all__ = ["Table", "check_delimiter", "read_csv", "rows_of", "write_csv"]
+__all__ = ["Table", "check_delimiter", "number_of", "read_csv", "rows_of", "write_csv"]
 
 _END_OF_LINE: Final = re.compile(r"\r\n|\r|\n")
-_INTEGER: Final = re.compile(r"[+-]?\d+")
+_INTEGER: Final = re.compile(r"[+-]?\d{1,400}")
+_SHOWN: Final = 60
+"""Of a longer cell, messages show the beginning."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -122,6 +124,7 @@ def read_csv(
                 ]
             # A number that bool does not have would be true.
             right = not marks and kind.kind != "b" and np.isfinite(values[index]).all()
+            right = right and "_" not in "".join(row)
         except (ValueError, OverflowError):
             right = False
         if not right:  # names the wrong cell; with marks, a NaN may stand for a missing cell
@@ -141,6 +144,7 @@ def check_delimiter(delimiter: Any) -> None:
 def _marks(missing: Collection[str], kind: np.dtype[Any]) -> frozenset[str]:
     marks = [missing] if isinstance(missing, str) else missing
     is_several = isinstance(marks, Collection) and not isinstance(marks, bytes | Mapping)
+    is_several = is_several and getattr(marks, "ndim", 1) == 1
     if not is_several or not all(isinstance(mark, str) for mark in marks):
         raise ConfigurationError(f"missing must be a list of texts, not {missing!r}")
     if marks and kind.kind != "f":
@@ -171,12 +175,19 @@ def rows_of(path: str | PathLike[str], delimiter: str) -> list[tuple[int, list[s
     return rows
 
 
-def _is_number(cell: str, marks: Collection[str]) -> bool:
+def number_of(cell: str) -> float | None:
+    """Return the number that a cell of a table holds; None if it holds none.
+
+    ``2024_01`` holds none: it is a name, though Python reads 202401.
+    """
     try:
-        float(cell)
+        return None if "_" in cell else float(cell)
     except ValueError:
-        return cell.strip() in marks
-    return True
+        return None
+
+
+def _is_number(cell: str, marks: Collection[str]) -> bool:
+    return number_of(cell) is not None or cell.strip() in marks
 
 
 def _checked_cells(
@@ -198,18 +209,19 @@ def _checked_cells(
             continue
         if not text:
             raise DataError(f"{where}: the cell is empty")
-        if not _is_number(text, ()):
-            raise DataError(f"{where}: {text!r} is no number")
-        number = float(text)
+        shown = repr(text if len(text) <= _SHOWN else f"{text[:_SHOWN]}...")
+        number = number_of(text)
+        if number is None:
+            raise DataError(f"{where}: {shown} is no number")
         if not math.isfinite(number):
-            raise DataError(f"{where}: {text!r} is not finite")
+            raise DataError(f"{where}: {shown} is not finite")
         if kind.kind != "f":
             if not number.is_integer():
-                raise DataError(f"{where}: {text!r} is no whole number, for {kind}")
+                raise DataError(f"{where}: {shown} is no whole number, for {kind}")
             # Not through a float, which has fewer digits.
             number = int(text) if _INTEGER.fullmatch(text) else int(number)
         if not fits(number, kind):
-            raise DataError(f"{where}: {text!r} is beyond {range_of(kind)}")
+            raise DataError(f"{where}: {shown} is beyond {range_of(kind)}")
         numbers.append(number)
     return numbers
 

@@ -32,6 +32,7 @@ from dnn.errors import (
     DnnError,
     LabelError,
     ShapeError,
+    explains_arguments,
     unknown_name,
 )
 from dnn.layer_tables import rebuilt_layers
@@ -98,6 +99,7 @@ class TrainedModel:
         Names of the classes, or their numbers; empty if the network does not classify.
     """
 
+    @explains_arguments
     def __init__(
         self,
         network: NeuralNetwork,
@@ -468,6 +470,7 @@ def _is_table(rows: Any) -> bool:
     return is_frame or isinstance(rows, (str, PathLike, Mapping))
 
 
+@explains_arguments
 def load(path: str | PathLike[str], *, device: str = "cpu") -> TrainedModel:
     """Load a trained network, ready for raw samples, from a file that `NeuralNetwork.save` wrote.
 

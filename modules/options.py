@@ -231,6 +231,8 @@ class SweepOptions(BaseModel):
             return
         if self._is_users_strategy:
             return  # a user's strategy ends the sweep itself
+        if self._tries_each_once:
+            return  # it ends with the last point
         if self.until.objective is not None:
             yield at(
                 ("until", "objective"),
@@ -350,6 +352,17 @@ class SweepOptions(BaseModel):
         return self.strategy["name"] in _STATELESS
 
     @property
+    def _tries_each_once(self) -> bool:
+        """Whether the strategy ends with the last point of the space, which is small."""
+        if self.strategy["name"] not in _WITHOUT_REPEATS:
+            return False
+        try:
+            counted = Space.parse(self.space).counted()
+        except SpaceError:  # which is told of elsewhere
+            return False
+        return counted is not None and counted.size <= MOST_COUNTED
+
+    @property
     def remark(self) -> str:
         """What the number of points means for the number of trials; empty if nothing."""
         name, wanted = self.strategy["name"], self.trials
@@ -357,18 +370,17 @@ class SweepOptions(BaseModel):
         if name == "grid" or self._is_users_strategy or counted is None:
             return ""
         points = counted.size
-        if name in _WITHOUT_REPEATS and points <= MOST_COUNTED:
+        how_many = "1 point" if points == 1 else f"{points:,} points"
+        if self._tries_each_once:
             if wanted is not None and wanted <= points:
                 return ""
+            trials = "1 trial" if points == 1 else f"{points:,} trials"
             instead = "" if wanted is None else f", not {wanted:,}"
-            return (
-                f"the space has {points:,} points, and {name} tries each once: {points:,} "
-                f"trials{instead}"
-            )
+            return f"the space has {how_many}, and {name} tries each once: {trials}{instead}"
         if wanted is None or wanted <= points:
             return ""
         return (
-            f"the space has {points:,} points: of {wanted:,} trials at least {wanted - points:,} "
+            f"the space has {how_many}: of {wanted:,} trials at least {wanted - points:,} "
             "repeat one, with another seed (grid tries each once)"
         )
 

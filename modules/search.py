@@ -164,10 +164,14 @@ class Search:
         points = self._points
         if not points.repeats:
             return []
+        repeat = "repeats" if points.repeats == 1 else "repeat"
+        tried = "the only point was"
+        if points.count != 1:
+            were = "was" if len(points.tried) == 1 else "were"
+            tried = f"{len(points.tried):,} of {points.count:,} points {were}"
         return [
-            f"{points.repeats:,} of {points.repeats + len(points.tried):,} trials repeat a point "
-            f"of another, with another seed: {len(points.tried):,} of {points.count:,} points were "
-            "tried"
+            f"{points.repeats:,} of {points.repeats + len(points.tried):,} trials {repeat} a point "
+            f"of another, with another seed: {tried} tried"
         ]
 
     def limit(self, trials: int | None) -> None:

@@ -451,7 +451,13 @@ class RoutineTable:
 
     def __init__(self, choices: Choices, convolutions: ConvolutionChoices | None = None) -> None:
         self.convolutions = convolutions or ConvolutionChoices()
-        self.choices = {name: [(int(a), str(b)) for a, b in rows] for name, rows in choices.items()}
+        try:
+            self.choices = {
+                name: [(int(a), str(b)) for a, b in rows] for name, rows in choices.items()
+            }
+        except (AttributeError, TypeError, ValueError, OverflowError) as error:
+            message = "choices are rows of (size, candidate) for each operation"
+            raise ConfigurationError(f"routines: {message}, not {choices!r:.100}") from error
         for name, rows in self.choices.items():
             sizes = [size for size, _ in rows]
             known = name in CANDIDATES and all(how in CANDIDATES[name] for _, how in rows)

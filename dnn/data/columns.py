@@ -17,7 +17,7 @@ import numpy as np
 
 from dnn.backend import Array
 from dnn.errors import DataError
-from dnn.table import check_delimiter, rows_of
+from dnn.table import check_delimiter, number_of, rows_of
 
 __all__ = ["Columns", "NewRows", "read_rows"]
 
@@ -287,9 +287,11 @@ def _is_cell(cell: str, marks: Collection[str]) -> bool:
 
 
 def _number(cell: Any) -> float | None:
+    if isinstance(cell, str):
+        return number_of(cell)
     try:
         return float(cell)
-    except (TypeError, ValueError):
+    except (TypeError, ValueError, OverflowError):
         return None
 
 

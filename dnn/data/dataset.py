@@ -102,7 +102,12 @@ class Dataset:
         # The class is frozen; only here may its fields still be cast.
         if self.image_shape is None or self.x.dtype != np.uint8:
             place = "{}: row {}, attribute {}".format
-            x = narrowed(self.x, np.float32, lambda *at: place(self.name, *at))
+            try:
+                x = narrowed(self.x, np.float32, lambda *at: place(self.name, *at))
+            except (TypeError, ValueError, OverflowError) as error:
+                if isinstance(error, DataError):
+                    raise
+                raise DataError(f"{self.name}: x must be numbers: {error}") from error
             object.__setattr__(self, "x", x)
         object.__setattr__(self, "y", np.ascontiguousarray(self.y, np.intp))
 

@@ -141,8 +141,9 @@ def class_weights(
     truth = np.asarray(labels)
     if not truth.size:
         raise DataError("class_weights: no labels")
-    if truth.dtype.kind not in "iu":
-        raise LabelError(f"class_weights: labels must be integers, not {truth.dtype}")
+    if truth.dtype.kind not in "iu" or truth.ndim != 1:
+        message = f"a vector of integers, not {truth.dtype} {truth.shape}"
+        raise LabelError(f"class_weights: labels must be {message}")
     check_labels(truth, classes, "class_weights: ")
     if isinstance(weights, str):
         if weights != "balanced":

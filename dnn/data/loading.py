@@ -40,7 +40,7 @@ from dnn.errors import (
     explains_arguments,
     unknown_name,
 )
-from dnn.table import read_csv
+from dnn.table import number_of, read_csv
 
 __all__ = [
     "DATASETS",
@@ -177,13 +177,12 @@ def _row(path: str | PathLike[str], number: int, line: str) -> list[float]:
     cells = line.split(",")
     if len(cells) != ATTRIBUTES + 1:
         raise DataError(f"{path}, line {number}: {len(cells)} cells, not {ATTRIBUTES + 1}")
-    try:
-        row = [float("nan") if cell.strip() == "?" else float(cell) for cell in cells]
-    except ValueError as error:
-        raise DataError(f"{path}, line {number}: {error}") from error
-    for cell, value in zip(cells, row, strict=True):
-        if not math.isfinite(value) and cell.strip() != "?":
-            raise DataError(f"{path}, line {number}: {cell.strip()!r} is not finite")
+    row = []
+    for cell in map(str.strip, cells):
+        value = math.nan if cell == "?" else number_of(cell)
+        if value is None or (cell != "?" and not math.isfinite(value)):
+            raise DataError(f"{path}, line {number}: {cell!r} is no finite number")
+        row.append(value)
     if row[-1] not in range(5):
         raise DataError(f"{path}, line {number}: the diagnosis {cells[-1]!r} is not 0 .. 4")
     return row
@@ -242,7 +241,7 @@ def load_csv(
         row = int(wrong[0])
         message = f"label {labels[row]:g} in row {row} of column {table.columns[at]!r}"
         raise LabelError(f"{path}, line {table.lines[row]}: {message} is no integer from 0", row)
-    classes = classes_of(labels, f"{path}: ")
+    classes = classes_of(labels, f"{table.place(int(labels.argmax()), at)}: ")
     y = labels.astype(np.intp)
     others = [column for column in range(len(table.columns)) if column != at]
     x = narrowed(
@@ -450,6 +449,7 @@ FROM_PATH: dict[str, Callable[..., Dataset]] = {
 DATASETS = tuple(sorted([*BUNDLED, *FROM_PATH]))
 
 
+@explains_arguments
 def load_dataset(name: str, path: str | PathLike[str] | None = None, **options: Any) -> Dataset:
     """Load a data set by name.
 
@@ -497,6 +497,7 @@ def load_dataset(name: str, path: str | PathLike[str] | None = None, **options: 
     return FROM_PATH[name](path, **options)
 
 
+@explains_arguments
 def reading_options(name: str) -> list[str]:
     """Return the names of options that `load_dataset` takes for a data set, besides its path.
 
@@ -508,5 +509,7 @@ def reading_options(name: str) -> list[str]:
     -------
     list of str
     """
+    if name not in DATASETS:
+        raise unknown_name("data set", name, DATASETS)
     load = BUNDLED.get(name) or FROM_PATH[name]
     return [*inspect.signature(load).parameters][1:]

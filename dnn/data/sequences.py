@@ -43,7 +43,7 @@ def pad_sequences(
     ShapeError
         If one is longer than `steps`, or their shapes do not fit.
     """
-    if not hasattr(sequences, "__iter__"):
+    if not hasattr(sequences, "__iter__") or getattr(sequences, "ndim", 1) == 0:
         raise DataError(
             f"pad_sequences: sequences must be a list of arrays, not {sequences!r:.100}"
         )

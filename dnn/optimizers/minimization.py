@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 import numpy.typing as npt
 
 from dnn.backend import Ops
-from dnn.errors import ConfigurationError, DtypeError
+from dnn.errors import ConfigurationError, DtypeError, explains_arguments
 from dnn.graph.gradients import gradients, topological_order
 from dnn.graph.node import PLACEHOLDER, VARIABLE, Node, fed
 from dnn.graph.plan import Plan
@@ -107,6 +107,7 @@ class Minimization:
         return loss
 
 
+@explains_arguments
 def minimize(
     loss: Node, optimizer: Optimizer, variables: Collection[Node] | None = None
 ) -> Minimization:

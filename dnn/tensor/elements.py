@@ -134,18 +134,20 @@ def checked_shape(shape: int | tuple[SupportsIndex, ...], size: int | None = Non
     given: Any = shape
     if isinstance(given, bytes) or not isinstance(given, Iterable):
         given = (given,)
-    given = tuple(given)
     try:
+        given = tuple(given)
         lengths = [operator.index(length) for length in given if not isinstance(length, bool)]
     except TypeError:
-        lengths = []
-    if len(lengths) < len(given):
+        lengths = None
+    if lengths is None or len(lengths) < len(given):
         raise ShapeError("tensor", f"a shape is made of integers, not {shape!r}")
     if size is not None and lengths.count(-1) == 1:
         rest = math.prod(length for length in lengths if length != -1)
         lengths[lengths.index(-1)] = size // rest if rest > 0 else 0
     if any(length < 0 for length in lengths):
         raise ShapeError("tensor", f"a length in {shape!r} is negative", tuple(lengths))
+    if any(length >= 2**63 for length in lengths):
+        raise ShapeError("tensor", "a length in the shape is beyond 64 bits")
     return tuple(lengths)
 
 

@@ -32,7 +32,13 @@ import numpy as np
 
 from dnn.backend import Array
 from dnn.data.preparation import described_step
-from dnn.errors import CheckpointError, ConfigurationError, MissingDependencyError, ShapeError
+from dnn.errors import (
+    CheckpointError,
+    ConfigurationError,
+    MissingDependencyError,
+    ShapeError,
+    explains_arguments,
+)
 from dnn.layer_tables import described_layers
 from dnn.losses import LOSSES
 from dnn.training.epoch_parts import EpochProgress
@@ -64,6 +70,7 @@ _NOT_ARCHITECTURE = frozenset(
 )
 
 
+@explains_arguments
 def save_checkpoint(
     model: NeuralNetwork,
     path: str | PathLike[str],
@@ -134,6 +141,7 @@ def write_whole(path: str | PathLike[str], raw: bytes) -> None:
         raise CheckpointError(f"{path}: cannot be written: {error}") from error
 
 
+@explains_arguments
 def load_checkpoint(
     model: NeuralNetwork, path: str | PathLike[str], *, parameters_only: bool = False
 ) -> None:

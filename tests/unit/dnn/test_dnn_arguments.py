@@ -15,6 +15,7 @@ from dnn.errors import ConfigurationError, DnnError, explains_arguments
 from dnn.initializers import mask, normal
 
 NAN = float("nan")
+HUGE, TEXT = 10**400, np.array("text")
 X, Y = np.random.default_rng(0).normal(size=(12, 2)), np.arange(12) % 2
 DATA = dnn.Dataset(X, Y, 2, "data")
 OPTIMIZER = {"clip_value": 1.0, "clip_norm": 1.0, "average": 0.9, "schedule": "constant"}
@@ -152,6 +153,9 @@ def test_arguments_of_a_wrong_kind_are_refused_where_they_are_given(name):
         (lambda: dnn.Reshape(4, True), "Reshape"),
         (lambda: dnn.Tensor(True), "a shape is made of integers"),
         (lambda: dnn.Tensor(1.5), "a shape is made of integers"),
+        (lambda: dnn.Tensor(TEXT), "a shape is made of integers"),
+        (lambda: dnn.Tensor(HUGE), "a length in the shape is beyond 64 bits"),
+        (lambda: dnn.load_dataset(X), "load_dataset: name must be text"),
         (lambda: dnn.mlp(2, 5, 2), "mlp: hidden must be a list of integers, not 5"),
         (lambda: dnn.mlp(2, "55", 2), "mlp: hidden must be a list of integers"),
         (lambda: dnn.Activation([]), "Activation: function must be text or a function"),
@@ -173,6 +177,31 @@ def test_arguments_of_a_wrong_kind_are_refused_where_they_are_given(name):
         (lambda: mask(True), "mask: probability must be a number, not True"),
         (lambda: dnn.Ensemble(layers(), seeds=[1], states="x"), "states must be a mapping"),
         (lambda: dnn.load_csv("x.csv", True), "load_csv: label must be text or an integer"),
+        (lambda: dnn.load_csv("x.csv", missing=TEXT), "missing must be a list of texts"),
+        (lambda: dnn.Dataset(X.tolist(), Y, 2, "data"), "Dataset: x must be an array"),
+        (lambda: dnn.Dataset(X, None, 2, "data"), "Dataset: y must be an array, not None"),
+        (lambda: dnn.Dataset(X.astype(str) + "m", Y, 2, "data"), "data: x must be numbers"),
+        (lambda: dnn.Dataset(np.full((12, 2), HUGE), Y, 2, "data"), "data: x must be numbers"),
+        (lambda: dnn.NeuralNetwork(layers(), parallel=2), "parallel must be a Scheme, or None"),
+        (lambda: dnn.NeuralNetwork(layers(), params={}), "params must be a TrainingParameters"),
+        (lambda: dnn.NeuralNetwork(np.ones(2)), "layers"),
+        (lambda: dnn.RoutineTable(5), "choices are rows of"),
+        (lambda: dnn.load(5), "load: path must be text or a path, not 5"),
+        (lambda: dnn.load_checkpoint(None, "x"), "model must be a NeuralNetwork, not None"),
+        (lambda: dnn.save_checkpoint(5, "x"), "model must be a NeuralNetwork, not 5"),
+        (lambda: dnn.minimize(5, dnn.SGD(0.1)), "loss must be a Node, not 5"),
+        (lambda: dnn.reading_options("cvs"), "unknown data set 'cvs'"),
+        (lambda: dnn.reading_options([]), "name must be text"),
+        (lambda: dnn.class_weights(-1, 2), "labels must be a vector of integers"),
+        (lambda: dnn.TrainedModel(5), "TrainedModel: network must be a NeuralNetwork, not 5"),
+        (lambda: dnn.Normalise(HUGE, 1), "mean must be .* of at most 64 bits, not 1000"),
+        (lambda: dnn.batches(HUGE, 2, 0, 0), "samples must be an integer of at most 64 bits"),
+        (lambda: dnn.batches(5, 2, 10**5000, 0), "seed must be .* of at most 64 bits, not a int"),
+        (lambda: dnn.EarlyStopping(min_delta=HUGE), "min_delta must be a number of at most"),
+        (lambda: dnn.Tensor(2, HUGE), "initializer must be"),
+        (lambda: dnn.mlp(2, TEXT, 2), "hidden must be a list of integers"),
+        (lambda: dnn.Conv2D(2, TEXT), "window"),
+        (lambda: dnn.pad_sequences(TEXT), "sequences must be a list of arrays"),
     ],
 )  # fmt: skip
 def test_what_is_wrong_with_an_argument_is_told(call, message):

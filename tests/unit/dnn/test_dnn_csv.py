@@ -68,6 +68,8 @@ def test_marked_cells_are_missing(tmp_path):
         ("1,2,nan", "line 3, column 'c': 'nan' is not finite"),
         ("1,-inf,2", "line 3, column 'b': '-inf' is not finite"),
         ("1,1e999,2", "line 3, column 'b': '1e999' is not finite"),
+        ("2024_01,2,3", "line 3, column 'a': '2024_01' is no number"),
+        (f"1,{'9' * 400},3", r"line 3, column 'b': '9{60}\.\.\.' is not finite"),
         ('1,"2,3', "cannot be read"),
     ],
 )
@@ -121,6 +123,7 @@ def test_labels_that_are_no_integers_from_0(tmp_path, label):
         ("1,2,0\n1,?,0\n3,1e39,1\n", {"missing": "?"}, r"line 3, column '2': 1e\+39"),
         ('a,b,y\n1,"2\n",0\n1,x,0\n', {}, r"line 4, column 'b': 'x' is no number"),
         ('a,b,y\n1,"2\n",x\n', {}, r"line 3, column 'y': 'x' is no number"),
+        ("a,y\n1,0\n\n2,1e39\n", {}, r"line 4, column 'y': label 1e\+39 in row 1 is too large"),
         ("a,b,y\n1,2,0\n1,2,0.5\n", {}, r"line 3: label 0.5 in row 1 of column 'y'"),
         ("a,b,y\n1,2,0\n1,2,?\n", {"missing": "?"}, r"line 3: label nan in row 1"),
         ("a,y,a\n1,0,2\n", {}, "line 1: columns 1 and 3 have the same name 'a'"),
@@ -227,3 +230,8 @@ def test_arrays_are_checked_where_they_become_float32(tmp_path):
         dnn.load_npz(tmp_path / "a.npz")
     with pytest.raises(DataError, match="mine: row 4, attribute 1 is inf"):
         dnn.standardise(dnn.Dataset(x, y, 2, "mine"))
+
+
+def test_names_of_columns_are_no_numbers_though_python_reads_them(tmp_path):
+    table = read_csv(written(tmp_path, "2023_12,2024_01\n1,2\n"))
+    assert table.columns == ("2023_12", "2024_01")

@@ -93,6 +93,24 @@ def test_layers_and_optimizers_of_ones_own():
         DNNClassifier(optimizer="adm").fit(x, y)
 
 
+@pytest.mark.parametrize("kind", [DNNClassifier, DNNRegressor])
+@pytest.mark.parametrize(
+    ("name", "value", "message"),
+    [
+        ("early_stopping", "yes", "early_stopping must be true or false, not 'yes'"),
+        ("layers", 5, "layers must be a function .* that returns layers, not 5"),
+        ("layers", lambda inputs: [], "layers must be a function of the numbers of inputs and"),
+        ("layers", lambda inputs, outputs: 5, "that returns layers, and it returned 5"),
+        ("random_state", "x", "random_state must be an integer, a RandomState or None, not 'x'"),
+        ("random_state", 10**400, "random_state must be"),
+    ],
+)
+def test_arguments_of_a_wrong_kind_are_refused_by_fit(kind, name, value, message):
+    estimator = kind(epochs=1).set_params(**{name: value})
+    with pytest.raises(ConfigurationError, match=message):
+        estimator.fit(np.eye(4), [0, 1, 0, 1])
+
+
 def test_class_weights_by_label():
     x, y = blobs()
     names = np.array(["no", "yes"])[y]

@@ -198,6 +198,13 @@ def test_no_point_of_a_small_space_is_tried_twice_and_the_sweep_ends_with_the_la
         resumed.tell(trial, trials[trial], metrics(trials[trial]["x"]))
     assert [resumed.ask(trial) for trial in range(10)] == trials
     assert remark(strategy="random", trials=10) == ""
+    # Neither a number of trials nor a time is needed.
+    assert sorted(trial["x"] for trial in run(search(strategy="random"))) == list(range(10))
+    assert len(run(search(strategy="halving"))) == 10
+    assert (
+        remark(strategy="random", trials=3, space={"x": [5]})
+        == "the space has 1 point, and random tries each once: 1 trial, not 3"
+    )
     assert remark(strategy="halving", until={"time": 9}).endswith("each once: 10 trials")
 
 
@@ -211,6 +218,11 @@ def test_a_strategy_that_learns_says_how_often_it_repeats_a_point() -> None:
     assert head.repeat_lines() == [
         f"{57 - len(tried)} of 57 trials repeat a point of another, with another seed: "
         f"{len(tried)} of 10 points were tried"
+    ]
+    only = search(strategy="cross_entropy", trials=2, space={"x": [5]})
+    run(only)
+    assert only.repeat_lines() == [
+        "1 of 2 trials repeats a point of another, with another seed: the only point was tried"
     ]
     assert remark(strategy="cross_entropy", trials=10) == ""
     assert remark(strategy="grid", trials=57) == ""

@@ -30,6 +30,9 @@ def context(file: str = "work.py", folder: Path = Path()) -> Any:
 OURS = context(trainer.__file__)
 
 
+WIDE = {"x": {"from": 0.0, "to": 1.0}}
+
+
 def problems(table: dict[str, Any], where: Any = None) -> dict[str, str]:
     """Return what `diel check` would say: words by path."""
     with pytest.raises(ValidationError) as caught:
@@ -134,10 +137,14 @@ def test_several_objectives() -> None:
             "only a grid has an order",
         ),
         # when it ends
-        ({"strategy": "random"}, "trials", "is missing: random has no last trial | add trials"),
-        ({"strategy": "halving"}, "trials", "halving has no last trial"),
         (
-            {"strategy": "random", "until": {"objective": 0.9}},
+            {"strategy": "random", "space": WIDE},
+            "trials",
+            "is missing: random has no last trial | add trials",
+        ),
+        ({"strategy": "halving", "space": WIDE}, "trials", "halving has no last trial"),
+        (
+            {"strategy": "random", "space": WIDE, "until": {"objective": 0.9}},
             "until.objective",
             "may never be reached, and random has no last trial | add trials = 1000, or a time",
         ),
