@@ -18,6 +18,7 @@ import signal
 import socket
 import subprocess
 import sys
+import threading
 import time
 import warnings
 from collections.abc import Callable
@@ -58,12 +59,16 @@ def replace_lists() -> None:
 def set_hooks() -> None:
     sys.excepthook = lambda *_: None
     sys.settrace(lambda *_: None)
+    threading.setprofile(lambda *_: None)
     logging.captureWarnings(True)
 
 
 def set_interpreter() -> None:
     sys.setrecursionlimit(5000)
     gc.disable()
+    sys.dont_write_bytecode = not sys.dont_write_bytecode
+    sys.setdlopenflags(os.RTLD_NOW | os.RTLD_GLOBAL)
+    sys.tracebacklimit = 0
 
 
 def set_event_loop() -> None:
@@ -79,6 +84,19 @@ def set_start_method() -> None:
     import multiprocessing
 
     multiprocessing.set_start_method("spawn")
+
+
+def raise_field_size() -> None:
+    import csv
+
+    csv.field_size_limit(2**30)
+
+
+def move_temporary_files() -> None:
+    import tempfile
+
+    os.environ["TMPDIR"] = "/dev/shm"
+    tempfile.gettempdir()
 
 
 def trace_memory() -> None:
@@ -111,6 +129,8 @@ CHANGES: dict[str, Callable[[], object]] = {
     "socket timeout": lambda: socket.setdefaulttimeout(1.0),
     "start method": set_start_method,
     "event loops": set_event_loop,
+    "temporary folder": move_temporary_files,
+    "field size of csv": raise_field_size,
     "memory tracing": trace_memory,
 }
 
@@ -155,6 +175,33 @@ def test_each_item_that_is_changed_is_restored() -> None:
         timeout=60,
         check=False,
     )
+    assert (ran.returncode, ran.stdout, ran.stderr) == (0, "", "")
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        "os.environ = dict(os.environ, LEFT='1')",
+        "del sys.stdin",
+        "del sys.argv",
+        "sys.path = None",
+        "warnings.filters = ()",
+        "logging.root.handlers = None",
+        "del sys.excepthook",
+    ],
+)
+def test_what_a_module_has_broken_is_whole_for_the_next(change: str) -> None:
+    code = (
+        "import logging, os, sys, warnings\n"
+        "from diel.loading.process_state import ProcessState, table\n"
+        "state, items = ProcessState(), table()\n"
+        "before = [item.get() for item in items if not item.library]\n"
+        f"with state.restored(print): {change}\n"
+        "assert [item.get() for item in items if not item.library] == before\n"
+        "with state.restored(print): os.environ['LEFT'] = '1'\n"
+        "assert 'LEFT' not in os.environ\n"
+    )
+    ran = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=60)
     assert (ran.returncode, ran.stdout, ran.stderr) == (0, "", "")
 
 
@@ -215,6 +262,28 @@ def test_what_a_file_sets_when_it_is_loaded_holds_for_its_functions_alone() -> N
         for _ in range(2):
             assert rank.run("plain", nothing, what_holds) == (False,) * 6
             assert rank.run("sets", set_it, what_holds) == (True,) * 6
+
+
+def test_a_file_with_the_functions_of_two_modules_keeps_what_it_sets(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    code = ModuleType("of_two_modules")
+
+    def load() -> ModuleType:
+        if code.__name__ not in sys.modules:
+            monkeypatch.setitem(sys.modules, code.__name__, code)
+            os.environ["OF_FILE"] = "1"
+            np.seterr(all="raise")
+        return code
+
+    state = ProcessState()
+    for _ in ("first", "second"):
+        with state.restored(pytest.fail):
+            state.load(load)
+        with state.restored(pytest.fail):
+            own = state.begin(code.__name__)
+            assert os.environ["OF_FILE"] == "1"
+            assert own.run(np.geterr)["divide"] == "raise"
 
 
 def test_a_logger_gets_no_second_handler_when_a_module_runs_again() -> None:
