@@ -43,7 +43,8 @@ class ThreadLimiter:
     def apply(self, threads: int) -> None:
         """Limit the threads of every loaded pool, and of libraries that are loaded later."""
         set_thread_environment(threads)
-        if self._verified == threads and len(sys.modules) == self._modules_seen:
+        verified, self._verified = self._verified, 0  # until `exceeding` has looked again
+        if verified == threads and len(sys.modules) == self._modules_seen:
             return
         if any(pool["num_threads"] != threads for pool in self._pools()):
             self._controller.limit(limits=threads)
