@@ -29,7 +29,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from diel.loading.process_state import ProcessState, table
+from diel.loading.process_state import ProcessState, restoring, table
 
 
 def set_time_zone() -> None:
@@ -108,9 +108,13 @@ def trace_memory() -> None:
 CHANGES: dict[str, Callable[[], object]] = {
     "working directory": lambda: os.chdir("/"),
     "environment": lambda: os.environ.update(LEFT="1"),
+    "umask": lambda: os.umask(0o007),
+    "sys.argv and sys.path": replace_lists,
+    "standard streams": lambda: setattr(sys, "stdout", open(os.devnull, "w")),  # noqa: SIM115
+    "hooks": set_hooks,
+    "warning filters": lambda: warnings.simplefilter("ignore"),
     "time zone": set_time_zone,
     "locale": lambda: locale.setlocale(locale.LC_ALL, "C"),
-    "umask": lambda: os.umask(0o007),
     "niceness": lambda: os.nice(1),
     "CPU affinity": lambda: os.sched_setaffinity(0, [min(os.sched_getaffinity(0))]),
     "scheduling policy": lambda: os.sched_setscheduler(0, os.SCHED_BATCH, os.sched_param(0)),
@@ -119,12 +123,8 @@ CHANGES: dict[str, Callable[[], object]] = {
     "descriptor for signals": lambda: signal.set_wakeup_fd(pipe_that_does_not_block()),
     "signal mask": lambda: signal.pthread_sigmask(signal.SIG_BLOCK, [signal.SIGUSR1]),
     "timers": lambda: signal.alarm(1000),
-    "sys.argv and sys.path": replace_lists,
-    "standard streams": lambda: setattr(sys, "stdout", open(os.devnull, "w")),  # noqa: SIM115
-    "hooks": set_hooks,
     "interpreter": set_interpreter,
     "builtins": lambda: setattr(builtins, "_", str),
-    "warning filters": lambda: warnings.simplefilter("ignore"),
     "logging": set_logging,
     "socket timeout": lambda: socket.setdefaulttimeout(1.0),
     "start method": set_start_method,
@@ -323,6 +323,60 @@ def test_a_seed_that_a_file_sets_holds_for_each_of_its_copies() -> None:
     for _ in range(3):
         rank.run("other", nothing, draws)
         assert rank.run("seeded", seed, draws) == expected
+
+
+def test_a_trial_of_a_users_meets_nothing_of_the_one_before(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+
+    def found() -> tuple[object, ...]:
+        return (
+            os.getcwd(),
+            os.environ.get("LEFT"),
+            _umask(),
+            sys.argv,
+            list(sys.path),
+            sys.stdout,
+            list(warnings.filters),
+            np.geterr(),
+            decimal.getcontext().prec,
+        )
+
+    def train(fails: bool) -> int:
+        os.chdir("/")
+        os.environ["LEFT"] = "1"
+        os.umask(0o007)
+        sys.argv = []
+        sys.path.insert(0, "/another")
+        del sys.stdout
+        warnings.simplefilter("ignore")
+        np.seterr(all="raise")
+        decimal.getcontext().prec = 3
+        return 1 // (not fails)
+
+    before = found()
+    run = restoring(train)
+    assert run(False) == 1
+    assert found() == before
+    with pytest.raises(ZeroDivisionError):
+        run(True)
+    assert found() == before
+
+
+def _umask() -> int:
+    os.umask(value := os.umask(0))
+    return value
+
+
+def test_a_trial_that_forks_leaves_its_child_no_further_trials() -> None:
+    code = (
+        "import os; from diel.loading.process_state import restoring\n"
+        "pid = restoring(os.fork)()\n"
+        "print('trial', os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]))"
+    )
+    printed = subprocess.run([sys.executable, "-c", code], capture_output=True, timeout=60)
+    assert printed.stdout == b"trial 0\n"
 
 
 def test_numpy_is_not_imported_for_its_state() -> None:
