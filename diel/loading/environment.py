@@ -37,6 +37,7 @@ class ThreadLimiter:
 
     def __init__(self) -> None:
         self._controller: Any = None
+        self._first: Any = None  # knows how many threads there were before
         self._modules_seen = 0
         self._verified = 0  # all pools were found to have so many threads
 
@@ -47,7 +48,13 @@ class ThreadLimiter:
         if verified == threads and len(sys.modules) == self._modules_seen:
             return
         if any(pool["num_threads"] != threads for pool in self._pools()):
-            self._controller.limit(limits=threads)
+            limited = self._controller.limit(limits=threads)
+            self._first = self._first or limited
+
+    def close(self) -> None:
+        """Give the pools the threads that they had before."""
+        if self._first is not None:
+            self._first.restore_original_limits()
 
     def exceeding(self, threads: int) -> list[str]:
         """Return a description of each pool that has more threads than the limit."""

@@ -707,6 +707,21 @@ def _draw_new_seeds() -> None:
             numpy_random.set_bit_generator(numpy_random.MT19937(words))
 
 
+@contextlib.contextmanager
+def given_back() -> Iterator[None]:
+    """Give a program its environment and random numbers back after a block: it ran a workflow."""
+    environment, python_state = _get_environment(), random.getstate()
+    numpy_random = sys.modules.get("numpy.random")
+    numpy_state = None if numpy_random is None else numpy_random.get_state()
+    try:
+        yield
+    finally:
+        _set_environment(environment)
+        random.setstate(python_state)
+        if numpy_random is not None:
+            numpy_random.set_state(numpy_state)
+
+
 def _random_words() -> tuple[Any, Any]:
     """Return the words of the two generators, both the Mersenne Twister; None without NumPy."""
     numpy_random = sys.modules.get("numpy.random")
