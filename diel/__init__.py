@@ -14,6 +14,7 @@ if TYPE_CHECKING:
     from diel.loading.context import Context as Context
     from diel.loading.functions import import_function as import_function
     from diel.loading.functions import load_plugin as load_plugin
+    from diel.loading.process_state import restoring as restoring
     from diel.loading.reports import ResultsTable as ResultsTable
     from diel.opened_run import Run as Run
     from diel.opened_run import open_run as open_run
@@ -75,6 +76,7 @@ _MODULE_OF = {
     "read_json": "diel.run.files",
     "replace_file": "diel.run.files",
     "replacing": "diel.run.files",
+    "restoring": "diel.loading.process_state",
     "start_helper": "diel.processes",
     "sweep": "diel.sweeping",
     "whole_lines": "diel.run.json_lines",
@@ -110,6 +112,7 @@ __all__ = [
     "read_json",
     "replace_file",
     "replacing",
+    "restoring",
     "start_helper",
     "sweep",
     "whole_lines",

@@ -108,6 +108,7 @@ class Executive:
         from diel.comm.mpi import abort, check_that_tasks_are_ranks, world
         from diel.comm.parent import Parent
         from diel.loading.functions import register_functions
+        from diel.loading.process_state import given_back
 
         parent = Parent(comm if comm is not None else world())
         provided = register_functions(self._functions)
@@ -117,20 +118,22 @@ class Executive:
             if parent.rank != parent.EXECUTIVE_RANK:
                 from diel.executive.worker import run_worker
 
-                return run_worker(parent)
+                with given_back():
+                    return run_worker(parent)
             from diel.cli.display import PlainDisplay
             from diel.executive.rank0 import run_rank0
 
-            return run_rank0(
-                parent,
-                self._file,
-                ranks=None,
-                runs=self._runs,
-                run_dir=None,
-                provided=provided,
-                traces_all=self._trace,
-                observer_for=PlainDisplay,
-            )
+            with given_back():
+                return run_rank0(
+                    parent,
+                    self._file,
+                    ranks=None,
+                    runs=self._runs,
+                    run_dir=None,
+                    provided=provided,
+                    traces_all=self._trace,
+                    observer_for=PlainDisplay,
+                )
         except DielError as error:
             print(f"diel: {error}", file=sys.stderr, flush=True)
             return BAD_INPUT

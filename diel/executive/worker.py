@@ -304,6 +304,7 @@ class _Worker:
             with contextlib.suppress(RunStopped, TupleError):
                 self._executables.close()
         self.children.end()
+        self._limiter.close()
         self._output.close()
         with contextlib.suppress(OSError):  # it was removed
             os.chdir(self._directory_before)

@@ -37,16 +37,24 @@ class ThreadLimiter:
 
     def __init__(self) -> None:
         self._controller: Any = None
+        self._first: Any = None  # knows how many threads there were before
         self._modules_seen = 0
         self._verified = 0  # all pools were found to have so many threads
 
     def apply(self, threads: int) -> None:
         """Limit the threads of every loaded pool, and of libraries that are loaded later."""
         set_thread_environment(threads)
-        if self._verified == threads and len(sys.modules) == self._modules_seen:
+        verified, self._verified = self._verified, 0  # until `exceeding` has looked again
+        if verified == threads and len(sys.modules) == self._modules_seen:
             return
         if any(pool["num_threads"] != threads for pool in self._pools()):
-            self._controller.limit(limits=threads)
+            limited = self._controller.limit(limits=threads)
+            self._first = self._first or limited
+
+    def close(self) -> None:
+        """Give the pools the threads that they had before."""
+        if self._first is not None:
+            self._first.restore_original_limits()
 
     def exceeding(self, threads: int) -> list[str]:
         """Return a description of each pool that has more threads than the limit."""

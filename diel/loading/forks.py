@@ -60,18 +60,15 @@ def handling_forks(before: Callable[[], object], in_child: Callable[[], object])
         _in_child.remove(in_child)
 
 
-@contextlib.contextmanager
-def ending_forks() -> Iterator[None]:
+class ending_forks:
     """End a process that was forked within a block where it would leave the block."""
-    pid = os.getpid()
-    try:
-        yield
-    except BaseException as error:
-        if os.getpid() != pid:
+
+    def __enter__(self) -> None:
+        self._pid = os.getpid()
+
+    def __exit__(self, _: object, error: BaseException | None, __: object) -> None:
+        if os.getpid() != self._pid:
             _end(error)
-        raise
-    if os.getpid() != pid:
-        _end(None)
 
 
 def _end(error: BaseException | None) -> NoReturn:

@@ -246,7 +246,13 @@ class RankOutput:
     def _end(self) -> None:
         assert self._log is not None
         try:
-            self.flush()
+            try:
+                self.flush()
+            except OSError:  # the module has led it to what takes nothing: nor may the next get it
+                os.dup2(self._log, 1)
+                os.dup2(self._log, 2)
+                self.flush()
+                raise
             self.stdout.reset()
             self.stderr.reset()
         finally:

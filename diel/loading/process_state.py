@@ -35,7 +35,11 @@ import time
 import warnings
 from collections.abc import Callable, Iterator
 from types import ModuleType
-from typing import Any, Final, NamedTuple
+from typing import Any, Final, NamedTuple, TypeVar
+
+from diel.loading.forks import ending_forks
+
+_T = TypeVar("_T")
 
 _SIGNALS: Final = sorted(signal.valid_signals() - {signal.SIGKILL, signal.SIGSTOP})
 _TIMERS: Final = (signal.ITIMER_REAL, signal.ITIMER_VIRTUAL, signal.ITIMER_PROF)
@@ -84,14 +88,18 @@ def _get_directory() -> str:
         return ""
 
 
-def _get_environment() -> dict[bytes, bytes]:
+_ENVIRON: Final = os.environ, os.environb
+
+
+def _get_environment() -> tuple[bool, dict[bytes, bytes]]:
     # What os.environ holds, without decoding all of it for every copy that runs.
-    return dict(os.environ._data)  # type: ignore[attr-defined]
+    return os.environ is _ENVIRON[0], dict(_ENVIRON[0]._data)  # type: ignore[attr-defined]
 
 
-def _set_environment(value: dict[bytes, bytes]) -> None:
+def _set_environment(value: tuple[bool, dict[bytes, bytes]]) -> None:
+    os.environ, os.environb = _ENVIRON  # a module may have put a dictionary in their place
     os.environb.clear()
-    os.environb.update(value)
+    os.environb.update(value[1])
 
 
 def _get_time_zone() -> object:
@@ -255,6 +263,8 @@ def _get_hooks() -> tuple[object, ...]:
         sys.unraisablehook,
         sys.breakpointhook,
         threading.excepthook,
+        threading.gettrace(),
+        threading.getprofile(),
         sys.gettrace(),
         sys.getprofile(),
         warnings.showwarning,
@@ -270,11 +280,15 @@ def _set_hooks(value: tuple[Any, ...]) -> None:
         sys.unraisablehook,
         sys.breakpointhook,
         threading.excepthook,
+        trace_of_threads,
+        profile_of_threads,
         trace,
         profile,
         warnings.showwarning,
         warnings.formatwarning,
     ) = value
+    threading.settrace(trace_of_threads)
+    threading.setprofile(profile_of_threads)
     if sys.gettrace() is not trace:
         sys.settrace(trace)
     if sys.getprofile() is not profile:
@@ -289,17 +303,29 @@ def _get_interpreter() -> tuple[Any, ...]:
         gc.isenabled(),
         gc.get_threshold(),
         gc.get_debug(),
+        sys.getdlopenflags(),
+        getattr(sys, "get_int_max_str_digits", int)(),  # not in the first releases of 3.10
+        sys.dont_write_bytecode,
+        sys.pycache_prefix,
+        getattr(sys, "tracebacklimit", None),
     )
 
 
 def _set_interpreter(value: tuple[Any, ...]) -> None:
-    recursion_limit, interval_s, stack_bytes, collects, threshold, debug = value
+    recursion_limit, interval_s, stack_bytes, collects, threshold, debug, *of_sys = value
     sys.setrecursionlimit(recursion_limit)
     sys.setswitchinterval(interval_s)
     threading.stack_size(stack_bytes)
     (gc.enable if collects else gc.disable)()
     gc.set_threshold(*threshold)
     gc.set_debug(debug)
+    flags, digits, sys.dont_write_bytecode, sys.pycache_prefix, traceback_limit = of_sys
+    sys.setdlopenflags(flags)
+    getattr(sys, "set_int_max_str_digits", int)(digits)
+    if traceback_limit is not None:
+        sys.tracebacklimit = traceback_limit
+    elif hasattr(sys, "tracebacklimit"):
+        del sys.tracebacklimit
 
 
 def _get_builtins() -> tuple[list[str], list[object]]:
@@ -319,8 +345,9 @@ def _get_filters() -> list[Any]:
 
 
 def _set_filters(value: list[Any]) -> None:
+    warnings.filters = []
     warnings.resetwarnings()  # so that Python notices
-    warnings.filters[:] = value  # type: ignore[index]
+    warnings.filters[:] = value
 
 
 # -- libraries ------------------------------------------------------------------------------------
@@ -369,14 +396,15 @@ def _set_logging(value: tuple[Any, ...]) -> None:
 
 
 def _set_logger(logger: logging.Logger, state: _Logger) -> None:
-    if _logger_state(logger) == state:
-        return
-    for handler in logger.handlers:
-        if handler not in state[3]:
-            with contextlib.suppress(Exception):  # a user's handler can raise anything
-                handler.flush()
+    with contextlib.suppress(Exception):  # a user's handler can raise anything, or be no handler
+        if _logger_state(logger) == state:
+            return
+        for handler in logger.handlers:
+            if handler not in state[3]:
+                with contextlib.suppress(Exception):
+                    handler.flush()
     logger.level, logger.propagate, logger.disabled = state[:3]
-    logger.handlers[:], logger.filters[:] = state[3:]
+    logger.handlers, logger.filters = map(list, state[3:])
 
 
 def _get_socket_timeout() -> float | None:
@@ -406,6 +434,24 @@ def _set_event_loops(value: object) -> None:
     setattr(sys.modules["asyncio.events"], "_event_loop_policy", value)  # noqa: B010
 
 
+def _get_temporary_folder() -> str | None:
+    folder: str | None = sys.modules["tempfile"].tempdir  # as found by TMPDIR at its first use
+    return folder
+
+
+def _set_temporary_folder(value: str | None) -> None:
+    setattr(sys.modules["tempfile"], "tempdir", value)  # noqa: B010
+
+
+def _get_field_size() -> int:
+    limit: int = sys.modules["_csv"].field_size_limit()
+    return limit
+
+
+def _set_field_size(value: int) -> None:
+    sys.modules["_csv"].field_size_limit(value)
+
+
 def _get_memory_tracing() -> bool:
     traces: bool = sys.modules["tracemalloc"].is_tracing()
     return traces
@@ -424,6 +470,18 @@ def _set_locale(value: str) -> None:
     _locale.setlocale(_locale.LC_ALL, value)
 
 
+_OF_CALLS: Final = (
+    Item("working directory", _get_directory, os.chdir),
+    Item("environment", _get_environment, _set_environment),
+    Item("umask", _get_umask, os.umask),
+    Item("sys.argv and sys.path", _get_lists, _set_lists),
+    Item("standard streams", _get_streams, _set_streams),
+    Item("hooks", _get_hooks, _set_hooks),
+    Item("warning filters", _get_filters, _set_filters),
+)
+"""What takes well below a microsecond to read: `restoring` restores it too."""
+
+
 def table() -> tuple[Item, ...]:
     """Return the items, in the order in which they are set."""
     of_main_thread: tuple[Item, ...] = ()
@@ -435,11 +493,9 @@ def table() -> tuple[Item, ...]:
         )
     limits = _Limits()
     return (
-        Item("working directory", _get_directory, os.chdir),
-        Item("environment", _get_environment, _set_environment),
+        *_OF_CALLS,
         Item("time zone", _get_time_zone, _set_time_zone),
         Item("locale", _get_locale, _set_locale, "locale"),
-        Item("umask", _get_umask, os.umask),
         Item("niceness", _get_niceness, _set_niceness),
         Item("CPU affinity", _get_affinity, _set_affinity),
         Item("scheduling policy", _get_scheduling, _set_scheduling),
@@ -447,16 +503,14 @@ def table() -> tuple[Item, ...]:
         *of_main_thread,
         Item("signal mask", _get_signal_mask, _set_signal_mask),
         Item("timers", _get_timer, _end_timers, of_files=False),
-        Item("sys.argv and sys.path", _get_lists, _set_lists),
-        Item("standard streams", _get_streams, _set_streams),
-        Item("hooks", _get_hooks, _set_hooks),
         Item("interpreter", _get_interpreter, _set_interpreter),
         Item("builtins", _get_builtins, _set_builtins),
-        Item("warning filters", _get_filters, _set_filters),
         Item("logging", _get_logging, _set_logging),
         Item("socket timeout", _get_socket_timeout, _set_socket_timeout, "socket", None),
         Item("start method", _get_start_method, _set_start_method, "multiprocessing", None),
         Item("event loops", _get_event_loops, _set_event_loops, "asyncio.events", None),
+        Item("temporary folder", _get_temporary_folder, _set_temporary_folder, "tempfile", None),
+        Item("field size of csv", _get_field_size, _set_field_size, "_csv", 2**17),
         Item("memory tracing", _get_memory_tracing, _set_memory_tracing, "tracemalloc", False),
     )
 
@@ -507,9 +561,12 @@ class ProcessState:
             if len(sys.modules) != self._modules_seen:
                 self._select_items()
             # All at once, since it is read after each copy and hardly ever is any of it different.
-            values = [get() for get in self._gets]
-            if values != self._values:
-                self._restore(values, warn)
+            try:
+                is_changed = [get() for get in self._gets] != self._values
+            except Exception:  # as after `del sys.argv`
+                is_changed = True
+            if is_changed:
+                self._restore(warn)
             self._renew()
 
     def _select_items(self) -> None:
@@ -518,11 +575,12 @@ class ProcessState:
         self._gets = [item.get for item in self._items]
         self._values = [self._base[item.name] for item in self._items]
 
-    def _restore(self, values: list[Any], warn: Callable[[str], object]) -> None:
+    def _restore(self, warn: Callable[[str], object]) -> None:
         for index, item in enumerate(self._items):
             base = self._values[index]
-            if values[index] == base:
-                continue
+            with contextlib.suppress(Exception):  # what cannot be read or compared is set
+                if item.get() == base:
+                    continue
             try:
                 item.set(base)
             except (OSError, ValueError) as error:
@@ -533,7 +591,7 @@ class ProcessState:
                 )
 
     def load(self, load: Callable[[], ModuleType]) -> ModuleType:
-        """Load the code of a module, and note what it sets.
+        """Load the code of a module, and note what it sets, if it is not loaded already.
 
         Code that was loaded with it, as by an import in it, shares what they have set.
         """
@@ -541,6 +599,9 @@ class ProcessState:
         words = _random_words()
         context = _copied(self._context)
         code = context.run(load)
+        loaded = sys.modules.keys() - names
+        if code.__name__ in self._settings and code.__name__ not in loaded:
+            return code  # another module has its function in the same file
         changes = []
         for item in self._all_items:
             if item.of_files and _may_have_changed(item):
@@ -550,7 +611,6 @@ class ProcessState:
                     if item.get is _get_logging:
                         self._adopt_loggers(item.name, value)
         settings = _Settings(changes, context, *_seeded_states(words))
-        loaded = sys.modules.keys() - names
         self._settings.update(dict.fromkeys([*loaded, code.__name__], settings))
         return code
 
@@ -597,6 +657,37 @@ def _is_of_library(name: str) -> bool:
     return name in sys.stdlib_module_names or "-packages" + os.sep in file
 
 
+# -- calls within a copy --------------------------------------------------------------------------
+
+
+def restoring(function: Callable[..., _T]) -> Callable[..., _T]:
+    """Return a function that calls a user's, as that of a trial, and undoes what it has set.
+
+    Set back after each call, to what holds now, are the working directory, environment, umask,
+    ``sys.argv``, ``sys.path``, standard streams, hooks and warning filters, and all context
+    variables, as NumPy's error handling; the rest is restored when the module's copy ends. A
+    process that is forked in a call ends where it would leave it.
+    """
+    gets = [item.get for item in _OF_CALLS]
+    base = [get() for get in gets]
+
+    def call(*arguments: Any) -> _T:
+        try:
+            with ending_forks():
+                return _copied(contextvars.copy_context()).run(function, *arguments)
+        finally:
+            try:
+                is_changed = [get() for get in gets] != base
+            except Exception:  # as after `del sys.argv`
+                is_changed = True
+            if is_changed:
+                for item, value in zip(_OF_CALLS, base, strict=True):
+                    with contextlib.suppress(OSError):  # told when the copy ends
+                        item.set(value)
+
+    return call
+
+
 # -- random numbers -------------------------------------------------------------------------------
 
 
@@ -610,6 +701,21 @@ def _draw_new_seeds() -> None:
             numpy_random.seed(words)
         except TypeError:  # a module has put another kind of generator in the place of this one
             numpy_random.set_bit_generator(numpy_random.MT19937(words))
+
+
+@contextlib.contextmanager
+def given_back() -> Iterator[None]:
+    """Give a program its environment and random numbers back after a block: it ran a workflow."""
+    environment, python_state = _get_environment(), random.getstate()
+    numpy_random = sys.modules.get("numpy.random")
+    numpy_state = None if numpy_random is None else numpy_random.get_state()
+    try:
+        yield
+    finally:
+        _set_environment(environment)
+        random.setstate(python_state)
+        if numpy_random is not None:
+            numpy_random.set_state(numpy_state)
 
 
 def _random_words() -> tuple[Any, Any]:

@@ -12,6 +12,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, Protocol
 
+from diel import restoring
+
 from ..attributes import describe_unknown, unknown_attributes
 from ..trial import (
     IsToStop,
@@ -151,6 +153,9 @@ class InProcessRunner:
         progress: TrialProgress | None = None,
     ) -> None:
         self._train = task.load()
+        self.trains_networks = not isinstance(task.function, str)
+        """Whether the function trains networks of dnn; ranks then wait in the communicator only."""
+        self._try = self._restoring(self._train)
         self._progress = progress
         self._note = note or (lambda start, stop: None)
         self.saves_models: bool = hasattr(self._train, "save_model")
@@ -162,8 +167,6 @@ class InProcessRunner:
         self._task, self._comm = task, comm
         self.communicator: Communicator | None = None
         self.is_to_stop: IsToStop | None = None
-        self.trains_networks = not isinstance(task.function, str)
-        """Whether the function trains networks of dnn; ranks then wait in the communicator only."""
 
     @property
     def at_once(self) -> int:
@@ -177,9 +180,12 @@ class InProcessRunner:
         report = self._report(trial, on_report)
         if self._progress is not None:
             self._progress.begin(trial.number, report.curve)
-        result = run_trial(self._train, trial.parameters, report)
+        result = run_trial(self._try, trial.parameters, report)
         self._note(0, 0)
         return result
+
+    def _restoring(self, function: Callable[..., Any]) -> Callable[..., Any]:
+        return function if self.trains_networks else restoring(function)
 
     def _report(self, trial: Trial, on_report: OnReport | None = None) -> Report:
         return self._task.report(
@@ -196,7 +202,8 @@ class InProcessRunner:
         report = self._report(trial)
         report.provenance = provenance
         with reporting_failures(self.communicator):
-            file: Path = self._train.save_model(trial.parameters, report, path)  # type: ignore[attr-defined]
+            save_model = self._restoring(self._train.save_model)  # type: ignore[attr-defined]
+            file: Path = save_model(trial.parameters, report, path)
         return file
 
     def run_together(self, trials: Sequence[Trial]) -> list[TrialResult | None]:
@@ -209,7 +216,8 @@ class InProcessRunner:
         self._note(trials[0].number, trials[-1].number + 1)
         reports = [self._report(trial) for trial in trials]
         try:
-            found = self._train.train_together(  # type: ignore[attr-defined]
+            train_together = self._restoring(self._train.train_together)  # type: ignore[attr-defined]
+            found = train_together(
                 [(trial.parameters, report) for trial, report in zip(trials, reports, strict=True)]
             )
         except RunStopped:

@@ -375,6 +375,7 @@ def test_the_public_names_of_diel() -> None:
         "read_json",
         "replace_file",
         "replacing",
+        "restoring",
         "start_helper",
         "sweep",
         "whole_lines",

@@ -24,8 +24,12 @@ iterations = 2
 """
 
 FUNCTIONS = """\
-import sys
+import os, random, sys
 from pydantic import BaseModel
+
+random.seed(1)
+os.environ.pop("OMP_NUM_THREADS", None)
+numbers = random.getstate()
 
 class Options(BaseModel):
     greeting: str = "nothing"
@@ -60,6 +64,7 @@ status = IELExecutive(MPI.COMM_WORLD, "w.toml")
 
 END = """
 from mpi4py import MPI
+assert (random.getstate(), os.environ.get("OMP_NUM_THREADS")) == (numbers, None)
 total = MPI.COMM_WORLD.allreduce(1)  # MPI goes on, and every rank knows how it ended
 print(f"rank {MPI.COMM_WORLD.rank} of {total}: status {status}", flush=True)
 sys.exit(status)

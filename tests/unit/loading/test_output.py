@@ -112,6 +112,31 @@ def test_a_module_may_do_what_it_likes_with_its_streams(
         assert (tmp_path / "odd.log").read_text() == expected
 
 
+@pytest.mark.parametrize("is_closed", [True, False])
+def test_what_cannot_be_written_fails_its_own_module_and_no_other(
+    tmp_path: Path, is_closed: bool
+) -> None:
+    def write(log: Path) -> None:
+        with output.to(log):
+            print("of", log.stem, end="")
+            if is_closed:
+                os.close(1)
+            else:
+                reading, writing = os.pipe()
+                os.dup2(writing, 1)
+                os.close(reading)
+                os.close(writing)
+
+    with rank_output() as output:
+        for name in ("a", "b"):
+            with pytest.raises(OSError, match=r"Bad file descriptor|Broken pipe"):
+                write(tmp_path / f"{name}.log")
+        with output.to(tmp_path / "next.log"):
+            print("next")
+        texts = [(tmp_path / f"{name}.log").read_text() for name in ("a", "b", "next")]
+        assert texts == ["of a", "of b", "next\n"]
+
+
 def test_a_name_that_is_no_text_can_be_printed(tmp_path: Path) -> None:
     with rank_output() as output:
         with output.to(tmp_path / "a.log"):

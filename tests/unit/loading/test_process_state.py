@@ -18,6 +18,7 @@ import signal
 import socket
 import subprocess
 import sys
+import threading
 import time
 import warnings
 from collections.abc import Callable
@@ -28,7 +29,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from diel.loading.process_state import ProcessState, table
+from diel.loading.process_state import ProcessState, restoring, table
 
 
 def set_time_zone() -> None:
@@ -58,12 +59,16 @@ def replace_lists() -> None:
 def set_hooks() -> None:
     sys.excepthook = lambda *_: None
     sys.settrace(lambda *_: None)
+    threading.setprofile(lambda *_: None)
     logging.captureWarnings(True)
 
 
 def set_interpreter() -> None:
     sys.setrecursionlimit(5000)
     gc.disable()
+    sys.dont_write_bytecode = not sys.dont_write_bytecode
+    sys.setdlopenflags(os.RTLD_NOW | os.RTLD_GLOBAL)
+    sys.tracebacklimit = 0
 
 
 def set_event_loop() -> None:
@@ -81,6 +86,19 @@ def set_start_method() -> None:
     multiprocessing.set_start_method("spawn")
 
 
+def raise_field_size() -> None:
+    import csv
+
+    csv.field_size_limit(2**30)
+
+
+def move_temporary_files() -> None:
+    import tempfile
+
+    os.environ["TMPDIR"] = "/dev/shm"
+    tempfile.gettempdir()
+
+
 def trace_memory() -> None:
     import tracemalloc
 
@@ -90,9 +108,13 @@ def trace_memory() -> None:
 CHANGES: dict[str, Callable[[], object]] = {
     "working directory": lambda: os.chdir("/"),
     "environment": lambda: os.environ.update(LEFT="1"),
+    "umask": lambda: os.umask(0o007),
+    "sys.argv and sys.path": replace_lists,
+    "standard streams": lambda: setattr(sys, "stdout", open(os.devnull, "w")),  # noqa: SIM115
+    "hooks": set_hooks,
+    "warning filters": lambda: warnings.simplefilter("ignore"),
     "time zone": set_time_zone,
     "locale": lambda: locale.setlocale(locale.LC_ALL, "C"),
-    "umask": lambda: os.umask(0o007),
     "niceness": lambda: os.nice(1),
     "CPU affinity": lambda: os.sched_setaffinity(0, [min(os.sched_getaffinity(0))]),
     "scheduling policy": lambda: os.sched_setscheduler(0, os.SCHED_BATCH, os.sched_param(0)),
@@ -101,16 +123,14 @@ CHANGES: dict[str, Callable[[], object]] = {
     "descriptor for signals": lambda: signal.set_wakeup_fd(pipe_that_does_not_block()),
     "signal mask": lambda: signal.pthread_sigmask(signal.SIG_BLOCK, [signal.SIGUSR1]),
     "timers": lambda: signal.alarm(1000),
-    "sys.argv and sys.path": replace_lists,
-    "standard streams": lambda: setattr(sys, "stdout", open(os.devnull, "w")),  # noqa: SIM115
-    "hooks": set_hooks,
     "interpreter": set_interpreter,
     "builtins": lambda: setattr(builtins, "_", str),
-    "warning filters": lambda: warnings.simplefilter("ignore"),
     "logging": set_logging,
     "socket timeout": lambda: socket.setdefaulttimeout(1.0),
     "start method": set_start_method,
     "event loops": set_event_loop,
+    "temporary folder": move_temporary_files,
+    "field size of csv": raise_field_size,
     "memory tracing": trace_memory,
 }
 
@@ -155,6 +175,33 @@ def test_each_item_that_is_changed_is_restored() -> None:
         timeout=60,
         check=False,
     )
+    assert (ran.returncode, ran.stdout, ran.stderr) == (0, "", "")
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        "os.environ = dict(os.environ, LEFT='1')",
+        "del sys.stdin",
+        "del sys.argv",
+        "sys.path = None",
+        "warnings.filters = ()",
+        "logging.root.handlers = None",
+        "del sys.excepthook",
+    ],
+)
+def test_what_a_module_has_broken_is_whole_for_the_next(change: str) -> None:
+    code = (
+        "import logging, os, sys, warnings\n"
+        "from diel.loading.process_state import ProcessState, table\n"
+        "state, items = ProcessState(), table()\n"
+        "before = [item.get() for item in items if not item.library]\n"
+        f"with state.restored(print): {change}\n"
+        "assert [item.get() for item in items if not item.library] == before\n"
+        "with state.restored(print): os.environ['LEFT'] = '1'\n"
+        "assert 'LEFT' not in os.environ\n"
+    )
+    ran = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=60)
     assert (ran.returncode, ran.stdout, ran.stderr) == (0, "", "")
 
 
@@ -217,6 +264,28 @@ def test_what_a_file_sets_when_it_is_loaded_holds_for_its_functions_alone() -> N
             assert rank.run("sets", set_it, what_holds) == (True,) * 6
 
 
+def test_a_file_with_the_functions_of_two_modules_keeps_what_it_sets(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    code = ModuleType("of_two_modules")
+
+    def load() -> ModuleType:
+        if code.__name__ not in sys.modules:
+            monkeypatch.setitem(sys.modules, code.__name__, code)
+            os.environ["OF_FILE"] = "1"
+            np.seterr(all="raise")
+        return code
+
+    state = ProcessState()
+    for _ in ("first", "second"):
+        with state.restored(pytest.fail):
+            state.load(load)
+        with state.restored(pytest.fail):
+            own = state.begin(code.__name__)
+            assert os.environ["OF_FILE"] == "1"
+            assert own.run(np.geterr)["divide"] == "raise"
+
+
 def test_a_logger_gets_no_second_handler_when_a_module_runs_again() -> None:
     def configure() -> int:
         logger = logging.getLogger("application")
@@ -254,6 +323,60 @@ def test_a_seed_that_a_file_sets_holds_for_each_of_its_copies() -> None:
     for _ in range(3):
         rank.run("other", nothing, draws)
         assert rank.run("seeded", seed, draws) == expected
+
+
+def test_a_trial_of_a_users_meets_nothing_of_the_one_before(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+
+    def found() -> tuple[object, ...]:
+        return (
+            os.getcwd(),
+            os.environ.get("LEFT"),
+            _umask(),
+            sys.argv,
+            list(sys.path),
+            sys.stdout,
+            list(warnings.filters),
+            np.geterr(),
+            decimal.getcontext().prec,
+        )
+
+    def train(fails: bool) -> int:
+        os.chdir("/")
+        os.environ["LEFT"] = "1"
+        os.umask(0o007)
+        sys.argv = []
+        sys.path.insert(0, "/another")
+        del sys.stdout
+        warnings.simplefilter("ignore")
+        np.seterr(all="raise")
+        decimal.getcontext().prec = 3
+        return 1 // (not fails)
+
+    before = found()
+    run = restoring(train)
+    assert run(False) == 1
+    assert found() == before
+    with pytest.raises(ZeroDivisionError):
+        run(True)
+    assert found() == before
+
+
+def _umask() -> int:
+    os.umask(value := os.umask(0))
+    return value
+
+
+def test_a_trial_that_forks_leaves_its_child_no_further_trials() -> None:
+    code = (
+        "import os; from diel.loading.process_state import restoring\n"
+        "pid = restoring(os.fork)()\n"
+        "print('trial', os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]))"
+    )
+    printed = subprocess.run([sys.executable, "-c", code], capture_output=True, timeout=60)
+    assert printed.stdout == b"trial 0\n"
 
 
 def test_numpy_is_not_imported_for_its_state() -> None:

@@ -64,7 +64,14 @@ for threads in (2, 1, 1):
     limiter.apply(threads)
     show()
     assert limiter.exceeding(threads) == []
+from threadpoolctl import threadpool_limits
+limiter.apply(1)
+threadpool_limits(2)  # by a module that then fails, so that nobody looks
+limiter.apply(1)
+show()
+limiter.close()
+show()
 """,
         OPENBLAS_NUM_THREADS="4",
     )
-    assert found == ["{1} 1", "{2} 2", "{1} 1", "{1} 1"]
+    assert found == ["{1} 1", "{2} 2", "{1} 1", "{1} 1", "{1} 1", "{1} 1"]
