@@ -14,10 +14,13 @@ a rank that has not loaded the file, and a child process: the rank tells its chi
 `FOLDERS_VARIABLE`. A name leads to files in these folders only, whoever has sent it.
 
 Files beside the workflow file keep their plain names where they can have them: their folder is on
-``sys.path`` of all ranks.
+``sys.path`` of all ranks. If the standard library, or an installed package, has the name of such a
+file, code of the workflow's folder gets that file, by its full name, and all other code gets the
+library, whichever a rank imports first. A file with the name of a library that imports this name
+gets the library.
 
 ``import helper`` stands for another file in each folder, so that ``sys.modules`` cannot say which:
-the first module file in a folder of its own replaces ``__import__`` and
+the first module file in a folder of its own, or such a name, replaces ``__import__`` and
 ``importlib.import_module``, which look from where they are called.
 """
 
@@ -45,6 +48,9 @@ FOLDERS_VARIABLE: Final = "DIEL_MODULE_FOLDERS"
 
 __path__: list[str] = []  # that of a package, whose parts `_Finder` finds
 _PREFIX: Final = f"{__name__}."
+_WORKFLOW_KEY: Final = "%2E"
+"""The part of a name that stands for the workflow file's folder."""
+_OURS: Final = frozenset({"diel", "dnn"})
 
 
 # -- folders that this process knows --------------------------------------------------------------
@@ -56,6 +62,16 @@ class _Known:
     def __init__(self) -> None:
         self.workflow = ""
         self.others: list[str] = []
+        self.shadowing: frozenset[str] = frozenset()
+        """Names of files beside the workflow file that Python finds elsewhere too."""
+
+    def set_workflow(self, folder: str) -> None:
+        """Set the workflow file's folder, and look which names of its files are shared."""
+        self.workflow = folder
+        self.shadowing = _names_found_elsewhere(folder)
+        if self.shadowing:
+            _folders[_WORKFLOW_KEY] = _Folder(_PREFIX + _WORKFLOW_KEY, folder)
+            _replace_imports()
 
     def tell_children(self) -> None:
         """Set the variable in which child processes find the folders."""
@@ -66,7 +82,8 @@ class _Known:
     def ask_parent(self) -> None:
         """Take over the folders of which the parent process has told this one."""
         with contextlib.suppress(ValueError, TypeError):
-            self.workflow, *self.others = map(str, json.loads(os.environ[FOLDERS_VARIABLE]))
+            workflow, *self.others = map(str, json.loads(os.environ[FOLDERS_VARIABLE]))
+            self.set_workflow(workflow)
 
 
 _known = _Known()
@@ -87,7 +104,8 @@ def use_folder(folder: Path, module_files: Sequence[Path] = ()) -> None:
             del sys.modules[name]
         _folders.clear()
         _known.others.clear()
-    _known.workflow = str(folder)
+    if _known.workflow != str(folder):
+        _known.set_workflow(str(folder))
     for file in module_files:
         package_of(file.parent)
     _known.tell_children()
@@ -104,6 +122,40 @@ def is_workflow_folder(folder: Path) -> bool:
     if not _known.workflow:
         use_folder(folder)
     return str(folder) == _known.workflow
+
+
+def full_name_beside(name: str) -> str | None:
+    """Return the full name of a module beside the workflow file that cannot have its plain name."""
+    if name.partition(".")[0] in _known.shadowing:
+        return f"{_PREFIX}{_WORKFLOW_KEY}.{name}"
+    return None
+
+
+def _names_found_elsewhere(folder: str) -> frozenset[str]:
+    """Return the names of files and packages in a folder that Python finds elsewhere too."""
+    names = set()
+    with contextlib.suppress(OSError), os.scandir(folder) as entries:
+        for entry in entries:
+            name, ending = os.path.splitext(entry.name)
+            is_package = not ending and os.path.isfile(os.path.join(entry.path, "__init__.py"))
+            if name.isidentifier() and name not in _OURS and (ending == ".py" or is_package):
+                names.add(name)
+    others = _search_path_without(folder)
+    found = {name for name in names if name in sys.stdlib_module_names or _loads(name, others)}
+    if found:
+        from diel.plugins import module_packages  # such names are found in another way
+
+        found -= module_packages().keys()
+    return frozenset(found)
+
+
+def _search_path_without(folder: str) -> list[str]:
+    return [entry for entry in sys.path if os.path.abspath(entry) != os.path.abspath(folder)]
+
+
+def _loads(name: str, path: Sequence[str]) -> bool:
+    found = PathFinder.find_spec(name, path)
+    return found is not None and found.loader is not None
 
 
 def package_of(folder: Path) -> str:
@@ -263,6 +315,36 @@ def _folder_of(module_name: object) -> _Folder | None:
     return _folders.get(module_name[len(_PREFIX) :].partition(".")[0])
 
 
+def _find_own(name: str, scope: Mapping[str, Any]) -> tuple[_Folder, str] | None:
+    """Find what code with these globals imports in its folder, or beside the workflow file.
+
+    Returns
+    -------
+    (_Folder, str) or None
+        The folder that has it, and its full name.
+    """
+    caller = scope.get("__name__")
+    folder = _folder_of(caller)
+    full_name = None if folder is None else folder.full_name(name)
+    top = name.partition(".")[0]
+    if full_name is None and top in _known.shadowing and _is_of_workflow(scope):
+        folder = _folders[_WORKFLOW_KEY]
+        full_name = folder.full_name(name)
+    if folder is None or full_name is None:
+        return None
+    is_library = top in sys.stdlib_module_names or top in _known.shadowing
+    if full_name == caller and is_library and "__path__" not in scope:
+        return None
+    return folder, full_name
+
+
+def _is_of_workflow(scope: Mapping[str, Any]) -> bool:
+    file = scope.get("__file__")
+    if not isinstance(file, str) or not file.startswith(_known.workflow + os.sep):
+        return False
+    return not _is_of_everybody(file)
+
+
 class _Finder:
     """Finds modules of folders by their full names, and those that libraries import for them."""
 
@@ -273,11 +355,11 @@ class _Finder:
         if top in _aliases:
             return _alias(name, f"{sys.modules[top].__name__}.{rest}")
         if path is None and any(folder.full_name(name) for folder in _folders.values()):
-            for frame in _callers(sys._getframe(1)):
-                folder = _folder_of(frame.f_globals.get("__name__"))
-                full_name = None if folder is None else folder.full_name(name)
-                if full_name is not None:
-                    return _alias(name, full_name)
+            full_name = _asked_for(name, sys._getframe(1))
+            if full_name is not None:
+                return _alias(name, full_name)
+            if name in _known.shadowing:
+                return PathFinder.find_spec(name, _search_path_without(_known.workflow))
         return None
 
 
@@ -318,6 +400,18 @@ class _Alias:
         _aliases.add(module.__name__)
 
 
+def _asked_for(name: str, frame: FrameType | None) -> str | None:
+    """Return the full name of what code of a folder has asked a library to import."""
+    for caller in _callers(frame):
+        found = _find_own(name, caller.f_globals)
+        if found is not None:
+            return found[1]
+        # A statement at the top of a library's file means what the library needs itself.
+        if caller.f_code.co_name == "<module>":
+            return None
+    return None
+
+
 def _callers(frame: FrameType | None) -> Iterator[FrameType]:
     while frame is not None:
         yield frame
@@ -339,10 +433,10 @@ def _replace_imports() -> None:
         level: int = 0,
     ) -> ModuleType:
         scope = sys._getframe(1).f_globals if globals is None else globals
-        folder = None if level else _folder_of(scope.get("__name__"))
-        full_name = None if folder is None else folder.full_name(name)
-        if folder is None or full_name is None:
+        own = None if level else _find_own(name, scope)
+        if own is None:
             return import_name(name, globals, locals, fromlist, level)
+        folder, full_name = own
         if isinstance(fromlist, list):  # from C code, which then looks into sys.modules
             return import_name(name)
         try:
@@ -353,10 +447,10 @@ def _replace_imports() -> None:
 
     @functools.wraps(import_module)
     def import_module_from(name: str, package: str | None = None) -> ModuleType:
-        folder = _folder_of(sys._getframe(1).f_globals.get("__name__"))
-        full_name = None if folder is None else folder.full_name(name)
-        if folder is None or full_name is None:
+        own = _find_own(name, sys._getframe(1).f_globals)
+        if own is None:
             return import_module(name, package)
+        folder, full_name = own
         try:
             return import_module(full_name)
         except ModuleNotFoundError as error:

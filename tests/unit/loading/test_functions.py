@@ -263,6 +263,65 @@ def test_what_a_file_imports_from_its_folder_is_its_own(
     ]
 
 
+@pytest.mark.parametrize("is_loaded", [True, False])
+def test_files_beside_the_workflow_file_with_names_of_libraries(
+    tmp_path: Path, python: Python, is_loaded: bool
+) -> None:
+    write(
+        tmp_path / "flow",
+        {
+            "work.py": """
+                import colorsys, installed.part, statistics
+                from installed import part
+                def run(ctx):
+                    import needs, plistlib
+                    assert part is installed.part and plistlib.WHERE == "mine"
+                    return colorsys.Value, part.Value, statistics.WHERE, needs.WHERE
+            """,
+            "colorsys.py": "from part import WHERE\nclass Value: where = WHERE",
+            "part.py": "WHERE = 'mine'",
+            "plistlib.py": "import plistlib\nWHERE = 'mine'\nassert plistlib.loads",
+            "statistics.py": "import statistics\nWHERE = 'mine' if statistics.mean else ''",
+            "installed/__init__.py": "from installed import part",
+            "installed/part.py": "class Value: where = 'mine'",
+            "sub/again.py": "import colorsys\ndef run(ctx): return colorsys.Value",
+        },
+    )
+    write(
+        tmp_path / "site",
+        {
+            "installed/__init__.py": "",
+            "installed/part.py": "WHERE = 'library'",
+            "needs.py": "import colorsys, installed.part as p\nassert colorsys.hls_to_rgb\n"
+            "WHERE = p.WHERE",
+        },
+    )
+    ask = "import pickle, sys; print(pickle.load(sys.stdin.buffer).where)"
+    found = python(
+        f"""
+        import pickle, subprocess
+        sys.path.append(str(folder / "site"))
+        folder = folder / "flow"
+        if {is_loaded}:
+            import colorsys, installed.part, plistlib, statistics
+        value, other, *where = call("./work.py:run")
+        print(value.where, other.where, *where)
+        print(call("./sub/again.py:run") is value, call("work:run")[0] is value)
+        print(hasattr(load("installed.part:Value")[0], "Value"), value.__module__)
+        for kind in (value, other):
+            command = [sys.executable, "-c", {ask!r}]
+            subprocess.run(command, input=pickle.dumps(kind()), check=True)
+        """
+    )
+    assert found == [
+        "mine mine mine library",
+        "True True",
+        "True diel.loading.files.%2E.colorsys",
+        "mine",
+        "mine",
+    ]
+
+
 def test_files_of_one_folder_share_what_they_import(tmp_path: Path, python: Python) -> None:
     write(
         tmp_path,
