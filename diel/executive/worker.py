@@ -196,8 +196,6 @@ class _Worker:
         self._output = RankOutput(welcome.log_size_bytes)
         self._directory_before = os.getcwd()
         os.chdir(self._folder)
-        if str(self._folder) not in sys.path:  # here, since it is the same for all modules
-            sys.path.insert(0, str(self._folder))
         self._process_state = ProcessState(note_crashes)
         self._returned_size_bytes = welcome.returned_size_bytes
         self._returned = ReturnedFolder(

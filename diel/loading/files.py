@@ -13,11 +13,11 @@ percent-encoded, so that it is one part of a name. Any process with diel can imp
 a rank that has not loaded the file, and a child process: the rank tells its children the folders in
 `FOLDERS_VARIABLE`. A name leads to files in these folders only, whoever has sent it.
 
-Files beside the workflow file keep their plain names where they can have them: their folder is on
-``sys.path`` of all ranks. If the standard library, or an installed package, has the name of such a
-file, code of the workflow's folder gets that file, by its full name, and all other code gets the
-library, whichever a rank imports first. A file with the name of a library that imports this name
-gets the library.
+Files beside the workflow file have plain names: their folder is the first on ``sys.path`` of all
+ranks. If the standard library, or an installed package, has the name of one of them, all have full
+names, and the folder is the last on ``sys.path``: code of the workflow's folder gets its files, and
+all other code gets the library, whichever a rank imports first, and in child processes too. A file
+with the name of a library that imports this name gets the library.
 
 ``import helper`` stands for another file in each folder, so that ``sys.modules`` cannot say which:
 the first module file in a folder of its own, or such a name, replaces ``__import__`` and
@@ -62,14 +62,15 @@ class _Known:
     def __init__(self) -> None:
         self.workflow = ""
         self.others: list[str] = []
-        self.shadowing: frozenset[str] = frozenset()
-        """Names of files beside the workflow file that Python finds elsewhere too."""
+        self.beside: frozenset[str] = frozenset()
+        """Names of files beside the workflow file, if Python finds one of them elsewhere too."""
 
     def set_workflow(self, folder: str) -> None:
-        """Set the workflow file's folder, and look which names of its files are shared."""
+        """Set the workflow file's folder, and look for names of its files that libraries have."""
         self.workflow = folder
-        self.shadowing = _names_found_elsewhere(folder)
-        if self.shadowing:
+        names = _names_in(folder)
+        self.beside = names if any(map(_is_library, names)) else frozenset()
+        if self.beside:
             _folders[_WORKFLOW_KEY] = _Folder(_PREFIX + _WORKFLOW_KEY, folder)
             _replace_imports()
 
@@ -92,6 +93,8 @@ _known = _Known()
 def use_folder(folder: Path, module_files: Sequence[Path] = ()) -> None:
     """Set the workflow file's folder for this process and its children, and put it on ``sys.path``.
 
+    It is the first there, or the last if libraries have names of its files.
+
     Parameters
     ----------
     folder : Path
@@ -109,7 +112,10 @@ def use_folder(folder: Path, module_files: Sequence[Path] = ()) -> None:
     for file in module_files:
         package_of(file.parent)
     _known.tell_children()
-    if _known.workflow not in sys.path:
+    if _known.beside:  # Python may have put it first, as the current directory
+        sys.path[:] = [entry for entry in sys.path if os.path.abspath(entry) != _known.workflow]
+        sys.path.append(_known.workflow)
+    elif _known.workflow not in sys.path:
         sys.path.insert(0, _known.workflow)
 
 
@@ -125,14 +131,14 @@ def is_workflow_folder(folder: Path) -> bool:
 
 
 def full_name_beside(name: str) -> str | None:
-    """Return the full name of a module beside the workflow file that cannot have its plain name."""
-    if name.partition(".")[0] in _known.shadowing:
+    """Return the full name of a module beside the workflow file; None if it has a plain name."""
+    if name.partition(".")[0] in _known.beside:
         return f"{_PREFIX}{_WORKFLOW_KEY}.{name}"
     return None
 
 
-def _names_found_elsewhere(folder: str) -> frozenset[str]:
-    """Return the names of files and packages in a folder that Python finds elsewhere too."""
+def _names_in(folder: str) -> frozenset[str]:
+    """Return the names of files and packages in a folder that code may import by them."""
     names = set()
     with contextlib.suppress(OSError), os.scandir(folder) as entries:
         for entry in entries:
@@ -140,22 +146,19 @@ def _names_found_elsewhere(folder: str) -> frozenset[str]:
             is_package = not ending and os.path.isfile(os.path.join(entry.path, "__init__.py"))
             if name.isidentifier() and name not in _OURS and (ending == ".py" or is_package):
                 names.add(name)
-    others = _search_path_without(folder)
-    found = {name for name in names if name in sys.stdlib_module_names or _loads(name, others)}
-    if found:
+    if any(map(_is_library, names)):
         from diel.plugins import module_packages  # such names are found in another way
 
-        found -= module_packages().keys()
-    return frozenset(found)
+        names -= module_packages().keys()
+    return frozenset(names)
 
 
-def _search_path_without(folder: str) -> list[str]:
-    return [entry for entry in sys.path if os.path.abspath(entry) != os.path.abspath(folder)]
-
-
-def _loads(name: str, path: Sequence[str]) -> bool:
-    found = PathFinder.find_spec(name, path)
-    return found is not None and found.loader is not None
+def _is_library(name: str) -> bool:
+    """Whether Python finds a name outside of the workflow file's folder."""
+    workflow = os.path.abspath(_known.workflow)
+    others = [entry for entry in sys.path if os.path.abspath(entry) != workflow]
+    found = None if name in sys.stdlib_module_names else PathFinder.find_spec(name, others)
+    return name in sys.stdlib_module_names or (found is not None and found.loader is not None)
 
 
 def package_of(folder: Path) -> str:
@@ -327,13 +330,12 @@ def _find_own(name: str, scope: Mapping[str, Any]) -> tuple[_Folder, str] | None
     folder = _folder_of(caller)
     full_name = None if folder is None else folder.full_name(name)
     top = name.partition(".")[0]
-    if full_name is None and top in _known.shadowing and _is_of_workflow(scope):
+    if full_name is None and top in _known.beside and _is_of_workflow(scope):
         folder = _folders[_WORKFLOW_KEY]
         full_name = folder.full_name(name)
     if folder is None or full_name is None:
         return None
-    is_library = top in sys.stdlib_module_names or top in _known.shadowing
-    if full_name == caller and is_library and "__path__" not in scope:
+    if full_name == caller and "__path__" not in scope and _is_library(top):
         return None
     return folder, full_name
 
@@ -358,8 +360,6 @@ class _Finder:
             full_name = _asked_for(name, sys._getframe(1))
             if full_name is not None:
                 return _alias(name, full_name)
-            if name in _known.shadowing:
-                return PathFinder.find_spec(name, _search_path_without(_known.workflow))
         return None
 
 

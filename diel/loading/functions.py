@@ -63,7 +63,8 @@ parse in two threads at once (its issue 106905)."""
 def import_code(location: FunctionLocation, folder: Path) -> ModuleType:
     """Import the Python module that defines a function; exceptions of its code are passed on.
 
-    The folder of the workflow file is put first on ``sys.path``, as Python does for a script.
+    The folder of the workflow file is put first on ``sys.path``, as Python does for a script, or
+    last, see `diel.loading.files`.
     """
     folder = folder.absolute()
     is_workflow_folder = files.is_workflow_folder(folder)

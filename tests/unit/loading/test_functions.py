@@ -498,7 +498,7 @@ IN_CHILDREN = """
 
 
 @pytest.mark.parametrize(
-    "file", ["sub/work.py", "colorsys.py", "my-file.py", "v1.2/ü %/my.work.py"]
+    "file", ["sub/work.py", "colorsys.py", "queue.py", "my-file.py", "v1.2/ü %/my.work.py"]
 )
 def test_child_processes_find_classes_and_functions(
     tmp_path: Path, python: Python, file: str
