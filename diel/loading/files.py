@@ -100,8 +100,11 @@ def use_folder(folder: Path, module_files: Sequence[Path] = ()) -> None:
     folder : Path
         Absolute.
     module_files : sequence of Path, optional
-        Files of its modules: those outside of the folder can be imported by their names too.
+        Files of its modules and of their options: those outside of the folder can be imported by
+        their names too.
     """
+    if not _known.workflow and FOLDERS_VARIABLE in os.environ:  # it may know more of this workflow
+        _known.ask_parent()
     if _known.workflow not in ("", str(folder)):  # a program that runs several workflow files
         for name in [name for name in sys.modules if name.startswith(_PREFIX)]:
             del sys.modules[name]

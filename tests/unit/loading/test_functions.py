@@ -532,6 +532,38 @@ def test_joblib_finds_functions(tmp_path: Path, python: Python) -> None:
     assert python('print(call("./sub/work.py:run"))') == ["[True, True, True]"]
 
 
+def test_files_that_options_name_outside_of_the_folder(tmp_path: Path, python: Python) -> None:
+    work = "class Value: x = 3\ndef train(parameters, report): return Value()"
+    write(tmp_path, {"far/work.py": work, "flow/work.py": "def run(ctx): pass", "ask.py": ASK})
+    found = python(
+        """
+        import os, pickle, subprocess
+        from diel.loading.files import use_folder
+        from diel.loading.module_spec import ModuleSpec
+
+        folder = folder / "flow"
+        spec = ModuleSpec(
+            name="trainer", function=locate("work:run", folder), executable=None, threads=1,
+            options={"jobs": [{"train": "../far/work.py:train"}], "data": "../far.py", "n": 3},
+        )
+        named = list(spec.files(folder))
+        print(*(os.path.relpath(file, folder) for file in named))
+        use_folder(folder, named)
+        command = [sys.executable, "../ask.py"]
+        value = b"cdiel.loading.files.NAME.work\\nValue\\n."
+        key = __import__("urllib.parse").parse.quote(str(folder.parent / "far"), safe="")
+        given = value.replace(b"NAME", key.replace(".", "%2E").encode())
+        # In a child, before and after it has set the same folder.
+        subprocess.run(command, input=given.hex(), text=True, cwd=folder, check=True)
+        first = "from diel.loading.files import use_folder; from pathlib import Path;"
+        first += f"use_folder(Path({str(folder)!r}));"
+        command[1:] = ["-c", first + (folder.parent / "ask.py").read_text()]
+        subprocess.run(command, input=given.hex(), text=True, cwd=folder, check=True)
+        """
+    )
+    assert found == ["work.py ../far/work.py", "3", "3"]
+
+
 ASK = """
 import pickle, sys
 
