@@ -133,11 +133,11 @@ def is_workflow_folder(folder: Path) -> bool:
     return str(folder) == _known.workflow
 
 
-def full_name_beside(name: str) -> str | None:
-    """Return the full name of a module beside the workflow file; None if it has a plain name."""
-    if name.partition(".")[0] in _known.beside:
-        return f"{_PREFIX}{_WORKFLOW_KEY}.{name}"
-    return None
+def full_name_in(folder: Path, name: str) -> str | None:
+    """Return the full name of a module in a workflow file's folder; None if it has a plain name."""
+    if str(folder) == _known.workflow and name.partition(".")[0] not in _known.beside:
+        return None
+    return f"{package_of(folder)}.{name}"
 
 
 def _names_in(folder: str) -> frozenset[str]:

@@ -81,8 +81,8 @@ def import_code(location: FunctionLocation, folder: Path) -> ModuleType:
     for name in location.hidden:
         _find_own_first(name, folder)
     name = location.module_name
-    if is_workflow_folder and location.root == folder:
-        name = files.full_name_beside(name) or name
+    if location.root == folder and name.partition(".")[0] not in location.hidden:
+        name = files.full_name_in(folder, name) or name
     if location.is_installed and name.partition(".")[0] in location.hidden:
         code = import_installed(name)
     else:
@@ -158,7 +158,7 @@ def _has_plain_name(location: FunctionLocation) -> bool:
     name = file.stem
     if not name.isidentifier() or name in sys.stdlib_module_names or name in _OURS:
         return False
-    if files.full_name_beside(name) is not None:
+    if files.full_name_in(file.parent, name) is not None:
         return False
     taken = sys.modules.get(name)
     is_free = taken is None or getattr(taken, "__file__", None) == str(file)

@@ -532,6 +532,40 @@ def test_joblib_finds_functions(tmp_path: Path, python: Python) -> None:
     assert python('print(call("./sub/work.py:run"))') == ["[True, True, True]"]
 
 
+def test_workflow_files_of_two_folders_in_one_process(tmp_path: Path, python: Python) -> None:
+    for name in ("a", "b", "plain"):
+        write(
+            tmp_path / name,
+            {
+                "work.py": """
+                    import helper, pack.deep
+                    def run(ctx):
+                        import late
+                        return helper.WHERE + pack.deep.run(ctx) + late.WHERE
+                """,
+                "helper.py": f"WHERE = {name!r}",
+                "late.py": "from helper import WHERE",
+                "pack/__init__.py": "",
+                "pack/deep.py": "import helper\ndef run(ctx): return helper.WHERE",
+            },
+        )
+    for name in ("a", "b"):  # names of libraries, in two of them
+        (tmp_path / name / "helper.py").write_text("from calendar import WHERE")
+        (tmp_path / name / "calendar.py").write_text(f"WHERE = {name!r}")
+    found = python(
+        """
+        from diel.testing import run_modules
+        for name in ("a", "b", "plain", "a", "plain"):
+            runs = [
+                run_modules({"module": spec}, folder=folder / name)["module"][0].returned
+                for spec in ("work:run", "./work.py:run", "pack.deep:run")
+            ]
+            print(*runs)
+        """
+    )
+    assert found == [f"{name * 3} {name * 3} {name}" for name in ("a", "b", "plain", "a", "plain")]
+
+
 def test_files_that_options_name_outside_of_the_folder(tmp_path: Path, python: Python) -> None:
     work = "class Value: x = 3\ndef train(parameters, report): return Value()"
     write(tmp_path, {"far/work.py": work, "flow/work.py": "def run(ctx): pass", "ask.py": ASK})
