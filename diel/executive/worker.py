@@ -185,9 +185,9 @@ class _Worker:
         self._specs = welcome.specs
         self._groups = welcome.groups
         self._folder = Path(welcome.folder)
-        locations = [spec.function for spec in self._specs.values() if spec.function is not None]
+        specs = self._specs.values()
         files.use_folder(
-            self._folder, [place.file for place in locations if place.file is not None]
+            self._folder, [file for spec in specs for file in spec.files(self._folder)]
         )
         self._directory = RunDirectory(welcome.run_dir)
         self._limiter = ThreadLimiter()
@@ -196,8 +196,6 @@ class _Worker:
         self._output = RankOutput(welcome.log_size_bytes)
         self._directory_before = os.getcwd()
         os.chdir(self._folder)
-        if str(self._folder) not in sys.path:  # here, since it is the same for all modules
-            sys.path.insert(0, str(self._folder))
         self._process_state = ProcessState(note_crashes)
         self._returned_size_bytes = welcome.returned_size_bytes
         self._returned = ReturnedFolder(

@@ -13,11 +13,14 @@ percent-encoded, so that it is one part of a name. Any process with diel can imp
 a rank that has not loaded the file, and a child process: the rank tells its children the folders in
 `FOLDERS_VARIABLE`. A name leads to files in these folders only, whoever has sent it.
 
-Files beside the workflow file keep their plain names where they can have them: their folder is on
-``sys.path`` of all ranks.
+Files beside the workflow file have plain names: their folder is the first on ``sys.path`` of all
+ranks. If the standard library, or an installed package, has the name of one of them, all have full
+names, and the folder is the last on ``sys.path``: code of the workflow's folder gets its files, and
+all other code gets the library, whichever a rank imports first, and in child processes too. A file
+with the name of a library that imports this name gets the library.
 
 ``import helper`` stands for another file in each folder, so that ``sys.modules`` cannot say which:
-the first module file in a folder of its own replaces ``__import__`` and
+the first module file in a folder of its own, or such a name, replaces ``__import__`` and
 ``importlib.import_module``, which look from where they are called.
 """
 
@@ -45,6 +48,9 @@ FOLDERS_VARIABLE: Final = "DIEL_MODULE_FOLDERS"
 
 __path__: list[str] = []  # that of a package, whose parts `_Finder` finds
 _PREFIX: Final = f"{__name__}."
+_WORKFLOW_KEY: Final = "%2E"
+"""The part of a name that stands for the workflow file's folder."""
+_OURS: Final = frozenset({"diel", "dnn"})
 
 
 # -- folders that this process knows --------------------------------------------------------------
@@ -56,6 +62,17 @@ class _Known:
     def __init__(self) -> None:
         self.workflow = ""
         self.others: list[str] = []
+        self.beside: frozenset[str] = frozenset()
+        """Names of files beside the workflow file, if Python finds one of them elsewhere too."""
+
+    def set_workflow(self, folder: str) -> None:
+        """Set the workflow file's folder, and look for names of its files that libraries have."""
+        self.workflow = folder
+        names = _names_in(folder)
+        self.beside = names if any(map(_is_library, names)) else frozenset()
+        if self.beside:
+            _folders[_WORKFLOW_KEY] = _Folder(_PREFIX + _WORKFLOW_KEY, folder)
+            _replace_imports()
 
     def tell_children(self) -> None:
         """Set the variable in which child processes find the folders."""
@@ -66,7 +83,8 @@ class _Known:
     def ask_parent(self) -> None:
         """Take over the folders of which the parent process has told this one."""
         with contextlib.suppress(ValueError, TypeError):
-            self.workflow, *self.others = map(str, json.loads(os.environ[FOLDERS_VARIABLE]))
+            workflow, *self.others = map(str, json.loads(os.environ[FOLDERS_VARIABLE]))
+            self.set_workflow(workflow)
 
 
 _known = _Known()
@@ -75,23 +93,32 @@ _known = _Known()
 def use_folder(folder: Path, module_files: Sequence[Path] = ()) -> None:
     """Set the workflow file's folder for this process and its children, and put it on ``sys.path``.
 
+    It is the first there, or the last if libraries have names of its files.
+
     Parameters
     ----------
     folder : Path
         Absolute.
     module_files : sequence of Path, optional
-        Files of its modules: those outside of the folder can be imported by their names too.
+        Files of its modules and of their options: those outside of the folder can be imported by
+        their names too.
     """
+    if not _known.workflow and FOLDERS_VARIABLE in os.environ:  # it may know more of this workflow
+        _known.ask_parent()
     if _known.workflow not in ("", str(folder)):  # a program that runs several workflow files
         for name in [name for name in sys.modules if name.startswith(_PREFIX)]:
             del sys.modules[name]
         _folders.clear()
         _known.others.clear()
-    _known.workflow = str(folder)
+    if _known.workflow != str(folder):
+        _known.set_workflow(str(folder))
     for file in module_files:
         package_of(file.parent)
     _known.tell_children()
-    if _known.workflow not in sys.path:
+    if _known.beside:  # Python may have put it first, as the current directory
+        sys.path[:] = [entry for entry in sys.path if os.path.abspath(entry) != _known.workflow]
+        sys.path.append(_known.workflow)
+    elif _known.workflow not in sys.path:
         sys.path.insert(0, _known.workflow)
 
 
@@ -104,6 +131,37 @@ def is_workflow_folder(folder: Path) -> bool:
     if not _known.workflow:
         use_folder(folder)
     return str(folder) == _known.workflow
+
+
+def full_name_in(folder: Path, name: str) -> str | None:
+    """Return the full name of a module in a workflow file's folder; None if it has a plain name."""
+    if str(folder) == _known.workflow and name.partition(".")[0] not in _known.beside:
+        return None
+    return f"{package_of(folder)}.{name}"
+
+
+def _names_in(folder: str) -> frozenset[str]:
+    """Return the names of files and packages in a folder that code may import by them."""
+    names = set()
+    with contextlib.suppress(OSError), os.scandir(folder) as entries:
+        for entry in entries:
+            name, ending = os.path.splitext(entry.name)
+            is_package = not ending and os.path.isfile(os.path.join(entry.path, "__init__.py"))
+            if name.isidentifier() and name not in _OURS and (ending == ".py" or is_package):
+                names.add(name)
+    if any(map(_is_library, names)):
+        from diel.plugins import module_packages  # such names are found in another way
+
+        names -= module_packages().keys()
+    return frozenset(names)
+
+
+def _is_library(name: str) -> bool:
+    """Whether Python finds a name outside of the workflow file's folder."""
+    workflow = os.path.abspath(_known.workflow)
+    others = [entry for entry in sys.path if os.path.abspath(entry) != workflow]
+    found = None if name in sys.stdlib_module_names else PathFinder.find_spec(name, others)
+    return name in sys.stdlib_module_names or (found is not None and found.loader is not None)
 
 
 def package_of(folder: Path) -> str:
@@ -263,6 +321,35 @@ def _folder_of(module_name: object) -> _Folder | None:
     return _folders.get(module_name[len(_PREFIX) :].partition(".")[0])
 
 
+def _find_own(name: str, scope: Mapping[str, Any]) -> tuple[_Folder, str] | None:
+    """Find what code with these globals imports in its folder, or beside the workflow file.
+
+    Returns
+    -------
+    (_Folder, str) or None
+        The folder that has it, and its full name.
+    """
+    caller = scope.get("__name__")
+    folder = _folder_of(caller)
+    full_name = None if folder is None else folder.full_name(name)
+    top = name.partition(".")[0]
+    if full_name is None and top in _known.beside and _is_of_workflow(scope):
+        folder = _folders[_WORKFLOW_KEY]
+        full_name = folder.full_name(name)
+    if folder is None or full_name is None:
+        return None
+    if full_name == caller and "__path__" not in scope and _is_library(top):
+        return None
+    return folder, full_name
+
+
+def _is_of_workflow(scope: Mapping[str, Any]) -> bool:
+    file = scope.get("__file__")
+    if not isinstance(file, str) or not file.startswith(_known.workflow + os.sep):
+        return False
+    return not _is_of_everybody(file)
+
+
 class _Finder:
     """Finds modules of folders by their full names, and those that libraries import for them."""
 
@@ -273,11 +360,9 @@ class _Finder:
         if top in _aliases:
             return _alias(name, f"{sys.modules[top].__name__}.{rest}")
         if path is None and any(folder.full_name(name) for folder in _folders.values()):
-            for frame in _callers(sys._getframe(1)):
-                folder = _folder_of(frame.f_globals.get("__name__"))
-                full_name = None if folder is None else folder.full_name(name)
-                if full_name is not None:
-                    return _alias(name, full_name)
+            full_name = _asked_for(name, sys._getframe(1))
+            if full_name is not None:
+                return _alias(name, full_name)
         return None
 
 
@@ -318,6 +403,18 @@ class _Alias:
         _aliases.add(module.__name__)
 
 
+def _asked_for(name: str, frame: FrameType | None) -> str | None:
+    """Return the full name of what code of a folder has asked a library to import."""
+    for caller in _callers(frame):
+        found = _find_own(name, caller.f_globals)
+        if found is not None:
+            return found[1]
+        # A statement at the top of a library's file means what the library needs itself.
+        if caller.f_code.co_name == "<module>":
+            return None
+    return None
+
+
 def _callers(frame: FrameType | None) -> Iterator[FrameType]:
     while frame is not None:
         yield frame
@@ -339,10 +436,10 @@ def _replace_imports() -> None:
         level: int = 0,
     ) -> ModuleType:
         scope = sys._getframe(1).f_globals if globals is None else globals
-        folder = None if level else _folder_of(scope.get("__name__"))
-        full_name = None if folder is None else folder.full_name(name)
-        if folder is None or full_name is None:
+        own = None if level else _find_own(name, scope)
+        if own is None:
             return import_name(name, globals, locals, fromlist, level)
+        folder, full_name = own
         if isinstance(fromlist, list):  # from C code, which then looks into sys.modules
             return import_name(name)
         try:
@@ -353,10 +450,10 @@ def _replace_imports() -> None:
 
     @functools.wraps(import_module)
     def import_module_from(name: str, package: str | None = None) -> ModuleType:
-        folder = _folder_of(sys._getframe(1).f_globals.get("__name__"))
-        full_name = None if folder is None else folder.full_name(name)
-        if folder is None or full_name is None:
+        own = _find_own(name, sys._getframe(1).f_globals)
+        if own is None:
             return import_module(name, package)
+        folder, full_name = own
         try:
             return import_module(full_name)
         except ModuleNotFoundError as error:

@@ -63,7 +63,8 @@ parse in two threads at once (its issue 106905)."""
 def import_code(location: FunctionLocation, folder: Path) -> ModuleType:
     """Import the Python module that defines a function; exceptions of its code are passed on.
 
-    The folder of the workflow file is put first on ``sys.path``, as Python does for a script.
+    The folder of the workflow file is put first on ``sys.path``, as Python does for a script, or
+    last, see `diel.loading.files`.
     """
     folder = folder.absolute()
     is_workflow_folder = files.is_workflow_folder(folder)
@@ -80,6 +81,8 @@ def import_code(location: FunctionLocation, folder: Path) -> ModuleType:
     for name in location.hidden:
         _find_own_first(name, folder)
     name = location.module_name
+    if location.root == folder and name.partition(".")[0] not in location.hidden:
+        name = files.full_name_in(folder, name) or name
     if location.is_installed and name.partition(".")[0] in location.hidden:
         code = import_installed(name)
     else:
@@ -154,6 +157,8 @@ def _has_plain_name(location: FunctionLocation) -> bool:
     assert file is not None
     name = file.stem
     if not name.isidentifier() or name in sys.stdlib_module_names or name in _OURS:
+        return False
+    if files.full_name_in(file.parent, name) is not None:
         return False
     taken = sys.modules.get(name)
     is_free = taken is None or getattr(taken, "__file__", None) == str(file)

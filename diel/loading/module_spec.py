@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
 from diel.frozen import Frozen
@@ -46,6 +47,29 @@ class ModuleSpec(Frozen):
             options=dict(module.options),
             gpus=module.gpus,
         )
+
+    def files(self, folder: Path) -> Iterator[Path]:
+        """Yield the Python files that the entry names: of its function, and of its options.
+
+        Parameters
+        ----------
+        folder : Path
+            Of the workflow file.
+        """
+        if self.function is not None and self.function.file is not None:
+            yield self.function.file
+        for text in _texts(self.options):
+            file, _, function = text.rpartition(":")
+            if file.endswith(".py") and function.isidentifier() and "\0" not in file:
+                yield folder / file
+
+
+def _texts(value: object) -> Iterator[str]:
+    if isinstance(value, str):
+        yield value
+    elif isinstance(value, (dict, list, tuple)):
+        for item in value.values() if isinstance(value, dict) else value:
+            yield from _texts(item)
 
 
 def _executable(module: Module) -> ExecutableSpec | None:

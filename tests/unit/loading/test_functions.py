@@ -263,6 +263,65 @@ def test_what_a_file_imports_from_its_folder_is_its_own(
     ]
 
 
+@pytest.mark.parametrize("is_loaded", [True, False])
+def test_files_beside_the_workflow_file_with_names_of_libraries(
+    tmp_path: Path, python: Python, is_loaded: bool
+) -> None:
+    write(
+        tmp_path / "flow",
+        {
+            "work.py": """
+                import colorsys, installed.part, statistics
+                from installed import part
+                def run(ctx):
+                    import needs, plistlib
+                    assert part is installed.part and plistlib.WHERE == "mine"
+                    return colorsys.Value, part.Value, statistics.WHERE, needs.WHERE
+            """,
+            "colorsys.py": "from part import WHERE\nclass Value: where = WHERE",
+            "part.py": "WHERE = 'mine'",
+            "plistlib.py": "import plistlib\nWHERE = 'mine'\nassert plistlib.loads",
+            "statistics.py": "import statistics\nWHERE = 'mine' if statistics.mean else ''",
+            "installed/__init__.py": "from installed import part",
+            "installed/part.py": "class Value: where = 'mine'",
+            "sub/again.py": "import colorsys\ndef run(ctx): return colorsys.Value",
+        },
+    )
+    write(
+        tmp_path / "site",
+        {
+            "installed/__init__.py": "",
+            "installed/part.py": "WHERE = 'library'",
+            "needs.py": "import colorsys, installed.part as p\nassert colorsys.hls_to_rgb\n"
+            "WHERE = p.WHERE",
+        },
+    )
+    ask = "import pickle, sys; print(pickle.load(sys.stdin.buffer).where)"
+    found = python(
+        f"""
+        import pickle, subprocess
+        sys.path.append(str(folder / "site"))
+        folder = folder / "flow"
+        if {is_loaded}:
+            import colorsys, installed.part, plistlib, statistics
+        value, other, *where = call("./work.py:run")
+        print(value.where, other.where, *where)
+        print(call("./sub/again.py:run") is value, call("work:run")[0] is value)
+        print(hasattr(load("installed.part:Value")[0], "Value"), value.__module__)
+        for kind in (value, other):
+            command = [sys.executable, "-c", {ask!r}]
+            subprocess.run(command, input=pickle.dumps(kind()), check=True)
+        """
+    )
+    assert found == [
+        "mine mine mine library",
+        "True True",
+        "True diel.loading.files.%2E.colorsys",
+        "mine",
+        "mine",
+    ]
+
+
 def test_files_of_one_folder_share_what_they_import(tmp_path: Path, python: Python) -> None:
     write(
         tmp_path,
@@ -439,7 +498,7 @@ IN_CHILDREN = """
 
 
 @pytest.mark.parametrize(
-    "file", ["sub/work.py", "colorsys.py", "my-file.py", "v1.2/ü %/my.work.py"]
+    "file", ["sub/work.py", "colorsys.py", "queue.py", "my-file.py", "v1.2/ü %/my.work.py"]
 )
 def test_child_processes_find_classes_and_functions(
     tmp_path: Path, python: Python, file: str
@@ -471,6 +530,72 @@ def test_joblib_finds_functions(tmp_path: Path, python: Python) -> None:
         },
     )
     assert python('print(call("./sub/work.py:run"))') == ["[True, True, True]"]
+
+
+def test_workflow_files_of_two_folders_in_one_process(tmp_path: Path, python: Python) -> None:
+    for name in ("a", "b", "plain"):
+        write(
+            tmp_path / name,
+            {
+                "work.py": """
+                    import helper, pack.deep
+                    def run(ctx):
+                        import late
+                        return helper.WHERE + pack.deep.run(ctx) + late.WHERE
+                """,
+                "helper.py": f"WHERE = {name!r}",
+                "late.py": "from helper import WHERE",
+                "pack/__init__.py": "",
+                "pack/deep.py": "import helper\ndef run(ctx): return helper.WHERE",
+            },
+        )
+    for name in ("a", "b"):  # names of libraries, in two of them
+        (tmp_path / name / "helper.py").write_text("from calendar import WHERE")
+        (tmp_path / name / "calendar.py").write_text(f"WHERE = {name!r}")
+    found = python(
+        """
+        from diel.testing import run_modules
+        for name in ("a", "b", "plain", "a", "plain"):
+            runs = [
+                run_modules({"module": spec}, folder=folder / name)["module"][0].returned
+                for spec in ("work:run", "./work.py:run", "pack.deep:run")
+            ]
+            print(*runs)
+        """
+    )
+    assert found == [f"{name * 3} {name * 3} {name}" for name in ("a", "b", "plain", "a", "plain")]
+
+
+def test_files_that_options_name_outside_of_the_folder(tmp_path: Path, python: Python) -> None:
+    work = "class Value: x = 3\ndef train(parameters, report): return Value()"
+    write(tmp_path, {"far/work.py": work, "flow/work.py": "def run(ctx): pass", "ask.py": ASK})
+    found = python(
+        """
+        import os, pickle, subprocess
+        from diel.loading.files import use_folder
+        from diel.loading.module_spec import ModuleSpec
+
+        folder = folder / "flow"
+        spec = ModuleSpec(
+            name="trainer", function=locate("work:run", folder), executable=None, threads=1,
+            options={"jobs": [{"train": "../far/work.py:train"}], "data": "../far.py", "n": 3},
+        )
+        named = list(spec.files(folder))
+        print(*(os.path.relpath(file, folder) for file in named))
+        use_folder(folder, named)
+        command = [sys.executable, "../ask.py"]
+        value = b"cdiel.loading.files.NAME.work\\nValue\\n."
+        key = __import__("urllib.parse").parse.quote(str(folder.parent / "far"), safe="")
+        given = value.replace(b"NAME", key.replace(".", "%2E").encode())
+        # In a child, before and after it has set the same folder.
+        subprocess.run(command, input=given.hex(), text=True, cwd=folder, check=True)
+        first = "from diel.loading.files import use_folder; from pathlib import Path;"
+        first += f"use_folder(Path({str(folder)!r}));"
+        command[1:] = ["-c", first + (folder.parent / "ask.py").read_text()]
+        subprocess.run(command, input=given.hex(), text=True, cwd=folder, check=True)
+        """
+    )
+    assert found == ["work.py ../far/work.py", "3", "3"]
 
 
 ASK = """
