@@ -67,7 +67,8 @@ if TYPE_CHECKING:
 _HOUSEKEEPING_EVERY_S = 0.2
 _KILLED_BY_STOP = r"was killed by SIG(TERM|INT|HUP)$"
 _LOOKS_FOR_LOSS_EVERY_S = 1.0
-_FAREWELL_TIMEOUT_S = 5.0
+_FAREWELL_TIMEOUT_S = 5.0  # of a run that stops: ranks may be in a C call of a module
+_FAREWELL_OF_IDLE_RANKS_TIMEOUT_S = 60.0  # of one that has finished: the machine may be busy
 
 
 class Driver:
@@ -519,7 +520,8 @@ class Driver:
         if not stopping:
             for rank in self._pool:
                 self._mailbox.send(self._leave(), rank)
-        deadline_s = time.monotonic() + _FAREWELL_TIMEOUT_S
+        timeout_s = _FAREWELL_TIMEOUT_S if stopping else _FAREWELL_OF_IDLE_RANKS_TIMEOUT_S
+        deadline_s = time.monotonic() + timeout_s
         self._await_goodbyes(self._pool, deadline_s)
         for rank in self._server_ranks:
             self._mailbox.send(self._leave(), rank)
@@ -531,10 +533,13 @@ class Driver:
         return messages.Leave(self._exit_code or 0, tuple(sorted(self._lost.dead)))
 
     def _await_goodbyes(self, ranks: Sequence[int], deadline_s: float) -> None:
-        while (self._listener.present - self._lost.silent).intersection(ranks):
+        dead = self._parent.dead_ranks
+        while (self._listener.present - self._lost.silent - dead.ranks).intersection(ranks):
             left_s = deadline_s - time.monotonic()
             if left_s <= 0:
                 return
-            arrival = self._mailbox.wait(timeout_s=left_s)
+            arrival = self._mailbox.wait(timeout_s=min(left_s, _LOOKS_FOR_LOSS_EVERY_S))
             if arrival is not None:
                 self._listener.hear_late(*arrival)
+            else:
+                dead.look()

@@ -163,3 +163,27 @@ def test_what_is_printed_and_returned_without_end_fills_no_disk(ended_well: Run)
 def test_a_wait_with_a_timeout_is_no_deadlock(ended_well: Run) -> None:
     folder, _ = ended_well
     assert returned(folder, "patient") == ["but it came"]
+
+
+STOPPED = """\
+import os, subprocess, time
+
+def is_stopped_for_a_while(ctx):
+    signals = f"sleep 0.5; kill -STOP {os.getpid()}; sleep 7; kill -CONT {os.getpid()}"
+    subprocess.Popen(["sh", "-c", signals], start_new_session=True)
+
+def lasts(ctx):
+    time.sleep(1.5)
+"""
+
+
+def test_a_rank_that_is_slow_to_leave_does_not_make_a_finished_run_fail(tmp_path: Path) -> None:
+    names = ("is_stopped_for_a_while", "lasts")
+    toml = "".join(
+        f'[[module]]\nname = "{name}"\nfunction = "./m.py:{name}"\n'
+        f'[[group]]\nname = "{name}s"\nmodules = ["{name}"]\n'
+        for name in names
+    )
+    finished = diel("run", workflow(tmp_path, toml, m=STOPPED), cwd=tmp_path)
+    assert finished.status == 0, finished.output
+    assert "RanksAborted" not in {record["event"] for record in journal(tmp_path)}
