@@ -52,6 +52,8 @@ class Case:
         Raises an AssertionError if something is wrong with it.
     needs : tuple of str
         Programs, or modules of Python after ``import``.
+    instead : str
+        Why it is not run, if other tests do the same.
     """
 
     file: str
@@ -69,6 +71,7 @@ class Case:
     memory_bytes: int = 0
     is_slow: bool = False
     opens: str = ""
+    instead: str = ""
 
     def __str__(self) -> str:
         return f"{self.file}-{self.command[3]}" if self.command[:3] == DIEL else self.file
@@ -263,7 +266,7 @@ TABLE = (
         environment={"PYTHONPATH": "tests:benchmarks:."},  # CuPy itself, which needs no GPU for it
         in_checkout=True,
         timeout_s=900,
-        is_slow=True,
+        instead="takes ten minutes, and tests/unit/dnn compiles the same kernels",
     ),
     Case(
         "gpu/count_calls.py",  # a measurement: it is to be repeated with fewer calls
@@ -341,6 +344,8 @@ def logs(folder: Path) -> str:
 
 def skip_without(case: Case) -> None:
     """Skip a case that this machine, or this run of the tests, is not for."""
+    if case.instead:
+        pytest.skip(case.instead)
     if case.is_slow and not THOROUGH:
         pytest.skip("takes long: DIEL_TESTS=thorough runs it")
     if case.needs_root and os.geteuid() != 0:
