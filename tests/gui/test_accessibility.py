@@ -85,7 +85,9 @@ def folder(served: Any) -> Iterator[Path]:
     (place / "study.toml").write_text(FLOW)
     (place / "wrong.toml").write_text(WRONG)
     written = ROOT / "tests" / "fixtures" / "run_directories"
-    for name, source in (("finished", "finished"), ("killed", "killed"), ("failed", "killed")):
+    for name, source in (
+        ("finished", "finished"), ("killed", "killed"), ("failed", "killed"), ("lost", "killed"),
+    ):  # fmt: skip
         shutil.copytree(written / source, place / "runs" / name)
     failed = place / "runs" / "failed"
     with (failed / "journal.jsonl").open("a") as journal:
@@ -105,6 +107,12 @@ def folder(served: Any) -> Iterator[Path]:
     other.end()
     other.directory.path.rename(place / "other" / "run")
     write_a_report(place / "other" / "run" / "report.html", live)
+    begun = MadeUpRun(place / "begun", ranks=6, trials=30)
+    begun.write_ledger()
+    begun.end()
+    begun.directory.path.rename(place / "begun" / "run")
+    (ledger,) = (place / "begun" / "run" / "sweeps").glob("*/trials.jsonl")
+    ledger.write_text(ledger.read_text().partition("\n")[0] + "\n")  # no trial has ended yet
     yield place
     live.end()
 
@@ -198,6 +206,20 @@ def refuse(page: Any) -> None:
     page.get_by_role("alert").get_by_text("master").wait_for()
 
 
+def fail_to_resume(page: Any) -> None:
+    press("Resume")(page)
+    failure = page.locator(".diel-failure")
+    failure.get_by_text("The run has not been resumed").wait_for()
+    expect(failure).to_contain_text("study.toml")
+
+
+def give_no_number(page: Any) -> None:
+    open_dialog("Number of trials")(page)
+    page.get_by_label("how many there are to be").fill("many")
+    page.get_by_role("dialog").get_by_role("button", name="Number of trials").click()
+    page.get_by_text("is no number").wait_for()
+
+
 def see_all(page: Any) -> None:
     """Scroll past each card of figures, so that all are drawn."""
     page.locator("[data-figure]").first.wait_for()
@@ -231,9 +253,12 @@ SCENES: dict[str, tuple[str, Callable[[Any], None]]] = {
     "run, ended": ("/run?path=runs/finished", text("Where the time went")),
     "run, failed": ("/run?path=runs/failed", text("failed on rank")),
     "run, killed": ("/run?path=runs/killed", text("Ranks")),
+    "run, not resumed": ("/run?path=runs/lost", fail_to_resume),
     "sweep": ("/sweep?path=live/run", see_all),
     "sweep, point": ("/sweep?path=live/run", open_dialog("Try a point")),
     "sweep, number": ("/sweep?path=live/run", open_dialog("Number of trials")),
+    "sweep, no number": ("/sweep?path=live/run", give_no_number),
+    "sweep, no trial": ("/sweep?path=begun/run", text("No trial has ended yet")),
     "trial": ("/trial?path=live/run&trial=7", lambda page: page.locator(".figure-svg").wait_for()),
     "compare": ("/compare?path=live/run&path=other/run", see_all),
     "report": (
