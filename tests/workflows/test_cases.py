@@ -263,10 +263,11 @@ TABLE = (
         "gpu/nvrtc_all.py",
         ("{python}", "{file}", "{folder}/out", "sm_90"),
         (r"sm_90 ok \d{3} errors 0 ",),
-        needs=(str(NVRTC),),
+        environment={"PYTHONPATH": "tests:."},  # CuPy itself, which has NVRTC
+        in_checkout=True,
+        needs=(str(NVRTC), "import cupy"),
         timeout_s=600,
         is_slow=True,
-        **ON_GPU,  # type: ignore[arg-type]
     ),
     Case(
         "gpu/count_calls.py",  # a measurement: it is to be repeated with fewer calls
