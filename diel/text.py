@@ -274,3 +274,10 @@ def near_file_name(name: str, known: Iterable[str]) -> str | None:
     """Return the file name nearest to a misspelt one; names must be near without their endings."""
     stem = Path(name).stem
     return did_you_mean(name, [name for name in known if did_you_mean(stem, [Path(name).stem])])
+
+
+def trials_in_words(size: int | None) -> str:
+    """Return how many trials a sweep has, None for no limit, as ``1 trial`` or ``5,000 trials``."""
+    if size is None:
+        return "no last trial"
+    return "1 trial" if size == 1 else f"{size:,} trials"

@@ -639,11 +639,19 @@ def _rounds(options: Options, folder: Path) -> PreparedSplits:
 
 def _data(options: Options, folder: Path) -> Dataset:
     path = options.resolve(folder) if options.path is not None else None
-    return _loaded(options.dataset, path, options.reading.model_dump_json(exclude_unset=True))
+    written = None
+    if path is not None and path.exists():
+        status = path.stat()
+        written = status.st_mtime_ns, status.st_size
+    reading = options.reading.model_dump_json(exclude_unset=True)
+    return _loaded(options.dataset, path, reading, written)
 
 
 @lru_cache(maxsize=1)
-def _loaded(dataset: str, path: Path | None, reading: str) -> Dataset:
+def _loaded(
+    dataset: str, path: Path | None, reading: str, written: tuple[int, int] | None
+) -> Dataset:
+    """Load a data set, again if its file was written meanwhile."""
     from dnn import load_dataset
 
     given = ReadingOptions.model_validate_json(reading).given

@@ -30,7 +30,7 @@ from diel.run.directory import RunDirectory
 from diel.run.history import is_run
 from diel.run.journal import JournalReader
 from diel.run.view import RunView
-from diel.text import format_duration, format_value
+from diel.text import format_duration, format_value, trials_in_words
 from diel.workflow.load import read_draft
 
 _ANSWER_S: Final = 10.0
@@ -152,7 +152,7 @@ def _preview(options: argparse.Namespace) -> int:
     for part in sweeps:
         found = part.code.preview_sweep(part.options, draft.file.parent)
         trainers = copies.get(found.trainer, 1)
-        size = "no last trial" if found.size is None else f"{found.size:,} trials"
+        size = trials_in_words(found.size)
         print(f"{part.module.name}: {size}, {found.strategy}, {trainers} trainers on {ranks} ranks")
         _print_points(found.points)
         trainer = parts.get(found.trainer)

@@ -39,11 +39,12 @@ from diel.loading.functions import (
     ModulePart,
     check_options,
     import_code,
+    look_at_data,
     missing_here,
     options_model,
     parts_with_options,
 )
-from diel.text import describe_error, format_value
+from diel.text import describe_error, format_value, trials_in_words
 from diel.workflow.annotations import FieldType
 from diel.workflow.load import Draft, draft_of_text
 from diel.workflow.model import Workflow
@@ -52,6 +53,8 @@ from diel.workflow.problems import keys_of
 _MOST_NODES: Final = 64
 _MOST_RANKS: Final = 100_000
 _LONGEST: Final = 200
+_LARGEST_READ_BYTES: Final = 2**22
+"""Of a file of data; a larger one would keep the page waiting."""
 _T = TypeVar("_T")
 
 
@@ -79,7 +82,7 @@ class Findings:
     problems : list of Problem
         Everything that `diel check` finds, in the order of the file.
     remarks : list of Problem
-        What this machine lacks to run it.
+        What this machine lacks to run it, and what is wrong with its data, or odd about them.
     fields : dict from module name to list of FormField
         The ``Options`` of modules whose code defines them.
     sweeps : dict from module name to str
@@ -216,6 +219,10 @@ def inspect(draft: Draft, tell: Callable[[str, str], None] = _ignore) -> Finding
         return found
     tell("", "asking what this machine lacks")
     found.remarks = missing_here(draft)
+    tell("", "looking at the data")
+    # No problem of the text: the data may be mended while it is not edited.
+    problems, oddities = look_at_data(draft, workflow, _LARGEST_READ_BYTES)
+    found.remarks += [*problems, *(Problem("", odd) for odd in oddities)]
     parts = {part.module.name: part for part in parts_with_options(draft, workflow)}
     for name, part in parts.items():
         if hasattr(part.code, "preview_sweep"):
@@ -283,7 +290,7 @@ def _preview(
 
     def ask() -> tuple[str, list[str], str, list[Mapping[str, Any]]]:
         preview = part.code.preview_sweep(part.options, draft.file.parent)
-        size = "no last trial" if preview.size is None else f"{preview.size:,} trials"
+        size = trials_in_words(preview.size)
         summary = f"{size}, {preview.strategy}, tried by {preview.trainer}"
         points = [point_in_words(point) for point in preview.points]
         return summary, points, preview.trainer, preview.points

@@ -174,7 +174,7 @@ def _numbers_of(where: str, name: str, array: Array, missing: Collection[str]) -
     for row, cell in enumerate(array.tolist()):
         number = np.nan if cell is None or _is_missing(cell, missing) else _number(cell)
         if number is None:
-            raise DataError(f"{where}, row {row}, column {name!r}: {cell!r} is no number")
+            raise DataError(f"{where}, row {row}, column {name!r}: {cell!r:.100} is no number")
         found[row] = number
     return found
 

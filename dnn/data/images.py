@@ -477,6 +477,8 @@ def load_npz(
         raise ShapeError(str(path), message, samples.shape, labels.shape)
     labels = labels.reshape(-1)
     sequence_shape = None
+    if samples.dtype.kind == "f" or lengths is not None:
+        samples = narrowed(samples, np.float32, lambda *at: f"{path}: {x}[{_index(at)}]")
     if lengths is None:
         samples, shape = _with_channels(samples, f"{path}: {x}")
     else:
@@ -484,7 +486,6 @@ def load_npz(
             message = f"{samples.shape} are no sequences (n, steps, features)"
             raise ShapeError(f"{path}: {x}", message, samples.shape)
         shape, sequence_shape = None, (samples.shape[1], samples.shape[2])
-        samples = narrowed(samples, np.float32, lambda *at: f"{path}: {x}[{_index(at)}]")
         samples = pad_sequences(samples, samples.shape[1], ends)
     if samples.dtype.kind == "f" and np.isinf(samples).any():
         at = np.argwhere(np.isinf(samples))[0]

@@ -73,6 +73,38 @@ def test_a_sweep_is_previewed_and_its_options_have_fields() -> None:
         places(found.workflow, ranks=9_999_999, per_node=1, shown_as="digits")
 
 
+SWEEP = """\
+[[module]]
+name = "master"
+function = "modules.master:run"
+options = { space = { learning_rate = [0.1] } }
+[[module]]
+name = "trainer"
+function = "modules.trainer:run"
+options = { dataset = "csv", path = "data.csv" }
+[[group]]
+name = "search"
+modules = ["master", "trainer"]
+"""
+
+
+def test_what_is_odd_about_the_data_is_shown_and_does_not_keep_from_starting(
+    tmp_path: Path,
+) -> None:
+    rows = [f"{row},{1 + row % 2}" for row in range(40)]
+    for cells, message in [
+        (rows, "data: the labels begin with 1"),
+        ([*rows, "1,x"], "module 'trainer': DataError: .*line 42, column 'y': 'x' is no number"),
+    ]:
+        (tmp_path / "data.csv").write_text("\n".join(["a,y", *cells]) + "\n")
+        draft = draft_of_text(SWEEP, tmp_path / "flow.toml")
+        found = inspection_of(draft, inspect(draft))
+        assert found.problems == []
+        (remark,) = found.remarks
+        assert re.search(message, remark.message)
+        assert found.sweeps["master"].startswith("1 trial, grid")
+
+
 def test_problems_of_options_are_there_with_those_of_the_file() -> None:
     text = DIGITS.read_text().replace("[module.options.space]", "sed = 1\n[module.options.space]")
     draft = draft_of_text(text.replace("[[group]]", "[[grup]]"), DIGITS)
