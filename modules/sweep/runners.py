@@ -9,6 +9,7 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from os import PathLike
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, Protocol
 
@@ -196,8 +197,12 @@ class InProcessRunner:
         report = self._report(trial)
         report.provenance = provenance
         with reporting_failures(self.communicator):
-            file: Path = self._train.save_model(trial.parameters, report, path)  # type: ignore[attr-defined]
-        return file
+            file = self._train.save_model(trial.parameters, report, path)  # type: ignore[attr-defined]
+        if self.communicator is not None and self.communicator.rank:
+            return path  # rank 0 says which file it is
+        if not isinstance(file, (str, PathLike)) or not Path(file).is_file():
+            raise ValueError(f"save_model returns the file that it has written, not {file!r:.100}")
+        return Path(file)
 
     def run_together(self, trials: Sequence[Trial]) -> list[TrialResult | None]:
         """Run neighbouring trials at once; None for those that have to be run alone.
