@@ -453,6 +453,11 @@ class TrainedModel:
 
 
 _LONGEST: Final = 100
+_OF_FORGED: Final = (
+    *(KeyError, TypeError, ValueError, AttributeError),
+    *(RecursionError, ArithmeticError),
+)
+"""What a description that is wrong may raise."""
 
 
 def _shown(value: Any) -> str:
@@ -520,7 +525,7 @@ def load(path: str | PathLike[str], *, device: str = "cpu") -> TrainedModel:
         load_parameters(found.network, path, about, arrays, parameters_only=True)
     except CheckpointError:
         raise
-    except (DnnError, KeyError, TypeError, ValueError, AttributeError, RecursionError) as error:
+    except (DnnError, *_OF_FORGED) as error:
         if isinstance(error, DnnError) and not isinstance(error, (ConfigurationError, ShapeError)):
             raise  # of the device
         what = repr(error.args[0]) if isinstance(error, KeyError) else str(error)

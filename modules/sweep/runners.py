@@ -9,6 +9,7 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from os import PathLike
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, Protocol
 
@@ -203,8 +204,12 @@ class InProcessRunner:
         report.provenance = provenance
         with reporting_failures(self.communicator):
             save_model = self._restoring(self._train.save_model)  # type: ignore[attr-defined]
-            file: Path = save_model(trial.parameters, report, path)
-        return file
+            file = save_model(trial.parameters, report, path)
+        if self.communicator is not None and self.communicator.rank:
+            return path  # rank 0 says which file it is
+        if not isinstance(file, (str, PathLike)) or not Path(file).is_file():
+            raise ValueError(f"save_model returns the file that it has written, not {file!r:.100}")
+        return Path(file)
 
     def run_together(self, trials: Sequence[Trial]) -> list[TrialResult | None]:
         """Run neighbouring trials at once; None for those that have to be run alone.

@@ -52,8 +52,6 @@ class Case:
         Raises an AssertionError if something is wrong with it.
     needs : tuple of str
         Programs, or modules of Python after ``import``.
-    instead : str
-        Why it is not run, if other tests do the same.
     """
 
     file: str
@@ -71,7 +69,6 @@ class Case:
     memory_bytes: int = 0
     is_slow: bool = False
     opens: str = ""
-    instead: str = ""
 
     def __str__(self) -> str:
         return f"{self.file}-{self.command[3]}" if self.command[:3] == DIEL else self.file
@@ -263,10 +260,10 @@ TABLE = (
         ("{python}", "{file}", "{folder}/out", "sm_90"),
         (r"sm_90 ok \d{3} errors 0 ",),
         needs=("import cupy", str(NVRTC)),
-        environment={"PYTHONPATH": "tests:benchmarks:."},  # CuPy itself, which needs no GPU for it
+        environment={"PYTHONPATH": "tests:."},  # CuPy itself, which needs no GPU for it
         in_checkout=True,
         timeout_s=900,
-        instead="takes ten minutes, and tests/unit/dnn compiles the same kernels",
+        is_slow=True,
     ),
     Case(
         "gpu/count_calls.py",  # a measurement: it is to be repeated with fewer calls
@@ -344,8 +341,6 @@ def logs(folder: Path) -> str:
 
 def skip_without(case: Case) -> None:
     """Skip a case that this machine, or this run of the tests, is not for."""
-    if case.instead:
-        pytest.skip(case.instead)
     if case.is_slow and not THOROUGH:
         pytest.skip("takes long: DIEL_TESTS=thorough runs it")
     if case.needs_root and os.geteuid() != 0:

@@ -491,6 +491,14 @@ def test_descriptions_that_are_wrong(
     assert str(file) in str(caught.value)
 
 
+def test_a_number_beyond_all_sizes(tmp_path: Path) -> None:
+    layers = [Input(1, 4, 4), dnn.Conv2D(2, 3), dnn.BatchNorm(), dnn.Flatten(), dnn.Output(8)]
+    NeuralNetwork(layers).save(tmp_path / "model")
+    rewritten(tmp_path / "model", in_model("layers", 1, "filters", to=10**29))
+    with pytest.raises(CheckpointError, match="description of the network is wrong"):
+        dnn.load(tmp_path / "model")
+
+
 def test_damaged_and_foreign_files(
     of_table: tuple[NeuralNetwork, Dataset, Path], tmp_path: Path
 ) -> None:

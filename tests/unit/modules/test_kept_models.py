@@ -229,3 +229,12 @@ def test_a_model_that_cannot_be_written_says_why(tmp_path: Path) -> None:
     runner = InProcessRunner(options.task(tmp_path))
     wanted = SaveModel("", Trial(0, {"x": 1}, 1), tmp_path / "best", {})
     assert _saved(runner, wanted) == (None, "ValueError: the disk of this machine")
+    (tmp_path / "none.py").write_text(MINE + "\ntrain.save_model = lambda *given: None\n")
+    options = trainer.Options.model_validate(
+        {"train": "./none.py:train"}, context={"folder": tmp_path}
+    )
+    runner = InProcessRunner(options.task(tmp_path))
+    assert _saved(runner, wanted) == (
+        None,
+        "ValueError: save_model returns the file that it has written, not None",
+    )
