@@ -202,7 +202,10 @@ class RunDirectory:
     def forget_crashes(self) -> None:
         """Remove the crash files of ranks, before the ranks are started again."""
         for note in self.logs.glob("rank-*.crash"):
-            note.unlink(missing_ok=True)
+            try:
+                note.unlink(missing_ok=True)
+            except OSError as error:  # such as a folder of that name, where a rank could not write
+                raise RunDirectoryError(f"{note} cannot be removed: {error.strerror}") from error
 
     def forget_in_flight(self) -> None:
         """Remove the notes of trials that ranks were running when they were told to stop."""

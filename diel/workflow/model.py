@@ -28,7 +28,8 @@ from typing import Annotated, Final, Literal
 from pydantic import Field, StringConstraints, ValidationInfo, field_validator, model_validator
 from pydantic_core import PydanticCustomError
 
-from diel.text import duration_s, size_bytes
+from diel.errors import LaunchError
+from diel.text import duration_s, show, size_bytes
 from diel.workflow.annotations import InWords
 from diel.workflow.boundary import Boundary
 from diel.workflow.fields import (
@@ -396,12 +397,19 @@ class Workflow(StrictTable):
     def only(self, group: str, modules: Sequence[str]) -> Workflow:
         """Return the workflow of some modules of one group, which runs once and waits for nothing.
 
-        KeyError if there is no such group or module.
+        A LaunchError if there is no such group, or it has no such module.
         """
+        found = self._groups_by_name.get(group)
+        is_sound = bool(modules) and len({*modules}) == len(modules)
+        if found is None or not is_sound or not {*modules} <= {*found.modules}:
+            raise LaunchError(
+                f"this run is of {', '.join(map(show, modules)) or 'no module'} in group "
+                f"{show(group)}, as its part.json says, and the workflow file has no such modules"
+            )
         once = {"modules": tuple(modules), "depends": (), "iterations": None, "until": None}
         parts = {
             "modules": tuple(self.module(name) for name in modules),
-            "groups": (self.group(group).model_copy(update=once),),
+            "groups": (found.model_copy(update=once),),
             "boundaries": (),
         }
         return Workflow.model_construct(**{**dict(self), **parts})

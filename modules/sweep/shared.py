@@ -15,6 +15,7 @@ from __future__ import annotations
 
 import contextlib
 import json
+import os
 import time
 from dataclasses import asdict, dataclass
 from pathlib import Path
@@ -88,7 +89,10 @@ class Part:
 
 
 def _is_path(place: object) -> bool:
-    return isinstance(place, str) and place != "" and "\0" not in place
+    try:
+        return isinstance(place, str) and place != "" and b"\0" not in os.fsencode(place)
+    except UnicodeEncodeError:  # JSON can hold half of a surrogate pair
+        return False
 
 
 def run_sweep(ctx: Context, tags: Tags, plan: SweepPlan, trainers: int) -> dict[str, Any]:
@@ -177,6 +181,10 @@ def _share(ctx: Context, tags: Tags, plan: SweepPlan, trainers: int, part: Part)
     assert part.share is not None
     where = (ctx.group, ctx.module, ctx.iteration)
     ledger, own = ledger_path(Path(part.share), *where), ledger_path(ctx.run_dir, *where)
+    try:
+        ledger.parent.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise ModuleFailed(f"a sweep cannot be shared in {part.share}: {error.strerror}") from error
     silent_term = 0
     while True:
         me = Identity.of_this_process(ctx.run_dir)

@@ -655,3 +655,13 @@ def test_a_run_joins_a_sweep_and_leaves(tmp_path: Path) -> None:
     assert soon["trials"] > 0
     rows = list_workers(runs["here"].ledger, 0.0)
     assert {row["trials"] for row in rows} == {there["trials"], soon["trials"]}
+
+
+@pytest.mark.parametrize("place", ["", "a\0b", "/half/\ud800", 3, ["a"], {}])
+def test_a_place_that_no_file_can_have_is_a_damaged_part(place: object, tmp_path: Path) -> None:
+    for field in ("share", "join"):
+        file = tmp_path / field / "sweeps" / "takes-part.json"
+        file.parent.mkdir(parents=True)
+        file.write_text(json.dumps({field: place}))
+        with pytest.raises(LedgerError, match="nobody knows in which sweep"):
+            Part.of_run(tmp_path / field)

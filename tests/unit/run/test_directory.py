@@ -168,3 +168,10 @@ def test_its_owner_alone_may_enter_unless_the_file_says_otherwise(
     assert stat.S_IMODE(private.path.stat().st_mode) == 0o700
     assert stat.S_IMODE(shared.path.stat().st_mode) == 0o777 & ~umask
     assert stat.S_IMODE((tmp_path / "runs").stat().st_mode) == 0o777 & ~umask
+
+
+def test_a_folder_in_place_of_a_crash_file_is_named(tmp_path: Path) -> None:
+    directory = RunDirectory(tmp_path)
+    directory.crash_note(2).mkdir(parents=True)
+    with pytest.raises(RunDirectoryError, match=r"rank-2\.crash cannot be removed: Is a directory"):
+        directory.forget_crashes()

@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 from pydantic import BaseModel, ValidationError
 
+from diel.errors import LaunchError
 from diel.workflow.model import Group, Module, Workflow, WorkflowTable
 
 
@@ -85,3 +86,14 @@ def test_the_room_imports_neither_mpi_nor_numpy() -> None:
     )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert done.stdout == "[]\n"
+
+
+def test_a_part_of_a_workflow_has_modules_of_one_of_its_groups() -> None:
+    workflow = Workflow.model_construct(
+        modules=(Module(name="a", function="f"), Module(name="b", function="f")),
+        groups=(Group(name="g", modules=("a",)),),
+    )
+    assert [module.name for module in workflow.only("g", ["a"]).modules] == ["a"]
+    for group, modules in (("h", ["a"]), ("g", ["b"]), ("g", []), ("g", ["a", "a"])):
+        with pytest.raises(LaunchError, match="the workflow file has no such modules"):
+            workflow.only(group, modules)
