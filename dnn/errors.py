@@ -316,6 +316,10 @@ def _each(fits: Callable[[Any], bool], length: int | None = None) -> Callable[[A
     return all_fit
 
 
+def _is_list(value: Any) -> bool:
+    return not hasattr(value, "ndim") and _each(lambda member: True)(value)
+
+
 def _is_mapping(value: Any) -> bool:
     return isinstance(value, Mapping)
 
@@ -349,7 +353,7 @@ _KINDS: Final[Mapping[str, tuple[Callable[[Any], bool], str]]] = {
     "Array": (lambda value: hasattr(value, "ndim") and hasattr(value, "dtype"), "an array"),
     # What is in these is checked where it is used.
     "Sequence[Augmentation]": (_each(lambda value: True), "a list of Augmentation"),
-    "Sequence[Layer]": (_each(lambda value: not is_number(value)), "a list of layers"),
+    "Sequence[Layer]": (_is_list, "a list of layers"),
     "Sequence[Mapping[str, Any]]": (_each(_is_mapping), "a list of tables"),
     **{
         name: (_is_a(name), f"{'an' if name[0] in 'AEIOU' else 'a'} {name}")

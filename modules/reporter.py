@@ -165,7 +165,7 @@ def joinable_sweeps(run_dir: Path) -> list[dict[str, Any]]:
     """
     found = []
     for name, ledger in _ledgers(run_dir).items():
-        with contextlib.suppress(ValueError):  # raised by a damaged ledger
+        with contextlib.suppress(ValueError, KeyError):  # raised by a damaged ledger
             about = about_of(ledger)
             group, _, master = name.partition(".")
             modules = {"group": group, "master": master, "trainer": str(about["trainer"])}

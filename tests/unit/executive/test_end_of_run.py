@@ -33,6 +33,7 @@ def driver(tmp_path: Path, announced: list[Any]) -> Any:
     driver._announce = announced.append
     driver._pool = driver._server_ranks = ()
     driver._listener = SimpleNamespace(present=set(), tuples_left=3)
+    driver._parent = SimpleNamespace(dead_ranks=SimpleNamespace(ranks=set(), look=lambda: None))
     driver._resumption = None
     driver._lost = SimpleNamespace(silent=set())
     driver._heartbeats = SimpleNamespace(close=lambda *, kills: None)
