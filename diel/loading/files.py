@@ -113,7 +113,8 @@ def use_folder(folder: Path, module_files: Sequence[Path] = ()) -> None:
     if _known.workflow != str(folder):
         _known.set_workflow(str(folder))
     for file in module_files:
-        package_of(file.parent)
+        if package_of(file.parent) != _PREFIX + _WORKFLOW_KEY:
+            _replace_imports()  # now: what is replaced while a module runs is set back after it
     _known.tell_children()
     if _known.beside:  # Python may have put it first, as the current directory
         sys.path[:] = [entry for entry in sys.path if os.path.abspath(entry) != _known.workflow]
@@ -218,6 +219,8 @@ def import_file(file: Path) -> ModuleType:
         Absolute.
     """
     package = package_of(file.parent)
+    if package in sys.modules:  # else its spec sees to it
+        _replace_imports()
     name = file.stem
     if _origin_in(file.parent, name) != str(file):
         importlib.invalidate_caches()  # the file may have been written a moment ago

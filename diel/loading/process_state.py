@@ -23,6 +23,7 @@ import builtins
 import contextlib
 import contextvars
 import ctypes
+import functools
 import gc
 import importlib
 import logging
@@ -33,7 +34,7 @@ import sys
 import threading
 import time
 import warnings
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from types import ModuleType
 from typing import Any, Final, NamedTuple, TypeVar
 
@@ -527,6 +528,20 @@ class _Settings(NamedTuple):
     numpy_state: Any
 
 
+class _Helper(NamedTuple):
+    """What a file has set when it was imported by another one."""
+
+    changes: list[tuple[Item, Any]]
+    variables: list[tuple[contextvars.ContextVar[Any], Any]]
+
+    def set(self) -> None:
+        for item, value in self.changes:
+            if item.get() != value:
+                item.set(value)
+        for variable, value in self.variables:
+            variable.set(value)
+
+
 class ProcessState:
     """The state of this process that modules may change; the present one is the base state.
 
@@ -547,6 +562,7 @@ class ProcessState:
         self._renew = renew
         self._context = contextvars.copy_context()
         self._settings: dict[str, _Settings] = {}
+        self._helpers: dict[str, _Helper] = {}
         self._modules_seen = -1
         self._items: list[Item] = []
         self._gets: list[Callable[[], Any]] = []
@@ -595,10 +611,11 @@ class ProcessState:
 
         Code that was loaded with it, as by an import in it, shares what they have set.
         """
-        names = set(sys.modules)
+        names, before = set(sys.modules), self._changeable()
         words = _random_words()
         context = _copied(self._context)
-        code = context.run(load)
+        with self._noting_imports():
+            code = context.run(load)
         loaded = sys.modules.keys() - names
         if code.__name__ in self._settings and code.__name__ not in loaded:
             return code  # another module has its function in the same file
@@ -610,9 +627,80 @@ class ProcessState:
                     changes.append((item, value))
                     if item.get is _get_logging:
                         self._adopt_loggers(item.name, value)
+        self._helpers[code.__name__] = self._helper(before, self._context, context)
         settings = _Settings(changes, context, *_seeded_states(words))
         self._settings.update(dict.fromkeys([*loaded, code.__name__], settings))
         return code
+
+    @contextlib.contextmanager
+    def _noting_imports(self) -> Iterator[None]:
+        """Note what files set that are imported in a block, and set it if they were loaded before.
+
+        So who imports a helper has what it sets, whoever was the first to import it here.
+        """
+        import_name = builtins.__import__
+        met: set[str] = set()
+
+        @functools.wraps(import_name)
+        def noting(
+            name: str,
+            globals: Mapping[str, Any] | None = None,
+            locals: Mapping[str, Any] | None = None,
+            fromlist: Sequence[str] | None = (),
+            level: int = 0,
+        ) -> ModuleType:
+            arguments = (name, globals, locals, fromlist, level)
+            if not _is_of_user((globals or {}).get("__name__")):
+                return import_name(*arguments)
+            loaded, before = set(sys.modules), self._changeable()
+            variables = contextvars.copy_context()
+            found = import_name(*arguments)
+            new = {each for each in sys.modules.keys() - loaded if _is_of_user(each)}
+            if new:
+                helper = self._helper(before, variables, contextvars.copy_context())
+                self._helpers.update(dict.fromkeys(new - self._helpers.keys(), helper))
+                met.update(new)
+            for each in _names_of(found, name, fromlist) - met:
+                if each in self._helpers:
+                    met.add(each)
+                    self._helpers[each].set()
+            return found
+
+        builtins.__import__ = noting
+        try:
+            yield
+        finally:
+            if builtins.__import__ is noting:
+                builtins.__import__ = import_name
+
+    def _changeable(self) -> dict[str, tuple[Item, Any]]:
+        """Return what files may change, and its present values."""
+        found = {}
+        for item in self._all_items:
+            if item.of_files and _may_have_changed(item):
+                with contextlib.suppress(Exception):  # as after `del sys.argv`
+                    found[item.name] = item, item.get()
+        return found
+
+    def _helper(
+        self,
+        before: Mapping[str, tuple[Item, Any]],
+        variables: contextvars.Context,
+        variables_now: contextvars.Context,
+    ) -> _Helper:
+        """Return what differs from values of before."""
+        return _Helper(
+            [
+                (item, value)
+                for name, (item, value) in self._changeable().items()
+                if value != before.get(name, (item, self._base[name]))[1]
+            ],
+            [
+                (variable, value)
+                for variable, value in variables_now.items()
+                if variables.get(variable) is not value and type(value).__module__ != "decimal"
+            ],
+        )
 
     def begin(self, name: str) -> contextvars.Context:
         """Put in force what code with this name in `sys.modules` has set; return its context."""
@@ -640,6 +728,15 @@ def _may_have_changed(item: Item) -> bool:
     return not item.library or item.library in sys.modules
 
 
+def _names_of(found: ModuleType, name: str, fromlist: Sequence[str] | None) -> set[str]:
+    """Return the names that modules may have which an import has given."""
+    base = getattr(found, "__name__", name)
+    if fromlist:
+        return {base, *(f"{base}.{each}" for each in fromlist)}
+    _, dot, rest = name.partition(".")
+    return {base, base + dot + rest}
+
+
 def _copied(context: contextvars.Context) -> contextvars.Context:
     copy = context.copy()
     if "decimal" in sys.modules:
@@ -650,6 +747,14 @@ def _copied(context: contextvars.Context) -> contextvars.Context:
 def _copy_decimal_context() -> None:
     decimal = sys.modules["decimal"]
     decimal.setcontext(decimal.getcontext().copy())
+
+
+def _is_of_user(name: object) -> bool:
+    """Whether a module is a file of a user's, and of no library."""
+    if not isinstance(name, str) or name.partition(".")[0] in sys.stdlib_module_names:
+        return False
+    file = getattr(sys.modules.get(name), "__file__", None) or ""
+    return bool(file) and "-packages" + os.sep not in file
 
 
 def _is_of_library(name: str) -> bool:

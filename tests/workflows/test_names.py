@@ -138,3 +138,29 @@ def test_files_of_one_name_in_several_folders(tmp_path: Path) -> None:
         "beside": ["flow", "outside"],
         "last": "flow/b",
     }
+
+
+def test_files_of_one_folder_meet_no_helper_of_another_on_their_rank(tmp_path: Path) -> None:
+    functions = [
+        "./top.py:run",
+        "./a/one.py:run",
+        "./b/run.py:run",
+        "./a/two.py:run",
+        "./top.py:run",
+    ]
+    text = "import helper\ndef run(ctx): return helper.WHERE\n"
+    for folder in ("", "a", "b"):
+        (tmp_path / folder).mkdir(exist_ok=True)
+        (tmp_path / folder / "helper.py").write_text(f"WHERE = {folder!r}\n")
+    for function in functions:
+        (tmp_path / function.removesuffix(":run")).write_text(text)
+    groups = "".join(
+        f'[[module]]\nname = "m{n}"\nfunction = "{function}"\n[[group]]\nname = "g{n}"\n'
+        f'modules = ["m{n}"]\ndepends = {[f"g{n - 1}"] if n else []}\n'
+        for n, function in enumerate(functions)
+    )
+    (tmp_path / "w.toml").write_text(groups)
+    finished = diel("run", "w.toml", "-n", 3, cwd=tmp_path)
+    assert finished.status == 0, finished.output
+    records = records_of(tmp_path, "CopyFinished")
+    assert [record["returned"] for record in records] == ["", "a", "b", "a", ""]

@@ -9,6 +9,7 @@ import asyncio
 import builtins
 import decimal
 import gc
+import importlib
 import locale
 import logging
 import os
@@ -22,6 +23,7 @@ import threading
 import time
 import warnings
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from types import ModuleType
 from typing import Any
@@ -284,6 +286,41 @@ def test_a_file_with_the_functions_of_two_modules_keeps_what_it_sets(
             own = state.begin(code.__name__)
             assert os.environ["OF_FILE"] == "1"
             assert own.run(np.geterr)["divide"] == "raise"
+
+
+@pytest.mark.parametrize("is_module_too", [False, True])
+def test_what_a_helper_sets_holds_for_each_file_that_imports_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, is_module_too: bool
+) -> None:
+    (tmp_path / "sets_much.py").write_text(
+        "import logging, os\nimport numpy as np\n"
+        "logging.getLogger('helped').setLevel(17)\nos.environ['OF_HELPER'] = '1'\n"
+        "np.seterr(all='raise')\nname = 'sets_much'\n"
+    )
+    (tmp_path / "first_one.py").write_text("import sets_much\n")
+    (tmp_path / "second_one.py").write_text("import os\nfrom sets_much import name\n")
+    (tmp_path / "third_one.py").write_text("import second_one\n")
+    (tmp_path / "without_it.py").write_text("import os\n")
+    monkeypatch.syspath_prepend(tmp_path)
+    names = ["first_one", "without_it", "second_one", "third_one", "first_one", "without_it"]
+    names = ["sets_much"] * is_module_too + names
+    for name in {*names, "sets_much"}:
+        monkeypatch.delitem(sys.modules, name, raising=False)
+    state, loaded = ProcessState(), set()
+    for name in names:
+        with state.restored(pytest.fail):
+            if name not in loaded:
+                state.load(partial(importlib.import_module, name))
+                loaded.add(name)
+            own = state.begin(name)
+            found = (
+                logging.getLogger("helped").level,
+                os.environ.get("OF_HELPER"),
+                own.run(np.geterr)["divide"],
+            )
+            assert found == ((0, None, "warn") if name == "without_it" else (17, "1", "raise"))
+    for name in loaded:
+        del sys.modules[name]
 
 
 def test_a_logger_gets_no_second_handler_when_a_module_runs_again() -> None:
