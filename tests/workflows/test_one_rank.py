@@ -161,7 +161,8 @@ def test_all_that_a_module_prints_is_in_its_log(ran: Run) -> None:
     folder, _ = ran
     assert sorted(log_of(folder, "prints")) == ["\\udcff", "its error", "of C", "of a program"]
     assert log_of(folder, "is_odd") == []
-    assert (run_dir(folder) / "logs" / "launcher.log").read_text() == ""
+    said = (run_dir(folder) / "logs" / "launcher.log").read_text()
+    assert [line for line in said.splitlines() if "UCX" not in line] == []  # of MPICH's transport
 
 
 def test_what_cannot_be_shown_is_no_failure(ran: Run) -> None:
