@@ -56,7 +56,7 @@ from diel.loading.environment import ThreadLimiter, set_thread_environment
 from diel.loading.forks import ending_forks, handling_forks, refuse
 from diel.loading.functions import find_function, import_code, parse_options
 from diel.loading.output import RankOutput, shorten
-from diel.loading.process_state import ProcessState
+from diel.loading.process_state import ProcessState, end_timers
 from diel.loading.state import SavedState
 from diel.run.directory import RunDirectory, state_of, state_stem
 from diel.run.json_values import StoredValue, plain
@@ -292,6 +292,9 @@ class _Worker:
                 before = self._meter.times()
                 report = self._perform(order)
                 self._report(report.replace(times=self._meter.times().minus(before)))
+                # Rank 0 goes on meanwhile.
+                copy = order.plan.module, order.plan.copy_index
+                self._process_state.restore(partial(self._warn, *copy))
                 self._spans.save_if_due()
             else:  # it came after this rank had left the copy
                 assert isinstance(order, MakeModuleComm)
@@ -393,12 +396,12 @@ class _Worker:
             with self._meter.communicating("make the copy's communicator"):
                 comm = self._parent.create_communicator(plan.ranks, plan.serial)
         run = self._run_function if spec.function is not None else self._run_executable
-        with self._process_state.restored(partial(self._warn, plan.module, plan.copy_index)):
-            self._parent.wakeup.runs_module = True
-            try:
-                returned, leftovers = run(order, comm)
-            finally:
-                self._parent.wakeup.runs_module = False
+        self._parent.wakeup.runs_module = True
+        try:
+            returned, leftovers = run(order, comm)
+        finally:
+            self._parent.wakeup.runs_module = False
+            end_timers()
         # The other ranks of a program lend it their cores, so that this counts as work.
         if comm is not None:
             leftovers += self._retire(comm, lends_core=spec.function is None)

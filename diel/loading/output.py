@@ -136,10 +136,8 @@ class _Stream(io.TextIOWrapper):
         self._is_as_it_was = False
 
     def reset(self) -> None:
-        """Flush, and undo what `reconfigure` has changed."""
-        if self._is_as_it_was:
-            self.flush()
-        else:
+        """Undo what `reconfigure` has changed."""
+        if not self._is_as_it_was:
             super().reconfigure(
                 encoding="utf-8", errors=_ERRORS, line_buffering=True, write_through=False
             )

@@ -9,7 +9,10 @@ What a file sets when it is loaded (``logging.basicConfig``, ``np.seterr``, ``ra
 whenever one of its functions runs here, and for nobody else. What a function sets holds until it
 returns. So it makes no difference which modules have run on a rank before, and how often.
 
-`table` has all of it but three things. Context variables, in which NumPy keeps its error handling
+The rank reports a copy's end before it restores all this: what a module has set does not matter to
+other ranks, and so none of them waits for it. Timers alone end with the copy.
+
+`table` has the rest of it but three things. Context variables, in which NumPy keeps its error handling
 and print options and `decimal` its context, are those of a `contextvars.Context` in which the
 module is called. Random numbers are new ones for each copy, unless the file has set a seed. Where
 descriptors 1 and 2 lead is the subject of `diel.loading.output`.
@@ -186,7 +189,6 @@ class _SignalHandlers:
             self._libc.sigaction(number, None, action)
 
     def set(self, value: list[Any]) -> None:
-        _end_timers(False)  # their signals would meet no handler
         for number, handler, present in zip(_SIGNALS, value, _get_handlers(), strict=True):
             if present is not handler and present != handler:
                 signal.signal(number, signal.SIG_DFL if handler is None else handler)
@@ -207,14 +209,10 @@ def _set_signal_mask(value: set[int]) -> None:
     signal.pthread_sigmask(signal.SIG_SETMASK, value)
 
 
-def _get_timer() -> bool:
-    # Of the others the signal ends the process, unless a handler was set too.
-    return float(_signal.getitimer(signal.ITIMER_REAL)[0]) > 0
-
-
-def _end_timers(_: bool) -> None:
+def end_timers() -> None:
+    """End a module's timers, whose signals may come at any moment and meet no handler then."""
     for which in _TIMERS:
-        signal.setitimer(which, 0)
+        _signal.setitimer(which, 0)
 
 
 class _Wakeup:
@@ -503,7 +501,6 @@ def table() -> tuple[Item, ...]:
         Item("resource limits", limits.get, limits.set, "resource"),
         *of_main_thread,
         Item("signal mask", _get_signal_mask, _set_signal_mask),
-        Item("timers", _get_timer, _end_timers, of_files=False),
         Item("interpreter", _get_interpreter, _set_interpreter),
         Item("builtins", _get_builtins, _set_builtins),
         Item("logging", _get_logging, _set_logging),
@@ -567,23 +564,24 @@ class ProcessState:
         self._items: list[Item] = []
         self._gets: list[Callable[[], Any]] = []
         self._values: list[Any] = []
+        _draw_new_seeds()
 
-    @contextlib.contextmanager
-    def restored(self, warn: Callable[[str], object]) -> Iterator[None]:
-        """Restore the base state after a block; `warn` is told what the system does not allow."""
+    def restore(self, warn: Callable[[str], object]) -> None:
+        """Set back what differs from the base state; `warn` is told what the system forbids.
+
+        Random numbers are new ones afterwards, as at the start of a process of one's own.
+        """
+        if len(sys.modules) != self._modules_seen:
+            self._select_items()
+        # All at once, since it is read after each copy and hardly ever is any of it different.
         try:
-            yield
-        finally:
-            if len(sys.modules) != self._modules_seen:
-                self._select_items()
-            # All at once, since it is read after each copy and hardly ever is any of it different.
-            try:
-                is_changed = [get() for get in self._gets] != self._values
-            except Exception:  # as after `del sys.argv`
-                is_changed = True
-            if is_changed:
-                self._restore(warn)
-            self._renew()
+            is_changed = [get() for get in self._gets] != self._values
+        except Exception:  # as after `del sys.argv`
+            is_changed = True
+        if is_changed:
+            self._set_back(warn)
+        self._renew()
+        _draw_new_seeds()
 
     def _select_items(self) -> None:
         self._modules_seen = len(sys.modules)
@@ -591,7 +589,7 @@ class ProcessState:
         self._gets = [item.get for item in self._items]
         self._values = [self._base[item.name] for item in self._items]
 
-    def _restore(self, warn: Callable[[str], object]) -> None:
+    def _set_back(self, warn: Callable[[str], object]) -> None:
         for index, item in enumerate(self._items):
             base = self._values[index]
             with contextlib.suppress(Exception):  # what cannot be read or compared is set
@@ -704,7 +702,6 @@ class ProcessState:
 
     def begin(self, name: str) -> contextvars.Context:
         """Put in force what code with this name in `sys.modules` has set; return its context."""
-        _draw_new_seeds()
         settings = self._settings.get(name)
         if settings is not None:
             for item, value in settings.changes:

@@ -31,7 +31,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from diel.loading.process_state import ProcessState, restoring, table
+from diel.loading.process_state import ProcessState, end_timers, restoring, table
 
 
 def set_time_zone() -> None:
@@ -124,7 +124,6 @@ CHANGES: dict[str, Callable[[], object]] = {
     "signal handlers": set_signals,
     "descriptor for signals": lambda: signal.set_wakeup_fd(pipe_that_does_not_block()),
     "signal mask": lambda: signal.pthread_sigmask(signal.SIG_BLOCK, [signal.SIGUSR1]),
-    "timers": lambda: signal.alarm(1000),
     "interpreter": set_interpreter,
     "builtins": lambda: setattr(builtins, "_", str),
     "logging": set_logging,
@@ -152,16 +151,15 @@ def main() -> None:
     before = [item.get() if is_there(item.library) else item.initial for item in items]
     for item, value in zip(items, before, strict=True):
         warned: list[str] = []
-        with state.restored(warned.append):
-            CHANGES[item.name]()
-            changed = item.get() != value
+        CHANGES[item.name]()
+        changed = item.get() != value
+        state.restore(warned.append)
         is_restored = item.get() == value
         if item.name == "niceness" and not is_restored:  # only a privileged process may
             is_restored = "niceness" in warned.pop()
         if not (changed or item.name == "CPU affinity") or not is_restored or warned:
             print(item.name, changed, is_restored, warned)
-    with state.restored(print):
-        pass  # nothing is left to be restored, or to be told
+    state.restore(print)  # nothing is left to be restored, or to be told
 
 
 def is_there(library: str) -> bool:
@@ -198,9 +196,11 @@ def test_what_a_module_has_broken_is_whole_for_the_next(change: str) -> None:
         "from diel.loading.process_state import ProcessState, table\n"
         "state, items = ProcessState(), table()\n"
         "before = [item.get() for item in items if not item.library]\n"
-        f"with state.restored(print): {change}\n"
+        f"{change}\n"
+        "state.restore(print)\n"
         "assert [item.get() for item in items if not item.library] == before\n"
-        "with state.restored(print): os.environ['LEFT'] = '1'\n"
+        "os.environ['LEFT'] = '1'\n"
+        "state.restore(print)\n"
         "assert 'LEFT' not in os.environ\n"
     )
     ran = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=60)
@@ -225,13 +225,23 @@ class Rank:
             on_load()
             return code
 
-        with self.state.restored(pytest.fail):
-            if name not in self._files:
-                self._files[name] = self.state.load(load)
+        if name not in self._files:
+            self._files[name] = self.state.load(load)
+        try:
             return self.state.begin(name).run(function)
+        finally:
+            self.state.restore(pytest.fail)
 
 
 def nothing() -> None: ...
+
+
+def test_timers_end() -> None:
+    timers = (signal.ITIMER_REAL, signal.ITIMER_VIRTUAL, signal.ITIMER_PROF)
+    for timer in timers:
+        signal.setitimer(timer, 1000, 1000)
+    end_timers()
+    assert [signal.getitimer(timer) for timer in timers] == [(0, 0)] * 3
 
 
 def test_what_a_file_sets_when_it_is_loaded_holds_for_its_functions_alone() -> None:
@@ -280,12 +290,12 @@ def test_a_file_with_the_functions_of_two_modules_keeps_what_it_sets(
 
     state = ProcessState()
     for _ in ("first", "second"):
-        with state.restored(pytest.fail):
-            state.load(load)
-        with state.restored(pytest.fail):
-            own = state.begin(code.__name__)
-            assert os.environ["OF_FILE"] == "1"
-            assert own.run(np.geterr)["divide"] == "raise"
+        state.load(load)
+        state.restore(pytest.fail)
+        own = state.begin(code.__name__)
+        assert os.environ["OF_FILE"] == "1"
+        assert own.run(np.geterr)["divide"] == "raise"
+        state.restore(pytest.fail)
 
 
 @pytest.mark.parametrize("is_module_too", [False, True])
@@ -308,17 +318,17 @@ def test_what_a_helper_sets_holds_for_each_file_that_imports_it(
         monkeypatch.delitem(sys.modules, name, raising=False)
     state, loaded = ProcessState(), set()
     for name in names:
-        with state.restored(pytest.fail):
-            if name not in loaded:
-                state.load(partial(importlib.import_module, name))
-                loaded.add(name)
-            own = state.begin(name)
-            found = (
-                logging.getLogger("helped").level,
-                os.environ.get("OF_HELPER"),
-                own.run(np.geterr)["divide"],
-            )
-            assert found == ((0, None, "warn") if name == "without_it" else (17, "1", "raise"))
+        if name not in loaded:
+            state.load(partial(importlib.import_module, name))
+            loaded.add(name)
+        own = state.begin(name)
+        found = (
+            logging.getLogger("helped").level,
+            os.environ.get("OF_HELPER"),
+            own.run(np.geterr)["divide"],
+        )
+        state.restore(pytest.fail)
+        assert found == ((0, None, "warn") if name == "without_it" else (17, "1", "raise"))
     for name in loaded:
         del sys.modules[name]
 
@@ -419,7 +429,7 @@ def test_a_trial_that_forks_leaves_its_child_no_further_trials() -> None:
 def test_numpy_is_not_imported_for_its_state() -> None:
     code = (
         "import sys; from diel.loading.process_state import ProcessState as S\n"
-        "with S().restored(print): S().begin('x')\n"
+        "state = S(); state.begin('x'); state.restore(print)\n"
         "assert 'numpy' not in sys.modules and 'asyncio' not in sys.modules"
     )
     subprocess.run([sys.executable, "-c", code], check=True, timeout=60, cwd=Path("/"))
