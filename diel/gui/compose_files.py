@@ -54,6 +54,7 @@ class Drafts:
     def __init__(self, most: int = 50) -> None:
         self._most = most
         self._texts: dict[tuple[Path, str], str] = {}
+        self._given_up: dict[tuple[Path, str], str] = {}
 
     def of_others(self, file: Path, page: str) -> Draft | None:
         """Return the latest text of a file that another page has not saved; None without any."""
@@ -63,8 +64,11 @@ class Drafts:
         return None
 
     def keep(self, file: Path, page: str, text: str) -> None:
-        """Keep a text; if there are too many, drop those that have not changed for longest."""
-        if self._texts.get((file, page)) == text:
+        """Keep a text; if there are too many, drop those that have not changed for longest.
+
+        A page that is left lives on for a while: what was given up of it stays so.
+        """
+        if text in (self._texts.get((file, page)), self._given_up.get((file, page))):
             return
         self.drop(file, page)
         self._texts[file, page] = text
@@ -72,8 +76,17 @@ class Drafts:
             del self._texts[next(iter(self._texts))]
 
     def drop(self, file: Path, page: str) -> None:
-        """Drop a text that was saved or given up."""
+        """Drop a text that was saved."""
         self._texts.pop((file, page), None)
+        self._given_up.pop((file, page), None)
+
+    def give_up(self, file: Path, page: str) -> None:
+        """Drop the text of another page, which was taken back or is not wanted."""
+        text = self._texts.pop((file, page), None)
+        if text is not None:
+            self._given_up[file, page] = text
+            while len(self._given_up) > self._most:
+                del self._given_up[next(iter(self._given_up))]
 
 
 _drafts: Final = Drafts()
@@ -148,7 +161,7 @@ class Files:
     def _decline_draft(self) -> None:
         self._left = self._offered
         if self._left is not None and not _is_open(self._left.page):
-            _drafts.drop(self._composer.document.file, self._left.page)
+            _drafts.give_up(self._composer.document.file, self._left.page)
         self._offer_drafts()
 
     def _keep(self) -> None:
