@@ -9,8 +9,8 @@ What a file sets when it is loaded (``logging.basicConfig``, ``np.seterr``, ``ra
 whenever one of its functions runs here, and for nobody else. What a function sets holds until it
 returns. So it makes no difference which modules have run on a rank before, and how often.
 
-The rank reports a copy's end before it restores all this: what a module has set does not matter to
-other ranks, and so none of them waits for it. Timers alone end with the copy.
+The rank reports a copy's end before it restores all this: it does not matter to other ranks, and so
+none of them waits for it. Timers alone end with the copy.
 
 `table` has the rest of it but three things. Context variables, in which NumPy keeps its error handling
 and print options and `decimal` its context, are those of a `contextvars.Context` in which the

@@ -85,3 +85,15 @@ def test_texts_that_were_not_saved_are_kept_as_far_as_there_is_room() -> None:
     assert drafts.of_others(Path("a"), "two") is not None
     drafts.drop(Path("a"), "one")
     assert drafts.of_others(Path("a"), "two") is None
+
+
+def test_a_text_that_was_given_up_is_not_kept_again_by_the_page_that_was_left() -> None:
+    drafts, file = Drafts(), Path("w.toml")
+    drafts.keep(file, "left", "edited")
+    drafts.give_up(file, "left")
+    drafts.keep(file, "new", "edited")
+    drafts.keep(file, "left", "edited")  # by a timer of it
+    assert drafts.of_others(file, "third") == Draft("new", "edited")
+    assert drafts.of_others(file, "new") is None
+    drafts.keep(file, "left", "edited again")  # it has come back
+    assert drafts.of_others(file, "new") == Draft("left", "edited again")
