@@ -56,7 +56,8 @@ from diel.loading.environment import ThreadLimiter, set_thread_environment
 from diel.loading.forks import ending_forks, handling_forks, refuse
 from diel.loading.functions import find_function, import_code, parse_options
 from diel.loading.output import RankOutput, shorten
-from diel.loading.process_state import ProcessState, end_timers
+from diel.loading.process_items import end_timers
+from diel.loading.process_state import ProcessState
 from diel.loading.state import SavedState
 from diel.run.directory import RunDirectory, state_of, state_stem
 from diel.run.json_values import StoredValue, plain
