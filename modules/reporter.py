@@ -150,11 +150,11 @@ def load_model(file: Path) -> Any:
 def record_participation(run_dir: Path, said: Mapping[str, Any]) -> None:
     """Record in the directory of a run that has not begun which sweep it takes part in.
 
-    `said` has the fields of `modules.sweep.shared.Part`. An OSError if it cannot be written.
+    `said` has the fields of `Participation` in `sweep.shared`. An OSError if it cannot be written.
     """
-    from .sweep.shared import Part
+    from .sweep.shared import Participation
 
-    Part(**said).save(run_dir)
+    Participation(**said).save(run_dir)
 
 
 def joinable_sweeps(run_dir: Path) -> list[dict[str, Any]]:
@@ -189,9 +189,9 @@ def list_workers(run_dir: Path) -> list[dict[str, Any]]:
 
 def _ledgers(run_dir: Path) -> dict[str, Path]:
     """Return the ledgers of a run's sweeps by their names; a shared sweep has one for all runs."""
-    from .sweep.shared import Part
+    from .sweep.shared import Participation
 
-    part = Part.of_run(run_dir)
+    part = Participation.of_run(run_dir)
     place = run_dir if part is None or part.share is None else Path(part.share)
     return {path.parent.name: path for path in sorted(place.glob("sweeps/*/trials.jsonl"))}
 

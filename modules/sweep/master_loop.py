@@ -10,8 +10,7 @@ import time
 import uuid
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final, Protocol
+from typing import TYPE_CHECKING, Any, Final
 
 from diel.errors import ModuleFailed
 
@@ -52,6 +51,7 @@ if TYPE_CHECKING:
     from diel import Context
 
     from ..search import Search
+    from .shared import Leader
 
 _HOPELESS: Final = 20
 """If so many trials fail before one succeeds, the sweep ends: the points are not the cause."""
@@ -84,27 +84,8 @@ class SweepPlan:
     """An earlier sweep whose results count, as the file names it."""
 
 
-class Leadership(Protocol):
-    """The leadership of a sweep that several masters share; see `shared`."""
-
-    ledger: Path
-    term: int
-
-    def look(self) -> None:
-        """Do what is due while the sweep goes on; called several times a second."""
-        ...
-
-    def goes_on(self) -> bool:
-        """Whether no other master has begun a term."""
-        ...
-
-    def finish(self) -> None:
-        """Record that no trial of the sweep is left."""
-        ...
-
-
 def run_master(
-    ctx: Context, tags: Tags, plan: SweepPlan, trainers: int, leads: Leadership | None = None
+    ctx: Context, tags: Tags, plan: SweepPlan, trainers: int, leads: Leader | None = None
 ) -> dict[str, Any]:
     """Run a sweep, or what is left of it, on so many trainers; return the row of its best trial.
 
@@ -150,7 +131,7 @@ class _MasterLoop:
         tags: Tags,
         plan: SweepPlan,
         trainers: int,
-        leads: Leadership | None = None,
+        leads: Leader | None = None,
     ) -> None:
         self._leadership = leads
         self._ctx = ctx
