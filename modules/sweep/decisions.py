@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
-from .leases import LeaseBook
+from .leases import TrialQueue
 from .steering import Request, SteeringError, point_problem
 
 if TYPE_CHECKING:
@@ -29,8 +29,8 @@ class Steering:
         The parameters of trials that were enqueued.
     """
 
-    def __init__(self, search: Search, book: LeaseBook) -> None:
-        self._search, self._book = search, book
+    def __init__(self, search: Search, queue: TrialQueue) -> None:
+        self._search, self._queue = search, queue
         self.is_paused = False
         self.stopped: set[int] = set()
         self.points: dict[int, dict[str, Any]] = {}
@@ -69,11 +69,11 @@ class Steering:
             if trial is None or point_problem(self._search.space, parameters):
                 return
             self.points[trial] = parameters
-            self._book.enqueue(trial)
+            self._queue.enqueue(trial)
             self._search.enqueue(trial)
         elif request.kind == "trials":
             self._search.limit(request.number)
-            self._book.total = self._search.size
+            self._queue.total = self._search.size
         elif request.kind == "stop":
             assert request.number is not None
             self.stopped.add(request.number)
@@ -88,7 +88,7 @@ class Steering:
         assert request.parameters is not None
         if problem := point_problem(self._search.space, request.parameters):
             raise SteeringError(problem)
-        trial = self._book.next_enqueued()
+        trial = self._queue.next_enqueued()
         return {"answer": f"it is trial {trial}", "trial": trial}
 
     def _pause(self, request: Request, reason_to_end: str) -> dict[str, Any]:
@@ -103,16 +103,16 @@ class Steering:
     def _stop(self, request: Request, reason_to_end: str) -> dict[str, Any]:
         trial = request.number
         assert trial is not None
-        if trial in self._book.recorded:
+        if trial in self._queue.recorded:
             raise SteeringError(f"trial {trial} has ended")
         if trial in self.stopped:
             raise SteeringError(f"trial {trial} is to stop already")
-        if self._book.is_trial_out(trial):
+        if self._queue.is_trial_out(trial):
             return {"answer": f"trial {trial} ends when it reports next"}
-        if not self._book.has(trial):
+        if not self._queue.has(trial):
             raise SteeringError(f"there is no trial {trial}")
         if not (
-            trial in self.points or self._search.is_stateless or self._book.waits_for_lease(trial)
+            trial in self.points or self._search.is_stateless or self._queue.waits_for_lease(trial)
         ):
             raise SteeringError(f"trial {trial} has not been chosen yet: the strategy learns first")
         return {"answer": f"trial {trial} is not run"}

@@ -20,7 +20,7 @@ from .dispatcher import Dispatcher
 from .in_flight import note_interrupted, take_in_flight
 from .joined_workers import JoinedWorkers, WorkerChange
 from .kept_model import BEST, how_to_use, provenance_of
-from .leases import LeaseBook
+from .leases import TrialQueue
 from .ledger import (
     FAILED,
     STOPPED,
@@ -141,7 +141,7 @@ class _MasterLoop:
         self._session = uuid.uuid4().hex
         self._search = plan.search
         self._wants_reports = hasattr(plan.search.strategy, "report")
-        self._book = LeaseBook(plan.search.size)
+        self._queue = TrialQueue(plan.search.size)
         self._saves_models: bool | None = None
         self._known_trainers: set[int] = set()
         self._is_other_device = False
@@ -150,7 +150,7 @@ class _MasterLoop:
         self._not_to_try: frozenset[int] = frozenset()
         self._failed_before = self._unranked = 0
         self._started_s = time.monotonic()
-        self._steering = Steering(plan.search, self._book)
+        self._steering = Steering(plan.search, self._queue)
         self._look_s = 0.0
         self._path = ledger_path(ctx.run_dir, ctx.group, ctx.module, ctx.iteration)
         if leads is not None:
@@ -160,7 +160,7 @@ class _MasterLoop:
         else:
             file = ctx.results.new_file()
         self._results = SweepResults(plan.search, plan.seed)
-        self._output = SweepOutput(ctx, plan.search, self._book, self._results, plan.seed, file)
+        self._output = SweepOutput(ctx, plan.search, self._queue, self._results, plan.seed, file)
         self._ledger = Ledger(
             self._path,
             {**plan.about, "table": file.name},
@@ -181,7 +181,7 @@ class _MasterLoop:
             trainers,
             self._session,
             plan.search,
-            self._book,
+            self._queue,
             self._steering,
             self._workers,
             self._earlier,
@@ -197,7 +197,7 @@ class _MasterLoop:
             self._ctx.log.info("%d results of an earlier sweep count", len(self._earlier.records))
         for decision in decisions_of(self._path):
             self._steering.apply(decision)
-        for rows in self._results.read(self._path, self._book.recorded):
+        for rows in self._results.read(self._path, self._queue.recorded):
             self._output.add(rows)
         self._failed_before = self._results.failed
         for tag in self._tags.of_earlier_sessions:
@@ -215,9 +215,9 @@ class _MasterLoop:
                 is_last = self._not_to_try.issuperset(left.trials)
                 care = "it is not tried again" if is_last else "it is tried once more"
             self._ctx.log.warning("%s when the run was ended: %s", left, care)
-        if len(self._book.recorded):
+        if len(self._queue.recorded):
             self._output.resume()
-            self._ctx.log.info("%d trials are recorded already", len(self._book.recorded))
+            self._ctx.log.info("%d trials are recorded already", len(self._queue.recorded))
             self._output.add_facts(self._results.computed_by)
 
     def _order(self) -> SweepOrder:
@@ -275,13 +275,13 @@ class _MasterLoop:
 
     def _goes_on(self) -> bool:
         """Whether trials are out, or are kept back by a pause; else look for requests once more."""
-        if self._book.leases_out:
+        if self._queue.leases_out:
             return True
         if self._steer(at_once=True):
             self._dispatcher.give_out()
-        start, stop = self._book.upcoming(1)
+        start, stop = self._queue.upcoming(1)
         is_over = start >= stop or bool(self._why_over())
-        return bool(self._book.leases_out) or (self._steering.is_paused and not is_over)
+        return bool(self._queue.leases_out) or (self._steering.is_paused and not is_over)
 
     def _next_message(self) -> Outcome | IntermediateReport | WorkerChange | None:
         """Wait for a message of a trainer; None if a request to the sweep has come before."""
@@ -313,7 +313,7 @@ class _MasterLoop:
     def _follow_worker(self, change: WorkerChange) -> None:
         """Record a change in the part that a worker of another run takes."""
         for lease in change.leases:
-            self._book.came_back(lease, 0)
+            self._queue.came_back(lease, 0)
         if change.text:
             trials = f"; its {len(change.leases)} leases go to others" if change.leases else ""
             say = self._ctx.log.warning if change.is_loss else self._ctx.log.info
@@ -323,7 +323,7 @@ class _MasterLoop:
             shown = (
                 f"with {len(here)} joined workers, {sum(here.values())} trainers" if here else ""
             )
-            self._ctx.progress(len(self._book.recorded), self._book.expected, shown)
+            self._ctx.progress(len(self._queue.recorded), self._queue.expected, shown)
 
     def _has_requests(self) -> bool:
         """Whether there are new requests to the sweep; the file is looked at twice a second."""
@@ -362,18 +362,18 @@ class _MasterLoop:
 
     def _show_pause(self) -> None:
         paused = _PAUSED if self._steering.is_paused else ""
-        self._ctx.progress(len(self._book.recorded), self._book.expected, paused)
+        self._ctx.progress(len(self._queue.recorded), self._queue.expected, paused)
 
     def _drop_stopped(self) -> None:
         """End the trials that are to stop: trainers end those that are out."""
-        waiting = {trial for trial in self._steering.stopped if trial not in self._book.recorded}
+        waiting = {trial for trial in self._steering.stopped if trial not in self._queue.recorded}
         if not waiting:
             return
         self._dispatcher.take_back_unclaimed()
         for trial in sorted(waiting):
-            if not self._book.is_trial_out(trial):
+            if not self._queue.is_trial_out(trial):
                 self._record_untried(trial)
-        left = frozenset(trial for trial in waiting if trial not in self._book.recorded)
+        left = frozenset(trial for trial in waiting if trial not in self._queue.recorded)
         self._ctx.tuples.collect(self._tags.stops)
         self._ctx.tuples.tput(self._tags.stops, (self._session, left))
         self._workers.stop(left)
@@ -383,7 +383,7 @@ class _MasterLoop:
         point = self._dispatcher.point_of(trial)
         if point is None:
             return
-        self._book.drop(trial)
+        self._queue.drop(trial)
         record = {
             "trial": trial,
             "state": STOPPED,
@@ -449,7 +449,7 @@ class _MasterLoop:
 
     def _record(self, outcome: Outcome) -> None:
         """Record the outcome of a lease."""
-        grant = self._book.grant_of(outcome.lease)
+        grant = self._queue.grant_of(outcome.lease)
         if grant is None:
             return
         done = len(outcome.metrics)
@@ -462,7 +462,7 @@ class _MasterLoop:
         if grant.attempt <= self._plan.retries and outcome.reasons:
             retried = {record["trial"] for record in records if record["state"] == FAILED}
             records = [record for record in records if record["trial"] not in retried]
-        self._book.came_back(outcome.lease, done, retried)
+        self._queue.came_back(outcome.lease, done, retried)
         if records:
             self._record_facts(outcome, records[0])
             self._write(records)

@@ -38,7 +38,7 @@ from modules.sweep.joining import (
     outcome_message,
     report_message,
 )
-from modules.sweep.leases import LeaseBook
+from modules.sweep.leases import TrialQueue
 from modules.sweep.ledger import Ledger, LedgerError, LedgerReplaced, records_of
 from modules.sweep.messages import IntermediateReport, Lease, Outcome, SweepOrder
 from modules.sweep.shared import Leader, LedgerCopy, Participation, Terms
@@ -346,7 +346,7 @@ def test_each_trial_is_recorded_once_whoever_is_silent_or_leaves(
 
 def go_through(meeting: Meeting, draw: Random) -> Counter[int]:
     """Run a sweep of twelve trials with workers that come, are silent, die and leave."""
-    book, recorded = LeaseBook(12), Counter[int]()
+    queue, recorded = TrialQueue(12), Counter[int]()
     links: dict[str, MasterLink] = {}
     held: dict[str, dict[int, dict[str, Any]]] = {}
 
@@ -354,13 +354,13 @@ def go_through(meeting: Meeting, draw: Random) -> Counter[int]:
         for message in meeting.heard(0.6):
             if isinstance(message, WorkerChange):
                 for number in message.leases:
-                    book.came_back(number, 0)
-            elif book.grant_of(message.lease) is not None:
+                    queue.came_back(number, 0)
+            elif queue.grant_of(message.lease) is not None:
                 recorded.update(range(message.start, message.start + len(message.metrics)))
-                book.came_back(message.lease, len(message.metrics))
+                queue.came_back(message.lease, len(message.metrics))
 
     for step in range(200):
-        if len(book.recorded) == 12:
+        if len(queue.recorded) == 12:
             break
         if step > 100:  # at last all goes well
             links["last"] = links.get("last") or meeting.link("last", 1)
@@ -368,7 +368,7 @@ def go_through(meeting: Meeting, draw: Random) -> Counter[int]:
             links[f"w{step}"] = meeting.link(f"w{step}", 1)
         read_messages()
         busy, name = meeting.workers.least_busy(None)
-        if busy < 1 and (grant := book.take(draw.randint(1, 3))) is not None:
+        if busy < 1 and (grant := queue.take(draw.randint(1, 3))) is not None:
             points = [{"x": trial} for trial in range(grant.start, grant.stop)]
             wanted = Lease("here", grant.lease, grant.start, grant.stop, points)
             meeting.workers.give(name, wanted)
