@@ -11,11 +11,11 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, Final
 
 from ..strategies import Wait
-from .decisions import Steering
 from .joined_workers import JoinedWorkers, leases_ahead
 from .leases import Pace, TrialQueue
 from .messages import Lease, Tags
 from .results import COMPUTED_BY
+from .steering import Steering
 from .warm_start import EarlierResults
 
 if TYPE_CHECKING:

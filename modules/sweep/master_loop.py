@@ -15,7 +15,6 @@ from typing import TYPE_CHECKING, Any, Final
 from diel.errors import ModuleFailed
 
 from ..trial import METRICS, Trial, trial_seed
-from .decisions import Steering
 from .dispatcher import Dispatcher
 from .in_flight import note_interrupted, take_in_flight
 from .joined_workers import JoinedWorkers, WorkerChange
@@ -44,7 +43,7 @@ from .messages import (
 from .output import SweepOutput
 from .results import COMPUTED_BY, SweepResults
 from .running_curves import forget_running_curves
-from .steering import RequestReader
+from .steering import RequestReader, Steering
 from .warm_start import EarlierResults
 
 if TYPE_CHECKING:

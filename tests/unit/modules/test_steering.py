@@ -25,12 +25,12 @@ from modules.reporter import steer_sweep
 from modules.search import Search
 from modules.space import Space
 from modules.strategies import WAIT, CrossEntropy, make_strategy
-from modules.sweep.decisions import Steering
 from modules.sweep.leases import TrialQueue
 from modules.sweep.ledger import decisions_of, encode, trials_of
 from modules.sweep.steering import (
     Request,
     RequestReader,
+    Steering,
     SteeringError,
     answers_to,
     ask,
