@@ -11,8 +11,8 @@ from typing import TYPE_CHECKING, Any
 
 from .sweep import in_flight
 from .sweep.export import curves_of
-from .sweep.kept_model import how_to_use
 from .sweep.ledger import about_of
+from .sweep.models import how_to_use
 
 if TYPE_CHECKING:
     from diel import ResultsTable
@@ -124,7 +124,8 @@ def find_model(run_dir: Path, name: str, trial: int | None) -> dict[str, Any]:
 
     A ValueError if there is no such sweep, trial or model; an OSError if a file cannot be read.
     """
-    from .sweep.best_model import choose_model
+    from .sweep.models import choose_model
+    from .sweep.watched import WatchedSweep
 
     ledgers = _ledgers(run_dir)
     chosen = [ledger for sweep, ledger in ledgers.items() if name in ("", sweep)]
@@ -134,7 +135,9 @@ def find_model(run_dir: Path, name: str, trial: int | None) -> dict[str, Any]:
             raise ValueError(f"{run_dir} has no sweep that has begun")
         problem = f"has no sweep {name!r}" if name else "has several sweeps"
         raise ValueError(f"{run_dir} {problem}: name one of {names}")
-    return choose_model(run_dir, chosen[0], trial)
+    watched = WatchedSweep(run_dir, chosen[0])
+    watched.catch_up()
+    return choose_model(watched, chosen[0], trial)
 
 
 def load_model(file: Path) -> Any:

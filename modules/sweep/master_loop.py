@@ -18,7 +18,6 @@ from ..trial import METRICS, Trial, trial_seed
 from .dispatcher import Dispatcher
 from .in_flight import note_interrupted, take_in_flight
 from .joined_workers import JoinedWorkers, WorkerChange
-from .kept_model import BEST, how_to_use, provenance_of
 from .leases import TrialQueue
 from .ledger import (
     FAILED,
@@ -40,6 +39,7 @@ from .messages import (
     SweepOrder,
     Tags,
 )
+from .models import BEST, how_to_use, provenance_of
 from .output import SweepOutput
 from .results import COMPUTED_BY, SweepResults
 from .running_curves import forget_running_curves

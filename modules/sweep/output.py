@@ -10,9 +10,9 @@ from typing import IO, TYPE_CHECKING, Any, Final
 
 from diel import file_opener, open_regular
 
-from .kept_model import name_of_run
 from .leases import TrialQueue
 from .ledger import FINISHED, STOPPED
+from .models import name_of_run
 from .results import CURVE, SweepResults
 
 if TYPE_CHECKING:

@@ -35,7 +35,6 @@ from ..report.plotly_parts import Figure
 from ..report.sweep import CURVE, DONE, REASON, STATE, STOPPED, TRIAL, Moment, Sweep
 from ..space import Space, SpaceError
 from ..trial import Reports, thinned
-from .kept_model import how_to_use
 from .ledger import (
     FAILED,
     LedgerError,
@@ -46,6 +45,7 @@ from .ledger import (
     table_of,
     trials_of,
 )
+from .models import how_to_use
 from .output import cell
 from .running_curves import read_running_curves
 from .steering import point_problems
