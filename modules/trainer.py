@@ -31,7 +31,7 @@ from pydantic import (
 )
 
 from .attributes import OF_TRAINERS, assigned_attributes, meant_by
-from .compute import Compute, missing_gpu
+from .compute import Compute, missing_gpu, routines_of_run
 from .evaluation import EvaluationOptions, PreparedSplits, TrainingJob, jobs_of, oddities
 from .hyperparameters import Hyperparameters, layers_of
 from .layer_list import (
@@ -46,7 +46,6 @@ from .layer_list import (
 )
 from .parallel import TrainingOptions
 from .problems import at, problem
-from .routines import routines_of_run
 from .sweep.runners import TRAINERS, InProcessRunner, Limits, Task, parse_memory
 from .sweep.worker_loop import comm_of, run_trainer
 from .tabular import (
