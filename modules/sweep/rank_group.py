@@ -22,7 +22,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
 from ..trial import OnReport, Trial, TrialResult, failed_result
-from .messages import Tags
+from .messages import SaveModel, Tags
 from .runners import InProcessRunner
 
 if TYPE_CHECKING:
@@ -44,15 +44,6 @@ class RunTrial:
 
     trial: Trial
     may_be_stopped: bool
-
-
-@dataclass(frozen=True)
-class SaveModel:
-    """Order to write the model of a trial to a file whose name begins with `path`."""
-
-    trial: Trial
-    path: Path
-    provenance: Mapping[str, Any]
 
 
 @dataclass(frozen=True)
@@ -145,7 +136,7 @@ class RankGroupRunner(_RankOfGroup):
 
     def save_model(self, trial: Trial, path: Path, provenance: Mapping[str, Any]) -> Path:
         """Write the model of a trial; return its file."""
-        order = SaveModel(trial, path, provenance)
+        order = SaveModel("", trial, path, provenance)
         self._send(order)
         result, file = self._save(order)
         if reason := self._settled(trial, result).reason:
