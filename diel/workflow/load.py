@@ -29,9 +29,8 @@ from pydantic import ValidationError
 from diel.errors import PROBLEMS_SHOWN, Problem, WorkflowError, limited, more_below
 from diel.text import did_you_mean, join_path, show_key, show_with_type
 from diel.workflow.boundary import Boundary, check_boundaries
-from diel.workflow.definitions import FunctionNotFound
 from diel.workflow.fields import NOTHING_TO_RUN, ONE_OF
-from diel.workflow.functions import FunctionLocation, locate
+from diel.workflow.functions import FunctionLocation, FunctionNotFound, locate
 from diel.workflow.model import (
     Group,
     Module,
