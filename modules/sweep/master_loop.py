@@ -16,7 +16,7 @@ from diel.errors import ModuleFailed
 
 from ..trial import METRICS, Trial, trial_seed
 from .dispatcher import Dispatcher
-from .in_flight import note_interrupted, take_in_flight
+from .in_flight import forget_running_curves, note_interrupted, take_in_flight
 from .joined_workers import JoinedWorkers, WorkerChange
 from .leases import TrialQueue
 from .ledger import (
@@ -42,7 +42,6 @@ from .messages import (
 from .models import BEST, how_to_use, provenance_of
 from .output import SweepOutput
 from .results import COMPUTED_BY, SweepResults
-from .running_curves import forget_running_curves
 from .steering import RequestReader, Steering
 from .warm_start import EarlierResults
 

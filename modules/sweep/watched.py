@@ -35,6 +35,7 @@ from ..report.plotly_parts import Figure
 from ..report.sweep import CURVE, DONE, REASON, STATE, STOPPED, TRIAL, Moment, Sweep
 from ..space import Space, SpaceError
 from ..trial import Reports, thinned
+from .in_flight import read_running_curves
 from .ledger import (
     FAILED,
     LedgerError,
@@ -47,7 +48,6 @@ from .ledger import (
 )
 from .models import how_to_use
 from .output import cell
-from .running_curves import read_running_curves
 from .steering import point_problems
 
 if TYPE_CHECKING:

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any, Final
 from diel import describe_error
 
 from ..trial import IsToStop, LearningCurve, OnReport, ShowProgress, Trial, TrialResult, trial_seed
-from .in_flight import InFlightTrials, take_left_by_dead
+from .in_flight import InFlightTrials, RunningCurve, take_left_by_dead
 from .leases import TARGET_S
 from .messages import (
     End,
@@ -27,7 +27,6 @@ from .messages import (
 )
 from .rank_group import RankGroupRunner, follow_rank0
 from .runners import InProcessRunner, Limits, Task, TrialRunner
-from .running_curves import RunningCurve
 
 if TYPE_CHECKING:
     from diel import Context

@@ -34,12 +34,11 @@ from diel.run_tuples import SavedTuples
 from diel.testing import TupleSpace
 from modules.objective import Objective
 from modules.space import Space
-from modules.sweep.in_flight import note_interrupted, read_in_flight
+from modules.sweep.in_flight import note_interrupted, read_in_flight, read_running_curves
 from modules.sweep.joined_workers import JoinedWorkers
 from modules.sweep.joining import Identity, is_finished, note_finished
 from modules.sweep.ledger import Ledger, about_of, has_begun, records_of
 from modules.sweep.messages import SweepOrder
-from modules.sweep.running_curves import read_running_curves
 from modules.sweep.shared import LedgerCopy, Participation, Terms
 from modules.sweep.steering import RequestReader, ask, requests_for
 from modules.sweep.warm_start import EarlierResults
