@@ -191,21 +191,24 @@ class Options(BaseModel):
         if self.layers is not None:
             self._check_layers(self.layers)
         assert self.dataset is not None
-        if self.reading.given and (text := self.reading.problem_with(self.dataset)):
+        self._check_place(self.dataset, info)
+        return self
+
+    def _check_place(self, dataset: str, info: ValidationInfo) -> None:
+        """Check how a data set is read, and that it is where the options say."""
+        if self.reading.given and (text := self.reading.problem_with(dataset)):
             raise ValueError(text)
-        if self.dataset in BUNDLED:
+        if dataset in BUNDLED:
             if importlib.util.find_spec("sklearn") is None:
                 raise ValueError(
-                    f"dataset {self.dataset!r} comes with scikit-learn, which is not installed: "
+                    f"dataset {dataset!r} comes with scikit-learn, which is not installed: "
                     'pip install "diel[data]"'
                 )
             if self.path is not None:
-                raise ValueError(
-                    f"dataset {self.dataset!r} comes with scikit-learn: leave out path"
-                )
-            return self
+                raise ValueError(f"dataset {dataset!r} comes with scikit-learn: leave out path")
+            return
         if self.path is None:
-            raise ValueError(f"dataset {self.dataset!r} needs path, the place of its data")
+            raise ValueError(f"dataset {dataset!r} needs path, the place of its data")
         try:
             place = self.resolve((info.context or {}).get("folder", Path()))
         except ValueError as error:
@@ -214,11 +217,10 @@ class Options(BaseModel):
         if not place.exists():
             text = f"no data at {place} (path = {self.path!r})"
             remedy = ""
-            if self.dataset in DOWNLOADED:
-                call = f"import dnn; dnn.download({self.dataset!r}, {str(place)!r})"
+            if dataset in DOWNLOADED:
+                call = f"import dnn; dnn.download({dataset!r}, {str(place)!r})"
                 remedy = f'get them: python -c "{call}"'
             raise _problem_at("path", self.path, text, remedy)
-        return self
 
     def _check_layers(self, layers: LayerTables) -> None:
         problems = list(layer_problems(layers))
