@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 from .sweep import in_flight
 from .sweep.export import curves_of
-from .sweep.ledger import about_of
+from .sweep.ledger import about_of, ledgers_in
 from .sweep.models import how_to_use
 
 if TYPE_CHECKING:
@@ -95,7 +95,7 @@ def steer_sweep(
     """
     from .sweep.steering import SteeringError, answers_to, ask, requests_for
 
-    ledgers = {path.parent.name: path for path in (run_dir / "sweeps").glob("*/trials.jsonl")}
+    ledgers = {path.parent.name: path for path in ledgers_in(run_dir)}
     names = ", ".join(sorted(ledgers))
     if name not in ledgers and (name or len(ledgers) != 1):
         if not ledgers:
@@ -196,7 +196,7 @@ def _ledgers(run_dir: Path) -> dict[str, Path]:
 
     part = Participation.of_run(run_dir)
     place = run_dir if part is None or part.share is None else Path(part.share)
-    return {path.parent.name: path for path in sorted(place.glob("sweeps/*/trials.jsonl"))}
+    return {path.parent.name: path for path in ledgers_in(place)}
 
 
 def describe_sweep(
@@ -267,7 +267,7 @@ def _with_curves(table: ResultsTable) -> Iterator[dict[str, Any]]:
     A ledger has its records in the order of the rows.
     """
     curves: Iterator[tuple[int, Any]] = iter(())
-    for ledger in sorted((table.run_dir / "sweeps").glob("*/trials.jsonl")):
+    for ledger in ledgers_in(table.run_dir):
         with contextlib.suppress(OSError, ValueError):  # raised by a damaged ledger
             if about_of(ledger).get("table") == table.file.name:
                 curves = curves_of(ledger, table.run_dir)

@@ -32,7 +32,7 @@ from typing import IO, Final
 from diel import as_integer, file_opener, open_regular, read_json
 
 from ..trial import LearningCurve, Reports
-from .ledger import encode
+from .ledger import encode, ledgers_in
 from .messages import Tags
 
 _SUFFIX: Final = ".under-way"
@@ -160,7 +160,7 @@ def explain_lost_ranks(run_dir: Path, lost: Collection[str]) -> list[str]:
     found = read_in_flight(run_dir)
     goes_on = f"no recorded trial is lost: diel run --resume {run_dir} goes on"
     if not found:
-        return [goes_on] if any(_folder(run_dir).glob("*/trials.jsonl")) else []
+        return [goes_on] if ledgers_in(run_dir) else []
     failed = [left for left in found if left.trainer in lost]
     shown = list(dict.fromkeys(map(str, failed or found)))
     lines = shown[:_SHOWN]

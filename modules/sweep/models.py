@@ -20,7 +20,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
-from .ledger import FINISHED, STOPPED, plain
+from .ledger import FINISHED, STOPPED, ledgers_in, plain
 
 if TYPE_CHECKING:
     from .watched import WatchedSweep
@@ -63,7 +63,7 @@ def how_to_use(run_dir: Path, ledger: Path) -> dict[str, str]:
     file = ledger.with_name(BEST + SUFFIX)
     if not file.is_file():
         return {}
-    is_alone = len(list((run_dir / "sweeps").glob("*/trials.jsonl"))) < 2
+    is_alone = len(ledgers_in(run_dir)) < 2
     which = [] if is_alone else ["--sweep", ledger.parent.name]
     name = "" if is_alone else repr(ledger.parent.name)
     return {

@@ -84,25 +84,22 @@ class _RankOfGroup:
 
     def _run(self, order: RunTrial, on_report: OnReport | None = None) -> TrialResult:
         """Run a trial here; all ranks go on or stop as the master has told rank 0."""
-        import numpy as np
-
-        communicator = self._communicator
 
         def report(trial: int, step: int, metrics: dict[str, Any]) -> bool:
-            goes_on = on_report is None or on_report(trial, step, metrics)
-            verdict = np.array([goes_on], np.int8)
-            communicator.broadcast(verdict)
-            return bool(verdict[0])
+            return self._as_on_rank0(on_report is None or on_report(trial, step, metrics))
 
         return self._runner(order.trial, report if order.may_be_stopped else None)
 
     def _agree_to_stop(self, trial: int) -> bool:
         """Whether a trial is to stop, as rank 0 knows it: the same on all ranks."""
+        return self._as_on_rank0(self._asked is not None and self._asked(trial))
+
+    def _as_on_rank0(self, verdict: bool) -> bool:
         import numpy as np
 
-        verdict = np.array([self._asked is not None and self._asked(trial)], np.int8)
-        self._communicator.broadcast(verdict)
-        return bool(verdict[0])
+        told = np.array([verdict], np.int8)
+        self._communicator.broadcast(told)
+        return bool(told[0])
 
     def _save(self, order: SaveModel) -> tuple[TrialResult, Path]:
         """Train a trial's network once more; return its file too, which rank 0 has written."""
