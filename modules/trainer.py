@@ -175,9 +175,8 @@ class Options(BaseModel):
                 "evaluation says which rows: leave out validation_fraction, split_seed"
             )
         if self.dataset is None and self.train is None:
-            raise _problem_at(
+            raise self._problem_of(
                 "dataset",
-                None,
                 "what to train: either dataset or train, and neither is given",
                 'choose a data set, dataset = "digits", or say train = "./file.py:function"',
             )
@@ -193,6 +192,10 @@ class Options(BaseModel):
         assert self.dataset is not None
         self._check_place(self.dataset, info)
         return self
+
+    def _problem_of(self, name: str, text: str, remedy: str = "") -> ValidationError:
+        error = at((name,), getattr(self, name), text, remedy)
+        return ValidationError.from_exception_data(name, [error])
 
     def _check_place(self, dataset: str, info: ValidationInfo) -> None:
         """Check how a data set is read, and that it is where the options say."""
@@ -213,14 +216,14 @@ class Options(BaseModel):
             place = self.resolve((info.context or {}).get("folder", Path()))
         except ValueError as error:
             remedy = getattr(error, "remedy", "")
-            raise _problem_at("path", self.path, str(error), remedy) from None
+            raise self._problem_of("path", str(error), remedy) from None
         if not place.exists():
             text = f"no data at {place} (path = {self.path!r})"
             remedy = ""
             if dataset in DOWNLOADED:
                 call = f"import dnn; dnn.download({dataset!r}, {str(place)!r})"
                 remedy = f'get them: python -c "{call}"'
-            raise _problem_at("path", self.path, text, remedy)
+            raise self._problem_of("path", text, remedy)
 
     def _check_layers(self, layers: LayerTables) -> None:
         problems = list(layer_problems(layers))
@@ -245,11 +248,11 @@ class Options(BaseModel):
             found = locate_function(train, folder, ("parameters", "report"), TRAINERS)
         except LookupError as error:
             message, remedy = getattr(error, "message", str(error)), getattr(error, "remedy", "")
-            raise _problem_at("train", train, message, remedy) from None
+            raise self._problem_of("train", message, remedy) from None
         for name in assigned_attributes(found.file, found.function) if found.file else ():
             if name not in OF_TRAINERS and (ours := meant_by(name, OF_TRAINERS)):
                 text = f"{found.function} has an attribute {name!r}, which diel does not read"
-                raise _problem_at("train", train, text, f'did you mean "{ours}"?')
+                raise self._problem_of("train", text, f'did you mean "{ours}"?')
 
     @model_validator(mode="after")
     def _check_device(self, info: ValidationInfo) -> Options:
@@ -259,17 +262,15 @@ class Options(BaseModel):
             return self
         if self.device == "cpu" and module.gpus:
             count = f"{module.gpus:g} GPU{'s' if module.gpus > 1 else ''}"
-            raise _problem_at(
+            raise self._problem_of(
                 "device",
-                self.device,
                 f'module {module.name!r} asks for {count} and says device = "cpu": nothing would '
                 "use it",
                 'remove gpus, or say device = "auto"',
             )
         if self.train is None and module.gpus > 1:
-            raise _problem_at(
+            raise self._problem_of(
                 "device",
-                self.device,
                 f"module {module.name!r} asks for {module.gpus:g} GPUs for each copy, and a copy "
                 "trains on one: nothing would use the others",
                 "say gpus = 1, and raise copies",
@@ -277,9 +278,8 @@ class Options(BaseModel):
         # Where no module asks for GPUs, each rank sees all that there are.
         any_asks = any(other.gpus for other in context.get("modules", {}).values())
         if self.device == "cuda" and not module.gpus and any_asks:
-            raise _problem_at(
+            raise self._problem_of(
                 "device",
-                self.device,
                 f'device = "cuda", and module {module.name!r} asks for no GPU: as soon as any '
                 "module does, this one sees none",
                 "add gpus = 1",
@@ -294,20 +294,18 @@ class Options(BaseModel):
             return self
         ranks = f"module {module.name!r} has {module.processes} processes"
         if self.train is None and self.training.parallel is None:
-            raise _problem_at(
+            raise self._problem_of(
                 "training",
-                None,
                 f"{ranks}, and nothing says how they train one network together",
                 'add training.parallel = "data", or remove processes and raise copies',
             )
         chosen = self.training.chosen
         if chosen is not None and (text := chosen.problem_with_precision(self.precision)):
-            raise _problem_at("precision", self.precision, text, "take bfloat16 or float32")
+            raise self._problem_of("precision", text, "take bfloat16 or float32")
         for name in ("isolated", "time_limit", "memory_limit"):
             if getattr(self, name):
-                raise _problem_at(
+                raise self._problem_of(
                     name,
-                    getattr(self, name),
                     f"{ranks}: a trial of several ranks cannot run in a process beside them",
                     f"remove {name}, or processes",
                 )
@@ -348,10 +346,6 @@ class Options(BaseModel):
         A ValueError if the path names an environment variable that is not set.
         """
         return place_of_data(self.path or "", folder)
-
-
-def _problem_at(name: str, given: Any, text: str, remedy: str = "") -> ValidationError:
-    return ValidationError.from_exception_data(name, [at((name,), given, text, remedy)])
 
 
 def missing_here(options: Options, module: Any) -> tuple[str, str] | None:

@@ -34,27 +34,9 @@ _MOST_ADAPTIVE: Final = 16
 class Dispatcher:
     """Gives trials to trainers as leases, in one session of a master.
 
-    Parameters
-    ----------
-    ctx : Context
-    tags : Tags
-        Tags of messages with the trainers of this run.
-    trainers : int
-        Number of trainers of this run.
-    session : str
-        Session of the master.
-    search : Search
-    queue : TrialQueue
-    steering : Steering
-        Has the points that were enqueued, and whether the sweep is paused.
-    workers : JoinedWorkers
-        Workers of other runs.
-    earlier : EarlierResults, optional
-        Results of another sweep: a trial with a point among them is recorded, and not given out.
-    record : callable
-        Records a trial that was taken over from the other sweep.
-    reason_to_end : callable
-        Returns why no more trials are given out; an empty text if they are.
+    `trainers` is the number of trainers of this run; `workers` are those of other runs. A trial
+    whose point is among the results of `earlier` is given to `record`, and not given out.
+    `reason_to_end` returns why no more trials are given out; an empty text if they are.
 
     Attributes
     ----------
