@@ -30,6 +30,8 @@ from pydantic import (
     model_validator,
 )
 
+from diel import describe_error, locate_function
+
 from .attributes import OF_TRAINERS, assigned_attributes, meant_by
 from .compute import Compute, missing_gpu, routines_of_run
 from .evaluation import EvaluationOptions, PreparedSplits, TrainingJob, jobs_of, oddities
@@ -237,8 +239,6 @@ class Options(BaseModel):
             raise ValidationError.from_exception_data(_LAYERS, problems)
 
     def _find_function(self, train: str, info: ValidationInfo) -> None:
-        from diel import locate_function
-
         of_dataset = (*_OF_DATASET, *_OF_NETWORKS)
         given = [name for name in of_dataset if name in self.model_fields_set]
         if given:
@@ -484,8 +484,6 @@ def try_point(
     `seed` is that of the sweep, `trial` the number of the trial; `own_seed` is the trial's, if left
     out the one that follows from these.
     """
-    from diel import describe_error
-
     own_seed = trial_seed(seed, trial) if own_seed is None else own_seed
     task = options.task(folder)
     try:

@@ -29,11 +29,7 @@ from diel.run.records import (
 from diel.run.results import is_score
 
 _STRICT_ENCODER: Final = json.JSONEncoder(ensure_ascii=False, allow_nan=False)
-
-
 _LONGEST_LINE_BYTES: Final = 2**28
-
-__all__ = ["Damage", "JournalReader", "JournalWriter", "Record", "as_json", "plain"]
 
 
 class JournalWriter:

@@ -18,7 +18,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
 from diel import as_integer
-from diel.errors import ModuleFailed
+from diel.errors import ModuleFailed, TupleTimeout
 
 from .joining import (
     FOLDER,
@@ -258,8 +258,6 @@ class JoinedLoop:
 
     def _next_from_trainers(self) -> Outcome | IntermediateReport | None:
         """Wait for a message of a trainer here; None if something else is to be done before."""
-        from diel.errors import TupleTimeout
-
         try:
             message: Outcome | IntermediateReport = self._ctx.tuples.tget_unless(
                 self._tags.outcome, self._is_interrupted, timeout=_LONGEST_WAIT_S
@@ -327,8 +325,6 @@ class JoinedLoop:
 
     def _forget(self) -> None:
         """End the trials that no master waits for any more, and forget the master's orders."""
-        from diel.errors import TupleTimeout
-
         self._collect_leases()
         self._begun.clear()
         for trainer in self._awaiting_verdict:

@@ -12,7 +12,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Final
 
-from diel.errors import ModuleFailed
+from diel.errors import ModuleFailed, TupleTimeout
 
 from ..trial import METRICS, Trial, trial_seed
 from .dispatcher import Dispatcher
@@ -283,8 +283,6 @@ class _MasterLoop:
 
     def _next_message(self) -> Outcome | IntermediateReport | WorkerChange | None:
         """Wait for a message of a trainer; None if a request to the sweep has come before."""
-        from diel.errors import TupleTimeout
-
         self._look_at_other_runs()  # short waits do not check whether they are interrupted
         if (received := self._workers.next_message()) is not None:
             return received

@@ -8,7 +8,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import IO, TYPE_CHECKING, Any, Final
 
-from diel import file_opener, open_regular
+from diel import __version__, file_opener, open_regular
 
 from .leases import TrialQueue
 from .ledger import FINISHED, STOPPED
@@ -166,8 +166,6 @@ class SweepOutput:
 
 def open_report(ctx: Context, table: Path, search: Search, seed: int) -> LiveReport:
     """Begin the report beside a table of results: ``report.html`` for ``results.csv``."""
-    from diel import __version__
-
     from ..report import LiveReport, Sweep  # import NumPy, which `diel check` does not need
     from ..report.live import environment
 

@@ -21,6 +21,8 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
+from diel.errors import RunStopped, TupleTimeout
+
 from ..trial import OnReport, Trial, TrialResult, failed_result
 from .messages import SaveModel, Tags
 from .runners import InProcessRunner
@@ -103,8 +105,6 @@ class _RankOfGroup:
 
     def _save(self, order: SaveModel) -> tuple[TrialResult, Path]:
         """Train a trial's network once more; return its file too, which rank 0 has written."""
-        from diel.errors import RunStopped
-
         try:
             file = self._runner.save_model(order.trial, order.path, order.provenance)
             return TrialResult(), file
@@ -174,8 +174,6 @@ class RankGroupRunner(_RankOfGroup):
 
     def _ends_of(self, own_result: TrialResult) -> dict[int, Ended]:
         """Return how the trial ended on the other ranks; after a failure they have limited time."""
-        from diel.errors import TupleTimeout
-
         ends: dict[int, Ended] = {}
         deadline_s = time.monotonic() + self._settling_s if own_result.reason else None
         for rank, tag in self._ends.items():
@@ -200,8 +198,6 @@ class _Follower(_RankOfGroup):
         RankGroupFailed
             If a trial has failed here, and rank 0 does not end it.
         """
-        from diel.errors import TupleTimeout
-
         rank, trials = self._ctx.comm.rank, 0
         ended = Ended("", "", False)
         while True:

@@ -13,7 +13,8 @@ from os import PathLike
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, Protocol
 
-from diel import restoring
+from diel import import_function, restoring
+from diel.errors import RunStopped
 
 from ..attributes import describe_unknown, unknown_attributes
 from ..trial import (
@@ -54,8 +55,6 @@ class Task:
         """Return the function that is called for each trial: imported, or prepared."""
         if not isinstance(self.function, str):
             return self.function(self.options, self.folder)
-        from diel import import_function
-
         train: Train = import_function(self.function, self.folder, TRAINERS)
         return train
 
@@ -216,8 +215,6 @@ class InProcessRunner:
 
         An error may be that of a single trial, which is found when each runs alone.
         """
-        from diel.errors import RunStopped
-
         self._note(trials[0].number, trials[-1].number + 1)
         reports = [self._report(trial) for trial in trials]
         try:

@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
 from diel import describe_error
+from diel.errors import TupleTimeout
 
 from ..trial import IsToStop, LearningCurve, OnReport, ShowProgress, Trial, TrialResult, trial_seed
 from .in_flight import InFlightTrials, RunningCurve, take_left_by_dead
@@ -221,8 +222,6 @@ class StopRequests:
 
     def __call__(self, trial: int) -> bool:
         """Whether a trial is to end."""
-        from diel.errors import TupleTimeout
-
         now_s = time.monotonic()
         if now_s >= self._due_s:
             self._due_s = now_s + _LOOK_FOR_STOPS_EVERY_S
@@ -241,8 +240,6 @@ def _save_model(wanted: SaveModel, runner: Any) -> ModelSaved:
 
 
 def _order(ctx: Context, tags: Tags, session: str) -> SweepOrder | None:
-    from diel.errors import TupleTimeout
-
     # The order is put before the first lease, to the same server: without it the session is over.
     try:
         order: SweepOrder = ctx.tuples.tread_nowait(tags.sweep(session))
