@@ -118,10 +118,7 @@ def list_runs(folder: Path, now_s: float | None = None) -> list[RunSummary]:
 def is_run(folder: Path) -> bool:
     """Whether a folder is a run directory.
 
-    Raises
-    ------
-    RunDirectoryError
-        If the folder cannot be read.
+    A RunDirectoryError if the folder cannot be read.
     """
     directory = RunDirectory(folder)
     try:
@@ -139,10 +136,7 @@ DEFAULT_RUNS: Final = Path("runs")
 def find_run(path: Path) -> Path:
     """Return a run directory: the path itself, or the newest in it.
 
-    Raises
-    ------
-    RunDirectoryError
-        If the path is no run directory, and holds none.
+    A RunDirectoryError if the path is no run directory, and holds none.
     """
     if is_run(path):
         return path

@@ -35,12 +35,8 @@ _LONGEST_LINE_BYTES: Final = 2**28
 class JournalWriter:
     """Appends records to a journal, which it locks against other writers.
 
-    The system releases the lock when this process ends, however it ends.
-
-    Raises
-    ------
-    RunDirectoryError
-        If another process writes this journal.
+    The system releases the lock when this process ends, however it ends. A RunDirectoryError if
+    another process writes this journal.
     """
 
     def __init__(self, path: str | os.PathLike[str]) -> None:
@@ -142,22 +138,15 @@ class JournalReader:
     def new_records(self) -> list[Record]:
         """Return the records that were added since the last call.
 
-        A last line that is not finished yet is left for the next call.
-
-        Raises
-        ------
-        RunDirectoryError
-            If the file cannot be read at all.
+        A last line that is not finished yet is left for the next call. A RunDirectoryError if the
+        file cannot be read at all.
         """
         return [entry for entry in self.new_entries() if not isinstance(entry, Damage)]
 
     def new_entries(self) -> Iterator[Record | Damage]:
         """Yield the records that were added since the last call, and the damaged lines.
 
-        Raises
-        ------
-        RunDirectoryError
-            If the file cannot be read at all.
+        A RunDirectoryError if the file cannot be read at all.
         """
         try:
             file = self._open()
@@ -236,10 +225,7 @@ class _Consistency:
     def add(self, record: Record) -> None:
         """Check the next record, and remember the groups and tables that it names first.
 
-        Raises
-        ------
-        DamagedRecord
-            If it contradicts earlier records; then it is not remembered.
+        A DamagedRecord if it contradicts earlier records; then it is not remembered.
         """
         group = getattr(record, "group", "")
         if group and group not in self._groups:

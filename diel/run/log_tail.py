@@ -34,12 +34,7 @@ class LogTail:
         """Return the text that was added, and whether it follows the text returned before.
 
         It does not follow where the file was cut short or replaced, or more was added than is read
-        at once.
-
-        Raises
-        ------
-        OSError
-            If it cannot be read, or is no regular file.
+        at once. An OSError if it cannot be read, or is no regular file.
         """
         with open_regular(self.path) as file:
             about = os.fstat(file.fileno())

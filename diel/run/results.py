@@ -52,10 +52,7 @@ class ResultsWriter:
     def write(self, row: Mapping[str, Any]) -> None:
         """Append one row.
 
-        Raises
-        ------
-        RunDirectoryError
-            If its keys are not the columns.
+        A RunDirectoryError if its keys are not the columns.
         """
         if set(row) != set(self._columns):
             raise RunDirectoryError(
@@ -142,12 +139,8 @@ def best_of_table(
 def read_rows(path: str | os.PathLike[str]) -> Iterator[dict[str, Any]]:
     """Yield the rows of a table of results from its file, one by one.
 
-    A cell is a number where it reads as one, and None where it is empty or missing.
-
-    Raises
-    ------
-    RunDirectoryError
-        If the file cannot be read as a table.
+    A cell is a number where it reads as one, and None where it is empty or missing. A
+    RunDirectoryError if the file cannot be read as a table.
     """
     csv.field_size_limit(max(_LONGEST_FIELD, csv.field_size_limit()))
     try:

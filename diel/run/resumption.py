@@ -125,10 +125,8 @@ def order_resumption(directory: RunDirectory, restart: int = 0) -> Resumption | 
 def workflow_file_of(directory: RunDirectory) -> Path:
     """Return the workflow file of a run.
 
-    Raises
-    ------
-    RunDirectoryError
-        If it is no run's directory, or the file is not what it was when the run began.
+    A RunDirectoryError if it is no run's directory, or the file is not what it was when the run
+    began.
     """
     past = _Past.read(directory)
     _check_unchanged(past.file, directory)
@@ -138,10 +136,7 @@ def workflow_file_of(directory: RunDirectory) -> Path:
 def is_finished_at_checkpoint(directory: RunDirectory, group: str) -> bool:
     """Whether a group is finished at the last checkpoint: then a resumed run does not run it.
 
-    Raises
-    ------
-    RunDirectoryError
-        If the journal cannot be read.
+    A RunDirectoryError if the journal cannot be read.
     """
     finished = _Past.read(directory).finished.get(group)
     return finished is not None and finished.is_last
@@ -156,10 +151,7 @@ def has_ended(directory: RunDirectory, group: str) -> bool:
 def resumption(directory: RunDirectory) -> Resumption:
     """Return the state from which a run goes on, once `order_resumption` was called for it.
 
-    Raises
-    ------
-    RunDirectoryError
-        If that was not called.
+    A RunDirectoryError if that was not called.
     """
     past = _Past.read(directory)
     if past.resumed is None:
@@ -240,10 +232,7 @@ class _Past:
     def read(cls, directory: RunDirectory) -> _Past:
         """Read a journal to its end.
 
-        Raises
-        ------
-        RunDirectoryError
-            If there is none, or it is damaged before the last checkpoint.
+        A RunDirectoryError if there is none, or it is damaged before the last checkpoint.
         """
         reader = JournalReader(directory.journal)
         past: _Past | None = None

@@ -216,10 +216,7 @@ class Document:
     def index_of(self, kind: str, name: str) -> int:
         """Return the index of the first ``module`` or ``group`` with a name.
 
-        Raises
-        ------
-        EditRefused
-            If no entry has the name.
+        An EditRefused if no entry has the name.
         """
         for index, entry in self._entries(kind):
             if entry.get("name") == name:

@@ -336,10 +336,7 @@ _ANYTHING = _Names({}, is_open=True)
 def _names_in(file: Path) -> _Names:
     """Return the names that a file defines at its top level.
 
-    Raises
-    ------
-    FunctionNotFound
-        If the file cannot be read, or is not valid Python.
+    A FunctionNotFound if the file cannot be read, or is not valid Python.
     """
     try:
         found = os.stat(file)
@@ -457,10 +454,7 @@ def _check_defined(
 ) -> None:
     """Check that a file defines a function that a run can call, with these arguments if given.
 
-    Raises
-    ------
-    FunctionNotFound
-        If there is no such function, or a run cannot call it.
+    A FunctionNotFound if there is no such function, or a run cannot call it.
     """
     kind = names.defined.get(function)
     if kind in _UNFIT:
