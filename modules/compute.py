@@ -233,14 +233,8 @@ def routines_of_run(
     Convolutions are measured when they are met, and the first rank that meets a shape writes its
     choice, for all ranks, to the folder ``routines``.
 
-    Parameters
-    ----------
-    rank, ranks : int
-        Rank of this process within its copy, and how many ranks the copy has.
-    compute : Compute, optional
-        The device to measure; the CPU, if left out.
-    measured : bool
-        Measure sums and products; if not, they are always done in the same way.
+    `rank` is that of this process within its copy, which has so many `ranks`; `compute` is the
+    device to measure. Unless `measured`, sums and products are always done in the same way.
     """
     from dnn import RoutineTable
 

@@ -87,19 +87,9 @@ class RunSummary(Frozen):
 
 
 def list_runs(folder: Path, now_s: float | None = None) -> list[RunSummary]:
-    """Return the runs in a folder, newest first.
+    """Return the runs in a folder, newest first; of a run directory, that run alone.
 
-    Parameters
-    ----------
-    folder : Path
-        Where run directories are; or a run directory, which is then the only one.
-    now_s : float, optional
-        Seconds since 1970; default: now.
-
-    Raises
-    ------
-    RunDirectoryError
-        If there is no such folder.
+    `now_s` is in seconds since 1970. A RunDirectoryError if there is no such folder.
     """
     now_s = time.time() if now_s is None else now_s
     if is_run(folder):

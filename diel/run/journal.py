@@ -44,17 +44,9 @@ class JournalWriter:
         self._in_batch, self._batch_s = False, 0.0
 
     def write(self, record: Record) -> Record:
-        """Append a record; it is in the file when this returns, except within a `batch`.
+        """Append a record, and return it with its time; it is in the file, except within a `batch`.
 
-        Parameters
-        ----------
-        record : Record
-            Values of its fields that JSON lacks are written as their ``repr``.
-
-        Returns
-        -------
-        Record
-            The same record, with the time at which it was written.
+        Values of its fields that JSON lacks are written as their ``repr``.
         """
         time_s = self._batch_s if self._in_batch else round(time.time(), 6)
         self._lines.append(_line_of(record, time_s), flush=not self._in_batch)
@@ -99,12 +91,7 @@ class Damage(Frozen):
 class JournalReader:
     """Reads the records of a journal that may still grow, and skips damaged lines.
 
-    A reader that has opened the file can still read it when the file is removed.
-
-    Parameters
-    ----------
-    path : path
-        Need not exist yet.
+    The file need not exist yet. A reader that has opened it can still read it when it is removed.
     """
 
     def __init__(self, path: str | os.PathLike[str]) -> None:

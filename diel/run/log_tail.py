@@ -14,14 +14,7 @@ _MOST_LOGS: Final = 20_000
 
 
 class LogTail:
-    """Reads the end of a text file, and then what is added to it.
-
-    Parameters
-    ----------
-    path : Path
-    last_bytes : int, optional
-        The most that is read at once; of a longer text, the end.
-    """
+    """Reads the end of a text file, and then what is added to it; at most `last_bytes` at once."""
 
     def __init__(self, path: Path, last_bytes: int = _LAST_BYTES) -> None:
         self.path = path

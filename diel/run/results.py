@@ -30,14 +30,7 @@ def is_score(value: Any) -> bool:
 
 
 class ResultsWriter:
-    """Writes ``results.csv``, flushed row by row.
-
-    Parameters
-    ----------
-    path : path
-    columns : sequence of str
-        In the order in which they are written.
-    """
+    """Writes ``results.csv``, flushed row by row, with columns in this order."""
 
     def __init__(self, path: str | os.PathLike[str], columns: Sequence[str]) -> None:
         self._columns = tuple(columns)
@@ -74,13 +67,6 @@ def rank_rows(
 
     Of equal rows that with the smaller first column comes first, where that is a number: a table
     whose rows are numbered is ranked the same in whatever order they arrived.
-
-    Parameters
-    ----------
-    rows : sequence of mapping
-    objective : str
-        The column that decides.
-    maximise : bool
     """
     return sorted(rows, key=_rank_key(objective, maximise))
 
@@ -111,21 +97,9 @@ def best_row(
 def best_of_table(
     path: str | os.PathLike[str], objective: str, maximise: bool, count: int
 ) -> list[dict[str, Any]]:
-    """Return the best rows of a file, best first; rows without the objective are left out.
+    """Return so many best rows of a file, best first; rows without the objective are left out.
 
-    Parameters
-    ----------
-    path : path
-    objective : str
-        The column that decides.
-    maximise : bool
-    count : int
-        How many rows at most.
-
-    Raises
-    ------
-    RunDirectoryError
-        If the file cannot be read as a table.
+    A RunDirectoryError if the file cannot be read as a table.
     """
     scored = (
         row

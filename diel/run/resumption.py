@@ -71,23 +71,11 @@ def order_resumption(directory: RunDirectory, restart: int = 0) -> Resumption | 
     """Write to the journal that the run goes on from its last checkpoint.
 
     A run that was killed before its first checkpoint starts from the beginning, in its directory.
+    `restart` is which restart by its launcher it is; 0 if a person asks. Returns None if the run
+    has finished and no more was requested.
 
-    Parameters
-    ----------
-    directory : RunDirectory
-    restart : int, optional
-        Which restart by its launcher it is; 0 if a person asks.
-
-    Returns
-    -------
-    Resumption or None
-        None if the run has finished and no more was requested: there is nothing to go on with.
-
-    Raises
-    ------
-    RunDirectoryError
-        If it is no run's directory, the run goes on, its workflow file has changed, its journal
-        is damaged where it matters, or it holds links that would be written through.
+    A RunDirectoryError if it is no run's directory, the run goes on, its workflow file has changed,
+    its journal is damaged where it matters, or it holds links that would be written through.
     """
     past = _Past.read(directory)
     if past.has_finished and not directory.extension_requested():
@@ -169,13 +157,10 @@ def resumption(directory: RunDirectory) -> Resumption:
 
 
 def finished_in(records: Iterable[Record]) -> dict[str, Finished]:
-    """Return the last finished iteration of each group of a run.
+    """Return the last finished iteration of each group of a run, from the records of its journal.
 
-    Parameters
-    ----------
-    records : iterable of Record
-        From its journal, in order. For a resumed run, the groups that its last start names as
-        finished count, and those that have finished since.
+    For a resumed run, the groups that its last start names as finished count, and those that have
+    finished since.
     """
     finished: dict[str, Finished] = {}
     for record in records:

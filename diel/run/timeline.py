@@ -55,12 +55,7 @@ class _Box:
 
 
 class Timeline:
-    """The spans of ranks, read from the parts of a trace as these grow.
-
-    Parameters
-    ----------
-    directory : RunDirectory
-    """
+    """The spans of ranks, read from the parts of a trace as these grow."""
 
     def __init__(self, directory: RunDirectory) -> None:
         self._directory = directory

@@ -135,11 +135,8 @@ def take_left_by_dead(run_dir: Path, tags: Tags, copy_index: int, lease: range) 
 def note_interrupted(folder: Path, trials: Iterable[int]) -> frozenset[int]:
     """Note, in the folder of a ledger, which trials were in flight when a session was ended.
 
-    Returns
-    -------
-    frozenset of int
-        Trials of which that has been noted twice or more often. Once does not prove anything:
-        another trial, or a failure of the machine, may have ended the run.
+    Returns the trials of which that has been noted twice or more often. Once does not prove
+    anything: another trial, or a failure of the machine, may have ended the run.
     """
     file = folder / _INTERRUPTED
     folder.mkdir(parents=True, exist_ok=True)
@@ -209,16 +206,7 @@ def _folder(run_dir: Path) -> Path:
 class RunningCurve:
     """Writes the learning curve of the trial that a trainer runs; of several ranks, the first does.
 
-    Parameters
-    ----------
-    run_dir : Path
-    tags : Tags
-    copy_index : int
-        Copy index of the trainer.
-    copies : int, optional
-        How many trainers there are.
-    clock : callable, optional
-        Returns seconds since any fixed moment.
+    `copies` is how many trainers there are; `clock` returns seconds since any fixed moment.
     """
 
     def __init__(

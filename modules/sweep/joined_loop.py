@@ -55,17 +55,8 @@ _LONGEST_WAIT_S: Final = 1e6
 class MasterLink:
     """A worker's connection to the master of a sweep.
 
-    Parameters
-    ----------
-    ledger : Path
-        Ledger of the sweep.
-    me : Identity
-    trainers : int
-        Number of this worker's trainers.
-    silence_s : float, seconds
-        How long the worker may be silent before its leases are given to others.
-    clock : callable, optional
-        Returns seconds since any fixed moment.
+    `trainers` is the number of this worker's trainers. It may be silent for `silence_s` before its
+    leases are given to others. `clock` returns seconds since any fixed moment.
 
     Attributes
     ----------
@@ -164,12 +155,8 @@ class JoinedLoop:
 
     Parameters
     ----------
-    ctx : Context
     tags : Tags
         Tags of messages with the trainers here.
-    space : Space
-        Space of the sweep.
-    link : MasterLink
     patience_s : callable
         Returns for how many seconds the master may be silent at the moment.
     leave_s : float, seconds, optional

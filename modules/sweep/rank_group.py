@@ -193,10 +193,7 @@ class _Follower(_RankOfGroup):
     def follow(self) -> int:
         """Run the trials that rank 0 runs, until there are no more; return how many there were.
 
-        Raises
-        ------
-        RankGroupFailed
-            If a trial has failed here, and rank 0 does not end it.
+        `RankGroupFailed` if a trial has failed here, and rank 0 does not end it.
         """
         rank, trials = self._ctx.comm.rank, 0
         ended = Ended("", "", False)

@@ -50,11 +50,6 @@ CURVE: Final = "learning curve"
 class SweepResults:
     """Turns outcomes into ledger records and rows, counts them, and passes them to the search.
 
-    Parameters
-    ----------
-    seed : int
-        Seed of the sweep.
-
     Attributes
     ----------
     succeeded, failed, stopped, diverged : int

@@ -90,20 +90,9 @@ def is_copied(run_dir: Path) -> bool:
 class EarlierResults:
     """The trials of an earlier sweep whose points are in the space, and that are results here.
 
-    Parameters
-    ----------
-    text : str
-        As `find_ledger` takes it.
-    folder : Path
-        Of the workflow file.
-    beside : Path
-        The ledger of the new sweep. A copy that an earlier session has made beside it counts,
-        whether or not the earlier sweep is still there.
-
-    Raises
-    ------
-    WarmStartError
-        If there is neither a copy nor the earlier sweep.
+    `text` and `folder` are those of `find_ledger`, `beside` is the ledger of the new sweep. A copy
+    that an earlier session has made beside it counts, whether or not the earlier sweep is still
+    there; a `WarmStartError` if there is neither.
     """
 
     def __init__(
