@@ -3,7 +3,7 @@
 ::
 
     a master        master_loop, dispatcher, leases, warm_start, results, ledger, output, models
-    a trainer       worker_loop, runners, rank_group, subprocess_runner
+    a trainer       worker_loop, runners, subprocess_runner
     between them    messages, in_flight
     other runs      shared, joining; joined_workers is the master's end, joined_loop a worker's
     observers       steering, watched, comparison, export

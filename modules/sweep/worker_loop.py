@@ -26,8 +26,14 @@ from .messages import (
     SweepOrder,
     Tags,
 )
-from .rank_group import RankGroupRunner, follow_rank0
-from .runners import InProcessRunner, Limits, Task, TrialRunner
+from .runners import (
+    InProcessRunner,
+    Limits,
+    RankGroupRunner,
+    Task,
+    TrialRunner,
+    follow_rank0,
+)
 
 if TYPE_CHECKING:
     from diel import Context
