@@ -1,4 +1,4 @@
-"""Every error that diel raises on purpose.
+"""The tree of errors: every error that diel raises on purpose.
 
 ::
 

@@ -1,4 +1,4 @@
-"""The functions of openDIEL under their names there, on top of diel [1]_.
+"""The functions of openDIEL under their names there, on top of diel.
 
 ::
 
@@ -14,9 +14,9 @@
     IEL_move          ctx.move                send, wait until it has been received
 
 They act for the module whose function is running on this rank. Values come back with the type and
-size that they were put or sent with, so there are no pointers and sizes to pass. The last three
-also take a shared boundary, of which they send and receive the sections that this rank owns and
-reads. Everything else is in ``ctx``, and both can be used side by side.
+size that they were put or sent with, so openDIEL's pointers and sizes [1]_ are not passed. The last
+three also take a shared boundary, of which they send and receive the sections that this rank owns
+and reads. Everything else is in ``ctx``, and both can be used side by side.
 
 All but the first two raise RuntimeError where no module is running; otherwise they raise the errors
 of the methods beside them.

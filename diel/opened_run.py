@@ -204,13 +204,16 @@ class Run:
 
     def _table(self, table: str | None) -> str:
         there = self.tables
-        if table is None and len(there) == 1:
-            return there[0]
-        if table is not None and f"{table.removesuffix('.csv')}.csv" in there:
-            return f"{table.removesuffix('.csv')}.csv"
         if not there:
             raise RunDirectoryError(f"{self.path} holds no results (yet)")
-        problem = "has several tables" if table is None else f"has no table {table!r}"
+        file = None if table is None else f"{table.removesuffix('.csv')}.csv"
+        return self._chosen("table", table, file, there)
+
+    def _chosen(self, kind: str, given: str | None, name: str | None, there: list[str]) -> str:
+        """Return the name that was `given`, or the only name that there is."""
+        if name in there or (name is None and len(there) == 1):
+            return name or there[0]
+        problem = f"has several {kind}s" if given is None else f"has no {kind} {given!r}"
         raise RunDirectoryError(f"{self.path} {problem}: name one of {', '.join(there)}")
 
     @property
@@ -339,14 +342,9 @@ class Run:
 
     def _sweep(self, name: str | None) -> WatchedSweep:
         there = {sweep.name: sweep for sweep in self._read_sweeps()}
-        if name is None and len(there) == 1:
-            return next(iter(there.values()))
-        if name is not None and name in there:
-            return there[name]
         if not there:
             raise RunDirectoryError(f"{self.path} has no sweep (that has begun)")
-        problem = "has several sweeps" if name is None else f"has no sweep {name!r}"
-        raise RunDirectoryError(f"{self.path} {problem}: name one of {', '.join(there)}")
+        return there[self._chosen("sweep", name, name, list(there))]
 
     # -- display ----------------------------------------------------------------------------------
 

@@ -80,10 +80,7 @@ def end_with_parent() -> None:
 def run_tool(command: Sequence[str], timeout_s: float) -> subprocess.CompletedProcess[str]:
     """Run a tool, and return its output and exit status.
 
-    Raises
-    ------
-    OSError
-        If it cannot be started, or does not end in time (TimeoutError).
+    An OSError if it cannot be started, or does not end in time (TimeoutError).
     """
     try:
         return subprocess.run(

@@ -1,4 +1,4 @@
-"""Every error that dnn raises on purpose.
+"""The tree of errors: every error that dnn raises on purpose.
 
 ::
 

@@ -1,4 +1,4 @@
-"""Neural networks: fit, predict, evaluate."""
+"""`NeuralNetwork`: a network with fit, predict, evaluate, save and load."""
 
 from __future__ import annotations
 

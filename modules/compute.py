@@ -1,10 +1,11 @@
-"""What a trainer computes on: a CPU or a GPU, in which precision, how many networks at once."""
+"""What a trainer computes on: a CPU or a GPU, which precision and routines, how many at once."""
 
 from __future__ import annotations
 
 import importlib.util
 import json
 import math
+import os
 import subprocess
 import sys
 import warnings
@@ -14,9 +15,12 @@ from dataclasses import asdict, dataclass
 from itertools import pairwise
 from typing import TYPE_CHECKING, Any, Final
 
+from diel import open_regular, part_of
+
 from .hyperparameters import Hyperparameters, optimizer_of
 
 if TYPE_CHECKING:
+    from diel import Context
     from dnn import History, RoutineTable
 
 MOST_NETWORKS: Final = 64
@@ -53,6 +57,8 @@ print(dnn.cuda_problem() or "")
 """
 _CUDA_CHECK_TIMEOUT_S: Final = 60.0
 _NARROW: Final = ("float16", "bfloat16")
+_ROUTINES_FILE: Final = "routines.json"
+_CONVOLUTIONS_FOLDER: Final = "routines"
 
 
 @dataclass(frozen=True)
@@ -208,6 +214,58 @@ class Compute:
 
 def _parameters_of(units: Sequence[int]) -> int:
     return sum((above + 1) * below for above, below in pairwise(units))
+
+
+@contextmanager
+def routines_of_run(
+    ctx: Context,
+    rank: int = 0,
+    ranks: int = 1,
+    compute: Compute | None = None,
+    *,
+    measured: bool = True,
+) -> Iterator[RoutineTable]:
+    """Return a context with the table of routines of a run, the same on every rank.
+
+    The first rank measures them, or finds ``routines.json`` in the run directory; the others wait
+    for it in the tuple space. A run that is resumed finds the same file, so that a choice never
+    changes a result. The tuple is claimed meanwhile: a copy that is started again finds it again.
+    Convolutions are measured when they are met, and the first rank that meets a shape writes its
+    choice, for all ranks, to the folder ``routines``.
+
+    `rank` is that of this process within its copy, which has so many `ranks`; `compute` is the
+    device to measure. Unless `measured`, sums and products are always done in the same way.
+    """
+    from dnn import RoutineTable
+
+    folder = ctx.run_dir.absolute() / _CONVOLUTIONS_FOLDER
+    if not measured:
+        yield RoutineTable({}).kept_in(folder)
+        return
+    base = (ctx.group, ctx.module, "routines")
+    if rank or ctx.copy_index:
+        with ctx.tuples.claim((*base, ctx.copy_index, rank)) as claim:
+            yield RoutineTable.from_json(claim.value).kept_in(folder)
+        return
+    file = ctx.run_dir / _ROUTINES_FILE
+    if not file.exists():
+        own_file = part_of(file)
+        table = (compute or Compute()).measure_routines()
+        try:
+            with own_file.open("x", encoding="utf-8") as made:
+                made.write(table.to_json())
+            os.link(own_file, file)  # unlike a rename it leaves the table of another group alone
+        except FileExistsError:
+            pass
+        finally:
+            own_file.unlink(missing_ok=True)
+    with open_regular(file) as found:
+        text = found.read().decode(errors="replace")
+    for copy in range(ctx.copies_of[ctx.module]):
+        for copy_rank in range(ranks):
+            if copy or copy_rank:
+                ctx.tuples.tput((*base, copy, copy_rank), text)
+    yield RoutineTable.from_json(text).kept_in(folder)
 
 
 def missing_gpu() -> str:

@@ -269,20 +269,7 @@ def layers_of(
     ValueError
         If samples are not what the layers read, or images too small for so many stages.
     """
-    from dnn import (
-        GRU,
-        LSTM,
-        RNN,
-        Activation,
-        BatchNorm,
-        Dropout,
-        Flatten,
-        FullyConnected,
-        Input,
-        Reshape,
-        SequenceInput,
-        mlp,
-    )
+    from dnn import GRU, LSTM, RNN, Flatten, FullyConnected, Input, Reshape, SequenceInput
 
     layers: list[Layer] = [Input(features) if in_rows or shape is None else Input(*shape)]
     lengths: SequenceInput | None = None
@@ -306,14 +293,20 @@ def layers_of(
         layers += _recurrent(wanted, lengths)
     elif not in_rows:
         layers.append(Flatten())
+    return [*layers, *_hidden(wanted, features, classes)]
+
+
+def _hidden(wanted: Hyperparameters, features: int, classes: int) -> Iterator[Layer]:
+    """Yield the hidden layers, and the layer with a unit for each class."""
+    from dnn import Activation, BatchNorm, Dropout, mlp
+
     for layer in mlp(features, wanted.hidden, classes, wanted.activation)[1:]:
-        if isinstance(layer, Activation):
-            layers += [BatchNorm(), layer] if wanted.batch_norm else [layer]
-            if wanted.drops:
-                layers.append(Dropout(wanted.dropout))
-        else:
-            layers.append(layer)
-    return layers
+        is_activation = isinstance(layer, Activation)
+        if is_activation and wanted.batch_norm:
+            yield BatchNorm()
+        yield layer
+        if is_activation and wanted.drops:
+            yield Dropout(wanted.dropout)
 
 
 def _rows_as_steps(

@@ -7,6 +7,7 @@ user's function.
 from __future__ import annotations
 
 import ast
+import contextlib
 import inspect
 import math
 import operator
@@ -291,6 +292,14 @@ class Objective:
             raise ObjectiveError(
                 f"objective {self.text!r} raised {type(error).__name__}: {error}"
             ) from error
+
+    def curve(self, reports: Iterable[tuple[int, Mapping[str, Any]]]) -> list[tuple[int, float]]:
+        """Return (step, value) pairs, for the steps whose metrics give the objective."""
+        points = []
+        for step, metrics in reports:
+            with contextlib.suppress(ObjectiveError):
+                points.append((step, self.value(metrics)))
+        return points
 
     def text_among(self, metrics: Mapping[str, Any]) -> str:
         """Return which metric that the objective names is text, in words; empty if none is."""

@@ -19,6 +19,8 @@ from typing import TYPE_CHECKING, Any, Final
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationInfo, field_validator
 
+from diel import format_value
+
 from .problems import meant, problem
 
 if TYPE_CHECKING:
@@ -161,8 +163,6 @@ class TrainingOptions(BaseModel):
     @field_validator("parallel", mode="before")
     @classmethod
     def _check_parallel(cls, given: Any, info: ValidationInfo) -> Any:
-        from diel import format_value
-
         if given is None:
             return None
         if not isinstance(given, (str, Mapping)):

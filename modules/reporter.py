@@ -11,8 +11,8 @@ from typing import TYPE_CHECKING, Any
 
 from .sweep import in_flight
 from .sweep.export import curves_of
-from .sweep.kept_model import how_to_use
-from .sweep.ledger import about_of
+from .sweep.ledger import about_of, ledgers_in
+from .sweep.models import how_to_use
 
 if TYPE_CHECKING:
     from diel import ResultsTable
@@ -95,7 +95,7 @@ def steer_sweep(
     """
     from .sweep.steering import SteeringError, answers_to, ask, requests_for
 
-    ledgers = {path.parent.name: path for path in (run_dir / "sweeps").glob("*/trials.jsonl")}
+    ledgers = {path.parent.name: path for path in ledgers_in(run_dir)}
     names = ", ".join(sorted(ledgers))
     if name not in ledgers and (name or len(ledgers) != 1):
         if not ledgers:
@@ -124,7 +124,8 @@ def find_model(run_dir: Path, name: str, trial: int | None) -> dict[str, Any]:
 
     A ValueError if there is no such sweep, trial or model; an OSError if a file cannot be read.
     """
-    from .sweep.best_model import choose_model
+    from .sweep.models import choose_model
+    from .sweep.watched import WatchedSweep
 
     ledgers = _ledgers(run_dir)
     chosen = [ledger for sweep, ledger in ledgers.items() if name in ("", sweep)]
@@ -134,7 +135,9 @@ def find_model(run_dir: Path, name: str, trial: int | None) -> dict[str, Any]:
             raise ValueError(f"{run_dir} has no sweep that has begun")
         problem = f"has no sweep {name!r}" if name else "has several sweeps"
         raise ValueError(f"{run_dir} {problem}: name one of {names}")
-    return choose_model(run_dir, chosen[0], trial)
+    watched = WatchedSweep(run_dir, chosen[0])
+    watched.catch_up()
+    return choose_model(watched, chosen[0], trial)
 
 
 def load_model(file: Path) -> Any:
@@ -150,11 +153,11 @@ def load_model(file: Path) -> Any:
 def record_participation(run_dir: Path, said: Mapping[str, Any]) -> None:
     """Record in the directory of a run that has not begun which sweep it takes part in.
 
-    `said` has the fields of `modules.sweep.shared.Part`. An OSError if it cannot be written.
+    `said` has the fields of `Participation` in `sweep.shared`. An OSError if it cannot be written.
     """
-    from .sweep.shared import Part
+    from .sweep.shared import Participation
 
-    Part(**said).save(run_dir)
+    Participation(**said).save(run_dir)
 
 
 def joinable_sweeps(run_dir: Path) -> list[dict[str, Any]]:
@@ -189,11 +192,11 @@ def list_workers(run_dir: Path) -> list[dict[str, Any]]:
 
 def _ledgers(run_dir: Path) -> dict[str, Path]:
     """Return the ledgers of a run's sweeps by their names; a shared sweep has one for all runs."""
-    from .sweep.shared import Part
+    from .sweep.shared import Participation
 
-    part = Part.of_run(run_dir)
+    part = Participation.of_run(run_dir)
     place = run_dir if part is None or part.share is None else Path(part.share)
-    return {path.parent.name: path for path in sorted(place.glob("sweeps/*/trials.jsonl"))}
+    return {path.parent.name: path for path in ledgers_in(place)}
 
 
 def describe_sweep(
@@ -264,7 +267,7 @@ def _with_curves(table: ResultsTable) -> Iterator[dict[str, Any]]:
     A ledger has its records in the order of the rows.
     """
     curves: Iterator[tuple[int, Any]] = iter(())
-    for ledger in sorted((table.run_dir / "sweeps").glob("*/trials.jsonl")):
+    for ledger in ledgers_in(table.run_dir):
         with contextlib.suppress(OSError, ValueError):  # raised by a damaged ledger
             if about_of(ledger).get("table") == table.file.name:
                 curves = curves_of(ledger, table.run_dir)

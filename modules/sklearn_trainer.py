@@ -1,4 +1,4 @@
-"""A trainer for any classifier of scikit-learn.
+"""A function for trials that fits any classifier of scikit-learn.
 
 ::
 

@@ -1,4 +1,4 @@
-"""A trainer for multilayer perceptrons in PyTorch, as a start for a trainer of your own.
+"""A function for trials that trains a multilayer perceptron in PyTorch, to start one of your own.
 
 ::
 

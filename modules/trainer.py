@@ -30,8 +30,10 @@ from pydantic import (
     model_validator,
 )
 
+from diel import describe_error, locate_function
+
 from .attributes import OF_TRAINERS, assigned_attributes, meant_by
-from .compute import Compute, missing_gpu
+from .compute import Compute, missing_gpu, routines_of_run
 from .evaluation import EvaluationOptions, PreparedSplits, TrainingJob, jobs_of, oddities
 from .hyperparameters import Hyperparameters, layers_of
 from .layer_list import (
@@ -46,7 +48,6 @@ from .layer_list import (
 )
 from .parallel import TrainingOptions
 from .problems import at, problem
-from .routines import routines_of_run
 from .sweep.runners import TRAINERS, InProcessRunner, Limits, Task, parse_memory
 from .sweep.worker_loop import comm_of, run_trainer
 from .tabular import (
@@ -176,9 +177,8 @@ class Options(BaseModel):
                 "evaluation says which rows: leave out validation_fraction, split_seed"
             )
         if self.dataset is None and self.train is None:
-            raise _problem_at(
+            raise self._problem_of(
                 "dataset",
-                None,
                 "what to train: either dataset or train, and neither is given",
                 'choose a data set, dataset = "digits", or say train = "./file.py:function"',
             )
@@ -192,34 +192,40 @@ class Options(BaseModel):
         if self.layers is not None:
             self._check_layers(self.layers)
         assert self.dataset is not None
-        if self.reading.given and (text := self.reading.problem_with(self.dataset)):
+        self._check_place(self.dataset, info)
+        return self
+
+    def _problem_of(self, name: str, text: str, remedy: str = "") -> ValidationError:
+        error = at((name,), getattr(self, name), text, remedy)
+        return ValidationError.from_exception_data(name, [error])
+
+    def _check_place(self, dataset: str, info: ValidationInfo) -> None:
+        """Check how a data set is read, and that it is where the options say."""
+        if self.reading.given and (text := self.reading.problem_with(dataset)):
             raise ValueError(text)
-        if self.dataset in BUNDLED:
+        if dataset in BUNDLED:
             if importlib.util.find_spec("sklearn") is None:
                 raise ValueError(
-                    f"dataset {self.dataset!r} comes with scikit-learn, which is not installed: "
+                    f"dataset {dataset!r} comes with scikit-learn, which is not installed: "
                     'pip install "diel[data]"'
                 )
             if self.path is not None:
-                raise ValueError(
-                    f"dataset {self.dataset!r} comes with scikit-learn: leave out path"
-                )
-            return self
+                raise ValueError(f"dataset {dataset!r} comes with scikit-learn: leave out path")
+            return
         if self.path is None:
-            raise ValueError(f"dataset {self.dataset!r} needs path, the place of its data")
+            raise ValueError(f"dataset {dataset!r} needs path, the place of its data")
         try:
             place = self.resolve((info.context or {}).get("folder", Path()))
         except ValueError as error:
             remedy = getattr(error, "remedy", "")
-            raise _problem_at("path", self.path, str(error), remedy) from None
+            raise self._problem_of("path", str(error), remedy) from None
         if not place.exists():
             text = f"no data at {place} (path = {self.path!r})"
             remedy = ""
-            if self.dataset in DOWNLOADED:
-                call = f"import dnn; dnn.download({self.dataset!r}, {str(place)!r})"
+            if dataset in DOWNLOADED:
+                call = f"import dnn; dnn.download({dataset!r}, {str(place)!r})"
                 remedy = f'get them: python -c "{call}"'
-            raise _problem_at("path", self.path, text, remedy)
-        return self
+            raise self._problem_of("path", text, remedy)
 
     def _check_layers(self, layers: LayerTables) -> None:
         problems = list(layer_problems(layers))
@@ -233,8 +239,6 @@ class Options(BaseModel):
             raise ValidationError.from_exception_data(_LAYERS, problems)
 
     def _find_function(self, train: str, info: ValidationInfo) -> None:
-        from diel import locate_function
-
         of_dataset = (*_OF_DATASET, *_OF_NETWORKS)
         given = [name for name in of_dataset if name in self.model_fields_set]
         if given:
@@ -244,11 +248,11 @@ class Options(BaseModel):
             found = locate_function(train, folder, ("parameters", "report"), TRAINERS)
         except LookupError as error:
             message, remedy = getattr(error, "message", str(error)), getattr(error, "remedy", "")
-            raise _problem_at("train", train, message, remedy) from None
+            raise self._problem_of("train", message, remedy) from None
         for name in assigned_attributes(found.file, found.function) if found.file else ():
             if name not in OF_TRAINERS and (ours := meant_by(name, OF_TRAINERS)):
                 text = f"{found.function} has an attribute {name!r}, which diel does not read"
-                raise _problem_at("train", train, text, f'did you mean "{ours}"?')
+                raise self._problem_of("train", text, f'did you mean "{ours}"?')
 
     @model_validator(mode="after")
     def _check_device(self, info: ValidationInfo) -> Options:
@@ -258,17 +262,15 @@ class Options(BaseModel):
             return self
         if self.device == "cpu" and module.gpus:
             count = f"{module.gpus:g} GPU{'s' if module.gpus > 1 else ''}"
-            raise _problem_at(
+            raise self._problem_of(
                 "device",
-                self.device,
                 f'module {module.name!r} asks for {count} and says device = "cpu": nothing would '
                 "use it",
                 'remove gpus, or say device = "auto"',
             )
         if self.train is None and module.gpus > 1:
-            raise _problem_at(
+            raise self._problem_of(
                 "device",
-                self.device,
                 f"module {module.name!r} asks for {module.gpus:g} GPUs for each copy, and a copy "
                 "trains on one: nothing would use the others",
                 "say gpus = 1, and raise copies",
@@ -276,9 +278,8 @@ class Options(BaseModel):
         # Where no module asks for GPUs, each rank sees all that there are.
         any_asks = any(other.gpus for other in context.get("modules", {}).values())
         if self.device == "cuda" and not module.gpus and any_asks:
-            raise _problem_at(
+            raise self._problem_of(
                 "device",
-                self.device,
                 f'device = "cuda", and module {module.name!r} asks for no GPU: as soon as any '
                 "module does, this one sees none",
                 "add gpus = 1",
@@ -293,20 +294,18 @@ class Options(BaseModel):
             return self
         ranks = f"module {module.name!r} has {module.processes} processes"
         if self.train is None and self.training.parallel is None:
-            raise _problem_at(
+            raise self._problem_of(
                 "training",
-                None,
                 f"{ranks}, and nothing says how they train one network together",
                 'add training.parallel = "data", or remove processes and raise copies',
             )
         chosen = self.training.chosen
         if chosen is not None and (text := chosen.problem_with_precision(self.precision)):
-            raise _problem_at("precision", self.precision, text, "take bfloat16 or float32")
+            raise self._problem_of("precision", text, "take bfloat16 or float32")
         for name in ("isolated", "time_limit", "memory_limit"):
             if getattr(self, name):
-                raise _problem_at(
+                raise self._problem_of(
                     name,
-                    getattr(self, name),
                     f"{ranks}: a trial of several ranks cannot run in a process beside them",
                     f"remove {name}, or processes",
                 )
@@ -347,10 +346,6 @@ class Options(BaseModel):
         A ValueError if the path names an environment variable that is not set.
         """
         return place_of_data(self.path or "", folder)
-
-
-def _problem_at(name: str, given: Any, text: str, remedy: str = "") -> ValidationError:
-    return ValidationError.from_exception_data(name, [at((name,), given, text, remedy)])
 
 
 def missing_here(options: Options, module: Any) -> tuple[str, str] | None:
@@ -489,8 +484,6 @@ def try_point(
     `seed` is that of the sweep, `trial` the number of the trial; `own_seed` is the trial's, if left
     out the one that follows from these.
     """
-    from diel import describe_error
-
     own_seed = trial_seed(seed, trial) if own_seed is None else own_seed
     task = options.task(folder)
     try:

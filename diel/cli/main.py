@@ -1,4 +1,7 @@
-"""The command ``diel``. Each command imports what it needs when it runs."""
+"""The command line ``diel``: parses its arguments, and suggests what a mistyped word may mean.
+
+Each command imports what it needs when it runs.
+"""
 
 from __future__ import annotations
 

@@ -40,8 +40,7 @@ from typing import TYPE_CHECKING, Any, cast
 from diel.errors import PluginError, Problem
 from diel.loading import files
 from diel.plugins import MODULES, import_installed
-from diel.workflow.definitions import FunctionNotFound
-from diel.workflow.functions import FunctionLocation, locate_function
+from diel.workflow.functions import FunctionLocation, FunctionNotFound, locate_function
 
 if TYPE_CHECKING:
     from pydantic import BaseModel

@@ -253,10 +253,7 @@ class RunDirectory:
     def note_start(self) -> int:
         """Write to the launcher's log that mpiexec starts again, if it does; return the log's size.
 
-        Raises
-        ------
-        OSError
-            If the log cannot be written.
+        An OSError if the log cannot be written.
         """
         with open(self.launcher_log, "a", encoding="utf-8", opener=file_opener) as log:
             if log.tell():
@@ -299,10 +296,7 @@ class RunDirectory:
     def refuse_links(self) -> None:
         """Raise if a resumed run would write through a link, so into a file that is not its own.
 
-        Raises
-        ------
-        RunDirectoryError
-            If a file of the run is no regular file, or a folder of it no folder.
+        A RunDirectoryError if a file of the run is no regular file, or a folder of it no folder.
         """
         for place in sorted(self.path.iterdir()):
             is_folder = place.name in _FOLDERS

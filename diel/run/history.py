@@ -87,19 +87,9 @@ class RunSummary(Frozen):
 
 
 def list_runs(folder: Path, now_s: float | None = None) -> list[RunSummary]:
-    """Return the runs in a folder, newest first.
+    """Return the runs in a folder, newest first; of a run directory, that run alone.
 
-    Parameters
-    ----------
-    folder : Path
-        Where run directories are; or a run directory, which is then the only one.
-    now_s : float, optional
-        Seconds since 1970; default: now.
-
-    Raises
-    ------
-    RunDirectoryError
-        If there is no such folder.
+    `now_s` is in seconds since 1970. A RunDirectoryError if there is no such folder.
     """
     now_s = time.time() if now_s is None else now_s
     if is_run(folder):
@@ -118,10 +108,7 @@ def list_runs(folder: Path, now_s: float | None = None) -> list[RunSummary]:
 def is_run(folder: Path) -> bool:
     """Whether a folder is a run directory.
 
-    Raises
-    ------
-    RunDirectoryError
-        If the folder cannot be read.
+    A RunDirectoryError if the folder cannot be read.
     """
     directory = RunDirectory(folder)
     try:
@@ -139,10 +126,7 @@ DEFAULT_RUNS: Final = Path("runs")
 def find_run(path: Path) -> Path:
     """Return a run directory: the path itself, or the newest in it.
 
-    Raises
-    ------
-    RunDirectoryError
-        If the path is no run directory, and holds none.
+    A RunDirectoryError if the path is no run directory, and holds none.
     """
     if is_run(path):
         return path

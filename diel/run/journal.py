@@ -29,22 +29,14 @@ from diel.run.records import (
 from diel.run.results import is_score
 
 _STRICT_ENCODER: Final = json.JSONEncoder(ensure_ascii=False, allow_nan=False)
-
-
 _LONGEST_LINE_BYTES: Final = 2**28
-
-__all__ = ["Damage", "JournalReader", "JournalWriter", "Record", "as_json", "plain"]
 
 
 class JournalWriter:
     """Appends records to a journal, which it locks against other writers.
 
-    The system releases the lock when this process ends, however it ends.
-
-    Raises
-    ------
-    RunDirectoryError
-        If another process writes this journal.
+    The system releases the lock when this process ends, however it ends. A RunDirectoryError if
+    another process writes this journal.
     """
 
     def __init__(self, path: str | os.PathLike[str]) -> None:
@@ -52,17 +44,9 @@ class JournalWriter:
         self._in_batch, self._batch_s = False, 0.0
 
     def write(self, record: Record) -> Record:
-        """Append a record; it is in the file when this returns, except within a `batch`.
+        """Append a record, and return it with its time; it is in the file, except within a `batch`.
 
-        Parameters
-        ----------
-        record : Record
-            Values of its fields that JSON lacks are written as their ``repr``.
-
-        Returns
-        -------
-        Record
-            The same record, with the time at which it was written.
+        Values of its fields that JSON lacks are written as their ``repr``.
         """
         time_s = self._batch_s if self._in_batch else round(time.time(), 6)
         self._lines.append(_line_of(record, time_s), flush=not self._in_batch)
@@ -107,12 +91,7 @@ class Damage(Frozen):
 class JournalReader:
     """Reads the records of a journal that may still grow, and skips damaged lines.
 
-    A reader that has opened the file can still read it when the file is removed.
-
-    Parameters
-    ----------
-    path : path
-        Need not exist yet.
+    The file need not exist yet. A reader that has opened it can still read it when it is removed.
     """
 
     def __init__(self, path: str | os.PathLike[str]) -> None:
@@ -146,22 +125,15 @@ class JournalReader:
     def new_records(self) -> list[Record]:
         """Return the records that were added since the last call.
 
-        A last line that is not finished yet is left for the next call.
-
-        Raises
-        ------
-        RunDirectoryError
-            If the file cannot be read at all.
+        A last line that is not finished yet is left for the next call. A RunDirectoryError if the
+        file cannot be read at all.
         """
         return [entry for entry in self.new_entries() if not isinstance(entry, Damage)]
 
     def new_entries(self) -> Iterator[Record | Damage]:
         """Yield the records that were added since the last call, and the damaged lines.
 
-        Raises
-        ------
-        RunDirectoryError
-            If the file cannot be read at all.
+        A RunDirectoryError if the file cannot be read at all.
         """
         try:
             file = self._open()
@@ -240,10 +212,7 @@ class _Consistency:
     def add(self, record: Record) -> None:
         """Check the next record, and remember the groups and tables that it names first.
 
-        Raises
-        ------
-        DamagedRecord
-            If it contradicts earlier records; then it is not remembered.
+        A DamagedRecord if it contradicts earlier records; then it is not remembered.
         """
         group = getattr(record, "group", "")
         if group and group not in self._groups:

@@ -128,10 +128,7 @@ def whole_lines(path: str | os.PathLike[str], start: int = 0) -> Iterator[bytes]
 def locked_file(path: str | os.PathLike[str]) -> Iterator[None]:
     """Keep a file locked for the length of a block, or until this process ends, however it ends.
 
-    Raises
-    ------
-    RunDirectoryError
-        If another process has locked it, or it cannot be written.
+    A RunDirectoryError if another process has locked it, or it cannot be written.
     """
     try:
         file = open(path, "ab", opener=file_opener)  # noqa: SIM115

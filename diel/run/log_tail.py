@@ -14,14 +14,7 @@ _MOST_LOGS: Final = 20_000
 
 
 class LogTail:
-    """Reads the end of a text file, and then what is added to it.
-
-    Parameters
-    ----------
-    path : Path
-    last_bytes : int, optional
-        The most that is read at once; of a longer text, the end.
-    """
+    """Reads the end of a text file, and then what is added to it; at most `last_bytes` at once."""
 
     def __init__(self, path: Path, last_bytes: int = _LAST_BYTES) -> None:
         self.path = path
@@ -34,12 +27,7 @@ class LogTail:
         """Return the text that was added, and whether it follows the text returned before.
 
         It does not follow where the file was cut short or replaced, or more was added than is read
-        at once.
-
-        Raises
-        ------
-        OSError
-            If it cannot be read, or is no regular file.
+        at once. An OSError if it cannot be read, or is no regular file.
         """
         with open_regular(self.path) as file:
             about = os.fstat(file.fileno())

@@ -20,12 +20,8 @@ _TABLES: Final = 1000
 class Recorder:
     """Appends records to the journal, and rows of results to ``results.csv`` too.
 
-    Where a run is resumed, the tables of results are first brought back to its last checkpoint.
-
-    Raises
-    ------
-    RunDirectoryError
-        If another process writes there.
+    Where a run is resumed, the tables of results are first brought back to its last checkpoint. A
+    RunDirectoryError if another process writes there.
     """
 
     def __init__(self, directory: RunDirectory) -> None:

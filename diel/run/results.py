@@ -30,14 +30,7 @@ def is_score(value: Any) -> bool:
 
 
 class ResultsWriter:
-    """Writes ``results.csv``, flushed row by row.
-
-    Parameters
-    ----------
-    path : path
-    columns : sequence of str
-        In the order in which they are written.
-    """
+    """Writes ``results.csv``, flushed row by row, with columns in this order."""
 
     def __init__(self, path: str | os.PathLike[str], columns: Sequence[str]) -> None:
         self._columns = tuple(columns)
@@ -52,10 +45,7 @@ class ResultsWriter:
     def write(self, row: Mapping[str, Any]) -> None:
         """Append one row.
 
-        Raises
-        ------
-        RunDirectoryError
-            If its keys are not the columns.
+        A RunDirectoryError if its keys are not the columns.
         """
         if set(row) != set(self._columns):
             raise RunDirectoryError(
@@ -77,13 +67,6 @@ def rank_rows(
 
     Of equal rows that with the smaller first column comes first, where that is a number: a table
     whose rows are numbered is ranked the same in whatever order they arrived.
-
-    Parameters
-    ----------
-    rows : sequence of mapping
-    objective : str
-        The column that decides.
-    maximise : bool
     """
     return sorted(rows, key=_rank_key(objective, maximise))
 
@@ -114,21 +97,9 @@ def best_row(
 def best_of_table(
     path: str | os.PathLike[str], objective: str, maximise: bool, count: int
 ) -> list[dict[str, Any]]:
-    """Return the best rows of a file, best first; rows without the objective are left out.
+    """Return so many best rows of a file, best first; rows without the objective are left out.
 
-    Parameters
-    ----------
-    path : path
-    objective : str
-        The column that decides.
-    maximise : bool
-    count : int
-        How many rows at most.
-
-    Raises
-    ------
-    RunDirectoryError
-        If the file cannot be read as a table.
+    A RunDirectoryError if the file cannot be read as a table.
     """
     scored = (
         row
@@ -142,12 +113,8 @@ def best_of_table(
 def read_rows(path: str | os.PathLike[str]) -> Iterator[dict[str, Any]]:
     """Yield the rows of a table of results from its file, one by one.
 
-    A cell is a number where it reads as one, and None where it is empty or missing.
-
-    Raises
-    ------
-    RunDirectoryError
-        If the file cannot be read as a table.
+    A cell is a number where it reads as one, and None where it is empty or missing. A
+    RunDirectoryError if the file cannot be read as a table.
     """
     csv.field_size_limit(max(_LONGEST_FIELD, csv.field_size_limit()))
     try:

@@ -71,23 +71,11 @@ def order_resumption(directory: RunDirectory, restart: int = 0) -> Resumption | 
     """Write to the journal that the run goes on from its last checkpoint.
 
     A run that was killed before its first checkpoint starts from the beginning, in its directory.
+    `restart` is which restart by its launcher it is; 0 if a person asks. Returns None if the run
+    has finished and no more was requested.
 
-    Parameters
-    ----------
-    directory : RunDirectory
-    restart : int, optional
-        Which restart by its launcher it is; 0 if a person asks.
-
-    Returns
-    -------
-    Resumption or None
-        None if the run has finished and no more was requested: there is nothing to go on with.
-
-    Raises
-    ------
-    RunDirectoryError
-        If it is no run's directory, the run goes on, its workflow file has changed, its journal
-        is damaged where it matters, or it holds links that would be written through.
+    A RunDirectoryError if it is no run's directory, the run goes on, its workflow file has changed,
+    its journal is damaged where it matters, or it holds links that would be written through.
     """
     past = _Past.read(directory)
     if past.has_finished and not directory.extension_requested():
@@ -125,10 +113,8 @@ def order_resumption(directory: RunDirectory, restart: int = 0) -> Resumption | 
 def workflow_file_of(directory: RunDirectory) -> Path:
     """Return the workflow file of a run.
 
-    Raises
-    ------
-    RunDirectoryError
-        If it is no run's directory, or the file is not what it was when the run began.
+    A RunDirectoryError if it is no run's directory, or the file is not what it was when the run
+    began.
     """
     past = _Past.read(directory)
     _check_unchanged(past.file, directory)
@@ -138,10 +124,7 @@ def workflow_file_of(directory: RunDirectory) -> Path:
 def is_finished_at_checkpoint(directory: RunDirectory, group: str) -> bool:
     """Whether a group is finished at the last checkpoint: then a resumed run does not run it.
 
-    Raises
-    ------
-    RunDirectoryError
-        If the journal cannot be read.
+    A RunDirectoryError if the journal cannot be read.
     """
     finished = _Past.read(directory).finished.get(group)
     return finished is not None and finished.is_last
@@ -156,10 +139,7 @@ def has_ended(directory: RunDirectory, group: str) -> bool:
 def resumption(directory: RunDirectory) -> Resumption:
     """Return the state from which a run goes on, once `order_resumption` was called for it.
 
-    Raises
-    ------
-    RunDirectoryError
-        If that was not called.
+    A RunDirectoryError if that was not called.
     """
     past = _Past.read(directory)
     if past.resumed is None:
@@ -177,13 +157,10 @@ def resumption(directory: RunDirectory) -> Resumption:
 
 
 def finished_in(records: Iterable[Record]) -> dict[str, Finished]:
-    """Return the last finished iteration of each group of a run.
+    """Return the last finished iteration of each group of a run, from the records of its journal.
 
-    Parameters
-    ----------
-    records : iterable of Record
-        From its journal, in order. For a resumed run, the groups that its last start names as
-        finished count, and those that have finished since.
+    For a resumed run, the groups that its last start names as finished count, and those that have
+    finished since.
     """
     finished: dict[str, Finished] = {}
     for record in records:
@@ -240,10 +217,7 @@ class _Past:
     def read(cls, directory: RunDirectory) -> _Past:
         """Read a journal to its end.
 
-        Raises
-        ------
-        RunDirectoryError
-            If there is none, or it is damaged before the last checkpoint.
+        A RunDirectoryError if there is none, or it is damaged before the last checkpoint.
         """
         reader = JournalReader(directory.journal)
         past: _Past | None = None

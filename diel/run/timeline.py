@@ -38,7 +38,7 @@ Picture: TypeAlias = "list[tuple[int, int, str, str]]"
 
 
 @dataclass
-class _Part:
+class _RankSpans:
     """The spans that have been read from the trace part of a rank, and how far it was read."""
 
     offset: int = 0
@@ -55,20 +55,15 @@ class _Box:
 
 
 class Timeline:
-    """The spans of ranks, read from the parts of a trace as these grow.
-
-    Parameters
-    ----------
-    directory : RunDirectory
-    """
+    """The spans of ranks, read from the parts of a trace as these grow."""
 
     def __init__(self, directory: RunDirectory) -> None:
         self._directory = directory
-        self._parts: dict[int, _Part] = {}
+        self._parts: dict[int, _RankSpans] = {}
 
     def look(self, ranks: Sequence[int]) -> None:
         """Read new spans of some ranks, of a long part only its end; forget all other ranks."""
-        self._parts = {rank: self._parts.get(rank, _Part()) for rank in ranks}
+        self._parts = {rank: self._parts.get(rank, _RankSpans()) for rank in ranks}
         for rank, part in self._parts.items():
             self._read(rank, part)
 
@@ -76,7 +71,7 @@ class Timeline:
         """Return the spans of a rank, as far as they have been read, in the order of their ends."""
         return self._parts[rank].spans
 
-    def _read(self, rank: int, part: _Part) -> None:
+    def _read(self, rank: int, part: _RankSpans) -> None:
         try:
             with open_regular(self._directory.trace_part(rank)) as file:
                 size_bytes = os.fstat(file.fileno()).st_size

@@ -314,18 +314,9 @@ def _nanoseconds(time_s: float) -> int:
 def merge_trace(directory: RunDirectory, warn: Callable[[str], None] = lambda _: None) -> Path:
     """Write ``trace.json`` from the parts and the journal, as far as these exist.
 
-    Parameters
-    ----------
-    directory : RunDirectory
-    warn : callable, optional
-        Called with a message if a part of the journal is damaged and left out.
-
-    Raises
-    ------
-    RunDirectoryError
-        If it is no run's directory, or nothing has run there.
-    OSError
-        If it cannot be written.
+    `warn` is called with a message if a part of the journal is damaged and left out. A
+    RunDirectoryError if it is no run's directory, or nothing has run there; an OSError if the file
+    cannot be written.
     """
     reader = JournalReader(directory.journal)
     builder = TraceBuilder(reader.new_records())

@@ -38,10 +38,7 @@ class TupleAccess(Frozen):
 def write_tuple_access(directory: RunDirectory, access: TupleAccess) -> None:
     """Write ``tuples.json`` in one step, in place of an older one.
 
-    Raises
-    ------
-    OSError
-        If it cannot be written.
+    An OSError if it cannot be written.
     """
     replace_file(directory.tuple_access, json.dumps(access.as_dict()), mode=0o600)
 

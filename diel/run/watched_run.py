@@ -77,10 +77,7 @@ class WatchedRun:
     def look(self) -> None:
         """Read new records and the status, and update the state.
 
-        Raises
-        ------
-        RunDirectoryError
-            If the run's directory cannot be read.
+        A RunDirectoryError if the run's directory cannot be read.
         """
         with self._looking:
             before = self._other_parts()

@@ -38,7 +38,7 @@ from diel.workflow.edits import (
     without_entry,
 )
 from diel.workflow.load import Draft, draft_of_text
-from diel.workflow.references import check_references
+from diel.workflow.references import check_references, groups_around, names_in, tables_in
 from diel.workflow.source import Place
 
 _UNDO_STEPS: Final = 1000
@@ -216,10 +216,7 @@ class Document:
     def index_of(self, kind: str, name: str) -> int:
         """Return the index of the first ``module`` or ``group`` with a name.
 
-        Raises
-        ------
-        EditRefused
-            If no entry has the name.
+        An EditRefused if no entry has the name.
         """
         for index, entry in self._entries(kind):
             if entry.get("name") == name:
@@ -255,8 +252,9 @@ class Document:
         with self._without_new_faults():
             self.set(("module", self.index_of("module", name), "name"), new)
             for index, entry in self._entries("group"):
-                for position, _ in _places_in(entry, "modules", name):
-                    self.set(("group", index, "modules", position), new)
+                for position, other in names_in(entry, "modules"):
+                    if other == name:
+                        self.set(("group", index, "modules", position), new)
             for index, entry in self._entries("boundary"):
                 for key in ("owners", "readers"):
                     parts = entry.get(key)
@@ -294,8 +292,9 @@ class Document:
             self.set(("group", self.index_of("group", name), "name"), new)
             for index, entry in self._entries("group"):
                 for key in ("groups", "depends"):
-                    for position, _ in _places_in(entry, key, name):
-                        self.set(("group", index, key, position), new)
+                    for position, other in names_in(entry, key):
+                        if other == name:
+                            self.set(("group", index, key, position), new)
 
     def remove_group(self, name: str) -> None:
         """Remove a group; the groups inside it take its place, and run in the same order.
@@ -313,15 +312,13 @@ class Document:
             }
             needed = [other for other in depends[name] if other != name]
             children = [child for child in inside if child in depends and child != name]
-            first = [child for child in children if not set(depends[child]) & set(children)]
+            if parent is not None:
+                self._add_names(parent, "groups", children)
+            for child in children:
+                if not set(depends[child]) & set(children):
+                    self._add_names(child, "depends", needed)
             waited_for = {other for child in children for other in depends[child]}
             last = [child for child in children if child not in waited_for]
-            if parent is not None:
-                for child in children:
-                    self._add_name(self.index_of("group", parent), "groups", child)
-            for child in first:
-                for other in needed:
-                    self._add_name(self.index_of("group", child), "depends", other)
             for place, entry in self._entries("group"):
                 self._remove_name(place, "groups", name)
                 if name in _names(entry, "depends"):
@@ -393,7 +390,7 @@ class Document:
         If one of the two is inside the other, return the first twice.
         """
         parents = self._parents()
-        around = [_around(first, parents), _around(second, parents)]
+        around = [groups_around(first, parents), groups_around(second, parents)]
         for outer_of_first, outer_of_second in zip(*around, strict=False):
             if outer_of_first != outer_of_second:
                 return outer_of_first, outer_of_second
@@ -409,18 +406,22 @@ class Document:
     # -- lists of names ---------------------------------------------------------------------------
 
     def _entries(self, kind: str) -> list[tuple[int, dict[str, Any]]]:
-        value = document_in(self._text).get(kind)
-        entries = value if isinstance(value, list) else []
-        return [(index, entry) for index, entry in enumerate(entries) if isinstance(entry, dict)]
+        return tables_in(document_in(self._text), kind)
 
     def _add_name(self, index: int, key: str, name: str) -> None:
         names = self.get(("group", index, key)) or []
         if name not in names:
             self.set(("group", index, key), [*names, name])
 
+    def _add_names(self, group: str, key: str, names: Iterable[str]) -> None:
+        for name in names:
+            self._add_name(self.index_of("group", group), key, name)
+
     def _remove_name(self, index: int, key: str, name: str) -> None:
         entry = dict(self._entries("group"))[index]
-        for position, _ in reversed(_places_in(entry, key, name)):
+        for position, other in reversed(names_in(entry, key)):
+            if other != name:
+                continue
             self.remove(("group", index, key, position))
             if self.get(("group", index, key)) == []:
                 self.remove(("group", index, key))
@@ -451,20 +452,4 @@ def _faults(document: dict[str, Any]) -> Iterator[tuple[str, str, str]]:
 
 
 def _names(entry: Mapping[str, Any], key: str) -> list[str]:
-    value = entry.get(key)
-    names = value if isinstance(value, list) else []
-    return [name for name in names if isinstance(name, str)]
-
-
-def _places_in(entry: Mapping[str, Any], key: str, name: str) -> list[tuple[int, str]]:
-    value = entry.get(key)
-    items = value if isinstance(value, list) else []
-    return [(position, item) for position, item in enumerate(items) if item == name]
-
-
-def _around(name: str, parents: Mapping[str, str]) -> list[str]:
-    """Return the groups around a group, outermost first, and the group itself last."""
-    found = [name]
-    while found[-1] in parents and parents[found[-1]] not in found:
-        found.append(parents[found[-1]])
-    return found[::-1]
+    return [name for _, name in names_in(entry, key)]

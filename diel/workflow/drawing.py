@@ -20,7 +20,7 @@ from diel.frozen import Frozen
 from diel.text import show
 from diel.workflow.graph import dependency_order, find_cycle
 from diel.workflow.model import Group, Module, Workflow
-from diel.workflow.references import DEEPEST
+from diel.workflow.references import DEEPEST, names_in, tables_in
 
 if TYPE_CHECKING:
     from diel.workflow.load import Draft
@@ -79,23 +79,8 @@ def drawing_of_draft(draft: Draft) -> Drawing:
     """
     entries = _named(draft.document, "group")
     again = {group.name: _again(group) for _, group in draft.groups}
-    parents: dict[str, str] = {}
-    for name, entry in entries.items():
-        for child in _names(entry, "groups"):
-            if child in entries and child not in parents and not _is_inside(name, child, parents):
-                parents[child] = name
-    for name in _too_deep(parents):
-        del parents[name]
-    depends = {
-        name: [
-            other
-            for other in _names(entry, "depends")
-            if other in entries and other != name and parents.get(other) == parents.get(name)
-        ]
-        for name, entry in entries.items()
-    }
-    while cycle := find_cycle(depends):
-        depends[cycle[-2]].remove(cycle[-1])
+    parents = _parents_in(entries)
+    depends = _dependencies_in(entries, parents)
     nodes = {
         name: _Node(
             name,
@@ -114,20 +99,46 @@ def drawing_of_draft(draft: Draft) -> Drawing:
     return drawing.replace(in_no_group=rest)
 
 
+def _parents_in(entries: Mapping[str, Mapping[str, Any]]) -> dict[str, str]:
+    """Return the group around each group, without circles and not too deep."""
+    parents: dict[str, str] = {}
+    for name, entry in entries.items():
+        for child in _names(entry, "groups"):
+            if child in entries and child not in parents and not _is_inside(name, child, parents):
+                parents[child] = name
+    for name in _too_deep(parents):
+        del parents[name]
+    return parents
+
+
+def _dependencies_in(
+    entries: Mapping[str, Mapping[str, Any]], parents: Mapping[str, str]
+) -> dict[str, list[str]]:
+    """Return the groups beside it that each group depends on, without circles."""
+    depends = {
+        name: [
+            other
+            for other in _names(entry, "depends")
+            if other in entries and other != name and parents.get(other) == parents.get(name)
+        ]
+        for name, entry in entries.items()
+    }
+    while cycle := find_cycle(depends):
+        depends[cycle[-2]].remove(cycle[-1])
+    return depends
+
+
 def _named(document: Mapping[str, Any], key: str) -> dict[str, dict[str, Any]]:
     """Return the tables of a list that have a name, the first of each name."""
     found: dict[str, dict[str, Any]] = {}
-    entries = document.get(key)
-    for entry in entries if isinstance(entries, list) else []:
-        if isinstance(entry, dict) and isinstance(entry.get("name"), str):
+    for _, entry in tables_in(document, key):
+        if isinstance(entry.get("name"), str):
             found.setdefault(entry["name"], entry)
     return found
 
 
 def _names(entry: Mapping[str, Any], key: str) -> list[str]:
-    value = entry.get(key)
-    names = value if isinstance(value, list) else []
-    return list(dict.fromkeys(name for name in names if isinstance(name, str)))
+    return list(dict.fromkeys(name for _, name in names_in(entry, key)))
 
 
 def _is_inside(name: str | None, other: str, parents: Mapping[str, str]) -> bool:

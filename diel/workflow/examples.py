@@ -60,10 +60,7 @@ def list_examples() -> list[Example]:
 def find_example(name: str) -> Example:
     """Return the example with a name, given with or without ``.toml``.
 
-    Raises
-    ------
-    LaunchError
-        If there is no such example; the message lists the examples.
+    A LaunchError if there is no such example; the message lists the examples.
     """
     known = {example.name: example for example in list_examples()}
     found = known.get(name.removesuffix(".toml"))

@@ -11,6 +11,7 @@ from pydantic import AfterValidator, BaseModel, ConfigDict, Field, StringConstra
 from pydantic_core import PydanticCustomError
 
 from diel.errors import Problem
+from diel.text import duration_s
 from diel.workflow.annotations import InWords
 
 
@@ -91,6 +92,14 @@ def _check_count(count: int) -> int:
 LARGEST_COUNT = 2**24
 Count = Annotated[int, Field(ge=1), AfterValidator(_check_count)]
 Times = Annotated[int, Field(ge=0), AfterValidator(_check_count)]
+
+
+def _check_duration(duration: float | str) -> float | str:
+    duration_s(duration)
+    return duration
+
+
+Duration = Annotated[float | str, AfterValidator(_check_duration)]
 # CUDA allows 64 devices in a process.
 LARGEST_GPU_COUNT = 64
 _CLOSE_TO_A_SHARE: Final = 0.02  # 0.33 is a third

@@ -43,10 +43,7 @@ def find_cycle(depends: Depends) -> list[str] | None:
 def dependency_order(depends: Depends) -> list[str]:
     """Return the groups with each after its dependencies; in file order where that allows it.
 
-    Raises
-    ------
-    ValueError
-        If groups wait for each other.
+    A ValueError if groups wait for each other.
     """
     order: dict[str, None] = {}
     while len(order) < len(depends):

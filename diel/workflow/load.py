@@ -29,9 +29,8 @@ from pydantic import ValidationError
 from diel.errors import PROBLEMS_SHOWN, Problem, WorkflowError, limited, more_below
 from diel.text import did_you_mean, join_path, show_key, show_with_type
 from diel.workflow.boundary import Boundary, check_boundaries
-from diel.workflow.definitions import FunctionNotFound
 from diel.workflow.fields import NOTHING_TO_RUN, ONE_OF
-from diel.workflow.functions import FunctionLocation, locate
+from diel.workflow.functions import FunctionLocation, FunctionNotFound, locate
 from diel.workflow.model import (
     Group,
     Module,
@@ -42,7 +41,7 @@ from diel.workflow.model import (
 )
 from diel.workflow.problems import problems_from_validation
 from diel.workflow.programs import check_programs
-from diel.workflow.references import check_references
+from diel.workflow.references import check_references, tables_in
 from diel.workflow.source import Place, SourceProblem, parse_document, read_source
 
 TABLES = ("workflow", "tuple_space", "module", "group", "boundary")
@@ -203,7 +202,7 @@ def _provide(draft: Draft, provided: Mapping[str, FunctionLocation]) -> None:
     """Give modules the functions that the calling program adds to them."""
     entries: dict[Any, tuple[int, dict[str, Any]]] = {
         entry["name"]: (index, entry)
-        for index, entry in _tables(draft.document.get("module"))
+        for index, entry in tables_in(draft.document, "module")
         if isinstance(entry.get("name"), str)
     }
     for name, location in provided.items():
@@ -240,12 +239,12 @@ def _read_tables(draft: Draft) -> None:
     draft.modules = _read_entries(draft, "module", Module)
     draft.groups = _read_entries(draft, "group", Group)
     draft.boundaries = _read_entries(draft, "boundary", Boundary)
-    for index, entry in _tables(document.get("module")):
+    for index, entry in tables_in(document, "module"):
         if len(problems) > PROBLEMS_SHOWN:
             problems.append(more_below(f"module[{index}]"))
             break
         _check_what_runs(draft, index, entry)
-    for index, entry in _tables(document.get("group")):
+    for index, entry in tables_in(document, "group"):
         if "modules" not in entry and "groups" not in entry and len(problems) <= PROBLEMS_SHOWN:
             _check_nothing_to_run(draft, Group, "group", index, entry)
     unsure = _misspelt_tables(document)
@@ -282,20 +281,13 @@ def _misspelt_tables(document: dict[str, Any]) -> set[str]:
     shapeless = {
         key
         for key in ("module", "group")
-        if key in document and len(_tables(document[key])) < _length(document[key])
+        if key in document and len(tables_in(document, key)) < _length(document[key])
     }
     return {key for key in near if key} | shapeless
 
 
 def _length(value: Any) -> int:
     return len(value) if isinstance(value, list) else 1
-
-
-def _tables(value: Any) -> list[tuple[int, dict[str, Any]]]:
-    """Return the entries of ``[[module]]`` or ``[[group]]`` that are tables."""
-    if not isinstance(value, list):
-        return []
-    return [(index, entry) for index, entry in enumerate(value) if isinstance(entry, dict)]
 
 
 def _read_table(draft: Draft, key: str, default: AnyTable) -> AnyTable:

@@ -17,6 +17,7 @@ checked in `load`.
 
 from __future__ import annotations
 
+import math
 import os
 import re
 import unicodedata
@@ -25,7 +26,14 @@ from functools import cached_property
 from pathlib import Path
 from typing import Annotated, Final, Literal
 
-from pydantic import Field, StringConstraints, ValidationInfo, field_validator, model_validator
+from pydantic import (
+    AfterValidator,
+    Field,
+    StringConstraints,
+    ValidationInfo,
+    field_validator,
+    model_validator,
+)
 from pydantic_core import PydanticCustomError
 
 from diel.errors import LaunchError
@@ -35,6 +43,7 @@ from diel.workflow.boundary import Boundary
 from diel.workflow.fields import (
     LONGEST_NAME,
     Count,
+    Duration,
     FolderName,
     Name,
     StrictTable,
@@ -45,6 +54,33 @@ from diel.workflow.fields import (
 from diel.workflow.module import Module
 
 _SMALLEST_BYTES: Final = 2**16
+_LARGEST_RETURNED_BYTES: Final = 2**26
+_SHORTEST_SILENCE_S: Final = 2.0
+
+
+def _size(words: str, least: int, most: float = math.inf) -> AfterValidator:
+    """Return the check that a size in bytes, or with a unit, is within limits; else it says so."""
+
+    def check(size: str | int) -> str | int:
+        if not least <= size_bytes(size) <= most:
+            raise ValueError(f"{words}; got {size!r}")
+        return size
+
+    return AfterValidator(check)
+
+
+_LogSize = Annotated[str | int, _size("a log file needs 64 KiB at least", _SMALLEST_BYTES)]
+_ReturnedSize = Annotated[
+    str | int, _size("what the journal holds is 64 MiB at most", 0, _LARGEST_RETURNED_BYTES)
+]
+
+
+def _check_silence(duration: float | str) -> float | str:
+    if duration_s(duration) < _SHORTEST_SILENCE_S:
+        raise ValueError(
+            f"a rank may be silent for {_SHORTEST_SILENCE_S:g} s at least; got {duration!r}"
+        )
+    return duration
 
 
 class TupleSpace(StrictTable):
@@ -56,7 +92,7 @@ class TupleSpace(StrictTable):
         examples=[2],
         json_schema_extra={"unit": "ranks"},
     )
-    memory: str | int = Field(
+    memory: Annotated[str | int, _size("a server needs 64 KiB at least", _SMALLEST_BYTES)] = Field(
         default="2 GiB",
         description=(
             "What each server may hold, in bytes or with a unit (KiB, MiB, GiB, TiB); credit of "
@@ -88,13 +124,6 @@ class TupleSpace(StrictTable):
         ),
         examples=[1],
     )
-
-    @field_validator("memory")
-    @classmethod
-    def _check_memory(cls, memory: str | int) -> str | int:
-        if size_bytes(memory) < _SMALLEST_BYTES:
-            raise ValueError(f"a server needs 64 KiB at least; got {memory!r}")
-        return memory
 
     @property
     def memory_bytes(self) -> int:
@@ -212,10 +241,6 @@ def _listed(names: Sequence[str]) -> str:
     return f"{quoted[0]} is" if len(quoted) == 1 else f"{', '.join(quoted)} are"
 
 
-_SMALLEST_LOG_BYTES = 2**16
-_LARGEST_RETURNED_BYTES = 2**26
-_SHORTEST_SILENCE_S = 2.0
-
 __all__ = ["Boundary", "Group", "Module", "TupleSpace", "Workflow", "WorkflowTable", "folder_name"]
 
 
@@ -229,7 +254,7 @@ class WorkflowTable(StrictTable):
         ),
         examples=["study"],
     )
-    log_size: str | int = Field(
+    log_size: _LogSize = Field(
         default="64 MiB",
         description=(
             "What each log file of a module may grow to, in bytes or with a unit (KiB, MiB, GiB, "
@@ -237,7 +262,7 @@ class WorkflowTable(StrictTable):
         ),
         examples=["64 MiB"],
     )
-    returned_size: str | int = Field(
+    returned_size: _ReturnedSize = Field(
         default="64 KiB",
         description=(
             "What a module may return into the journal, as JSON, in bytes or with a unit, 64 MiB "
@@ -245,7 +270,7 @@ class WorkflowTable(StrictTable):
         ),
         examples=["1 MiB"],
     )
-    returned_total: str | int = Field(
+    returned_total: Annotated[str | int, _size("files cannot take less than nothing", 0)] = Field(
         default="10 GiB",
         description=(
             "What all files in the folder `returned` of the run directory may take together, in "
@@ -273,7 +298,7 @@ class WorkflowTable(StrictTable):
         json_schema_extra={"unit": "restarts"},
     )
 
-    checkpoint_every: float | str | None = Field(
+    checkpoint_every: Duration | None = Field(
         default=None,
         description=(
             "How often to save a checkpoint while groups run, in seconds or with a unit (ms, s, "
@@ -283,13 +308,6 @@ class WorkflowTable(StrictTable):
         examples=["5 min"],
     )
 
-    @field_validator("checkpoint_every")
-    @classmethod
-    def _check_checkpoint_every(cls, every: float | str | None) -> float | str | None:
-        if every is not None:
-            duration_s(every)
-        return every
-
     on_rank_loss: Literal["stop", "continue"] = Field(
         default="stop",
         description=(
@@ -298,7 +316,7 @@ class WorkflowTable(StrictTable):
             "same. It needs Open MPI 5, whose small messages are slower then."
         ),
     )
-    heartbeat_timeout: float | str = Field(
+    heartbeat_timeout: Annotated[float | str, AfterValidator(_check_silence)] = Field(
         default="30 s",
         description=(
             "How long a rank or a host may be silent, in seconds or with a unit (s, min, h, d), "
@@ -306,37 +324,6 @@ class WorkflowTable(StrictTable):
         ),
         examples=["2 min"],
     )
-
-    @field_validator("heartbeat_timeout")
-    @classmethod
-    def _check_heartbeat_timeout(cls, heartbeat_timeout: float | str) -> float | str:
-        if duration_s(heartbeat_timeout) < _SHORTEST_SILENCE_S:
-            raise ValueError(
-                f"a rank may be silent for {_SHORTEST_SILENCE_S:g} s at least; "
-                f"got {heartbeat_timeout!r}"
-            )
-        return heartbeat_timeout
-
-    @field_validator("returned_size")
-    @classmethod
-    def _check_returned_size(cls, returned_size: str | int) -> str | int:
-        if not 0 <= size_bytes(returned_size) <= _LARGEST_RETURNED_BYTES:
-            raise ValueError(f"what the journal holds is 64 MiB at most; got {returned_size!r}")
-        return returned_size
-
-    @field_validator("returned_total")
-    @classmethod
-    def _check_returned_total(cls, returned_total: str | int) -> str | int:
-        if size_bytes(returned_total) < 0:
-            raise ValueError(f"files cannot take less than nothing; got {returned_total!r}")
-        return returned_total
-
-    @field_validator("log_size")
-    @classmethod
-    def _check_log_size(cls, log_size: str | int) -> str | int:
-        if size_bytes(log_size) < _SMALLEST_LOG_BYTES:
-            raise ValueError(f"a log file needs 64 KiB at least; got {log_size!r}")
-        return log_size
 
     @property
     def checkpoint_every_s(self) -> float | None:

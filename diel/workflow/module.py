@@ -16,7 +16,7 @@ from pydantic_core import PydanticCustomError
 
 from diel.text import duration_s
 from diel.workflow.annotations import InWords
-from diel.workflow.fields import Count, GpuCount, Name, StrictTable, Times, nothing_to_run
+from diel.workflow.fields import Count, Duration, GpuCount, Name, StrictTable, Times, nothing_to_run
 from diel.workflow.programs import FACTS, placeholders_in
 
 
@@ -187,7 +187,7 @@ class Module(StrictTable):
         ),
         examples=[2],
     )
-    time_limit: float | str | None = Field(
+    time_limit: Duration | None = Field(
         default=None,
         description=(
             "How long one run of a copy may take, in seconds or with a unit (ms, s, min, h, d); "
@@ -212,13 +212,6 @@ class Module(StrictTable):
         if not executable[0]:
             raise ValueError("the program's name is empty")
         return executable
-
-    @field_validator("time_limit")
-    @classmethod
-    def _check_time_limit(cls, time_limit: float | str | None) -> float | str | None:
-        if time_limit is not None:
-            duration_s(time_limit)
-        return time_limit
 
     @field_validator(*_EXECUTABLE_KEYS)
     @classmethod

@@ -66,10 +66,7 @@ class PlaceholderProblem(ValueError):
 def placeholders_in(text: str) -> list[str]:
     """Return the placeholders of a text, in their order.
 
-    Raises
-    ------
-    PlaceholderProblem
-        If a placeholder is not known, or a brace stands alone.
+    A PlaceholderProblem if a placeholder is not known, or a brace stands alone.
     """
     names = []
     for found in _PIECES.finditer(text):

@@ -60,7 +60,14 @@ def check_references(document: dict[str, Any], unsure: set[str]) -> list[Problem
     return [problem for found in checks for problem in limited(found)]
 
 
-def _listed(entry: Mapping[str, Any], key: str) -> list[tuple[int, str]]:
+def tables_in(document: Mapping[str, Any], kind: str) -> list[tuple[int, dict[str, Any]]]:
+    """Return the entries of ``[[module]]`` or ``[[group]]`` that are tables, with their indices."""
+    value = document.get(kind)
+    entries = value if isinstance(value, list) else []
+    return [(index, entry) for index, entry in enumerate(entries) if isinstance(entry, dict)]
+
+
+def names_in(entry: Mapping[str, Any], key: str) -> list[tuple[int, str]]:
     """Return the strings in a list of an entry, each with its position."""
     value = entry.get(key)
     items = value if isinstance(value, list) else []
@@ -68,9 +75,7 @@ def _listed(entry: Mapping[str, Any], key: str) -> list[tuple[int, str]]:
 
 
 def _entries(document: dict[str, Any], kind: str, unsure: set[str]) -> _Entries:
-    value = document.get(kind)
-    listed = value if isinstance(value, list) else []
-    entries = [(index, entry) for index, entry in enumerate(listed) if isinstance(entry, dict)]
+    entries = tables_in(document, kind)
     named = all(isinstance(entry.get("name"), str) for _, entry in entries)
     return _Entries(kind, entries, bool(entries) and named and kind not in unsure)
 
@@ -101,7 +106,7 @@ def _unknown(groups: _Entries, key: str, known: _Entries) -> Iterator[Problem]:
     if not known.are_all_named:
         return
     for index, group in groups.entries:
-        for position, name in _listed(group, key):
+        for position, name in names_in(group, key):
             if name not in known.names:
                 yield Problem(
                     f"group[{index}].{key}[{position}]",
@@ -112,7 +117,7 @@ def _unknown(groups: _Entries, key: str, known: _Entries) -> Iterator[Problem]:
 
 def _near(name: str, group: dict[str, Any], key: str, known: _Entries) -> str:
     # A group neither waits for itself nor holds itself, and names nothing twice.
-    excluded = {named for _, named in _listed(group, key)}
+    excluded = {named for _, named in names_in(group, key)}
     if key in ("depends", "groups"):
         excluded.add(str(group.get("name")))
     near = did_you_mean(name, [name for name in known.names if name not in excluded])
@@ -121,7 +126,7 @@ def _near(name: str, group: dict[str, Any], key: str, known: _Entries) -> str:
 
 def _self_depends(groups: _Entries) -> Iterator[Problem]:
     for index, group in groups.entries:
-        for position, name in _listed(group, "depends"):
+        for position, name in names_in(group, "depends"):
             if name == group.get("name"):
                 yield Problem(
                     f"group[{index}].depends[{position}]",
@@ -135,7 +140,7 @@ def _cycles(groups: _Entries) -> Iterator[Problem]:
     for _, group in groups.entries:
         name = group.get("name")
         if isinstance(name, str):
-            other_groups = [needed for _, needed in _listed(group, "depends") if needed != name]
+            other_groups = [needed for _, needed in names_in(group, "depends") if needed != name]
             depends.setdefault(name, []).extend(other_groups)
     while cycle := find_cycle(depends):
         yield Problem(
@@ -157,7 +162,7 @@ def _in_no_group(modules: _Entries, groups: _Entries, unsure: set[str]) -> Itera
     if not groups.entries or not are_readable or "group" in unsure:
         return
     used = dict.fromkeys(
-        name for _, group in groups.entries for _, name in _listed(group, "modules")
+        name for _, group in groups.entries for _, name in names_in(group, "modules")
     )
     unknown = (name for name in used if name not in modules.names)
     meant = {did_you_mean(name, modules.names) for name in islice(unknown, PROBLEMS_SHOWN)}
@@ -180,7 +185,7 @@ def _check_nesting(names: Mapping[str, int], entries: Entries) -> Iterator[Probl
         name = entry.get("name")
         if not isinstance(name, str) or names[name] != index:
             continue
-        for position, child in _listed(entry, "groups"):
+        for position, child in names_in(entry, "groups"):
             place = f"group[{index}].groups[{position}]"
             if child == name:
                 yield Problem(place, f'group "{name}" is inside itself', "remove it")
@@ -195,7 +200,7 @@ def _check_nesting(names: Mapping[str, int], entries: Entries) -> Iterator[Probl
     if cycles:
         return  # with cycles it is not known which groups stand beside each other
     for name, index in names.items():
-        if len(_path(name, parents)) == DEEPEST + 1:
+        if len(groups_around(name, parents)) == DEEPEST + 1:
             yield Problem(
                 f"group[{index}]",
                 f'group "{name}" is inside more than {DEEPEST - 1} others',
@@ -205,13 +210,13 @@ def _check_nesting(names: Mapping[str, int], entries: Entries) -> Iterator[Probl
         name = entry.get("name")
         if not isinstance(name, str):
             continue
-        for position, needed in _listed(entry, "depends"):
+        for position, needed in names_in(entry, "depends"):
             if needed in names and needed != name and parents.get(needed) != parents.get(name):
                 yield Problem(
                     f"group[{index}].depends[{position}]",
                     f'group "{needed}" does not stand beside group "{name}": '
                     f"{_where(needed, parents)}, {_where(name, parents)}",
-                    _remedy(_path(name, parents), _path(needed, parents)),
+                    _remedy(groups_around(name, parents), groups_around(needed, parents)),
                 )
 
 
@@ -233,12 +238,13 @@ def _cycle_problem(names: Mapping[str, int], cycle: Sequence[str]) -> Problem:
     )
 
 
-def _path(name: str, parents: Mapping[str, str]) -> list[str]:
+def groups_around(name: str, parents: Mapping[str, str]) -> list[str]:
     """Return the groups around a group, outermost first, and the group itself last."""
-    path = [name]
-    while path[-1] in parents:
-        path.append(parents[path[-1]])
-    return path[::-1]
+    path = {name: None}
+    while name in parents and parents[name] not in path:
+        name = parents[name]
+        path[name] = None
+    return [*path][::-1]
 
 
 def _where(name: str, parents: Mapping[str, str]) -> str:

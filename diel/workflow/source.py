@@ -45,10 +45,7 @@ class SourceProblem(Exception):
 def read_source(file: Path) -> str:
     """Return the text of a TOML file.
 
-    Raises
-    ------
-    SourceProblem
-        If it cannot be read, or is not UTF-8.
+    A SourceProblem if it cannot be read, or is not UTF-8.
     """
     data = _read(file)
     try:

@@ -1,4 +1,4 @@
-"""Layers that most networks are made of."""
+"""Basic layers: input, fully connected, activation, flatten, reshape, residual, concatenation."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""An optimizer from a formula, written as nodes.
+"""The update of an optimizer from its formula, which is written as nodes of a graph.
 
 ::
 

@@ -6,9 +6,8 @@
     k_fold      every row is scored once a repeat; the best of K is still optimistic
     nested      the choice is made inside each outer fold, and scored on rows that had no part in it
 
-`splits` cuts rows as a workflow file says, `jobs` lists what a trial has to train, `bias` compares
-the score of the best trial with an honest estimate, and `oddities` finds rows and labels by which
-scores mean little.
+`splits` cuts rows as a workflow file says, `jobs` lists what a trial has to train, and `bias`
+compares the score of the best trial with an honest estimate.
 """
 
 from .bias import BiasReport, SelectionBias, luck
@@ -22,7 +21,6 @@ from .jobs import (
     means,
     prepared,
 )
-from .oddities import oddities
 from .splits import (
     EvaluationError,
     EvaluationOptions,
@@ -31,6 +29,7 @@ from .splits import (
     holdout,
     k_fold,
     nested_folds,
+    oddities,
 )
 
 __all__ = [

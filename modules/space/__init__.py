@@ -21,9 +21,6 @@ A parameter that exists only beside certain values of others says so with ``if``
 
 Every entry of an ``if`` has to hold, and one about a parameter that is itself absent does not.
 A point has only the parameters that are there in it.
-
-The files, from the lowest: `dimensions` (the values of one parameter), `conditions`, `decoding`
-(the i-th point from i, and a shuffled order that stores nothing), `space` (read from TOML).
 """
 
 from .decoding import Permutation

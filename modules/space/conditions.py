@@ -60,27 +60,34 @@ def _condition(
             f"if: there is no parameter {parent!r}{_meant(parent, list(dimensions))}", name
         )
     dimension = dimensions[parent]
-    if isinstance(entry, Mapping) and entry and set(entry) <= set(_BOUNDS):
-        return _bounds(name, parent, entry, dimension)
-    if isinstance(entry, Mapping) and not (
-        isinstance(dimension, Choices) and _is_value(entry, dimension)
-    ):
-        unknown = ", ".join(str(key) for key in entry if key not in _BOUNDS) or "{}"
-        raise SpaceError(
-            f"if: {parent}: unknown condition {unknown}; write a value, a list of values, "
-            "or { at_least = ..., at_most = ... }",
-            name,
-        )
-    if not isinstance(dimension, Finite) and not isinstance(dimension, LogIntegers):
+    if isinstance(entry, Mapping):
+        if entry and set(entry) <= set(_BOUNDS):
+            return _bounds(name, parent, entry, dimension)
+        if not isinstance(dimension, Choices) or not _is_value(entry, dimension):
+            unknown = ", ".join(str(key) for key in entry if key not in _BOUNDS) or "{}"
+            raise SpaceError(
+                f"if: {parent}: unknown condition {unknown}; write a value, a list of values, "
+                "or { at_least = ..., at_most = ... }",
+                name,
+            )
+    if not isinstance(dimension, (Finite, LogIntegers)):
         raise SpaceError(
             f"if: {parent} has any value between two, so it is never just {entry!r}; "
             f"write {parent} = {{ at_least = ... }} or {{ at_most = ... }}",
             name,
         )
-    is_list = isinstance(entry, Sequence) and not isinstance(entry, str)
-    if is_list and _is_value(entry, dimension):
-        return Condition((_own(entry, dimension),))
-    values = tuple(entry) if isinstance(entry, Sequence) and is_list else (entry,)
+    return _one_of(name, parent, entry, dimension)
+
+
+def _one_of(name: str, parent: str, entry: object, dimension: Dimension) -> Condition:
+    """Return the condition that a parameter has a value, or one of a list of values."""
+    values: tuple[Any, ...] = (entry,)
+    if (
+        isinstance(entry, Sequence)
+        and not isinstance(entry, str)
+        and not _is_value(entry, dimension)
+    ):
+        values = tuple(entry)
     if not values:
         raise SpaceError(f"if: {parent} = [] never holds", name)
     for value in values:

@@ -23,7 +23,7 @@ _MOST_NODES = 50_000
 
 
 @dataclass(frozen=True, eq=False, repr=False)
-class Run:
+class ValueRun:
     """Neighbouring values of a parameter that leave the same choices for the rest of a point."""
 
     first: int
@@ -41,7 +41,7 @@ class PointNode:
     """Position of the parameter; one beyond the last for the end of a point."""
     size: int
     """Number of points below."""
-    runs: tuple[Run, ...] = ()
+    runs: tuple[ValueRun, ...] = ()
     """A single run, which stands for no value, if the parameter is absent here."""
     starts: tuple[int, ...] = ()
     """``before`` of each run."""
@@ -119,12 +119,12 @@ class PointTree:
         ways = self._ways(position, ruled_out)
         if ruled_out >> position & 1:
             below = self._nodes[position + 1, ways[0][1]]
-            return PointNode(position, below.size, (Run(0, 0, below),), (0,), is_present=False)
+            return PointNode(position, below.size, (ValueRun(0, 0, below),), (0,), is_present=False)
         self._seen |= 1 << position
         runs, first, before = [], 0, 0
         for length, behind in ways:
             below = self._nodes[position + 1, behind]
-            runs.append(Run(first, before, below))
+            runs.append(ValueRun(first, before, below))
             first, before = first + length, before + length * below.size
         return PointNode(position, before, tuple(runs), tuple(run.before for run in runs))
 

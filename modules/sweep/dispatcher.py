@@ -11,11 +11,11 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, Final
 
 from ..strategies import Wait
-from .decisions import Steering
 from .joined_workers import JoinedWorkers, leases_ahead
-from .leases import LeaseBook, Pace
+from .leases import Pace, TrialQueue
 from .messages import Lease, Tags
 from .results import COMPUTED_BY
+from .steering import Steering
 from .warm_start import EarlierResults
 
 if TYPE_CHECKING:
@@ -34,27 +34,9 @@ _MOST_ADAPTIVE: Final = 16
 class Dispatcher:
     """Gives trials to trainers as leases, in one session of a master.
 
-    Parameters
-    ----------
-    ctx : Context
-    tags : Tags
-        Tags of messages with the trainers of this run.
-    trainers : int
-        Number of trainers of this run.
-    session : str
-        Session of the master.
-    search : Search
-    book : LeaseBook
-    steering : Steering
-        Has the points that were enqueued, and whether the sweep is paused.
-    workers : JoinedWorkers
-        Workers of other runs.
-    earlier : EarlierResults, optional
-        Results of another sweep: a trial with a point among them is recorded, and not given out.
-    record : callable
-        Records a trial that was taken over from the other sweep.
-    reason_to_end : callable
-        Returns why no more trials are given out; an empty text if they are.
+    `trainers` is the number of trainers of this run; `workers` are those of other runs. A trial
+    whose point is among the results of `earlier` is given to `record`, and not given out.
+    `reason_to_end` returns why no more trials are given out; an empty text if they are.
 
     Attributes
     ----------
@@ -69,7 +51,7 @@ class Dispatcher:
         trainers: int,
         session: str,
         search: Search,
-        book: LeaseBook,
+        queue: TrialQueue,
         steering: Steering,
         workers: JoinedWorkers,
         earlier: EarlierResults | None,
@@ -82,7 +64,7 @@ class Dispatcher:
         self._trainers = trainers
         self._session = session
         self._search = search
-        self._book = book
+        self._queue = queue
         self._steering = steering
         self._workers = workers
         self._earlier = earlier
@@ -98,14 +80,14 @@ class Dispatcher:
             return
         while (taker := self._next_taker()) is not None and not self._why_over():
             trainers = self._trainers + sum(self._workers.here.values())
-            count = self.pace.size(self._book.to_give, trainers)
+            count = self.pace.size(self._queue.to_give, trainers)
             points = None
             if self._asks_here:
                 points = self._ask(min(count, _MOST_ADAPTIVE))
                 count = len(points)
-            elif self._book.enqueued or self._earlier is not None or taker != _OWN_TRAINERS:
+            elif self._queue.enqueued or self._earlier is not None or taker != _OWN_TRAINERS:
                 # Trainers here do not know such points; trainers of other runs are sent all points.
-                known = map(self.point_of, range(*self._book.upcoming(count)))
+                known = map(self.point_of, range(*self._queue.upcoming(count)))
                 points = [point for point in known if point is not None]
                 count = len(points)
             if points and self._earlier is not None:
@@ -113,7 +95,7 @@ class Dispatcher:
                 if known_before:
                     continue
                 count = len(points)
-            grant = self._book.take(count)
+            grant = self._queue.take(count)
             if grant is None:
                 return
             lease = Lease(
@@ -136,12 +118,12 @@ class Dispatcher:
     @property
     def leases_here(self) -> int:
         """How many leases the trainers of this run have."""
-        return self._book.leases_out - self._workers.leases_out
+        return self._queue.leases_out - self._workers.leases_out
 
     def _ask(self, count: int) -> list[dict[str, Any]]:
         """Ask the strategy for the parameters of the next trials, as far as it has some."""
         points: list[dict[str, Any]] = []
-        for trial in range(*self._book.upcoming(count)):
+        for trial in range(*self._queue.upcoming(count)):
             point = self._steering.points.get(trial) or self._points.get(trial)
             if point is None:
                 # Trials of earlier sessions count: strategies are asked for all trials in order.
@@ -153,7 +135,7 @@ class Dispatcher:
                 if isinstance(asked, Wait):
                     break
                 if asked is None:
-                    self._book.total = self._search.place(trial)
+                    self._queue.total = self._search.place(trial)
                     break
                 self._asked = trial + 1
                 self._points[trial] = point = asked
@@ -174,13 +156,13 @@ class Dispatcher:
         Returns how many were recorded. If none, `points` is cut before the first that it has.
         """
         assert self._earlier is not None
-        start, _ = self._book.upcoming(len(points))
+        start, _ = self._queue.upcoming(len(points))
         found = [self._earlier.of(point) for point in points]
         first = next((place for place, record in enumerate(found) if record is None), len(points))
         for place, record in enumerate(found[:first]):
             assert record is not None
             trial = start + place
-            self._book.drop(trial)
+            self._queue.drop(trial)
             own = {**record, "trial": trial, "warm_start": record["trial"]}
             own.pop(COMPUTED_BY, None)
             self._record(own)
@@ -197,4 +179,4 @@ class Dispatcher:
         """Take back the leases that no trainer of this run has begun."""
         for _, lease in self._tuples.collect(self._tags.lease):
             if isinstance(lease, Lease):
-                self._book.came_back(lease.number, 0)
+                self._queue.came_back(lease.number, 0)

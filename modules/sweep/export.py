@@ -98,11 +98,8 @@ def curves_of(ledger: Path, folder: Path) -> Iterator[tuple[int, list[tuple[int,
     """
     objective = objectives_of(ledger, folder)[0]
     for record in trials_of(ledger):
-        points = []
-        for step, metrics in record.get("reports", ()):
-            with suppress(ObjectiveError):
-                points.append((step, objective.value(as_numbers(metrics))))
-        yield record["trial"], points
+        reports = record.get("reports", ())
+        yield record["trial"], objective.curve((step, as_numbers(each)) for step, each in reports)
 
 
 def objectives_of(ledger: Path, folder: Path) -> list[Objective]:

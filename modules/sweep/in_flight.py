@@ -1,29 +1,38 @@
-"""Which trials a rank is running, in a file that outlives the rank if it is killed.
+"""Files of trials in flight: which trials each rank is running, and their learning curves so far.
 
 ::
 
     sweeps/<group>.<trainer>.<copy>.<rank>.under-way    first trial, last trial + 1; 0, 0 between
+    sweeps/<group>.<trainer>.<copy>.curve    {"trial": 17, "curve": [[1, {"loss": 0.9}], ...]}
 
     sweeps/<group>.<master>/interrupted.txt             a trial on each line, which was in
                                                         flight when a session was ended
 
-A rank removes its file when it leaves, so a file that is there is of a rank that was killed, or
-runs. The file is mapped into memory, so that no system call is needed to note a trial.
+A rank removes its files when it leaves, so a file that is there is of a rank that was killed, or
+runs. The first is mapped into memory, so that no system call is needed to note a trial.
+
+A trainer writes a curve now and then, and only where a trial takes that long; the curve of a trial
+that has ended is in the ledger. A reader may find half of a text, since it is written in place, and
+ignores that: the next text comes soon.
 """
 
 from __future__ import annotations
 
+import contextlib
 import mmap
 import struct
+import time
 from collections import Counter
-from collections.abc import Collection, Iterable, Iterator
+from collections.abc import Callable, Collection, Iterable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from types import TracebackType
-from typing import Final
+from typing import IO, Final
 
-from diel import file_opener, open_regular
+from diel import as_integer, file_opener, open_regular, read_json
 
+from ..trial import LearningCurve, Reports
+from .ledger import encode, ledgers_in
 from .messages import Tags
 
 _SUFFIX: Final = ".under-way"
@@ -35,6 +44,10 @@ _SHOWN: Final = 8
 _DIGITS: Final = 10
 _MOST_TRIALS: Final = 2**20
 """More than any lease has."""
+_CURVE_SUFFIX: Final = ".curve"
+_WRITE_CURVE_EVERY_S: Final = 1.0
+_CURVES_PER_S: Final = 100.0
+"""Most writes of curves by all trainers of a module together."""
 
 
 @dataclass(frozen=True)
@@ -122,11 +135,8 @@ def take_left_by_dead(run_dir: Path, tags: Tags, copy_index: int, lease: range) 
 def note_interrupted(folder: Path, trials: Iterable[int]) -> frozenset[int]:
     """Note, in the folder of a ledger, which trials were in flight when a session was ended.
 
-    Returns
-    -------
-    frozenset of int
-        Trials of which that has been noted twice or more often. Once does not prove anything:
-        another trial, or a failure of the machine, may have ended the run.
+    Returns the trials of which that has been noted twice or more often. Once does not prove
+    anything: another trial, or a failure of the machine, may have ended the run.
     """
     file = folder / _INTERRUPTED
     folder.mkdir(parents=True, exist_ok=True)
@@ -141,13 +151,13 @@ def note_interrupted(folder: Path, trials: Iterable[int]) -> frozenset[int]:
 def explain_lost_ranks(run_dir: Path, lost: Collection[str]) -> list[str]:
     """Return lines on which trials were in flight when a run was ended by the death of a rank.
 
-    `lost` are the copies prefix ranks have died, as ``trainer.0``; empty if that is not known. No
+    `lost` are the copies whose ranks have died, as ``trainer.0``; empty if that is not known. No
     lines if there was no sweep.
     """
     found = read_in_flight(run_dir)
     goes_on = f"no recorded trial is lost: diel run --resume {run_dir} goes on"
     if not found:
-        return [goes_on] if any(_folder(run_dir).glob("*/trials.jsonl")) else []
+        return [goes_on] if ledgers_in(run_dir) else []
     failed = [left for left in found if left.trainer in lost]
     shown = list(dict.fromkeys(map(str, failed or found)))
     lines = shown[:_SHOWN]
@@ -188,3 +198,84 @@ def _prefix(tags: Tags) -> str:
 
 def _folder(run_dir: Path) -> Path:
     return run_dir / "sweeps"
+
+
+# -- learning curves ------------------------------------------------------------------------------
+
+
+class RunningCurve:
+    """Writes the learning curve of the trial that a trainer runs; of several ranks, the first does.
+
+    `copies` is how many trainers there are; `clock` returns seconds since any fixed moment.
+    """
+
+    def __init__(
+        self,
+        run_dir: Path,
+        tags: Tags,
+        copy_index: int,
+        copies: int = 1,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        self._path = _folder(run_dir) / f"{_prefix(tags)}{copy_index}{_CURVE_SUFFIX}"
+        self._every_s = max(_WRITE_CURVE_EVERY_S, copies / _CURVES_PER_S)
+        self._clock = clock
+        self._file: IO[bytes] | None = None
+        self._trial = -1
+        self._curve = LearningCurve()
+        self._due_s: float | None = None
+
+    def begin(self, trial: int, curve: LearningCurve) -> None:
+        """Write the curve of this trial, which begins, from now on."""
+        self._trial, self._curve, self._due_s = trial, curve, None
+
+    def write_if_due(self) -> None:
+        """Write the curve, if it is time for that; an error, such as a full disk, ends no trial."""
+        now_s = self._clock()
+        if self._due_s is None:  # `begin` reads no clock, since most trials end before this
+            self._due_s = now_s + self._every_s
+        if now_s < self._due_s or self._curve.last is None:
+            return
+        self._due_s = now_s + self._every_s
+        text = encode({"trial": self._trial, "curve": self._curve.points}).encode() + b"\n"
+        with contextlib.suppress(OSError):
+            if self._file is None:
+                self._path.parent.mkdir(parents=True, exist_ok=True)
+                self._file = open(  # noqa: SIM115
+                    self._path, "wb", buffering=0, opener=file_opener
+                )
+            self._file.seek(0)
+            self._file.write(text)
+            self._file.truncate()
+
+    def close(self) -> None:
+        """Remove the file."""
+        if self._file is not None:
+            self._file.close()
+            self._path.unlink(missing_ok=True)
+            self._file = None
+
+
+def read_running_curves(
+    run_dir: Path, group: str, trainer: str, recorded: Collection[int] = ()
+) -> dict[int, Reports]:
+    """Return the curves of trials in flight, by their numbers.
+
+    A trainer that was killed leaves its file: trials in `recorded` have ended, and are left out.
+    """
+    found: dict[int, Reports] = {}
+    for path in sorted(_folder(run_dir).glob(f"{group}.{trainer}.*{_CURVE_SUFFIX}")):
+        with contextlib.suppress(OSError, ValueError, TypeError, LookupError):
+            entry = read_json(path)
+            trial = as_integer(entry["trial"], 0)
+            if trial not in recorded:
+                points = [(as_integer(step), metrics) for step, metrics in entry["curve"]]
+                if all(isinstance(metrics, dict) for _, metrics in points):
+                    found[trial] = points
+    return found
+
+
+def forget_running_curves(run_dir: Path, tags: Tags) -> None:
+    """Remove the files that killed trainers of an earlier session have left."""
+    for path in _folder(run_dir).glob(f"{_prefix(tags)}*{_CURVE_SUFFIX}"):
+        path.unlink(missing_ok=True)

@@ -18,7 +18,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
 from diel import as_integer
-from diel.errors import ModuleFailed
+from diel.errors import ModuleFailed, TupleTimeout
 
 from .joining import (
     FOLDER,
@@ -55,17 +55,8 @@ _LONGEST_WAIT_S: Final = 1e6
 class MasterLink:
     """A worker's connection to the master of a sweep.
 
-    Parameters
-    ----------
-    ledger : Path
-        Ledger of the sweep.
-    me : Identity
-    trainers : int
-        Number of this worker's trainers.
-    silence_s : float, seconds
-        How long the worker may be silent before its leases are given to others.
-    clock : callable, optional
-        Returns seconds since any fixed moment.
+    `trainers` is the number of this worker's trainers. It may be silent for `silence_s` before its
+    leases are given to others. `clock` returns seconds since any fixed moment.
 
     Attributes
     ----------
@@ -164,12 +155,8 @@ class JoinedLoop:
 
     Parameters
     ----------
-    ctx : Context
     tags : Tags
         Tags of messages with the trainers here.
-    space : Space
-        Space of the sweep.
-    link : MasterLink
     patience_s : callable
         Returns for how many seconds the master may be silent at the moment.
     leave_s : float, seconds, optional
@@ -258,8 +245,6 @@ class JoinedLoop:
 
     def _next_from_trainers(self) -> Outcome | IntermediateReport | None:
         """Wait for a message of a trainer here; None if something else is to be done before."""
-        from diel.errors import TupleTimeout
-
         try:
             message: Outcome | IntermediateReport = self._ctx.tuples.tget_unless(
                 self._tags.outcome, self._is_interrupted, timeout=_LONGEST_WAIT_S
@@ -327,8 +312,6 @@ class JoinedLoop:
 
     def _forget(self) -> None:
         """End the trials that no master waits for any more, and forget the master's orders."""
-        from diel.errors import TupleTimeout
-
         self._collect_leases()
         self._begun.clear()
         for trainer in self._awaiting_verdict:

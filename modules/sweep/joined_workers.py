@@ -78,18 +78,10 @@ class WorkerChange:
 class JoinedWorkers:
     """The workers of other runs that take part in a sweep, for its master.
 
-    Parameters
-    ----------
-    ledger : Path
-        Ledger of the sweep; the files of workers lie beside it.
-    order : callable
-        Returns what a worker has to know of the sweep; called when a worker joins.
-    trainers : int
-        Number of trainers in the master's own run; those of workers are numbered behind them.
-    term : int, optional
-        Term of the master's session; left out, the next one for which no worker has orders.
-    clock : callable, optional
-        Returns seconds since any fixed moment.
+    Their files lie beside the ledger. `order` is called when a worker joins, and returns what it
+    has to know of the sweep. `trainers` is the number of trainers in the master's own run: those of
+    workers are numbered behind them. `term` is that of the master's session; left out, the next one
+    for which no worker has orders. `clock` returns seconds since any fixed moment.
     """
 
     def __init__(

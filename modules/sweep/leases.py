@@ -115,13 +115,13 @@ class Grant:
 
 
 @dataclass
-class LeaseBook:
-    """Which trials of a sweep are recorded, are out, or are still to be given out."""
+class TrialQueue:
+    """The trials of a sweep: which are recorded, are out, or are still to be given out."""
 
     total: int | None
     """How many trials there are; None as long as that is not known."""
     recorded: Bitmap = field(default_factory=Bitmap)
-    """Trials that need not be run. The book adds to it."""
+    """Trials that need not be run. The queue adds to it."""
     enqueued: list[int] = field(default_factory=list)
     """Numbers of trials that were enqueued beside the strategy's, in ascending order."""
 

@@ -56,6 +56,11 @@ def ledger_path(run_dir: Path, group: str, module: str, iteration: Sequence[int]
     return run_dir / "sweeps" / f"{group}.{module}{again}" / "trials.jsonl"
 
 
+def ledgers_in(run_dir: Path) -> list[Path]:
+    """Return the ledgers of a run's sweeps, in the order of their names."""
+    return sorted(run_dir.glob("sweeps/*/trials.jsonl"))
+
+
 class LedgerReplaced(LedgerError):
     """Another master has taken over the ledger that this master writes; nothing was written."""
 

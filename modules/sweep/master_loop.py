@@ -10,18 +10,15 @@ import time
 import uuid
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final, Protocol
+from typing import TYPE_CHECKING, Any, Final
 
-from diel.errors import ModuleFailed
+from diel.errors import ModuleFailed, TupleTimeout
 
 from ..trial import METRICS, Trial, trial_seed
-from .decisions import Steering
 from .dispatcher import Dispatcher
-from .in_flight import note_interrupted, take_in_flight
+from .in_flight import forget_running_curves, note_interrupted, take_in_flight
 from .joined_workers import JoinedWorkers, WorkerChange
-from .kept_model import BEST, how_to_use, provenance_of
-from .leases import LeaseBook
+from .leases import TrialQueue
 from .ledger import (
     FAILED,
     STOPPED,
@@ -42,16 +39,17 @@ from .messages import (
     SweepOrder,
     Tags,
 )
+from .models import BEST, how_to_use, provenance_of
 from .output import SweepOutput
 from .results import COMPUTED_BY, SweepResults
-from .running_curves import forget_running_curves
-from .steering import RequestReader
+from .steering import RequestReader, Steering
 from .warm_start import EarlierResults
 
 if TYPE_CHECKING:
     from diel import Context
 
     from ..search import Search
+    from .shared import Leader
 
 _HOPELESS: Final = 20
 """If so many trials fail before one succeeds, the sweep ends: the points are not the cause."""
@@ -84,27 +82,8 @@ class SweepPlan:
     """An earlier sweep whose results count, as the file names it."""
 
 
-class Leadership(Protocol):
-    """The leadership of a sweep that several masters share; see `shared`."""
-
-    ledger: Path
-    term: int
-
-    def look(self) -> None:
-        """Do what is due while the sweep goes on; called several times a second."""
-        ...
-
-    def goes_on(self) -> bool:
-        """Whether no other master has begun a term."""
-        ...
-
-    def finish(self) -> None:
-        """Record that no trial of the sweep is left."""
-        ...
-
-
 def run_master(
-    ctx: Context, tags: Tags, plan: SweepPlan, trainers: int, leads: Leadership | None = None
+    ctx: Context, tags: Tags, plan: SweepPlan, trainers: int, leads: Leader | None = None
 ) -> dict[str, Any]:
     """Run a sweep, or what is left of it, on so many trainers; return the row of its best trial.
 
@@ -150,7 +129,7 @@ class _MasterLoop:
         tags: Tags,
         plan: SweepPlan,
         trainers: int,
-        leads: Leadership | None = None,
+        leads: Leader | None = None,
     ) -> None:
         self._leadership = leads
         self._ctx = ctx
@@ -160,7 +139,7 @@ class _MasterLoop:
         self._session = uuid.uuid4().hex
         self._search = plan.search
         self._wants_reports = hasattr(plan.search.strategy, "report")
-        self._book = LeaseBook(plan.search.size)
+        self._queue = TrialQueue(plan.search.size)
         self._saves_models: bool | None = None
         self._known_trainers: set[int] = set()
         self._is_other_device = False
@@ -169,7 +148,7 @@ class _MasterLoop:
         self._not_to_try: frozenset[int] = frozenset()
         self._failed_before = self._unranked = 0
         self._started_s = time.monotonic()
-        self._steering = Steering(plan.search, self._book)
+        self._steering = Steering(plan.search, self._queue)
         self._look_s = 0.0
         self._path = ledger_path(ctx.run_dir, ctx.group, ctx.module, ctx.iteration)
         if leads is not None:
@@ -179,7 +158,7 @@ class _MasterLoop:
         else:
             file = ctx.results.new_file()
         self._results = SweepResults(plan.search, plan.seed)
-        self._output = SweepOutput(ctx, plan.search, self._book, self._results, plan.seed, file)
+        self._output = SweepOutput(ctx, plan.search, self._queue, self._results, plan.seed, file)
         self._ledger = Ledger(
             self._path,
             {**plan.about, "table": file.name},
@@ -200,7 +179,7 @@ class _MasterLoop:
             trainers,
             self._session,
             plan.search,
-            self._book,
+            self._queue,
             self._steering,
             self._workers,
             self._earlier,
@@ -216,7 +195,7 @@ class _MasterLoop:
             self._ctx.log.info("%d results of an earlier sweep count", len(self._earlier.records))
         for decision in decisions_of(self._path):
             self._steering.apply(decision)
-        for rows in self._results.read(self._path, self._book.recorded):
+        for rows in self._results.read(self._path, self._queue.recorded):
             self._output.add(rows)
         self._failed_before = self._results.failed
         for tag in self._tags.of_earlier_sessions:
@@ -234,9 +213,9 @@ class _MasterLoop:
                 is_last = self._not_to_try.issuperset(left.trials)
                 care = "it is not tried again" if is_last else "it is tried once more"
             self._ctx.log.warning("%s when the run was ended: %s", left, care)
-        if len(self._book.recorded):
+        if len(self._queue.recorded):
             self._output.resume()
-            self._ctx.log.info("%d trials are recorded already", len(self._book.recorded))
+            self._ctx.log.info("%d trials are recorded already", len(self._queue.recorded))
             self._output.add_facts(self._results.computed_by)
 
     def _order(self) -> SweepOrder:
@@ -294,18 +273,16 @@ class _MasterLoop:
 
     def _goes_on(self) -> bool:
         """Whether trials are out, or are kept back by a pause; else look for requests once more."""
-        if self._book.leases_out:
+        if self._queue.leases_out:
             return True
         if self._steer(at_once=True):
             self._dispatcher.give_out()
-        start, stop = self._book.upcoming(1)
+        start, stop = self._queue.upcoming(1)
         is_over = start >= stop or bool(self._why_over())
-        return bool(self._book.leases_out) or (self._steering.is_paused and not is_over)
+        return bool(self._queue.leases_out) or (self._steering.is_paused and not is_over)
 
     def _next_message(self) -> Outcome | IntermediateReport | WorkerChange | None:
         """Wait for a message of a trainer; None if a request to the sweep has come before."""
-        from diel.errors import TupleTimeout
-
         self._look_at_other_runs()  # short waits do not check whether they are interrupted
         if (received := self._workers.next_message()) is not None:
             return received
@@ -332,7 +309,7 @@ class _MasterLoop:
     def _follow_worker(self, change: WorkerChange) -> None:
         """Record a change in the part that a worker of another run takes."""
         for lease in change.leases:
-            self._book.came_back(lease, 0)
+            self._queue.came_back(lease, 0)
         if change.text:
             trials = f"; its {len(change.leases)} leases go to others" if change.leases else ""
             say = self._ctx.log.warning if change.is_loss else self._ctx.log.info
@@ -342,7 +319,7 @@ class _MasterLoop:
             shown = (
                 f"with {len(here)} joined workers, {sum(here.values())} trainers" if here else ""
             )
-            self._ctx.progress(len(self._book.recorded), self._book.expected, shown)
+            self._ctx.progress(len(self._queue.recorded), self._queue.expected, shown)
 
     def _has_requests(self) -> bool:
         """Whether there are new requests to the sweep; the file is looked at twice a second."""
@@ -381,18 +358,18 @@ class _MasterLoop:
 
     def _show_pause(self) -> None:
         paused = _PAUSED if self._steering.is_paused else ""
-        self._ctx.progress(len(self._book.recorded), self._book.expected, paused)
+        self._ctx.progress(len(self._queue.recorded), self._queue.expected, paused)
 
     def _drop_stopped(self) -> None:
         """End the trials that are to stop: trainers end those that are out."""
-        waiting = {trial for trial in self._steering.stopped if trial not in self._book.recorded}
+        waiting = {trial for trial in self._steering.stopped if trial not in self._queue.recorded}
         if not waiting:
             return
         self._dispatcher.take_back_unclaimed()
         for trial in sorted(waiting):
-            if not self._book.is_trial_out(trial):
+            if not self._queue.is_trial_out(trial):
                 self._record_untried(trial)
-        left = frozenset(trial for trial in waiting if trial not in self._book.recorded)
+        left = frozenset(trial for trial in waiting if trial not in self._queue.recorded)
         self._ctx.tuples.collect(self._tags.stops)
         self._ctx.tuples.tput(self._tags.stops, (self._session, left))
         self._workers.stop(left)
@@ -402,7 +379,7 @@ class _MasterLoop:
         point = self._dispatcher.point_of(trial)
         if point is None:
             return
-        self._book.drop(trial)
+        self._queue.drop(trial)
         record = {
             "trial": trial,
             "state": STOPPED,
@@ -468,7 +445,7 @@ class _MasterLoop:
 
     def _record(self, outcome: Outcome) -> None:
         """Record the outcome of a lease."""
-        grant = self._book.grant_of(outcome.lease)
+        grant = self._queue.grant_of(outcome.lease)
         if grant is None:
             return
         done = len(outcome.metrics)
@@ -481,7 +458,7 @@ class _MasterLoop:
         if grant.attempt <= self._plan.retries and outcome.reasons:
             retried = {record["trial"] for record in records if record["state"] == FAILED}
             records = [record for record in records if record["trial"] not in retried]
-        self._book.came_back(outcome.lease, done, retried)
+        self._queue.came_back(outcome.lease, done, retried)
         if records:
             self._record_facts(outcome, records[0])
             self._write(records)

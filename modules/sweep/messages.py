@@ -17,6 +17,7 @@ from which the run goes on or of a master that started again, are recognised by 
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, TypeAlias
@@ -158,7 +159,7 @@ class SaveModel:
     session: str
     trial: Trial
     path: Path
-    provenance: dict[str, Any] = field(default_factory=dict)
+    provenance: Mapping[str, Any] = field(default_factory=dict)
     """Where the trial comes from: `Report.provenance`."""
 
 

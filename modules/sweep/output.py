@@ -8,11 +8,11 @@ from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import IO, TYPE_CHECKING, Any, Final
 
-from diel import file_opener, open_regular
+from diel import __version__, file_opener, open_regular
 
-from .kept_model import name_of_run
-from .leases import LeaseBook
+from .leases import TrialQueue
 from .ledger import FINISHED, STOPPED
+from .models import name_of_run
 from .results import CURVE, SweepResults
 
 if TYPE_CHECKING:
@@ -33,7 +33,7 @@ class SweepOutput:
         self,
         ctx: Context,
         search: Search,
-        book: LeaseBook,
+        queue: TrialQueue,
         results: SweepResults,
         seed: int,
         file: Path,
@@ -41,7 +41,7 @@ class SweepOutput:
         self._ctx = ctx
         self._search = search
         self._objective = search.objectives[0]
-        self._book = book
+        self._queue = queue
         self._results = results
         self._best_rows = results.best_rows
         self._file = file
@@ -102,7 +102,7 @@ class SweepOutput:
             [*columns, "trainer", "seed"],
             objective=self._objective.text,
             maximise=self._objective.maximise,
-            expected=self._book.expected,
+            expected=self._queue.expected,
             file=self._file,
             parameters=self._search.space.names,
             facts=self._facts,
@@ -114,7 +114,7 @@ class SweepOutput:
         if not at_once and now_s - self._shown_s < _SHOW_EVERY_S:
             return
         self._shown_s = now_s
-        count, unranked = len(self._book.recorded), self._results.unranked
+        count, unranked = len(self._queue.recorded), self._results.unranked
         if self._best_rows.version == self._shown_version:
             self._ctx.results.show(count, unranked=unranked)
             return
@@ -130,7 +130,7 @@ class SweepOutput:
             notes += report.lines()
         notes += [*self._search.repeat_lines(), *more]
         if notes:
-            self._ctx.results.show(len(self._book.recorded), notes=notes)
+            self._ctx.results.show(len(self._queue.recorded), notes=notes)
 
     def log_unranked(self, ledger: Path) -> None:
         """Log how many trials failed or diverged, and where to see why."""
@@ -138,7 +138,7 @@ class SweepOutput:
             self._ctx.log.warning(
                 "%d of %d trials failed: see %s, and tracebacks in %s",
                 self._results.failed,
-                len(self._book.recorded),
+                len(self._queue.recorded),
                 ledger,
                 self._ctx.run_dir / "logs",
             )
@@ -147,13 +147,13 @@ class SweepOutput:
                 "%d of %d trials diverged: their training, or %s, came to NaN or infinity, and "
                 "they are not ranked",
                 self._results.diverged,
-                len(self._book.recorded),
+                len(self._queue.recorded),
                 " or ".join(objective.text for objective in self._search.objectives),
             )
 
     def close(self, state: str) -> None:
         """Bring everything to its files; `state` is how the sweep has ended."""
-        self._report.expect(self._book.expected)
+        self._report.expect(self._queue.expected)
         self._report.close(state)
         if self._report.problem:
             self._ctx.log.warning("%s", self._report.problem)
@@ -166,8 +166,6 @@ class SweepOutput:
 
 def open_report(ctx: Context, table: Path, search: Search, seed: int) -> LiveReport:
     """Begin the report beside a table of results: ``report.html`` for ``results.csv``."""
-    from diel import __version__
-
     from ..report import LiveReport, Sweep  # import NumPy, which `diel check` does not need
     from ..report.live import environment
 

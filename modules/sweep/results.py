@@ -17,7 +17,7 @@ from diel import describe_error
 from ..evaluation import Evaluated
 from ..objective import ObjectiveError
 from ..space import Choices
-from ..trial import SPLITS, Reports, is_splits, thinned, trial_seed
+from ..trial import SPLITS, is_splits, thinned, trial_seed
 from .leases import Bitmap
 from .ledger import (
     DIVERGED,
@@ -49,11 +49,6 @@ CURVE: Final = "learning curve"
 
 class SweepResults:
     """Turns outcomes into ledger records and rows, counts them, and passes them to the search.
-
-    Parameters
-    ----------
-    seed : int
-        Seed of the sweep.
 
     Attributes
     ----------
@@ -234,17 +229,9 @@ class SweepResults:
         is_good = state == FINISHED and self.best_rows.add(row)
         # For the report: a row that is among its best at the end is so when it comes.
         if "reports" in record and (is_good or state == STOPPED):
-            row[CURVE] = self._curve_of(record["reports"])
+            row[CURVE] = self._search.objectives[0].curve(thinned(record["reports"]))
         row["state"] = state
         return row
-
-    def _curve_of(self, reports: Reports) -> list[tuple[int, float]]:
-        """Return (step, objective) pairs, for the steps whose metrics give the objective."""
-        objective, points = self._search.objectives[0], []
-        for step, metrics in thinned(reports):
-            with suppress(ObjectiveError):
-                points.append((step, objective.value(metrics)))
-        return points
 
     @property
     def unranked(self) -> dict[str, int]:

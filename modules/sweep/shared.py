@@ -2,29 +2,45 @@
 
 ::
 
-    SHARED/sweeps/<group>.<master>/     trials.jsonl, workers/, terms/: of all runs that share it
+    SHARED/sweeps/<group>.<master>/     trials.jsonl, workers/: of all runs that share it
+        terms/000001                    the leader of the first term: made by link(), once
+        terms/000001.ended              that this term has ended, and how: made by its leader
     RUN_DIR/sweeps/takes-part.json      written before a run begins: which sweep it takes part in
     RUN_DIR/sweeps/<group>.<master>/    a copy of the ledger, so that each run has it whole
 
-Runs that share a sweep are equal. One of their masters leads (`election`): it gives out trials and
-writes the ledger. The others are its workers (`joining`); if it is silent for too long, one of them
-goes on from the ledger. So a strategy that learns gets all results, from whichever run they are.
+Runs that share a sweep are equal. One of their masters leads, the one that makes the file of a
+term: it gives out trials and writes the ledger. The others are its workers (`joining`), so that a
+strategy that learns gets all results, from whichever run they are.
+
+A leader that has died makes no second file. The others find that out by its silence, and one of
+them takes the next term. A leader that was only slow finds its ledger replaced: a new leader goes
+on with a copy of it, so what the old leader still writes is in no file any more.
 """
 
 from __future__ import annotations
 
 import contextlib
+import errno
 import json
 import os
+import re
 import time
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
-from diel import JsonLinesFile, as_number, read_json, replace_file, replacing, whole_lines
+from diel import (
+    JsonLinesFile,
+    as_number,
+    open_regular,
+    part_of,
+    read_json,
+    replace_file,
+    replacing,
+    whole_lines,
+)
 from diel.errors import ModuleFailed
 
-from .election import FINISHED, STOPPED, Terms
 from .joined_loop import JoinedLoop, MasterLink, WorkerEnd
 from .joining import SILENCE_S, Identity, is_finished
 from .ledger import LedgerError, LedgerReplaced, about_of, as_written, has_begun, ledger_path
@@ -39,10 +55,17 @@ _FILE: Final = "takes-part.json"
 _LOOK_EVERY_S: Final = 0.5
 _PATIENCE: Final = 10
 """A worker waits so many times the limit of silence for a master that starts again."""
+FINISHED: Final = "finished"
+STOPPED: Final = "stopped"
+_FOLDER: Final = "terms"
+_LONGEST_WORDS_BYTES: Final = 100
+_TERM: Final = re.compile(r"([0-9]{1,9})(\.ended)?")
+_WITHOUT_LINKS: Final = (errno.EPERM, errno.ENOTSUP, errno.ENOSYS, errno.EMLINK)
+"""Errors of a file system that has no hard links."""
 
 
 @dataclass(frozen=True)
-class Part:
+class Participation:
     """Which sweep of other runs a run takes part in, and for how long."""
 
     share: str | None = None
@@ -61,7 +84,7 @@ class Part:
         replace_file(file, json.dumps(asdict(self)))
 
     @classmethod
-    def of_run(cls, run_dir: Path) -> Part | None:
+    def of_run(cls, run_dir: Path) -> Participation | None:
         """Return what `save` has written; None for a run whose sweeps are its own.
 
         A `LedgerError` if the file is damaged, an OSError if it cannot be read.
@@ -101,7 +124,7 @@ def run_sweep(ctx: Context, tags: Tags, plan: SweepPlan, trainers: int) -> dict[
     A run that has joined the sweep of another run returns how many trials it ran. Errors as
     `run_master`.
     """
-    part = Part.of_run(ctx.run_dir)
+    part = Participation.of_run(ctx.run_dir)
     if part is None:
         return run_master(ctx, tags, plan, trainers)
     if part.join is not None:
@@ -112,7 +135,9 @@ def run_sweep(ctx: Context, tags: Tags, plan: SweepPlan, trainers: int) -> dict[
 # -- joining a sweep that runs ---------------------------------------------------------------------
 
 
-def _join(ctx: Context, tags: Tags, plan: SweepPlan, trainers: int, part: Part) -> dict[str, Any]:
+def _join(
+    ctx: Context, tags: Tags, plan: SweepPlan, trainers: int, part: Participation
+) -> dict[str, Any]:
     """Run trials of another run's sweep, until it is over or it is time to leave."""
     assert part.join is not None
     ledger = Path(part.join)
@@ -176,7 +201,9 @@ def _check_is_of(ledger: Path, plan: SweepPlan) -> None:
 # -- sharing a sweep -------------------------------------------------------------------------------
 
 
-def _share(ctx: Context, tags: Tags, plan: SweepPlan, trainers: int, part: Part) -> dict[str, Any]:
+def _share(
+    ctx: Context, tags: Tags, plan: SweepPlan, trainers: int, part: Participation
+) -> dict[str, Any]:
     """Run a sweep together with all runs that share its folder, as its leader or as a worker."""
     assert part.share is not None
     where = (ctx.group, ctx.module, ctx.iteration)
@@ -326,3 +353,95 @@ class _Interval:
             return False
         self._due_s = now_s + self._every_s
         return True
+
+
+# -- which master leads ----------------------------------------------------------------------------
+
+
+class Terms:
+    """The terms of a shared sweep, beside its ledger; `me` identifies this master."""
+
+    def __init__(self, ledger: Path, me: Identity) -> None:
+        self._ledger = ledger
+        self._folder = ledger.with_name(_FOLDER)
+        self._me = me
+
+    def latest(self) -> tuple[int, str]:
+        """Return the latest term, 0 if there is none, and how it has ended: empty if it has not."""
+        try:
+            names = [entry.name for entry in os.scandir(self._folder)]
+        except FileNotFoundError:
+            return 0, ""
+        terms = [int(found[1]) for name in names if (found := _TERM.fullmatch(name))]
+        term = max(terms, default=0)
+        ended = self._file(term, ".ended")
+        return term, _words_in(ended) if ended.name in names else ""
+
+    def take(self, term: int) -> bool:
+        """Begin a term, unless another master has; return whether this master leads.
+
+        The ledger is replaced by a copy of itself, to which a former leader does not write.
+        """
+        self._folder.mkdir(parents=True, exist_ok=True)
+        part = part_of(self._file(term))
+        try:
+            with part.open("x", encoding="utf-8") as file:
+                file.write(json.dumps(asdict(self._me)) + "\n")
+            is_taken = self._make(part, self._file(term))
+        finally:
+            part.unlink(missing_ok=True)
+        if is_taken and self._ledger.exists():
+            with replacing(self._ledger, sync=True) as copy:
+                copy.writelines(whole_lines(self._ledger))
+        return is_taken
+
+    @staticmethod
+    def _make(part: Path, file: Path) -> bool:
+        """Make the file of a term; return whether this process has made it."""
+        try:
+            os.link(part, file)
+        except FileExistsError:
+            pass  # it may be our own link: the answer of a file server is lost at times
+        except OSError as error:
+            if error.errno not in _WITHOUT_LINKS:
+                raise
+            try:
+                file.open("x").close()
+            except FileExistsError:
+                return False
+            return True
+        return part.stat().st_nlink > 1
+
+    def end(self, term: int, how: str) -> None:
+        """Record that a term of this master has ended, and how."""
+        replace_file(self._file(term, ".ended"), how)
+
+    def leader(self, term: int) -> str:
+        """Return the run and the host of a term's leader as text; empty if that cannot be read."""
+        identity = self._leader_identity(term)
+        return f"{identity['run_dir']} on {identity['host']}" if identity else ""
+
+    def is_of_this_run(self, term: int) -> bool:
+        """Whether a term is of an earlier session of this run, which is over."""
+        return self._leader_identity(term).get("run_dir") == self._me.run_dir
+
+    def _leader_identity(self, term: int) -> dict[str, str]:
+        try:
+            identity = read_json(self._file(term))
+            return {name: str(identity[name]) for name in ("run_dir", "host")}
+        except (OSError, ValueError, LookupError, TypeError):
+            return {}
+
+    def _file(self, term: int, suffix: str = "") -> Path:
+        return self._folder / f"{term:06d}{suffix}"
+
+
+def _words_in(file: Path) -> str:
+    """Return how a term has ended; that its leader stopped, if its file cannot be read."""
+    try:
+        with open_regular(file) as opened:
+            return opened.read(_LONGEST_WORDS_BYTES).decode(errors="replace") or STOPPED
+    except FileNotFoundError:
+        raise
+    except OSError:
+        return STOPPED

@@ -29,7 +29,7 @@ from multiprocessing.connection import Connection, Pipe
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
-from diel import describe_error
+from diel import child_environment, describe_error, end_with_parent, start_helper
 
 from ..trial import IsToStop, LearningCurve, OnReport, Trial, TrialResult
 from .messages import SaveModel, Tags
@@ -124,8 +124,6 @@ class SubprocessRunner:
 
     def _start(self) -> None:
         """Start a process and wait until it is ready; `NotReady` if it cannot prepare."""
-        from diel import child_environment, start_helper
-
         folder = Path(__file__).parents[1]
         environment = child_environment()
         # The process has to find this package, and what this rank finds.
@@ -251,8 +249,6 @@ class _ProcessEnded(Exception):
 
 def work(descriptor: int) -> None:
     """Run trials in the child process, until its rank sends no more."""
-    from diel import end_with_parent
-
     end_with_parent()
     link = Connection(descriptor)
     task: Task = link.recv()

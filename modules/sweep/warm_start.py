@@ -21,7 +21,7 @@ from diel.errors import ModuleFailed
 
 from ..objective import Objective, judge
 from ..space import Space, SpaceError
-from .ledger import FINISHED, LedgerReader, about_of, as_numbers, encode
+from .ledger import FINISHED, LedgerReader, about_of, as_numbers, encode, ledgers_in
 
 _COPY: Final = "warm-start.jsonl"
 _AT_ONCE: Final = 1000
@@ -45,7 +45,7 @@ def find_ledger(text: str, folder: Path) -> Path:
     run_dir = folder / Path(run).expanduser()
     if not run_dir.is_dir():
         raise WarmStartError(f"there is no {run_dir}")
-    ledgers = {found.parent.name: found for found in run_dir.glob("sweeps/*/trials.jsonl")}
+    ledgers = {found.parent.name: found for found in ledgers_in(run_dir)}
     if not ledgers:
         raise WarmStartError(f"{run_dir} holds no sweep")
     if not name and len(ledgers) == 1:
@@ -90,20 +90,9 @@ def is_copied(run_dir: Path) -> bool:
 class EarlierResults:
     """The trials of an earlier sweep whose points are in the space, and that are results here.
 
-    Parameters
-    ----------
-    text : str
-        As `find_ledger` takes it.
-    folder : Path
-        Of the workflow file.
-    beside : Path
-        The ledger of the new sweep. A copy that an earlier session has made beside it counts,
-        whether or not the earlier sweep is still there.
-
-    Raises
-    ------
-    WarmStartError
-        If there is neither a copy nor the earlier sweep.
+    `text` and `folder` are those of `find_ledger`, `beside` is the ledger of the new sweep. A copy
+    that an earlier session has made beside it counts, whether or not the earlier sweep is still
+    there; a `WarmStartError` if there is neither.
     """
 
     def __init__(

@@ -35,19 +35,20 @@ from ..report.plotly_parts import Figure
 from ..report.sweep import CURVE, DONE, REASON, STATE, STOPPED, TRIAL, Moment, Sweep
 from ..space import Space, SpaceError
 from ..trial import Reports, thinned
-from .kept_model import how_to_use
+from .in_flight import read_running_curves
 from .ledger import (
     FAILED,
     LedgerError,
     LedgerReader,
     about_of,
     as_numbers,
+    ledgers_in,
     record_at,
     table_of,
     trials_of,
 )
+from .models import how_to_use
 from .output import cell
-from .running_curves import read_running_curves
 from .steering import point_problems
 
 if TYPE_CHECKING:
@@ -206,13 +207,10 @@ class WatchedSweep:
         return found
 
     def _curve_of(self, reports: Reports) -> list[tuple[int, float]]:
-        """Return (step, objective) pairs, for the steps whose metrics give the objective."""
-        points: list[tuple[int, float]] = []
-        for step, metrics in reports:
-            with contextlib.suppress(ObjectiveError):
-                if self._objective is not None:
-                    points.append((step, self._objective.value(as_numbers(metrics))))
-        return points
+        """Return a learning curve: (step, objective) pairs; none for a function of the user's."""
+        if self._objective is None:
+            return []
+        return self._objective.curve((step, as_numbers(metrics)) for step, metrics in reports)
 
     # -- results ----------------------------------------------------------------------------------
 
@@ -338,7 +336,7 @@ class WatchedSweep:
         names = ("seed", "trainer", "started_s", "seconds", "attempt", REASON)
         plain = {name: _plain(record.get(name)) for name in ("trial", STATE, *names)}
         curve = curve_figure(self._gathered.sweep, reports or [], theme)
-        is_alone = len(list((self.run_dir / "sweeps").glob("*/trials.jsonl"))) == 1
+        is_alone = len(ledgers_in(self.run_dir)) == 1
         which = str(number) if is_alone else f"{self.name}:{number}"
         command = ["diel", "sweep", str(self.run_dir), "--repeat", which]
         return {
@@ -353,7 +351,7 @@ class WatchedSweep:
 def watched_sweeps(run_dir: Path) -> list[WatchedSweep]:
     """Return the sweeps of a run, those that have begun; damaged ledgers are left out."""
     found = []
-    for ledger in sorted((run_dir / "sweeps").glob("*/trials.jsonl")):
+    for ledger in ledgers_in(run_dir):
         with contextlib.suppress(OSError, LedgerError):
             found.append(WatchedSweep(run_dir, ledger))
     return found

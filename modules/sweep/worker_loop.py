@@ -11,9 +11,10 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
 from diel import describe_error
+from diel.errors import TupleTimeout
 
 from ..trial import IsToStop, LearningCurve, OnReport, ShowProgress, Trial, TrialResult, trial_seed
-from .in_flight import InFlightTrials, take_left_by_dead
+from .in_flight import InFlightTrials, RunningCurve, take_left_by_dead
 from .leases import TARGET_S
 from .messages import (
     End,
@@ -25,9 +26,14 @@ from .messages import (
     SweepOrder,
     Tags,
 )
-from .rank_group import RankGroupRunner, follow_rank0
-from .runners import InProcessRunner, Limits, Task, TrialRunner
-from .running_curves import RunningCurve
+from .runners import (
+    InProcessRunner,
+    Limits,
+    RankGroupRunner,
+    Task,
+    TrialRunner,
+    follow_rank0,
+)
 
 if TYPE_CHECKING:
     from diel import Context
@@ -222,8 +228,6 @@ class StopRequests:
 
     def __call__(self, trial: int) -> bool:
         """Whether a trial is to end."""
-        from diel.errors import TupleTimeout
-
         now_s = time.monotonic()
         if now_s >= self._due_s:
             self._due_s = now_s + _LOOK_FOR_STOPS_EVERY_S
@@ -242,8 +246,6 @@ def _save_model(wanted: SaveModel, runner: Any) -> ModelSaved:
 
 
 def _order(ctx: Context, tags: Tags, session: str) -> SweepOrder | None:
-    from diel.errors import TupleTimeout
-
     # The order is put before the first lease, to the same server: without it the session is over.
     try:
         order: SweepOrder = ctx.tuples.tread_nowait(tags.sweep(session))

@@ -68,7 +68,7 @@ LAYERS = {
         search
         sweep
         compute sklearn_trainer torch_trainer
-        fused routines
+        fused
         training
         master trainer
         reporter

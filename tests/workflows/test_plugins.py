@@ -12,8 +12,7 @@ from support import diel, results, run_dir
 from diel import plugins
 from diel.errors import PluginError
 from diel.plugins import installed_plugins, load_installed
-from diel.workflow.definitions import FunctionNotFound
-from diel.workflow.functions import locate
+from diel.workflow.functions import FunctionNotFound, locate
 
 CODE = """
 class Descending:

@@ -1,4 +1,4 @@
-"""Softmax, cross entropy, and counting predictions."""
+"""Kernels of softmax and cross entropy, and of counting predictions."""
 
 from __future__ import annotations
 

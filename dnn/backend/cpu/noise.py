@@ -1,4 +1,4 @@
-"""Random numbers, as in `dnn.backend.philox`.
+"""Kernel of random numbers, equal to those of `dnn.backend.philox` bit for bit.
 
 All integers are uint64: with a signed integer Numba would compute in floats.
 """

@@ -1,4 +1,4 @@
-"""Activation functions.
+"""Activation functions, such as relu, sigmoid, tanh and gelu.
 
 Their gradients are written in terms of their output, so that the forward pass may overwrite
 their input, the sum of a product and a bias.

@@ -34,14 +34,12 @@ from diel.run_tuples import SavedTuples
 from diel.testing import TupleSpace
 from modules.objective import Objective
 from modules.space import Space
-from modules.sweep.election import Terms
-from modules.sweep.in_flight import note_interrupted, read_in_flight
+from modules.sweep.in_flight import note_interrupted, read_in_flight, read_running_curves
 from modules.sweep.joined_workers import JoinedWorkers
 from modules.sweep.joining import Identity, is_finished, note_finished
 from modules.sweep.ledger import Ledger, about_of, has_begun, records_of
 from modules.sweep.messages import SweepOrder
-from modules.sweep.running_curves import read_running_curves
-from modules.sweep.shared import LedgerCopy, Part
+from modules.sweep.shared import LedgerCopy, Participation, Terms
 from modules.sweep.steering import RequestReader, ask, requests_for
 from modules.sweep.warm_start import EarlierResults
 
@@ -221,7 +219,7 @@ def check_ranks(path: Path, shared: Path) -> None:
 
     readers: list[Callable[[], object]] = [
         directory.limits,
-        lambda: Part.of_run(path),
+        lambda: Participation.of_run(path),
         terms.latest,
         lambda: terms.leader(1),
         lambda: terms.is_of_this_run(1),
@@ -275,9 +273,9 @@ def test_each_command_answers_in_words(
         sweep = shared / "sweeps" / "g.master"
         if kind != "restarted":
             part = (
-                Part(share=str(shared))
+                Participation(share=str(shared))
                 if kind == "shared"
-                else Part(join=str(sweep / "trials.jsonl"))
+                else Participation(join=str(sweep / "trials.jsonl"))
             )
             part.save(path)
         damages[number](sweep / place if is_shared else path / place)

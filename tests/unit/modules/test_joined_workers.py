@@ -24,7 +24,6 @@ from unit.modules.sweeping import GRID, Sweep
 from diel.errors import ModuleFailed, RunStopped
 from diel.run.journal import JournalWriter
 from diel.testing import ModuleRun
-from modules.sweep.election import Terms
 from modules.sweep.joined_loop import MasterLink
 from modules.sweep.joined_workers import JoinedWorkers, WorkerChange
 from modules.sweep.joining import (
@@ -39,10 +38,10 @@ from modules.sweep.joining import (
     outcome_message,
     report_message,
 )
-from modules.sweep.leases import LeaseBook
+from modules.sweep.leases import TrialQueue
 from modules.sweep.ledger import Ledger, LedgerError, LedgerReplaced, records_of
 from modules.sweep.messages import IntermediateReport, Lease, Outcome, SweepOrder
-from modules.sweep.shared import Leader, LedgerCopy, Part
+from modules.sweep.shared import Leader, LedgerCopy, Participation, Terms
 
 ORDER = SweepOrder("here", seed=5, strategy=None, wants_reports=True, quarantined=frozenset({3}))
 
@@ -347,7 +346,7 @@ def test_each_trial_is_recorded_once_whoever_is_silent_or_leaves(
 
 def go_through(meeting: Meeting, draw: Random) -> Counter[int]:
     """Run a sweep of twelve trials with workers that come, are silent, die and leave."""
-    book, recorded = LeaseBook(12), Counter[int]()
+    queue, recorded = TrialQueue(12), Counter[int]()
     links: dict[str, MasterLink] = {}
     held: dict[str, dict[int, dict[str, Any]]] = {}
 
@@ -355,13 +354,13 @@ def go_through(meeting: Meeting, draw: Random) -> Counter[int]:
         for message in meeting.heard(0.6):
             if isinstance(message, WorkerChange):
                 for number in message.leases:
-                    book.came_back(number, 0)
-            elif book.grant_of(message.lease) is not None:
+                    queue.came_back(number, 0)
+            elif queue.grant_of(message.lease) is not None:
                 recorded.update(range(message.start, message.start + len(message.metrics)))
-                book.came_back(message.lease, len(message.metrics))
+                queue.came_back(message.lease, len(message.metrics))
 
     for step in range(200):
-        if len(book.recorded) == 12:
+        if len(queue.recorded) == 12:
             break
         if step > 100:  # at last all goes well
             links["last"] = links.get("last") or meeting.link("last", 1)
@@ -369,7 +368,7 @@ def go_through(meeting: Meeting, draw: Random) -> Counter[int]:
             links[f"w{step}"] = meeting.link(f"w{step}", 1)
         read_messages()
         busy, name = meeting.workers.least_busy(None)
-        if busy < 1 and (grant := book.take(draw.randint(1, 3))) is not None:
+        if busy < 1 and (grant := queue.take(draw.randint(1, 3))) is not None:
             points = [{"x": trial} for trial in range(grant.start, grant.stop)]
             wanted = Lease("here", grant.lease, grant.start, grant.stop, points)
             meeting.workers.give(name, wanted)
@@ -537,7 +536,7 @@ def test_runs_that_share_a_sweep_end_with_the_table_of_one(tmp_path: Path, strat
     train = "steps" if strategy == "halving" else "train"  # whose trials are stopped by reports
     best = alone.run(wanted, trainers=1, train=train).returned
     for run in runs.values():
-        Part(share=str(tmp_path / "shared")).save(run.run_dir)
+        Participation(share=str(tmp_path / "shared")).save(run.run_dir)
     slowly = {"seconds": 0.03 if train == "steps" else 0.05}
     done = together(
         *(
@@ -563,7 +562,7 @@ def test_a_leader_that_ends_is_followed_by_another(tmp_path: Path) -> None:
     runs["alone"].run(GRID, trainers=1)
     shared = tmp_path / "shared"
     for name in ("a", "b"):
-        Part(share=str(shared)).save(runs[name].run_dir)
+        Participation(share=str(shared)).save(runs[name].run_dir)
 
     def second() -> object:
         wait_until((shared / "sweeps" / "group.master" / "trials.jsonl").exists)
@@ -587,7 +586,7 @@ def test_a_leader_that_was_only_slow_finds_out_that_another_has_led(tmp_path: Pa
     runs = several(tmp_path, ["alone", "slow"])
     runs["alone"].run(GRID, trainers=1)
     shared = tmp_path / "shared"
-    Part(share=str(shared)).save(runs["slow"].run_dir)
+    Participation(share=str(shared)).save(runs["slow"].run_dir)
     ledger = shared / "sweeps" / "group.master" / "trials.jsonl"
     other = Terms(ledger, identity(tmp_path, "other"))
 
@@ -606,7 +605,7 @@ def test_a_leader_that_was_only_slow_finds_out_that_another_has_led(tmp_path: Pa
     assert other.latest() == (3, "finished")
     assert table(runs["slow"].records) == table(runs["alone"].records)
     odd = several(tmp_path, ["odd"])["odd"]
-    Part(share=str(shared)).save(odd.run_dir)
+    Participation(share=str(shared)).save(odd.run_dir)
     with pytest.raises(LedgerError, match="is of another sweep: see seed"):
         odd.run({**GRID, "seed": 6})
 
@@ -615,7 +614,7 @@ def test_who_joins_a_sweep_that_has_just_ended_leaves_at_once(tmp_path: Path) ->
     runs = several(tmp_path, ["here", "late", "later"])
     runs["here"].run(GRID, trainers=1)
     for name in runs.keys() - {"here"}:  # neither ever has an order
-        Part(join=str(runs["here"].ledger), silence_s=0.5).save(runs[name].run_dir)
+        Participation(join=str(runs["here"].ledger), silence_s=0.5).save(runs[name].run_dir)
         returned = runs[name].run(GRID, trainers=1).returned
         assert returned == {"trials": 0, "left": "the sweep is over"}
         # As by a run whose disk was full: that the run has finished says the same.
@@ -632,7 +631,7 @@ def test_a_run_joins_a_sweep_and_leaves(tmp_path: Path) -> None:
     def join(name: str, **said: Any) -> object:
         ledger = runs["here"].ledger
         wait_until(ledger.exists)
-        Part(join=str(ledger), **said).save(runs[name].run_dir)
+        Participation(join=str(ledger), **said).save(runs[name].run_dir)
         return runs[name].run(GRID, trainers=1, options={"seconds": 0.3}).returned
 
     here, there, soon = together(  # three seconds at least
@@ -664,4 +663,4 @@ def test_a_place_that_no_file_can_have_is_a_damaged_part(place: object, tmp_path
         file.parent.mkdir(parents=True)
         file.write_text(json.dumps({field: place}))
         with pytest.raises(LedgerError, match="nobody knows in which sweep"):
-            Part.of_run(tmp_path / field)
+            Participation.of_run(tmp_path / field)

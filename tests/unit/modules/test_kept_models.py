@@ -12,9 +12,9 @@ import pytest
 import dnn
 from diel.testing import Module, run_modules
 from modules import master, reporter, trainer
-from modules.sweep.kept_model import provenance_of, trial_of
 from modules.sweep.ledger import ledger_path, records_of
 from modules.sweep.messages import SaveModel
+from modules.sweep.models import provenance_of, trial_of
 from modules.sweep.runners import InProcessRunner
 from modules.sweep.subprocess_runner import _saved
 from modules.trial import Trial

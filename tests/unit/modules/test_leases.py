@@ -15,7 +15,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from modules.sweep import ledger
-from modules.sweep.leases import MOST_TRIALS, TARGET_S, Bitmap, LeaseBook, Pace
+from modules.sweep.leases import MOST_TRIALS, TARGET_S, Bitmap, Pace, TrialQueue
 from modules.sweep.ledger import (
     Ledger,
     LedgerError,
@@ -76,11 +76,11 @@ def test_every_trial_is_recorded_once_whatever_comes_back(seed: int) -> None:
     for trial in before:
         if trial < total:
             recorded.add(trial)
-    book = LeaseBook(total, recorded)
+    queue = TrialQueue(total, recorded)
     out: list[Any] = []
     done = [trial for trial in sorted(before) if trial < total]
-    while book.to_give or book.leases_out:
-        grant = book.take(random.randint(1, 9)) if random.random() < 0.7 else None
+    while queue.to_give or queue.leases_out:
+        grant = queue.take(random.randint(1, 9)) if random.random() < 0.7 else None
         if grant is not None:
             assert not set(range(grant.start, grant.stop)) & set(done)
             out.append(grant)
@@ -92,51 +92,51 @@ def test_every_trial_is_recorded_once_whatever_comes_back(seed: int) -> None:
                 for trial in range(grant.start, grant.start + tried)
                 if grant.attempt < 4 and random.random() < 0.3
             }
-            assert book.came_back(grant.lease, tried, retried) == grant
-            assert book.came_back(grant.lease, tried) is None  # done twice: counts once
+            assert queue.came_back(grant.lease, tried, retried) == grant
+            assert queue.came_back(grant.lease, tried) is None  # done twice: counts once
             done += [
                 trial for trial in range(grant.start, grant.start + tried) if trial not in retried
             ]
     assert sorted(done) == list(range(total))
-    assert book.leases_out == 0
-    assert book.take(5) is None
-    assert book.to_give == 0
+    assert queue.leases_out == 0
+    assert queue.take(5) is None
+    assert queue.to_give == 0
 
 
 def test_a_trial_that_is_tried_again_counts_its_attempts() -> None:
-    book = LeaseBook(3)
-    grant = book.take(3)
+    queue = TrialQueue(3)
+    grant = queue.take(3)
     assert grant is not None
-    book.came_back(grant.lease, 3, {1})
-    again = book.take(3)
+    queue.came_back(grant.lease, 3, {1})
+    again = queue.take(3)
     assert again is not None
     assert (again.start, again.stop, again.attempt) == (1, 2, 2)
-    assert len(book.recorded) == 2
+    assert len(queue.recorded) == 2
 
 
 def test_an_enqueued_trial_is_still_to_be_given_where_more_is_recorded_than_wanted() -> None:
-    book = LeaseBook(10)
-    grant = book.take(8)
+    queue = TrialQueue(10)
+    grant = queue.take(8)
     assert grant is not None
-    book.came_back(grant.lease, 8)
-    trial = book.next_enqueued()
-    book.enqueue(trial)
-    book.total = 5
-    assert (book.to_give, book.expected) == (1, 9)
-    again = book.take(3)
+    queue.came_back(grant.lease, 8)
+    trial = queue.next_enqueued()
+    queue.enqueue(trial)
+    queue.total = 5
+    assert (queue.to_give, queue.expected) == (1, 9)
+    again = queue.take(3)
     assert again is not None
     assert (again.start, again.stop) == (trial, trial + 1)
-    assert (book.to_give, book.expected) == (0, 9)
+    assert (queue.to_give, queue.expected) == (0, 9)
 
 
 def test_a_book_without_end_goes_on() -> None:
-    book = LeaseBook(None)
-    assert book.to_give is None
+    queue = TrialQueue(None)
+    assert queue.to_give is None
     for expected in (0, 100, 200):
-        grant = book.take(100)
+        grant = queue.take(100)
         assert grant is not None
         assert (grant.start, grant.stop) == (expected, expected + 100)
-    assert book.to_give is None
+    assert queue.to_give is None
 
 
 def test_short_trials_travel_by_the_thousand_and_long_ones_alone() -> None:

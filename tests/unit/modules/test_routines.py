@@ -10,7 +10,7 @@ import pytest
 from diel.testing import Module, run_modules
 from dnn import RoutineTable, ops_for
 from dnn.backend import Ops
-from modules.routines import _ROUTINES_FILE, routines_of_run
+from modules.compute import _ROUTINES_FILE, routines_of_run
 
 TABLES: list[RoutineTable] = []
 

@@ -25,12 +25,12 @@ from modules.reporter import steer_sweep
 from modules.search import Search
 from modules.space import Space
 from modules.strategies import WAIT, CrossEntropy, make_strategy
-from modules.sweep.decisions import Steering
-from modules.sweep.leases import LeaseBook
+from modules.sweep.leases import TrialQueue
 from modules.sweep.ledger import decisions_of, encode, trials_of
 from modules.sweep.steering import (
     Request,
     RequestReader,
+    Steering,
     SteeringError,
     answers_to,
     ask,
@@ -189,7 +189,7 @@ def test_who_waits_for_an_answer_reads_each_line_of_the_ledger_once(
 @pytest.mark.parametrize("kind", ["pause", "enqueue", "trials"])
 def test_a_sweep_at_its_end_refuses_what_it_would_not_do(kind: str) -> None:
     search = search_for()
-    steering = Steering(search, LeaseBook(search.size))
+    steering = Steering(search, TrialQueue(search.size))
     point = {"x": 1, "kind": "k"} if kind == "enqueue" else None
     request = Request("a", kind, point, 3 if kind == "trials" else None)  # type: ignore[arg-type]
     decision = steering.decide(request, "the sweep is at its end")
@@ -252,8 +252,8 @@ class Model:
     def start(self) -> None:
         strategy, more = self.given
         self.search = search_for(strategy, **more)
-        self.book = LeaseBook(self.search.size)
-        self.steering = Steering(self.search, self.book)
+        self.queue = TrialQueue(self.search.size)
+        self.steering = Steering(self.search, self.queue)
         self.asked: dict[int, Any] = {}
         self.next = 0
         for line in self.ledger:
@@ -261,7 +261,7 @@ class Model:
                 self.steering.apply(line)
         for line in self.ledger:
             if "state" in line:
-                assert self.book.recorded.add(line["trial"])
+                assert self.queue.recorded.add(line["trial"])
                 self.search.tell(line["trial"], line["parameters"], line["metrics"])
 
     def steer(self) -> None:
@@ -271,9 +271,9 @@ class Model:
                 self.ledger.append(decision)
                 self.steering.apply(decision)
         for trial in sorted(self.steering.stopped):
-            if trial not in self.book.recorded and not self.book.is_trial_out(trial):
+            if trial not in self.queue.recorded and not self.queue.is_trial_out(trial):
                 point = self.steering.points.get(trial) or self.search.ask(trial)
-                self.book.drop(trial)
+                self.queue.drop(trial)
                 self.record(trial, point, "stopped", None)
 
     def record(self, trial: int, point: Any, state: str, metrics: Any) -> None:
@@ -283,14 +283,14 @@ class Model:
 
     def work(self, count: int) -> bool:
         """Give out some trials and record them; return whether there were any."""
-        grant = None if self.steering.is_paused else self.book.take(count)
+        grant = None if self.steering.is_paused else self.queue.take(count)
         if grant is None:
             return False
         for trial in range(grant.start, grant.stop):
             point = self.steering.points.get(trial) or self.search.ask(trial)
             assert isinstance(point, dict)
             self.record(trial, point, "finished", {"accuracy": point["x"] / 30})
-        self.book.came_back(grant.lease, grant.stop - grant.start)
+        self.queue.came_back(grant.lease, grant.stop - grant.start)
         return True
 
 

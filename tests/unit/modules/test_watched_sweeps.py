@@ -12,13 +12,13 @@ from unit.modules.sweeping import GRID, Sweep
 
 from diel.cli.main import main
 from modules.reporter import watch_sweeps
-from modules.sweep.ledger import LedgerError, LedgerReader, record_at
-from modules.sweep.messages import Tags
-from modules.sweep.running_curves import (
+from modules.sweep.in_flight import (
     RunningCurve,
     forget_running_curves,
     read_running_curves,
 )
+from modules.sweep.ledger import LedgerError, LedgerReader, record_at
+from modules.sweep.messages import Tags
 from modules.trial import LearningCurve
 
 
@@ -204,8 +204,8 @@ def test_curves_of_running_trials_are_there_until_their_trainer_leaves(tmp_path:
 def test_a_trainer_shows_the_curve_of_a_long_trial(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("modules.sweep.running_curves._EVERY_S", 0.0)
-    monkeypatch.setattr("modules.sweep.running_curves._WRITES_PER_S", math.inf)
+    monkeypatch.setattr("modules.sweep.in_flight._WRITE_CURVE_EVERY_S", 0.0)
+    monkeypatch.setattr("modules.sweep.in_flight._CURVES_PER_S", math.inf)
     monkeypatch.setattr("modules.sweep.worker_loop._SHOW_EVERY_S", 0.0)
     sweep = Sweep(tmp_path)
     (tmp_path / "mine.py").write_text(

@@ -9,8 +9,7 @@ from pathlib import Path
 import pytest
 
 from diel import plugins
-from diel.workflow.definitions import FunctionNotFound
-from diel.workflow.functions import FORMS, locate
+from diel.workflow.functions import FORMS, FunctionNotFound, locate
 
 # Importing this file fails: whoever finds its names did so by reading it.
 TOPS = """\
