@@ -25,11 +25,9 @@ import numpy as np
 from dnn.backend import Array, Ops
 from dnn.backend.routines import ROUTINES_VARIABLE
 from dnn.data.augmentation import Images
-from dnn.distributed.layer_costs import measured_costs, multiply_adds
 from dnn.distributed.model_parallel import is_cut, joined, pairs_of, sharded
-from dnn.distributed.partition import even_bounds, stage_bounds
-from dnn.distributed.pipeline import MOST_MICRO_BATCHES, MeshTrainer, replayed
-from dnn.distributed.schedules import SCHEDULES
+from dnn.distributed.partition import even_bounds, measured_costs, multiply_adds, stage_bounds
+from dnn.distributed.pipeline import MOST_MICRO_BATCHES, SCHEDULES, MeshTrainer, replayed
 from dnn.distributed.scheme import RanksScheme, share_gradients
 from dnn.distributed.stage import StageNetwork
 from dnn.errors import ConfigurationError, check_count, explains_arguments, unknown_name
@@ -68,7 +66,7 @@ class Mesh(RanksScheme):
         Pieces of the rows of a rank that go through a pipeline in sequence; 2 for each stage if
         left out, and 1 without a pipeline.
     schedule : "1f1b" or "gpipe"
-        Order in which stages compute; see `dnn.distributed.schedules`.
+        Order in which stages compute; see `dnn.distributed.pipeline`.
     split : "measured", "multiply_adds" or sequence of int
         How layers are cut into stages: by the time of each layer, which rank 0 measures when a
         network is made; by the products of a prediction; or where stages after the first one

@@ -40,8 +40,8 @@ from dnn import (
     mlp,
 )
 from dnn.distributed import Mesh, run_on_threads
-from dnn.distributed.layer_costs import measured_costs, multiply_adds
 from dnn.distributed.model_parallel import pairs_of
+from dnn.distributed.partition import measured_costs, multiply_adds
 from dnn.errors import ConfigurationError, DisagreementError, PeerError
 from dnn.layers import Layer
 
