@@ -7,8 +7,14 @@ from numbers import Real
 from typing import Any
 
 from dnn.backend import Array
-from dnn.distributed.scheme import EpochTotals, RanksScheme, average, on_host, own_noise
-from dnn.distributed.shards import ShardedTrainer
+from dnn.distributed.scheme import (
+    EpochTotals,
+    RanksScheme,
+    ShardedTrainer,
+    average,
+    on_host,
+    own_noise,
+)
 from dnn.errors import ConfigurationError, check_count, explains_arguments
 from dnn.optimizers import Optimizer, Update
 from dnn.parameters import FlatBuffer

@@ -26,7 +26,7 @@ from dnn.backend import Array, Ops
 from dnn.backend.routines import ROUTINES_VARIABLE
 from dnn.data.augmentation import Images
 from dnn.distributed.model_parallel import is_cut, joined, pairs_of, sharded
-from dnn.distributed.partition import even_bounds, measured_costs, multiply_adds, stage_bounds
+from dnn.distributed.partition import even_bounds, measured_costs, stage_bounds
 from dnn.distributed.pipeline import MOST_MICRO_BATCHES, SCHEDULES, MeshTrainer, replayed
 from dnn.distributed.scheme import RanksScheme, share_gradients
 from dnn.distributed.stage import StageNetwork
@@ -253,7 +253,7 @@ class Mesh(RanksScheme):
             return (0, *self.split, len(network.layers))
         if self.pipeline == 1:
             return (0, len(network.layers))
-        costs = np.array(multiply_adds(network))
+        costs = np.array([float(row.multiply_adds) for row in network.summaries])
         if self.split == "measured" and os.environ.get(ROUTINES_VARIABLE) != "fixed":
             if self.communicator.rank == 0 or self.model > 1:  # layers sum over ranks
                 costs = np.array(measured_costs(network))

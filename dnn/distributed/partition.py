@@ -1,13 +1,10 @@
-"""Where layers are cut into stages of nearly equal cost, what each layer costs, and even slices.
-
-The cost of a layer is its measured time, forward and backward, or a number of multiplications.
-"""
+"""Where layers are cut into stages of nearly equal cost, measured costs of layers, even slices."""
 
 from __future__ import annotations
 
 import time
 from collections.abc import Sequence
-from itertools import accumulate, pairwise
+from itertools import accumulate
 
 import numpy as np
 
@@ -19,7 +16,7 @@ from dnn.graph.plan import Plan
 from dnn.layers.layer import NoiseSource
 from dnn.training.network import Network
 
-__all__ = ["even_bounds", "measured_costs", "multiply_adds", "stage_bounds"]
+__all__ = ["even_bounds", "measured_costs", "stage_bounds"]
 
 
 def stage_bounds(
@@ -83,30 +80,12 @@ def even_bounds(units: int, slices: int) -> tuple[int, ...]:
         Slice i has units ``bounds[i] .. bounds[i + 1] - 1``; none if there are fewer than slices.
     """
     size, longer = divmod(units, slices)
-    bounds = tuple(i * size + min(i, longer) for i in range(slices + 1))
-    assert all(start <= stop for start, stop in pairwise(bounds))
-    return bounds
+    return tuple(i * size + min(i, longer) for i in range(slices + 1))
 
 
 ROWS = 32
 """Samples of the batch with which a layer is timed."""
 REPETITIONS = 3
-
-
-def multiply_adds(network: Network) -> list[float]:
-    """Return the cost of each layer as its multiply-adds in a prediction.
-
-    Parameters
-    ----------
-    network : Network
-        Its layers are built.
-
-    Returns
-    -------
-    list of float
-        The same on every machine.
-    """
-    return [float(row.multiply_adds) for row in network.summaries]
 
 
 def measured_costs(network: Network) -> list[float]:

@@ -16,7 +16,7 @@ from typing import Any
 import numpy as np
 
 from dnn.backend import Array
-from dnn.distributed.workers import ServedTrainer, ServerOptions
+from dnn.distributed.server import ServedTrainer, ServerOptions
 from dnn.errors import ConfigurationError, check_count, explains_arguments
 from dnn.optimizers import Optimizer, Update
 from dnn.seeds import stream
