@@ -9,7 +9,7 @@ import numpy as np
 
 from dnn.errors import DtypeError, ShapeError
 from dnn.graph.node import Node, check_nodes, constant, nodes_of
-from dnn.graph.operations.sums import sum_to
+from dnn.graph.operations.reductions import sum_to
 
 __all__ = ["grad", "gradients", "topological_order"]
 

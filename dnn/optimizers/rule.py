@@ -39,8 +39,7 @@ from dnn.graph.node import CONSTANT, Node, variable
 from dnn.graph.operations.arithmetic import Multiply, Subtract
 from dnn.graph.operations.elementwise import Elementwise
 from dnn.graph.plan import Arena
-from dnn.optimizers.optimizer import Block, Optimizer
-from dnn.optimizers.update import Update
+from dnn.optimizers.optimizer import Block, Optimizer, Update
 from dnn.parameters import FlatBuffer, Segment
 
 __all__ = ["Rule", "update_formula"]

@@ -24,7 +24,7 @@ from dnn.graph.operation import (
 from dnn.graph.operations.activations import activation, sigmoid
 from dnn.graph.operations.arithmetic import exp
 from dnn.graph.operations.elementwise import Elementwise
-from dnn.graph.operations.sums import sum
+from dnn.graph.operations.reductions import sum
 
 __all__ = ["binary_cross_entropy", "log_softmax", "softmax", "softmax_cross_entropy"]
 

@@ -15,7 +15,7 @@ from dnn.errors import ConfigurationError, DtypeError, ShapeError, unknown_name
 from dnn.graph.arguments import check_same_type, describe
 from dnn.graph.node import Node, Shape, check_nodes, constant
 from dnn.graph.operation import Arrays, Operation, Step, apply, register, stack_all
-from dnn.graph.operations.sums import sum as sum_over
+from dnn.graph.operations.reductions import sum as sum_over
 
 __all__ = ["conv2d", "conv2d_data_gradient", "conv2d_weight_gradient"]
 

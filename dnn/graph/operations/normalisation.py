@@ -23,7 +23,7 @@ from dnn.graph.operation import (
 )
 from dnn.graph.operations.arithmetic import Multiply, sqrt, square
 from dnn.graph.operations.elementwise import Elementwise
-from dnn.graph.operations.sums import mean_of, sum_to
+from dnn.graph.operations.reductions import mean_of, sum_to
 
 __all__ = ["batch_norm", "normalise"]
 

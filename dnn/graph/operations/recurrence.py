@@ -33,8 +33,8 @@ from dnn.graph.arguments import check_kind, check_same_type, describe
 from dnn.graph.node import CONSTANT, Node, Shape, check_nodes, constant
 from dnn.graph.operation import Arrays, Operation, Step, apply, register, reshaped, stack_all
 from dnn.graph.operations.comparisons import cast, greater
+from dnn.graph.operations.reductions import sum as sum_over
 from dnn.graph.operations.shapes import expand_dims
-from dnn.graph.operations.sums import sum as sum_over
 
 __all__ = ["Recurrent", "recurrent"]
 
