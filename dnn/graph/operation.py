@@ -13,7 +13,7 @@ from typing import Any, ClassVar, NamedTuple, TypeVar
 
 import numpy as np
 
-from dnn.backend import Array, Ops, Step
+from dnn.backend import Array, Ops, Step, empty
 from dnn.graph.node import Node, Shape, called_by_nodes, check_nodes
 
 __all__ = [
@@ -23,6 +23,7 @@ __all__ = [
     "Step",
     "aligned",
     "apply",
+    "compute",
     "documented",
     "register",
     "reshaped",
@@ -227,3 +228,14 @@ def apply(kind: str, *inputs: Node, **attributes: Any) -> Node:
     operation = OPERATIONS[kind]
     shape, dtype = operation.infer(*inputs, **attributes)
     return Node(kind, shape, dtype, inputs, attributes, operation=operation)
+
+
+def compute(node: Node, inputs: Sequence[Array], ops: Ops | None = None) -> Array:
+    """Return the value of a node, in new memory, from those of its inputs; NumPy without `ops`."""
+    ops = ops or Ops()
+    assert node.operation is not None
+    out = empty(ops, node.shape, node.dtype)
+    workspace = [empty(ops, *wanted) for wanted in node.operation.workspace(node, ops)]
+    for function, arguments in node.operation.forward(ops, node, Arrays(inputs, out, workspace)):
+        function(*arguments)
+    return out
