@@ -19,7 +19,7 @@ from weakref import WeakKeyDictionary
 
 import numpy as np
 
-from dnn.backend import Array, Ops
+from dnn.backend import Array
 from dnn.distributed.communicator import Communicator
 from dnn.distributed.gradient_exchange import GradientExchange, StepTimes, TimedChoice
 from dnn.distributed.partition import even_bounds
@@ -29,15 +29,13 @@ from dnn.errors import ConfigurationError, explains_arguments
 from dnn.graph.operation import Step
 from dnn.layers import BatchNorm, Layer
 from dnn.layers.basic import Nested
-from dnn.losses import Loss
 from dnn.metrics import metrics_of_counts
 from dnn.optimizers import Optimizer, Update
-from dnn.precision import Precision
 from dnn.training.data import Samples
 from dnn.training.epoch import Piece, Run, Stage, Trainer, TrainingTask
 from dnn.training.evaluation import sums_of
 from dnn.training.loss_scaling import LossScaling
-from dnn.training.network import Network
+from dnn.training.network import Network, NetworkArguments
 from dnn.training.parallel import TrainerLike
 
 if TYPE_CHECKING:
@@ -140,15 +138,7 @@ class DataParallel(RanksScheme):
     def __repr__(self) -> str:
         return f"DataParallel({self._options})"
 
-    def network(
-        self,
-        layers: Sequence[Layer],
-        loss: Loss,
-        seeds: int | Sequence[int],
-        precision: Precision,
-        ops: Ops,
-        passes: Sequence[str] | None,
-    ) -> Network:
+    def network(self, given: NetworkArguments) -> Network:
         """Build the whole network, with gradients (and parameters) in memory that ranks share.
 
         Raises
@@ -159,8 +149,8 @@ class DataParallel(RanksScheme):
             float16.
         """
         with self.preparing():
-            self._check(seeds, precision, ops)
-        network = super().network(layers, loss, seeds, precision, ops, passes)
+            self._check(given)
+        network = super().network(given)
         share_gradients(self.communicator, network)
         if self.cuts_state:
             share_parameters(self.communicator, network)
@@ -169,17 +159,18 @@ class DataParallel(RanksScheme):
                 _join(layer, self.communicator)
         return network
 
-    def _check(self, seeds: int | Sequence[int], precision: Precision, ops: Ops) -> None:
+    def _check(self, given: NetworkArguments) -> None:
         """Raise `ConfigurationError` if the options do not go with a network."""
+        precision, several = given.precision, isinstance(given.seeds, Sequence)
         if self.wire is not None and precision.dtype != np.float32:
             raise ConfigurationError(f"wire={self.wire!r} is for gradients of float32")
-        if self.skips and (isinstance(seeds, Sequence) or precision.scales_loss):
-            case = "an Ensemble" if isinstance(seeds, Sequence) else "float16, which skips itself"
+        if self.skips and (several or precision.scales_loss):
+            case = "an Ensemble" if several else "float16, which skips itself"
             raise ConfigurationError(f'on_nan="skip" is not for {case}')
-        if self.sharded and (isinstance(seeds, Sequence) or precision.scales_loss):
-            case = "an Ensemble" if isinstance(seeds, Sequence) else "float16"
+        if self.sharded and (several or precision.scales_loss):
+            case = "an Ensemble" if several else "float16"
             raise ConfigurationError(f"sharded=True is not for {case}")
-        if self.sharded and ops.device != "cpu":
+        if self.sharded and given.ops.device != "cpu":
             raise ConfigurationError("sharded=True is for networks on the CPU")
 
     def bind(self, network: Network, optimizer: Optimizer) -> Update | LossScaling:

@@ -22,7 +22,7 @@ from typing import Any
 
 import numpy as np
 
-from dnn.backend import Array, Ops
+from dnn.backend import Array
 from dnn.backend.routines import ROUTINES_VARIABLE
 from dnn.data.augmentation import Images
 from dnn.distributed.model_parallel import is_cut, joined, pairs_of, sharded
@@ -32,14 +32,12 @@ from dnn.distributed.scheme import RanksScheme, share_gradients
 from dnn.distributed.stage import StageNetwork
 from dnn.errors import ConfigurationError, check_count, explains_arguments, unknown_name
 from dnn.layers import Activation, Input, Layer, Output
-from dnn.losses import Loss
 from dnn.optimizers import Optimizer, ParameterRule, Update
-from dnn.precision import Precision
 from dnn.training.data import Samples
 from dnn.training.epoch import TrainingTask
 from dnn.training.evaluation import evaluate, outputs_of
 from dnn.training.loss_scaling import LossScaling
-from dnn.training.network import Network, PlanKind
+from dnn.training.network import Network, NetworkArguments, PlanKind
 from dnn.training.parallel import TrainerLike
 
 __all__ = ["Mesh"]
@@ -202,15 +200,7 @@ class Mesh(RanksScheme):
 
     # Methods of a scheme, which `Networks` and `Fit` call.
 
-    def network(
-        self,
-        layers: Sequence[Layer],
-        loss: Loss,
-        seeds: int | Sequence[int],
-        precision: Precision,
-        ops: Ops,
-        passes: Sequence[str] | None,
-    ) -> Network:
+    def network(self, given: NetworkArguments) -> Network:
         """Build this rank's part of a network.
 
         Raises
@@ -219,9 +209,10 @@ class Mesh(RanksScheme):
             If there are more stages than layers, or a mesh cannot train it: an `Ensemble`,
             float16; with shards, a penalty by a user's function.
         """
-        if isinstance(seeds, Sequence):
+        layers, loss = given.layers, given.loss
+        if isinstance(given.seeds, Sequence):
             raise ConfigurationError("mesh: an Ensemble has no stages: take DataParallel, or none")
-        if precision.scales_loss:
+        if given.precision.scales_loss:
             raise ConfigurationError("mesh: float16 scales the loss: take bfloat16 or float32")
         if self.model > 1 and not all(penalty.is_separable for penalty in loss.penalties):
             message = (
@@ -238,12 +229,13 @@ class Mesh(RanksScheme):
         if problem is not None:
             raise ConfigurationError(problem)
         parts = _parts(layers, self.model)
-        own = sharded(layers, self.shards) if self.model > 1 else layers
+        if self.model > 1:
+            given = given._replace(layers=sharded(layers, self.shards))
 
         def cut(network: Network) -> tuple[int, ...]:
             return self._bounds(network, parts)
 
-        network = StageNetwork(own, loss, seeds, precision, ops, passes, cut, self.stage, layers)
+        network = StageNetwork(given, cut, self.stage, layers)
         share_gradients(self.replicas, network)
         return network
 

@@ -17,13 +17,10 @@ from dnn.distributed.agreement import agreement_facts, check_agreement
 from dnn.distributed.communicator import Communicator
 from dnn.distributed.mpi import communicator_of
 from dnn.errors import ConfigurationError, DisagreementError
-from dnn.layers import Layer
-from dnn.losses import Loss
 from dnn.optimizers import Update
-from dnn.precision import Precision
 from dnn.training.epoch import Trainer, TrainingTask
 from dnn.training.loss_scaling import LossScaling
-from dnn.training.network import Network
+from dnn.training.network import Network, NetworkArguments
 from dnn.training.networks import Fit
 from dnn.training.parallel import Scheme
 
@@ -61,18 +58,10 @@ class RanksScheme(Scheme):
         self.communicator: Communicator = communicator_of(communicator)
         self.replicas = self.communicator
 
-    def network(
-        self,
-        layers: Sequence[Layer],
-        loss: Loss,
-        seeds: int | Sequence[int],
-        precision: Precision,
-        ops: Ops,
-        passes: Sequence[str] | None,
-    ) -> Network:
-        """Build this rank's network, if all ranks can; parameters and errors as for `Network`."""
+    def network(self, given: NetworkArguments) -> Network:
+        """Build this rank's network, if all ranks can; errors as for `Network`."""
         with self.agreeing():
-            return super().network(layers, loss, seeds, precision, ops, passes)
+            return super().network(given)
 
     @contextmanager
     def preparing(self) -> Iterator[None]:

@@ -19,19 +19,17 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from dnn.backend import Array, Ops, empty
+from dnn.backend import Array, empty
 from dnn.distributed.model_parallel import slices_of
 from dnn.graph.gradients import gradients, topological_order
 from dnn.graph.node import Node, constant, placeholder, variable
 from dnn.graph.operation import Step, apply
 from dnn.graph.plan import Arena, Plan
 from dnn.layers import Layer
-from dnn.losses import Loss
 from dnn.optimizers import Update
-from dnn.precision import Precision
 from dnn.summaries import LayerSummary
 from dnn.training.loss_scaling import LossScaling
-from dnn.training.network import Network, PlanKind
+from dnn.training.network import Network, NetworkArguments, PlanKind
 
 __all__ = ["StageNetwork", "StagePlan"]
 
@@ -83,14 +81,14 @@ class StageNetwork(Network):
 
     Parameters
     ----------
-    layers, loss, seed, precision, ops, passes
-        As of `Network`: of the whole network.
+    given : NetworkArguments
+        Of the whole network.
     cut : callable
         Called once layers are built, to cut them into stages.
     stage : int
         Number of this stage.
     whole_layers : sequence of Layer
-        Layers with all units, from which `layers` were made.
+        Layers with all units, from which those of `given` were made.
 
     Attributes
     ----------
@@ -103,23 +101,14 @@ class StageNetwork(Network):
     """
 
     def __init__(
-        self,
-        layers: Sequence[Layer],
-        loss: Loss,
-        seed: int,
-        precision: Precision,
-        ops: Ops,
-        passes: Sequence[str] | None,
-        cut: Cut,
-        stage: int,
-        whole_layers: Sequence[Layer],
+        self, given: NetworkArguments, cut: Cut, stage: int, whole_layers: Sequence[Layer]
     ) -> None:
         self._cut = cut
         self._whole_layers = whole_layers
         self.stage = stage
         self._stage_plans: dict[tuple[PlanKind, int, int, bool], StagePlan] = {}
         self._arenas: dict[int, Arena] = {}
-        super().__init__(layers, loss, seed, precision, ops, passes)
+        super().__init__(*given)
 
     def _build(self) -> list[LayerSummary]:
         self.summaries = summaries = super()._build()

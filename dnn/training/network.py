@@ -37,7 +37,7 @@ if TYPE_CHECKING:
     from dnn.optimizers import Update
     from dnn.training.loss_scaling import LossScaling
 
-__all__ = ["BatchPlan", "Network", "PlanKind", "load_rows"]
+__all__ = ["BatchPlan", "Network", "NetworkArguments", "PlanKind", "load_rows"]
 
 PlanKind = Literal["training", "weighted training", "evaluation", "probability"]
 
@@ -111,6 +111,17 @@ def load_rows(ops: Ops, values: Any, rows: Array, place: Array) -> None:
         ops.load(values[rows], place)
     else:
         ops.take_rows(values, ops.asarray(rows), place)
+
+
+class NetworkArguments(NamedTuple):
+    """Arguments of `Network`, as schemes take them; `seeds` are K of them, or a single one."""
+
+    layers: Sequence[Layer]
+    loss: Loss
+    seeds: int | Sequence[int]
+    precision: Precision
+    ops: Ops
+    passes: Sequence[str] | None
 
 
 class Network:
