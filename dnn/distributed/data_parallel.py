@@ -271,12 +271,7 @@ def _results(sums: Array, classifies: bool) -> list[dict[str, float]]:
 class _PartTrainer(Trainer):
     """Trainer on one rank's part of each batch, with a sum over ranks before each update."""
 
-    def __init__(
-        self,
-        scheme: DataParallel,
-        network: Network,
-        task: TrainingTask,
-    ) -> None:
+    def __init__(self, scheme: DataParallel, network: Network, task: TrainingTask) -> None:
         self._scheme = scheme
         self._communicator = scheme.communicator
         self._given_batch_size = task.batch_size

@@ -209,12 +209,7 @@ class MeshTrainer:
         Its update is of this rank's parameters; its samples are the same on all ranks.
     """
 
-    def __init__(
-        self,
-        mesh: Mesh,
-        network: StageNetwork,
-        task: TrainingTask,
-    ) -> None:
+    def __init__(self, mesh: Mesh, network: StageNetwork, task: TrainingTask) -> None:
         self.samples = samples = task.samples
         self.count = samples.count
         self.batch_size = min(task.batch_size, self.count)

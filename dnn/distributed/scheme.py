@@ -214,11 +214,7 @@ class BatchRunner:
         Number of rows since `begin`.
     """
 
-    def __init__(
-        self,
-        network: Network,
-        task: TrainingTask,
-    ) -> None:
+    def __init__(self, network: Network, task: TrainingTask) -> None:
         self._network = network
         self._task = task
         self._trainers: dict[tuple[int, int], Trainer] = {}
@@ -285,11 +281,7 @@ class ShardedTrainer:
     """
 
     def __init__(
-        self,
-        network: Network,
-        task: TrainingTask,
-        workers: int,
-        ends_with: Update,
+        self, network: Network, task: TrainingTask, workers: int, ends_with: Update
     ) -> None:
         assert isinstance(task.update, Update)
         self.samples = task.samples
@@ -301,6 +293,11 @@ class ShardedTrainer:
         self._shards = Shards(self.count, task.batch_size, workers)
         self.steps = self._shards.batches
         self._runner = BatchRunner(network, task._replace(update=ends_with))
+        self._totals: EpochTotals | None = None
+
+    def tallies(self) -> list[list[int]] | None:
+        """Return counts of predictions of all ranks, as `Trainer.tallies` does."""
+        return None if self._totals is None else self._totals.tallies
 
 
 @dataclass(frozen=True)

@@ -377,11 +377,7 @@ class ServedTrainer(ShardedTrainer):
     """
 
     def __init__(
-        self,
-        options: ServerOptions,
-        workers: int,
-        network: Network,
-        task: TrainingTask,
+        self, options: ServerOptions, workers: int, network: Network, task: TrainingTask
     ) -> None:
         gradients = network.gradients.flat
         self._computed: Array = gradients.copy()

@@ -124,12 +124,7 @@ class SimulatedWorkers(Scheme):
 class _SimulatedTrainer(ServedTrainer):
     """Trainer of server and workers: gradients arrive in the order of their simulated times."""
 
-    def __init__(
-        self,
-        scheme: SimulatedWorkers,
-        network: Network,
-        task: TrainingTask,
-    ) -> None:
+    def __init__(self, scheme: SimulatedWorkers, network: Network, task: TrainingTask) -> None:
         workers = scheme.workers
         super().__init__(scheme.options, workers, network, task)
         self._scheme = scheme

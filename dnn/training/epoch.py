@@ -187,11 +187,7 @@ class Trainer:
 
     ahead = 1
 
-    def __init__(
-        self,
-        network: Network,
-        task: TrainingTask,
-    ) -> None:
+    def __init__(self, network: Network, task: TrainingTask) -> None:
         self.samples, self.accumulate = task.samples, task.accumulate
         self.count = self.samples.count
         self.batch_size = min(task.batch_size, self.count)
