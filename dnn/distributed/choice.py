@@ -34,7 +34,7 @@ if TYPE_CHECKING:
     from dnn.distributed.allreduce import Steps
     from dnn.distributed.messages import MessageCommunicator
 
-__all__ = ["ALLREDUCE_VARIABLE", "Choices", "fixed_choice", "named_routine", "size_class"]
+__all__ = ["ALLREDUCE_VARIABLE", "SumChoices", "fixed_choice", "named_routine", "size_class"]
 
 ALLREDUCE_VARIABLE = "DNN_ALLREDUCE"
 """Environment variable that names the routine of all sums."""
@@ -93,7 +93,7 @@ def fixed_choice(size_bytes: int, ranks: int, offered: Sequence[str]) -> str:
     return next(name for name in wanted if name in offered)
 
 
-class Choices:
+class SumChoices:
     """Routines of a communicator for each class of sizes, decided together at the first sum.
 
     Parameters

@@ -228,12 +228,7 @@ class MpiCommunicator(MessageCommunicator):
                     f"rank {self.rank} expects {memory.nbytes:,} bytes from rank {rank} "
                     f"(tag {tag}): {error}"
                 ) from error
-            received = status.Get_count(MPI.BYTE)
-            if received != memory.nbytes:
-                raise CommunicationError(
-                    f"rank {rank} has sent {received:,} bytes (tag {tag}), and rank {self.rank} "
-                    f"expects {memory.nbytes:,}"
-                )
+            self.check_size(status.Get_count(MPI.BYTE), memory.nbytes, rank, tag)
             return True
 
         return poll

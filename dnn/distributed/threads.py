@@ -12,7 +12,7 @@ import numpy as np
 from dnn.backend import Array
 from dnn.distributed.communicator import DEFAULT_TIMEOUT_S, Communicator
 from dnn.distributed.messages import MessageCommunicator, failure_message
-from dnn.errors import CommunicationError, PeerError
+from dnn.errors import PeerError
 
 __all__ = ["ThreadCommunicator", "run_on_threads"]
 
@@ -78,11 +78,7 @@ class ThreadCommunicator(MessageCommunicator):
                 data = queue.popleft()
                 if not queue:
                     del self._exchange.messages[key]
-            if len(data) != memory.nbytes:
-                raise CommunicationError(
-                    f"rank {rank} has sent {len(data):,} bytes (tag {tag}), and rank {self.rank} "
-                    f"expects {memory.nbytes:,}"
-                )
+            self.check_size(len(data), memory.nbytes, rank, tag)
             memory[:] = data
             return True
 
