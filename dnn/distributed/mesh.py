@@ -28,7 +28,7 @@ from dnn.data.augmentation import Images
 from dnn.distributed.model_parallel import is_cut, joined, pairs_of, sharded
 from dnn.distributed.partition import even_bounds, measured_costs, stage_bounds
 from dnn.distributed.pipeline import MOST_MICRO_BATCHES, SCHEDULES, MeshTrainer, replayed
-from dnn.distributed.scheme import RanksScheme, share_gradients
+from dnn.distributed.scheme import RanksScheme, clip_by_norm_of_all, share_gradients
 from dnn.distributed.stage import StageNetwork
 from dnn.errors import ConfigurationError, check_count, explains_arguments, unknown_name
 from dnn.layers import Activation, Input, Layer, Output
@@ -272,18 +272,8 @@ class Mesh(RanksScheme):
             raise ConfigurationError(f"{message} {'clip_value' if clips else 'model=1'}")
         update = super().bind(network, optimizer)
         if clips and self.pipeline > 1:
-            clip_factor = network.ops.clip_factor
-            place = next(i for i, (call, _) in enumerate(update.steps) if call == clip_factor)
-            sums = update.steps[place][1][0]
-            update.steps.insert(place, (self._sum_over_stages, (sums,)))
+            clip_by_norm_of_all(update, network.ops, self.line)
         return update
-
-    def _sum_over_stages(self, sums: Array) -> None:
-        """Replace sums of squares of this stage's gradients by those of all stages, in place."""
-        total = sums.sum(keepdims=True)
-        self.line.sum(total)
-        sums[...] = 0
-        sums[:1] = total
 
     def trainer(self, network: Network, task: TrainingTask) -> TrainerLike:
         """Return a trainer of a network on the mesh.

@@ -31,6 +31,7 @@ __all__ = [
     "ShardedTrainer",
     "Shards",
     "average",
+    "clip_by_norm_of_all",
     "on_host",
     "own_noise",
     "share_gradients",
@@ -338,6 +339,28 @@ def share_gradients(communicator: Communicator, network: Network) -> None:
     flat = network.gradients.flat
     if communicator.size > 1 and isinstance(flat, np.ndarray):
         network.gradients.move_to(communicator.shared_memory(flat.nbytes).view(flat.dtype))
+
+
+def clip_by_norm_of_all(
+    update: Update | LossScaling,
+    ops: Ops,
+    communicator: Communicator,
+    dtype: np.dtype[Any] | None = None,
+) -> None:
+    """Let an update that clips by a norm take that of the gradients of all ranks.
+
+    Squares are summed over this rank's gradients in `dtype`, by default in their own type.
+    """
+
+    def sum_squares(sums: Array) -> None:
+        total = sums.sum(dtype=dtype, keepdims=True)
+        communicator.sum(total)
+        sums[...] = 0
+        sums[..., :1] = total
+
+    places = [i for i, (call, _) in enumerate(update.steps) if call == ops.clip_factor]
+    for place in places:
+        update.steps.insert(place, (sum_squares, update.steps[place][1][:1]))
 
 
 @contextmanager
