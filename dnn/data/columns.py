@@ -6,7 +6,7 @@ name, in any order; what else a file holds, such as a number of a patient, is le
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from difflib import get_close_matches
 from os import PathLike
@@ -180,24 +180,12 @@ def _numbers_of(where: str, name: str, array: Array, missing: Collection[str]) -
 
 
 def _of_file(path: Path, columns: Columns, features: int, delimiter: str) -> NewRows:
-    check_delimiter(delimiter)
-    if path.exists() and not path.is_file():
-        raise DataError(f"{path} is no file of rows: a CSV file is wanted")
-    rows = rows_of(path, delimiter)
-    if not rows:
-        raise DataError(f"{path}: no rows")
-    marks, first = columns.missing, rows[0][1]
-    # Names of columns may be numbers, as those of pixels: then they are known.
-    is_named = bool(columns.features) and set(columns.features) <= {name.strip() for name in first}
-    has_names = is_named or not any(_is_cell(cell, marks) for cell in first)
-    names = tuple(name.strip() for name in first) if has_names else ()
-    rows = rows[has_names:]
-    if not rows:
-        raise DataError(f"{path}: no rows below the names of the columns")
+    first, rows, is_named = _rows_below_names(path, columns, delimiter)
     width = len(first)
-    numbered = [str(number) for number in range(1, width + 1)]
+    names = tuple(name.strip() for name in first) if is_named else ()
+    shown = names or tuple(str(number) for number in range(1, width + 1))
     try:
-        places, label, notes = _places(str(path), names or numbered, columns, features, bool(names))
+        places, label, notes = _places(str(path), shown, columns, features, is_named)
     except DataError as error:
         raise DataError(f"{error}{_hint_of_delimiter(first, delimiter)}") from None
     x = np.empty((len(rows), len(places)))
@@ -205,19 +193,42 @@ def _of_file(path: Path, columns: Columns, features: int, delimiter: str) -> New
         if len(row) != width:
             raise DataError(f"{path}, line {line}: {len(row)} cells, not {width}")
         for column, place in enumerate(places):
-            cell = row[place].strip()
-            number = np.nan if cell in marks else _number(cell)
-            if number is None or np.isinf(number) or (cell not in marks and np.isnan(number)):
-                name = names[place] if names else str(place + 1)
-                problem = f"{cell!r} is no finite number" if cell else "the cell is empty"
-                raise DataError(f"{path}, line {line}, column {name!r}: {problem}{_hint(marks)}")
-            if abs(number) > _LARGEST:
-                name = names[place] if names else str(place + 1)
-                raise DataError(f"{path}, line {line}, column {name!r}: {cell} is too large")
-            x[at, column] = number
+            x[at, column], problem = _finite(row[place].strip(), columns.missing)
+            if problem:
+                raise DataError(f"{path}, line {line}, column {shown[place]!r}: {problem}")
     labels = None if label is None else [row[label].strip() for _, row in rows]
     cells, lines = [row for _, row in rows], [line for line, _ in rows]
     return NewRows(x, labels, names, cells, lines, notes)
+
+
+def _rows_below_names(
+    path: Path, columns: Columns, delimiter: str
+) -> tuple[list[str], list[tuple[int, list[str]]], bool]:
+    """Return a file's first row, the rows of numbers, and whether the first holds names."""
+    check_delimiter(delimiter)
+    if path.exists() and not path.is_file():
+        raise DataError(f"{path} is no file of rows: a CSV file is wanted")
+    rows = rows_of(path, delimiter)
+    if not rows:
+        raise DataError(f"{path}: no rows")
+    first = rows[0][1]
+    # Names of columns may be numbers, as those of pixels: then they are known.
+    is_known = bool(columns.features) and set(columns.features) <= {name.strip() for name in first}
+    is_named = is_known or not any(_is_cell(cell, columns.missing) for cell in first)
+    if is_named and len(rows) == 1:
+        raise DataError(f"{path}: no rows below the names of the columns")
+    return first, rows[is_named:], is_named
+
+
+def _finite(cell: str, marks: Sequence[str]) -> tuple[float, str]:
+    """Return the number of a cell, NaN if it is missing, and what is wrong with it, or ""."""
+    if cell in marks:
+        return np.nan, ""
+    number = _number(cell)
+    if number is None or not np.isfinite(number):
+        problem = f"{cell!r} is no finite number" if cell else "the cell is empty"
+        return np.nan, f"{problem}{_hint(marks)}"
+    return number, f"{cell} is too large" if abs(number) > _LARGEST else ""
 
 
 def _hint(marks: Sequence[str]) -> str:
@@ -247,20 +258,22 @@ def _places(
         others = [name for name in names if name not in columns.features]
         near = get_close_matches(missing[0], others, 1)
         hint = f"; is it {near[0]!r}?" if near else ""
-        shown = ", ".join(map(repr, missing[:_SHOWN])) + (" ..." if len(missing) > _SHOWN else "")
-        there = ", ".join(names[:_SHOWN]) + (" ..." if len(names) > _SHOWN else "")
         count = "column" if len(missing) == 1 else f"{len(missing)} columns"
-        raise DataError(f"{where}: {count} {shown} missing{hint} (there are: {there})")
+        problem = f"{count} {_few(map(repr, missing))} missing{hint}"
+        raise DataError(f"{where}: {problem} (there are: {_few(names)})")
     twice = [name for name in columns.features if list(names).count(name) > 1]
     if twice:
         raise DataError(f"{where}: there are two columns {twice[0]!r}")
     label = list(names).index(columns.label) if columns.label in names else None
     left = [n for n in names if n not in columns.features and n != columns.label]
-    notes = []
-    if left:
-        shown = ", ".join(left[:_SHOWN]) + (" ..." if len(left) > _SHOWN else "")
-        notes.append(f"{where}: the network was not trained on {shown}: not read")
+    notes = [f"{where}: the network was not trained on {_few(left)}: not read"] if left else []
     return [list(names).index(name) for name in columns.features], label, notes
+
+
+def _few(names: Iterable[str]) -> str:
+    """Return the first of several names, for a message."""
+    several = [*names]
+    return ", ".join(several[:_SHOWN]) + (" ..." if len(several) > _SHOWN else "")
 
 
 def _by_place(
@@ -275,10 +288,8 @@ def _by_place(
     if label_at >= 0:
         wanted += f", or {features + 1} with the label in column {label_at + 1}"
     how = "" if are_names else ", without names"
-    remedy = ""
-    if columns.features:
-        remedy = f": begin the file with the names {', '.join(columns.features[:_SHOWN])}"
-        remedy += " ..." if len(columns.features) > _SHOWN else ""
+    names_first = f": begin the file with the names {_few(columns.features)}"
+    remedy = names_first if columns.features else ""
     raise DataError(f"{where}: there are {count} columns{how}, and {wanted}{remedy}")
 
 
