@@ -159,44 +159,11 @@ class Mesh(RanksScheme):
         str or None
             What is wrong and what to do; None if nothing is.
         """
-        sizes = {"data": data, "pipeline": pipeline, "model": model}
-        for name, size in sizes.items():
-            if size is not None and (isinstance(size, bool) or not isinstance(size, int)):
-                return f"mesh: {name} must be an integer of at least 1, not {size!r}"
-            if size is not None and size < 1:
-                return f"mesh: {name} must be at least 1, not {size}"
-        if not isinstance(schedule, str) or schedule not in SCHEDULES:
-            return str(unknown_name("schedule", schedule, SCHEDULES))
-        if isinstance(split, str):
-            if split not in _SPLITS:
-                return str(unknown_name("split", split, _SPLITS))
-        elif not isinstance(split, Sequence) or any(
-            isinstance(first, bool) or not isinstance(first, Integral) for first in split
-        ):
-            return f"mesh: split must be {' or '.join(_SPLITS)} or numbers of layers, not {split!r}"
-        line = pipeline * model
-        if data is None and ranks % line:
-            message = f"mesh: pipeline {pipeline} x model {model} = {line} ranks, and there are"
-            return f"{message} {ranks}: take a multiple of {line} ranks"
-        if data is not None and data * line != ranks:
-            message = f"mesh: data {data} x pipeline {pipeline} x model {model} = {data * line}"
-            return f"{message} ranks, and there are {ranks}: take as many, or change the mesh"
-        if layers is not None:
-            parts = _parts(layers, model)
-            stages = len(parts)
-            if pipeline > stages:
-                message = f"mesh: {pipeline} pipeline stages, and layers make {stages} at most"
-                return f"{message}: take fewer stages"
-            if not isinstance(split, str) and (
-                len(split) != pipeline - 1 or list(split) != sorted(set(split) & set(parts[1:]))
-            ):
-                firsts = ", ".join(map(str, parts[1:]))
-                message = f"{tuple(split)} for {pipeline} stages: {pipeline - 1} numbers"
-                return f"mesh: split is {message} of {firsts} are wanted"
-            if model > 1 and not is_cut(layers, model):
-                message = f"mesh: model {model}, and no two layers can be cut over {model} ranks"
-                return f"{message} (see pairs_of in dnn.distributed.model_parallel): take model 1"
-        return None
+        problem = _problem_of_sizes(ranks, data, pipeline, model)
+        problem = problem or _problem_of_names(schedule, split)
+        if problem is None and layers is not None:
+            problem = _problem_of_layers(layers, pipeline, model, split)
+        return problem
 
     # Methods of a scheme, which `Networks` and `Fit` call.
 
@@ -349,6 +316,52 @@ class Mesh(RanksScheme):
 def _parameter_of(name: str) -> str:
     """Return the name of the parameter to which an array of the training belongs."""
     return name.rpartition("/")[2]
+
+
+def _problem_of_sizes(ranks: int, data: int | None, pipeline: int, model: int) -> str | None:
+    for name, size in {"data": data, "pipeline": pipeline, "model": model}.items():
+        if size is not None and (isinstance(size, bool) or not isinstance(size, int)):
+            return f"mesh: {name} must be an integer of at least 1, not {size!r}"
+        if size is not None and size < 1:
+            return f"mesh: {name} must be at least 1, not {size}"
+    line = pipeline * model
+    if data is None and ranks % line:
+        message = f"mesh: pipeline {pipeline} x model {model} = {line} ranks, and there are"
+        return f"{message} {ranks}: take a multiple of {line} ranks"
+    if data is not None and data * line != ranks:
+        message = f"mesh: data {data} x pipeline {pipeline} x model {model} = {data * line}"
+        return f"{message} ranks, and there are {ranks}: take as many, or change the mesh"
+    return None
+
+
+def _problem_of_names(schedule: str, split: str | Sequence[int]) -> str | None:
+    if not isinstance(schedule, str) or schedule not in SCHEDULES:
+        return str(unknown_name("schedule", schedule, SCHEDULES))
+    if isinstance(split, str):
+        return None if split in _SPLITS else str(unknown_name("split", split, _SPLITS))
+    is_list = isinstance(split, Sequence)
+    if is_list and not any(isinstance(n, bool) or not isinstance(n, Integral) for n in split):
+        return None
+    return f"mesh: split must be {' or '.join(_SPLITS)} or numbers of layers, not {split!r}"
+
+
+def _problem_of_layers(
+    layers: Sequence[Layer], pipeline: int, model: int, split: str | Sequence[int]
+) -> str | None:
+    parts = _parts(layers, model)
+    if pipeline > len(parts):
+        message = f"mesh: {pipeline} pipeline stages, and layers make {len(parts)} at most"
+        return f"{message}: take fewer stages"
+    if not isinstance(split, str) and (
+        len(split) != pipeline - 1 or list(split) != sorted(set(split) & set(parts[1:]))
+    ):
+        firsts = ", ".join(map(str, parts[1:]))
+        message = f"{tuple(split)} for {pipeline} stages: {pipeline - 1} numbers"
+        return f"mesh: split is {message} of {firsts} are wanted"
+    if model > 1 and not is_cut(layers, model):
+        message = f"mesh: model {model}, and no two layers can be cut over {model} ranks"
+        return f"{message} (see pairs_of in dnn.distributed.model_parallel): take model 1"
+    return None
 
 
 def _parts(layers: Sequence[Layer], model: int) -> list[int]:
