@@ -133,21 +133,17 @@ class Plan:
         given = dict(variables or {})
         outputs = nodes_of("plan", outputs)
         for node, array in (*given.items(), *into):
-            if not hasattr(array, "dtype"):
-                raise DtypeError(
-                    f"plan: a {type(array).__name__}, no array, was given for {node!r}"
-                )
-            if array.shape != node.shape or array.dtype != node.dtype:
-                message = f"an array {array.shape} {array.dtype} was given for {node!r}"
-                raise ShapeError("plan", message, array.shape, node.shape)
+            _check_array(node, array)
         graph = optimise([*outputs, *(node for node, _ in into)], passes, ops)
         into = [(graph[node], array) for node, array in into]
         for node, array in into:
             if node.operation is not None:  # computed right where it is wanted
                 given.setdefault(node, array)
-        for node in graph.order:
-            if node.operation is not None and node.operation.assigns and node.inputs[0] in given:
-                given[node] = given[node.inputs[0]]
+        given |= {
+            node: given[node.inputs[0]]
+            for node in graph.order
+            if node.operation is not None and node.operation.assigns and node.inputs[0] in given
+        }
         strided = [node for node, array in given.items() if not array.flags.c_contiguous]
         layout = lay_out(
             graph.outputs, given.keys(), graph.order, graph.reuses_buffers, strided, ops
@@ -296,6 +292,15 @@ class Plan:
         """Compute the outputs from the present values of placeholders and variables."""
         for function, arguments in self._calls:
             function(*arguments)
+
+
+def _check_array(node: Node, array: Array) -> None:
+    """Raise an error unless an array can hold a node's value."""
+    if not hasattr(array, "dtype"):
+        raise DtypeError(f"plan: a {type(array).__name__}, no array, was given for {node!r}")
+    if array.shape != node.shape or array.dtype != node.dtype:
+        message = f"an array {array.shape} {array.dtype} was given for {node!r}"
+        raise ShapeError("plan", message, array.shape, node.shape)
 
 
 @called_by_nodes
