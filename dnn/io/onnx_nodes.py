@@ -380,7 +380,7 @@ class NodeReader:
         return self.keep((LSTM if kind == "LSTM" else GRU)(units, **how), **arrays)
 
     def recurrent_cell(self, node: Any, directions: int) -> str:
-        """Return the activation of a recurrent node, or refuse one whose cell layers do not have."""
+        """Return the activation of a recurrent node, or refuse a cell that layers do not have."""
         kind, attributes = node.op_type, self.attributes(node)
         self.check(node, layout=0, input_forget=0)
         if kind == "GRU" and not attributes.get("linear_before_reset", 0):
