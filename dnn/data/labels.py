@@ -80,20 +80,7 @@ _MOST_CLASSES: Final = 1 << 24
 def classes_of(labels: Array, where: str) -> int:
     """Return the number of classes: the largest label plus 1.
 
-    Parameters
-    ----------
-    labels : array of int or float, shape (n,)
-    where : str
-        Beginning of messages.
-
-    Returns
-    -------
-    int
-
-    Raises
-    ------
-    LabelError
-        If a label is too large to be a label.
+    Raises `LabelError`, which begins with `where`, if a label is too large to be a label.
     """
     row = int(labels.argmax())
     if labels[row] >= _MOST_CLASSES:

@@ -72,18 +72,7 @@ def measured_choices() -> ConvolutionChoices:
 
 
 def fixed_choice(size_bytes: int, ranks: int, offered: Sequence[str]) -> str:
-    """Return the name of a routine by size and number of ranks alone, without measurements.
-
-    Parameters
-    ----------
-    size_bytes, ranks : int
-    offered : sequence of str
-        Names of the routines to choose from.
-
-    Returns
-    -------
-    str
-    """
+    """Return the name of a routine by size and number of ranks alone, without measurements."""
     if size_bytes > _FEW_BYTES:
         wanted = ["shared", "two_level", "ring"]
     elif ranks > 8:

@@ -89,16 +89,7 @@ class Action(NamedTuple):
 
 
 def gpipe(stages: int, micro_batches: int) -> list[list[Action]]:
-    """Return the actions of each stage: all micro-batches forward, then all backward, last first.
-
-    Parameters
-    ----------
-    stages, micro_batches : int, at least 1
-
-    Returns
-    -------
-    list of list of Action
-    """
+    """Return the actions of each stage: all micro-batches forward, then all back, last first."""
     _check(stages, micro_batches)
     forward = [("forward", m) for m in range(micro_batches)]
     backward = [("backward", m) for m in reversed(range(micro_batches))]
@@ -110,14 +101,6 @@ def one_forward_one_backward(stages: int, micro_batches: int) -> list[list[Actio
 
     Stage s begins with S - s micro-batches, or with all if there are fewer; then a micro-batch goes
     forward after each that goes backward.
-
-    Parameters
-    ----------
-    stages, micro_batches : int, at least 1
-
-    Returns
-    -------
-    list of list of Action
     """
     _check(stages, micro_batches)
     schedule = []
@@ -166,17 +149,7 @@ SCHEDULES: dict[str, Callable[[int, int], list[list[Action]]]] = {
 
 
 def most_kept(actions: Sequence[Action]) -> int:
-    """Return the largest number of micro-batches whose values a stage keeps at the same time.
-
-    Parameters
-    ----------
-    actions : sequence of Action
-        Actions of one stage.
-
-    Returns
-    -------
-    int
-    """
+    """Return the most micro-batches whose values a stage keeps at once, from its actions."""
     kept = most = 0
     for action in actions:
         kept += (action.kind == "forward") - (action.kind == "backward")
