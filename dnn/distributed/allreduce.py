@@ -257,18 +257,9 @@ def direct(
 ) -> Steps:
     """Sum one part on each rank, in order of rank, and send it to all others.
 
-    Parameters
-    ----------
-    messages : Messages
-    array : array, one axis
-    tag : int
-    wire : float16 or bfloat16, as `dnn.backend.rounding` has them, optional
-        Type of elements that are sent, for an array of float32. Each element is rounded before it
-        is sent, they are added as float32, and the sum is rounded once more, on all ranks.
-
-    Yields
-    ------
-    sequence of Pending
+    With `wire`, float16 or bfloat16 as `dnn.backend.rounding` has them, elements of float32 are
+    rounded to that type before they are sent, added as float32, and the sum is rounded once more,
+    on all ranks.
     """
     parts = parts_of(array, messages.size)
     yield from direct_scatter(messages, array, parts, tag, wire)
@@ -327,16 +318,8 @@ def note_not_finite(
 ) -> None:
     """Append (term, element) for each term that is not finite, if the sum is not finite.
 
-    Parameters
-    ----------
-    total : array, one axis
-    terms : sequence of array
-        Terms that were added up.
-    start : int
-        Number of the first element.
-    found : list of (int, int)
-    replaced : int, optional
-        Index of the term that the sum has overwritten: named only if all other terms are finite.
+    `terms` were added up to `total`, whose first element has the number `start`. The term that the
+    sum has overwritten, `replaced`, is named only if all other terms are finite.
     """
     # One pass; a sum of squares may be too large where no element is.
     if np.isfinite(np.dot(total, total)) or np.isfinite(total).all():
@@ -394,18 +377,8 @@ def two_level(
 ) -> Steps:
     """Sum within each host, then between hosts, and send the sum to all ranks of the host.
 
-    Parameters
-    ----------
-    messages : Messages
-    array : array, one axis
-    tag : int
-    hosts : sequence of sequences of int
-        The ranks of each host. On each as many ranks as the smallest host has sum a part each, and
-        exchange it with other hosts.
-
-    Yields
-    ------
-    sequence of Pending
+    `hosts` are the ranks of each host. On each, as many ranks as the smallest host has sum a part
+    each, and exchange it with other hosts.
     """
     within = next(ranks for ranks in hosts if messages.rank in ranks)
     lanes = min(map(len, hosts))

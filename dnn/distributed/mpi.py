@@ -163,17 +163,7 @@ class _Failures:
 
 
 class MpiCommunicator(MessageCommunicator):
-    """Communicator over a communicator of mpi4py that has no other user.
-
-    Parameters
-    ----------
-    comm : mpi4py.MPI.Intracomm
-    rank, size : int
-    nodes : sequence of int
-    timeout_s : float, seconds
-    failures : object
-        Sends and receives reports of failures.
-    """
+    """Communicator over a communicator of mpi4py that has no other user; `over` makes it."""
 
     def __init__(
         self,

@@ -139,25 +139,9 @@ class ServerCore:
     def receive(self, worker: int, batch: int, version: int) -> list[Apply | Answer]:
         """Return the instructions, in order, that follow from the gradients of a worker.
 
-        The last answer of an epoch is sent when all are done: every worker then has the same
-        parameters.
-
-        Parameters
-        ----------
-        worker : int
-        batch : int
-            Batch of the epoch that the gradients are of.
-        version : int
-            Version of the parameters from which they were computed.
-
-        Returns
-        -------
-        list of Apply and Answer
-
-        Raises
-        ------
-        CommunicationError
-            If the worker was to send other gradients, or none.
+        `version` is that of the parameters from which they were computed. The last answer of an
+        epoch is sent when all are done: every worker then has the same parameters.
+        `CommunicationError` if the worker was to send other gradients, or none.
         """
         piece = self.pieces[worker]
         expected = piece and piece.batch, self._sent_version[worker]
@@ -280,18 +264,9 @@ class Server:
         self._gradients: dict[int, Array] = {}
 
     def receive(self, worker: int, message: Message) -> list[int]:
-        """Take the gradients of a worker; apply all gradients that are due.
+        """Take a worker's gradients, and apply all that are due; return the workers to be answered.
 
-        Parameters
-        ----------
-        worker : int
-        message : Message
-            Not to be changed until the worker is answered.
-
-        Returns
-        -------
-        list of int
-            The workers that are to be sent the parameters.
+        The message is not to be changed until its worker is sent the parameters.
         """
         self._gradients[worker] = message.values
         piece = message.piece

@@ -140,18 +140,10 @@ class StageNetwork(Network):
         self._stage_plans.clear()
 
     def training_plan(self, batch: int, slot: int, weighted: bool, adds: bool) -> StagePlan:
-        """Return the plan that trains on a micro-batch of `batch` rows.
+        """Return the plan that trains on a micro-batch of `batch` rows, which may have weights.
 
-        Parameters
-        ----------
-        batch : int
-            Number of rows.
-        slot : int
-            Plans of different slots may be in flight at once: each has memory of its own.
-        weighted : bool
-            Whether samples have weights.
-        adds : bool
-            Whether gradients are added to those of other micro-batches, or replace them.
+        Plans of different slots may be in flight at once: each slot has memory of its own. With
+        `adds` gradients are added to those of other micro-batches, and else replace them.
         """
         kind: PlanKind = "weighted training" if weighted else "training"
         key = (kind, batch, slot, adds)
@@ -236,17 +228,10 @@ class StageNetwork(Network):
         return loss  # added once for a batch, not for each micro-batch: see `penalty_plan`
 
     def penalty_plan(self, counts_whole: bool) -> tuple[list[Step], Array]:
-        """Return the steps that add the gradients of penalties on this stage's parameters.
+        """Return the steps that add gradients of penalties on this stage's weights, and the value.
 
-        Parameters
-        ----------
-        counts_whole : bool
-            Whether the value includes parameters that other shards have too.
-
-        Returns
-        -------
-        tuple of list of (function, arguments), and array, shape ()
-            The steps, and the array that they set to the value of the penalties.
+        With `counts_whole` the value, an array of shape (), includes parameters that other shards
+        have.
         """
         zero = constant(np.zeros((), self.dtype), self.dtype)
         value = self.loss.penalised(zero, self._variables, part=True)

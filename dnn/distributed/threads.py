@@ -32,17 +32,8 @@ class _Exchange:
 class ThreadCommunicator(MessageCommunicator):
     """Communicator of a thread, whose peers are other threads; `run_on_threads` makes it.
 
-    Parameters
-    ----------
-    exchange : object
-        Shared by all threads.
-    name : tuple
-        Name of the communicator: the same in all its threads; `split` makes new names.
-    rank, size : int
-    nodes : sequence of int
-    timeout_s : float, seconds
-    first_rank : int, optional
-        Rank of this thread in the communicator that was split first; `rank` if left out.
+    All threads share `exchange`. The name is the same in all threads; `split` makes new ones, and
+    `first_rank` is the rank in the communicator that was split first.
     """
 
     def __init__(
