@@ -127,17 +127,11 @@ _LARGEST: Final = float(np.finfo(np.float32).max)
 def read_rows(
     source: Any, columns: Columns | None, features: int, delimiter: str | None = None
 ) -> NewRows:
-    """Return the rows of a file, of a mapping of columns or of a frame.
+    """Return the rows of a file, of a mapping of columns or of a data frame.
 
-    Parameters
-    ----------
-    source : path, mapping of str to array_like, or data frame
-    columns : Columns, optional
-        Those that the network was trained on; without, they are taken by their places.
-    features : int
-        Of a sample.
-    delimiter : str, optional
-        Of a file; that of the table of the training if left out.
+    `columns` are those that the network was trained on; without, columns are taken by their places.
+    `features` are those of a sample; a file has the `delimiter` of the training if that is left
+    out.
 
     Raises
     ------

@@ -26,12 +26,8 @@ def evaluate(
 ) -> list[dict[str, float]]:
     """Return loss and, for a classification, accuracy and MCC of each of K networks.
 
-    `replay` computes the outputs in place of `_replayed`, on a mesh of ranks for instance.
-
-    Returns
-    -------
-    list of K dict
-        ``"loss"``, and for a classification ``"accuracy"`` and ``"mcc"``.
+    By the names ``"loss"``, ``"accuracy"`` and ``"mcc"``. `replay` computes the outputs in place of
+    `_replayed`, on a mesh of ranks for instance.
     """
     total, outputs = _measured(network, samples, replay or _replayed)
     losses = (total / samples.count).reshape(-1).tolist()
