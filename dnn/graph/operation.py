@@ -20,6 +20,7 @@ __all__ = [
     "OPERATIONS",
     "Arrays",
     "Operation",
+    "StackedOperation",
     "Step",
     "aligned",
     "apply",
@@ -142,6 +143,16 @@ class Operation:
             y = apply(self.name, *of_model, **node.attributes)
             results.append(reshaped(y, (1, *y.shape)))
         return apply("concat", *results, axis=0)
+
+
+class StackedOperation(Operation):
+    """Base class of operations for which all inputs get the axis of models, as the result does."""
+
+    def with_models(
+        self, node: Node, inputs: Sequence[Node], stacked: Sequence[bool], models: int
+    ) -> Node:
+        """Return the node for K models, with inputs that all of them share repeated."""
+        return apply(self.name, *stack_all(inputs, stacked, models), **node.attributes)
 
 
 def reshaped(x: Node, shape: Shape) -> Node:
