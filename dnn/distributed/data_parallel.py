@@ -32,7 +32,7 @@ from dnn.layers.basic import Nested
 from dnn.metrics import metrics_of_counts
 from dnn.optimizers import Optimizer, Update
 from dnn.training.data import Samples
-from dnn.training.epoch import Piece, Run, Stage, Trainer, TrainingTask
+from dnn.training.epoch import Stage, StepPiece, StepRun, Trainer, TrainingTask
 from dnn.training.evaluation import sums_of
 from dnn.training.loss_scaling import LossScaling
 from dnn.training.network import Network, NetworkArguments
@@ -283,7 +283,7 @@ class _PartTrainer(Trainer):
         super().__init__(network, task)
         self._report: dict[str, Any] = {}
 
-    def _cut(self) -> list[Run]:
+    def _cut(self) -> list[StepRun]:
         communicator = self._communicator
         if self._scheme.same_rows:
             whole, rest = self.batch_size, self.count % self.batch_size
@@ -293,7 +293,7 @@ class _PartTrainer(Trainer):
                 at = even_bounds(total, communicator.size)
                 first, last = at[communicator.rank], at[communicator.rank + 1]
                 self._starts.append(first)
-                runs.append(Run(last - first, total, repeats))
+                runs.append(StepRun(last - first, total, repeats))
             rows = [
                 np.arange(run.repeats)[:, None] * run.total + start + np.arange(run.rows)
                 for run, start in zip(runs, self._starts, strict=True)
@@ -310,7 +310,7 @@ class _PartTrainer(Trainer):
         runs, start = [], 0
         for end in ends:
             rows_of = [least + (start < more) for least, more in parts]
-            runs.append(Run(rows_of[communicator.rank], sum(rows_of), end - start))
+            runs.append(StepRun(rows_of[communicator.rank], sum(rows_of), end - start))
             start = end
         self._check_rows(min(self._counts) // steps * communicator.size)
         return runs
@@ -331,13 +331,13 @@ class _PartTrainer(Trainer):
             return order
         return np.ascontiguousarray(order.reshape(-1, self.count)[:, self._own_places])
 
-    def _updates_at_once(self, run: Run) -> bool:
+    def _updates_at_once(self, run: StepRun) -> bool:
         return self._communicator.size == 1 and super()._updates_at_once(run)
 
     def _assigns_late(self) -> bool:
         return self._scheme.skips or super()._assigns_late()
 
-    def _linked(self, run: Run, stage: Stage | None) -> list[Piece]:
+    def _linked(self, run: StepRun, stage: Stage | None) -> list[StepPiece]:
         """Return a whole step that sums gradients early or late, or times both ways."""
         late = super()._linked(run, stage)
         if not self._can_overlap(stage):
@@ -370,7 +370,7 @@ class _PartTrainer(Trainer):
     def _with_sums(self, compute: list[Step]) -> list[Step]:
         return self._exchange.interleaved(compute) if self._is_early else compute
 
-    def _update_steps(self, run: Run, late: Sequence[Step], end: Step) -> list[Step]:
+    def _update_steps(self, run: StepRun, late: Sequence[Step], end: Step) -> list[Step]:
         first: list[Step] = [] if run.rows else [(self._clear, ())]
         if not self._scheme.skips:
             move = [*self._update.steps, (self._exchange.share, ())]
