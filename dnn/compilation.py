@@ -1,4 +1,4 @@
-"""Says that kernels are being compiled, where that keeps a user waiting.
+"""Messages that kernels are being compiled, where that keeps a user waiting.
 
 A kernel is compiled when it is used for the first time on a machine, and kept: a network of many
 kinds of layers, such as a ResNet-50, waits for most of a minute, once. Nothing else is to be seen

@@ -1,4 +1,4 @@
-"""Layers from plain values, as a TOML or JSON file has them.
+"""Layers from tables of plain values, as a TOML or JSON file has them, and back.
 
 ::
 

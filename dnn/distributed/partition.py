@@ -1,4 +1,4 @@
-"""Where layers are cut into stages of nearly equal cost, measured costs of layers, even slices."""
+"""Cuts of layers into stages of nearly equal cost, which is measured; even slices of units."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Layers that most networks are made of."""
+"""Common layers: input, fully connected, activation, dropout, shapes, residual blocks."""
 
 from __future__ import annotations
 
