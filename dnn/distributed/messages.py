@@ -27,7 +27,7 @@ import numpy as np
 from dnn.backend import Array
 from dnn.backend.rounding import BFLOAT16, HALF, SINGLE
 from dnn.distributed import allreduce, device_arrays
-from dnn.distributed.choice import Routine, SumChoices, named_routine
+from dnn.distributed.allreduce import Routine, SumChoices, named_routine
 from dnn.distributed.communicator import Communicator
 from dnn.distributed.shared_memory import HostMemory
 from dnn.distributed.transfers import Request, Sum, Transfer

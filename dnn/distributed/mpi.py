@@ -14,8 +14,7 @@ from typing import TYPE_CHECKING, Any, ClassVar
 import numpy as np
 
 from dnn.backend import Array
-from dnn.distributed.allreduce import Steps
-from dnn.distributed.choice import Routine
+from dnn.distributed.allreduce import Routine, Steps
 from dnn.distributed.communicator import DEFAULT_TIMEOUT_S, Communicator
 from dnn.distributed.device_arrays import GPU_AWARE, finish_work, is_gpu_aware
 from dnn.distributed.messages import FAILURE_TAG, MessageCommunicator, failure_message
