@@ -21,8 +21,8 @@ import numpy as np
 
 from dnn.backend import Array, empty
 from dnn.distributed.model_parallel import slices_of
-from dnn.graph.gradients import gradients, topological_order
-from dnn.graph.node import Node, constant, placeholder, variable
+from dnn.graph.gradients import gradients
+from dnn.graph.node import Node, constant, placeholder, topological_order, variable
 from dnn.graph.operation import Step, apply
 from dnn.graph.plan import Arena, Plan
 from dnn.layers import Layer

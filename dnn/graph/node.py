@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import itertools
 import math
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, TypeVar
 
 import numpy as np
@@ -35,6 +35,7 @@ __all__ = [
     "fed",
     "nodes_of",
     "placeholder",
+    "topological_order",
     "var",
     "variable",
 ]
@@ -235,6 +236,26 @@ def nodes_of(kind: str, nodes: Sequence[Node]) -> tuple[Node, ...]:
     several = tuple(nodes)
     check_nodes(kind, *several)
     return several
+
+
+def topological_order(outputs: Sequence[Node], done: Collection[Node] = ()) -> list[Node]:
+    """Return all nodes that `outputs` depend on, inputs before consumers.
+
+    Nodes that are `done` are left out, together with nodes that only they need.
+    """
+    order: list[Node] = []
+    seen: set[Node] = set()
+    # A stack and not recursion: a deep network is deeper than Python's call stack.
+    stack = [(node, False) for node in reversed(outputs)]
+    while stack:
+        node, inputs_done = stack.pop()
+        if inputs_done:
+            order.append(node)
+        elif node not in seen and node not in done:
+            seen.add(node)
+            stack.append((node, True))
+            stack.extend((x, False) for x in reversed(node.inputs) if x not in seen)
+    return order
 
 
 def fed(where: str, node: Node, value: npt.ArrayLike) -> Array:

@@ -21,7 +21,6 @@ import numpy.typing as npt
 from dnn.backend import Array, Ops
 from dnn.backend.rounding import BFLOAT16, SINGLE, widen
 from dnn.errors import ConfigurationError, DtypeError, ShapeError
-from dnn.graph.gradients import topological_order
 from dnn.graph.layout import Layout, lay_out
 from dnn.graph.node import (
     CONSTANT,
@@ -32,6 +31,7 @@ from dnn.graph.node import (
     called_by_nodes,
     fed,
     nodes_of,
+    topological_order,
 )
 from dnn.graph.operation import Arrays, Step, compute
 from dnn.graph.passes import optimise

@@ -34,8 +34,7 @@ from dnn.backend import ALIGNMENT_BYTES, Array, Ops, Step
 from dnn.backend.formula import Formula, UpdateFormula
 from dnn.backend.formula_numpy import is_condition, number_text
 from dnn.errors import ConfigurationError
-from dnn.graph.gradients import topological_order
-from dnn.graph.node import CONSTANT, Node, variable
+from dnn.graph.node import CONSTANT, Node, topological_order, variable
 from dnn.graph.operations.arithmetic import Multiply, Subtract
 from dnn.graph.operations.elementwise import Elementwise
 from dnn.graph.plan import Arena

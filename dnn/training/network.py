@@ -19,9 +19,17 @@ from dnn.data.augmentation import Images
 from dnn.errors import ConfigurationError, NonFiniteError
 from dnn.graph import operations
 from dnn.graph.arguments import describe
-from dnn.graph.gradients import gradients, topological_order
-from dnn.graph.models import with_models
-from dnn.graph.node import PLACEHOLDER, VARIABLE, Node, Shape, placeholder, variable
+from dnn.graph.gradients import gradients
+from dnn.graph.node import (
+    PLACEHOLDER,
+    VARIABLE,
+    Node,
+    Shape,
+    placeholder,
+    topological_order,
+    variable,
+)
+from dnn.graph.operation import with_models
 from dnn.graph.passes import checking_passes, precision_passes
 from dnn.graph.plan import Arena, Plan
 from dnn.initializers import DETERMINISTIC

@@ -8,8 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from dnn.graph.gradients import topological_order
-from dnn.graph.node import CONSTANT, Node, constant
+from dnn.graph.node import CONSTANT, Node, constant, topological_order
 from dnn.graph.operation import compute
 from dnn.graph.operations.elementwise import is_elementwise
 from dnn.graph.passes.graph import Graph, register_pass, rewrite, with_inputs

@@ -49,7 +49,7 @@ def measured(monkeypatch, tmp_path):
     """Let routines be measured, and kept in a folder of the test's own."""
     monkeypatch.delenv(ROUTINES_VARIABLE)
     kept = ConvolutionChoices(tmp_path, is_cache=True, of="sum")
-    monkeypatch.setattr(choice, "measured_choices", lambda: kept)
+    monkeypatch.setattr(allreduce, "measured_choices", lambda: kept)
     return kept
 
 
