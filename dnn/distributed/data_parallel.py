@@ -29,11 +29,10 @@ from dnn.errors import ConfigurationError, explains_arguments
 from dnn.graph.operation import Step
 from dnn.layers import BatchNorm, Layer
 from dnn.layers.basic import Nested
-from dnn.metrics import metrics_of_counts
 from dnn.optimizers import Optimizer, Update
 from dnn.training.data import Samples
 from dnn.training.epoch import Stage, StepPiece, StepRun, Trainer, TrainingTask
-from dnn.training.evaluation import sums_of
+from dnn.training.evaluation import results_of, sums_of
 from dnn.training.loss_scaling import LossScaling
 from dnn.training.network import Network, NetworkArguments
 from dnn.training.parallel import TrainerLike
@@ -243,7 +242,7 @@ class DataParallel(RanksScheme):
             part = samples.only(slice(at[communicator.rank], at[communicator.rank + 1]))
         sums = sums_of(network, part)
         communicator.sum(sums)  # float64: counts are exact
-        return _results(sums, network.loss.classifies)
+        return results_of(sums)
 
 
 def _join(layer: Layer, communicator: Communicator) -> None:
@@ -253,19 +252,6 @@ def _join(layer: Layer, communicator: Communicator) -> None:
     elif isinstance(layer, Nested):
         for each in layer.inside:
             _join(each, communicator)
-
-
-def _results(sums: Array, classifies: bool) -> list[dict[str, float]]:
-    losses = (sums[:, 0] / sums[:, 1]).tolist()
-    results = [{"loss": loss} for loss in losses]
-    if classifies:
-        counts = sums[:, 2:].astype(np.int64)
-        of_class, of_guess = np.split(counts[:, 1:], 2, axis=1)
-        for result, score in zip(
-            results, metrics_of_counts(counts[:, 0], of_class, of_guess), strict=True
-        ):
-            result |= score
-    return results
 
 
 class _PartTrainer(Trainer):
