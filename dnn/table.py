@@ -18,7 +18,15 @@ from dnn.arrays import dtype_of, fits, range_of
 from dnn.backend import Array
 from dnn.errors import ConfigurationError, DataError, ShapeError, explains_arguments
 
-__all__ = ["Table", "check_delimiter", "number_of", "read_csv", "rows_of", "write_csv"]
+__all__ = [
+    "Table",
+    "check_delimiter",
+    "holds_number",
+    "number_of",
+    "read_csv",
+    "rows_of",
+    "write_csv",
+]
 
 _END_OF_LINE: Final = re.compile(r"\r\n|\r|\n")
 _INTEGER: Final = re.compile(r"[+-]?\d{1,400}")
@@ -121,7 +129,7 @@ def _columns_of(
     line, first = first_row
     has_names = header
     if has_names is None:
-        has_names = not any(_is_number(cell, marks) for cell in first)
+        has_names = not any(holds_number(cell, marks) for cell in first)
     if not has_names:
         return tuple(str(number) for number in range(1, len(first) + 1)), False
     columns = tuple(name.strip() for name in first)
@@ -199,7 +207,8 @@ def number_of(cell: str) -> float | None:
         return None
 
 
-def _is_number(cell: str, marks: Collection[str]) -> bool:
+def holds_number(cell: str, marks: Collection[str]) -> bool:
+    """Whether a cell holds a number, or one of the marks of a missing one."""
     return number_of(cell) is not None or cell.strip() in marks
 
 

@@ -17,7 +17,7 @@ import numpy as np
 
 from dnn.backend import Array
 from dnn.errors import DataError
-from dnn.table import check_delimiter, number_of, rows_of
+from dnn.table import check_delimiter, holds_number, number_of, rows_of
 
 __all__ = ["Columns", "NewRows", "read_rows"]
 
@@ -166,7 +166,8 @@ def _numbers_of(where: str, name: str, array: Array, missing: Collection[str]) -
         return array
     found = np.empty(len(array))
     for row, cell in enumerate(array.tolist()):
-        number = np.nan if cell is None or _is_missing(cell, missing) else _number(cell)
+        is_missing = cell is None or (isinstance(cell, str) and cell.strip() in missing)
+        number = np.nan if is_missing else _number(cell)
         if number is None:
             raise DataError(f"{where}, row {row}, column {name!r}: {cell!r:.100} is no number")
         found[row] = number
@@ -208,7 +209,7 @@ def _rows_below_names(
     first = rows[0][1]
     # Names of columns may be numbers, as those of pixels: then they are known.
     is_known = bool(columns.features) and set(columns.features) <= {name.strip() for name in first}
-    is_named = is_known or not any(_is_cell(cell, columns.missing) for cell in first)
+    is_named = is_known or not any(holds_number(cell, columns.missing) for cell in first)
     if is_named and len(rows) == 1:
         raise DataError(f"{path}: no rows below the names of the columns")
     return first, rows[is_named:], is_named
@@ -287,10 +288,6 @@ def _by_place(
     raise DataError(f"{where}: there are {count} columns{how}, and {wanted}{remedy}")
 
 
-def _is_cell(cell: str, marks: Collection[str]) -> bool:
-    return cell.strip() in marks or _number(cell) is not None
-
-
 def _number(cell: Any) -> float | None:
     if isinstance(cell, str):
         return number_of(cell)
@@ -298,10 +295,6 @@ def _number(cell: Any) -> float | None:
         return float(cell)
     except (TypeError, ValueError, OverflowError):
         return None
-
-
-def _is_missing(cell: Any, marks: Collection[str]) -> bool:
-    return isinstance(cell, str) and cell.strip() in marks
 
 
 def _plain(label: Any) -> Any:

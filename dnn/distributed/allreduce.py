@@ -134,10 +134,6 @@ def parts_of(array: Array, count: int) -> list[slice]:
     return [slice(*pair) for pair in pairwise(bounds)]
 
 
-def _buffer(array: Array, parts: Sequence[slice]) -> Array:
-    return np.empty(max(part.stop - part.start for part in parts), array.dtype)
-
-
 def doubling(messages: Messages, array: Array, tag: int) -> Steps:
     """Sum by pairs of ranks that exchange whole arrays: fewest messages, good for small arrays."""
     received = np.empty_like(array)
@@ -242,7 +238,7 @@ def ring(messages: Messages, array: Array, tag: int) -> Steps:
 def _ring_scatter(messages: Messages, array: Array, parts: Sequence[slice], tag: int) -> Steps:
     """Sum on a ring so that each rank has the sum of one part."""
     rank, size = messages.rank, messages.size
-    received = _buffer(array, parts)
+    received = np.empty(max(part.stop - part.start for part in parts), array.dtype)
     for step in range(1, size):
         out, into = parts[(rank - step) % size], parts[(rank - step - 1) % size]
         arrived = received[: into.stop - into.start]

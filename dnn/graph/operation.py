@@ -217,7 +217,9 @@ def with_models(
     stacked: set[Node] = set()
     for node in topological_order(outputs):
         if node.operation is None:
-            new = _leaf(node, models) if node in per_model else node
+            new = node
+            if node in per_model:
+                new = Node(node.kind, (models, *node.shape), node.dtype, name=node.name)
         elif any(x in stacked for x in node.inputs):
             inputs = [now[x] for x in node.inputs]
             new = node.operation.with_models(
@@ -235,10 +237,6 @@ def with_models(
         if node not in stacked and is_value:
             (now[node],) = stack_all([node], [False], models)
     return now
-
-
-def _leaf(node: Node, models: int) -> Node:
-    return Node(node.kind, (models, *node.shape), node.dtype, name=node.name)
 
 
 OPERATIONS: dict[str, Operation] = {}
