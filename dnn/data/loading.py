@@ -149,7 +149,7 @@ def load_cleveland(path: str | PathLike[str]) -> Dataset:
         cells = f"{len(table.columns)} cells, not {ATTRIBUTES + 1}"
         raise DataError(f"{path}, line {table.lines[0]}: {cells}")
     diagnosis = table.values[:, ATTRIBUTES]
-    for row in np.flatnonzero(~np.isin(diagnosis, range(5))):
+    for row in np.flatnonzero(~np.isin(diagnosis, range(5))).tolist():
         found = "?" if np.isnan(diagnosis[row]) else f"{diagnosis[row]:g}"
         message = f"the diagnosis {found!r} is not 0 .. 4"
         raise DataError(f"{table.place(row, ATTRIBUTES)}: {message}")
