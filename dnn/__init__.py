@@ -22,7 +22,6 @@ if TYPE_CHECKING:
     from dnn.callbacks import *  # noqa: F403
     from dnn.compilation import watched_compilation as watched_compilation
     from dnn.data.augmentation import *  # noqa: F403
-    from dnn.data.batches import *  # noqa: F403
     from dnn.data.dataset import *  # noqa: F403
     from dnn.data.downloads import *  # noqa: F403
     from dnn.data.images import *  # noqa: F403
@@ -63,9 +62,9 @@ _PUBLIC = {
     "callbacks": "BestCheckpoint Callback Checkpoint EarlyStopping Epoch ProgressBar Pruning",
     "compilation": "watched_compilation",
     "data.augmentation": "Augmentation Crop Cutout Flip Images Normalise PixelMap Shift",
-    "data.batches": "batches prefetch",
     "data.dataset": """
-        Dataset impute standardise train_validation_split train_validation_test_split
+        Dataset batches impute prefetch standardise train_validation_split
+        train_validation_test_split
     """,
     "data.downloads": "download",
     "data.images": "load_cifar10 load_cifar100 load_image_folder load_npz",

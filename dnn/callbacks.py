@@ -429,19 +429,7 @@ class ProgressBar(Callback):
 def pauses_of(model: NeuralNetwork, callbacks: Sequence[Callback]) -> Pauses | None:
     """Return the calls of `Callback.on_steps` within epochs; None if no callback asks for them.
 
-    Parameters
-    ----------
-    model : NeuralNetwork
-    callbacks : sequence of Callback
-
-    Returns
-    -------
-    Pauses or None
-
-    Raises
-    ------
-    ConfigurationError
-        If `callbacks` is no sequence, or holds something that is no `Callback`.
+    It raises `ConfigurationError` unless `callbacks` is a sequence of `Callback`.
     """
     if isinstance(callbacks, Callback):
         raise ConfigurationError(f"callbacks are a sequence: [{type(callbacks).__name__}(...)]")

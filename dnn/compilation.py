@@ -35,15 +35,9 @@ class _Account:
 def compiling(kept_in: str) -> Iterator[None]:
     """Count a kernel that is compiled in the block, and how long that takes.
 
-    Parameters
-    ----------
-    kept_in : str
-        Where kernels are kept for other processes.
-
-    Notes
-    -----
     Once that has taken a second in all, each further kernel is told to those who watch. If nobody
-    does, it is told once: to the logger ``dnn``, as information, and at a terminal.
+    does, it is told once: to the logger ``dnn``, as information, and at a terminal. `kept_in` is
+    where kernels are kept for other processes.
     """
     if _Account.waited_s > _SHORT_S:
         _tell(

@@ -1,4 +1,4 @@
-"""Layers from plain values, as a TOML or JSON file has them.
+"""Layers from tables of plain values, as a TOML or JSON file has them, and back.
 
 ::
 
@@ -13,7 +13,7 @@
 from __future__ import annotations
 
 import inspect
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from functools import lru_cache
 from typing import Any, Final
 
@@ -130,12 +130,10 @@ def _built(cls: type[Layer], kind: str, table: Mapping[str, Any]) -> list[Layer]
     """Return the layer of a table, and its activation behind it if the table has one."""
     known = _arguments(cls)
     given = dict(table)
-    for name, value in given.items():
+    for name in given:
         if name not in known:
             hint = unknown_name("argument", name, {*known, _REPEAT})
             raise ConfigurationError(f"{kind}: {hint}")
-        if text := _expected(str(known[name].annotation), value):
-            raise ConfigurationError(f"{kind}: {name} is {text}, not {value!r}")
     after: list[Layer] = []
     if isinstance(initializer := given.get("initializer"), str):
         initializer_of(initializer)  # else an unknown name is found when the network is built
@@ -144,21 +142,34 @@ def _built(cls: type[Layer], kind: str, table: Mapping[str, Any]) -> list[Layer]
         after.append(Activation(function))
         if function in RECTIFIERS:
             given.setdefault("initializer", "he_uniform")
+    return [_layer_of(cls, known, given, layers_from_tables), *after]
+
+
+def _layer_of(
+    cls: type[Layer],
+    known: Mapping[str, inspect.Parameter],
+    given: dict[str, Any],
+    inside: Callable[[Any], list[Layer]],
+) -> Layer:
+    """Return a layer of given values; `inside` makes the layers of a `Nested` from tables."""
+    kind = cls.kind()
+    for name, value in given.items():
+        if name in known and (text := _expected(str(known[name].annotation), value)):
+            raise ConfigurationError(f"{kind}: {name} is {text}, not {value!r:.80}")
     if issubclass(cls, Nested):
-        given = {name: layers_from_tables(inside) for name, inside in given.items()}
+        given = {name: inside(tables) for name, tables in given.items()}
     shape: Sequence[Any] = ()
     for name, argument in known.items():
         if argument.kind is argument.VAR_POSITIONAL:
             shape = given.pop(name, None)
             if not isinstance(shape, list):
-                raise ConfigurationError(f"{kind}: {name} is a list of numbers, not {shape!r}")
+                raise ConfigurationError(f"{kind}: {name} is a list of numbers, not {shape!r:.80}")
         elif argument.default is argument.empty and name not in given:
             raise ConfigurationError(f"{kind}: {name} is missing")
     try:
-        layer = cls(*shape, **given)
+        return cls(*shape, **given)
     except TypeError as error:
         raise ConfigurationError(f"{kind}: {error}") from None
-    return [layer, *after]
 
 
 def _expected(annotation: str, value: Any) -> str:
@@ -262,19 +273,4 @@ def _rebuilt(table: Any, source: Input) -> Layer:
     wrong = [name for name in given if name not in known and name != _LENGTHS]
     if wrong:
         raise unknown_name(f"argument of {kind}", wrong[0], known)
-    for name, value in given.items():
-        if name in known and (text := _expected(str(known[name].annotation), value)):
-            raise ConfigurationError(f"{kind}: {name} is {text}, not {value!r:.80}")
-    if issubclass(cls, Nested):
-        given = {
-            name: [_rebuilt(each, source) for each in inside] for name, inside in given.items()
-        }
-    shape: Any = ()
-    if any(argument.kind is argument.VAR_POSITIONAL for argument in known.values()):
-        shape = given.pop("shape", None)
-        if not isinstance(shape, list):
-            raise ConfigurationError(f"{kind}: shape is a list of numbers, not {shape!r:.80}")
-    try:
-        return cls(*shape, **given)
-    except TypeError as error:
-        raise ConfigurationError(f"{kind}: {error}") from None
+    return _layer_of(cls, known, given, lambda tables: [_rebuilt(x, source) for x in tables])

@@ -509,9 +509,9 @@ class NeuralNetwork(Networks):
             If they do not fit; it names the array. The model is as it was.
         """
         self._check_whole("load_state_dict")
-        from dnn.io.weights import load_state_dict
+        from dnn.io.weights import load_arrays
 
-        load_state_dict(self, state, in_order=in_order)
+        load_arrays(self, "the state dict", state, in_order)
 
     def export_onnx(self, path: str | PathLike[str]) -> None:
         """Write the prediction as an ONNX model.

@@ -346,16 +346,7 @@ def densenet121(inputs: Image = (3, 32, 32), outputs: int = 10) -> list[Layer]:
 
 
 def dense_layer(filters: int) -> Concat:
-    """Return a layer that adds `filters` channels, by convolutions of 1 x 1 and of 3 x 3.
-
-    Parameters
-    ----------
-    filters : int
-        Channels that are added.
-
-    Returns
-    -------
-    Concat
+    """Return a layer that adds `filters` channels, by convolutions of 1 x 1 and of 3 x 3 [1]_.
 
     References
     ----------
@@ -370,19 +361,9 @@ def dense_layer(filters: int) -> Concat:
 
 
 def basic_block(channels: int, filters: int, stride: int = 1) -> list[Layer]:
-    """Return two 3 x 3 convolutions with a shortcut, which is trained if the shape changes.
+    """Return two 3 x 3 convolutions with a shortcut, which is trained if the shape changes [1]_.
 
-    Parameters
-    ----------
-    channels : int
-        Of the block's input.
-    filters : int
-    stride : int
-        Of the first convolution.
-
-    Returns
-    -------
-    list of Layer
+    `channels` are those of the input, and `stride` is that of the first convolution.
 
     References
     ----------
@@ -396,20 +377,9 @@ def basic_block(channels: int, filters: int, stride: int = 1) -> list[Layer]:
 
 
 def bottleneck_block(channels: int, filters: int, stride: int = 1) -> list[Layer]:
-    """Return convolutions of 1 x 1, 3 x 3 and, to four times the filters, 1 x 1, with a shortcut.
+    """Return convolutions of 1 x 1, 3 x 3 and, to 4 times the filters, 1 x 1, and a shortcut [1]_.
 
-    Parameters
-    ----------
-    channels : int
-        Of the block's input.
-    filters : int
-        A quarter of the channels that come out.
-    stride : int
-        Of the convolution in the middle.
-
-    Returns
-    -------
-    list of Layer
+    `channels` are those of the input, and `stride` is that of the convolution in the middle.
 
     References
     ----------

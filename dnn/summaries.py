@@ -9,8 +9,7 @@ from typing import NamedTuple
 import numpy as np
 
 from dnn.errors import ConfigurationError, explains_arguments
-from dnn.graph.gradients import topological_order
-from dnn.graph.node import Node, Shape
+from dnn.graph.node import Node, Shape, topological_order
 from dnn.layers import Input, Layer
 from dnn.layers.layer import build_all
 

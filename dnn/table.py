@@ -5,7 +5,7 @@ from __future__ import annotations
 import csv
 import math
 import re
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from os import PathLike
 from pathlib import Path
@@ -18,7 +18,15 @@ from dnn.arrays import dtype_of, fits, range_of
 from dnn.backend import Array
 from dnn.errors import ConfigurationError, DataError, ShapeError, explains_arguments
 
-__all__ = ["Table", "check_delimiter", "number_of", "read_csv", "rows_of", "write_csv"]
+__all__ = [
+    "Table",
+    "check_delimiter",
+    "holds_number",
+    "number_of",
+    "read_csv",
+    "rows_of",
+    "write_csv",
+]
 
 _END_OF_LINE: Final = re.compile(r"\r\n|\r|\n")
 _INTEGER: Final = re.compile(r"[+-]?\d{1,400}")
@@ -97,40 +105,53 @@ def read_csv(
     rows = rows_of(path, delimiter)
     if not rows:
         raise DataError(f"{path}: no rows")
-    line, first = rows[0]
-    has_names = header
-    if has_names is None:
-        has_names = not any(_is_number(cell, marks) for cell in first)
-    if has_names:
-        columns = tuple(name.strip() for name in first)
-        rows = rows[1:]
-        if len({*columns}) < len(columns):
-            name = next(name for name in columns if columns.count(name) > 1)
-            at = " and ".join(str(n) for n, each in enumerate(columns, 1) if each == name)
-            raise DataError(f"{path}, line {line}: columns {at} have the same name {name!r}")
-        if not rows:
-            raise DataError(f"{path}: no rows below the names of the columns")
-    else:
-        columns = tuple(str(number) for number in range(1, len(first) + 1))
+    columns, has_names = _columns_of(path, rows[0], header, marks)
+    rows = rows[has_names:]
+    if not rows:
+        raise DataError(f"{path}: no rows below the names of the columns")
     values = np.empty((len(rows), len(columns)), kind)
-    read = float if kind.kind == "f" else int
     for index, (line, row) in enumerate(rows):
         if len(row) != len(columns):
             raise DataError(f"{path}, line {line}: {len(row)} cells, not {len(columns)}")
-        try:
-            with np.errstate(over="ignore"):  # what becomes infinite is found below
-                values[index] = [
-                    float("nan") if cell.strip() in marks else read(cell) for cell in row
-                ]
-            # A number that bool does not have would be true.
-            right = not marks and kind.kind != "b" and np.isfinite(values[index]).all()
-            right = right and "_" not in "".join(row)
-        except (ValueError, OverflowError):
-            right = False
-        if not right:  # names the wrong cell; with marks, a NaN may stand for a missing cell
+        if not _fill(values[index], row, marks):
             values[index] = _checked_cells(path, line, row, columns, marks, kind)
     lines = np.array([line for line, _ in rows])
     return Table(columns, values, str(path), lines, has_names)
+
+
+def _columns_of(
+    path: str | PathLike[str],
+    first_row: tuple[int, list[str]],
+    header: bool | None,
+    marks: Collection[str],
+) -> tuple[tuple[str, ...], bool]:
+    """Return the names of the columns, or their numbers, and whether the first row holds names."""
+    line, first = first_row
+    has_names = header
+    if has_names is None:
+        has_names = not any(holds_number(cell, marks) for cell in first)
+    if not has_names:
+        return tuple(str(number) for number in range(1, len(first) + 1)), False
+    columns = tuple(name.strip() for name in first)
+    if len({*columns}) < len(columns):
+        name = next(name for name in columns if columns.count(name) > 1)
+        at = " and ".join(str(n) for n, each in enumerate(columns, 1) if each == name)
+        raise DataError(f"{path}, line {line}: columns {at} have the same name {name!r}")
+    return columns, True
+
+
+def _fill(values: Array, row: Sequence[str], marks: Collection[str]) -> bool:
+    """Write the numbers of a row; False where a cell may be wrong, or stand for a missing one."""
+    kind = values.dtype.kind
+    read = float if kind == "f" else int
+    try:
+        with np.errstate(over="ignore"):  # what becomes infinite is found below
+            values[:] = [float("nan") if cell.strip() in marks else read(cell) for cell in row]
+    except (ValueError, OverflowError):
+        return False
+    # A number that bool does not have would be true; with marks, a NaN may be no missing cell.
+    is_right = not marks and kind != "b" and np.isfinite(values).all()
+    return bool(is_right and "_" not in "".join(row))
 
 
 def check_delimiter(delimiter: Any) -> None:
@@ -186,7 +207,8 @@ def number_of(cell: str) -> float | None:
         return None
 
 
-def _is_number(cell: str, marks: Collection[str]) -> bool:
+def holds_number(cell: str, marks: Collection[str]) -> bool:
+    """Whether a cell holds a number, or one of the marks of a missing one."""
     return number_of(cell) is not None or cell.strip() in marks
 
 

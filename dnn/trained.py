@@ -73,7 +73,8 @@ class TrainedModel:
     Raw samples are such as `load_dataset`, or whatever made the `Dataset` of the training,
     returned: an array of shape (n, features), or of images or sequences; the path of a CSV file; a
     mapping of columns or a data frame; or a `Dataset`. Columns with names are found by name, in any
-    order.
+    order. Methods that take them raise `ShapeError` if samples have another number of values, and
+    `DataError` if a column is missing, or a cell is no finite number.
 
     Parameters
     ----------
@@ -128,23 +129,7 @@ class TrainedModel:
     # -- samples ----------------------------------------------------------------------------------
 
     def prepare(self, rows: Any) -> Array:
-        """Return raw samples as the network takes them.
-
-        Parameters
-        ----------
-        rows : array_like, path, mapping, data frame or Dataset
-
-        Returns
-        -------
-        array, shape (n, ...)
-
-        Raises
-        ------
-        ShapeError
-            If samples have another number of values.
-        DataError
-            If a column is missing, or a cell is no finite number.
-        """
+        """Return raw samples as the network takes them, shape (n, ...)."""
         return self._prepared(self._read(rows))
 
     def _read(self, rows: Any, delimiter: str | None = None) -> NewRows | Dataset:
@@ -218,73 +203,24 @@ class TrainedModel:
     # -- predictions ------------------------------------------------------------------------------
 
     def __call__(self, rows: Any) -> Array:
-        """Return the outputs of the last layer for raw samples: logits if the network classifies.
-
-        Parameters
-        ----------
-        rows : array_like, path, mapping, data frame or Dataset
-
-        Returns
-        -------
-        array of float, shape (n, outputs)
-        """
+        """Return what the last layer puts out, (n, outputs): logits if the network classifies."""
         return self.network(self.prepare(rows))
 
     def predict(self, rows: Any) -> Array:
-        """Return the number of each sample's class, or the outputs if there are no classes.
-
-        Parameters
-        ----------
-        rows : array_like, path, mapping, data frame or Dataset
-
-        Returns
-        -------
-        array of intp, shape (n,), or array of float, shape (n, outputs)
-
-        Raises
-        ------
-        ShapeError, DataError
-            As for `prepare`.
-        """
+        """Return the number of each sample's class, or the outputs if there are no classes."""
         return self.network.predict(self.prepare(rows))
 
     def predict_class(self, rows: Any) -> Array:
-        """Return the name of each sample's class: of `classes`.
+        """Return the name of each sample's class, of `classes`.
 
-        Parameters
-        ----------
-        rows : array_like, path, mapping, data frame or Dataset
-
-        Returns
-        -------
-        array of str or int, shape (n,)
-
-        Raises
-        ------
-        ConfigurationError
-            If the network does not classify.
-        ShapeError, DataError
-            As for `prepare`.
+        It raises `ConfigurationError` if the network does not classify.
         """
         return self._named(self.network.predict_class(self.prepare(rows)))
 
     def predict_proba(self, rows: Any) -> Array:
-        """Return the probability of each class, in the order of `classes`.
+        """Return the probability of each class, in the order of `classes`, shape (n, classes).
 
-        Parameters
-        ----------
-        rows : array_like, path, mapping, data frame or Dataset
-
-        Returns
-        -------
-        array of float, shape (n, classes)
-
-        Raises
-        ------
-        ConfigurationError
-            If the network does not classify.
-        ShapeError, DataError
-            As for `prepare`.
+        It raises `ConfigurationError` if the network does not classify.
         """
         return self.network.predict_proba(self.prepare(rows))
 
@@ -296,7 +232,7 @@ class TrainedModel:
 
         Parameters
         ----------
-        rows : array_like, path, mapping, data frame or Dataset
+        rows : raw samples
         y : array_like, shape (n,), optional
             Numbers or names of classes, or values; may be left out where `rows` has them: a data
             set, or a table with the column of the labels.
@@ -308,10 +244,8 @@ class TrainedModel:
 
         Raises
         ------
-        LabelError
-            If a label is none of the classes.
-        ShapeError, DataError
-            As for `prepare`, or if there are no labels.
+        LabelError, DataError
+            If a label is none of the classes, or there are no labels.
         """
         read = self._read(rows)
         if y is not None:
@@ -360,11 +294,6 @@ class TrainedModel:
         Returns
         -------
         Prediction
-
-        Raises
-        ------
-        ShapeError, DataError
-            As for `prepare`.
         """
         rows = read_rows(str(path), self.columns, self._features, delimiter)
         x = self._prepared(rows)

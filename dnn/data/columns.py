@@ -6,7 +6,7 @@ name, in any order; what else a file holds, such as a number of a patient, is le
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from difflib import get_close_matches
 from os import PathLike
@@ -17,7 +17,7 @@ import numpy as np
 
 from dnn.backend import Array
 from dnn.errors import DataError
-from dnn.table import check_delimiter, number_of, rows_of
+from dnn.table import check_delimiter, holds_number, number_of, rows_of
 
 __all__ = ["Columns", "NewRows", "read_rows"]
 
@@ -127,17 +127,11 @@ _LARGEST: Final = float(np.finfo(np.float32).max)
 def read_rows(
     source: Any, columns: Columns | None, features: int, delimiter: str | None = None
 ) -> NewRows:
-    """Return the rows of a file, of a mapping of columns or of a frame.
+    """Return the rows of a file, of a mapping of columns or of a data frame.
 
-    Parameters
-    ----------
-    source : path, mapping of str to array_like, or data frame
-    columns : Columns, optional
-        Those that the network was trained on; without, they are taken by their places.
-    features : int
-        Of a sample.
-    delimiter : str, optional
-        Of a file; that of the table of the training if left out.
+    `columns` are those that the network was trained on; without, columns are taken by their places.
+    `features` are those of a sample; a file has the `delimiter` of the training if that is left
+    out.
 
     Raises
     ------
@@ -172,7 +166,8 @@ def _numbers_of(where: str, name: str, array: Array, missing: Collection[str]) -
         return array
     found = np.empty(len(array))
     for row, cell in enumerate(array.tolist()):
-        number = np.nan if cell is None or _is_missing(cell, missing) else _number(cell)
+        is_missing = cell is None or (isinstance(cell, str) and cell.strip() in missing)
+        number = np.nan if is_missing else _number(cell)
         if number is None:
             raise DataError(f"{where}, row {row}, column {name!r}: {cell!r:.100} is no number")
         found[row] = number
@@ -180,24 +175,12 @@ def _numbers_of(where: str, name: str, array: Array, missing: Collection[str]) -
 
 
 def _of_file(path: Path, columns: Columns, features: int, delimiter: str) -> NewRows:
-    check_delimiter(delimiter)
-    if path.exists() and not path.is_file():
-        raise DataError(f"{path} is no file of rows: a CSV file is wanted")
-    rows = rows_of(path, delimiter)
-    if not rows:
-        raise DataError(f"{path}: no rows")
-    marks, first = columns.missing, rows[0][1]
-    # Names of columns may be numbers, as those of pixels: then they are known.
-    is_named = bool(columns.features) and set(columns.features) <= {name.strip() for name in first}
-    has_names = is_named or not any(_is_cell(cell, marks) for cell in first)
-    names = tuple(name.strip() for name in first) if has_names else ()
-    rows = rows[has_names:]
-    if not rows:
-        raise DataError(f"{path}: no rows below the names of the columns")
+    first, rows, is_named = _rows_below_names(path, columns, delimiter)
     width = len(first)
-    numbered = [str(number) for number in range(1, width + 1)]
+    names = tuple(name.strip() for name in first) if is_named else ()
+    shown = names or tuple(str(number) for number in range(1, width + 1))
     try:
-        places, label, notes = _places(str(path), names or numbered, columns, features, bool(names))
+        places, label, notes = _places(str(path), shown, columns, features, is_named)
     except DataError as error:
         raise DataError(f"{error}{_hint_of_delimiter(first, delimiter)}") from None
     x = np.empty((len(rows), len(places)))
@@ -205,19 +188,42 @@ def _of_file(path: Path, columns: Columns, features: int, delimiter: str) -> New
         if len(row) != width:
             raise DataError(f"{path}, line {line}: {len(row)} cells, not {width}")
         for column, place in enumerate(places):
-            cell = row[place].strip()
-            number = np.nan if cell in marks else _number(cell)
-            if number is None or np.isinf(number) or (cell not in marks and np.isnan(number)):
-                name = names[place] if names else str(place + 1)
-                problem = f"{cell!r} is no finite number" if cell else "the cell is empty"
-                raise DataError(f"{path}, line {line}, column {name!r}: {problem}{_hint(marks)}")
-            if abs(number) > _LARGEST:
-                name = names[place] if names else str(place + 1)
-                raise DataError(f"{path}, line {line}, column {name!r}: {cell} is too large")
-            x[at, column] = number
+            x[at, column], problem = _finite(row[place].strip(), columns.missing)
+            if problem:
+                raise DataError(f"{path}, line {line}, column {shown[place]!r}: {problem}")
     labels = None if label is None else [row[label].strip() for _, row in rows]
     cells, lines = [row for _, row in rows], [line for line, _ in rows]
     return NewRows(x, labels, names, cells, lines, notes)
+
+
+def _rows_below_names(
+    path: Path, columns: Columns, delimiter: str
+) -> tuple[list[str], list[tuple[int, list[str]]], bool]:
+    """Return a file's first row, the rows of numbers, and whether the first holds names."""
+    check_delimiter(delimiter)
+    if path.exists() and not path.is_file():
+        raise DataError(f"{path} is no file of rows: a CSV file is wanted")
+    rows = rows_of(path, delimiter)
+    if not rows:
+        raise DataError(f"{path}: no rows")
+    first = rows[0][1]
+    # Names of columns may be numbers, as those of pixels: then they are known.
+    is_known = bool(columns.features) and set(columns.features) <= {name.strip() for name in first}
+    is_named = is_known or not any(holds_number(cell, columns.missing) for cell in first)
+    if is_named and len(rows) == 1:
+        raise DataError(f"{path}: no rows below the names of the columns")
+    return first, rows[is_named:], is_named
+
+
+def _finite(cell: str, marks: Sequence[str]) -> tuple[float, str]:
+    """Return the number of a cell, NaN if it is missing, and what is wrong with it, or ""."""
+    if cell in marks:
+        return np.nan, ""
+    number = _number(cell)
+    if number is None or not np.isfinite(number):
+        problem = f"{cell!r} is no finite number" if cell else "the cell is empty"
+        return np.nan, f"{problem}{_hint(marks)}"
+    return number, f"{cell} is too large" if abs(number) > _LARGEST else ""
 
 
 def _hint(marks: Sequence[str]) -> str:
@@ -247,20 +253,22 @@ def _places(
         others = [name for name in names if name not in columns.features]
         near = get_close_matches(missing[0], others, 1)
         hint = f"; is it {near[0]!r}?" if near else ""
-        shown = ", ".join(map(repr, missing[:_SHOWN])) + (" ..." if len(missing) > _SHOWN else "")
-        there = ", ".join(names[:_SHOWN]) + (" ..." if len(names) > _SHOWN else "")
         count = "column" if len(missing) == 1 else f"{len(missing)} columns"
-        raise DataError(f"{where}: {count} {shown} missing{hint} (there are: {there})")
+        problem = f"{count} {_few(map(repr, missing))} missing{hint}"
+        raise DataError(f"{where}: {problem} (there are: {_few(names)})")
     twice = [name for name in columns.features if list(names).count(name) > 1]
     if twice:
         raise DataError(f"{where}: there are two columns {twice[0]!r}")
     label = list(names).index(columns.label) if columns.label in names else None
     left = [n for n in names if n not in columns.features and n != columns.label]
-    notes = []
-    if left:
-        shown = ", ".join(left[:_SHOWN]) + (" ..." if len(left) > _SHOWN else "")
-        notes.append(f"{where}: the network was not trained on {shown}: not read")
+    notes = [f"{where}: the network was not trained on {_few(left)}: not read"] if left else []
     return [list(names).index(name) for name in columns.features], label, notes
+
+
+def _few(names: Iterable[str]) -> str:
+    """Return the first of several names, for a message."""
+    several = [*names]
+    return ", ".join(several[:_SHOWN]) + (" ..." if len(several) > _SHOWN else "")
 
 
 def _by_place(
@@ -275,15 +283,9 @@ def _by_place(
     if label_at >= 0:
         wanted += f", or {features + 1} with the label in column {label_at + 1}"
     how = "" if are_names else ", without names"
-    remedy = ""
-    if columns.features:
-        remedy = f": begin the file with the names {', '.join(columns.features[:_SHOWN])}"
-        remedy += " ..." if len(columns.features) > _SHOWN else ""
+    names_first = f": begin the file with the names {_few(columns.features)}"
+    remedy = names_first if columns.features else ""
     raise DataError(f"{where}: there are {count} columns{how}, and {wanted}{remedy}")
-
-
-def _is_cell(cell: str, marks: Collection[str]) -> bool:
-    return cell.strip() in marks or _number(cell) is not None
 
 
 def _number(cell: Any) -> float | None:
@@ -293,10 +295,6 @@ def _number(cell: Any) -> float | None:
         return float(cell)
     except (TypeError, ValueError, OverflowError):
         return None
-
-
-def _is_missing(cell: Any, marks: Collection[str]) -> bool:
-    return isinstance(cell, str) and cell.strip() in marks
 
 
 def _plain(label: Any) -> Any:

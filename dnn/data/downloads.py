@@ -19,7 +19,7 @@ from __future__ import annotations
 import hashlib
 import os
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from os import PathLike
 from pathlib import Path
@@ -47,77 +47,33 @@ class _Source:
 _TRAIN_IMAGES, _TRAIN_LABELS = "train-images-idx3-ubyte.gz", "train-labels-idx1-ubyte.gz"
 _TEST_IMAGES, _TEST_LABELS = "t10k-images-idx3-ubyte.gz", "t10k-labels-idx1-ubyte.gz"
 
+_MNIST = {
+    _TRAIN_IMAGES: (9912422, "440fcabf73cc546fa21475e81ea370265605f56be210a4024d2ca8f203523609"),
+    _TRAIN_LABELS: (28881, "3552534a0a558bbed6aed32b30c495cca23d567ec52cac8be1a0730e8010255c"),
+    _TEST_IMAGES: (1648877, "8d422c7b0a1c1c79245a5bcf07fe86e33eeafee792b84584aec276f5a2dbc4e6"),
+    _TEST_LABELS: (4542, "f7ae60f92e00ec6debd23a6088c31dbd2371eca3ffa0defaefb259924204aec6"),
+}
+_FASHION_MNIST = {
+    _TRAIN_IMAGES: (26421880, "3aede38d61863908ad78613f6a32ed271626dd12800ba2636569512369268a84"),
+    _TRAIN_LABELS: (29515, "a04f17134ac03560a47e3764e11b92fc97de4d1bfaf8ba1a3aa29af54cc90845"),
+    _TEST_IMAGES: (4422102, "346e55b948d973a97e58d2351dde16a484bd415d4595297633bb08f03db6a073"),
+    _TEST_LABELS: (5148, "67da17c76eaffca5446c3361aaab5c3cd6d1c2608764d35dfb1850b086bf8dd5"),
+}
+_CIFAR10 = "c4a38c50a1bc5f3a1c5537f2155ab9d68f9f25eb1ed8d9ddda3db29a59bca1dd"
+_CIFAR100 = "58a81ae192c23a4be8b1804d68e518ed807d710a4eb253b1f2a199162a40d8ec"
+
+
+def _source(url: str, files: Mapping[str, tuple[int, str]]) -> _Source:
+    return _Source(url, tuple(_File(name, *about) for name, about in files.items()))
+
+
+_ZALANDO = "http://fashion-mnist.s3-website.eu-central-1.amazonaws.com/"
+_TORONTO = "https://www.cs.toronto.edu/~kriz/"
 SOURCES: Final = {
-    "mnist": _Source(
-        "https://ossci-datasets.s3.amazonaws.com/mnist/",
-        (
-            _File(
-                _TRAIN_IMAGES,
-                9912422,
-                "440fcabf73cc546fa21475e81ea370265605f56be210a4024d2ca8f203523609",
-            ),
-            _File(
-                _TRAIN_LABELS,
-                28881,
-                "3552534a0a558bbed6aed32b30c495cca23d567ec52cac8be1a0730e8010255c",
-            ),
-            _File(
-                _TEST_IMAGES,
-                1648877,
-                "8d422c7b0a1c1c79245a5bcf07fe86e33eeafee792b84584aec276f5a2dbc4e6",
-            ),
-            _File(
-                _TEST_LABELS,
-                4542,
-                "f7ae60f92e00ec6debd23a6088c31dbd2371eca3ffa0defaefb259924204aec6",
-            ),
-        ),
-    ),
-    "fashion_mnist": _Source(
-        "http://fashion-mnist.s3-website.eu-central-1.amazonaws.com/",
-        (
-            _File(
-                _TRAIN_IMAGES,
-                26421880,
-                "3aede38d61863908ad78613f6a32ed271626dd12800ba2636569512369268a84",
-            ),
-            _File(
-                _TRAIN_LABELS,
-                29515,
-                "a04f17134ac03560a47e3764e11b92fc97de4d1bfaf8ba1a3aa29af54cc90845",
-            ),
-            _File(
-                _TEST_IMAGES,
-                4422102,
-                "346e55b948d973a97e58d2351dde16a484bd415d4595297633bb08f03db6a073",
-            ),
-            _File(
-                _TEST_LABELS,
-                5148,
-                "67da17c76eaffca5446c3361aaab5c3cd6d1c2608764d35dfb1850b086bf8dd5",
-            ),
-        ),
-    ),
-    "cifar10": _Source(
-        "https://www.cs.toronto.edu/~kriz/",
-        (
-            _File(
-                "cifar-10-binary.tar.gz",
-                170052171,
-                "c4a38c50a1bc5f3a1c5537f2155ab9d68f9f25eb1ed8d9ddda3db29a59bca1dd",
-            ),
-        ),
-    ),
-    "cifar100": _Source(
-        "https://www.cs.toronto.edu/~kriz/",
-        (
-            _File(
-                "cifar-100-binary.tar.gz",
-                168513733,
-                "58a81ae192c23a4be8b1804d68e518ed807d710a4eb253b1f2a199162a40d8ec",
-            ),
-        ),
-    ),
+    "mnist": _source("https://ossci-datasets.s3.amazonaws.com/mnist/", _MNIST),
+    "fashion_mnist": _source(_ZALANDO, _FASHION_MNIST),
+    "cifar10": _source(_TORONTO, {"cifar-10-binary.tar.gz": (170052171, _CIFAR10)}),
+    "cifar100": _source(_TORONTO, {"cifar-100-binary.tar.gz": (168513733, _CIFAR100)}),
 }
 
 _CHUNK_BYTES: Final = 1 << 16

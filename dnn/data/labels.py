@@ -1,4 +1,4 @@
-"""Conversion of labels between integers and one-hot rows, and weights of classes."""
+"""Labels: from one-hot rows to integers, number of classes, and weights of classes."""
 
 from __future__ import annotations
 
@@ -12,36 +12,7 @@ from dnn.arrays import check_labels, is_numbers
 from dnn.backend import Array
 from dnn.errors import ConfigurationError, DataError, LabelError, explains_arguments, is_integer
 
-__all__ = ["class_weights", "from_one_hot", "to_one_hot"]
-
-
-@explains_arguments
-def to_one_hot(labels: npt.ArrayLike, classes: int, dtype: npt.DTypeLike = np.float32) -> Array:
-    """Return labels as one-hot rows: 1 at the class and 0 elsewhere.
-
-    Parameters
-    ----------
-    labels : array_like of int, shape (n,)
-        In ``0 .. classes - 1``.
-    classes : int
-    dtype : type of elements
-
-    Returns
-    -------
-    array, shape (n, classes)
-
-    Raises
-    ------
-    LabelError
-        If a label is out of range; it names the row.
-    """
-    given = np.asarray(labels)
-    if given.ndim != 1 or given.dtype.kind not in "iu":
-        raise LabelError(f"labels must be a vector of integers, not {given.dtype} {given.shape}")
-    check_labels(given, classes)
-    rows: Array = np.zeros((len(given), classes), dtype)
-    rows[np.arange(len(given)), given] = 1
-    return rows
+__all__ = ["class_weights", "from_one_hot"]
 
 
 def from_one_hot(rows: npt.ArrayLike) -> Array:
@@ -80,20 +51,7 @@ _MOST_CLASSES: Final = 1 << 24
 def classes_of(labels: Array, where: str) -> int:
     """Return the number of classes: the largest label plus 1.
 
-    Parameters
-    ----------
-    labels : array of int or float, shape (n,)
-    where : str
-        Beginning of messages.
-
-    Returns
-    -------
-    int
-
-    Raises
-    ------
-    LabelError
-        If a label is too large to be a label.
+    Raises `LabelError`, which begins with `where`, if a label is too large to be a label.
     """
     row = int(labels.argmax())
     if labels[row] >= _MOST_CLASSES:

@@ -40,7 +40,7 @@ from dnn.errors import (
     explains_arguments,
     unknown_name,
 )
-from dnn.table import number_of, read_csv
+from dnn.table import read_csv
 
 __all__ = [
     "DATASETS",
@@ -144,22 +144,17 @@ def load_cleveland(path: str | PathLike[str]) -> Dataset:
     .. [1] Detrano et al., International application of a new probability algorithm for the
        diagnosis of coronary artery disease, American Journal of Cardiology 64, 1989.
     """
-    try:
-        lines = Path(path).read_text(encoding="ascii").splitlines()
-    except (OSError, UnicodeDecodeError) as error:
-        raise DataError(f"{path}: cannot be read: {error}") from error
-    rows = [
-        (number, _row(path, number, line))
-        for number, line in enumerate(lines, start=1)
-        if line.strip()
-    ]
-    if not rows:
-        raise DataError(f"{path}: no rows")
-    table = np.array([row for _, row in rows])
-    x, diagnosis = table[:, :-1], table[:, -1]
-    x = narrowed(x, np.float32, lambda row, column: f"{path}, line {rows[row][0]}")
+    table = read_csv(path, header=False, missing=["?"])
+    if len(table.columns) != ATTRIBUTES + 1:
+        cells = f"{len(table.columns)} cells, not {ATTRIBUTES + 1}"
+        raise DataError(f"{path}, line {table.lines[0]}: {cells}")
+    diagnosis = table.values[:, ATTRIBUTES]
+    for row in np.flatnonzero(~np.isin(diagnosis, range(5))).tolist():
+        found = "?" if np.isnan(diagnosis[row]) else f"{diagnosis[row]:g}"
+        message = f"the diagnosis {found!r} is not 0 .. 4"
+        raise DataError(f"{table.place(row, ATTRIBUTES)}: {message}")
     return Dataset(
-        x,
+        narrowed(table.values[:, :ATTRIBUTES], np.float32, table.place),
         (diagnosis > 0).astype(np.intp),
         2,
         "cleveland",
@@ -168,24 +163,9 @@ def load_cleveland(path: str | PathLike[str]) -> Dataset:
             "num",
             ATTRIBUTES,
             missing=("?",),
-            labels={str(diagnosis): int(diagnosis > 0) for diagnosis in range(5)},
+            labels={str(number): int(number > 0) for number in range(5)},
         ),
     )
-
-
-def _row(path: str | PathLike[str], number: int, line: str) -> list[float]:
-    cells = line.split(",")
-    if len(cells) != ATTRIBUTES + 1:
-        raise DataError(f"{path}, line {number}: {len(cells)} cells, not {ATTRIBUTES + 1}")
-    row = []
-    for cell in map(str.strip, cells):
-        value = math.nan if cell == "?" else number_of(cell)
-        if value is None or (cell != "?" and not math.isfinite(value)):
-            raise DataError(f"{path}, line {number}: {cell!r} is no finite number")
-        row.append(value)
-    if row[-1] not in range(5):
-        raise DataError(f"{path}, line {number}: the diagnosis {cells[-1]!r} is not 0 .. 4")
-    return row
 
 
 @explains_arguments

@@ -19,7 +19,7 @@ from weakref import WeakKeyDictionary
 
 import numpy as np
 
-from dnn.backend import Array, Ops
+from dnn.backend import Array
 from dnn.distributed.communicator import Communicator
 from dnn.distributed.gradient_exchange import GradientExchange, StepTimes, TimedChoice
 from dnn.distributed.partition import even_bounds
@@ -29,15 +29,12 @@ from dnn.errors import ConfigurationError, explains_arguments
 from dnn.graph.operation import Step
 from dnn.layers import BatchNorm, Layer
 from dnn.layers.basic import Nested
-from dnn.losses import Loss
-from dnn.metrics import metrics_of_counts
 from dnn.optimizers import Optimizer, Update
-from dnn.precision import Precision
 from dnn.training.data import Samples
-from dnn.training.epoch import Piece, Run, Stage, Trainer, TrainingTask
-from dnn.training.evaluation import sums_of
+from dnn.training.epoch import Stage, StepPiece, StepRun, Trainer, TrainingTask
+from dnn.training.evaluation import results_of, sums_of
 from dnn.training.loss_scaling import LossScaling
-from dnn.training.network import Network
+from dnn.training.network import Network, NetworkArguments
 from dnn.training.parallel import TrainerLike
 
 if TYPE_CHECKING:
@@ -140,15 +137,7 @@ class DataParallel(RanksScheme):
     def __repr__(self) -> str:
         return f"DataParallel({self._options})"
 
-    def network(
-        self,
-        layers: Sequence[Layer],
-        loss: Loss,
-        seeds: int | Sequence[int],
-        precision: Precision,
-        ops: Ops,
-        passes: Sequence[str] | None,
-    ) -> Network:
+    def network(self, given: NetworkArguments) -> Network:
         """Build the whole network, with gradients (and parameters) in memory that ranks share.
 
         Raises
@@ -159,8 +148,8 @@ class DataParallel(RanksScheme):
             float16.
         """
         with self.preparing():
-            self._check(seeds, precision, ops)
-        network = super().network(layers, loss, seeds, precision, ops, passes)
+            self._check(given)
+        network = super().network(given)
         share_gradients(self.communicator, network)
         if self.cuts_state:
             share_parameters(self.communicator, network)
@@ -169,17 +158,18 @@ class DataParallel(RanksScheme):
                 _join(layer, self.communicator)
         return network
 
-    def _check(self, seeds: int | Sequence[int], precision: Precision, ops: Ops) -> None:
+    def _check(self, given: NetworkArguments) -> None:
         """Raise `ConfigurationError` if the options do not go with a network."""
+        precision, several = given.precision, isinstance(given.seeds, Sequence)
         if self.wire is not None and precision.dtype != np.float32:
             raise ConfigurationError(f"wire={self.wire!r} is for gradients of float32")
-        if self.skips and (isinstance(seeds, Sequence) or precision.scales_loss):
-            case = "an Ensemble" if isinstance(seeds, Sequence) else "float16, which skips itself"
+        if self.skips and (several or precision.scales_loss):
+            case = "an Ensemble" if several else "float16, which skips itself"
             raise ConfigurationError(f'on_nan="skip" is not for {case}')
-        if self.sharded and (isinstance(seeds, Sequence) or precision.scales_loss):
-            case = "an Ensemble" if isinstance(seeds, Sequence) else "float16"
+        if self.sharded and (several or precision.scales_loss):
+            case = "an Ensemble" if several else "float16"
             raise ConfigurationError(f"sharded=True is not for {case}")
-        if self.sharded and ops.device != "cpu":
+        if self.sharded and given.ops.device != "cpu":
             raise ConfigurationError("sharded=True is for networks on the CPU")
 
     def bind(self, network: Network, optimizer: Optimizer) -> Update | LossScaling:
@@ -252,7 +242,7 @@ class DataParallel(RanksScheme):
             part = samples.only(slice(at[communicator.rank], at[communicator.rank + 1]))
         sums = sums_of(network, part)
         communicator.sum(sums)  # float64: counts are exact
-        return _results(sums, network.loss.classifies)
+        return results_of(sums)
 
 
 def _join(layer: Layer, communicator: Communicator) -> None:
@@ -264,28 +254,10 @@ def _join(layer: Layer, communicator: Communicator) -> None:
             _join(each, communicator)
 
 
-def _results(sums: Array, classifies: bool) -> list[dict[str, float]]:
-    losses = (sums[:, 0] / sums[:, 1]).tolist()
-    results = [{"loss": loss} for loss in losses]
-    if classifies:
-        counts = sums[:, 2:].astype(np.int64)
-        of_class, of_guess = np.split(counts[:, 1:], 2, axis=1)
-        for result, score in zip(
-            results, metrics_of_counts(counts[:, 0], of_class, of_guess), strict=True
-        ):
-            result |= score
-    return results
-
-
 class _PartTrainer(Trainer):
     """Trainer on one rank's part of each batch, with a sum over ranks before each update."""
 
-    def __init__(
-        self,
-        scheme: DataParallel,
-        network: Network,
-        task: TrainingTask,
-    ) -> None:
+    def __init__(self, scheme: DataParallel, network: Network, task: TrainingTask) -> None:
         self._scheme = scheme
         self._communicator = scheme.communicator
         self._given_batch_size = task.batch_size
@@ -297,7 +269,7 @@ class _PartTrainer(Trainer):
         super().__init__(network, task)
         self._report: dict[str, Any] = {}
 
-    def _cut(self) -> list[Run]:
+    def _cut(self) -> list[StepRun]:
         communicator = self._communicator
         if self._scheme.same_rows:
             whole, rest = self.batch_size, self.count % self.batch_size
@@ -307,7 +279,7 @@ class _PartTrainer(Trainer):
                 at = even_bounds(total, communicator.size)
                 first, last = at[communicator.rank], at[communicator.rank + 1]
                 self._starts.append(first)
-                runs.append(Run(last - first, total, repeats))
+                runs.append(StepRun(last - first, total, repeats))
             rows = [
                 np.arange(run.repeats)[:, None] * run.total + start + np.arange(run.rows)
                 for run, start in zip(runs, self._starts, strict=True)
@@ -324,7 +296,7 @@ class _PartTrainer(Trainer):
         runs, start = [], 0
         for end in ends:
             rows_of = [least + (start < more) for least, more in parts]
-            runs.append(Run(rows_of[communicator.rank], sum(rows_of), end - start))
+            runs.append(StepRun(rows_of[communicator.rank], sum(rows_of), end - start))
             start = end
         self._check_rows(min(self._counts) // steps * communicator.size)
         return runs
@@ -345,13 +317,13 @@ class _PartTrainer(Trainer):
             return order
         return np.ascontiguousarray(order.reshape(-1, self.count)[:, self._own_places])
 
-    def _updates_at_once(self, run: Run) -> bool:
+    def _updates_at_once(self, run: StepRun) -> bool:
         return self._communicator.size == 1 and super()._updates_at_once(run)
 
     def _assigns_late(self) -> bool:
         return self._scheme.skips or super()._assigns_late()
 
-    def _linked(self, run: Run, stage: Stage | None) -> list[Piece]:
+    def _linked(self, run: StepRun, stage: Stage | None) -> list[StepPiece]:
         """Return a whole step that sums gradients early or late, or times both ways."""
         late = super()._linked(run, stage)
         if not self._can_overlap(stage):
@@ -384,7 +356,7 @@ class _PartTrainer(Trainer):
     def _with_sums(self, compute: list[Step]) -> list[Step]:
         return self._exchange.interleaved(compute) if self._is_early else compute
 
-    def _update_steps(self, run: Run, late: Sequence[Step], end: Step) -> list[Step]:
+    def _update_steps(self, run: StepRun, late: Sequence[Step], end: Step) -> list[Step]:
         first: list[Step] = [] if run.rows else [(self._clear, ())]
         if not self._scheme.skips:
             move = [*self._update.steps, (self._exchange.share, ())]

@@ -129,11 +129,8 @@ class GradientExchange:
     def sum(self) -> bool:
         """Replace the gradients, or this rank's slice of them, by the sum over all ranks.
 
-        Returns
-        -------
-        bool
-            Whether gradients of this rank, or those in its slice of any rank, were not finite, or
-            the sum was too large for the wire.
+        Returns whether gradients of this rank, or those in its slice of any rank, were not finite,
+        or the sum was too large for the wire.
         """
         self._step += 1
         while len(self._in_flight) < len(self.buckets):

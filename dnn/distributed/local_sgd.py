@@ -3,12 +3,17 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from numbers import Real
 from typing import Any
 
 from dnn.backend import Array
-from dnn.distributed.scheme import EpochTotals, RanksScheme, average, on_host, own_noise
-from dnn.distributed.shards import ShardedTrainer
+from dnn.distributed.scheme import (
+    EpochTotals,
+    RanksScheme,
+    ShardedTrainer,
+    average,
+    on_host,
+    own_noise,
+)
 from dnn.errors import ConfigurationError, check_count, explains_arguments
 from dnn.optimizers import Optimizer, Update
 from dnn.parameters import FlatBuffer
@@ -73,13 +78,6 @@ class LocalSGD(RanksScheme):
         super().__init__(communicator)
         with self.agreeing():
             self.steps = check_count("steps", steps)
-            numbers: dict[str, Any] = {
-                "outer_learning_rate": outer_learning_rate,
-                "outer_momentum": outer_momentum,
-            }
-            for name, value in numbers.items():
-                if isinstance(value, bool) or not isinstance(value, Real):
-                    raise ConfigurationError(f"{name} must be a number, not {value!r}")
             if not 0 < outer_learning_rate < float("inf"):
                 message = f"outer_learning_rate must be above 0, not {outer_learning_rate!r}"
                 raise ConfigurationError(message)
@@ -123,17 +121,11 @@ class LocalSGD(RanksScheme):
 class _LocalTrainer(ShardedTrainer):
     """Trainer of one rank: local steps, then an average over all ranks."""
 
-    def __init__(
-        self,
-        scheme: LocalSGD,
-        network: Network,
-        task: TrainingTask,
-    ) -> None:
+    def __init__(self, scheme: LocalSGD, network: Network, task: TrainingTask) -> None:
         self._communicator = communicator = scheme.communicator
         assert isinstance(task.update, Update)
         super().__init__(network, task, communicator.size, task.update)
         self._scheme = scheme
-        self._totals: EpochTotals | None = None
         self._start: Array = network.ops.to_host(network.parameters.flat).copy()
 
     def epoch(self, order: Array, seeds: Sequence[int] = (), number: int = 0) -> list[float]:
@@ -153,10 +145,6 @@ class _LocalTrainer(ShardedTrainer):
         sent += self._end()
         self._totals = EpochTotals.of(self._communicator, self._runner, self.count, sent)
         return self._totals.losses
-
-    def tallies(self) -> list[list[int]] | None:
-        """Return counts of predictions of all ranks, as `Trainer.tallies` does."""
-        return None if self._totals is None else self._totals.tallies
 
     def exchange(self) -> dict[str, Any] | None:
         """Return exchange statistics of the last epoch, as in `History.exchange`."""

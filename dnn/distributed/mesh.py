@@ -22,26 +22,22 @@ from typing import Any
 
 import numpy as np
 
-from dnn.backend import Array, Ops
+from dnn.backend import Array
 from dnn.backend.routines import ROUTINES_VARIABLE
 from dnn.data.augmentation import Images
-from dnn.distributed.layer_costs import measured_costs, multiply_adds
 from dnn.distributed.model_parallel import is_cut, joined, pairs_of, sharded
-from dnn.distributed.partition import even_bounds, stage_bounds
-from dnn.distributed.pipeline import MOST_MICRO_BATCHES, MeshTrainer, replayed
-from dnn.distributed.schedules import SCHEDULES
-from dnn.distributed.scheme import RanksScheme, share_gradients
+from dnn.distributed.partition import even_bounds, measured_costs, stage_bounds
+from dnn.distributed.pipeline import MOST_MICRO_BATCHES, SCHEDULES, MeshTrainer, replayed
+from dnn.distributed.scheme import RanksScheme, clip_by_norm_of_all, share_gradients
 from dnn.distributed.stage import StageNetwork
 from dnn.errors import ConfigurationError, check_count, explains_arguments, unknown_name
 from dnn.layers import Activation, Input, Layer, Output
-from dnn.losses import Loss
 from dnn.optimizers import Optimizer, ParameterRule, Update
-from dnn.precision import Precision
 from dnn.training.data import Samples
 from dnn.training.epoch import TrainingTask
 from dnn.training.evaluation import evaluate, outputs_of
 from dnn.training.loss_scaling import LossScaling
-from dnn.training.network import Network, PlanKind
+from dnn.training.network import Network, NetworkArguments, PlanKind
 from dnn.training.parallel import TrainerLike
 
 __all__ = ["Mesh"]
@@ -68,7 +64,7 @@ class Mesh(RanksScheme):
         Pieces of the rows of a rank that go through a pipeline in sequence; 2 for each stage if
         left out, and 1 without a pipeline.
     schedule : "1f1b" or "gpipe"
-        Order in which stages compute; see `dnn.distributed.schedules`.
+        Order in which stages compute; see `dnn.distributed.pipeline`.
     split : "measured", "multiply_adds" or sequence of int
         How layers are cut into stages: by the time of each layer, which rank 0 measures when a
         network is made; by the products of a prediction; or where stages after the first one
@@ -163,56 +159,15 @@ class Mesh(RanksScheme):
         str or None
             What is wrong and what to do; None if nothing is.
         """
-        sizes = {"data": data, "pipeline": pipeline, "model": model}
-        for name, size in sizes.items():
-            if size is not None and (isinstance(size, bool) or not isinstance(size, int)):
-                return f"mesh: {name} must be an integer of at least 1, not {size!r}"
-            if size is not None and size < 1:
-                return f"mesh: {name} must be at least 1, not {size}"
-        if not isinstance(schedule, str) or schedule not in SCHEDULES:
-            return str(unknown_name("schedule", schedule, SCHEDULES))
-        if isinstance(split, str):
-            if split not in _SPLITS:
-                return str(unknown_name("split", split, _SPLITS))
-        elif not isinstance(split, Sequence) or any(
-            isinstance(first, bool) or not isinstance(first, Integral) for first in split
-        ):
-            return f"mesh: split must be {' or '.join(_SPLITS)} or numbers of layers, not {split!r}"
-        line = pipeline * model
-        if data is None and ranks % line:
-            message = f"mesh: pipeline {pipeline} x model {model} = {line} ranks, and there are"
-            return f"{message} {ranks}: take a multiple of {line} ranks"
-        if data is not None and data * line != ranks:
-            message = f"mesh: data {data} x pipeline {pipeline} x model {model} = {data * line}"
-            return f"{message} ranks, and there are {ranks}: take as many, or change the mesh"
-        if layers is not None:
-            parts = _parts(layers, model)
-            stages = len(parts)
-            if pipeline > stages:
-                message = f"mesh: {pipeline} pipeline stages, and layers make {stages} at most"
-                return f"{message}: take fewer stages"
-            if not isinstance(split, str) and (
-                len(split) != pipeline - 1 or list(split) != sorted(set(split) & set(parts[1:]))
-            ):
-                firsts = ", ".join(map(str, parts[1:]))
-                message = f"{tuple(split)} for {pipeline} stages: {pipeline - 1} numbers"
-                return f"mesh: split is {message} of {firsts} are wanted"
-            if model > 1 and not is_cut(layers, model):
-                message = f"mesh: model {model}, and no two layers can be cut over {model} ranks"
-                return f"{message} (see pairs_of in dnn.distributed.model_parallel): take model 1"
-        return None
+        problem = _problem_of_sizes(ranks, data, pipeline, model)
+        problem = problem or _problem_of_names(schedule, split)
+        if problem is None and layers is not None:
+            problem = _problem_of_layers(layers, pipeline, model, split)
+        return problem
 
     # Methods of a scheme, which `Networks` and `Fit` call.
 
-    def network(
-        self,
-        layers: Sequence[Layer],
-        loss: Loss,
-        seeds: int | Sequence[int],
-        precision: Precision,
-        ops: Ops,
-        passes: Sequence[str] | None,
-    ) -> Network:
+    def network(self, given: NetworkArguments) -> Network:
         """Build this rank's part of a network.
 
         Raises
@@ -221,9 +176,10 @@ class Mesh(RanksScheme):
             If there are more stages than layers, or a mesh cannot train it: an `Ensemble`,
             float16; with shards, a penalty by a user's function.
         """
-        if isinstance(seeds, Sequence):
+        layers, loss = given.layers, given.loss
+        if isinstance(given.seeds, Sequence):
             raise ConfigurationError("mesh: an Ensemble has no stages: take DataParallel, or none")
-        if precision.scales_loss:
+        if given.precision.scales_loss:
             raise ConfigurationError("mesh: float16 scales the loss: take bfloat16 or float32")
         if self.model > 1 and not all(penalty.is_separable for penalty in loss.penalties):
             message = (
@@ -240,12 +196,13 @@ class Mesh(RanksScheme):
         if problem is not None:
             raise ConfigurationError(problem)
         parts = _parts(layers, self.model)
-        own = sharded(layers, self.shards) if self.model > 1 else layers
+        if self.model > 1:
+            given = given._replace(layers=sharded(layers, self.shards))
 
         def cut(network: Network) -> tuple[int, ...]:
             return self._bounds(network, parts)
 
-        network = StageNetwork(own, loss, seeds, precision, ops, passes, cut, self.stage, layers)
+        network = StageNetwork(given, cut, self.stage, layers)
         share_gradients(self.replicas, network)
         return network
 
@@ -255,7 +212,7 @@ class Mesh(RanksScheme):
             return (0, *self.split, len(network.layers))
         if self.pipeline == 1:
             return (0, len(network.layers))
-        costs = np.array(multiply_adds(network))
+        costs = np.array([float(row.multiply_adds) for row in network.summaries])
         if self.split == "measured" and os.environ.get(ROUTINES_VARIABLE) != "fixed":
             if self.communicator.rank == 0 or self.model > 1:  # layers sum over ranks
                 costs = np.array(measured_costs(network))
@@ -282,18 +239,8 @@ class Mesh(RanksScheme):
             raise ConfigurationError(f"{message} {'clip_value' if clips else 'model=1'}")
         update = super().bind(network, optimizer)
         if clips and self.pipeline > 1:
-            clip_factor = network.ops.clip_factor
-            place = next(i for i, (call, _) in enumerate(update.steps) if call == clip_factor)
-            sums = update.steps[place][1][0]
-            update.steps.insert(place, (self._sum_over_stages, (sums,)))
+            clip_by_norm_of_all(update, network.ops, self.line)
         return update
-
-    def _sum_over_stages(self, sums: Array) -> None:
-        """Replace sums of squares of this stage's gradients by those of all stages, in place."""
-        total = sums.sum(keepdims=True)
-        self.line.sum(total)
-        sums[...] = 0
-        sums[:1] = total
 
     def trainer(self, network: Network, task: TrainingTask) -> TrainerLike:
         """Return a trainer of a network on the mesh.
@@ -369,6 +316,52 @@ class Mesh(RanksScheme):
 def _parameter_of(name: str) -> str:
     """Return the name of the parameter to which an array of the training belongs."""
     return name.rpartition("/")[2]
+
+
+def _problem_of_sizes(ranks: int, data: int | None, pipeline: int, model: int) -> str | None:
+    for name, size in {"data": data, "pipeline": pipeline, "model": model}.items():
+        if size is not None and (isinstance(size, bool) or not isinstance(size, int)):
+            return f"mesh: {name} must be an integer of at least 1, not {size!r}"
+        if size is not None and size < 1:
+            return f"mesh: {name} must be at least 1, not {size}"
+    line = pipeline * model
+    if data is None and ranks % line:
+        message = f"mesh: pipeline {pipeline} x model {model} = {line} ranks, and there are"
+        return f"{message} {ranks}: take a multiple of {line} ranks"
+    if data is not None and data * line != ranks:
+        message = f"mesh: data {data} x pipeline {pipeline} x model {model} = {data * line}"
+        return f"{message} ranks, and there are {ranks}: take as many, or change the mesh"
+    return None
+
+
+def _problem_of_names(schedule: str, split: str | Sequence[int]) -> str | None:
+    if not isinstance(schedule, str) or schedule not in SCHEDULES:
+        return str(unknown_name("schedule", schedule, SCHEDULES))
+    if isinstance(split, str):
+        return None if split in _SPLITS else str(unknown_name("split", split, _SPLITS))
+    is_list = isinstance(split, Sequence)
+    if is_list and not any(isinstance(n, bool) or not isinstance(n, Integral) for n in split):
+        return None
+    return f"mesh: split must be {' or '.join(_SPLITS)} or numbers of layers, not {split!r}"
+
+
+def _problem_of_layers(
+    layers: Sequence[Layer], pipeline: int, model: int, split: str | Sequence[int]
+) -> str | None:
+    parts = _parts(layers, model)
+    if pipeline > len(parts):
+        message = f"mesh: {pipeline} pipeline stages, and layers make {len(parts)} at most"
+        return f"{message}: take fewer stages"
+    if not isinstance(split, str) and (
+        len(split) != pipeline - 1 or list(split) != sorted(set(split) & set(parts[1:]))
+    ):
+        firsts = ", ".join(map(str, parts[1:]))
+        message = f"{tuple(split)} for {pipeline} stages: {pipeline - 1} numbers"
+        return f"mesh: split is {message} of {firsts} are wanted"
+    if model > 1 and not is_cut(layers, model):
+        message = f"mesh: model {model}, and no two layers can be cut over {model} ranks"
+        return f"{message} (see pairs_of in dnn.distributed.model_parallel): take model 1"
+    return None
 
 
 def _parts(layers: Sequence[Layer], model: int) -> list[int]:

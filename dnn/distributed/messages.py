@@ -27,7 +27,7 @@ import numpy as np
 from dnn.backend import Array
 from dnn.backend.rounding import BFLOAT16, HALF, SINGLE
 from dnn.distributed import allreduce, device_arrays
-from dnn.distributed.choice import Choices, Routine, named_routine
+from dnn.distributed.allreduce import Routine, SumChoices, named_routine
 from dnn.distributed.communicator import Communicator
 from dnn.distributed.shared_memory import HostMemory
 from dnn.distributed.transfers import Request, Sum, Transfer
@@ -68,7 +68,7 @@ class MessageCommunicator(ABC):
 
     Attributes
     ----------
-    choices : Choices
+    choices : SumChoices
         Which routine sums arrays of which size.
     device_transport : str
         How arrays of GPUs are sent, in words.
@@ -85,7 +85,7 @@ class MessageCommunicator(ABC):
         self._host_memory: HostMemory | None = None
         self._sums_in_place = True  # arrays in host memory
         self._ending = _Ending()
-        self.choices = Choices(self)
+        self.choices = SumChoices(self)
         self.device_transport = device_arrays.PINNED
         self._has_logged_way = False
 
@@ -99,8 +99,16 @@ class MessageCommunicator(ABC):
     def _start_receive(self, memory: memoryview, rank: int, tag: int) -> Callable[[], bool]:
         """Begin to receive; return a function that says whether that is done.
 
-        It raises `CommunicationError` if a message of another size arrives.
+        It calls `check_size` when a message arrives.
         """
+
+    def check_size(self, sent_bytes: int, expected_bytes: int, rank: int, tag: int) -> None:
+        """Raise `CommunicationError` if a rank has sent another size than this one expects."""
+        if sent_bytes != expected_bytes:
+            raise CommunicationError(
+                f"rank {rank} has sent {sent_bytes:,} bytes (tag {tag}), and rank {self.rank} "
+                f"expects {expected_bytes:,}"
+            )
 
     @abstractmethod
     def _part(self, ranks: Sequence[int], color: int) -> MessageCommunicator:
@@ -257,7 +265,7 @@ class MessageCommunicator(ABC):
             Type to which elements of float32 are rounded when sent. They are added as float32,
             and the sum is rounded once more.
         routine : str, optional
-            Name of the routine; by default the one that `Choices` has found fastest.
+            Name of the routine; by default the one that `SumChoices` has found fastest.
 
         Notes
         -----

@@ -57,7 +57,7 @@ _OF_WHOLE_SAMPLES = frozenset({"softmax", "log_softmax"})
 """Activations that are not computed element by element."""
 
 
-class _Part:
+class _UnitSlice:
     """Slice of the units between a pair of layers that a rank has."""
 
     def __init__(self, shards: Communicator, units: int) -> None:
@@ -96,10 +96,10 @@ class Shard(Layer):
 
     whole: ClassVar[type[Layer]]
     axes: ClassVar[dict[str, int]] = {}
-    part: _Part
+    part: _UnitSlice
 
     @classmethod
-    def of(cls, layer: Layer, part: _Part) -> Shard:
+    def of(cls, layer: Layer, part: _UnitSlice) -> Shard:
         """Return this rank's part of a layer that is not built yet."""
         shard = cls.__new__(cls)
         vars(shard).update(layer.__getstate__())
@@ -248,17 +248,8 @@ _BY_CHANNEL = (AvgPool2D, MaxPool2D, Upsample2D)
 def pairs_of(layers: Sequence[Layer], shards: int) -> list[tuple[int, int]]:
     """Return the pairs of layers to cut: two fully connected layers, or two convolutions.
 
-    Parameters
-    ----------
-    layers : sequence of Layer
-    shards : int
-        Number of ranks. Layers with fewer units are not cut.
-
-    Returns
-    -------
-    list of (int, int)
-        Indices of the first and the second layer of each pair. In between are only layers that
-        compute each unit by itself: activations, dropout, batch norm, pooling.
+    Layers with fewer units than `shards` ranks are not cut. In between are only layers that compute
+    each unit by itself: activations, dropout, batch norm, pooling.
     """
     pairs = []
     first: int | None = None
@@ -296,19 +287,9 @@ def _keeps_units_apart(layer: Layer) -> bool:
 
 
 def sharded(layers: Sequence[Layer], shards: Communicator) -> list[Layer]:
-    """Return layers with this rank's part of the units, in nested layers too.
+    """Return layers with this rank's part of the units, in nested layers too, and the same names.
 
-    Parameters
-    ----------
-    layers : sequence of Layer
-        Not built; they are left as they are.
-    shards : Communicator
-        Connects the ranks that have the other parts.
-
-    Returns
-    -------
-    list of Layer
-        As many layers, with the same names.
+    `layers` are not built, and left as they are; `shards` connects the ranks with the other parts.
     """
     changed = list(layers)
     for i, layer in enumerate(layers):
@@ -319,7 +300,7 @@ def sharded(layers: Sequence[Layer], shards: Communicator) -> list[Layer]:
     for first, second in pairs_of(layers, shards.size):
         units = _units(layers[first])
         assert units is not None
-        part = _Part(shards, units)
+        part = _UnitSlice(shards, units)
         first_type, second_type = _PAIRS[type(layers[first])]
         changed[first], changed[second] = (
             first_type.of(layers[first], part),
@@ -332,18 +313,7 @@ def sharded(layers: Sequence[Layer], shards: Communicator) -> list[Layer]:
 
 
 def slices_of(layers: Sequence[Layer]) -> dict[str, tuple[int, int]]:
-    """Return the axis and whole length of all parameters and states that are slices.
-
-    Parameters
-    ----------
-    layers : sequence of Layer
-        Built.
-
-    Returns
-    -------
-    dict of str to (int, int)
-        By name, the axis along which it was cut, and the length of the whole along it.
-    """
+    """Return by name the axis and the whole length of parameters and states that are slices."""
     found: dict[str, tuple[int, int]] = {}
     for layer in layers:
         if isinstance(layer, Nested):
@@ -356,21 +326,9 @@ def slices_of(layers: Sequence[Layer]) -> dict[str, tuple[int, int]]:
 
 
 def joined(shards: Communicator, piece: Array, axis: int, length: int) -> Array:
-    """Return, on all ranks, the whole array of which each rank has a slice.
+    """Return, on all ranks, the whole array of which each rank has a slice, `piece`, on the host.
 
-    Parameters
-    ----------
-    shards : Communicator
-    piece : array
-        The slice of this rank, on the host.
-    axis : int
-        Axis along which the array was cut.
-    length : int
-        Length of the whole array along this axis.
-
-    Returns
-    -------
-    array
+    It was cut along `axis`, of which `length` is the whole length.
     """
     shape = list(piece.shape)
     pieces = []

@@ -14,8 +14,7 @@ from typing import TYPE_CHECKING, Any, ClassVar
 import numpy as np
 
 from dnn.backend import Array
-from dnn.distributed.allreduce import Steps
-from dnn.distributed.choice import Routine
+from dnn.distributed.allreduce import Routine, Steps
 from dnn.distributed.communicator import DEFAULT_TIMEOUT_S, Communicator
 from dnn.distributed.device_arrays import GPU_AWARE, finish_work, is_gpu_aware
 from dnn.distributed.messages import FAILURE_TAG, MessageCommunicator, failure_message
@@ -163,17 +162,7 @@ class _Failures:
 
 
 class MpiCommunicator(MessageCommunicator):
-    """Communicator over a communicator of mpi4py that has no other user.
-
-    Parameters
-    ----------
-    comm : mpi4py.MPI.Intracomm
-    rank, size : int
-    nodes : sequence of int
-    timeout_s : float, seconds
-    failures : object
-        Sends and receives reports of failures.
-    """
+    """Communicator over a communicator of mpi4py that has no other user; `over` makes it."""
 
     def __init__(
         self,
@@ -228,12 +217,7 @@ class MpiCommunicator(MessageCommunicator):
                     f"rank {self.rank} expects {memory.nbytes:,} bytes from rank {rank} "
                     f"(tag {tag}): {error}"
                 ) from error
-            received = status.Get_count(MPI.BYTE)
-            if received != memory.nbytes:
-                raise CommunicationError(
-                    f"rank {rank} has sent {received:,} bytes (tag {tag}), and rank {self.rank} "
-                    f"expects {memory.nbytes:,}"
-                )
+            self.check_size(status.Get_count(MPI.BYTE), memory.nbytes, rank, tag)
             return True
 
         return poll

@@ -18,8 +18,8 @@ from typing import Any, cast
 from dnn.backend import Array
 from dnn.distributed.messages import MessageCommunicator
 from dnn.distributed.scheme import EpochTotals, RanksScheme, average, on_host, own_noise
+from dnn.distributed.server import EpochArguments, ServedTrainer, ServerOptions
 from dnn.distributed.transfers import Request, Transfer
-from dnn.distributed.workers import EpochArguments, ServedTrainer, ServerOptions
 from dnn.errors import ConfigurationError, explains_arguments
 from dnn.optimizers import Optimizer, Update
 from dnn.training.epoch import TrainingTask
@@ -142,18 +142,12 @@ class AsynchronousSGD(ParameterServer):
 class _RankTrainer(ServedTrainer):
     """Trainer of one rank, which is a worker, the server, or both."""
 
-    def __init__(
-        self,
-        scheme: ParameterServer,
-        network: Network,
-        task: TrainingTask,
-    ) -> None:
+    def __init__(self, scheme: ParameterServer, network: Network, task: TrainingTask) -> None:
         # Its waits are used, which the protocol of communicators does not have.
         self._communicator = communicator = cast(MessageCommunicator, scheme.communicator)
         self._first = int(scheme.dedicated)  # the rank of worker 0
         workers = scheme.trainers
         super().__init__(scheme.options, workers, network, task)
-        self._totals: EpochTotals | None = None
         # Messages of each worker that is another rank.
         remote = [w for w in range(workers) if communicator.rank == 0 and w + self._first]
         self._inbox = {worker: self._new_message() for worker in remote}
@@ -177,10 +171,6 @@ class _RankTrainer(ServedTrainer):
         fact = [sent, self._core.histogram]
         self._totals = EpochTotals.of(self._communicator, self._runner, self.count, fact)
         return self._totals.losses
-
-    def tallies(self) -> list[list[int]] | None:
-        """Return counts of predictions of all ranks, as `Trainer.tallies` does."""
-        return None if self._totals is None else self._totals.tallies
 
     def exchange(self) -> dict[str, Any] | None:
         """Return exchange statistics of the last epoch, as in `History.exchange`."""

@@ -1,4 +1,4 @@
-"""Training and prediction of a network whose layers, rows and units are cut over a mesh of ranks.
+"""Pipelines of a mesh: the order in which stages compute, training and prediction.
 
 A step of training, on each rank::
 
@@ -11,22 +11,43 @@ A step of training, on each rank::
 
 Gradients of micro-batches are added up in the order of the schedule, each weighted by its share of
 the rows, so that the sum equals the gradient of the whole batch, to rounding.
+
+A schedule lists the actions of each stage, a part of the layers on one rank, through which a batch
+goes in micro-batches. Both schedules give the same gradients; they differ in how many micro-batches
+a stage keeps::
+
+    gpipe, 3 stages, 4 micro-batches          1f1b
+    stage 0  0 1 2 3 . . . . 3 2 1 0          0 1 2 . . 0 3 1 . 2 . 3
+    stage 1  . 0 1 2 3 . . 3 2 1 0 .          . 0 1 . 0 2 1 3 2 . 3 .
+    stage 2  . . 0 1 2 3 3 2 1 0 . .          . . 0 0 1 1 2 2 3 3 . .
+
+With S stages of equal cost and M micro-batches a stage idles for a share of (S - 1) / (M + S - 1)
+of the time in both [1]_. GPipe keeps what the backward half reads of all M micro-batches, 1F1B at
+stage s of S - s at most [2]_.
+
+References
+----------
+.. [1] Huang et al., GPipe: Efficient training of giant neural networks using pipeline parallelism,
+   2019, section 2.3.
+.. [2] Narayanan et al., PipeDream: Generalized pipeline parallelism for DNN training, 2019,
+   section 3.2; with one version of the weights: Narayanan et al., Efficient large-scale language
+   model training on GPU clusters using Megatron-LM, 2021, section 2.2.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from functools import lru_cache
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 
 import numpy as np
 
 from dnn.backend import Array, empty
 from dnn.data.augmentation import Images
 from dnn.distributed.partition import even_bounds
-from dnn.distributed.schedules import SCHEDULES, Action, most_kept
 from dnn.distributed.stage import StageNetwork, StagePlan
 from dnn.distributed.transfers import Request
+from dnn.errors import check_count
 from dnn.graph.operation import Step
 from dnn.training.data import Rows
 from dnn.training.epoch import TrainingTask
@@ -36,7 +57,105 @@ from dnn.training.network import PlanKind, load_rows
 if TYPE_CHECKING:
     from dnn.distributed.mesh import Mesh
 
-__all__ = ["MOST_MICRO_BATCHES", "MeshTrainer", "replayed"]
+__all__ = [
+    "MOST_MICRO_BATCHES",
+    "SCHEDULES",
+    "Action",
+    "ActionKind",
+    "MeshTrainer",
+    "gpipe",
+    "most_kept",
+    "one_forward_one_backward",
+    "replayed",
+]
+
+
+ActionKind = Literal["receive", "forward", "send", "receive gradient", "backward", "send gradient"]
+
+
+class Action(NamedTuple):
+    """Action of a stage on one micro-batch.
+
+    Attributes
+    ----------
+    kind : str
+        ``"receive"`` and ``"send"`` are of activations, from the stage before and to the next;
+        those of gradients go the other way.
+    micro_batch : int, from 0
+    """
+
+    kind: ActionKind
+    micro_batch: int
+
+
+def gpipe(stages: int, micro_batches: int) -> list[list[Action]]:
+    """Return the actions of each stage: all micro-batches forward, then all back, last first."""
+    _check(stages, micro_batches)
+    forward = [("forward", m) for m in range(micro_batches)]
+    backward = [("backward", m) for m in reversed(range(micro_batches))]
+    return [_exchanging([*forward, *backward], stage, stages) for stage in range(stages)]
+
+
+def one_forward_one_backward(stages: int, micro_batches: int) -> list[list[Action]]:
+    """Return the actions of each stage: a few micro-batches forward, then backward and forward.
+
+    Stage s begins with S - s micro-batches, or with all if there are fewer; then a micro-batch goes
+    forward after each that goes backward.
+    """
+    _check(stages, micro_batches)
+    schedule = []
+    for stage in range(stages):
+        kept = min(stages - stage, micro_batches)
+        order = [("forward", m) for m in range(kept)]
+        for m in range(micro_batches):
+            order.append(("backward", m))
+            if m + kept < micro_batches:
+                order.append(("forward", m + kept))
+        schedule.append(_exchanging(order, stage, stages))
+    return schedule
+
+
+def _check(stages: int, micro_batches: int) -> None:
+    check_count("stages", stages)
+    check_count("micro_batches", micro_batches)
+
+
+def _exchanging(order: Sequence[tuple[str, int]], stage: int, stages: int) -> list[Action]:
+    """Return the actions of a stage: those that compute, with the receives and sends around."""
+    is_first, is_last = stage == 0, stage == stages - 1
+    actions = []
+    for kind, m in order:
+        if kind == "forward":
+            parts: list[tuple[ActionKind, bool]] = [
+                ("receive", not is_first),
+                ("forward", True),
+                ("send", not is_last),
+            ]
+        else:
+            parts = [
+                ("receive gradient", not is_last),
+                ("backward", True),
+                ("send gradient", not is_first),
+            ]
+        actions += [Action(part, m) for part, is_done in parts if is_done]
+    return actions
+
+
+SCHEDULES: dict[str, Callable[[int, int], list[list[Action]]]] = {
+    "1f1b": one_forward_one_backward,
+    "gpipe": gpipe,
+}
+"""Functions that make a schedule, by name."""
+
+
+def most_kept(actions: Sequence[Action]) -> int:
+    """Return the most micro-batches whose values a stage keeps at once, from its actions."""
+    kept = most = 0
+    for action in actions:
+        kept += (action.kind == "forward") - (action.kind == "backward")
+        most = max(most, kept)
+    return most
+
 
 MOST_MICRO_BATCHES = 8192
 """Tags are 0 to 16,383, and each micro-batch has one for activations and one for gradients."""
@@ -63,12 +182,7 @@ class MeshTrainer:
         Its update is of this rank's parameters; its samples are the same on all ranks.
     """
 
-    def __init__(
-        self,
-        mesh: Mesh,
-        network: StageNetwork,
-        task: TrainingTask,
-    ) -> None:
+    def __init__(self, mesh: Mesh, network: StageNetwork, task: TrainingTask) -> None:
         self.samples = samples = task.samples
         self.count = samples.count
         self.batch_size = min(task.batch_size, self.count)

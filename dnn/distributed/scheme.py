@@ -1,10 +1,13 @@
-"""Base of schemes of several ranks, which start from the same state, end and fail together."""
+"""Bases of schemes of several ranks, and of their trainers, which compute parts of each batch.
+
+Ranks start from the same state, end and fail together.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -13,18 +16,26 @@ from dnn.backend import Array, Ops
 from dnn.distributed.agreement import agreement_facts, check_agreement
 from dnn.distributed.communicator import Communicator
 from dnn.distributed.mpi import communicator_of
-from dnn.distributed.shards import BatchRunner
-from dnn.errors import DisagreementError
-from dnn.layers import Layer
-from dnn.losses import Loss
+from dnn.errors import ConfigurationError, DisagreementError
 from dnn.optimizers import Update
-from dnn.precision import Precision
+from dnn.training.epoch import Trainer, TrainingTask
 from dnn.training.loss_scaling import LossScaling
-from dnn.training.network import Network
+from dnn.training.network import Network, NetworkArguments
 from dnn.training.networks import Fit
 from dnn.training.parallel import Scheme
 
-__all__ = ["EpochTotals", "RanksScheme", "average", "on_host", "own_noise", "share_gradients"]
+__all__ = [
+    "BatchRunner",
+    "EpochTotals",
+    "RanksScheme",
+    "ShardedTrainer",
+    "Shards",
+    "average",
+    "clip_by_norm_of_all",
+    "on_host",
+    "own_noise",
+    "share_gradients",
+]
 
 
 class RanksScheme(Scheme):
@@ -48,18 +59,10 @@ class RanksScheme(Scheme):
         self.communicator: Communicator = communicator_of(communicator)
         self.replicas = self.communicator
 
-    def network(
-        self,
-        layers: Sequence[Layer],
-        loss: Loss,
-        seeds: int | Sequence[int],
-        precision: Precision,
-        ops: Ops,
-        passes: Sequence[str] | None,
-    ) -> Network:
-        """Build this rank's network, if all ranks can; parameters and errors as for `Network`."""
+    def network(self, given: NetworkArguments) -> Network:
+        """Build this rank's network, if all ranks can; errors as for `Network`."""
         with self.agreeing():
-            return super().network(layers, loss, seeds, precision, ops, passes)
+            return super().network(given)
 
     @contextmanager
     def preparing(self) -> Iterator[None]:
@@ -143,6 +146,162 @@ class RanksScheme(Scheme):
 
 
 @dataclass(frozen=True)
+class Shards:
+    """Partition of the rows of each batch of an epoch over workers.
+
+    Parameters
+    ----------
+    count : int
+        Samples in an epoch.
+    batch_size : int
+        Rows of all workers together; the last batch of an epoch has the remaining rows, of which a
+        worker may have none.
+    workers : int
+
+    Raises
+    ------
+    ConfigurationError
+        If `batch_size` is below the number of workers.
+    """
+
+    count: int
+    batch_size: int
+    workers: int
+
+    def __post_init__(self) -> None:
+        if self.batch_size < self.workers:
+            raise ConfigurationError(
+                f"a batch of {self.batch_size} samples cannot be shared by {self.workers} workers: "
+                "batch_size is that of all workers together, so take a larger one"
+            )
+
+    @property
+    def batches(self) -> int:
+        """Number of batches of an epoch."""
+        return -(-self.count // self.batch_size)
+
+    def size(self, batch: int) -> int:
+        """Return the number of rows of a batch."""
+        return min(self.batch_size, self.count - batch * self.batch_size)
+
+    def rows(self, worker: int, batch: int) -> range:
+        """Return the places in the order of an epoch of the rows of a batch that a worker computes.
+
+        Where rows cannot be cut evenly, the first workers have one more.
+        """
+        each, more = divmod(self.size(batch), self.workers)
+        first = batch * self.batch_size + worker * each + min(worker, more)
+        return range(first, first + each + (worker < more))
+
+    def share(self, worker: int, batch: int) -> float:
+        """Return a worker's share of the rows of a batch, from 0 to 1."""
+        return len(self.rows(worker, batch)) / self.size(batch)
+
+
+class BatchRunner:
+    """Runs batches of any size on a network, and adds up losses and predictions.
+
+    Parameters
+    ----------
+    network : Network
+    task : TrainingTask
+        Its update ends each batch; its batch size is not used.
+
+    Attributes
+    ----------
+    losses : array of float, shape (K,)
+        Loss of each network, summed over all rows since `begin`.
+    rows : int
+        Number of rows since `begin`.
+    """
+
+    def __init__(self, network: Network, task: TrainingTask) -> None:
+        self._network = network
+        self._task = task
+        self._trainers: dict[tuple[int, int], Trainer] = {}
+        self.begin()
+
+    def begin(self) -> None:
+        """Reset the sums to zero."""
+        networks = self._network.models or 1
+        self.losses = np.zeros(networks)
+        self.rows = 0
+        classes = self._network.classes_to_tally
+        self._tallies = None if classes is None else np.zeros((networks, classes + 1), np.int64)
+
+    @property
+    def tallies(self) -> list[list[int]] | None:
+        """Counts of predictions since `begin`, as `Trainer.tallies` returns them."""
+        return None if self._tallies is None else self._tallies.tolist()
+
+    def run(self, rows: Array, batch_size: int, seeds: Sequence[int], number: int) -> None:
+        """Run some rows in batches.
+
+        Parameters
+        ----------
+        rows : array of intp, shape (K, m)
+            For each network, m at least 1.
+        batch_size : int
+        seeds, number
+            As for `Trainer.epoch`.
+        """
+        key = rows.shape[1], batch_size
+        if key not in self._trainers:
+            chosen = np.broadcast_to(np.intp(0), rows.shape)  # only the number of them matters
+            samples = replace(self._task.samples, rows=chosen)
+            task = self._task._replace(samples=samples, batch_size=batch_size)
+            self._trainers[key] = Trainer(self._network, task)
+        trainer = self._trainers[key]
+        means = trainer.epoch(np.ascontiguousarray(rows), seeds, number)
+        self.losses += np.multiply(means, rows.shape[1])
+        self.rows += rows.shape[1]
+        if self._tallies is not None:
+            self._tallies += np.array(trainer.tallies())
+
+
+class ShardedTrainer:
+    """Base of trainers whose workers share each batch; subclasses train an epoch.
+
+    Parameters
+    ----------
+    network : Network
+    task : TrainingTask
+        Its batch size is that of all workers together.
+    workers : int
+    ends_with : Update
+        Update by which each worker ends a batch.
+
+    Attributes
+    ----------
+    samples, batch_size
+        As they were given.
+    count : int
+        Samples in an epoch.
+    steps : int
+        Number of times that the parameters are moved in an epoch.
+    """
+
+    def __init__(
+        self, network: Network, task: TrainingTask, workers: int, ends_with: Update
+    ) -> None:
+        assert isinstance(task.update, Update)
+        self.samples = task.samples
+        self.count = self.samples.count
+        self.batch_size = min(task.batch_size, self.count)
+        self._network = network
+        self._update = task.update
+        # An epoch, or a part of one, may have fewer samples than a batch, or than workers.
+        self._shards = Shards(self.count, task.batch_size, workers)
+        self.steps = self._shards.batches
+        self._runner = BatchRunner(network, task._replace(update=ends_with))
+        self._totals: EpochTotals | None = None
+
+    def tallies(self) -> list[list[int]] | None:
+        """Return counts of predictions of all ranks, as `Trainer.tallies` does."""
+        return None if self._totals is None else self._totals.tallies
+
+
+@dataclass(frozen=True)
 class EpochTotals:
     """Results of an epoch over all ranks: losses, counts of predictions, facts of each rank.
 
@@ -180,6 +339,28 @@ def share_gradients(communicator: Communicator, network: Network) -> None:
     flat = network.gradients.flat
     if communicator.size > 1 and isinstance(flat, np.ndarray):
         network.gradients.move_to(communicator.shared_memory(flat.nbytes).view(flat.dtype))
+
+
+def clip_by_norm_of_all(
+    update: Update | LossScaling,
+    ops: Ops,
+    communicator: Communicator,
+    dtype: np.dtype[Any] | None = None,
+) -> None:
+    """Let an update that clips by a norm take that of the gradients of all ranks.
+
+    Squares are summed over this rank's gradients in `dtype`, by default in their own type.
+    """
+
+    def sum_squares(sums: Array) -> None:
+        total = sums.sum(dtype=dtype, keepdims=True)
+        communicator.sum(total)
+        sums[...] = 0
+        sums[..., :1] = total
+
+    places = [i for i, (call, _) in enumerate(update.steps) if call == ops.clip_factor]
+    for place in places:
+        update.steps.insert(place, (sum_squares, update.steps[place][1][:1]))
 
 
 @contextmanager

@@ -1,4 +1,4 @@
-"""Decisions of a parameter server, without MPI: which gradients are applied, which workers wait.
+"""A parameter server, without MPI: which gradients it applies when, and what its workers compute.
 
 A worker computes the gradients of one batch after the other, and sends each to the server, which
 moves the parameters by it and answers with the present ones::
@@ -6,8 +6,9 @@ moves the parameters by it and answers with the present ones::
     worker   gradients of step 0, from version 0 ->      -> gradients of step 1, from version 3
     server                        version 2 -> 3 -> parameters
 
-`ServerCore` decides, and `Server` applies decisions to a network. Neither sends anything: other
-modules carry the messages, over MPI, through a tuple space or from simulated workers.
+`ServerCore` decides, `Server` applies decisions to a network, and `ServedTrainer` computes what a
+worker sends. None of them sends anything: other modules carry the messages, over MPI, through a
+tuple space or from simulated workers.
 """
 
 from __future__ import annotations
@@ -19,11 +20,23 @@ from dataclasses import dataclass
 import numpy as np
 
 from dnn.backend import Array
-from dnn.errors import CommunicationError
-from dnn.optimizers import Update
+from dnn.distributed.scheme import ShardedTrainer
+from dnn.errors import CommunicationError, ConfigurationError
+from dnn.optimizers import Optimizer, Update
+from dnn.training.epoch import TrainingTask
 from dnn.training.network import Network
 
-__all__ = ["Answer", "Apply", "Message", "Piece", "Server", "ServerCore"]
+__all__ = [
+    "Answer",
+    "Apply",
+    "EpochArguments",
+    "Message",
+    "Piece",
+    "ServedTrainer",
+    "Server",
+    "ServerCore",
+    "ServerOptions",
+]
 
 
 @dataclass(frozen=True)
@@ -126,25 +139,9 @@ class ServerCore:
     def receive(self, worker: int, batch: int, version: int) -> list[Apply | Answer]:
         """Return the instructions, in order, that follow from the gradients of a worker.
 
-        The last answer of an epoch is sent when all are done: every worker then has the same
-        parameters.
-
-        Parameters
-        ----------
-        worker : int
-        batch : int
-            Batch of the epoch that the gradients are of.
-        version : int
-            Version of the parameters from which they were computed.
-
-        Returns
-        -------
-        list of Apply and Answer
-
-        Raises
-        ------
-        CommunicationError
-            If the worker was to send other gradients, or none.
+        `version` is that of the parameters from which they were computed. The last answer of an
+        epoch is sent when all are done: every worker then has the same parameters.
+        `CommunicationError` if the worker was to send other gradients, or none.
         """
         piece = self.pieces[worker]
         expected = piece and piece.batch, self._sent_version[worker]
@@ -267,18 +264,9 @@ class Server:
         self._gradients: dict[int, Array] = {}
 
     def receive(self, worker: int, message: Message) -> list[int]:
-        """Take the gradients of a worker; apply all gradients that are due.
+        """Take a worker's gradients, and apply all that are due; return the workers to be answered.
 
-        Parameters
-        ----------
-        worker : int
-        message : Message
-            Not to be changed until the worker is answered.
-
-        Returns
-        -------
-        list of int
-            The workers that are to be sent the parameters.
+        The message is not to be changed until its worker is sent the parameters.
         """
         self._gradients[worker] = message.values
         piece = message.piece
@@ -313,3 +301,94 @@ class Server:
         ops.load(full / full.dtype.type(instruction.staleness), rate)
         update.run()
         ops.load(full, rate)
+
+
+EpochArguments = tuple[Array, Sequence[int], int]
+"""Order of the samples, of shape (K, count), seeds and number, as in `Trainer.epoch`."""
+
+
+@dataclass(frozen=True)
+class ServerOptions:
+    """Options by which a server applies gradients.
+
+    Parameters
+    ----------
+    staleness : int, not negative, optional
+        As for `ServerCore`.
+    divide_by_staleness : bool
+        As for `Server`.
+
+    Raises
+    ------
+    ConfigurationError
+        If the staleness is neither None nor an integer of at least 0.
+    """
+
+    staleness: int | None
+    divide_by_staleness: bool
+
+    def __post_init__(self) -> None:
+        given = self.staleness
+        if given is not None and (type(given) is not int or given < 0):
+            message = f"staleness must be an integer of at least 0, or None, not {given!r}"
+            raise ConfigurationError(message)
+
+    def check(self, network: Network, optimizer: Optimizer) -> None:
+        """Raise `ConfigurationError` if a server cannot train a network with an optimizer."""
+        if network.precision.scales_loss:
+            raise ConfigurationError(
+                "a parameter server takes gradients as they are, and those of float16 are scaled "
+                "by each worker on its own: take dtype='bfloat16' or 'float32'"
+            )
+        if self.divide_by_staleness and "learning_rate" not in optimizer.hyperparameters:
+            kind = type(optimizer).__name__
+            raise ConfigurationError(f"divide_by_staleness: {kind} has no learning_rate")
+
+
+class ServedTrainer(ShardedTrainer):
+    """Trainer by workers that send gradients to a server; subclasses decide where workers run.
+
+    Parameters as for `ShardedTrainer`, and `options`.
+    """
+
+    def __init__(
+        self, options: ServerOptions, workers: int, network: Network, task: TrainingTask
+    ) -> None:
+        gradients = network.gradients.flat
+        self._computed: Array = gradients.copy()
+        copying = [(network.ops.copy, (gradients, self._computed))]
+        ends_with = Update(copying, {}, {}, network.ops, gradients)
+        super().__init__(network, task, workers, ends_with)
+        self._options = options
+        shards = self._shards
+        self._parts = [
+            sum(bool(shards.rows(worker, batch)) for worker in range(workers))
+            for batch in range(shards.batches)
+        ]
+        if options.staleness != 0:
+            self.steps = sum(self._parts)
+        self._begin()
+
+    def _begin(self) -> None:
+        """Make a new server, and reset sums, for an epoch."""
+        self._runner.begin()
+        shards, options = self._shards, self._options
+        self._core = ServerCore(self._parts, shards.workers, options.staleness)
+        self._server = Server(
+            self._network,
+            self._update,
+            self._core,
+            lambda piece: shards.share(piece.part, piece.batch),
+            options.divide_by_staleness,
+        )
+
+    def _new_message(self) -> Message:
+        return Message(self._computed)
+
+    def _compute(self, piece: Piece, epoch: EpochArguments, message: Message) -> None:
+        """Compute gradients of a piece with the network's parameters; write them to `message`."""
+        order, seeds, number = epoch
+        places = self._shards.rows(piece.part, piece.batch)
+        rows = order[:, places.start : places.stop]
+        self._runner.run(rows, rows.shape[1], seeds, number)
+        message.values[...] = self._network.ops.to_host(self._computed)

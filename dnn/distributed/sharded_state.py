@@ -25,7 +25,7 @@ import numpy as np
 from dnn.backend import Array, Ops
 from dnn.distributed.allreduce import parts_of
 from dnn.distributed.communicator import Communicator
-from dnn.graph.operation import Step
+from dnn.distributed.scheme import clip_by_norm_of_all
 from dnn.optimizers import Optimizer, Update
 from dnn.parameters import BufferSlice, FlatBuffer, Segment
 from dnn.training.network import Network
@@ -82,20 +82,8 @@ class ShardedState:
     def bind(self, ops: Ops, optimizer: Optimizer) -> Update:
         """Return the update of this rank's slice; a norm of gradients is that of all slices."""
         update = optimizer.bind(ops, self._own_parameters, self._own_gradients)
-        steps: list[Step] = []
-        for function, arguments in update.steps:
-            if function == ops.clip_factor:
-                steps.append((self._sum_squares, arguments[:1]))
-            steps.append((function, arguments))
-        update.steps = steps
+        clip_by_norm_of_all(update, ops, self._communicator, np.dtype(np.float64))
         return update
-
-    def _sum_squares(self, sums: Array) -> None:
-        """Replace sums of squares by sums over all ranks, in place."""
-        total = np.array([sums.sum(dtype=np.float64)])
-        self._communicator.sum(total)
-        sums[...] = 0
-        sums[..., :1] = total
 
     def is_cut(self, name: str, buffer: FlatBuffer) -> bool:
         """Whether a buffer of optimizer state holds only this rank's slice."""

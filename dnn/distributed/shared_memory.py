@@ -199,18 +199,7 @@ class HostMemory:
         return own
 
     def sum(self, array: Array, tag: int) -> allreduce.Steps:
-        """Sum an array over all ranks.
-
-        Parameters
-        ----------
-        array : array, one axis
-        tag : int
-            Tag of the messages between hosts.
-
-        Returns
-        -------
-        iterator of lists of requests that it waits for
-        """
+        """Sum an array of one axis over all ranks; messages between hosts have the tag `tag`."""
         region = self._region_of(array)
         if region is not None:
             views, start = self._views(region, array)
@@ -225,19 +214,8 @@ class HostMemory:
     ) -> allreduce.Steps:
         """Sum this rank's part of an array in shared memory, where all ranks are on one host.
 
-        Until `wait_for_all`, other ranks may still read this rank's array in their parts.
-
-        Parameters
-        ----------
-        array : array, one axis
-        parts : sequence of slice
-            Part of each rank: the sum is written to that of this rank.
-        not_finite : list of (int, int)
-            Pairs of a rank and its first element in this part that is not finite are appended.
-
-        Returns
-        -------
-        iterator of lists of requests that it waits for
+        Until `wait_for_all`, other ranks may still read this rank's array in their parts. To
+        `not_finite` is appended each rank with its first element in this part that is not finite.
         """
         region = self._region_of(array)
         assert region is not None

@@ -16,7 +16,7 @@ from typing import Any
 import numpy as np
 
 from dnn.backend import Array
-from dnn.distributed.workers import ServedTrainer, ServerOptions
+from dnn.distributed.server import ServedTrainer, ServerOptions
 from dnn.errors import ConfigurationError, check_count, explains_arguments
 from dnn.optimizers import Optimizer, Update
 from dnn.seeds import stream
@@ -124,12 +124,7 @@ class SimulatedWorkers(Scheme):
 class _SimulatedTrainer(ServedTrainer):
     """Trainer of server and workers: gradients arrive in the order of their simulated times."""
 
-    def __init__(
-        self,
-        scheme: SimulatedWorkers,
-        network: Network,
-        task: TrainingTask,
-    ) -> None:
+    def __init__(self, scheme: SimulatedWorkers, network: Network, task: TrainingTask) -> None:
         workers = scheme.workers
         super().__init__(scheme.options, workers, network, task)
         self._scheme = scheme

@@ -19,19 +19,17 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from dnn.backend import Array, Ops, empty
+from dnn.backend import Array, empty
 from dnn.distributed.model_parallel import slices_of
-from dnn.graph.gradients import gradients, topological_order
-from dnn.graph.node import Node, constant, placeholder, variable
+from dnn.graph.gradients import gradients
+from dnn.graph.node import Node, constant, placeholder, topological_order, variable
 from dnn.graph.operation import Step, apply
 from dnn.graph.plan import Arena, Plan
 from dnn.layers import Layer
-from dnn.losses import Loss
 from dnn.optimizers import Update
-from dnn.precision import Precision
 from dnn.summaries import LayerSummary
 from dnn.training.loss_scaling import LossScaling
-from dnn.training.network import Network, PlanKind
+from dnn.training.network import Network, NetworkArguments, PlanKind
 
 __all__ = ["StageNetwork", "StagePlan"]
 
@@ -83,14 +81,14 @@ class StageNetwork(Network):
 
     Parameters
     ----------
-    layers, loss, seed, precision, ops, passes
-        As of `Network`: of the whole network.
+    given : NetworkArguments
+        Of the whole network.
     cut : callable
         Called once layers are built, to cut them into stages.
     stage : int
         Number of this stage.
     whole_layers : sequence of Layer
-        Layers with all units, from which `layers` were made.
+        Layers with all units, from which those of `given` were made.
 
     Attributes
     ----------
@@ -103,23 +101,14 @@ class StageNetwork(Network):
     """
 
     def __init__(
-        self,
-        layers: Sequence[Layer],
-        loss: Loss,
-        seed: int,
-        precision: Precision,
-        ops: Ops,
-        passes: Sequence[str] | None,
-        cut: Cut,
-        stage: int,
-        whole_layers: Sequence[Layer],
+        self, given: NetworkArguments, cut: Cut, stage: int, whole_layers: Sequence[Layer]
     ) -> None:
         self._cut = cut
         self._whole_layers = whole_layers
         self.stage = stage
         self._stage_plans: dict[tuple[PlanKind, int, int, bool], StagePlan] = {}
         self._arenas: dict[int, Arena] = {}
-        super().__init__(layers, loss, seed, precision, ops, passes)
+        super().__init__(*given)
 
     def _build(self) -> list[LayerSummary]:
         self.summaries = summaries = super()._build()
@@ -151,18 +140,10 @@ class StageNetwork(Network):
         self._stage_plans.clear()
 
     def training_plan(self, batch: int, slot: int, weighted: bool, adds: bool) -> StagePlan:
-        """Return the plan that trains on a micro-batch of `batch` rows.
+        """Return the plan that trains on a micro-batch of `batch` rows, which may have weights.
 
-        Parameters
-        ----------
-        batch : int
-            Number of rows.
-        slot : int
-            Plans of different slots may be in flight at once: each has memory of its own.
-        weighted : bool
-            Whether samples have weights.
-        adds : bool
-            Whether gradients are added to those of other micro-batches, or replace them.
+        Plans of different slots may be in flight at once: each slot has memory of its own. With
+        `adds` gradients are added to those of other micro-batches, and else replace them.
         """
         kind: PlanKind = "weighted training" if weighted else "training"
         key = (kind, batch, slot, adds)
@@ -247,17 +228,10 @@ class StageNetwork(Network):
         return loss  # added once for a batch, not for each micro-batch: see `penalty_plan`
 
     def penalty_plan(self, counts_whole: bool) -> tuple[list[Step], Array]:
-        """Return the steps that add the gradients of penalties on this stage's parameters.
+        """Return the steps that add gradients of penalties on this stage's weights, and the value.
 
-        Parameters
-        ----------
-        counts_whole : bool
-            Whether the value includes parameters that other shards have too.
-
-        Returns
-        -------
-        tuple of list of (function, arguments), and array, shape ()
-            The steps, and the array that they set to the value of the penalties.
+        With `counts_whole` the value, an array of shape (), includes parameters that other shards
+        have.
         """
         zero = constant(np.zeros((), self.dtype), self.dtype)
         value = self.loss.penalised(zero, self._variables, part=True)

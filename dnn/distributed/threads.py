@@ -12,7 +12,7 @@ import numpy as np
 from dnn.backend import Array
 from dnn.distributed.communicator import DEFAULT_TIMEOUT_S, Communicator
 from dnn.distributed.messages import MessageCommunicator, failure_message
-from dnn.errors import CommunicationError, PeerError
+from dnn.errors import PeerError
 
 __all__ = ["ThreadCommunicator", "run_on_threads"]
 
@@ -32,17 +32,8 @@ class _Exchange:
 class ThreadCommunicator(MessageCommunicator):
     """Communicator of a thread, whose peers are other threads; `run_on_threads` makes it.
 
-    Parameters
-    ----------
-    exchange : object
-        Shared by all threads.
-    name : tuple
-        Name of the communicator: the same in all its threads; `split` makes new names.
-    rank, size : int
-    nodes : sequence of int
-    timeout_s : float, seconds
-    first_rank : int, optional
-        Rank of this thread in the communicator that was split first; `rank` if left out.
+    All threads share `exchange`. The name is the same in all threads; `split` makes new ones, and
+    `first_rank` is the rank in the communicator that was split first.
     """
 
     def __init__(
@@ -78,11 +69,7 @@ class ThreadCommunicator(MessageCommunicator):
                 data = queue.popleft()
                 if not queue:
                     del self._exchange.messages[key]
-            if len(data) != memory.nbytes:
-                raise CommunicationError(
-                    f"rank {rank} has sent {len(data):,} bytes (tag {tag}), and rank {self.rank} "
-                    f"expects {memory.nbytes:,}"
-                )
+            self.check_size(len(data), memory.nbytes, rank, tag)
             memory[:] = data
             return True
 

@@ -18,7 +18,7 @@ import numpy as np
 
 from dnn.distributed.communicator import DEFAULT_TIMEOUT_S
 from dnn.distributed.messages import MessageCommunicator, failure_message
-from dnn.errors import CommunicationError, PeerError
+from dnn.errors import PeerError
 
 __all__ = ["TupleCommunicator", "TupleSpace"]
 
@@ -108,11 +108,7 @@ class TupleCommunicator(MessageCommunicator):
             data = self._tuples.tget_nowait((*self._name, "message", rank, self.rank, tag))
         except TimeoutError:
             return False
-        if data.nbytes != memory.nbytes:
-            raise CommunicationError(
-                f"rank {rank} has sent {data.nbytes:,} bytes (tag {tag}), and rank {self.rank} "
-                f"expects {memory.nbytes:,}"
-            )
+        self.check_size(data.nbytes, memory.nbytes, rank, tag)
         memory[:] = data
         return True
 

@@ -10,12 +10,11 @@ From the first node to training:
 """
 
 from dnn.graph import operations
-from dnn.graph.eager import run_eagerly
 from dnn.graph.gradients import grad, gradients
 from dnn.graph.node import Node, constant, placeholder, var, variable
 from dnn.graph.operations import *  # noqa: F403 (listed in each module of operations)
 from dnn.graph.passes import Graph, explain, graph_of, optimise
-from dnn.graph.plan import Arena, Plan, evaluate
+from dnn.graph.plan import Arena, Plan, evaluate, run_eagerly
 
 __all__ = [
     "Arena",

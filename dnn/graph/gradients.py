@@ -2,16 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
 
 from dnn.errors import DtypeError, ShapeError
-from dnn.graph.node import Node, check_nodes, constant, nodes_of
-from dnn.graph.operations.sums import sum_to
+from dnn.graph.node import Node, check_nodes, constant, nodes_of, topological_order
+from dnn.graph.operations.reductions import sum_to
 
-__all__ = ["grad", "gradients", "topological_order"]
+__all__ = ["grad", "gradients"]
 
 
 def gradients(y: Node, wanted: Sequence[Node], dy: Node | None = None) -> list[Node]:
@@ -113,23 +113,3 @@ def _sum(terms: Sequence[Node]) -> Node:
     for term in rest:
         total = total + term
     return total
-
-
-def topological_order(outputs: Sequence[Node], done: Collection[Node] = ()) -> list[Node]:
-    """Return all nodes that `outputs` depend on, inputs before consumers.
-
-    Nodes that are `done` are left out, together with nodes that only they need.
-    """
-    order: list[Node] = []
-    seen: set[Node] = set()
-    # A stack and not recursion: a deep network is deeper than Python's call stack.
-    stack = [(node, False) for node in reversed(outputs)]
-    while stack:
-        node, inputs_done = stack.pop()
-        if inputs_done:
-            order.append(node)
-        elif node not in seen and node not in done:
-            seen.add(node)
-            stack.append((node, True))
-            stack.extend((x, False) for x in reversed(node.inputs) if x not in seen)
-    return order

@@ -17,8 +17,7 @@ from dataclasses import dataclass, field
 
 from dnn.backend import ALIGNMENT_BYTES, Ops
 from dnn.errors import ConfigurationError
-from dnn.graph.gradients import topological_order
-from dnn.graph.node import PLACEHOLDER, Node
+from dnn.graph.node import PLACEHOLDER, Node, topological_order
 
 __all__ = ["Layout", "assignments_last", "lay_out"]
 

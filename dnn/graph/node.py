@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import itertools
 import math
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, TypeVar
 
 import numpy as np
@@ -35,6 +35,7 @@ __all__ = [
     "fed",
     "nodes_of",
     "placeholder",
+    "topological_order",
     "var",
     "variable",
 ]
@@ -57,6 +58,21 @@ def called_by_nodes(function: _Function) -> _Function:
     """
     _FUNCTIONS[function.__name__] = function
     return function
+
+
+_Operator = Callable[["Node", "Operand"], "Node"]
+
+
+def _operator(kind: str) -> tuple[_Operator, _Operator]:
+    """Return the methods of an operator for which a node stands on the left, and on the right."""
+
+    def left(node: Node, other: Operand) -> Node:
+        return _apply(kind, node, other)
+
+    def right(node: Node, other: Operand) -> Node:
+        return _apply(kind, other, node)
+
+    return left, right
 
 
 class Node:
@@ -114,62 +130,26 @@ class Node:
         name = f" {self.name!r}" if self.name else ""
         return f"<{self.kind}{name} {self.shape} {self.dtype}>"
 
-    def __add__(self, other: Operand) -> Node:
-        return _apply("add", self, other)
-
-    def __radd__(self, other: Operand) -> Node:
-        return _apply("add", other, self)
-
-    def __sub__(self, other: Operand) -> Node:
-        return _apply("subtract", self, other)
-
-    def __rsub__(self, other: Operand) -> Node:
-        return _apply("subtract", other, self)
-
-    def __mul__(self, other: Operand) -> Node:
-        return _apply("multiply", self, other)
-
-    def __rmul__(self, other: Operand) -> Node:
-        return _apply("multiply", other, self)
-
-    def __truediv__(self, other: Operand) -> Node:
-        return _apply("divide", self, other)
-
-    def __rtruediv__(self, other: Operand) -> Node:
-        return _apply("divide", other, self)
-
-    def __matmul__(self, other: Node | Array) -> Node:
-        return _apply("matmul", self, other)
-
-    def __rmatmul__(self, other: Array) -> Node:
-        return _apply("matmul", other, self)
-
-    def __neg__(self) -> Node:
-        return _apply("negative", self)
+    __add__, __radd__ = _operator("add")
+    __sub__, __rsub__ = _operator("subtract")
+    __mul__, __rmul__ = _operator("multiply")
+    __truediv__, __rtruediv__ = _operator("divide")
+    __matmul__, __rmatmul__ = _operator("matmul")
+    __rpow__ = _operator("power")[1]
 
     def __pow__(self, exponent: Operand) -> Node:
         return _called("power", self, exponent)
 
-    def __rpow__(self, base: Operand) -> Node:
-        return _apply("power", base, self)
+    def __neg__(self) -> Node:
+        return _apply("negative", self)
 
     def __abs__(self) -> Node:
         return _apply("abs", self)
 
-    # `==` and `!=` compare nodes, which are keys of dictionaries, and not their values. Type
-    # checkers mind that an array on the other side compares too; it leaves that to the node.
-
-    def __gt__(self, other: Operand) -> Node:  # type: ignore[misc]
-        return _apply("greater", self, other)
-
-    def __ge__(self, other: Operand) -> Node:  # type: ignore[misc]
-        return _apply("greater_equal", self, other)
-
-    def __lt__(self, other: Operand) -> Node:  # type: ignore[misc]
-        return _apply("greater", other, self)
-
-    def __le__(self, other: Operand) -> Node:  # type: ignore[misc]
-        return _apply("greater_equal", other, self)
+    # `==` and `!=` compare nodes, which are keys of dictionaries, and not their values. An array on
+    # the left, which compares too, leaves that to the node.
+    __gt__, __lt__ = _operator("greater")
+    __ge__, __le__ = _operator("greater_equal")
 
     def __bool__(self) -> bool:
         raise DtypeError(f"{self!r} has no truth value before it is computed: see where(...)")
@@ -235,6 +215,26 @@ def nodes_of(kind: str, nodes: Sequence[Node]) -> tuple[Node, ...]:
     several = tuple(nodes)
     check_nodes(kind, *several)
     return several
+
+
+def topological_order(outputs: Sequence[Node], done: Collection[Node] = ()) -> list[Node]:
+    """Return all nodes that `outputs` depend on, inputs before consumers.
+
+    Nodes that are `done` are left out, together with nodes that only they need.
+    """
+    order: list[Node] = []
+    seen: set[Node] = set()
+    # A stack and not recursion: a deep network is deeper than Python's call stack.
+    stack = [(node, False) for node in reversed(outputs)]
+    while stack:
+        node, inputs_done = stack.pop()
+        if inputs_done:
+            order.append(node)
+        elif node not in seen and node not in done:
+            seen.add(node)
+            stack.append((node, True))
+            stack.extend((x, False) for x in reversed(node.inputs) if x not in seen)
+    return order
 
 
 def fed(where: str, node: Node, value: npt.ArrayLike) -> Array:

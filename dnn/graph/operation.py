@@ -1,32 +1,42 @@
-"""`Operation`, the base class of operations, and `OPERATIONS`, the table of them.
+"""The base class of operations, `OPERATIONS`, the table of them, and graphs for K models at once.
 
 To add one: subclass `Operation`, write forward and gradient side by side, decorate with
 `register`. The tests walk through the table, so an operation without a gradient check fails them.
+
+A graph that is written for one model is rewritten for K of them at once by `with_models`. Every
+node that depends on something of which each model has its own, such as its parameters, gets a
+leading axis of length K; other nodes stay as they are and serve all models. Each operation defines
+how, beside its forward and its gradient. Layers, losses and gradients are written without that
+axis, and results equal those of K single graphs bit for bit, as long as one thread computes them.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from inspect import cleandoc
 from textwrap import indent
 from typing import Any, ClassVar, NamedTuple, TypeVar
 
 import numpy as np
 
-from dnn.backend import Array, Ops, Step
-from dnn.graph.node import Node, Shape, called_by_nodes, check_nodes
+from dnn.backend import Array, Ops, Step, empty
+from dnn.errors import ConfigurationError
+from dnn.graph.node import CONSTANT, Node, Shape, called_by_nodes, check_nodes, topological_order
 
 __all__ = [
     "OPERATIONS",
     "Arrays",
     "Operation",
+    "StackedOperation",
     "Step",
     "aligned",
     "apply",
+    "compute",
     "documented",
     "register",
     "reshaped",
     "stack_all",
+    "with_models",
 ]
 
 
@@ -143,6 +153,16 @@ class Operation:
         return apply("concat", *results, axis=0)
 
 
+class StackedOperation(Operation):
+    """Base class of operations for which all inputs get the axis of models, as the result does."""
+
+    def with_models(
+        self, node: Node, inputs: Sequence[Node], stacked: Sequence[bool], models: int
+    ) -> Node:
+        """Return the node for K models, with inputs that all of them share repeated."""
+        return apply(self.name, *stack_all(inputs, stacked, models), **node.attributes)
+
+
 def reshaped(x: Node, shape: Shape) -> Node:
     """Return the elements of `x` in a shape of the same size; `x` itself if it has that shape."""
     return x if x.shape == shape else apply("reshape", x, shape=shape)
@@ -166,6 +186,57 @@ def stack_all(inputs: Sequence[Node], stacked: Sequence[bool], models: int) -> l
         x if has else apply("broadcast_to", x, shape=(models, *x.shape))
         for x, has in zip(inputs, stacked, strict=True)
     ]
+
+
+def with_models(
+    outputs: Sequence[Node], models: int, per_model: Collection[Node]
+) -> dict[Node, Node]:
+    """Rewrite a graph for several models at once.
+
+    Parameters
+    ----------
+    outputs : sequence of Node
+        As written for one model.
+    models : int, at least 1
+    per_model : collection of Node
+        Placeholders and variables of which each model has its own.
+
+    Returns
+    -------
+    dict of Node to Node
+        The new node for every node that `outputs` need. Nodes of `per_model`, and all `outputs`
+        that are computed, have shape (models, *shape); outputs that are the same for all models
+        are repeated, but an assignment that is the same for all models is done once.
+    """
+    if models < 1:
+        raise ConfigurationError(f"the number of models must be at least 1, not {models}")
+    for node in per_model:
+        if node.operation is not None:
+            raise ConfigurationError(f"with_models: {node!r} is computed and cannot be per model")
+    now: dict[Node, Node] = {}
+    stacked: set[Node] = set()
+    for node in topological_order(outputs):
+        if node.operation is None:
+            new = node
+            if node in per_model:
+                new = Node(node.kind, (models, *node.shape), node.dtype, name=node.name)
+        elif any(x in stacked for x in node.inputs):
+            inputs = [now[x] for x in node.inputs]
+            new = node.operation.with_models(
+                node, inputs, [x in stacked for x in node.inputs], models
+            )
+            new.name = new.name or node.name
+            assert (new.shape, new.dtype) == ((models, *node.shape), node.dtype), (node, new)
+        else:  # no input has the axis of models, so that none has changed
+            new = node
+        if new is not node:
+            stacked.add(node)
+        now[node] = new
+    for node in outputs:
+        is_value = node.kind == CONSTANT if node.operation is None else node.operation.pure
+        if node not in stacked and is_value:
+            (now[node],) = stack_all([node], [False], models)
+    return now
 
 
 OPERATIONS: dict[str, Operation] = {}
@@ -227,3 +298,14 @@ def apply(kind: str, *inputs: Node, **attributes: Any) -> Node:
     operation = OPERATIONS[kind]
     shape, dtype = operation.infer(*inputs, **attributes)
     return Node(kind, shape, dtype, inputs, attributes, operation=operation)
+
+
+def compute(node: Node, inputs: Sequence[Array], ops: Ops | None = None) -> Array:
+    """Return the value of a node, in new memory, from those of its inputs; NumPy without `ops`."""
+    ops = ops or Ops()
+    assert node.operation is not None
+    out = empty(ops, node.shape, node.dtype)
+    workspace = [empty(ops, *wanted) for wanted in node.operation.workspace(node, ops)]
+    for function, arguments in node.operation.forward(ops, node, Arrays(inputs, out, workspace)):
+        function(*arguments)
+    return out

@@ -1,13 +1,18 @@
-"""Plans: a graph bound to arrays, to be replayed.
+"""Plans: a graph bound to arrays, to be replayed; and eager mode, for debugging.
 
 Compiling asks the operations for their calls once. What remains is a list of (function, arrays),
 and replaying it allocates no array and looks nothing up.
+
+In eager mode nodes are computed one by one, each into a new array that can be looked at. The
+functions are those that a plan is compiled from, so with NumPy's the numbers are the same, bit for
+bit. Compiled kernels leave arrays of some strides to NumPy, and here there are no views: the last
+digit may differ.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from functools import cached_property
 
 import numpy as np
@@ -26,12 +31,13 @@ from dnn.graph.node import (
     called_by_nodes,
     fed,
     nodes_of,
+    topological_order,
 )
-from dnn.graph.operation import Arrays, Step
+from dnn.graph.operation import Arrays, Step, compute
 from dnn.graph.passes import optimise
 from dnn.graph.passes.precision import MADE_BY_PRECISION
 
-__all__ = ["Arena", "Plan", "evaluate"]
+__all__ = ["Arena", "Plan", "evaluate", "run_eagerly"]
 
 
 class Arena:
@@ -127,21 +133,17 @@ class Plan:
         given = dict(variables or {})
         outputs = nodes_of("plan", outputs)
         for node, array in (*given.items(), *into):
-            if not hasattr(array, "dtype"):
-                raise DtypeError(
-                    f"plan: a {type(array).__name__}, no array, was given for {node!r}"
-                )
-            if array.shape != node.shape or array.dtype != node.dtype:
-                message = f"an array {array.shape} {array.dtype} was given for {node!r}"
-                raise ShapeError("plan", message, array.shape, node.shape)
+            _check_array(node, array)
         graph = optimise([*outputs, *(node for node, _ in into)], passes, ops)
         into = [(graph[node], array) for node, array in into]
         for node, array in into:
             if node.operation is not None:  # computed right where it is wanted
                 given.setdefault(node, array)
-        for node in graph.order:
-            if node.operation is not None and node.operation.assigns and node.inputs[0] in given:
-                given[node] = given[node.inputs[0]]
+        given |= {
+            node: given[node.inputs[0]]
+            for node in graph.order
+            if node.operation is not None and node.operation.assigns and node.inputs[0] in given
+        }
         strided = [node for node, array in given.items() if not array.flags.c_contiguous]
         layout = lay_out(
             graph.outputs, given.keys(), graph.order, graph.reuses_buffers, strided, ops
@@ -292,6 +294,15 @@ class Plan:
             function(*arguments)
 
 
+def _check_array(node: Node, array: Array) -> None:
+    """Raise an error unless an array can hold a node's value."""
+    if not hasattr(array, "dtype"):
+        raise DtypeError(f"plan: a {type(array).__name__}, no array, was given for {node!r}")
+    if array.shape != node.shape or array.dtype != node.dtype:
+        message = f"an array {array.shape} {array.dtype} was given for {node!r}"
+        raise ShapeError("plan", message, array.shape, node.shape)
+
+
 @called_by_nodes
 def evaluate(
     outputs: Sequence[Node],
@@ -341,3 +352,49 @@ def evaluate(
             ops.load(arrays[node], plan[node])
     plan.run()
     return [ops.to_host(plan[node]).copy() for node in outputs]
+
+
+@called_by_nodes
+def run_eagerly(
+    outputs: Sequence[Node],
+    feeds: Mapping[Node, npt.ArrayLike],
+    ops: Ops | None = None,
+    watch: Callable[[Node, Array], object] | None = None,
+) -> list[Array]:
+    """Compute nodes one after the other, for debugging.
+
+    Parameters
+    ----------
+    outputs : sequence of Node
+    feeds : mapping of Node to array
+        A value for each placeholder and variable that they depend on.
+    ops : Ops, optional
+        NumPy's if left out.
+    watch : function (node, array), optional
+        Called with each node and its value as soon as it is computed.
+
+    Returns
+    -------
+    list of array
+
+    Raises
+    ------
+    ConfigurationError, ShapeError, DataError, DtypeError
+        As for `evaluate`.
+    """
+    ops = ops or Ops()
+    outputs = nodes_of("eager", outputs)
+    given = {node: fed("eager", node, value) for node, value in feeds.items()}
+    values: dict[Node, Array] = {}
+    for node in topological_order(outputs):
+        if node.operation is not None:
+            values[node] = compute(node, [values[x] for x in node.inputs], ops)
+        elif node in given:
+            values[node] = ops.asarray(given[node])
+        elif "value" in node.attributes:  # a constant, or a variable that brings its own
+            values[node] = ops.asarray(node.attributes["value"])
+        else:
+            raise ConfigurationError(f"eager: no value was given for {node!r}")
+        if watch is not None:
+            watch(node, values[node])
+    return [values[node] for node in outputs]

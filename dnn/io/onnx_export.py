@@ -106,12 +106,8 @@ def export_onnx(
 
     Raises
     ------
-    ConfigurationError
-        If a layer has no equal in ONNX; it names the layer.
-    CheckpointError
-        If the file cannot be written, or would be larger than the 2 GiB that the format allows.
-    MissingDependencyError
-        If onnx is not installed.
+    ConfigurationError, CheckpointError, MissingDependencyError
+        As `NeuralNetwork.export_onnx`; the format allows no more than 2 GiB.
     """
     onnx = require_onnx()
     network = model._network

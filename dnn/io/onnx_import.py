@@ -48,26 +48,7 @@ _DOMAINS = ("", "ai.onnx")  # two names of ONNX's own operators
 
 
 def import_onnx(path: str | PathLike[str]) -> ImportedLayers:
-    """Read an ONNX model as layers with their parameters.
-
-    Parameters
-    ----------
-    path : path
-
-    Returns
-    -------
-    ImportedLayers
-
-    Raises
-    ------
-    CheckpointError
-        If the file cannot be read, is no valid model, or has a node that layers cannot express;
-        it names the node.
-    ShapeError
-        If shapes of the model do not fit each other; it names the layer.
-    MissingDependencyError
-        If onnx is not installed.
-    """
+    """Read an ONNX model as layers; errors as for `NeuralNetwork.from_onnx`."""
     onnx = require_onnx()
     file = Path(path)
     try:

@@ -348,22 +348,9 @@ class NodeReader:
 
     def recurrent(self, node: Any, whole: bool) -> Layer:
         """Return a recurrent layer; with `whole` it returns all states, else the last."""
-        kind, attributes = node.op_type, self.attributes(node)
-        self.check(node, layout=0, input_forget=0)
-        if kind == "GRU" and not attributes.get("linear_before_reset", 0):
-            self.refuse(node, "linear_before_reset = 0, and layers have 1")
-        direction = attributes.get("direction", "forward")
-        if direction not in ("forward", "bidirectional") or "clip" in attributes:
-            self.refuse(node, "layers run forward or in both directions, without a limit")
-        both = direction == "bidirectional"
-        usual = {"RNN": ["Tanh"], "GRU": ["Sigmoid", "Tanh"], "LSTM": ["Sigmoid", "Tanh", "Tanh"]}
-        functions = [
-            each.decode(errors="replace") if isinstance(each, bytes) else each
-            for each in attributes.get("activations", usual[kind] * (1 + both))
-        ]
-        is_relu = kind == "RNN" and set(functions) == {"Relu"}
-        if functions != usual[kind] * (1 + both) and not is_relu:
-            self.refuse(node, f"activations {functions}, and layers have {usual[kind]}")
+        kind = node.op_type
+        both = self.attributes(node).get("direction") == "bidirectional"
+        cell = self.recurrent_cell(node, 1 + both)
         for index in range(4, len(node.input)):
             array = self.tensor(node, index)
             if array is not None and (index == 4 or array.any()):
@@ -375,23 +362,41 @@ class NodeReader:
         order = np.argsort(GATES[kind])
         wide = len(order) * units
         shapes = [(1 + both, wide, inputs.shape[-1]), (1 + both, wide, units), (1 + both, 2 * wide)]
-        if [inputs.shape, states.shape, *([] if biases is None else [biases.shape])] != shapes[
-            : 2 if biases is None else 3
-        ]:
+        given = [array for array in (inputs, states, biases) if array is not None]
+        if [array.shape for array in given] != shapes[: len(given)]:
             self.refuse(node, f"its tensors must be of the shapes {shapes}")
         arrays = {}
         for i, end in enumerate(["_l0", "_l0_reverse"][: 1 + both]):
-            given = {"weight_ih": inputs[i], "weight_hh": states[i]}
+            of_end = {"weight_ih": inputs[i], "weight_hh": states[i]}
             if biases is not None:
-                given |= {"bias_ih": biases[i, :wide], "bias_hh": biases[i, wide:]}
-            for name, array in given.items():
+                of_end |= {"bias_ih": biases[i, :wide], "bias_hh": biases[i, wide:]}
+            for name, array in of_end.items():
                 parts = array.reshape(len(order), units, -1)[order]
                 arrays[name + end] = parts.reshape(array.shape)
         how: dict[str, Any] = {"bidirectional": both, "return_sequences": whole}
         how["bias"] = biases is not None
         if kind == "RNN":
-            return self.keep(RNN(units, "relu" if is_relu else "tanh", **how), **arrays)
+            return self.keep(RNN(units, cell, **how), **arrays)
         return self.keep((LSTM if kind == "LSTM" else GRU)(units, **how), **arrays)
+
+    def recurrent_cell(self, node: Any, directions: int) -> str:
+        """Return the activation of a recurrent node, or refuse a cell that layers do not have."""
+        kind, attributes = node.op_type, self.attributes(node)
+        self.check(node, layout=0, input_forget=0)
+        if kind == "GRU" and not attributes.get("linear_before_reset", 0):
+            self.refuse(node, "linear_before_reset = 0, and layers have 1")
+        is_known = attributes.get("direction", "forward") in ("forward", "bidirectional")
+        if not is_known or "clip" in attributes:
+            self.refuse(node, "layers run forward or in both directions, without a limit")
+        usual = {"RNN": ["Tanh"], "GRU": ["Sigmoid", "Tanh"], "LSTM": ["Sigmoid", "Tanh", "Tanh"]}
+        functions = [
+            each.decode(errors="replace") if isinstance(each, bytes) else each
+            for each in attributes.get("activations", usual[kind] * directions)
+        ]
+        is_relu = kind == "RNN" and set(functions) == {"Relu"}
+        if functions != usual[kind] * directions and not is_relu:
+            self.refuse(node, f"activations {functions}, and layers have {usual[kind]}")
+        return "relu" if is_relu else "tanh"
 
     def joined_directions(self, node: Any, whole: bool, following: Sequence[Any]) -> int:
         """Return how many of the following nodes join the states of both directions, or refuse."""

@@ -32,7 +32,7 @@ from dnn.training.checkpoint import read_arrays, require_safetensors, write_whol
 if TYPE_CHECKING:
     from dnn.model import NeuralNetwork
 
-__all__ = ["load_arrays", "load_safetensors", "load_state_dict", "save_safetensors", "state_dict"]
+__all__ = ["load_arrays", "load_safetensors", "save_safetensors", "state_dict"]
 
 _OF_NORM = {"scale": "weight", "shift": "bias", "mean": "running_mean", "variance": "running_var"}
 _TORCH: dict[type[Layer], dict[str, str]] = {BatchNorm: _OF_NORM, LayerNorm: _OF_NORM}
@@ -83,18 +83,7 @@ def weights_of(model: NeuralNetwork) -> list[Weight]:
 
 
 def state_dict(model: NeuralNetwork) -> dict[str, Array]:
-    """Return parameters and running statistics with names and axes of PyTorch.
-
-    Parameters
-    ----------
-    model : NeuralNetwork
-
-    Returns
-    -------
-    dict of str to array
-        Copies on the host, by the names that ``torch.nn.Sequential`` gives to the same layers.
-        Averages of the parameters, where predictions use these.
-    """
+    """Return parameters and running statistics; `NeuralNetwork.state_dict` documents it."""
     found = {}
     for each in weights_of(model):
         array = model._network.ops.to_host(each.of_prediction)
@@ -102,33 +91,15 @@ def state_dict(model: NeuralNetwork) -> dict[str, Array]:
     return found
 
 
-def load_state_dict(
-    model: NeuralNetwork, state: Mapping[str, Any], *, in_order: bool = False
-) -> None:
-    """Load parameters and running statistics from a state dict of PyTorch.
-
-    Parameters
-    ----------
-    model : NeuralNetwork
-    state : mapping of str to array or tensor of the host
-        By the names that `state_dict` gives. Averages of the parameters are set to the same values.
-    in_order : bool
-        Ignore names, and take arrays in the order in which `state` has them, for state dicts of
-        other modules. Shapes have to agree all the same.
-
-    Raises
-    ------
-    CheckpointError
-        If an array is missing, left over, of another shape, of no floats, or has NaN or infinity;
-        it names the array and the parameter. The model is not changed.
-    """
-    load_arrays(model, "the state dict", state, in_order)
-
-
 def load_arrays(
     model: NeuralNetwork, source: str, state: Mapping[str, Any], in_order: bool
 ) -> None:
-    """Load arrays with names and axes of PyTorch; `source` is for messages."""
+    """Load arrays with names and axes of PyTorch, as `NeuralNetwork.load_state_dict` does.
+
+    `source` is for messages: a `CheckpointError` says which array is missing, left over, of another
+    shape, of no floats, or has NaN or infinity. Averages of the parameters are set to the same
+    values.
+    """
     wanted = weights_of(model)
     given = {name: value for name, value in state.items() if not name.endswith(_COUNTER)}
     if in_order:
@@ -181,45 +152,16 @@ def _checked(source: str, wanted: Weight, name: str, value: Any) -> Array:
 
 
 def save_safetensors(model: NeuralNetwork, path: str | PathLike[str]) -> None:
-    """Write parameters and running statistics as a safetensors file for PyTorch.
-
-    Parameters
-    ----------
-    model : NeuralNetwork
-    path : path
-        Written under another name and renamed. ``safetensors.torch.load_file`` reads it.
-
-    Raises
-    ------
-    CheckpointError
-        If the file cannot be written.
-    MissingDependencyError
-        If safetensors is not installed.
-    """
+    """Write a file for PyTorch; `NeuralNetwork.save_safetensors` documents it."""
     write_whole(path, require_safetensors().save(state_dict(model), metadata={"format": "pt"}))
 
 
 def load_safetensors(
     model: NeuralNetwork, path: str | PathLike[str], *, names: Mapping[str, str] | None = None
 ) -> None:
-    """Load parameters and running statistics from a safetensors file of PyTorch.
+    """Load a file of PyTorch; `NeuralNetwork.load_safetensors` documents it.
 
-    Parameters
-    ----------
-    model : NeuralNetwork
-    path : path
-    names : mapping of str to str, optional
-        From names in the file to names of `state_dict`, where they differ: whole names, or their
-        beginnings up to a dot, as in ``{"fc1": "0", "fc2": "2"}``. A file does not keep the order
-        of its arrays.
-
-    Raises
-    ------
-    CheckpointError
-        If the file cannot be read, is truncated or of another kind, or does not fit; it names the
-        array. The model is not changed.
-    MissingDependencyError
-        If safetensors is not installed.
+    A file does not keep the order of its arrays, so that they are found by their names.
     """
     _, arrays = read_arrays(path)
     renamed: dict[str, Array] = {}

@@ -1,8 +1,7 @@
 """Layers: each declares its parameters in `build` and composes nodes in `forward`."""
 
-from dnn.layers import basic, dropout, images, normalisation, recurrent
+from dnn.layers import basic, images, normalisation, recurrent
 from dnn.layers.basic import *  # noqa: F403
-from dnn.layers.dropout import *  # noqa: F403
 from dnn.layers.images import *  # noqa: F403
 from dnn.layers.layer import Layer, Parameter
 from dnn.layers.normalisation import *  # noqa: F403
@@ -10,7 +9,6 @@ from dnn.layers.recurrent import *  # noqa: F403
 
 __all__ = ["Layer", "Parameter"]
 __all__ += basic.__all__
-__all__ += dropout.__all__
 __all__ += images.__all__
 __all__ += normalisation.__all__
 __all__ += recurrent.__all__

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -71,15 +70,6 @@ class Windows(Layer):
         if any(n + sum(pad) < reach for n, pad, reach in zip(size, padding, wide, strict=True)):
             message = does_not_fit(self.window, size, self.dilation, padding)
             raise ShapeError(self.name, message, shape, self.window)
-        return padding
-
-    def pooling_for(self, shape: Shape) -> tuple[Pair, Pair]:
-        """Return `padding_for` of a pooling, whose padding has to be less than the window."""
-        padding = self.padding_for(shape)
-        if any(max(pad) >= n for pad, n in zip(padding, self.window, strict=True)):
-            rows, columns = self.window
-            message = f"padding {self.padding!r} must be less than the window {rows} x {columns}"
-            raise ConfigurationError(f"{self.name}: {message}")
         return padding
 
 
@@ -177,7 +167,19 @@ class FilterInitializer:
         return np.ascontiguousarray(drawn.transpose(-1, -2, *range(drawn.ndim - 2)))
 
 
-class MaxPool2D(Windows):
+class _Pooling(Windows):
+    """Base class of poolings: windows do not overlap unless a stride is given."""
+
+    def build(self, shape: Shape) -> None:
+        """Compute the padding; `ShapeError` if a window does not fit into the image."""
+        self.around = self.padding_for(shape)
+        if any(max(pad) >= n for pad, n in zip(self.around, self.window, strict=True)):
+            rows, columns = self.window
+            message = f"padding {self.padding!r} must be less than the window {rows} x {columns}"
+            raise ConfigurationError(f"{self.name}: {message}")
+
+
+class MaxPool2D(_Pooling):
     """The largest element of each window, channel by channel.
 
     Parameters
@@ -205,17 +207,12 @@ class MaxPool2D(Windows):
     ) -> None:
         super().__init__(window, stride, 1, padding)
 
-    def build(self, shape: Shape) -> None:
-        """Compute the padding; `ShapeError` if a window does not fit into the image."""
-        self.around = self.pooling_for(shape)
-
     def forward(self, x: Node) -> Node:
         """Return the largest element of each window of `x`."""
-        options: dict[str, Any] = {"stride": self.stride, "padding": self.around}
-        return operations.max_pool2d(x, self.window, **options)
+        return operations.max_pool2d(x, self.window, stride=self.stride, padding=self.around)
 
 
-class AvgPool2D(Windows):
+class AvgPool2D(_Pooling):
     """The mean of each window, channel by channel.
 
     Parameters
@@ -247,15 +244,11 @@ class AvgPool2D(Windows):
         super().__init__(window, stride, 1, padding)
         self.counts_padding = bool(counts_padding)
 
-    def build(self, shape: Shape) -> None:
-        """Compute the padding; `ShapeError` if a window does not fit into the image."""
-        self.around = self.pooling_for(shape)
-
     def forward(self, x: Node) -> Node:
         """Return the mean of each window of `x`."""
-        options: dict[str, Any] = {"stride": self.stride, "padding": self.around}
+        counts = self.counts_padding
         return operations.average_pool2d(
-            x, self.window, counts_padding=self.counts_padding, **options
+            x, self.window, stride=self.stride, padding=self.around, counts_padding=counts
         )
 
 

@@ -11,10 +11,9 @@ from typing import Any
 from dnn.errors import ConfigurationError, unknown_name
 from dnn.optimizers.adam import Adam, AdamW, NAdam
 from dnn.optimizers.descent import SGD, AdaGrad, GradientDescent, RMSProp
-from dnn.optimizers.optimizer import BLOCK, Block, Optimizer
+from dnn.optimizers.optimizer import BLOCK, Block, Optimizer, Update
 from dnn.optimizers.parameter_rule import LARS, Muon, ParameterRule
 from dnn.optimizers.rule import Rule
-from dnn.optimizers.update import Update
 
 __all__ = [
     "BLOCK",

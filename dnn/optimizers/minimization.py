@@ -9,8 +9,8 @@ import numpy.typing as npt
 
 from dnn.backend import Ops
 from dnn.errors import ConfigurationError, DtypeError, explains_arguments
-from dnn.graph.gradients import gradients, topological_order
-from dnn.graph.node import PLACEHOLDER, VARIABLE, Node, fed
+from dnn.graph.gradients import gradients
+from dnn.graph.node import PLACEHOLDER, VARIABLE, Node, fed, topological_order
 from dnn.graph.plan import Plan
 from dnn.parameters import FlatBuffer, segments_of
 

@@ -21,12 +21,11 @@ import numpy as np
 from dnn.backend import Array, Ops, Step
 from dnn.errors import ConfigurationError, explains_arguments
 from dnn.graph import operations
-from dnn.graph.models import with_models
 from dnn.graph.node import Node, variable
+from dnn.graph.operation import with_models
 from dnn.graph.plan import Plan
 from dnn.optimizers.adam import AdamW
-from dnn.optimizers.optimizer import Hyperparameter, Optimizer
-from dnn.optimizers.update import Update
+from dnn.optimizers.optimizer import Hyperparameter, Optimizer, Update
 from dnn.parameters import FlatBuffer, Segment
 
 __all__ = ["LARS", "Muon", "ParameterRule"]

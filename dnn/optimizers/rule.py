@@ -34,13 +34,11 @@ from dnn.backend import ALIGNMENT_BYTES, Array, Ops, Step
 from dnn.backend.formula import Formula, UpdateFormula
 from dnn.backend.formula_numpy import is_condition, number_text
 from dnn.errors import ConfigurationError
-from dnn.graph.gradients import topological_order
-from dnn.graph.node import CONSTANT, Node, variable
+from dnn.graph.node import CONSTANT, Node, topological_order, variable
 from dnn.graph.operations.arithmetic import Multiply, Subtract
 from dnn.graph.operations.elementwise import Elementwise
 from dnn.graph.plan import Arena
-from dnn.optimizers.optimizer import Block, Optimizer
-from dnn.optimizers.update import Update
+from dnn.optimizers.optimizer import Block, Optimizer, Update
 from dnn.parameters import FlatBuffer, Segment
 
 __all__ = ["Rule", "update_formula"]
@@ -215,25 +213,35 @@ def update_formula(
         texts[node] = _text(name, node, texts)
         if uses[node] > 1 or node in new.values():
             keep(node, texts[node])
-    # A new value is written straight into its row if no later statement reads the old value, and
-    # else at the end.
-    last: list[tuple[str, str]] = []
-    for target, node in new.items():
-        value = texts[node]
-        at = next(i for i, (local, _) in enumerate(statements) if local == value)
-        reads = any(target in _words(text) for _, text in (*statements[at + 1 :], *last))
-        if reads or value in new:
-            last.append((target, value))
-            continue
-        texts[node] = target
-        for i, (local, text) in enumerate(statements):
-            renamed = re.sub(rf"\b{value}\b", target, text) if i > at else text
-            statements[i] = (target if i == at else local, renamed)
-        last = [(row, target if text == value else text) for row, text in last]
-    whole = (*statements, *last)
+    whole = _with_rows(statements, {row: texts[node] for row, node in new.items()})
     used = set().union(*(_words(text) for _, text in whole))
     scalars = [text for text in names.values() if text not in rows and text in used]
     return UpdateFormula(name, tuple(rows), tuple(scalars), whole)
+
+
+def _with_rows(
+    statements: Sequence[tuple[str, str]], new: Mapping[str, str]
+) -> tuple[tuple[str, str], ...]:
+    """Return statements that also write values, by their names, into rows.
+
+    A new value is written straight into its row if no later statement reads the old value, and
+    else at the end.
+    """
+    written, last = [*statements], list[tuple[str, str]]()
+    values = dict(new)
+    for row in new:
+        value = values[row]
+        at = next(i for i, (local, _) in enumerate(written) if local == value)
+        reads = any(row in _words(text) for _, text in (*written[at + 1 :], *last))
+        if reads or value in new:
+            last.append((row, value))
+            continue
+        values = {each: row if name == value else name for each, name in values.items()}
+        for i, (local, text) in enumerate(written):
+            renamed = re.sub(rf"\b{value}\b", row, text) if i > at else text
+            written[i] = (row if i == at else local, renamed)
+        last = [(each, row if text == value else text) for each, text in last]
+    return (*written, *last)
 
 
 def _words(text: str) -> set[str]:

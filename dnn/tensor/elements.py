@@ -1,4 +1,4 @@
-"""Elements in flat memory, with a shape, strides and an offset: as arrays, and slices of them."""
+"""Base class of tensors: elements in flat memory, by shape, strides and offset; and parts."""
 
 from __future__ import annotations
 

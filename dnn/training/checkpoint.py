@@ -179,24 +179,14 @@ def load_parameters(
 ) -> None:
     """Load what `read_checkpoint` has returned of `path`, as `load_checkpoint` does."""
     difference = _difference(about["architecture"], _architecture(model))
-    mine, precision = type(model.optimizer).__name__, model._network.precision.name
     if difference is None and not parameters_only:
-        trained_in = about["architecture"].get("precision", precision)  # older ones lack it
-        if trained_in != precision:
-            difference = (
-                f"it was trained in {trained_in}, and this one is in {precision} "
-                "(load_checkpoint(..., parameters_only=True) takes its parameters)"
-            )
-        elif about["optimizer"] != mine:
-            difference = f"the optimizer is {about['optimizer']} there and {mine} here"
-    if difference is not None:
-        raise CheckpointError(f"{path}: a checkpoint of another model: {difference}")
+        difference = _difference_of_training(about, model)
+    _refuse_difference(path, difference)
     wanted = model.trained_arrays()
     found = model._scheme.own_part(model._network, found)
     unknown = sorted(name for name in found if name not in wanted)
     if unknown and not parameters_only:
-        message = f"{unknown[0]} is there and not here"
-        raise CheckpointError(f"{path}: a checkpoint of another model: {message}")
+        _refuse_difference(path, f"{unknown[0]} is there and not here")
     if parameters_only:
         left = ("optimizer/", "state/noise.")
         if found.get("optimizer/averaging/steps_done"):  # before the first step averages are zeros
@@ -206,12 +196,7 @@ def load_parameters(
                 if name.startswith("optimizer/average/")
             }
         wanted = {name: array for name, array in wanted.items() if not name.startswith(left)}
-    for name, array in wanted.items():
-        there = found.get(name)
-        if there is None or (there.shape, there.dtype) != (array.shape, array.dtype):
-            got = "missing" if there is None else f"{there.dtype} {there.shape}"
-            message = f"{name} is {got} there and {array.dtype} {array.shape} here"
-            raise CheckpointError(f"{path}: a checkpoint of another model: {message}")
+    _refuse_difference(path, _difference_of_arrays(found, wanted))
     for name, array in wanted.items():
         model._network.ops.load(found[name], array)
     if parameters_only:
@@ -330,6 +315,35 @@ def _difference(there: Mapping[str, Any], here: Mapping[str, Any]) -> str | None
             if theirs.get(name) != ours.get(name):
                 where = f"{name} of {ours['name']}"
                 return f"{where} is {theirs.get(name)!r} there and {ours.get(name)!r} here"
+    return None
+
+
+def _refuse_difference(path: str | PathLike[str], difference: str | None) -> None:
+    if difference is not None:
+        raise CheckpointError(f"{path}: a checkpoint of another model: {difference}")
+
+
+def _difference_of_training(about: Mapping[str, Any], model: NeuralNetwork) -> str | None:
+    """Return a text on another precision or optimizer, or None."""
+    mine, precision = type(model.optimizer).__name__, model._network.precision.name
+    trained_in = about["architecture"].get("precision", precision)  # older ones lack it
+    if trained_in != precision:
+        return (
+            f"it was trained in {trained_in}, and this one is in {precision} "
+            "(load_checkpoint(..., parameters_only=True) takes its parameters)"
+        )
+    if about["optimizer"] != mine:
+        return f"the optimizer is {about['optimizer']} there and {mine} here"
+    return None
+
+
+def _difference_of_arrays(there: Mapping[str, Array], here: Mapping[str, Array]) -> str | None:
+    """Return a text on the first array here that is missing there, or of another shape or type."""
+    for name, array in here.items():
+        found = there.get(name)
+        if found is None or (found.shape, found.dtype) != (array.shape, array.dtype):
+            got = "missing" if found is None else f"{found.dtype} {found.shape}"
+            return f"{name} is {got} there and {array.dtype} {array.shape} here"
     return None
 
 

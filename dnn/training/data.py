@@ -154,27 +154,11 @@ class DeviceData:
     def samples(
         self, network: Network, versions: bool = False, resident: bool | None = None
     ) -> tuple[Samples, int]:
-        """Return samples on the device of a network, and how many versions of each there are.
+        """Return samples on a network's device, version after version, and how many versions.
 
-        Parameters
-        ----------
-        network : Network
-        versions : bool
-            `x` may have an axis of versions, as in `Ensemble.fit`.
-        resident : bool, optional
-            As for `Samples.on_device`.
-
-        Returns
-        -------
-        Samples
-            Version after version.
-        int
-            Number of versions.
-
-        Raises
-        ------
-        ShapeError, LabelError, DataError
-            If they do not fit the network, or contain NaN or infinity.
+        With `versions`, `x` may have an axis of versions, as in `Ensemble.fit`; `resident` is as
+        for `Samples.on_device`. Data that do not fit the network are a `ShapeError`, `LabelError`
+        or `DataError`.
         """
         loss, ops = network.loss, network.ops
         of_x: tuple[Any, ...] = (ops.device, network.input_dtype, network.precision.largest)
@@ -481,23 +465,11 @@ def check_weights(
 ) -> Array | None:
     """Return the factor of the loss of each sample, or None if no weights are given.
 
-    Parameters
-    ----------
-    sample_weight : array_like, shape (n,), optional
-    class_weight : mapping of class to float, or "balanced", optional
-        Multiplied with `sample_weight` where both are given; a class that is left out has 1.
-    targets : array, shape (n, ...)
-        As the loss has checked them.
-    classes : int, optional
-        None where the loss is no classification's.
-    dtype : numpy.dtype
-        Of the network.
-
-    Raises
-    ------
-    ShapeError, DataError, ConfigurationError
-        If the weights do not fit the samples, are negative or no numbers, or classes are weighted
-        where there are none.
+    `targets` are as the loss has checked them; `classes` is None where the loss is no
+    classification's. Where both are given, the weight of a sample is multiplied by that of its
+    class, which is 1 if it is left out. Weights that do not fit the samples, are negative or no
+    numbers, or are of classes that there are not, are a `ShapeError`, `DataError` or
+    `ConfigurationError`.
     """
     weights: Array | None = None
     if sample_weight is not None:

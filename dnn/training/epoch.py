@@ -24,7 +24,7 @@ from dnn.training.data import Samples, is_on_host
 from dnn.training.loss_scaling import LossScaling
 from dnn.training.network import BatchPlan, Network, PlanKind
 
-__all__ = ["Piece", "Run", "Stage", "Trainer", "TrainingTask"]
+__all__ = ["Stage", "StepPiece", "StepRun", "Trainer", "TrainingTask"]
 
 
 class Stage:
@@ -89,7 +89,7 @@ class Stage:
         return steps
 
 
-class Run(NamedTuple):
+class StepRun(NamedTuple):
     """Successive steps of an epoch with batches of one size.
 
     Attributes
@@ -107,7 +107,7 @@ class Run(NamedTuple):
     repeats: int
 
 
-class Piece(NamedTuple):
+class StepPiece(NamedTuple):
     """Calls of a step for some rows of its batch; those of the last piece include the update.
 
     Attributes
@@ -187,11 +187,7 @@ class Trainer:
 
     ahead = 1
 
-    def __init__(
-        self,
-        network: Network,
-        task: TrainingTask,
-    ) -> None:
+    def __init__(self, network: Network, task: TrainingTask) -> None:
         self.samples, self.accumulate = task.samples, task.accumulate
         self.count = self.samples.count
         self.batch_size = min(task.batch_size, self.count)
@@ -232,17 +228,17 @@ class Trainer:
         stages: Sequence[Stage | None] = self._stages or (None,)
         self._pieces = [[self._linked(run, stage) for stage in stages] for run in self._runs]
 
-    def _cut(self) -> list[Run]:
+    def _cut(self) -> list[StepRun]:
         """Return how an epoch is cut into steps."""
         size = self.batch_size
         rest = self.count % size
-        return [Run(size, size, self.count // size), Run(rest, rest, 1 if rest else 0)]
+        return [StepRun(size, size, self.count // size), StepRun(rest, rest, 1 if rest else 0)]
 
     def _own_order(self, order: Array) -> Array:
         """Return this process's part of the order of an epoch: all of it."""
         return order
 
-    def _parts(self, run: Run) -> list[slice]:
+    def _parts(self, run: StepRun) -> list[slice]:
         """Return the rows of each piece of a batch."""
         pieces = min(self.accumulate, run.rows)
         bounds = [run.rows * piece // pieces for piece in range(pieces + 1)] if pieces else []
@@ -252,11 +248,11 @@ class Trainer:
         kind: PlanKind = "training" if self.samples.weights is None else "weighted training"
         return self._network.plan(kind, part.stop - part.start)
 
-    def _linked(self, run: Run, stage: Stage | None) -> list[Piece]:
+    def _linked(self, run: StepRun, stage: Stage | None) -> list[StepPiece]:
         """Return a whole step, from gathering its batch to its update, linked into few calls."""
         parts, update, network = self._parts(run), self._update, self._network
         plans = [self._plan(part) for part in parts]
-        pieces: list[Piece] = []
+        pieces: list[StepPiece] = []
         late: list[Step] = []
         for part, plan in zip(parts, plans, strict=True):
             gather = (
@@ -276,7 +272,7 @@ class Trainer:
                 *self._tally(plan),
                 *self._accumulated(len(pieces), len(parts)),
             ]
-            pieces.append(Piece(part, plan.x, [*gather, *calls]))
+            pieces.append(StepPiece(part, plan.x, [*gather, *calls]))
         if isinstance(update, LossScaling):
             late = update.gated(late)
         loss, of_pieces = self._loss(run, parts, plans)
@@ -285,11 +281,12 @@ class Trainer:
         end: Step = (self._ops.end_batch, (loss, self._losses, self._position))
         last = self._update_steps(run, late, end)
         if not pieces:
-            return [Piece(slice(0, 0), None, self._ops.link(last))]
+            return [StepPiece(slice(0, 0), None, self._ops.link(last))]
         pieces[-1].calls.extend(last)
         if not isinstance(self.samples.x, Images):
             # Nothing is loaded between the pieces, so that they are joined into one.
-            pieces = [Piece(slice(0, run.rows), None, [x for each in pieces for x in each.calls])]
+            calls = [call for each in pieces for call in each.calls]
+            pieces = [StepPiece(slice(0, run.rows), None, calls)]
         # Linking may move the update before the end of a plan, and write no gradients to memory.
         updates_early = self._updates_at_once(run) and self._inspect is None
         scratch = update.gradients if updates_early else None
@@ -297,11 +294,11 @@ class Trainer:
             piece._replace(calls=self._ops.link(piece.calls, scratch=scratch)) for piece in pieces
         ]
 
-    def _updates_at_once(self, run: Run) -> bool:
+    def _updates_at_once(self, run: StepRun) -> bool:
         """Whether the update follows the gradients of a batch directly."""
         return len(self._parts(run)) == 1
 
-    def _update_steps(self, run: Run, late: Sequence[Step], end: Step) -> list[Step]:
+    def _update_steps(self, run: StepRun, late: Sequence[Step], end: Step) -> list[Step]:
         """Return the last steps, once all gradients are computed: update, assignments and `end`."""
         return [*self._update.steps, *late, end]
 
@@ -344,7 +341,7 @@ class Trainer:
         return [ops.elementwise(Add.formula, (flat, sums), into)]
 
     def _loss(
-        self, run: Run, parts: Sequence[slice], plans: Sequence[BatchPlan]
+        self, run: StepRun, parts: Sequence[slice], plans: Sequence[BatchPlan]
     ) -> tuple[Array, list[list[Step]]]:
         """Return the array of the loss of a batch, and for each piece the steps that add to it."""
         ops, network = self._ops, self._network
@@ -463,7 +460,7 @@ class Trainer:
                 yield from x.batches(order[..., start:stop], run.rows, seeds, number)
             start = stop
 
-    def _repeat(self, run: Run, pieces: Sequence[Piece], images: Iterator[Array]) -> None:
+    def _repeat(self, run: StepRun, pieces: Sequence[StepPiece], images: Iterator[Array]) -> None:
         """Compute the steps of a run, whose images are prepared in threads."""
         leading = self._network.leading
         for _ in range(run.repeats):

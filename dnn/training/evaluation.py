@@ -8,11 +8,11 @@ import numpy as np
 
 from dnn.backend import Array, Ops
 from dnn.data.augmentation import Images
-from dnn.metrics import metrics_of_predictions
+from dnn.metrics import metrics_of_counts, metrics_of_predictions
 from dnn.training.data import Rows, Samples, is_on_host
 from dnn.training.network import Network, PlanKind
 
-__all__ = ["Replay", "evaluate", "load_part", "outputs_of", "sums_of"]
+__all__ = ["Replay", "evaluate", "load_part", "outputs_of", "results_of", "sums_of"]
 
 Replay = Callable[..., Iterator[tuple[Array, Array]]]
 """``(network, kind, x, y=None, rows=None)`` -> iterator of outputs and mean loss of each piece."""
@@ -26,21 +26,19 @@ def evaluate(
 ) -> list[dict[str, float]]:
     """Return loss and, for a classification, accuracy and MCC of each of K networks.
 
-    `replay` computes the outputs in place of `_replayed`, on a mesh of ranks for instance.
-
-    Returns
-    -------
-    list of K dict
-        ``"loss"``, and for a classification ``"accuracy"`` and ``"mcc"``.
+    By the names ``"loss"``, ``"accuracy"`` and ``"mcc"``. `replay` computes the outputs in place of
+    `_replayed`, on a mesh of ranks for instance.
     """
     total, outputs = _measured(network, samples, replay or _replayed)
-    losses = (total / samples.count).reshape(-1).tolist()
-    results: list[dict[str, float]] = [{"loss": loss} for loss in losses]
+    scores = None
     if network.loss.classifies:
         scores = metrics_of_predictions(*_classes(network, samples, outputs))
-        for result, score in zip(results, scores, strict=True):
-            result |= score
-    return results
+    return _results((total / samples.count).reshape(-1), scores)
+
+
+def _results(losses: Array, scores: list[dict[str, float]] | None) -> list[dict[str, float]]:
+    given = scores or [{}] * len(losses)
+    return [{"loss": loss, **score} for loss, score in zip(losses.tolist(), given, strict=True)]
 
 
 def sums_of(network: Network, samples: Samples) -> Array:
@@ -65,6 +63,15 @@ def sums_of(network: Network, samples: Samples) -> Array:
                 row[3 : 3 + classes] = np.bincount(truth, minlength=classes)
                 row[3 + classes :] = np.bincount(predicted, minlength=classes)
     return sums
+
+
+def results_of(sums: Array) -> list[dict[str, float]]:
+    """Return what `evaluate` does, from the sums that `sums_of` has returned for all parts."""
+    counts = sums[:, 2:].astype(np.int64)
+    scores = None
+    if counts.size:
+        scores = metrics_of_counts(counts[:, 0], *np.split(counts[:, 1:], 2, axis=1))
+    return _results(sums[:, 0] / sums[:, 1], scores)
 
 
 def _measured(network: Network, samples: Samples, replay: Replay) -> tuple[Array, Array]:

@@ -19,9 +19,17 @@ from dnn.data.augmentation import Images
 from dnn.errors import ConfigurationError, NonFiniteError
 from dnn.graph import operations
 from dnn.graph.arguments import describe
-from dnn.graph.gradients import gradients, topological_order
-from dnn.graph.models import with_models
-from dnn.graph.node import PLACEHOLDER, VARIABLE, Node, Shape, placeholder, variable
+from dnn.graph.gradients import gradients
+from dnn.graph.node import (
+    PLACEHOLDER,
+    VARIABLE,
+    Node,
+    Shape,
+    placeholder,
+    topological_order,
+    variable,
+)
+from dnn.graph.operation import with_models
 from dnn.graph.passes import checking_passes, precision_passes
 from dnn.graph.plan import Arena, Plan
 from dnn.initializers import DETERMINISTIC
@@ -37,7 +45,7 @@ if TYPE_CHECKING:
     from dnn.optimizers import Update
     from dnn.training.loss_scaling import LossScaling
 
-__all__ = ["BatchPlan", "Network", "PlanKind", "load_rows"]
+__all__ = ["BatchPlan", "Network", "NetworkArguments", "PlanKind", "load_rows"]
 
 PlanKind = Literal["training", "weighted training", "evaluation", "probability"]
 
@@ -111,6 +119,17 @@ def load_rows(ops: Ops, values: Any, rows: Array, place: Array) -> None:
         ops.load(values[rows], place)
     else:
         ops.take_rows(values, ops.asarray(rows), place)
+
+
+class NetworkArguments(NamedTuple):
+    """Arguments of `Network`, as schemes take them; `seeds` are K of them, or a single one."""
+
+    layers: Sequence[Layer]
+    loss: Loss
+    seeds: int | Sequence[int]
+    precision: Precision
+    ops: Ops
+    passes: Sequence[str] | None
 
 
 class Network:

@@ -29,7 +29,7 @@ from dnn.training.epoch import TrainingTask
 from dnn.training.epoch_parts import EpochInParts, EpochProgress, Pauses
 from dnn.training.history import History
 from dnn.training.loss_scaling import LossScaling
-from dnn.training.network import BatchPlan
+from dnn.training.network import BatchPlan, NetworkArguments
 from dnn.training.parallel import Scheme, TrainerLike
 from dnn.training.state import State, load_states, states_of
 
@@ -66,7 +66,8 @@ class Networks:
         self._seeds = [*seeds] if isinstance(seeds, Sequence) else [seeds]
         with self._scheme.preparing():
             checked = loss_of(loss)
-        self._network = self._scheme.network(layers, checked, seeds, precision, ops, passes)
+        given = NetworkArguments(layers, checked, seeds, precision, ops, passes)
+        self._network = self._scheme.network(given)
         with self._scheme.preparing():
             update = self._scheme.bind(self._network, optimizer)
         self._use(update)

@@ -1,4 +1,4 @@
-"""The interface of schemes by which ranks train one network, with the defaults of one process.
+"""`Scheme`: how a network is trained, in one process, and the interface for several ranks.
 
 `Networks` and `Fit` call a `Scheme` to build a network, to bind it to its optimizer, to train and
 to evaluate it, and to make all ranks agree. The scheme of this file is that of one process; those
@@ -11,17 +11,14 @@ from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any, Protocol
 
-from dnn.backend import Array, Ops
+from dnn.backend import Array
 from dnn.data.augmentation import Images
-from dnn.layers import Layer
-from dnn.losses import Loss
 from dnn.optimizers import Optimizer, Update
-from dnn.precision import Precision
 from dnn.training.data import Samples
 from dnn.training.epoch import Trainer, TrainingTask
 from dnn.training.evaluation import evaluate, outputs_of
 from dnn.training.loss_scaling import LossScaling
-from dnn.training.network import Network, PlanKind
+from dnn.training.network import Network, NetworkArguments, PlanKind
 from dnn.training.state import states_of
 
 if TYPE_CHECKING:
@@ -71,17 +68,9 @@ class Scheme:
     cuts_state: bool = False
     communicator: Any = None
 
-    def network(
-        self,
-        layers: Sequence[Layer],
-        loss: Loss,
-        seeds: int | Sequence[int],
-        precision: Precision,
-        ops: Ops,
-        passes: Sequence[str] | None,
-    ) -> Network:
-        """Build this rank's part of a network; parameters and errors as for `Network`."""
-        return Network(layers, loss, seeds, precision, ops, passes)
+    def network(self, given: NetworkArguments) -> Network:
+        """Build this rank's part of a network; errors as for `Network`."""
+        return Network(*given)
 
     def bind(self, network: Network, optimizer: Optimizer) -> Update | LossScaling:
         """Return the update of this rank's parameters; called again when K networks become fewer.

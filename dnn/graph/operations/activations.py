@@ -14,8 +14,8 @@ from dnn.backend.formula import RELU, SIGMOID, TANH, Formula
 from dnn.graph.node import Node, constant
 from dnn.graph.operation import apply, register
 from dnn.graph.operations.arithmetic import exp, expm1, log1p
+from dnn.graph.operations.comparisons import abs, clip, maximum
 from dnn.graph.operations.elementwise import Elementwise, unary
-from dnn.graph.operations.extremes import abs, clip, maximum
 
 __all__ = ["elu", "gelu", "leaky_relu", "positive", "rbf", "relu", "sigmoid", "softplus", "tanh"]
 

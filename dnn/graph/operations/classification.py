@@ -14,17 +14,17 @@ from dnn.graph.node import Node, Shape, check_nodes
 from dnn.graph.operation import (
     Arrays,
     Operation,
+    StackedOperation,
     Step,
     aligned,
     apply,
     register,
     reshaped,
-    stack_all,
 )
 from dnn.graph.operations.activations import activation, sigmoid
 from dnn.graph.operations.arithmetic import exp
 from dnn.graph.operations.elementwise import Elementwise
-from dnn.graph.operations.sums import sum
+from dnn.graph.operations.reductions import sum
 
 __all__ = ["binary_cross_entropy", "log_softmax", "softmax", "softmax_cross_entropy"]
 
@@ -61,7 +61,7 @@ class LogSoftmax(Operation):
 
 
 @register
-class SoftmaxCrossEntropy(Operation):
+class SoftmaxCrossEntropy(StackedOperation):
     """Mean over rows of ``-sum(target * log_softmax(logits))``: (..., rows, classes) to (...).
 
     A class whose target is 0 adds nothing, though its logit be -inf: so classes are masked.
@@ -80,11 +80,6 @@ class SoftmaxCrossEntropy(Operation):
         if not logits.shape[-2]:
             raise ShapeError(self.name, f"logits {logits.shape} have no rows", logits.shape)
         return logits.shape[:-2], broadcast(self.name, inputs)[1]
-
-    def with_models(
-        self, node: Node, inputs: Sequence[Node], stacked: Sequence[bool], models: int
-    ) -> Node:
-        return apply(self.name, *stack_all(inputs, stacked, models))
 
     def workspace(self, node: Node, ops: Ops) -> Sequence[tuple[Shape, np.dtype[Any]]]:
         logits = node.inputs[0]

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 import operator
 from collections.abc import Sequence
-from typing import Any, ClassVar
+from typing import Any
 
 import numpy as np
 
@@ -15,7 +15,7 @@ from dnn.errors import ConfigurationError, DtypeError, ShapeError, unknown_name
 from dnn.graph.arguments import check_same_type, describe
 from dnn.graph.node import Node, Shape, check_nodes, constant
 from dnn.graph.operation import Arrays, Operation, Step, apply, register, stack_all
-from dnn.graph.operations.sums import sum as sum_over
+from dnn.graph.operations.reductions import sum as sum_over
 
 __all__ = ["conv2d", "conv2d_data_gradient", "conv2d_weight_gradient"]
 
@@ -25,7 +25,6 @@ Pair = tuple[int, int]
 class ConvolutionOperation(Operation):
     """Base class of convolution and its gradients, which the attribute ``problem`` describes."""
 
-    kind: ClassVar[str]
     contiguous = (0, 1, 2)
 
     def infer(self, *inputs: Node, **attributes: Any) -> tuple[Shape, np.dtype[Any]]:
@@ -83,7 +82,6 @@ class Conv2d(ConvolutionOperation):
     """
 
     name = "conv2d"
-    kind = "forward"
 
     def multiply_adds(self, node: Node) -> int:
         return node.size * math.prod(node.inputs[1].shape[-3:])
@@ -107,7 +105,6 @@ class Conv2dDataGradient(ConvolutionOperation):
     """The gradient of x, from dy and w: the transpose of the convolution, seen from x."""
 
     name = "conv2d_data_gradient"
-    kind = "data"
 
     def gradient(self, node: Node, dy: Node) -> Sequence[Node | None]:
         problem: Convolution = node.attributes["problem"]
@@ -124,7 +121,6 @@ class Conv2dWeightGradient(ConvolutionOperation):
     """The gradient of w, from x and dy."""
 
     name = "conv2d_weight_gradient"
-    kind = "weights"
 
     def gradient(self, node: Node, dy: Node) -> Sequence[Node | None]:
         problem: Convolution = node.attributes["problem"]

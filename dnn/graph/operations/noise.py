@@ -15,7 +15,7 @@ from dnn.graph.arguments import describe, shape_of
 from dnn.graph.node import Node, Shape, check_nodes
 from dnn.graph.operation import Arrays, Operation, Step, apply, register
 from dnn.graph.operations.activations import positive
-from dnn.graph.operations.sums import broadcasts
+from dnn.graph.operations.reductions import broadcasts
 
 __all__ = ["dropout", "uniform_noise"]
 

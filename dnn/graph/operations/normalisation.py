@@ -14,22 +14,21 @@ from dnn.graph.arguments import broadcast, describe
 from dnn.graph.node import Node, Shape
 from dnn.graph.operation import (
     Arrays,
-    Operation,
+    StackedOperation,
     Step,
     apply,
     register,
     reshaped,
-    stack_all,
 )
 from dnn.graph.operations.arithmetic import Multiply, sqrt, square
 from dnn.graph.operations.elementwise import Elementwise
-from dnn.graph.operations.sums import mean_of, sum_to
+from dnn.graph.operations.reductions import mean_of, sum_to
 
 __all__ = ["batch_norm", "normalise"]
 
 
 @register
-class Normalise(Operation):
+class Normalise(StackedOperation):
     """``y = centred inverse``, where ``centred = x - mean(x)``, ``inverse = 1 / deviation(x)``.
 
     Its inputs are x, centred and inverse. The latter two follow from the first, and its gradient
@@ -54,11 +53,6 @@ class Normalise(Operation):
             given = ", ".join(describe(node) for node in inputs)
             raise ShapeError(self.name, f"{given} do not fit", *(node.shape for node in inputs))
         return shape, dtype
-
-    def with_models(
-        self, node: Node, inputs: Sequence[Node], stacked: Sequence[bool], models: int
-    ) -> Node:
-        return apply(self.name, *stack_all(inputs, stacked, models))
 
     def forward(self, ops: Ops, node: Node, arrays: Arrays) -> list[Step]:
         _, centred, inverse = arrays.inputs

@@ -30,7 +30,7 @@ class PoolingOperation(Operation):
     images or channels, whichever stands first.
     """
 
-    kind: ClassVar[str]
+    of_gradient: ClassVar[tuple[str, str]]  # name and kind of problem of the gradient's operation
     contiguous = (0, 1)
 
     def infer(self, *inputs: Node, **attributes: Any) -> tuple[Shape, np.dtype[Any]]:
@@ -75,17 +75,20 @@ class PoolingOperation(Operation):
         problem = node.attributes["problem"]
         return apply(self.name, *stack_all(inputs, stacked, models), problem=problem, models=models)
 
+    def gradient(self, node: Node, dy: Node) -> Sequence[Node | None]:
+        """Return the gradient of the first input; x of a largest element is the last one."""
+        name, kind = self.of_gradient
+        images = node.inputs[-1:] if kind.startswith("max") else ()
+        dx = apply(name, dy, *images, problem=node.attributes["problem"]._replace(kind=kind))
+        return (dx, *(None for _ in node.inputs[1:]))
+
 
 @register
 class MaxPool2d(PoolingOperation):
     """The largest element of each window; of several the first has the gradient."""
 
     name = "max_pool2d"
-    kind = "max"
-
-    def gradient(self, node: Node, dy: Node) -> Sequence[Node | None]:
-        problem = node.attributes["problem"]._replace(kind="max_gradient")
-        return (apply("max_pool2d_gradient", dy, node.inputs[0], problem=problem),)
+    of_gradient = "max_pool2d_gradient", "max_gradient"
 
 
 @register
@@ -93,11 +96,7 @@ class MaxPool2dGradient(PoolingOperation):
     """The gradient of x from dy and x: dy where the largest element of each window stands."""
 
     name = "max_pool2d_gradient"
-    kind = "max_gradient"
-
-    def gradient(self, node: Node, dy: Node) -> Sequence[Node | None]:
-        problem = node.attributes["problem"]._replace(kind="max_taken")
-        return apply("max_pool2d_taken", dy, node.inputs[1], problem=problem), None
+    of_gradient = "max_pool2d_taken", "max_taken"
 
 
 @register
@@ -105,11 +104,7 @@ class MaxPool2dTaken(PoolingOperation):
     """The elements of v that stand where x, of the same shape, is the largest of each window."""
 
     name = "max_pool2d_taken"
-    kind = "max_taken"
-
-    def gradient(self, node: Node, dy: Node) -> Sequence[Node | None]:
-        problem = node.attributes["problem"]._replace(kind="max_gradient")
-        return apply("max_pool2d_gradient", dy, node.inputs[1], problem=problem), None
+    of_gradient = "max_pool2d_gradient", "max_gradient"
 
 
 @register
@@ -117,11 +112,7 @@ class AveragePool2d(PoolingOperation):
     """The mean of each window."""
 
     name = "average_pool2d"
-    kind = "average"
-
-    def gradient(self, node: Node, dy: Node) -> Sequence[Node | None]:
-        problem = node.attributes["problem"]._replace(kind="average_gradient")
-        return (apply("average_pool2d_gradient", dy, problem=problem),)
+    of_gradient = "average_pool2d_gradient", "average_gradient"
 
 
 @register
@@ -129,11 +120,7 @@ class AveragePool2dGradient(PoolingOperation):
     """The gradient of x from dy: the share of each window that an element is in."""
 
     name = "average_pool2d_gradient"
-    kind = "average_gradient"
-
-    def gradient(self, node: Node, dy: Node) -> Sequence[Node | None]:
-        problem = node.attributes["problem"]._replace(kind="average")
-        return (apply("average_pool2d", dy, problem=problem),)
+    of_gradient = "average_pool2d", "average"
 
 
 def max_pool2d(

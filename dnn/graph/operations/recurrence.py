@@ -31,21 +31,12 @@ from dnn.backend.recurrence import (
 from dnn.errors import ConfigurationError, ShapeError, unknown_name
 from dnn.graph.arguments import check_kind, check_same_type, describe
 from dnn.graph.node import CONSTANT, Node, Shape, check_nodes, constant
-from dnn.graph.operation import Arrays, Operation, Step, apply, register, reshaped, stack_all
+from dnn.graph.operation import Arrays, StackedOperation, Step, apply, register, reshaped
 from dnn.graph.operations.comparisons import cast, greater
+from dnn.graph.operations.reductions import sum as sum_over
 from dnn.graph.operations.shapes import expand_dims
-from dnn.graph.operations.sums import sum as sum_over
 
 __all__ = ["Recurrent", "recurrent"]
-
-
-class _Packed(Operation):
-    """Base class: for K models, all inputs get the axis of models, and so does the result."""
-
-    def with_models(
-        self, node: Node, inputs: Sequence[Node], stacked: Sequence[bool], models: int
-    ) -> Node:
-        return apply(self.name, *stack_all(inputs, stacked, models), **node.attributes)
 
 
 def _cell(node: Node) -> Cell:
@@ -53,7 +44,7 @@ def _cell(node: Node) -> Cell:
 
 
 @register
-class RecurrenceOperation(_Packed):
+class RecurrenceOperation(StackedOperation):
     """States, cells and gates of a recurrence, all that its gradient needs, in one array.
 
     Its inputs are the inputs' products (steps, batch, products units), the weights of the states
@@ -92,7 +83,7 @@ class RecurrenceOperation(_Packed):
         raise ConfigurationError("recurrence: its states have a gradient, and not what it keeps")
 
 
-class _States(_Packed):
+class _States(StackedOperation):
     """Base class of views of a `recurrence`, with the gradients of the recurrence's inputs."""
 
     view = True
@@ -151,7 +142,7 @@ class CellStates(_States):
 
 
 @register
-class RecurrenceGradient(_Packed):
+class RecurrenceGradient(StackedOperation):
     """Gradient of the inputs' products, from the gradient that arrives at states or cells.
 
     Where `starts` holds there is one more time step, with the gradients of the first state and
@@ -182,7 +173,7 @@ class RecurrenceGradient(_Packed):
 
 
 @register
-class RecurrenceWeights(_Packed):
+class RecurrenceWeights(StackedOperation):
     """Gradient of the weights of the states and, behind it, of their bias, over all time steps.
 
     The inputs are the packed array, and the gradient of the inputs' products (steps, batch,

@@ -42,12 +42,12 @@ from dnn.graph.passes.precision import (
     product_bias,
     tf32,
 )
-from dnn.graph.passes.recomputation import recomputation
 from dnn.graph.passes.simplification import (
     buffer_reuse,
     common_subexpressions,
     constant_folding,
     dead_code,
+    recomputation,
     softmax_cross_entropy,
 )
 

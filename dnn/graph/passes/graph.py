@@ -16,8 +16,7 @@ import numpy as np
 
 from dnn.backend import Ops
 from dnn.errors import unknown_name
-from dnn.graph.gradients import topological_order
-from dnn.graph.node import CONSTANT, PLACEHOLDER, VARIABLE, Node, nodes_of
+from dnn.graph.node import CONSTANT, PLACEHOLDER, VARIABLE, Node, nodes_of, topological_order
 from dnn.precision import Precision
 
 __all__ = [

@@ -31,7 +31,7 @@ from dnn.graph.node import Node, Shape
 from dnn.graph.operation import Arrays, Operation, Step
 from dnn.graph.operations.convolution import ConvolutionOperation
 from dnn.graph.operations.elementwise import Elementwise, is_elementwise
-from dnn.graph.operations.sums import SumTo
+from dnn.graph.operations.reductions import SumTo
 from dnn.graph.passes.graph import Graph, register_pass, rewrite
 from dnn.graph.passes.simplification import dead_code
 

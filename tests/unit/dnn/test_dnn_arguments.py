@@ -11,7 +11,6 @@ import numpy as np
 import pytest
 
 import dnn
-from dnn.data.labels import to_one_hot
 from dnn.errors import ConfigurationError, DnnError, explains_arguments
 from dnn.initializers import mask, normal
 
@@ -75,7 +74,6 @@ CALLS = {
     "pad_sequences": (dnn.pad_sequences, {"sequences": [[1, 2], [3]]}),
     "prefetch": (dnn.prefetch, {"source": [1, 2]}),
     "standardise": (dnn.standardise, {"train": DATA}),
-    "to_one_hot": (to_one_hot, {"labels": [0, 1], "classes": 2}),
     "train_validation_split": (dnn.train_validation_split, {"data": DATA}),
     "train_validation_test_split": (dnn.train_validation_test_split, {"data": DATA}),
     "vgg16": (dnn.vgg16, {}),

@@ -9,9 +9,8 @@ from communicator_cases import CASES, check_disagreement
 
 import dnn
 from dnn.backend.routines import ROUTINES_VARIABLE, ConvolutionChoices
-from dnn.distributed import choice, communicator_of, run_on_threads, transfers
-from dnn.distributed.allreduce import ROUTINES
-from dnn.distributed.choice import ALLREDUCE_VARIABLE, fixed_choice, size_class
+from dnn.distributed import allreduce, communicator_of, run_on_threads, transfers
+from dnn.distributed.allreduce import ALLREDUCE_VARIABLE, ROUTINES, fixed_choice, size_class
 from dnn.distributed.scheme import share_gradients
 from dnn.distributed.threads import ThreadCommunicator
 from dnn.errors import CommunicationError, ConfigurationError, DisagreementError, PeerError
@@ -50,7 +49,7 @@ def measured(monkeypatch, tmp_path):
     """Let routines be measured, and kept in a folder of the test's own."""
     monkeypatch.delenv(ROUTINES_VARIABLE)
     kept = ConvolutionChoices(tmp_path, is_cache=True, of="sum")
-    monkeypatch.setattr(choice, "measured_choices", lambda: kept)
+    monkeypatch.setattr(allreduce, "measured_choices", lambda: kept)
     return kept
 
 

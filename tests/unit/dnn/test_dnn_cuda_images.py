@@ -18,7 +18,7 @@ from dnn.backend.cuda import direct_convolution, im2col
 from dnn.backend.cuda.ops import CudaOps
 from dnn.backend.cuda.pooling import KINDS
 from dnn.backend.device import Device
-from dnn.graph.models import with_models
+from dnn.graph.operation import with_models
 
 if cuda_emulator.COMPILER is None:
     pytest.skip("there is no C++ compiler to run CUDA kernels with", allow_module_level=True)

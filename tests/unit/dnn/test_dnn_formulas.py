@@ -14,8 +14,7 @@ from dnn import graph
 from dnn.backend import Formula, Ops, empty
 from dnn.backend.formula import UpdateFormula
 from dnn.errors import ConfigurationError, DtypeError
-from dnn.graph.models import with_models
-from dnn.graph.operation import OPERATIONS, apply, register
+from dnn.graph.operation import OPERATIONS, apply, register, with_models
 from dnn.graph.operations.elementwise import Elementwise
 from dnn.optimizers import Rule
 from dnn.parameters import FlatBuffer, Segment

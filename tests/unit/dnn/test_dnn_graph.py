@@ -11,8 +11,8 @@ from support import case_count
 from dnn import SGD, graph, minimize
 from dnn.backend import Ops
 from dnn.errors import ConfigurationError, ShapeError
-from dnn.graph.gradients import topological_order
 from dnn.graph.layout import lay_out, node_bytes
+from dnn.graph.node import topological_order
 
 F8 = np.float64
 

@@ -6,7 +6,7 @@ from support import case_count
 
 from dnn import graph
 from dnn.backend import Ops, ops_for
-from dnn.graph.models import with_models
+from dnn.graph.operation import with_models
 from dnn.graph.passes import PASSES, default_passes, precision_passes
 from dnn.graph.passes.graph import PASSES_BEFORE_DEVICE
 from dnn.precision import PRECISIONS

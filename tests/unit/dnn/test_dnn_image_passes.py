@@ -8,7 +8,7 @@ import pytest
 import dnn
 from dnn import graph, nets
 from dnn.backend import Ops, ops_for
-from dnn.graph.models import with_models
+from dnn.graph.operation import with_models
 from dnn.graph.passes import optimise
 
 F8 = np.float64

@@ -40,8 +40,8 @@ from dnn import (
     mlp,
 )
 from dnn.distributed import Mesh, run_on_threads
-from dnn.distributed.layer_costs import measured_costs, multiply_adds
 from dnn.distributed.model_parallel import pairs_of
+from dnn.distributed.partition import measured_costs
 from dnn.errors import ConfigurationError, DisagreementError, PeerError
 from dnn.layers import Layer
 
@@ -382,7 +382,7 @@ def test_every_layer_is_timed_and_counted(layers: Layers) -> None:
     assert len(costs) == len(network.layers)
     assert all(0 < cost < 10 for cost in costs)
     assert (network.parameters.flat == before).all()
-    counts = multiply_adds(network)
+    counts = [row.multiply_adds for row in network.summaries]
     assert [bool(count) for count in counts] == [
         isinstance(layer, FullyConnected | Conv2D | Residual | LSTM) for layer in network.layers
     ]

@@ -9,8 +9,7 @@ from operation_cases import CASES, drawn
 from dnn import graph
 from dnn.backend import Ops
 from dnn.errors import ConfigurationError
-from dnn.graph.models import with_models
-from dnn.graph.operation import OPERATIONS, Operation, apply
+from dnn.graph.operation import OPERATIONS, Operation, apply, with_models
 
 F4 = np.float32
 

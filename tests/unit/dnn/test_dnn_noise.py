@@ -110,7 +110,7 @@ def test_eager_and_compiled_are_the_same_bits_and_a_replay_allocates_nothing():
     plan = graph.Plan([noise], Ops(), arrays)
     plan.run()
     first = plan[noise].copy()
-    from dnn.graph.eager import run_eagerly
+    from dnn.graph import run_eagerly
 
     np.testing.assert_array_equal(run_eagerly([noise], arrays)[0], first)
     arrays[step][...] = 1

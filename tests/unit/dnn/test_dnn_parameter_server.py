@@ -9,8 +9,8 @@ import pytest
 
 from dnn import SGD, Adam, BatchNorm, ConfigurationError, Ensemble, Input, NeuralNetwork, mlp
 from dnn.distributed import SimulatedWorkers
+from dnn.distributed.scheme import Shards
 from dnn.distributed.server import Answer, Apply, Piece, ServerCore
-from dnn.distributed.shards import Shards
 from dnn.errors import CommunicationError
 
 GENERATOR = np.random.default_rng(3)

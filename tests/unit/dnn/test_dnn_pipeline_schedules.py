@@ -10,9 +10,9 @@ from itertools import combinations, pairwise
 import numpy as np
 import pytest
 
-from dnn.distributed import schedules
+from dnn.distributed import pipeline
 from dnn.distributed.partition import even_bounds, stage_bounds
-from dnn.distributed.schedules import SCHEDULES, Action, ActionKind, most_kept
+from dnn.distributed.pipeline import SCHEDULES, Action, ActionKind, most_kept
 from dnn.errors import ConfigurationError
 
 
@@ -131,7 +131,7 @@ def test_no_stage_waits_for_ever_and_idles_as_little_as_published(
 
 
 def test_the_picture_at_the_top_of_the_file_is_what_is_simulated() -> None:
-    lines = re.findall(r"stage \d +(.*)", schedules.__doc__ or "")
+    lines = re.findall(r"stage \d +(.*)", pipeline.__doc__ or "")
     assert len(lines) == 3
     for column, name in enumerate(("gpipe", "1f1b")):
         spans = simulate(SCHEDULES[name](3, 4), [1.0] * 3, [1.0] * 3).spans

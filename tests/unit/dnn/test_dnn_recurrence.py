@@ -9,7 +9,7 @@ import pytest
 from dnn import graph
 from dnn.backend import Ops, ops_for
 from dnn.errors import ConfigurationError, DtypeError, ShapeError
-from dnn.graph.models import with_models
+from dnn.graph.operation import with_models
 
 CELLS = {"tanh": 1, "relu": 1, "lstm": 4, "gru": 3}
 STEPS, BATCH, FEATURES, UNITS = 5, 4, 3, 6

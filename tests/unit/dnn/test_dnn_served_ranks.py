@@ -19,7 +19,7 @@ from dnn.distributed import (
     ParameterServer,
     run_on_threads,
 )
-from dnn.distributed.shards import BatchRunner
+from dnn.distributed.scheme import BatchRunner
 
 GENERATOR = np.random.default_rng(3)
 X = GENERATOR.normal(size=(50, 4)).astype("float32")
