@@ -16,7 +16,6 @@ from diel.errors import PayloadError, TupleError, TupleSpaceFull, TupleTimeout
 from diel.tuples import codec
 from diel.tuples.protocol import (
     INLINE_BYTES,
-    LONGEST_META_BYTES,
     SMALL_BYTES,
     STRIPED,
     Credit,
@@ -258,8 +257,6 @@ class Requests:
                 return codec.ARRAY, key, meta, memory_to_send(value, meter, tag)
             value = to_host(value, meter, tag)
         kind, meta, buffer = codec.encode(value)
-        if len(meta) > LONGEST_META_BYTES:  # a dtype of a thousand fields
-            kind, meta, buffer = codec.encode_as_pickle(value)
         return kind, key, meta, buffer
 
     def put(self, tag: Tag, value: object, timeout: float | None) -> int:
