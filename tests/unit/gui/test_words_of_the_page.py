@@ -10,8 +10,7 @@ from typing import Any
 import pytest
 
 from diel.errors import DielError
-from diel.executive.batch_job import job_for
-from diel.executive.batch_scripts import batch_script
+from diel.executive.batch_scripts import batch_script, job_for
 from diel.executive.launch import mpiexec_line
 from diel.executive.placement.planning import plan_groups
 from diel.gui.processes import in_words_of_the_page
