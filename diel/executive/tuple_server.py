@@ -46,7 +46,7 @@ def serve_tuples(parent: Parent, mailbox: Mailbox[Order], welcome: Welcome) -> i
         )
     else:
         store = make_store(welcome.server_ranks.index(parent.rank))
-    meter = ServerMeter(keeps_all=welcome.traces_all)
+    meter = ServerMeter(keeps_short_waits=welcome.traces_all)
     spans = SpanRecorder(directory, parent.rank, meter)
     server = TupleServer(parent.comm, store, meter=meter)
     final_orders: list[Order] = []

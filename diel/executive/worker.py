@@ -108,7 +108,7 @@ def run_worker(parent: Parent) -> int:
                 _start_heartbeat(order.heartbeat, parent, mailbox)
             if parent.rank in order.server_ranks:
                 return serve_tuples(parent, mailbox, order)
-            meter = Meter(keeps_all=order.traces_all)
+            meter = Meter(keeps_short_waits=order.traces_all)
             directory = RunDirectory(order.run_dir)
             spans = SpanRecorder(directory, parent.rank, meter)
             with (

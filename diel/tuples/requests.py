@@ -157,6 +157,11 @@ class Requests:
         for server in range(self.servers):
             self.ask(server, Operation.FLUSH)
 
+    def survey(self, server: int) -> dict[str, Any]:
+        """Return what a server holds; see `TupleClient.survey`."""
+        survey: dict[str, Any] = json.loads(bytes(self.ask(server, Operation.SURVEY).payload))
+        return survey
+
     def match(
         self,
         operation: int,
@@ -389,8 +394,7 @@ class Requests:
         held: Counter[Any] = Counter()
         try:
             for server in range(self.servers):
-                survey = json.loads(bytes(self.ask(server, Operation.SURVEY).payload))
-                for key, count in survey["tags"]:
+                for key, count in self.survey(server)["tags"]:
                     if not is_piece(found := bytes.fromhex(key)):
                         held[decode_tag(found)] += count
         except TupleError:  # a server that cannot answer: the timeout alone is reported
