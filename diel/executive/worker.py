@@ -72,7 +72,7 @@ if TYPE_CHECKING:
 
     from diel.comm.parent import Parent
     from diel.executive.heartbeats import HeartbeatAddress
-    from diel.executive.programs import ExecutableCopies
+    from diel.programs.executables import ExecutableCopies
     from diel.loading.module_spec import ModuleSpec
     from diel.run.fields import Record
 
@@ -537,7 +537,7 @@ class _Worker:
     def _run_program(self, order: RunCopy) -> None:
         if self._executables is None:
             # Imported here, so that ranks that run no programs start sooner.
-            from diel.executive.programs import ExecutableCopies
+            from diel.programs.executables import ExecutableCopies
 
             self._executables = ExecutableCopies(
                 self._directory, self._folder, self._tuples, self._parent.wakeup, self._session
