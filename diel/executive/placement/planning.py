@@ -51,11 +51,6 @@ def pool_ranks(workflow: Workflow, world_size: int) -> range:
     return range(_service_ranks(workflow), world_size)
 
 
-def needs(workflow: Workflow, cores: int) -> RankNeeds:
-    """Return how many ranks a workflow needs if its "fill" modules share one copy for each core."""
-    return rank_needs(workflow, fill_copies=cores, service_ranks=_service_ranks(workflow))
-
-
 def _service_ranks(workflow: Workflow) -> int:
     return 1 + workflow.tuple_space.servers  # the executive and the tuple servers
 
@@ -140,21 +135,20 @@ class RankNeeds(Frozen):
     total: int
 
 
-def rank_needs(workflow: Workflow, fill_copies: int, service_ranks: int) -> RankNeeds:
+def needs(workflow: Workflow, cores: int) -> RankNeeds:
     """Count the ranks that a workflow needs.
 
     Parameters
     ----------
     workflow : Workflow
-    fill_copies : int
-        Copies that the "fill" modules of one group share, for `moment` and `total`; each gets at
+    cores : int
+        So many copies the "fill" modules of one group share, for `moment` and `total`; each has at
         least one.
-    service_ranks : int
-        The executive and the tuple servers.
     """
+    service_ranks = _service_ranks(workflow)
     leaves = [group for group in workflow.groups if group.modules]
     least = [_ranks(workflow, group, fill_copies=0) for group in leaves]
-    usual = {group.name: _ranks(workflow, group, fill_copies) for group in leaves}
+    usual = {group.name: _ranks(workflow, group, cores) for group in leaves}
     inside = {name for group in workflow.groups for name in group.groups}
     outermost = [group for group in workflow.groups if group.name not in inside]
     return RankNeeds(
