@@ -12,13 +12,15 @@ from itertools import islice, zip_longest
 from typing import TYPE_CHECKING, Final
 
 from diel.errors import Problem, WorkflowError
-from diel.executive.placement.assignment import Need, RankAssignment, demand_of
+from diel.executive.placement.assignment import RankAssignment, demand_of
 from diel.executive.placement.gpus import Node, TooFewGpus, assign_gpus, required_ranks
-from diel.executive.plans import GroupPlan, ModulePlan
+from diel.executive.plans import GroupPlan, ModulePlan, Need, RunPlan
 from diel.frozen import Frozen
+from diel.loading.module_spec import ModuleSpec
 from diel.workflow.graph import heaviest_antichain
 
 if TYPE_CHECKING:
+    from diel.workflow.load import Draft
     from diel.workflow.model import Group, Module, Workflow
 
 _NODES_SHOWN: Final = 4
@@ -53,6 +55,42 @@ def pool_ranks(workflow: Workflow, world_size: int) -> range:
 
 def _service_ranks(workflow: Workflow) -> int:
     return 1 + workflow.tuple_space.servers  # the executive and the tuple servers
+
+
+def plan_run(workflow: Workflow, draft: Draft, world_size: int) -> RunPlan:
+    """Return the plan of a workflow, which was read from a draft, for a number of ranks.
+
+    Raises
+    ------
+    WorkflowError
+        If some group of modules needs more ranks than there are; the message has both numbers.
+    """
+    settings, tuple_space = workflow.settings, workflow.tuple_space
+    return RunPlan(
+        file=str(workflow.file),
+        ranks=world_size,
+        name=workflow.name,
+        private=settings.private,
+        server_ranks=server_ranks(workflow),
+        replicas=tuple_space.replicas,
+        server_memory_bytes=tuple_space.memory_bytes,
+        refuse_when_full=tuple_space.when_full == "raise",
+        spill=tuple_space.spill,
+        survives_loss=settings.on_rank_loss == "continue",
+        heartbeat_timeout_s=settings.heartbeat_timeout_s,
+        log_size_bytes=settings.log_size_bytes,
+        returned_size_bytes=settings.returned_size_bytes,
+        returned_total_bytes=settings.returned_total_bytes,
+        restarts=settings.restarts,
+        checkpoint_every_s=settings.checkpoint_every_s,
+        groups=tuple(plan_groups(workflow, world_size, draft.shown_as)),
+        specs={
+            module.name: ModuleSpec.of(module, draft.locations.get(module.name))
+            for module in workflow.modules
+        },
+        needs=needs_of(workflow),
+        boundaries=workflow.boundaries,
+    )
 
 
 def plan_groups(workflow: Workflow, world_size: int, shown_as: str) -> list[GroupPlan]:
