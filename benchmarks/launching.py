@@ -55,15 +55,7 @@ def mpiexec(ranks: int) -> list[str]:
     from diel.executive import launch
 
     command = launch.find_mpiexec()
-    return launch.mpiexec_line(
-        command,
-        launch.mpi_implementation(command),
-        ranks=ranks,
-        cores=launch.available_cores(),
-        as_root=os.geteuid() == 0,
-        allow_run_as_root=True,
-        environment=os.environ,
-    )
+    return launch.Mpiexec(command, launch.mpi_implementation(command), True).line(ranks)
 
 
 def output_of(line: list[object]) -> str:

@@ -127,12 +127,10 @@ class Executive:
                 return run_rank0(
                     parent,
                     self._file,
-                    ranks=None,
+                    observer_for=PlainDisplay,
                     runs=self._runs,
-                    run_dir=None,
                     provided=provided,
                     traces_all=self._trace,
-                    observer_for=PlainDisplay,
                 )
         except DielError as error:
             print(f"diel: {error}", file=sys.stderr, flush=True)

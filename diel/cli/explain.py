@@ -14,11 +14,11 @@ from diel.executive.placement.planning import (
     assign_ranks,
     fewest_gpus_per_node,
     needs,
+    plan_run,
     simulated_nodes,
 )
 from diel.executive.placement.preview import moments
 from diel.executive.plans import recorded
-from diel.executive.run_plan import RunPlan
 from diel.loading.environment import set_thread_environment
 from diel.loading.functions import check_options
 from diel.run.directory import RunDirectory
@@ -68,7 +68,7 @@ def _explain_file(file: str, ranks: int | None) -> int:
     draft = read_draft(file)
     workflow = check_options(draft)
     ranks = ranks or needs(workflow, available_cores()).moment
-    plan = RunPlan.of(workflow, draft, ranks)
+    plan = plan_run(workflow, draft, ranks)
     gpus = fewest_gpus_per_node(workflow, plan.groups, plan.pool, ranks)
     nodes = simulated_nodes(plan.pool, ranks, gpus)
     groups, assignment = assign_ranks(plan.groups, plan.needs, nodes, file)

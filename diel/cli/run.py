@@ -32,9 +32,9 @@ if TYPE_CHECKING:
 
     from diel.cli.display import Display
     from diel.comm.parent import Parent
+    from diel.executive.driver import RunObserver
     from diel.executive.launch import Launched, LauncherSignals, Mpiexec
-    from diel.executive.rank0 import RunObserver
-    from diel.executive.run_plan import RunPlan
+    from diel.executive.plans import RunPlan
     from diel.executive.signals import StopSignals
     from diel.run.records import RunStarted
     from diel.workflow.load import Draft
@@ -163,7 +163,6 @@ def _launch(options: argparse.Namespace, directory: RunDirectory | None) -> int:
     from diel.executive import launch
     from diel.executive.placement import planning
     from diel.executive.rank_launcher import find_rank_launcher
-    from diel.executive.run_plan import RunPlan
     from diel.loading.functions import check_options, missing_here
     from diel.workflow.load import read_draft
 
@@ -175,7 +174,7 @@ def _launch(options: argparse.Namespace, directory: RunDirectory | None) -> int:
         workflow = workflow.only(*only)
     cores = launch.available_cores()
     ranks = options.ranks or planning.needs(workflow, cores).moment
-    plan = RunPlan.of(workflow, draft, ranks)
+    plan = planning.plan_run(workflow, draft, ranks)
     if launch.is_one_machine(os.environ):  # else only the ranks themselves can tell
         if any(need.gpus for need in plan.needs.values()):
             node = launch.node_of_all(plan.pool, os.environ)
@@ -298,7 +297,7 @@ class _LaunchedRun:
     ) -> Launched:
         from diel.executive.launch import Launched
 
-        plan.save(self._directory.plan)
+        plan.save(self._directory.plan, self._draft.source)
         run_dir = str(self._directory.path)
         # Passed to the ranks as JSON: parsing the command line would cost each of them time.
         given = RankOptions(
@@ -307,8 +306,7 @@ class _LaunchedRun:
             self._options.trace,
             run_dir,
         )
-        survives_loss = plan.on_rank_loss == "continue"
-        launcher = self._mpiexec.line(plan.ranks, hosts, survives_loss=survives_loss)
+        launcher = self._mpiexec.line(plan.ranks, hosts, survives_loss=plan.survives_loss)
         line = [*launcher, sys.executable, "-c", _RANK, "run"]
         return Launched(
             [*line, json.dumps(given)],
@@ -348,9 +346,9 @@ class _LaunchedRun:
         return {} if is_one_machine(os.environ) else self._mpiexec.answering(hosts)
 
     def _plan_for(self, ranks: int) -> RunPlan:
-        from diel.executive.run_plan import RunPlan
+        from diel.executive.placement.planning import plan_run
 
-        return RunPlan.of(self._workflow, self._draft, ranks)
+        return plan_run(self._workflow, self._draft, ranks)
 
     def _why_unfit(self, ranks: int) -> str:
         """Return why the workflow cannot run on so many ranks; empty if it can."""
@@ -441,14 +439,13 @@ def _run_rank(parent: Parent, options: RankOptions, signals: StopSignals) -> int
     return run_rank0(
         parent,
         file,
-        ranks=options.ranks,
+        observer_for=observer_for,
         runs=Path(options.runs),
         run_dir=None if run_dir is None else Path(run_dir),
         resumes=options.resume is not None,
-        plan_file=RunDirectory(run_dir).plan if launched_by_us and run_dir else None,
+        is_launched=launched_by_us,
+        ranks=options.ranks,
         traces_all=options.trace,
-        merges_trace=not launched_by_us,
-        observer_for=observer_for,
     )
 
 

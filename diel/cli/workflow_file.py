@@ -10,8 +10,7 @@ from typing import Final
 
 from diel.cli.output import aligned, warn
 from diel.errors import LaunchError
-from diel.executive.batch_job import job_for
-from diel.executive.batch_scripts import batch_script, scheduler_here
+from diel.executive.batch_scripts import batch_script, job_for, scheduler_here
 from diel.executive.launch import available_cores
 from diel.executive.placement.planning import needs, plan_groups
 from diel.executive.placement.preview import NODE_COLUMNS, SchedulePreview, place_on_nodes

@@ -251,7 +251,13 @@ class LocalPort:
 
     def lane(self, destination: int, head: bytes, ticket: int, payload: Memory) -> Lane:
         """Return a lane, which sends the same head and payload memory again and again."""
-        return _LocalLane(self, destination, head, ticket, payload)
+
+        def send() -> Transfer:
+            transfer = self.offer(destination, ticket, payload)
+            self.send(destination, head)
+            return transfer
+
+        return _LocalLane(send)
 
     def poll(self) -> tuple[int, bytes] | None:
         """Return (source, head) of the next message, or None."""
@@ -274,19 +280,12 @@ class LocalPort:
 class _LocalLane:
     """A `Lane` within this process, which offers its payload and sends its head at each start."""
 
-    def __init__(
-        self, port: LocalPort, destination: int, head: bytes, ticket: int, payload: Memory
-    ) -> None:
-        self._port = port
-        self._destination = destination
-        self._head = head
-        self._ticket = ticket
-        self._payload = payload
+    def __init__(self, send: Callable[[], Transfer]) -> None:
+        self._send = send
         self._transfer: Transfer = lambda: True
 
     def start(self) -> None:
-        self._transfer = self._port.offer(self._destination, self._ticket, self._payload)
-        self._port.send(self._destination, self._head)
+        self._transfer = self._send()
 
     def test(self) -> bool:
         return self._transfer()

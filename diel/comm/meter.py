@@ -12,7 +12,7 @@ import contextlib
 import operator
 import time
 from collections.abc import Callable, Iterator
-from typing import Final, Literal, NamedTuple, TypeAlias
+from typing import Any, Final, Literal, NamedTuple, TypeAlias
 
 SpanKind: TypeAlias = Literal["module", "tuples", "wait", "transfer"]
 
@@ -38,11 +38,6 @@ class Times(NamedTuple):
     waiting_s: float = 0.0
     communicating_s: float = 0.0
     cpu_s: float = 0.0
-
-    @property
-    def total_s(self) -> float:
-        """The wall time: the sum of working, waiting and communicating."""
-        return self.working_s + self.waiting_s + self.communicating_s
 
     def plus(self, other: Times) -> Times:
         """Return the sum of these times and others, field by field."""
@@ -85,7 +80,7 @@ class Meter:
 
     Parameters
     ----------
-    keeps_all : bool, optional
+    keeps_short_waits : bool, optional
         Whether short waits are kept as well.
     clock, cpu_clock : callable, optional
         Return seconds: of wall time, and of the process's CPU time.
@@ -104,7 +99,7 @@ class Meter:
     def __init__(
         self,
         *,
-        keeps_all: bool = False,
+        keeps_short_waits: bool = False,
         clock: Callable[[], float] = time.monotonic,
         cpu_clock: Callable[[], float] = time.process_time,
     ) -> None:
@@ -114,7 +109,7 @@ class Meter:
         self.name_wait: Callable[[], tuple[str, object]] = lambda: ("a tuple server's answer", None)
         self.after_wait: Callable[[], None] = lambda: None
         self.left_out = 0
-        self._keeps_all = keeps_all
+        self._keeps_short_waits = keeps_short_waits
         self._room = SPANS_KEPT
         self._spans: list[Span] = []
         self._started_s = clock()
@@ -130,7 +125,7 @@ class Meter:
         if counts:
             self._waiting_s += now_s - since_s
         is_notable = now_s - since_s >= NOTABLE_S
-        if is_notable or self._keeps_all:
+        if is_notable or self._keeps_short_waits:
             name, tag = self.name_wait() if reason is None else (reason, None)
             self.keep(Span("wait", since_s, now_s, name, tag))
             if is_notable:
@@ -162,7 +157,7 @@ class Meter:
         finally:
             now_s = self.clock()
             self._communicating_s += now_s - since_s
-            if self._keeps_all or now_s - since_s >= NOTABLE_S:
+            if self._keeps_short_waits or now_s - since_s >= NOTABLE_S:
                 self.keep(Span("transfer", since_s, now_s, transfer))
 
     def keep(self, span: Span) -> None:
@@ -190,17 +185,11 @@ class ServerMeter(Meter):
     """The meter of a tuple server, which at any time is working, waiting or moving payloads.
 
     Its transfers overlap, so they have no spans of their own: a span is a time in which there were
-    transfers and no requests.
+    transfers and no requests. The parameters are those of `Meter`.
     """
 
-    def __init__(
-        self,
-        *,
-        keeps_all: bool = False,
-        clock: Callable[[], float] = time.monotonic,
-        cpu_clock: Callable[[], float] = time.process_time,
-    ) -> None:
-        super().__init__(keeps_all=keeps_all, clock=clock, cpu_clock=cpu_clock)
+    def __init__(self, **options: Any) -> None:
+        super().__init__(**options)
         self._state: Literal["working", "waiting", "moving"] = "working"
         self._since_s = self._worked_s = self.clock()
         self._moved_bytes = 0

@@ -3,8 +3,7 @@
 ::
 
     address   Address, and the Peers that a rank of a group can send to
-    channel   one rank's messages: send, recv, move
+    channel   one rank's messages: send, recv, move; values as memory to send, on GPUs too
     messages  the head of a message; messages that a rank has sent and that have reached it
-    values    values as memory to send, arrays as memory to receive into, on GPUs too
     boundary  an array of which modules own and read sections
 """

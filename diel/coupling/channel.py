@@ -9,9 +9,9 @@ from contextlib import contextmanager
 from functools import cached_property
 from typing import TYPE_CHECKING, Any, Final, Literal, NamedTuple, TypeVar, get_args
 
+from diel.comm.device_arrays import device_bytes, is_on_device, memory_to_send, to_host
 from diel.comm.meter import Meter
 from diel.comm.waiting import wait_for
-from diel.coupling import values
 from diel.coupling.address import Address, Peers, To
 from diel.coupling.messages import (
     ANNOUNCEMENT,
@@ -184,7 +184,7 @@ class Channel:
         """Send a value; see `Context.send`."""
         receiver, key = self.peers.resolve(to), key_of(tag)
         bound = None if ahead is None else Bound.of(ahead, policy)
-        encoded = values.encode(value, self._port, self.meter, copy=copy)
+        encoded = _encode(value, self._port, self.meter, copy=copy)
         if bound is not None:
             self.await_room([(receiver, key)], bound, timeout)
         transfer = self.post(receiver, key, encoded, bound=bound)
@@ -197,7 +197,7 @@ class Channel:
         receiver = self.peers.resolve(to)
         if receiver == self.address:
             raise AddressError(f"{receiver} cannot move anything to itself: it would wait for ever")
-        encoded = values.encode(value, self._port, self.meter, copy=False)
+        encoded = _encode(value, self._port, self.meter, copy=False)
         transfer = self.post(receiver, key_of(tag), encoded, apart=True)
         assert transfer is not None
         Sending(self, [transfer], [receiver]).wait(timeout)
@@ -498,3 +498,27 @@ class Subject:
 def _from(source: Address | None, tag: object) -> str:
     sender = "anybody" if source is None else str(source)
     return f"from {sender}" + ("" if tag is None else f", tag={format_tag(tag)}")
+
+
+# -- values as memory to send ----------------------------------------------------------------------
+
+
+def _encode(value: Any, port: Port, meter: Meter, *, copy: bool) -> codec.Encoded:
+    """Encode a value as memory to send, on the host or, with a GPU-aware MPI, on its GPU.
+
+    With `copy` the memory is not that of the value; a small payload is copied into the head anyway.
+    """
+    if is_on_device(value):
+        if port.gpu_aware and device_bytes(value) > INLINE_BYTES:
+            meta = codec.device_array_meta(value)
+            return codec.Encoded(codec.ARRAY, meta, memory_to_send(value, meter, copy=copy))
+        value, copy = to_host(value, meter), False
+    kind, meta, memory = codec.encode(value)
+    if copy and len(memory) > INLINE_BYTES and _is_memory_of(value):
+        memory = bytes(memory)
+    return codec.Encoded(kind, meta, memory)
+
+
+def _is_memory_of(value: object) -> bool:
+    """Whether the encoded memory is the value's own, which may be changed."""
+    return type(value) is bytearray or (codec.is_plain_array(value) and value.flags.c_contiguous)

@@ -5,11 +5,12 @@ The scheduler decides what is to be done, the recorder how it is written to the 
 
 from __future__ import annotations
 
+import os
 import re
 import time
 from collections import deque
 from collections.abc import Callable, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Protocol
 
 from diel.comm import tags
 from diel.comm.mailbox import Mailbox
@@ -27,12 +28,10 @@ from diel.executive.events import (
     StopRun,
     TagLooked,
 )
-from diel.executive.heartbeats import Heartbeats
+from diel.executive.heartbeats import Heartbeats, LostRanks, ServerLost
 from diel.executive.listener import Listener, StatusWriter, TimeTable
-from diel.executive.lost_ranks import LostRanks, ServerLost
 from diel.executive.orders import Orders
 from diel.executive.outside_socket import OutsideSocket
-from diel.executive.plans import GroupPlan
 from diel.executive.scheduler import Scheduler
 from diel.exit_codes import FAILED
 from diel.run.directory import LOST_OR_ENDED
@@ -42,7 +41,6 @@ from diel.run.records import (
     CopyGivenUp,
     DeadlockFound,
     Failure,
-    Finished,
     GroupFinished,
     JournalLost,
     MessageLogged,
@@ -56,9 +54,9 @@ from diel.run.records import (
 if TYPE_CHECKING:
     from diel.comm.parent import Parent
     from diel.executive.binding import Binding
-    from diel.executive.messages import Report, Welcome
+    from diel.executive.messages import Report
     from diel.executive.placement.assignment import RankAssignment
-    from diel.executive.plans import CopyPlan
+    from diel.executive.plans import CopyPlan, RunPlan
     from diel.loading.module_spec import ModuleSpec
     from diel.run.recorder import Recorder
     from diel.run.resumption import Resumption
@@ -71,6 +69,22 @@ _FAREWELL_TIMEOUT_S = 5.0  # of a run that stops: ranks may be in a C call of a 
 _FAREWELL_OF_IDLE_RANKS_TIMEOUT_S = 60.0  # of one that has finished: the machine may be busy
 
 
+class RunObserver(Protocol):
+    """Shows a run to a person while rank 0 drives it; it shows nothing by itself."""
+
+    def refresh(self) -> object:
+        """Show new events; called a few times a second."""
+        return None
+
+    def announce(self, failure: Failure) -> object:
+        """Show the root cause of a failure at once, before any rank leaves."""
+        return None
+
+    def conclude(self) -> object:
+        """Show how the run ended; the journal is complete."""
+        return None
+
+
 class Driver:
     """Runs a planned workflow on the ranks of a parent communicator.
 
@@ -78,25 +92,13 @@ class Driver:
     ----------
     parent : Parent
     recorder : Recorder
-    groups : sequence of GroupPlan
+    plan : RunPlan
+        Complete: with the twins of servers, and the copies for which there are GPUs.
     assignment : RankAssignment
         Which ranks a copy takes, and which GPUs a rank has.
-    server_ranks : sequence of int
-    tail_ranks : sequence of int
-        The twin of each server, in the same order; empty without twins.
-    pool : sequence of int
-    heartbeat_timeout_s : float
-        How long a rank or a host may be silent.
-    announce : callable
-        Called with the record of the failure that is the root cause, before any rank leaves.
-    housekeeping : callable
-        Called a few times a second.
-    resumption : Resumption, optional
-        Where an earlier run of the same workflow stood at its last checkpoint.
-    checkpoint_every_s : float, optional
-        How often to save a checkpoint while groups run.
-    survives_loss : bool, optional
-        Whether the run may go on without ranks that have died.
+    observer : RunObserver
+    resumption : Resumption
+        Where the run begins: at the last checkpoint of an earlier start, if it is resumed.
     binding : Binding, optional
         Looks whether the cores of ranks suffice, if some are bound to cores.
     """
@@ -105,62 +107,39 @@ class Driver:
         self,
         parent: Parent,
         recorder: Recorder,
-        *,
-        groups: Sequence[GroupPlan],
+        plan: RunPlan,
         assignment: RankAssignment,
-        server_ranks: Sequence[int],
-        tail_ranks: Sequence[int] = (),
-        pool: Sequence[int],
-        heartbeat_timeout_s: float,
-        announce: Callable[[Failure], None],
-        housekeeping: Callable[[], object],
-        resumption: Resumption | None = None,
-        checkpoint_every_s: float | None = None,
-        survives_loss: bool = False,
+        observer: RunObserver,
+        resumption: Resumption,
         binding: Binding | None = None,
     ) -> None:
         self._parent = parent
+        self._plan = plan
         self._binding = binding
         self._recorder = recorder
-        self._server_ranks = tuple(server_ranks)
-        self._tail_ranks = tuple(tail_ranks)
-        twins = tuple(zip(server_ranks, tail_ranks, strict=True)) if tail_ranks else ()
-        self._pool = tuple(pool)
-        self._announce = announce
-        self._housekeeping = housekeeping
+        self._server_ranks, self._pool = plan.server_ranks, plan.pool
+        self._observer = observer
         self._resumption = resumption
-        self._finished_before: dict[str, Finished] = (
-            {} if resumption is None else resumption.finished
-        )
         self._assignment = assignment
+        twins = zip(plan.server_ranks, plan.tail_ranks, strict=True) if plan.tail_ranks else ()
         self._scheduler = Scheduler(
-            groups,
-            pool,
-            self._finished_before,
+            plan.groups,
+            self._pool,
+            resumption.finished,
             choose=assignment.choose,
-            twins=twins,
+            twins=tuple(twins),
         )
-        self._mailbox: Mailbox[Report] = Mailbox(
-            parent.comm, sends=tags.EXECUTIVE_TO_WORKER, receives=tags.WORKER_TO_EXECUTIVE
-        )
-        self._stops: Mailbox[Any] = Mailbox(
-            parent.comm, sends=tags.EXECUTIVE_TO_ALL_STOP, receives=tags.WORKER_TO_EXECUTIVE
-        )
-        self._leaves: Mailbox[Any] = Mailbox(
-            parent.comm,
-            sends=tags.EXECUTIVE_TO_WORKER_LEAVE_COPY,
-            receives=tags.WORKER_TO_EXECUTIVE,
-        )
+
+        def mailbox(sends: int) -> Mailbox[Any]:
+            return Mailbox(parent.comm, sends=sends, receives=tags.WORKER_TO_EXECUTIVE)
+
+        self._mailbox: Mailbox[Report] = mailbox(tags.EXECUTIVE_TO_WORKER)
+        self._stops = mailbox(tags.EXECUTIVE_TO_ALL_STOP)
+        self._leaves = mailbox(tags.EXECUTIVE_TO_WORKER_LEAVE_COPY)
         self._heartbeats = Heartbeats(
-            parent, heartbeat_timeout_s, self._warn, is_for_all=survives_loss
+            parent, plan.heartbeat_timeout_s, self._warn, is_for_all=plan.survives_loss
         )
-        self._lost = LostRanks(
-            parent,
-            self._heartbeats,
-            () if tail_ranks else server_ranks,
-            forget=self._forget_ranks,
-            survives_loss=survives_loss,
-        )
+        self._lost = LostRanks(parent, self._heartbeats, plan, self._forget_ranks)
         self._exit_code: int | None = None
         self._next_housekeeping_s = 0.0
         self._next_look_for_loss_s = 0.0
@@ -173,21 +152,23 @@ class Driver:
         self._orders = Orders(
             self._mailbox,
             self._leaves,
-            groups=groups,
+            plan=plan,
             assignment=assignment,
             waits=self._waits,
             time_table=self._time_table,
+            note_copy=None if binding is None else self._warn_of_cores,
         )
-        number = 0 if resumption is None else resumption.number
-        states = () if resumption is None else resumption.states
         self._checkpoints = Checkpoints(
-            recorder, self._tuple_client, number, states, every_s=checkpoint_every_s
+            recorder,
+            self._tuple_client,
+            resumption.number,
+            resumption.states,
+            every_s=plan.checkpoint_every_s,
         )
         self._listener = Listener(
             recorder,
-            (*self._server_ranks, *self._pool),
+            plan,
             plan_of=self._scheduler.plan_of,
-            modules=self._orders.modules,
             waits=self._waits,
             status=self._status,
             time_table=self._time_table,
@@ -203,16 +184,17 @@ class Driver:
             EndRun: self._end_run,
         }
 
-    def run(self, welcome: Welcome, started: RunStarted, warning: str = "") -> int:
+    def run(self, started: RunStarted, warning: str = "", *, traces_all: bool = False) -> int:
         """Run the workflow to its end.
 
         Parameters
         ----------
-        welcome : Welcome
         started : RunStarted
-            The first record, without the field `finished`.
+            The first record.
         warning : str, optional
             The text of a warning to record after it.
+        traces_all : bool, optional
+            Whether to keep every single call of the tuple space for the trace.
 
         Returns
         -------
@@ -226,17 +208,21 @@ class Driver:
         OSError
             If nothing can be recorded any more, as where the disk is full.
         """
-        self._recorder.record(started.replace(finished=self._finished_before))
+        self._recorder.record(started)
         if warning:
             self._warn(warning)
-        welcome = welcome.replace(heartbeat=self._heartbeats.address)
+        welcome = messages.Welcome(
+            self._plan,
+            str(self._recorder.directory.path),
+            session=os.urandom(4).hex(),
+            traces_all=traces_all,
+            states=tuple(self._resumption.states),
+            heartbeat=self._heartbeats.address,
+        )
         for rank in self._server_ranks:
             self._mailbox.send(welcome, rank)
-        self._orders.specs = welcome.specs
-        if self._binding is not None:
-            self._orders.note_copy = self._warn_of_cores
-            if shared := self._binding.shared(self._pool):
-                self._warn(shared)
+        if self._binding is not None and (shared := self._binding.shared(self._pool)):
+            self._warn(shared)
         try:
             self._restore_tuples()
             for gpus, ranks in self._pool_by_gpus().items():
@@ -265,7 +251,7 @@ class Driver:
             self._recorder.record(record)
 
     def _restore_tuples(self) -> None:
-        if self._resumption is None or self._resumption.checkpoint is None:
+        if self._resumption.checkpoint is None:
             return
         try:
             self._tuple_client().restore(self._resumption.checkpoint)
@@ -384,7 +370,7 @@ class Driver:
             transport = open_transport(
                 self._parent.comm,
                 self._server_ranks,
-                self._tail_ranks,
+                self._plan.tail_ranks,
                 self._lost.raise_if_server_is_lost,
             )
             self._tuples = TupleClient(transport)
@@ -398,7 +384,7 @@ class Driver:
         order = messages.ForgetRanks(tuple(sorted(dead)))
         for server in self._listener.present.intersection(self._server_ranks):
             self._mailbox.send(order, server)
-        if self._tail_ranks and not dead.isdisjoint(self._server_ranks):
+        if self._plan.tail_ranks and not dead.isdisjoint(self._server_ranks):
             self._leaves.send_to_all(order, self._listener.present.intersection(self._pool))
 
     def _do_housekeeping(self) -> None:
@@ -408,7 +394,7 @@ class Driver:
         self._next_housekeeping_s = now_s + _HOUSEKEEPING_EVERY_S
         if self._server_ranks:
             self._outside.serve()
-        self._housekeeping()
+        self._observer.refresh()
         self._status.write_if_due(now_s)
         if self._exit_code is not None or self._pending_events:
             return
@@ -474,7 +460,7 @@ class Driver:
         elif isinstance(record, Failure):
             self._recorder.sync()
             if not isinstance(record, (ModuleFailed, RanksLost)) or record.stops_run:
-                self._announce(record)
+                self._observer.announce(record)
 
     def _look_for_tag(self, instruction: LookForTag) -> None:
         is_there = self._tuple_client().count(instruction.tag) > 0
@@ -508,9 +494,12 @@ class Driver:
             self._write(lost)
             exit_code = FAILED
         self._recorder.record(self._time_table.record())
-        restarts = 0 if self._resumption is None else self._resumption.restart
         self._recorder.record(
-            RunEnded(exit_code=exit_code, tuples_left=self._listener.tuples_left, restarts=restarts)
+            RunEnded(
+                exit_code=exit_code,
+                tuples_left=self._listener.tuples_left,
+                restarts=self._resumption.restart,
+            )
         )
         self._recorder.close()
         return exit_code

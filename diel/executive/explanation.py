@@ -37,24 +37,14 @@ class GroupExplanation(Frozen):
         in another group; ``waiting``: it waits for other groups.
     text : str
         The situation and its reason in words.
-    waits_for : tuple of str
-        Groups that have to finish first.
-    position : int
-        For a group that is ready, its place in the queue for ranks, from 1; else 0.
-    wanted, free : int
-        Ranks that an iteration of its own modules takes, and free ranks of the pool.
-    held_by : dict of str to int
-        For a queued group, which groups hold ranks of the pool, and how many each.
+    wanted : int
+        Ranks that an iteration of its own modules takes.
     """
 
     group: str
     situation: Situation
     text: str
-    waits_for: tuple[str, ...] = ()
-    position: int = 0
-    wanted: int = 0
-    free: int = 0
-    held_by: Mapping[str, int] = {}
+    wanted: int
 
 
 class WaitExplanation(Frozen):
@@ -66,7 +56,6 @@ class WaitExplanation(Frozen):
     copy : str
     what : str
         The call, with its tag.
-    waited_s : float
     could_end_it : tuple of str
         Copies that do not wait, then groups that are to come; empty if there are none.
     text : str
@@ -76,7 +65,6 @@ class WaitExplanation(Frozen):
     rank: int
     copy: str
     what: str
-    waited_s: float
     could_end_it: tuple[str, ...]
     text: str
 
@@ -217,13 +205,14 @@ class RankQueue:
     def explain(self, name: str) -> GroupExplanation:
         """Return the situation of a group, and why it does not run."""
         plan, situation = self._plans[name], self._situation(name)
+        text: str = situation
         if situation == "waiting":
-            return self._waiting(plan)
-        if name in self.ready and situation in ("starting", "queued"):
-            return self._queued(plan, situation)
-        group = self._view.groups[name]
-        text = situation if situation != "running" else _running(group, plan)
-        return GroupExplanation(name, situation, text, wanted=plan.ranks, free=len(self.free))
+            text = self._waiting(plan)
+        elif name in self.ready and situation in ("starting", "queued"):
+            text = self._queued(name)
+        elif situation == "running":
+            text = _running(self._view.groups[name], plan)
+        return GroupExplanation(name, situation, text, plan.ranks)
 
     def _situation(self, name: str) -> Situation:
         group = self._view.groups[name]
@@ -246,54 +235,32 @@ class RankQueue:
             return False
         return self._is_to_come(around)
 
-    def _queued(self, plan: GroupPlan, situation: Situation) -> GroupExplanation:
-        name = plan.name
-        held_by = {
-            group.name: len(group.ranks) for group in self._view.groups.values() if group.ranks
-        }
+    def _queued(self, name: str) -> str:
         if name in self._taken:
-            text = f"starts now, on {_ranks(self._taken[name])}"
-        else:
-            assert self._obstacle is not None
-            first, obstacle = self._obstacle
-            text = f"is ready, behind {first} in the queue for ranks: none overtakes another"
-            if first == name:
-                text = self._why_first_waits(obstacle, held_by)
-        return GroupExplanation(
-            name,
-            situation,
-            text,
-            position=self.ready.index(name) + 1,
-            wanted=plan.ranks,
-            free=len(self.free),
-            held_by=held_by,
-        )
-
-    def _why_first_waits(self, obstacle: Obstacle, held_by: Mapping[str, int]) -> str:
+            return f"starts now, on {_ranks(self._taken[name])}"
+        assert self._obstacle is not None
+        first, obstacle = self._obstacle
+        if first != name:
+            return f"is ready, behind {first} in the queue for ranks: none overtakes another"
         if obstacle.busy_modules:
             busy = " and ".join(
                 f"{module}, which runs in {self._busy.get(module, 'another group')}"
                 for module in obstacle.busy_modules
             )
             return f"is ready, and waits for {busy}: a module runs in one group at a time"
-        text = (
-            f"is ready, and waits for ranks: it wants {obstacle.wanted}, {obstacle.free} are free"
-        )
-        if held_by:
-            text += "; " + ", ".join(f"{holder} has {count}" for holder, count in held_by.items())
-        return text
+        held_by = [
+            f"{group.name} has {len(group.ranks)}"
+            for group in self._view.groups.values()
+            if group.ranks
+        ]
+        free = f"it wants {obstacle.wanted}, {obstacle.free} are free"
+        held = f"; {', '.join(held_by)}" if held_by else ""
+        return f"is ready, and waits for ranks: {free}{held}"
 
-    def _waiting(self, plan: GroupPlan) -> GroupExplanation:
-        waits_for = tuple(self._tree.unmet(plan.name))
-        around = self._tree.around(plan.name)
-        if waits_for:
-            text = "waits for " + ", ".join(self._describe_dependency(name) for name in waits_for)
-        else:
-            text = f"waits for {around} to begin, which it is inside of"
-            waits_for = (around,) if around is not None else ()
-        return GroupExplanation(
-            plan.name, "waiting", text, waits_for, 0, plan.ranks, len(self.free)
-        )
+    def _waiting(self, plan: GroupPlan) -> str:
+        if waits_for := self._tree.unmet(plan.name):
+            return "waits for " + ", ".join(self._describe_dependency(name) for name in waits_for)
+        return f"waits for {self._tree.around(plan.name)} to begin, which it is inside of"
 
     def _describe_dependency(self, name: str) -> str:
         """Describe in words how far a group is that another group waits for."""
@@ -385,7 +352,7 @@ def _wait(wait: WaitView, could_end_it: tuple[str, ...], now_s: float) -> WaitEx
             "nobody else computes or is to come: if no wait has a timeout, this is a deadlock, and "
             "rank 0 will end the run"
         )
-    return WaitExplanation(wait.rank, wait.copy, wait.what, waited_s, could_end_it, text)
+    return WaitExplanation(wait.rank, wait.copy, wait.what, could_end_it, text)
 
 
 def _why_ended(view: RunView) -> str:

@@ -156,76 +156,6 @@ def implementation_in(text: str) -> str:
     return "MPICH" if "HYDRA" in text or "MPICH" in text else "unknown"
 
 
-def mpiexec_line(
-    mpiexec: Path,
-    implementation: str,
-    *,
-    ranks: int,
-    cores: int,
-    as_root: bool,
-    allow_run_as_root: bool,
-    survives_loss: bool = False,
-    environment: Mapping[str, str],
-    hosts: Sequence[tuple[str, int]] = (),
-) -> list[str]:
-    """Return the launcher's part of the command line: the launcher and its options.
-
-    Parameters
-    ----------
-    mpiexec : Path
-    implementation : str
-        From `mpi_implementation`.
-    ranks, cores : int
-    as_root : bool
-        Whether this process runs as root.
-    allow_run_as_root : bool
-        Whether the user said that this is fine.
-    survives_loss : bool, optional
-        Whether ranks are to live on when one dies; Open MPI alone can do that.
-    environment : mapping
-        Of this process.
-    hosts : sequence of (str, int), optional
-        The hosts, and how many ranks on each; by default the launcher chooses.
-
-    Raises
-    ------
-    LaunchError
-        If Open MPI would refuse to run as root; the message says how to allow it.
-    """
-    line = [str(mpiexec), "-n", str(ranks)]
-    placed = ",".join(f"{host}:{count}" for host, count in hosts)
-    if implementation == SLURM:
-        # By default a step of Slurm goes on when one of its tasks was killed.
-        names = ",".join(host for host, _ in hosts)
-        chosen = [f"--nodelist={names}", f"--nodes={len(hosts)}"] if hosts else []
-        return [*line, "--kill-on-bad-exit=1", *chosen]
-    if implementation == FLUX:
-        names = ",".join(host for host, _ in hosts)
-        return [*line, f"--requires=host:{names}", f"--nodes={len(hosts)}"] if hosts else line
-    if implementation != "Open MPI":
-        return [*line, "-hosts", placed] if hosts else line
-    if hosts:
-        line += ["--host", placed]
-    # Binding to cores would put all threads of a rank on one of them.
-    line += ["--bind-to", "none"]
-    if survives_loss:
-        line += _SURVIVING
-    if ranks > cores:
-        line.append("--oversubscribe")
-    if not as_root:
-        return line
-    if allow_run_as_root:
-        line.append("--allow-run-as-root")
-    elif not all(environment.get(name) == "1" for name in _ROOT_VARIABLES):
-        raise LaunchError(
-            "Open MPI refuses to run as root unless told twice. Run as another user, or say\n"
-            "    diel run --allow-run-as-root ...\n"
-            "or set in the environment (a container, say)\n    "
-            + " ".join(f"{name}=1" for name in _ROOT_VARIABLES)
-        )
-    return line
-
-
 class Mpiexec(Frozen):
     """A launcher of ranks, with its options: mpiexec, Slurm's srun, or flux.
 
@@ -253,21 +183,68 @@ class Mpiexec(Frozen):
         return " ".join((str(self.path), *self.options))
 
     def line(
-        self, ranks: int, hosts: Sequence[tuple[str, int]] = (), *, survives_loss: bool = False
+        self,
+        ranks: int,
+        hosts: Sequence[tuple[str, int]] = (),
+        *,
+        survives_loss: bool = False,
+        cores: int | None = None,
+        as_root: bool | None = None,
+        environment: Mapping[str, str] = os.environ,
     ) -> list[str]:
-        """Return the launcher's part of a command line; see `mpiexec_line`."""
-        program, *rest = mpiexec_line(
-            self.path,
-            self.implementation,
-            ranks=ranks,
-            cores=available_cores(),
-            as_root=os.geteuid() == 0,
-            allow_run_as_root=self.allow_run_as_root,
-            survives_loss=survives_loss,
-            environment=os.environ,
-            hosts=hosts,
+        """Return the launcher's part of a command line: the launcher and its options.
+
+        Parameters
+        ----------
+        ranks : int
+        hosts : sequence of (str, int), optional
+            The hosts, and how many ranks on each; by default the launcher chooses.
+        survives_loss : bool, optional
+            Whether ranks are to live on when one dies; Open MPI alone can do that.
+        cores : int, optional
+        as_root : bool, optional
+            Whether this process runs as root.
+        environment : mapping, optional
+            Of this process; and so are the defaults of the number of cores and of the user.
+
+        Raises
+        ------
+        LaunchError
+            If Open MPI would refuse to run as root; the message says how to allow it.
+        """
+        line = [str(self.path), *self.options, "-n", str(ranks)]
+        names = ",".join(host for host, _ in hosts)
+        if self.implementation == SLURM:
+            # By default a step of Slurm goes on when one of its tasks was killed.
+            chosen = [f"--nodelist={names}", f"--nodes={len(hosts)}"] if hosts else []
+            return [*line, "--kill-on-bad-exit=1", *chosen]
+        if self.implementation == FLUX:
+            return [*line, f"--requires=host:{names}", f"--nodes={len(hosts)}"] if hosts else line
+        placed = ",".join(f"{host}:{count}" for host, count in hosts)
+        if self.implementation != "Open MPI":
+            return [*line, "-hosts", placed] if hosts else line
+        if hosts:
+            line += ["--host", placed]
+        # Binding to cores would put all threads of a rank on one of them.
+        line += ["--bind-to", "none", *(_SURVIVING if survives_loss else ())]
+        if ranks > (available_cores() if cores is None else cores):
+            line.append("--oversubscribe")
+        if os.geteuid() == 0 if as_root is None else as_root:
+            line += self._permission(environment)
+        return line
+
+    def _permission(self, environment: Mapping[str, str]) -> list[str]:
+        """Return the option by which Open MPI runs as root, unless its variables say so."""
+        if self.allow_run_as_root:
+            return ["--allow-run-as-root"]
+        if all(environment.get(name) == "1" for name in _ROOT_VARIABLES):
+            return []
+        raise LaunchError(
+            "Open MPI refuses to run as root unless told twice. Run as another user, or say\n"
+            "    diel run --allow-run-as-root ...\n"
+            "or set in the environment (a container, say)\n    "
+            + " ".join(f"{name}=1" for name in _ROOT_VARIABLES)
         )
-        return [program, *self.options, *rest]
 
     def answering(self, hosts: Sequence[str]) -> dict[str, bool]:
         """Return for each host whether a program can be started there now."""
@@ -382,6 +359,8 @@ class Launched:
         self._log_read_bytes = directory.note_start()
         # The journal may never be seen locked: its file system may have no locks.
         self._next_look_s, self._last_locked_s = 0.0, math.inf
+        self._end_at_s = math.inf
+        self._has_asked = self._has_run_ended = self._is_ended_here = False
         environment = {**os.environ, **thread_environment(threads), **dict(variables)}
         self._supervisor = Supervisor(environment)
         try:
@@ -422,34 +401,14 @@ class Launched:
         if signals is None:
             with LauncherSignals() as own:
                 return self.wait(refresh, own)
-        has_asked = is_ended_here = False
-        end_at_s: float | None = None
-        after_end = False
         try:
             while (ending := self._program.poll()) is None:
-                exit_code = refresh()
-                now_s = time.monotonic()
-                if signals.is_asked and not has_asked:
-                    has_asked = True
-                    end_at_s = end_at_s if after_end else None  # a rank may have asked before
-                    try:
-                        signals.request_stop(self._directory)
-                    except OSError:  # the run directory was removed: no request can be made
-                        end_at_s = now_s
-                if shorten(self._directory.launcher_log, self._log_size_bytes):
-                    self._log_read_bytes = 0
-                if self._cannot_reach_spawned():
-                    self._directory.request_stop(_SPAWN_ADVICE)
-                if end_at_s is None and self._journal_is_abandoned(now_s):
-                    end_at_s = now_s
-                if end_at_s is None and self._directory.stop_requested():
-                    is_loss = not has_asked and self._directory.is_lost_or_ended()
-                    end_at_s = now_s + (_AFTER_LOSS_S if is_loss else _POLITE_STOP_S)
-                if exit_code is not None and not after_end:
-                    after_end = True
-                    end_at_s = now_s + (_AFTER_FAILURE_S if exit_code else _AFTER_SUCCESS_S)
-                if end_at_s is not None and now_s >= end_at_s:
-                    is_ended_here = True
+                exit_code, now_s = refresh(), time.monotonic()
+                self._pass_on(signals, now_s)
+                self._read_log()
+                self._decide_end(exit_code, now_s)
+                if now_s >= self._end_at_s:
+                    self._is_ended_here = True
                     self._program.end()
                 else:
                     select.select([self._program], [], [], _POLL_S)
@@ -459,7 +418,7 @@ class Launched:
             raise
         finally:
             self._supervisor.close()
-        if ending.supervisor or (ending.signal is not None and not is_ended_here):
+        if ending.supervisor or (ending.signal is not None and not self._is_ended_here):
             with (
                 contextlib.suppress(OSError),
                 open(self._directory.launcher_log, "a", opener=file_opener) as log,
@@ -468,6 +427,35 @@ class Launched:
         if ending.errno is not None:
             raise LaunchError(f"{self._command} {ending}")
         return ending.exit_status
+
+    def _pass_on(self, signals: LauncherSignals, now_s: float) -> None:
+        """Ask the run to stop, once a signal has come."""
+        if self._has_asked or not signals.is_asked:
+            return
+        self._has_asked = True
+        if not self._has_run_ended:
+            self._end_at_s = math.inf  # a rank may have asked before
+        try:
+            signals.request_stop(self._directory)
+        except OSError:  # the run directory was removed: no request can be made
+            self._end_at_s = now_s
+
+    def _read_log(self) -> None:
+        if shorten(self._directory.launcher_log, self._log_size_bytes):
+            self._log_read_bytes = 0
+        if self._cannot_reach_spawned():
+            self._directory.request_stop(_SPAWN_ADVICE)
+
+    def _decide_end(self, exit_code: int | None, now_s: float) -> None:
+        """Decide when mpiexec is to be ended, if it does not end by itself."""
+        if self._end_at_s == math.inf and self._journal_is_abandoned(now_s):
+            self._end_at_s = now_s
+        if self._end_at_s == math.inf and self._directory.stop_requested():
+            is_loss = not self._has_asked and self._directory.is_lost_or_ended()
+            self._end_at_s = now_s + (_AFTER_LOSS_S if is_loss else _POLITE_STOP_S)
+        if exit_code is not None and not self._has_run_ended:
+            self._has_run_ended = True
+            self._end_at_s = now_s + (_AFTER_FAILURE_S if exit_code else _AFTER_SUCCESS_S)
 
     def _journal_is_abandoned(self, now_s: float) -> bool:
         """Whether the rank that wrote the journal is dead for a while, though mpiexec lives on."""

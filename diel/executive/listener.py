@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import contextlib
 import time
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable
 from typing import TYPE_CHECKING, Any, Final
 
 from diel.comm.meter import NO_TIMES, Times
@@ -23,7 +23,7 @@ from diel.run.status import write_status
 if TYPE_CHECKING:
     from diel.executive.deadlock import WaitWatch
     from diel.executive.messages import Report, ServerStatus
-    from diel.executive.plans import CopyPlan, ModulePlan
+    from diel.executive.plans import CopyPlan, RunPlan
     from diel.run.directory import RunDirectory
     from diel.run.recorder import Recorder
 
@@ -40,12 +40,9 @@ class Listener:
     Parameters
     ----------
     recorder : Recorder
-    ranks : iterable of int
-        The tuple servers and the pool.
+    plan : RunPlan
     plan_of : callable
         From the serial of a copy to its plan.
-    modules : mapping of (str, str) to ModulePlan
-        By group and name.
     waits : WaitWatch
     status : StatusWriter
     time_table : TimeTable
@@ -63,10 +60,9 @@ class Listener:
     def __init__(
         self,
         recorder: Recorder,
-        ranks: Iterable[int],
+        plan: RunPlan,
         *,
         plan_of: Callable[[int], CopyPlan],
-        modules: Mapping[tuple[str, str], ModulePlan],
         waits: WaitWatch,
         status: StatusWriter,
         time_table: TimeTable,
@@ -74,14 +70,14 @@ class Listener:
     ) -> None:
         self._recorder = recorder
         self._plan_of = plan_of
-        self._modules = modules
+        self._modules = plan.modules
         self._waits = waits
         self._status = status
         self._time_table = time_table
         self._state_saved = state_saved
         self._started_s = time.monotonic()
         self._due_s: dict[str, float] = {}
-        self.present = set(ranks)
+        self.present = {*plan.server_ranks, *plan.pool}
         self.tuples_left = 0
 
     def hear(self, rank: int, report: Report) -> Event | None:

@@ -17,7 +17,7 @@ import os
 import re
 import shutil
 import signal
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Final
 
@@ -110,67 +110,92 @@ def find_loss(view: RunView, directory: RunDirectory, launcher_status: int) -> L
     launcher_status : int
         The exit status of the launcher of the ranks.
     """
-    log = directory.launcher_output().replace("\0", "")  # Open MPI ends its messages with "\0"
-    own_lines = re.findall(_OWN_WORDS, log, re.MULTILINE)
-    without_room = [words for words in own_lines if words.startswith(_NO_ROOM)]
-    crashes = find_crashes(directory)
-    lost, first_loss = _lost_ranks(log, view)
-    ranks = tuple(dict.fromkeys([*(crash.rank for crash in crashes), *lost]))
-    hosts = tuple(
-        dict.fromkeys(name for found in re.findall(_HOST_LOST, log) for name in found if name)
-    )
-    lines = [f"the launcher lost rank {rank}: {view.describe_rank(rank)}" for rank in lost]
-    for crash in crashes:
-        lines.append(f"rank {crash.rank} | {crash.why}")
-        lines += [f"rank {crash.rank} |   {frame}" for frame in crash.frames]
-    running = [rank for copy in view.running.values() for rank in copy.ranks]
-    for rank in (ranks or (running if first_loss else ()))[:_RANKS_SHOWN]:
-        name = _log_name(view, rank)
-        words = _readable_lines(directory.end_of_log(name)) if name else []
-        lines += [f"{name} | {line}" for line in words[-_LAST_LINES:]]
-    if not crashes:
-        lines += [f"launcher | {line}" for line in _readable_lines(log)[-_LAUNCHER_LINES:]]
-    if is_full(directory):
-        explanation = f"the disk is full, so the run has ended: {directory.path}"
-        return Loss(explanation, lines, ranks, hosts, is_final=True)
-    if without_room:  # such as a quota: the disk itself may have room
-        explanation = f"the run has ended for want of room: {without_room[0]}"
-        return Loss(explanation, lines, ranks, hosts, is_final=True)
-    if crashes:
-        first = crashes[0]
-        explanation = f"{view.describe_rank(first.rank)} crashed: {first.why}{first.where}"
-    elif view.failure is not None and isinstance(view.failure, LOSSES):
-        explanation = getattr(view.failure, "explanation", "").partition("\n")[0]
-    elif view.started is None and lost and f"(rank {lost[0]}," in first_loss:
-        explanation = first_loss  # the other ranks then print that MPI has failed
-    elif view.started is None and re.search(_NO_START, log):
-        explanation = (
-            "MPI did not start on the ranks; where srun or flux starts them, --launcher mpiexec "
-            "leaves it to MPI itself"
-        )
-    elif hosts:
-        named = ", ".join(hosts)
-        explanation = f"host{'s' if len(hosts) > 1 else ''} {named} can no longer be reached"
-    elif first_loss:
-        explanation = first_loss
-    elif own_lines:
-        explanation = own_lines[-1]
-    elif lost and directory.is_lost_or_ended():
-        number = directory.stop_reason().partition(" ")[0]
-        explanation = (
-            f"{view.describe_rank(lost[0])} (rank {lost[0]}) has ended after {number}, which diel "
-            "run has not sent: somebody else, or a module itself, has"
-        )
-    elif directory.stop_requested():
-        explanation = (
-            f"the ranks were ended before the run could stop in order: {directory.stop_reason()}"
-        )
-    else:
-        explanation = (
+    evidence = _Evidence(view, directory)
+    lines, ranks, hosts = evidence.details(), evidence.ranks, evidence.hosts
+    if want := evidence.want_of_room():
+        return Loss(want, lines, ranks, hosts, is_final=True)
+    explanation = next(filter(None, evidence.causes(launcher_status)))
+    return Loss(explanation, lines, ranks, hosts)
+
+
+class _Evidence:
+    """What a run whose ranks died has left: crashes, messages of the launcher, and its journal."""
+
+    def __init__(self, view: RunView, directory: RunDirectory) -> None:
+        self._view, self._directory = view, directory
+        self._log = directory.launcher_output().replace("\0", "")  # Open MPI ends messages so
+        self._own_lines = re.findall(_OWN_WORDS, self._log, re.MULTILINE)
+        self._crashes = find_crashes(directory)
+        self._lost, self._first_loss = _lost_ranks(self._log, view)
+        crashed = [crash.rank for crash in self._crashes]
+        self.ranks = tuple(dict.fromkeys([*crashed, *self._lost]))
+        named = (name for found in re.findall(_HOST_LOST, self._log) for name in found if name)
+        self.hosts = tuple(dict.fromkeys(named))
+
+    def details(self) -> list[str]:
+        """Return the lost ranks, their crashes, and the last lines that they and others wrote."""
+        view, crashes = self._view, self._crashes
+        lost = [(rank, view.describe_rank(rank)) for rank in self._lost]
+        lines = [f"the launcher lost rank {rank}: {described}" for rank, described in lost]
+        for crash in crashes:
+            lines.append(f"rank {crash.rank} | {crash.why}")
+            lines += [f"rank {crash.rank} |   {frame}" for frame in crash.frames]
+        running = [rank for copy in view.running.values() for rank in copy.ranks]
+        for rank in (self.ranks or (running if self._first_loss else ()))[:_RANKS_SHOWN]:
+            name = _log_name(view, rank)
+            words = _readable_lines(self._directory.end_of_log(name)) if name else []
+            lines += [f"{name} | {line}" for line in words[-_LAST_LINES:]]
+        if not crashes:
+            words = _readable_lines(self._log)
+            lines += [f"launcher | {line}" for line in words[-_LAUNCHER_LINES:]]
+        return lines
+
+    def want_of_room(self) -> str:
+        """Return that no room is left on the disk; empty if there is some."""
+        if is_full(self._directory):
+            return f"the disk is full, so the run has ended: {self._directory.path}"
+        without_room = [words for words in self._own_lines if words.startswith(_NO_ROOM)]
+        # Such as a quota: the disk itself may have room.
+        return f"the run has ended for want of room: {without_room[0]}" if without_room else ""
+
+    def causes(self, launcher_status: int) -> Iterator[str]:
+        """Yield the causes that there is evidence of, the most telling first; some are empty."""
+        view, directory = self._view, self._directory
+        for crash in self._crashes[:1]:
+            yield f"{view.describe_rank(crash.rank)} crashed: {crash.why}{crash.where}"
+        if isinstance(view.failure, LOSSES):
+            yield getattr(view.failure, "explanation", "").partition("\n")[0]
+        if view.started is None:
+            yield self._failed_start()
+        if self.hosts:
+            named = ", ".join(self.hosts)
+            yield f"host{'s' if len(self.hosts) > 1 else ''} {named} can no longer be reached"
+        yield self._first_loss
+        yield from self._own_lines[-1:]
+        if self._lost and directory.is_lost_or_ended():
+            rank, number = self._lost[0], directory.stop_reason().partition(" ")[0]
+            yield (
+                f"{view.describe_rank(rank)} (rank {rank}) has ended after {number}, which diel "
+                "run has not sent: somebody else, or a module itself, has"
+            )
+        if directory.stop_requested():
+            reason = directory.stop_reason()
+            yield f"the ranks were ended before the run could stop in order: {reason}"
+        yield (
             "the run ended without a word: a rank was killed, or MPI gave up "
             f"(the launcher exited with status {launcher_status})"
         )
-    return Loss(explanation, lines, ranks, hosts)
+
+    def _failed_start(self) -> str:
+        """Return why the ranks did not start; empty if that is not known."""
+        if self._lost and f"(rank {self._lost[0]}," in self._first_loss:
+            return self._first_loss  # the other ranks then print that MPI has failed
+        if re.search(_NO_START, self._log):
+            return (
+                "MPI did not start on the ranks; where srun or flux starts them, --launcher "
+                "mpiexec leaves it to MPI itself"
+            )
+        return ""
 
 
 def _readable_lines(log: str) -> list[str]:

@@ -8,84 +8,45 @@ from typing import TYPE_CHECKING, Any, NamedTuple, TypeAlias
 from diel.comm.meter import NO_TIMES, Times
 from diel.coupling.address import CopyRanks, Peers
 from diel.coupling.messages import NO_MESSAGES, MessageCounts
-from diel.executive.plans import CopyPlan, GroupPlan, Iteration, ModulePlacement
+from diel.executive.plans import CopyPlan, Iteration, ModulePlacement, RunPlan
 from diel.frozen import Frozen
 from diel.loading.module_spec import ModuleSpec
 
 if TYPE_CHECKING:
     from diel.executive.heartbeats import HeartbeatAddress
     from diel.run.fields import Record
-    from diel.workflow.boundary import Boundary
 
 # -- from rank 0, EXECUTIVE_TO_WORKER ---------------------------------------------------------
 
 
 class Welcome(Frozen):
-    """The first order of a run: all settings that a rank needs before it imports NumPy.
+    """The first order of a run: its plan, which a rank needs before it imports NumPy.
 
     Attributes
     ----------
-    run_dir, folder : str
-        The run directory, and the folder of the workflow file.
-    max_threads : int
-        The largest number of BLAS/OpenMP threads that any module asks for.
-    server_ranks : tuple of int
-        Ranks that serve tuples; all other ranks but rank 0 form the pool.
-    tail_ranks : tuple of int
-        The twin of each server, in the same order; empty without twins.
-    server_memory_bytes : int
-        How much memory the tuples of one server may take.
-    refuse_when_full : bool
-        Whether a put to a full server raises, rather than waits.
-    spill : bool
-        Whether large payloads go to files before a server counts as full.
-    specs : dict of str to ModuleSpec
-        Of all modules, by name.
-    groups : tuple of GroupPlan
-        All groups; orders refer to a group by its index here.
+    plan : RunPlan
+        As rank 0 has completed it for the ranks that were started.
+    run_dir : str
+    session : str
+        An id that differs each time that a run is begun or resumed.
+    traces_all : bool
+        Whether every single call of the tuple space is to be kept for the trace.
+    states : sequence of str
+        The files with the states from which modules go on in a resumed run.
+    heartbeat : HeartbeatAddress or None
+        Where the heartbeats of other hosts than rank 0's go.
     gpus : tuple of str, or None
         The receiver's GPUs for the whole run, as in ``CUDA_VISIBLE_DEVICES``; None if that
         variable stays as it is.
-    boundaries : tuple of Boundary
-        All boundaries that the workflow file declares.
-    traces_all : bool
-        Whether every single call of the tuple space is to be kept for the trace.
-    session : str
-        An id that differs each time that a run is begun or resumed.
-    log_size_bytes : int
-        The limit on the size of a log file.
-    returned_size_bytes : int
-        The limit on the size of a returned value in the journal.
-    returned_total_bytes : int
-        The limit on the size of all files of larger returned values together.
-    states : sequence of str
-        The files with the states from which modules go on in a resumed run.
-    survives_loss : bool
-        Whether the run goes on when a copy is lost that its group does not need.
-    heartbeat : HeartbeatAddress or None
-        Where the heartbeats of other hosts than rank 0's go.
     """
 
+    plan: RunPlan
     run_dir: str
-    folder: str
-    max_threads: int
-    log_size_bytes: int
-    returned_size_bytes: int
-    returned_total_bytes: int
-    server_ranks: tuple[int, ...]
-    server_memory_bytes: int
-    refuse_when_full: bool
-    spill: bool
-    specs: dict[str, ModuleSpec]
-    groups: tuple[GroupPlan, ...]
-    gpus: tuple[str, ...] | None = None
-    boundaries: tuple[Boundary, ...] = ()
-    tail_ranks: tuple[int, ...] = ()
+    session: str
     traces_all: bool = False
-    session: str = ""
     states: tuple[str, ...] = ()
-    survives_loss: bool = False
     heartbeat: HeartbeatAddress | None = None
+    gpus: tuple[str, ...] | None = None
 
 
 class RunGroup(NamedTuple):
@@ -97,7 +58,7 @@ class RunGroup(NamedTuple):
     Attributes
     ----------
     group : int
-        The index of the group in `Welcome.groups`.
+        The index of the group in `RunPlan.groups`.
     iteration : tuple of int
     ranks : tuple of int
         The ranks of all its copies, in order.

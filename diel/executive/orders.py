@@ -14,7 +14,7 @@ leave.
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Hashable, Mapping, Sequence
+from collections.abc import Callable, Hashable, Sequence
 from typing import TYPE_CHECKING, Any, Final
 
 from diel.comm.mailbox import Mailbox
@@ -31,7 +31,7 @@ from diel.executive.events import (
     TimeLimitPassed,
 )
 from diel.executive.listener import TimeTable
-from diel.executive.plans import CopyPlan, GroupPlan
+from diel.executive.plans import CopyPlan, RunPlan
 from diel.run.records import CopyFinished, ModuleFailed
 from diel.text import format_duration
 
@@ -51,22 +51,15 @@ class Orders:
     ----------
     mailbox, leaves : Mailbox
         To the ranks of the pool; the second one reaches a rank in the middle of a copy.
-    groups : sequence of GroupPlan
+    plan : RunPlan
     assignment : RankAssignment
         Which GPUs a copy has.
     waits : WaitWatch
         Its waits of ranks that are ordered to leave are removed.
     time_table : TimeTable
         Notes which copy each rank has been ordered to run.
-
-    Attributes
-    ----------
-    modules : dict
-        The plan of each module, by its group and name.
-    specs : mapping of str to ModuleSpec
-        The specs of modules, by name; to be set before the first order.
     note_copy : callable, optional
-        Called with the plan and the spec of each copy that is started; to be set like these.
+        Called with the plan and the spec of each copy that is started.
     """
 
     def __init__(
@@ -74,25 +67,24 @@ class Orders:
         mailbox: Mailbox[Report],
         leaves: Mailbox[Any],
         *,
-        groups: Sequence[GroupPlan],
+        plan: RunPlan,
         assignment: RankAssignment,
         waits: WaitWatch,
         time_table: TimeTable,
+        note_copy: Callable[[CopyPlan, ModuleSpec], object] | None = None,
     ) -> None:
         self._mailbox, self._leaves = mailbox, leaves
         self._assignment = assignment
         self._waits = waits
         self._time_table = time_table
-        self._numbers = {group.name: number for number, group in enumerate(groups)}
+        self._note_copy = note_copy
+        self._specs = plan.specs
+        self._numbers = {group.name: number for number, group in enumerate(plan.groups)}
         self._copies_of = {
             group.name: {module.module: module.copies for module in group.modules}
-            for group in groups
+            for group in plan.groups
         }
-        self.modules = {
-            (group.name, module.module): module for group in groups for module in group.modules
-        }
-        self.specs: Mapping[str, ModuleSpec] = {}
-        self.note_copy: Callable[[CopyPlan, ModuleSpec], object] | None = None
+        self._modules = plan.modules
         self._present_copies: dict[str, dict[str, CopyPlan]] = {}  # by group and name
         self._alarms = Alarms()  # by "limit" or "leave", and what identifies the copy
         self._handlers: dict[type, Callable[[Any], None]] = {
@@ -133,7 +125,7 @@ class Orders:
     def _restart_copies(self, instruction: RestartCopies) -> None:
         present = self._present_copies[instruction.group]
         present.update((plan.name, plan) for plan in instruction.copies)
-        peers = messages.peers_of(instruction.group, list(present.values()), self.specs)
+        peers = messages.peers_of(instruction.group, list(present.values()), self._specs)
         for plan in instruction.copies:
             gpus = self._assignment.gpus_of_copy(plan.module, plan.ranks)
             copies_of = self._copies_of[plan.group]
@@ -143,9 +135,9 @@ class Orders:
     def _note_orders(self, copies: Sequence[CopyPlan]) -> None:
         for plan in copies:
             self._time_table.note_order(plan)
-            if self.note_copy is not None:
-                self.note_copy(plan, self.specs[plan.module])
-            limit_s = self.modules[plan.group, plan.module].time_limit_s
+            if self._note_copy is not None:
+                self._note_copy(plan, self._specs[plan.module])
+            limit_s = self._modules[plan.group, plan.module].time_limit_s
             if limit_s is not None:
                 error = f"time limit of {format_duration(limit_s)} exceeded"
                 event = TimeLimitPassed(plan.serial, error)

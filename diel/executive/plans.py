@@ -1,13 +1,27 @@
-"""Plans of what a run executes: groups, their modules, and the copies of an iteration by rank."""
+"""Plans of what a run executes: the run, its groups, their modules, and the copies by rank.
+
+The launcher checks the workflow file, and rank 0 takes its plan if the file has not changed since.
+Without a launcher, as under a bare mpirun, rank 0 checks the file itself.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
-from typing import Any, Literal, NamedTuple, TypeAlias
+import contextlib
+import json
+import os
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Literal, NamedTuple, TypeAlias
 
 from diel.frozen import Frozen
+from diel.loading.module_spec import ExecutableSpec, ModuleSpec
+from diel.run.files import open_regular, read_json, replace_file
 from diel.run.records import RunStarted
 from diel.tuples.tags import format_tag
+from diel.workflow.functions import FunctionLocation
+
+if TYPE_CHECKING:
+    from diel.workflow.boundary import Boundary
 
 Iteration: TypeAlias = "tuple[int, ...]"
 """The index of a group's iteration, from 0, after the indices of all enclosing groups, outermost
@@ -226,3 +240,203 @@ def place_modules(
 def serials_of(group: GroupPlan) -> int:
     """Return how many serials an iteration of a group takes: one per module and one per copy."""
     return sum(1 + module.copies for module in group.modules)
+
+
+# -- the run ---------------------------------------------------------------------------------------
+
+
+class Need(Frozen):
+    """A module's requirements on the ranks that run it.
+
+    Attributes
+    ----------
+    gpus : float
+        GPUs of each rank: a whole number, or 1/n for a share of a GPU.
+    is_spread : bool
+        Whether copies go to as many nodes as possible, rather than to as few.
+    is_fill : bool
+        Whether it has as many copies as there is room for.
+    """
+
+    gpus: float = 0
+    is_spread: bool = False
+    is_fill: bool = False
+
+
+class RunPlan(Frozen):
+    """The settings, modules and groups of a checked workflow file, for a number of ranks.
+
+    `diel.executive.placement.planning.plan_run` makes it. Rank 0 adds what only the started ranks
+    can tell, and sends it to all of them.
+
+    Attributes
+    ----------
+    file : str
+        The workflow file, as an absolute path.
+    ranks : int
+        All ranks, the executive and the servers included.
+    name : str
+        The name of the workflow.
+    private : bool
+        Whether only the owner may read the run directory.
+    server_ranks : tuple of int
+        Ranks that serve tuples; all other ranks but rank 0 form the pool.
+    replicas : int
+        1 if each server is to have a twin, else 0.
+    server_memory_bytes : int
+        How much memory the tuples of one server may take.
+    refuse_when_full : bool
+        Whether a put to a full server raises, rather than waits.
+    spill : bool
+        Whether large payloads go to files before a server counts as full.
+    survives_loss : bool
+        Whether the run may go on without ranks that have died; that needs an MPI that can.
+    heartbeat_timeout_s : float
+        How long a rank or a host may be silent.
+    log_size_bytes : int
+        The limit on the size of a log file.
+    returned_size_bytes, returned_total_bytes : int
+        The limits on the size of a returned value in the journal, and of all files of larger ones.
+    restarts : int
+        How often the launcher may start the run again.
+    checkpoint_every_s : float or None
+        How often to save a checkpoint while groups run; None for only at the ends of iterations.
+    groups : tuple of GroupPlan
+        Orders to ranks refer to a group by its index here.
+    specs : dict of str to ModuleSpec
+        Of all modules, by name.
+    needs : dict of str to Need
+        By module.
+    boundaries : tuple of Boundary
+    tail_ranks : tuple of int
+        The twin of each server, in the same order; empty without twins.
+    """
+
+    file: str
+    ranks: int
+    name: str
+    private: bool
+    server_ranks: tuple[int, ...]
+    replicas: int
+    server_memory_bytes: int
+    refuse_when_full: bool
+    spill: bool
+    survives_loss: bool
+    heartbeat_timeout_s: float
+    log_size_bytes: int
+    returned_size_bytes: int
+    returned_total_bytes: int
+    restarts: int
+    checkpoint_every_s: float | None
+    groups: tuple[GroupPlan, ...]
+    specs: dict[str, ModuleSpec]
+    needs: dict[str, Need]
+    boundaries: tuple[Boundary, ...] = ()
+    tail_ranks: tuple[int, ...] = ()
+
+    @property
+    def pool(self) -> tuple[int, ...]:
+        """The ranks that run modules."""
+        return tuple(rank for rank in range(1, self.ranks) if rank not in self.server_ranks)
+
+    @property
+    def modules(self) -> dict[tuple[str, str], ModulePlan]:
+        """The plan of each module, by its group and name."""
+        return {
+            (group.name, module.module): module for group in self.groups for module in group.modules
+        }
+
+    @property
+    def max_threads(self) -> int:
+        """The largest number of threads that a rank of any module uses."""
+        return max((spec.threads for spec in self.specs.values()), default=1)
+
+    @property
+    def folder(self) -> Path:
+        """The folder of the workflow file."""
+        return Path(self.file).parent
+
+    def save(self, path: Path, source: str) -> None:
+        """Write the plan for rank 0, unless it has what JSON cannot hold: boundaries, dates.
+
+        Parameters
+        ----------
+        path : Path
+        source : str
+            The text of the workflow file when it was checked.
+        """
+        if self.boundaries:
+            return
+        with contextlib.suppress(TypeError, OSError):
+            replace_file(path, json.dumps([source, self], default=_as_json))
+
+    @classmethod
+    def take(cls, path: Path, file: str, ranks: int) -> RunPlan | None:
+        """Read the plan that `save` wrote, and remove it.
+
+        Returns
+        -------
+        RunPlan or None
+            None if no plan was saved for this number of ranks, it is damaged, or the workflow file
+            has changed: then the file is checked again.
+        """
+        try:
+            source, given = read_json(path, with_nan=True)
+            path.unlink()
+            with open_regular(file) as source_file:
+                present = source_file.read().decode("utf-8-sig")
+            if (source, given["file"], given["ranks"]) != (present, os.path.abspath(file), ranks):
+                return None
+            given["groups"] = tuple(map(_group, given["groups"]))
+            given["specs"] = {name: _spec(table) for name, table in given["specs"].items()}
+            given["needs"] = {name: Need(**table) for name, table in given["needs"].items()}
+            for name in ("server_ranks", "boundaries", "tail_ranks"):
+                given[name] = tuple(given[name])
+            return cls(**given)
+        except (OSError, ValueError, LookupError, TypeError, AttributeError):
+            return None
+
+
+def _as_json(value: object) -> Any:
+    if isinstance(value, frozenset):
+        return sorted(value)
+    if isinstance(value, Path):
+        return str(value)
+    if isinstance(value, Frozen):
+        return value.as_dict()
+    raise TypeError(f"{value!r} is nothing that JSON has")
+
+
+def _group(table: Mapping[str, Any]) -> GroupPlan:
+    until = table["until"]
+    return GroupPlan(
+        **{
+            **table,
+            "modules": tuple(ModulePlan(**module) for module in table["modules"]),
+            "depends": tuple(table["depends"]),
+            "groups": tuple(table["groups"]),
+            "until": tuple(until) if isinstance(until, list) else until,
+        }
+    )
+
+
+def _spec(table: Mapping[str, Any]) -> ModuleSpec:
+    function, executable = table["function"], table["executable"]
+    return ModuleSpec(
+        **{
+            **table,
+            "function": function and _location(function),
+            "executable": executable and _executable(executable),
+        }
+    )
+
+
+def _location(table: Mapping[str, Any]) -> FunctionLocation:
+    paths = {key: table[key] and Path(table[key]) for key in ("file", "root")}
+    sets = {key: frozenset(table[key]) for key in ("classes", "hidden")}
+    return FunctionLocation(**{**table, **paths, **sets})
+
+
+def _executable(table: Mapping[str, Any]) -> ExecutableSpec:
+    words = {key: tuple(table[key]) for key in ("words", "launcher")}
+    return ExecutableSpec(**{**table, **words})

@@ -25,32 +25,32 @@ def serve_tuples(parent: Parent, mailbox: Mailbox[Order], welcome: Welcome) -> i
     from diel.tuples.server import TupleServer
     from diel.tuples.store import SpillFolder, TupleStore
 
-    directory = RunDirectory(welcome.run_dir)
+    plan, directory = welcome.plan, RunDirectory(welcome.run_dir)
 
     def make_store(server: int) -> TupleStore:
         # In a folder of this session: no file of an earlier one, nor a server of it, is in the way.
         folder = directory.spill / welcome.session / f"server-{parent.rank}" / str(server)
-        spill = SpillFolder(folder) if welcome.spill else None
-        return TupleStore(welcome.server_memory_bytes, welcome.refuse_when_full, spill)
+        spill = SpillFolder(folder) if plan.spill else None
+        return TupleStore(plan.server_memory_bytes, plan.refuse_when_full, spill)
 
     store: TupleStore | ReplicatedStores
-    if welcome.tail_ranks:
+    if plan.tail_ranks:
         from diel.tuples.replication import ReplicatedStores
 
         store = ReplicatedStores(
             parent.rank,
-            welcome.server_ranks,
-            welcome.tail_ranks,
+            plan.server_ranks,
+            plan.tail_ranks,
             make_store,
             lambda rank, message, payload: server.forward(rank, message, payload),
         )
     else:
-        store = make_store(welcome.server_ranks.index(parent.rank))
-    meter = ServerMeter(keeps_all=welcome.traces_all)
+        store = make_store(plan.server_ranks.index(parent.rank))
+    meter = ServerMeter(keeps_short_waits=welcome.traces_all)
     spans = SpanRecorder(directory, parent.rank, meter)
     server = TupleServer(parent.comm, store, meter=meter)
     final_orders: list[Order] = []
-    sent, next_s = ServerStatus(0, 0, welcome.server_memory_bytes), 0.0
+    sent, next_s = ServerStatus(0, 0, plan.server_memory_bytes), 0.0
 
     def report_status() -> None:
         nonlocal sent, next_s

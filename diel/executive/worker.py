@@ -8,7 +8,6 @@ import os
 import sys
 from collections.abc import Callable
 from functools import partial
-from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeAlias
 
 from diel.comm import tags
@@ -73,8 +72,8 @@ if TYPE_CHECKING:
 
     from diel.comm.parent import Parent
     from diel.executive.heartbeats import HeartbeatAddress
-    from diel.executive.programs import ExecutableCopies
     from diel.loading.module_spec import ModuleSpec
+    from diel.programs.executables import ExecutableCopies
     from diel.run.fields import Record
 
 _Ended: TypeAlias = "RankFinished | RankFailed | RankStopped | RankLeft"
@@ -102,14 +101,14 @@ def run_worker(parent: Parent) -> int:
     try:
         order = _next_order(mailbox, parent)
         if isinstance(order, Welcome):
-            set_thread_environment(order.max_threads)
+            set_thread_environment(order.plan.max_threads)
             if order.gpus is not None:
                 os.environ[VISIBLE_GPUS] = ",".join(order.gpus)
             if order.heartbeat is not None:
                 _start_heartbeat(order.heartbeat, parent, mailbox)
-            if parent.rank in order.server_ranks:
+            if parent.rank in order.plan.server_ranks:
                 return serve_tuples(parent, mailbox, order)
-            meter = Meter(keeps_all=order.traces_all)
+            meter = Meter(keeps_short_waits=order.traces_all)
             directory = RunDirectory(order.run_dir)
             spans = SpanRecorder(directory, parent.rank, meter)
             with (
@@ -183,9 +182,9 @@ class _Worker:
         self._spans, self._meter = spans, spans.meter
         self._parent = parent
         self._mailbox = mailbox
-        self._specs = welcome.specs
-        self._groups = welcome.groups
-        self._folder = Path(welcome.folder)
+        plan = self._run_plan = welcome.plan
+        self._specs = plan.specs
+        self._folder = plan.folder
         specs = self._specs.values()
         files.use_folder(
             self._folder, [file for spec in specs for file in spec.files(self._folder)]
@@ -193,21 +192,19 @@ class _Worker:
         self._directory = RunDirectory(welcome.run_dir)
         self._limiter = ThreadLimiter()
         self.children = ChildProcesses(self._warn_always)
-        self._log_size_bytes = welcome.log_size_bytes
-        self._output = RankOutput(welcome.log_size_bytes)
+        self._output = RankOutput(plan.log_size_bytes)
         self._directory_before = os.getcwd()
         os.chdir(self._folder)
         self._process_state = ProcessState(note_crashes)
-        self._returned_size_bytes = welcome.returned_size_bytes
         self._returned = ReturnedFolder(
-            self._directory.returned, welcome.returned_total_bytes, parent.size
+            self._directory.returned, plan.returned_total_bytes, parent.size
         )
         self._warned_of_returned: set[str] = set()  # modules: each is warned of once
         self._functions: dict[str, tuple[ModuleType, Callable[[Any], Any]]] = {}
         transport = open_transport(
             parent.comm,
-            welcome.server_ranks,
-            welcome.tail_ranks,
+            plan.server_ranks,
+            plan.tail_ranks,
             self._safe_point,
             parent.raise_if_stopped,
             self._meter,
@@ -223,7 +220,6 @@ class _Worker:
             sends=tags.WORKER_TO_EXECUTIVE,
             receives=tags.EXECUTIVE_TO_WORKER_LEAVE_COPY,
         )
-        self._boundaries = welcome.boundaries
         self._port = MpiPort(parent.comm)
         self._channel = Channel(self._port, self._safe_point, self._warn, self._meter)
         self._wait_reporter = WaitReporter(
@@ -231,7 +227,6 @@ class _Worker:
         )
         self._session = welcome.session
         self._states = {state_stem(name): name for name in welcome.states}
-        self._survives_loss = welcome.survives_loss
         self._executables: ExecutableCopies | None = None
         self._context: Context | None = None  # of the present or the last copy
         self._serial = 0
@@ -313,7 +308,7 @@ class _Worker:
 
     def _my_copy(self, order: RunGroup) -> RunCopy:
         """Return the order for this rank's own copy, from the order to its whole group."""
-        group = self._groups[order.group]
+        group = self._run_plan.groups[order.group]
         modules = list(place_modules(group, order.ranks, order.first_serial))
         mine = next(module for module in modules if self._parent.rank in module.ranks)
         index = mine.ranks.index(self._parent.rank) // mine.plan.processes
@@ -334,7 +329,7 @@ class _Worker:
         self._spans.save_if_due()
 
     def _allow_loss(self, serial: int) -> None:
-        if self._survives_loss:
+        if self._run_plan.survives_loss:
             self._report(LossAllowed(serial))
 
     def _report(self, report: Report) -> None:
@@ -446,7 +441,7 @@ class _Worker:
                 gpus=range(math.ceil(spec.gpus)),
                 gpu_share=spec.gpus if 0 < spec.gpus < 1 else 1.0,
                 channel=self._channel,
-                boundaries=self._boundaries,
+                boundaries=self._run_plan.boundaries,
                 state=self._state_of(place, copy_rank),
                 session=self._session,
                 allow_loss=lambda: self._allow_loss(plan.serial),
@@ -480,7 +475,7 @@ class _Worker:
         """Return a copy's returned value as the journal can hold it; warn if it is too large."""
         iteration = "-".join(map(str, plan.iteration))
         stem = f"{plan.module}.{plan.copy_index}.{plan.group}.{iteration}"
-        returned = recordable(value, self._returned, stem, self._returned_size_bytes)
+        returned = recordable(value, self._returned, stem, self._run_plan.returned_size_bytes)
         if isinstance(returned, StoredValue) and (
             returned.problem or (returned.file and plan.module not in self._warned_of_returned)
         ):
@@ -489,8 +484,8 @@ class _Worker:
             self._warn(
                 plan.module,
                 plan.copy_index,
-                f"it returned more than {self._returned_size_bytes:,} bytes, which the journal "
-                f"does not hold (returned_size in [workflow]): {returned}{problem}",
+                f"it returned more than {self._run_plan.returned_size_bytes:,} bytes, which the "
+                f"journal does not hold (returned_size in [workflow]): {returned}{problem}",
             )
         return returned
 
@@ -541,7 +536,7 @@ class _Worker:
     def _run_program(self, order: RunCopy) -> None:
         if self._executables is None:
             # Imported here, so that ranks that run no programs start sooner.
-            from diel.executive.programs import ExecutableCopies
+            from diel.programs.executables import ExecutableCopies
 
             self._executables = ExecutableCopies(
                 self._directory, self._folder, self._tuples, self._parent.wakeup, self._session
@@ -552,7 +547,7 @@ class _Worker:
         def check_program() -> None:
             nonlocal left_out_bytes
             for file in (log, log.with_suffix(".err")):
-                left_out_bytes += shorten(file, self._log_size_bytes)
+                left_out_bytes += shorten(file, self._run_plan.log_size_bytes)
             self._raise_if_ordered()
 
         try:
@@ -566,7 +561,7 @@ class _Worker:
     def _warn_of_log(self, plan: CopyPlan, left_out_bytes: int) -> None:
         if left_out_bytes:
             text = (
-                f"it printed more than {self._log_size_bytes:,} bytes into a log file: "
+                f"it printed more than {self._run_plan.log_size_bytes:,} bytes into a log file: "
                 f"{left_out_bytes:,} in the middle are left out (log_size in [workflow])"
             )
             self._warn(plan.module, plan.copy_index, text)

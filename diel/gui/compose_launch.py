@@ -15,8 +15,7 @@ from typing import TYPE_CHECKING, Any, Final
 from nicegui import run, ui
 
 from diel.errors import DielError, LaunchError, PageError
-from diel.executive.batch_job import job_for
-from diel.executive.batch_scripts import SCHEDULERS, batch_script, scheduler_here
+from diel.executive.batch_scripts import SCHEDULERS, batch_script, job_for, scheduler_here
 from diel.executive.launch import available_cores
 from diel.gui.inspection import Places, places
 from diel.gui.processes import (

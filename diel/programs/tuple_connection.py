@@ -18,7 +18,7 @@ from diel.programs.tuple_protocol import (
     TOKEN,
     TUPLE_SOCKET,
     NotUnderstood,
-    Parcel,
+    SocketMessage,
     Unpacker,
     pack,
 )
@@ -98,7 +98,7 @@ class TupleConnection:
             )
         return cls(access.address, access.token)
 
-    def ask(self, head: dict[str, Any], body: bytes = b"") -> Parcel:
+    def ask(self, head: dict[str, Any], body: bytes = b"") -> SocketMessage:
         """Send a request and return its answer, with the status ``done`` or ``late``.
 
         Raises
@@ -120,12 +120,12 @@ class TupleConnection:
         with contextlib.suppress(OSError):  # the rank's answer, or its end, tells why
             self._socket.sendall(data)
 
-    def _receive(self) -> Parcel:
+    def _receive(self) -> SocketMessage:
         try:
             while True:
-                parcel = self._unpacker.next()
-                if parcel is not None:
-                    return parcel
+                message = self._unpacker.next()
+                if message is not None:
+                    return message
                 data = self._socket.recv(_RECEIVE_BYTES)
                 if not data:
                     break

@@ -9,7 +9,7 @@
                                            tuple is given back to its old place
       the next request                ──>
 
-Each message is a parcel: a line of JSON, whose ``size`` is the number of bytes that follow it.
+Each message is a line of JSON, whose ``size`` is the number of bytes that follow it.
 A client sends one request after the other; `docs/executables.md` says what the fields may hold. The
 command imports this file too, so it imports little.
 """
@@ -55,7 +55,7 @@ class NotUnderstood(Exception):
     """Raised for bytes on the socket that are not a message of this protocol."""
 
 
-class Parcel(NamedTuple):
+class SocketMessage(NamedTuple):
     """One message: its head and the bytes that came with it."""
 
     head: dict[str, Any]
@@ -63,12 +63,12 @@ class Parcel(NamedTuple):
 
 
 def pack(head: dict[str, Any], body: bytes = b"") -> bytes:
-    """Return a parcel as bytes."""
+    """Return a message as bytes."""
     return json.dumps({**head, "size": len(body)}).encode() + b"\n" + body
 
 
 class Unpacker:
-    """Cuts a stream of bytes, which may arrive in any pieces, into parcels."""
+    """Cuts a stream of bytes, which may arrive in any pieces, into messages."""
 
     def __init__(self) -> None:
         self._buffer = bytearray()
@@ -79,7 +79,7 @@ class Unpacker:
         self._buffer += data
 
     def head(self) -> dict[str, Any] | None:
-        """Return the head of the next parcel, perhaps before its body; None if it has not come."""
+        """Return the head of the next message, perhaps before its body; None if it has not come."""
         if self._head is None:
             end = self._buffer.find(b"\n", 0, LONGEST_HEAD_BYTES)
             if end < 0:
@@ -90,15 +90,15 @@ class Unpacker:
             del self._buffer[: end + 1]
         return self._head
 
-    def next(self) -> Parcel | None:
-        """Return the next parcel; None if it has not come whole."""
+    def next(self) -> SocketMessage | None:
+        """Return the next message; None if it has not come whole."""
         head = self.head()
         if head is None or len(self._buffer) < head["size"]:
             return None
         body = bytes(self._buffer[: head["size"]])
         del self._buffer[: head["size"]]
         self._head = None
-        return Parcel(head, body)
+        return SocketMessage(head, body)
 
 
 def _read_head(line: bytes) -> dict[str, Any]:

@@ -39,7 +39,7 @@ from diel.programs.tuple_protocol import (
     TOKEN,
     TUPLE_SOCKET,
     NotUnderstood,
-    Parcel,
+    SocketMessage,
     Unpacker,
     pack,
     parse_tag,
@@ -155,16 +155,6 @@ class TupleSocket:
         self._connections.remove(connection)
         connection.close()
 
-    def __enter__(self) -> TupleSocket:
-        return self
-
-    def __exit__(self, kind: object, error: BaseException | None, trace: object) -> None:
-        if error is None:
-            self.close()
-        else:  # it says more than an error of the close
-            with contextlib.suppress(DielError):
-                self.close()
-
 
 class _Connection:
     """The connection of one client: its requests, one after the other, and how far they are."""
@@ -246,11 +236,11 @@ class _Connection:
         """Take the next step; return whether another one may follow at once."""
         try:
             if self._claim is not None:
-                parcel = self._unpacker.next()
-                if parcel is None:
+                message = self._unpacker.next()
+                if message is None:
                     return False
                 claim, self._claim = self._claim, None
-                if parcel.head.get("received") is False:
+                if message.head.get("received") is False:
                     claim.give_back()
                 else:
                     claim.acknowledge()
@@ -290,9 +280,9 @@ class _Connection:
             self._is_understood = False
             self._refuse(f"{TOKEN} is not that of this program")
             return
-        parcel = self._unpacker.next()
-        if parcel is not None:
-            self._request = _Request(parcel, now_s)
+        message = self._unpacker.next()
+        if message is not None:
+            self._request = _Request(message, now_s)
 
     def _attempt(self, request: _Request, now_s: float) -> None:
         if now_s < self._not_before_s:
@@ -353,10 +343,10 @@ class _Connection:
 class _Request:
     """A request of a command: operation, tag, form, deadline, value; TupleError if invalid."""
 
-    def __init__(self, parcel: Parcel, now_s: float) -> None:
+    def __init__(self, message: SocketMessage, now_s: float) -> None:
         from diel.programs.shell_values import value_of
 
-        head = parcel.head
+        head = message.head
         self.operation = head.get("operation")
         if self.operation not in ("put", "get", "read"):
             raise TupleError("the operation is none of put, get and read")
@@ -370,7 +360,7 @@ class _Request:
         if timeout_s is not None and not is_number(timeout_s, 0):
             raise TupleError("the timeout is no number of seconds, nor null for none")
         self.deadline_s = math.inf if timeout_s is None else now_s + timeout_s
-        self.value = value_of(str(self.form), parcel.body) if self.operation == "put" else None
+        self.value = value_of(str(self.form), message.body) if self.operation == "put" else None
 
 
 def _in_words(error: Exception) -> str:

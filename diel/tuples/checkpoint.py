@@ -66,7 +66,7 @@ _BLOCK_BYTES: Final = 2**20
 
 
 @dataclass
-class _Census:
+class _Counts:
     """Counts the tuples, pieces and layouts of a checkpoint while it is written or read."""
 
     frames: int = 0
@@ -131,27 +131,27 @@ def save(path: PathLike, requests: Requests) -> int:
 
 
 def _write(file: IO[bytes], first: list[Reply], requests: Requests) -> int:
-    census = _Census()
+    counts = _Counts()
     file.write(_opening({}))
     for server in range(requests.servers):
         piece, first[server] = first[server], Reply(0, 0, 0)  # frees the memory after its use
         while piece.number:
             for item in unpack_frames(piece.payload):
-                census.add(item)
+                counts.add(item)
             file.write(piece.payload)
             piece = requests.ask(server, Operation.DUMP, argument=1)
-    for key in census.missing_keys():
+    for key in counts.missing_keys():
         # The piece was put after its server's snapshot, but before that of the layout's server.
         found = requests.ask(requests.route(key), Operation.READ, key, timeout_s=0)
         if not found.status:
-            census.add(found)
+            counts.add(found)
             file.write(_frame(found))
-    incomplete = sum(not census.is_whole(layout) for layout in census.layouts.values())
-    tuples = census.tuples - incomplete
+    incomplete = sum(not counts.is_whole(layout) for layout in counts.layouts.values())
+    tuples = counts.tuples - incomplete
     facts = {
         "servers": requests.servers,
         "tuples": tuples,
-        "frames": census.frames,
+        "frames": counts.frames,
         "bytes": file.tell() - len(_opening({})),
         "diel": diel.__version__,
         "time": time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime()),
@@ -196,13 +196,13 @@ def _sync_folder(folder: Path) -> None:
 def restore(path: PathLike, requests: Requests) -> int:
     """Check a checkpoint, then put all its tuples; see `TupleClient.restore`."""
     with Path(path).open("rb") as file:
-        census = _Census()
+        counts = _Counts()
         for item in _Reader(path, file).tuples():
-            census.add(item)
-        for layout in filter(census.is_whole, census.layouts.values()):
-            if not census.has_its_size(layout):
+            counts.add(item)
+        for layout in filter(counts.is_whole, counts.layouts.values()):
+            if not counts.has_its_size(layout):
                 raise _damaged(path, "a striped tuple whose pieces do not have its size")
-        wanted = census.wanted_keys()
+        wanted = counts.wanted_keys()
         if wanted:  # pieces first, since a layout must not be visible before its pieces
             for item in _Reader(path, file).tuples():
                 if item.key in wanted:
@@ -210,7 +210,7 @@ def restore(path: PathLike, requests: Requests) -> int:
             requests.flush()
         tuples = 0
         for item in _Reader(path, file).tuples():
-            if _is_present(item, census):
+            if _is_present(item, counts):
                 requests.put_again(item)
                 tuples += 1
         requests.flush()
@@ -228,17 +228,17 @@ def stored_tuples(path: PathLike) -> list[tuple[Any, Stored]]:
         If the file cannot be read.
     """
     with open_regular(path) as file:
-        census, items = _Census(), []
+        counts, items = _Counts(), []
         pieces: dict[bytes, Any] = {}
         for item in _Reader(path, file).tuples():
-            census.add(item)
+            counts.add(item)
             if is_piece(item.key):
                 pieces[item.key] = item.payload
             else:
                 items.append(item)
     found = []
     for item in items:
-        if not _is_present(item, census):
+        if not _is_present(item, counts):
             continue
         payload = item.payload
         if item.kind & STRIPED:
@@ -284,10 +284,10 @@ class _PlainUnpickler(pickle.Unpickler):
         )
 
 
-def _is_present(item: Reply, census: _Census) -> bool:
+def _is_present(item: Reply, counts: _Counts) -> bool:
     if is_piece(item.key):
         return False
-    return not item.kind & STRIPED or census.is_whole(PieceLayout.unpack(item.payload))
+    return not item.kind & STRIPED or counts.is_whole(PieceLayout.unpack(item.payload))
 
 
 class _Reader:

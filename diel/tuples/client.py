@@ -11,7 +11,6 @@
 
 from __future__ import annotations
 
-import json
 import os
 import time
 from collections.abc import Callable
@@ -500,9 +499,7 @@ class TupleClient:
 
     def survey(self, server: int) -> dict[str, Any]:
         """Return what a server holds and which requests wait there, to find deadlocks."""
-        reply = self._requests.ask(server, Operation.SURVEY)
-        survey: dict[str, Any] = json.loads(bytes(reply.payload))
-        return survey
+        return self._requests.survey(server)
 
     def checkpoint(self, path: str | os.PathLike[str]) -> int:
         """Write all tuples of the space into a file; they stay in the space.

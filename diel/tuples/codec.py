@@ -31,6 +31,7 @@ from diel.comm.device_arrays import (
 from diel.errors import PayloadError
 from diel.frozen import Frozen
 from diel.text import describe_error
+from diel.tuples.protocol import LONGEST_META_BYTES
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -126,7 +127,9 @@ def encode(value: object) -> tuple[int, bytes, Any]:
         return BYTES, b"", value
     if kind not in _BUILTINS and is_plain_array(value):
         array = np.ascontiguousarray(value).reshape(value.shape)
-        return ARRAY, array_meta(array), memory_of(array)
+        meta = array_meta(array)
+        if len(meta) <= LONGEST_META_BYTES:  # else it is a dtype of a thousand fields
+            return ARRAY, meta, memory_of(array)
     if kind is bytearray:
         return BYTES, b"", memoryview(cast("bytearray", value))
     if kind is int or kind is float:

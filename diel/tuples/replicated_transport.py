@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import contextlib
-import functools
 from collections import deque
 from collections.abc import Callable, Collection, Sequence
-from typing import TYPE_CHECKING, Final
+from operator import itemgetter
+from typing import TYPE_CHECKING, Any, Final
 
 from diel.errors import TupleError
 from diel.tuples.mpi_transport import MpiTransport
@@ -18,10 +18,9 @@ from diel.tuples.protocol import (
     Seal,
     pack_notice,
     seal,
-    take_head,
     unpack_prefix,
 )
-from diel.tuples.transport import Targets
+from diel.tuples.transport import Targets, Transport
 
 if TYPE_CHECKING:
     from mpi4py import MPI
@@ -53,15 +52,9 @@ class ReplicatedTransport(MpiTransport):
     """
 
     def __init__(
-        self,
-        comm: MPI.Intracomm,
-        servers: Sequence[int],
-        tails: Sequence[int],
-        safe_point: Callable[[], None],
-        transfer_safe_point: Callable[[], None] | None = None,
-        meter: Meter | None = None,
+        self, comm: MPI.Intracomm, servers: Sequence[int], tails: Sequence[int], *others: Any
     ) -> None:
-        super().__init__(comm, servers, safe_point, transfer_safe_point, meter)
+        super().__init__(comm, servers, *others)
         self._sent = SentMessages(servers, tails)
         self._ranks = self._sent.ranks
         self._known_dead: set[int] = set()
@@ -77,20 +70,10 @@ class ReplicatedTransport(MpiTransport):
         self._send_sealed(server, self._sent.add(server, message, copy), copy)
         self._look_for_deaths()
 
-    def send_all(self, parts: Sequence[tuple[int, bytes, Payload]]) -> None:
-        """Send several requests, as (server, message, payload), one after the other."""
-        for server, message, payload in parts:
-            self.send(server, message, payload)
-
-    def sender(self, server: int) -> Callable[[bytes], None]:
-        """Return a function that sends messages without a separate payload to a server."""
-        return functools.partial(self.send, server)
-
-    def take_quickly(self, server: int, rest: bytes) -> tuple[int, bytes | None]:
-        """Send a `PLAIN` take; the caller has to `receive` the reply."""
-        request_id = self.next_request_id()
-        self.send(server, take_head(request_id) + rest)
-        return request_id, None
+    # Not those of `MpiTransport`, which send by themselves: every message goes through `send`.
+    send_all = Transport.send_all
+    sender = Transport.sender
+    take_quickly = Transport.take_quickly
 
     def drop(self, request_id: int) -> None:
         """Stop keeping the reply to a request, and do not resend the request."""
@@ -232,7 +215,7 @@ class SentMessages:
                 )
             self.ranks[partition] = tail
             asked = [(number, *sent) for number, sent in self._asked[partition].items()]
-            for _, sealed, payload in sorted([*self._puts[partition], *asked], key=_number_of):
+            for _, sealed, payload in sorted([*self._puts[partition], *asked], key=itemgetter(0)):
                 resent.append((partition, sealed, payload))
         return resent
 
@@ -242,7 +225,3 @@ class SentMessages:
             return waiting
         receipts, self._receipts[partition] = waiting[:MOST_RECEIPTS], waiting[MOST_RECEIPTS:]
         return receipts
-
-
-def _number_of(sent: tuple[int, bytes, Payload]) -> int:
-    return sent[0]

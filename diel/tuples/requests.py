@@ -16,7 +16,6 @@ from diel.errors import PayloadError, TupleError, TupleSpaceFull, TupleTimeout
 from diel.tuples import codec
 from diel.tuples.protocol import (
     INLINE_BYTES,
-    LONGEST_META_BYTES,
     SMALL_BYTES,
     STRIPED,
     Credit,
@@ -158,6 +157,11 @@ class Requests:
         for server in range(self.servers):
             self.ask(server, Operation.FLUSH)
 
+    def survey(self, server: int) -> dict[str, Any]:
+        """Return what a server holds; see `TupleClient.survey`."""
+        survey: dict[str, Any] = json.loads(bytes(self.ask(server, Operation.SURVEY).payload))
+        return survey
+
     def match(
         self,
         operation: int,
@@ -258,8 +262,6 @@ class Requests:
                 return codec.ARRAY, key, meta, memory_to_send(value, meter, tag)
             value = to_host(value, meter, tag)
         kind, meta, buffer = codec.encode(value)
-        if len(meta) > LONGEST_META_BYTES:  # a dtype of a thousand fields
-            kind, meta, buffer = codec.encode_as_pickle(value)
         return kind, key, meta, buffer
 
     def put(self, tag: Tag, value: object, timeout: float | None) -> int:
@@ -392,8 +394,7 @@ class Requests:
         held: Counter[Any] = Counter()
         try:
             for server in range(self.servers):
-                survey = json.loads(bytes(self.ask(server, Operation.SURVEY).payload))
-                for key, count in survey["tags"]:
+                for key, count in self.survey(server)["tags"]:
                     if not is_piece(found := bytes.fromhex(key)):
                         held[decode_tag(found)] += count
         except TupleError:  # a server that cannot answer: the timeout alone is reported

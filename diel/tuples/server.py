@@ -91,7 +91,7 @@ class TupleServer:
     ) -> None:
         """Serve until `should_leave` returns true; it is called when there is nothing else to do.
 
-        `now_and_then` is called at intervals, also under load.
+        `at_intervals` is called at intervals, also under load.
         """
         MPI, meter = self._mpi, self._meter
         # One receive is always open, so that messages go to memory that is allocated and mapped.
@@ -111,28 +111,16 @@ class TupleServer:
             while True:
                 try:
                     for _ in polls:
-                        if test(status):
-                            is_here = True
+                        if is_here := test(status):
                             break
-                    else:
-                        is_here = False
                 except failure as error:
                     is_here = self._dead_ranks.message_came(error, receive, status)
                 if not is_here:
-                    if self._dead_ranks.ranks != self._forgotten:
-                        self._forget_dead()
                     polls = _FEW_POLLS
-                    if self._finish_transfers() or self._expire():
-                        backoff.reset()
-                    elif self._is_transferring():
-                        meter.move()
-                        os.sched_yield()  # the client may be on the same core
-                    else:
-                        meter.wait(now_s)
-                        if backoff.pause(self.store.next_deadline_s() - clock()):
-                            at_intervals()
-                            if should_leave():
-                                return
+                    if self._has_paused(backoff, now_s):
+                        at_intervals()
+                        if should_leave():
+                            return
                     continue
                 message = view[: count_of(byte)].tobytes()
                 client = source_of()
@@ -171,6 +159,20 @@ class TupleServer:
             backoff.end()
             meter.work()
             self._dead_ranks.give_back(receive)
+
+    def _has_paused(self, backoff: Backoff, since_s: float) -> bool:
+        """Do what else there is to do; without it pause, and return whether that was a sleep."""
+        if self._dead_ranks.ranks != self._forgotten:
+            self._forget_dead()
+        if self._finish_transfers() or self._expire():
+            backoff.reset()
+        elif self._is_transferring():
+            self._meter.move()
+            os.sched_yield()  # the client may be on the same core
+        else:
+            self._meter.wait(since_s)
+            return backoff.pause(self.store.next_deadline_s() - time.monotonic())
+        return False
 
     def forward(self, rank: int, message: bytes, payload: Payload = None) -> None:
         """Send a request to another server, as a client would."""

@@ -57,22 +57,24 @@ class Transport(ABC):
     def send(self, server: int, message: bytes, payload: Payload = None) -> None:
         """Send a request; return when the payload may be changed."""
 
-    @abstractmethod
     def sender(self, server: int) -> Callable[[bytes], None]:
         """Return a function that sends messages without a separate payload to a server."""
+        return functools.partial(self.send, server)
 
     def send_all(self, parts: Sequence[tuple[int, bytes, Payload]]) -> None:
         """Send several requests, as (server, message, payload)."""
         for server, message, payload in parts:
             self.send(server, message, payload)
 
-    @abstractmethod
     def take_quickly(self, server: int, rest: bytes) -> tuple[int, bytes | None]:
-        """Send a `PLAIN` take, and poll for the reply for a short while.
+        """Send a `PLAIN` take; a transport may poll for the reply for a short while.
 
         `rest` is the query after its request id. Returns the request id, and the tuple's value if
         that is bytes; None if the caller has to `receive` the reply.
         """
+        request_id = self.next_request_id()
+        self.send(server, take_head(request_id) + rest)
+        return request_id, None
 
     @abstractmethod
     def receive(
@@ -180,16 +182,6 @@ class LocalTransport(Transport):
             now_s = time.monotonic()
             self._deliver(server, store.expire(now_s))
             self._deliver(server, store.handle(self._client, message, now_s, copy))
-
-    def sender(self, server: int) -> Callable[[bytes], None]:
-        """Return a function that applies messages without a separate payload to a store."""
-        return functools.partial(self.send, server)
-
-    def take_quickly(self, server: int, rest: bytes) -> tuple[int, bytes | None]:
-        """Send a `PLAIN` take; the caller has to `receive` the reply."""
-        request_id = self.next_request_id()
-        self.send(server, take_head(request_id) + rest)
-        return request_id, None
 
     def receive_all(
         self, request_ids: Collection[int], targets: Targets = None

@@ -98,21 +98,12 @@ def fill_placeholders(text: str, values: Mapping[str, object]) -> str:
     return _PIECES.sub(replacement, text)
 
 
-FACTS: Final = (
-    "DIEL_RUN_DIR",
-    "DIEL_WORKFLOW_DIR",
-    "DIEL_GROUP",
-    "DIEL_MODULE",
-    "DIEL_COPY",
-    "DIEL_COPIES",
-    "DIEL_ITERATION",
-    "DIEL_TASK",
-    "DIEL_TASKS",
-    "DIEL_PROCESSES",
-    "DIEL_THREADS",
-    "DIEL_TUPLE_SOCKET",
-    "DIEL_TOKEN",
-)
+VARIABLES: Final = {name: f"DIEL_{name.upper()}" for name in PLACEHOLDERS} | {
+    "folder": "DIEL_WORKFLOW_DIR"
+}
+"""By placeholder, the environment variable of the same content."""
+
+FACTS: Final = (*VARIABLES.values(), "DIEL_TUPLE_SOCKET", "DIEL_TOKEN")
 """The environment variables that tell a program its run, group, module, copy and task."""
 
 

@@ -23,36 +23,12 @@ from diel.executive.placement.gpus import (
     assign_gpus,
     exact_size,
 )
-from diel.executive.plans import GroupPlan, ModulePlan
-from diel.frozen import Frozen
+from diel.executive.plans import GroupPlan, ModulePlan, Need
 
 GroupRanks: TypeAlias = "tuple[tuple[int, ...], ...]"
 """The ranks of each copy: first the copies of the group's first module, then of the second, ..."""
 
 _CHOICES_REMEMBERED: Final = 1000
-
-
-class Need(Frozen):
-    """A module's requirements on the ranks that run it.
-
-    Attributes
-    ----------
-    gpus : float
-        GPUs of each rank: a whole number, or 1/n for a share of a GPU.
-    is_spread : bool
-        Whether copies go to as many nodes as possible, rather than to as few.
-    is_fill: bool
-        Whether it has as many copies as there is room for.
-    """
-
-    gpus: float = 0
-    is_spread: bool = False
-    is_fill: bool = False
-
-    @property
-    def gpu_size(self) -> Size:
-        """The GPUs of each rank as an exact number."""
-        return exact_size(self.gpus)
 
 
 class RankAssignment:
@@ -154,7 +130,7 @@ class RankAssignment:
 def demand_of(group: GroupPlan, needs: Mapping[str, Need]) -> Demand:
     """Return how many GPUs each rank of a group needs, largest first."""
     sizes = [
-        needs[module.module].gpu_size
+        exact_size(needs[module.module].gpus)
         for module in group.modules
         for _ in range(module.copies * module.processes)
         if module.module in needs
@@ -201,7 +177,7 @@ class _FreeRanks:
     def take(self, module: ModulePlan, need: Need) -> list[tuple[int, ...]] | None:
         """Take ranks for all copies of a module; None if too few are free."""
         choose = _spread if need.is_spread else _packed
-        needed = need.gpu_size
+        needed = exact_size(need.gpus)
         exact = self._nodes_with(lambda size: size == needed)
         if sum(free.room(module.processes) for free in exact) >= module.copies:
             places = exact

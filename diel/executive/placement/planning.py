@@ -12,13 +12,15 @@ from itertools import islice, zip_longest
 from typing import TYPE_CHECKING, Final
 
 from diel.errors import Problem, WorkflowError
-from diel.executive.placement.assignment import Need, RankAssignment, demand_of
+from diel.executive.placement.assignment import RankAssignment, demand_of
 from diel.executive.placement.gpus import Node, TooFewGpus, assign_gpus, required_ranks
-from diel.executive.plans import GroupPlan, ModulePlan
+from diel.executive.plans import GroupPlan, ModulePlan, Need, RunPlan
 from diel.frozen import Frozen
+from diel.loading.module_spec import ModuleSpec
 from diel.workflow.graph import heaviest_antichain
 
 if TYPE_CHECKING:
+    from diel.workflow.load import Draft
     from diel.workflow.model import Group, Module, Workflow
 
 _NODES_SHOWN: Final = 4
@@ -51,13 +53,44 @@ def pool_ranks(workflow: Workflow, world_size: int) -> range:
     return range(_service_ranks(workflow), world_size)
 
 
-def needs(workflow: Workflow, cores: int) -> RankNeeds:
-    """Return how many ranks a workflow needs if its "fill" modules share one copy for each core."""
-    return rank_needs(workflow, fill_copies=cores, service_ranks=_service_ranks(workflow))
-
-
 def _service_ranks(workflow: Workflow) -> int:
     return 1 + workflow.tuple_space.servers  # the executive and the tuple servers
+
+
+def plan_run(workflow: Workflow, draft: Draft, world_size: int) -> RunPlan:
+    """Return the plan of a workflow, which was read from a draft, for a number of ranks.
+
+    Raises
+    ------
+    WorkflowError
+        If some group of modules needs more ranks than there are; the message has both numbers.
+    """
+    settings, tuple_space = workflow.settings, workflow.tuple_space
+    return RunPlan(
+        file=str(workflow.file),
+        ranks=world_size,
+        name=workflow.name,
+        private=settings.private,
+        server_ranks=server_ranks(workflow),
+        replicas=tuple_space.replicas,
+        server_memory_bytes=tuple_space.memory_bytes,
+        refuse_when_full=tuple_space.when_full == "raise",
+        spill=tuple_space.spill,
+        survives_loss=settings.on_rank_loss == "continue",
+        heartbeat_timeout_s=settings.heartbeat_timeout_s,
+        log_size_bytes=settings.log_size_bytes,
+        returned_size_bytes=settings.returned_size_bytes,
+        returned_total_bytes=settings.returned_total_bytes,
+        restarts=settings.restarts,
+        checkpoint_every_s=settings.checkpoint_every_s,
+        groups=tuple(plan_groups(workflow, world_size, draft.shown_as)),
+        specs={
+            module.name: ModuleSpec.of(module, draft.locations.get(module.name))
+            for module in workflow.modules
+        },
+        needs=needs_of(workflow),
+        boundaries=workflow.boundaries,
+    )
 
 
 def plan_groups(workflow: Workflow, world_size: int, shown_as: str) -> list[GroupPlan]:
@@ -140,21 +173,20 @@ class RankNeeds(Frozen):
     total: int
 
 
-def rank_needs(workflow: Workflow, fill_copies: int, service_ranks: int) -> RankNeeds:
+def needs(workflow: Workflow, cores: int) -> RankNeeds:
     """Count the ranks that a workflow needs.
 
     Parameters
     ----------
     workflow : Workflow
-    fill_copies : int
-        Copies that the "fill" modules of one group share, for `moment` and `total`; each gets at
+    cores : int
+        So many copies the "fill" modules of one group share, for `moment` and `total`; each has at
         least one.
-    service_ranks : int
-        The executive and the tuple servers.
     """
+    service_ranks = _service_ranks(workflow)
     leaves = [group for group in workflow.groups if group.modules]
     least = [_ranks(workflow, group, fill_copies=0) for group in leaves]
-    usual = {group.name: _ranks(workflow, group, fill_copies) for group in leaves}
+    usual = {group.name: _ranks(workflow, group, cores) for group in leaves}
     inside = {name for group in workflow.groups for name in group.groups}
     outermost = [group for group in workflow.groups if group.name not in inside]
     return RankNeeds(

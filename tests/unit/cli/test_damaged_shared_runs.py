@@ -23,7 +23,7 @@ from support import record as read_record
 from unit.cli.test_damaged_runs import ODD, check_command, make_run, time_limit
 
 from diel.errors import DielError
-from diel.executive.run_plan import RunPlan
+from diel.executive.plans import RunPlan
 from diel.gui.snapshot import snapshot
 from diel.loading.state import read_state, write_state
 from diel.run.directory import RunDirectory

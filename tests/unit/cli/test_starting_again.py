@@ -14,7 +14,7 @@ from support import record, workflow
 from diel.cli.display import PlainDisplay
 from diel.cli.run import _LaunchedRun
 from diel.executive.launch import LauncherSignals, Mpiexec
-from diel.executive.run_plan import RunPlan
+from diel.executive.placement.planning import plan_run
 from diel.exit_codes import STOPPED
 from diel.loading.functions import check_options
 from diel.run.directory import RunDirectory
@@ -57,7 +57,7 @@ def test_a_stop_that_comes_before_the_next_start_stops_the_run(
     display = PlainDisplay(directory)
     display.refresh()
     with LauncherSignals() as signals:
-        run._restart_if_lost(RunPlan.of(checked, draft, 4), 1, display, signals)
+        run._restart_if_lost(plan_run(checked, draft, 4), 1, display, signals)
     assert display.conclude(1) == STOPPED
     printed = capsys.readouterr()
     assert "w was stopped after" in printed.out
@@ -85,7 +85,7 @@ def test_an_mpiexec_that_has_started_nothing_is_told_the_same_hosts_again(
     display = PlainDisplay(directory)
     display.refresh()
     with LauncherSignals() as signals:
-        assert run._restart_if_lost(RunPlan.of(checked, draft, 4), 1, display, signals) == 1
+        assert run._restart_if_lost(plan_run(checked, draft, 4), 1, display, signals) == 1
     starts = told.read_text().splitlines()
     assert len(starts) == 2
     assert all(f"--host {here}:3" in start for start in starts), starts

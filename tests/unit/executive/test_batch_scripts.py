@@ -17,8 +17,7 @@ from hypothesis import strategies as st
 from support import case_count, status_of
 
 from diel.errors import LaunchError, WorkflowError
-from diel.executive.batch_job import Job, job_for, time_limit_s
-from diel.executive.batch_scripts import SCHEDULERS, batch_script
+from diel.executive.batch_scripts import SCHEDULERS, Job, batch_script, job_for, time_limit_s
 from diel.exit_codes import NOT_FINISHED
 from diel.loading.environment import THREAD_VARIABLES
 from diel.workflow.model import Group, Module, Workflow, folder_name

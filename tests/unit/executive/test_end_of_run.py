@@ -30,11 +30,11 @@ def driver(tmp_path: Path, announced: list[Any]) -> Any:
     directory.path.mkdir()
     driver: Any = object.__new__(Driver)
     driver._recorder = Recorder(directory)
-    driver._announce = announced.append
+    driver._observer = SimpleNamespace(announce=announced.append)
     driver._pool = driver._server_ranks = ()
     driver._listener = SimpleNamespace(present=set(), tuples_left=3)
     driver._parent = SimpleNamespace(dead_ranks=SimpleNamespace(ranks=set(), look=lambda: None))
-    driver._resumption = None
+    driver._resumption = SimpleNamespace(restart=0)
     driver._lost = SimpleNamespace(silent=set())
     driver._heartbeats = SimpleNamespace(close=lambda *, kills: None)
     driver._time_table = TimeTable((), (), str)

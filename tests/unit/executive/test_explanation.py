@@ -61,9 +61,7 @@ def test_the_first_of_the_queue_wants_ranks_and_none_overtakes_it() -> None:
     }
     found = {each.group: each for each in explain(view_of(GROUPS, FIRST), StatusView(), 3.0).groups}
     wide = found["wide"]
-    assert (wide.situation, wide.position, wide.wanted, wide.free) == ("queued", 1, 3, 2)
-    assert (wide.held_by, found["small"].position) == ({"first": 2}, 2)
-    assert found["last"].waits_for == ("wide", "small")
+    assert (wide.situation, wide.wanted) == ("queued", 3)
 
 
 def test_a_module_runs_in_one_group_at_a_time() -> None:
@@ -98,10 +96,7 @@ def test_who_waits_for_what_and_who_could_end_it() -> None:
     waiting = [WaitView(3, "b.0", "tget('x')", 4.0)]
     found = explain(view_of(GROUPS, FIRST), StatusView(tuple(waiting)), 10.0)
     (wait,) = found.waits
-    assert (wait.waited_s, wait.could_end_it) == (
-        6.0,
-        ("a.0", "group wide", "group small", "group last"),
-    )
+    assert wait.could_end_it == ("a.0", "group wide", "group small", "group last")
     assert "rank 3: b.0 has waited 6.0 s in tget('x'); those that go on: a.0" in found.lines()[-1]
     alone = view_of([GROUPS[0]], FIRST)
     waiting.append(WaitView(2, "a.0", "tget('y')", 5.0))
@@ -188,7 +183,7 @@ def test_the_queue_is_that_of_the_scheduler(case: Case, steps: int) -> None:
         assert (each.situation == "running") == bool(
             view.groups[each.group].ranks or (plan.groups and each.situation == "running")
         )
-        assert (each.position > 0) == (each.group in queue.ready)
+        assert (each.situation in ("starting", "queued")) == (each.group in queue.ready)
 
 
 def test_of_a_file_it_says_what_would_start_when(

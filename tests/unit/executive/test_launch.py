@@ -28,15 +28,12 @@ ALLOWED = {
 }
 
 
-def line(implementation: str = "Open MPI", **changes: Any) -> list[str]:
-    arguments: dict[str, Any] = {
-        "ranks": 4,
-        "cores": 8,
-        "as_root": False,
-        "allow_run_as_root": False,
-        "environment": {},
-    }
-    return launch.mpiexec_line(Path("/bin/mpiexec"), implementation, **{**arguments, **changes})
+def line(
+    implementation: str = "Open MPI", *, allow_run_as_root: bool = False, **changes: Any
+) -> list[str]:
+    arguments: dict[str, Any] = {"ranks": 4, "cores": 8, "as_root": False, "environment": {}}
+    mpiexec = launch.Mpiexec(Path("/bin/mpiexec"), implementation, allow_run_as_root)
+    return mpiexec.line(**{**arguments, **changes})
 
 
 def program(folder: Path, name: str, script: str) -> Path:

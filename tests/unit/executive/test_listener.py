@@ -33,11 +33,15 @@ class Heard:
         recorder: Any = SimpleNamespace(record=self.records.append)
         self.status = StatusWriter(RunDirectory(folder), self.waits)
         self.states: list[Any] = []
+        plan: Any = SimpleNamespace(
+            server_ranks=(SERVER,),
+            pool=(FIRST, SECOND),
+            modules={("g", "a"): ModulePlan("a", 1, 2, **policy)},
+        )
         self.listener = Listener(
             recorder,
-            (SERVER, FIRST, SECOND),
+            plan,
             plan_of={7: PLAN}.__getitem__,
-            modules={("g", "a"): ModulePlan("a", 1, 2, **policy)},
             waits=self.waits,
             status=self.status,
             time_table=self.time_table,

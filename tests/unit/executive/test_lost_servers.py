@@ -9,7 +9,7 @@ import pytest
 
 from diel.errors import TupleError
 from diel.executive.events import RanksDied
-from diel.executive.lost_ranks import LostRanks, ServerLost
+from diel.executive.heartbeats import LostRanks, ServerLost
 
 DIED = RanksDied({1: "n1"})
 
@@ -23,9 +23,8 @@ def lost_ranks(
         hosts_and_gpus=[(f"n{rank}", ()) for rank in range(4)],
     )
     heartbeats: Any = SimpleNamespace(look=lambda now_s: {}, forget=lambda rank: None)
-    lost = LostRanks(
-        parent, heartbeats, lone_servers, forget=lambda dead: None, survives_loss=False
-    )
+    plan: Any = SimpleNamespace(server_ranks=lone_servers, tail_ranks=(), survives_loss=False)
+    lost = LostRanks(parent, heartbeats, plan, lambda dead: None)
     lost.dead |= known or set()
     return lost
 

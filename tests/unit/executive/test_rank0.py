@@ -31,7 +31,7 @@ def run_that_raises(error: Exception, folder: Path, monkeypatch: pytest.MonkeyPa
     """Run a workflow whose driver raises; return the records of its journal."""
 
     def driver(*_: object, **__: object) -> Any:
-        def run(*_: object) -> int:
+        def run(*_: object, **__: object) -> int:
             raise error
 
         return SimpleNamespace(run=run)
@@ -45,9 +45,7 @@ def run_that_raises(error: Exception, folder: Path, monkeypatch: pytest.MonkeyPa
     rank0.run_rank0(
         parent,
         str(file),
-        ranks=None,
         runs=folder / "runs",
-        run_dir=None,
         observer_for=lambda _: rank0.NullObserver(),
     )
 
@@ -91,10 +89,11 @@ def test_a_run_that_cannot_go_on_lets_the_other_ranks_go(
     file.write_text("")
     directory = RunDirectory.create(tmp_path / "runs", "w", file)  # nobody has asked to resume it
     plan: Any = SimpleNamespace(
-        max_threads=1, pool=(), groups=[], needs={}, replicas=0, server_ranks=(1,)
+        max_threads=1, pool=(), groups=[], needs={}, restarts=0, survives_loss=False
     )
+    plan.replace = lambda **_: plan
     dismissed: list[object] = []
-    monkeypatch.setattr(rank0, "_checked", lambda *_: (plan, None))
+    monkeypatch.setattr(rank0, "_checked", lambda *_, **__: (plan, None))
     monkeypatch.setattr(rank0, "set_thread_environment", lambda _: None)
     monkeypatch.setattr(rank0, "assign_ranks", lambda *_: ([], None))
     monkeypatch.setattr(rank0, "dismiss_all", dismissed.append)
@@ -103,7 +102,6 @@ def test_a_run_that_cannot_go_on_lets_the_other_ranks_go(
         rank0.run_rank0(
             parent,
             str(file),
-            ranks=None,
             runs=tmp_path,
             run_dir=directory.path,
             resumes=True,

@@ -84,7 +84,7 @@ def test_a_disk_that_cannot_be_written_costs_the_trace_alone(tmp_path: Path) -> 
     meter = Meter()
     spans = SpanRecorder(RunDirectory(tmp_path), 3, meter)
     meter.keep(Span("transfer", 1.0, 2.0, "send"))
-    assert spans.close().total_s > 0
+    assert sum(spans.close()[:3]) > 0
 
 
 @pytest.mark.parametrize(

@@ -10,9 +10,8 @@ from typing import Any
 import pytest
 
 from diel.errors import DielError
-from diel.executive.batch_job import job_for
-from diel.executive.batch_scripts import batch_script
-from diel.executive.launch import mpiexec_line
+from diel.executive.batch_scripts import batch_script, job_for
+from diel.executive.launch import Mpiexec
 from diel.executive.placement.planning import plan_groups
 from diel.gui.processes import in_words_of_the_page
 from diel.workflow.load import load_workflow
@@ -35,8 +34,7 @@ modules = ["a", "b"]
 
 
 def as_root() -> None:
-    mpiexec_line(Path("mpiexec"), "Open MPI", ranks=2, cores=2, as_root=True,
-                 allow_run_as_root=False, environment={})  # fmt: skip
+    Mpiexec(Path("mpiexec"), "Open MPI", False).line(2, as_root=True, environment={})
 
 
 def of_script(flow: Workflow, **more: Any) -> Callable[[], object]:

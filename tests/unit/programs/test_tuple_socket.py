@@ -26,7 +26,7 @@ from diel import ANY
 from diel.comm.waiting import wait_for
 from diel.errors import ModuleFailed, RunStopped
 from diel.programs import tuple_socket as tuple_socket_module
-from diel.programs.tuple_protocol import NotUnderstood, Parcel, Unpacker, pack
+from diel.programs.tuple_protocol import NotUnderstood, SocketMessage, Unpacker, pack
 from diel.programs.tuple_socket import TupleSocket
 from diel.testing import TupleSpace
 from diel.tuples.client import TupleClient
@@ -48,7 +48,7 @@ def other(space: TupleSpace) -> TupleClient:
 
 @pytest.fixture
 def server(space: TupleSpace) -> Iterator[TupleSocket]:
-    with TupleSocket(space.client) as server:
+    with contextlib.closing(TupleSocket(space.client)) as server:
         yield server
         Client.close_all()
 
@@ -94,7 +94,7 @@ class Client:
 
         assert wait_for(part, PATIENCE_S)
 
-    def look(self) -> Parcel | None:
+    def look(self) -> SocketMessage | None:
         self._server.serve()
         with contextlib.suppress(BlockingIOError):
             data = self.socket.recv(2**20)
@@ -102,7 +102,7 @@ class Client:
             self._unpacker.feed(data)
         return self._unpacker.next()
 
-    def answer(self) -> Parcel:
+    def answer(self) -> SocketMessage:
         found = wait_for(self.look, PATIENCE_S)
         assert found is not None
         return found
@@ -213,7 +213,10 @@ def test_large_values_pass_both_ways(server: TupleSocket, other: TupleClient) ->
 
 
 def test_a_put_waits_for_room_without_blocking_who_makes_it() -> None:
-    with TupleSpace(memory="64 KiB") as space, TupleSocket(space.client) as server:
+    with (
+        TupleSpace(memory="64 KiB") as space,
+        contextlib.closing(TupleSocket(space.client)) as server,
+    ):
         space.client().tput("large", bytes(50_000), wait=True)
         putting, impatient = Client(server), Client(server)
         putting.ask("put", "a", form="bytes", body=bytes(50_000))
@@ -349,7 +352,7 @@ def test_half_a_request_disturbs_nobody(server: TupleSocket, other: TupleClient)
 def test_what_was_said_last_still_counts_when_the_server_closes(space: TupleSpace) -> None:
     other = space.client()
     other.tput("a", "taken")
-    with TupleSocket(space.client) as server:
+    with contextlib.closing(TupleSocket(space.client)) as server:
         client = Client(server)
         client.ask("get", "a")
         assert client.answer().body == b"taken"
@@ -371,7 +374,7 @@ def test_what_was_said_last_still_counts_when_the_server_closes(space: TupleSpac
 def test_a_server_closes_in_time_and_gives_back_what_was_not_confirmed(space: TupleSpace) -> None:
     other = space.client()
     other.tput("a", "not confirmed")
-    with TupleSocket(space.client) as server:
+    with contextlib.closing(TupleSocket(space.client)) as server:
         holding, waiting = Client(server), Client(server)
         holding.ask("get", "a")
         holding.answer()
@@ -393,7 +396,7 @@ def test_a_run_that_stops_ends_the_serving(
         raise RunStopped("the run is stopping")
 
     def serve_while_it_stops() -> None:
-        with TupleSocket(space.client) as server:
+        with contextlib.closing(TupleSocket(space.client)) as server:
             client = Client(server)
             for name in ("tput", "claim"):
                 monkeypatch.setattr(TupleClient, name, stop)
@@ -431,7 +434,7 @@ def test_a_long_name_of_the_temporary_folder_is_no_harm(
     deep = tmp_path / ("x" * 100)
     deep.mkdir()
     monkeypatch.setattr(tuple_socket_module.tempfile, "tempdir", str(deep))
-    with TupleSocket(space.client) as server:
+    with contextlib.closing(TupleSocket(space.client)) as server:
         assert server.address.startswith("/tmp/")
     assert list(deep.iterdir()) == []
 
@@ -454,7 +457,7 @@ def test_what_killed_ranks_have_left_is_removed_by_the_next(
                     sockets[-1].close()
             if name != "diel-young":
                 os.utime(folder, (1e9, 1e9))
-        with TupleSocket(space.client):
+        with contextlib.closing(TupleSocket(space.client)):
             assert not Path(place, "diel-dead").exists()
             assert len(os.listdir(place)) == 5
         assert len(os.listdir(place)) == 4
@@ -633,17 +636,17 @@ def test_a_head_without_an_end_is_refused(server: TupleSocket) -> None:
     assert "a head without an end" in client.answer().head["why"]
 
 
-# -- parcels --------------------------------------------------------------------------------------
+# -- messages --------------------------------------------------------------------------------------
 
 
 @given(
-    parcels=st.lists(st.tuples(st.dictionaries(st.text(), st.integers()), st.binary())),
+    messages=st.lists(st.tuples(st.dictionaries(st.text(), st.integers()), st.binary())),
     cuts=st.lists(st.integers(1, 50), min_size=1),
 )
-def test_parcels_arrive_however_they_are_cut(
-    parcels: list[tuple[dict[str, int], bytes]], cuts: list[int]
+def test_messages_arrive_however_they_are_cut(
+    messages: list[tuple[dict[str, int], bytes]], cuts: list[int]
 ) -> None:
-    data = b"".join(pack(head, body) for head, body in parcels)
+    data = b"".join(pack(head, body) for head, body in messages)
     unpacker = Unpacker()
     found = []
     start = number = 0
@@ -651,13 +654,13 @@ def test_parcels_arrive_however_they_are_cut(
         end = start + cuts[number % len(cuts)]
         unpacker.feed(data[start:end])
         start, number = end, number + 1
-        while (parcel := unpacker.next()) is not None:
-            found.append(parcel)
-    assert found == [({**head, "size": len(body)}, body) for head, body in parcels]
+        while (message := unpacker.next()) is not None:
+            found.append(message)
+    assert found == [({**head, "size": len(body)}, body) for head, body in messages]
 
 
 @pytest.mark.parametrize("line", [b"", b"{", b"[]", b"{}", b'{"size": -1}', b'{"size": true}'])
-def test_what_is_no_parcel(line: bytes) -> None:
+def test_what_is_no_message(line: bytes) -> None:
     unpacker = Unpacker()
     unpacker.feed(line + b"\n")
     with pytest.raises(NotUnderstood):

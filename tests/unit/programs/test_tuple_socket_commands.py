@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import io
 import os
 import shutil
@@ -39,7 +40,7 @@ def other(space: TupleSpace) -> TupleClient:
 
 @pytest.fixture
 def server(space: TupleSpace) -> Iterator[TupleSocket]:
-    with TupleSocket(space.client) as server:
+    with contextlib.closing(TupleSocket(space.client)) as server:
         yield server
 
 

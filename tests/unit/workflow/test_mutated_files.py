@@ -17,7 +17,7 @@ from jsonschema import Draft7Validator
 from support import ROOT, THOROUGH, WORKFLOWS, status_of
 
 from diel.errors import WorkflowError
-from diel.executive.batch_job import job_for
+from diel.executive.batch_scripts import job_for
 from diel.executive.placement.planning import needs, plan_groups
 from diel.loading.functions import check_options
 from diel.workflow.load import Draft, read_draft

@@ -8,9 +8,9 @@ from hypothesis import strategies as st
 
 from diel.executive.events import StartGroup
 from diel.executive.messages import RankFinished
-from diel.executive.placement.assignment import Need, RankAssignment
+from diel.executive.placement.assignment import RankAssignment
 from diel.executive.placement.gpus import Node, TooFewGpus
-from diel.executive.plans import GroupPlan, ModulePlan
+from diel.executive.plans import GroupPlan, ModulePlan, Need
 from diel.executive.scheduler import Scheduler, in_order
 
 

@@ -9,8 +9,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from diel.executive.placement.planning import RankNeeds, fill_group, rank_needs
+from diel.executive.placement.planning import RankNeeds, fill_group, needs
 from diel.workflow.model import Group, Module, Workflow
+
+SERVICE = 2  # the executive and the tuple server
 
 
 def module(name: str, copies: int | Literal["fill"] = 1, processes: int = 1) -> Module:
@@ -36,8 +38,8 @@ def test_a_job_needs_its_largest_moment() -> None:
         second=(["b", "c"], ["first"]),
         beside=(["d"], []),
     )
-    assert rank_needs(study, fill_copies=8, service_ranks=2) == RankNeeds(
-        minimum=2 + 9, moment=2 + 14, total=2 + 17
+    assert needs(study, cores=8) == RankNeeds(
+        minimum=SERVICE + 9, moment=SERVICE + 14, total=SERVICE + 17
     )
 
 
@@ -46,10 +48,10 @@ def test_fills_count_one_copy_at_least_and_share_what_is_usual() -> None:
         [module("master"), module("x", "fill"), module("y", "fill", processes=3)],
         search=(["master", "x", "y"], []),
     )
-    assert rank_needs(study, fill_copies=5, service_ranks=2) == RankNeeds(
-        minimum=2 + 5, moment=2 + 1 + 3 + 6, total=2 + 10
+    assert needs(study, cores=5) == RankNeeds(
+        minimum=SERVICE + 5, moment=SERVICE + 1 + 3 + 6, total=SERVICE + 10
     )
-    assert rank_needs(study, fill_copies=1, service_ranks=2).moment == 2 + 5
+    assert needs(study, cores=1).moment == SERVICE + 5
 
 
 @pytest.mark.parametrize(
@@ -93,8 +95,8 @@ def test_any_pool_from_the_minimum_on_is_used_as_far_as_copies_fit(
     modules: list[Module], spare: int
 ) -> None:
     names = [one.name for one in modules]
-    needs = rank_needs(workflow(modules, g=(names, [])), fill_copies=4, service_ranks=0)
-    pool_ranks = needs.minimum + spare
+    found = needs(workflow(modules, g=(names, [])), cores=4)
+    pool_ranks = found.minimum - SERVICE + spare
     copies = fill_group(modules, pool_ranks)
     used = sum(one.processes * copies[one.name] for one in modules)
     fills = [one for one in modules if one.copies == "fill"]
@@ -104,5 +106,5 @@ def test_any_pool_from_the_minimum_on_is_used_as_far_as_copies_fit(
     if fills:
         assert pool_ranks - used < min(fill.processes for fill in fills)
     with pytest.raises(ValueError, match="need"):
-        fill_group(modules, needs.minimum - 1)
-    assert needs.minimum <= needs.moment <= needs.total
+        fill_group(modules, found.minimum - SERVICE - 1)
+    assert found.minimum <= found.moment <= found.total

@@ -10,7 +10,7 @@ import pytest
 
 from diel import ANY
 from diel.executive.plans import CopyPlan
-from diel.executive.programs import ExecutableCopies
+from diel.programs.executables import ExecutableCopies
 from diel.run.directory import RunDirectory
 from diel.testing import TupleSpace
 
@@ -53,7 +53,7 @@ def test_each_task_goes_to_one_copy(space: TupleSpace, copies: int, total: int) 
 def test_long_tasks_are_given_one_by_one(
     space: TupleSpace, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("diel.executive.programs._SHARE_S", 0.0)
+    monkeypatch.setattr("diel.programs.executables._SHARE_S", 0.0)
     assert all(len(share) == 1 for share in rank(space)._shares(copy(0, 1), 50))
 
 

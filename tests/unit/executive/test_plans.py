@@ -8,7 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from diel.executive.run_plan import RunPlan
+from diel.executive.placement.planning import plan_run
+from diel.executive.plans import RunPlan
 from diel.loading.functions import check_options
 from diel.workflow.load import read_draft
 
@@ -61,15 +62,15 @@ def file(tmp_path: Path) -> Path:
 
 def checked(file: Path) -> RunPlan:
     draft = read_draft(file)
-    return RunPlan.of(check_options(draft), draft, RANKS)
+    return plan_run(check_options(draft), draft, RANKS)
 
 
 def test_rank_0_reads_what_the_launcher_has_found(file: Path, tmp_path: Path) -> None:
     plan, left = checked(file), tmp_path / "plan.json"
-    plan.save(left)
+    plan.save(left, FILE)
     assert RunPlan.take(left, str(file), RANKS) == plan
     assert plan.server_ranks == (1, 2)
-    assert plan.pool == range(3, 9)
+    assert plan.pool == tuple(range(3, 9))
     assert plan.needs["solver"].is_fill
     assert plan.groups[0].modules[0].copies == 2
     assert not left.exists()
@@ -77,11 +78,11 @@ def test_rank_0_reads_what_the_launcher_has_found(file: Path, tmp_path: Path) ->
 
 def test_a_plan_is_of_one_text_and_one_number_of_ranks(file: Path, tmp_path: Path) -> None:
     plan, left = checked(file), tmp_path / "plan.json"
-    plan.save(left)
+    plan.save(left, FILE)
     assert RunPlan.take(left, str(file), RANKS + 1) is None
-    plan.save(left)
+    plan.save(left, FILE)
     assert RunPlan.take(left, str(tmp_path / "other.toml"), RANKS) is None
-    plan.save(left)
+    plan.save(left, FILE)
     file.write_text(FILE.replace("0.1", "0.2"), encoding="utf-8")
     assert RunPlan.take(left, str(file), RANKS) is None
     left.write_text("{")
@@ -103,7 +104,7 @@ def test_what_json_cannot_hold_is_left_to_rank_0(file: Path, tmp_path: Path, add
         f'[[module]]\nname = "m"\nfunction = "./solver.py:run"\n{added}'
     )
     left = tmp_path / "plan.json"
-    checked(file).save(left)
+    checked(file).save(left, file.read_text())
     assert RunPlan.take(left, str(file), RANKS) is None
 
 
