@@ -103,7 +103,7 @@ def longest_of_sweep_ms(
 
     def open_it() -> None:
         page.goto(place)
-        page.locator(".figure-svg").first.wait_for(timeout=60_000)
+        page.locator(".drawn svg").first.wait_for(timeout=60_000)
         for top in range(0, 3000, 300):
             page.evaluate("top => scrollTo(0, top)", top)
             page.wait_for_timeout(600)

@@ -135,24 +135,25 @@ DASHES = ("none", "6 3", "2 3")
 ATTRIBUTES = {
     "grid": 'stroke="#ddd"',
     "axis": 'stroke="#444"',
-    "tick end": 'text-anchor="end"',
-    "tick middle": 'text-anchor="middle"',
-    "name middle": 'text-anchor="middle"',
-    "name": 'font-weight="bold"',
+    "tick end halo": 'text-anchor="end"',
+    "tick middle halo": 'text-anchor="middle"',
+    "name middle halo": 'text-anchor="middle"',
+    "name halo": 'font-weight="bold"',
 }
 Curves = Mapping[str, Sequence[tuple[float, float]]]
 
 
 def draw(curves: Curves, points: Curves, label: str) -> str:
     """Return an SVG: efficiency against ranks, each curve named where it ends."""
-    from modules.report.markup import join, tag
-    from modules.report.plot import LinearScale, LogScale, Plot, text
+    from modules.report.markup import tag
+    from modules.report.scales import LinearScale, LogScale
+    from modules.report.svg import Frame, text
 
     class Ranks(LogScale):
         def ticks(self, count: int) -> list[tuple[float, str]]:
             return [(where, f"{float(label):,.0f}") for where, label in super().ticks(count)]
 
-    plot = Plot(860, 420, Ranks(1, RANKS[-1]), LinearScale(0, 1), "ranks", "efficiency", right=240)
+    plot = Frame(860, 420, Ranks(1, RANKS[-1]), LinearScale(0, 1), right=240)
     drawn, ends = [], []
     for number, (name, curve) in enumerate(curves.items()):
         style = {
@@ -177,7 +178,7 @@ def draw(curves: Curves, points: Curves, label: str) -> str:
         path = f"M{edge + 2:.1f},{y:.1f}L{edge + 16:.1f},{below:.1f}h22"
         drawn.append(tag("path", d=path, **style))
         drawn.append(text(edge + 44, below + 4, name, "label"))
-    svg = plot.draw(join(*drawn), label=label)
+    svg = plot.draw(drawn, ("ranks", "efficiency"), (6, 5), aria_label=label)
     for kind, attributes in ATTRIBUTES.items():
         svg = svg.replace(f'class="{kind}"', attributes)
     # Alone in a file it needs its name space, and lies on white whatever the page's colour is.

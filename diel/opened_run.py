@@ -327,7 +327,8 @@ class Run:
                 f"{self.path}: no figure {name!r}; with these trials there are "
                 f"{', '.join(figures) or 'none'}"
             )
-        return graph.Figure(figures[name])
+        figure = figures[name]
+        return graph.Figure(figure if isinstance(figure, dict) else figure.plotly(theme))
 
     def figures(self, sweep: str | None = None) -> list[str]:
         """Return the names of the figures that have something to show."""

@@ -74,7 +74,7 @@ def compare_sweeps(sweeps: Mapping[str, WatchedSweep], theme: str = "light") -> 
     """Compare sweeps by their names; a ValueError if their objectives differ."""
     from .sweep.comparison import compare
 
-    return compare(sweeps, theme)
+    return compare(sweeps)
 
 
 def write_comparison(sweeps: Mapping[str, WatchedSweep], path: Path) -> Path:

@@ -8,22 +8,18 @@ from contextlib import contextmanager
 from typing import Any, Final
 
 from nicegui import ui
+from nicegui.events import GenericEventArguments
 
 from diel.gui.site import Site, address, printable
+from diel.loading.sweeps import Figure
 from diel.run.directory import RunDirectory
 
 FIGURES: Final = "figures.js"
-TITLES: Final = {
-    "history": "History",
-    "cost": "Quality against training time",
-    "curves": "Learning curves",
-    "parallel": "Parameters",
-    "importance": "What decides",
-    "contour": "Two parameters together",
-    "timeline": "When trials ran",
-}
-WIDE: Final = ("parallel", "timeline")
-"""Figures whose cards have the whole width."""
+"""The script that a page needs for cards with figures."""
+_NARROWEST: Final = 220
+_WIDEST: Final = 4000
+"""Pixels between which figures are drawn; narrower places scroll, or shrink them."""
+_OPEN_POINT: Final = "(event) => emitEvent('diel_point', event.points?.[0]?.customdata)"
 
 
 @contextmanager
@@ -36,32 +32,70 @@ def fact(name: str, value: str, style: str = "") -> Iterator[None]:
             yield
 
 
-def card(name: str, note: str) -> ui.element:
-    """Show the card of a figure, by its name: its title and a line on what it shows."""
-    style = "sweep-card sweep-wide" if name in WIDE else "sweep-card"
-    section = ui.element("section").classes(style).props(f'data-figure="{name}"')
-    with section:
-        heading(TITLES.get(name, name))
-        ui.label(note).classes("sweep-note")
-    return section
+class FigureCard:
+    """A card with a figure: its title, a line on what it shows, and a place where it is drawn.
 
+    The browser says how wide the place is while it can be seen: a figure is only drawn then.
 
-class FigureElement:
-    """An element in which figures.js draws a figure, given in the format of Plotly's figures.
-
-    The page has to load the script `FIGURES`.
+    Parameters
+    ----------
+    name : str
+        Tells it from other figures of the page.
+    figure : Figure
+        Only its title is shown until `show` is called.
+    opens_trials : bool
+        Whether a click on a trial opens its page.
     """
 
-    def __init__(self, title: str) -> None:
-        self._place = ui.element("div").classes("sweep-plot").props(f'aria-label="{title}"')
-        self._place.props('role="figure"')
-        self._shown: dict[str, Any] | None = None
+    def __init__(self, name: str, figure: Figure, *, opens_trials: bool = False) -> None:
+        title = name.capitalize() if isinstance(figure, dict) else figure.title
+        self._shown: str | dict[str, Any] = ""
+        self._figure: Figure | None = None
+        self._width, self._opens_trials = 0, opens_trials
+        self.element = ui.element("section").classes("sweep-card")
+        self.element.props(f'data-figure="{name}"')
+        with self.element:
+            heading(title)
+            self._note = ui.label("").classes("sweep-note")
+            self._place = ui.element("div").classes("sweep-plot").props('role="figure"')
+        self._place.props["aria-label"] = title
+        self._place.on("figurewidth", self._take_width, ["detail"])
+        if not isinstance(figure, dict):
+            call_script("diel.figures.load", figure.style, figure.script)
+        call_script("diel.figures.watch", self._place.html_id)
 
-    def show(self, figure: dict[str, Any]) -> None:
+    def show(self, figure: Figure) -> None:
         """Show a figure, in place of the one before."""
-        if figure != self._shown:
+        self._figure = figure
+        is_wide = False
+        if not isinstance(figure, dict):
+            is_wide, self._note.text = figure.is_wide, printable(figure.note)
+        add, remove = ("sweep-wide", "") if is_wide else ("", "sweep-wide")
+        self.element.classes(add=add, remove=remove)
+        if self._width:
+            self._draw(figure)
+
+    def _take_width(self, event: GenericEventArguments) -> None:
+        width = event.args["detail"]
+        is_seen = type(width) is int and width > 0
+        self._width = max(_NARROWEST, min(_WIDEST, width)) if is_seen else 0
+        if self._width and self._figure is not None:
+            self._draw(self._figure)
+
+    def _draw(self, figure: Figure) -> None:
+        if isinstance(figure, dict):
+            if figure != self._shown:
+                self._place.clear()
+                with self._place:
+                    plot = ui.plotly(figure).classes("sweep-plotly")
+                    if self._opens_trials:
+                        plot.on("plotly_click", js_handler=_OPEN_POINT)
             self._shown = figure
-            call_script("diel.figures.show", self._place.html_id, figure)
+            return
+        drawn = figure.draw(self._width)
+        if drawn != self._shown:
+            self._shown = drawn
+            call_script("diel.figures.show", self._place.html_id, drawn, self._opens_trials)
 
 
 def call_script(function: str, *values: Any) -> None:

@@ -10,7 +10,7 @@ from fastapi import Request
 from nicegui import run, ui
 
 from diel.errors import DielError
-from diel.gui.cards import FIGURES, TITLES, FigureElement, card, follow_theme, heading
+from diel.gui.cards import FIGURES, FigureCard, follow_theme, heading
 from diel.gui.site import Site, address, frame, page, text_table
 from diel.loading.sweeps import WatchedSweep, compare_sweeps, named_sweeps
 from diel.run.directory import RunDirectory
@@ -18,10 +18,6 @@ from diel.text import format_value
 
 _COMPARE_EVERY_S: Final = 3.0
 _MOST_COMPARED: Final = 12
-_COMPARED_NOTES: Final = {
-    "history": "The best so far of each sweep.",
-    "cost": "Of each sweep the front: none of its trials is both better and cheaper.",
-}
 
 
 def add_pages(site: Site) -> None:
@@ -51,7 +47,7 @@ class _Comparison:
         self._best.visible = False
         self._cards = ui.element("div").classes("sweep-cards")
         self._sweeps: dict[str, WatchedSweep] = {}
-        self._plots: dict[str, FigureElement] = {}
+        self._card_of: dict[str, FigureCard] = {}
         self._theme = self._drawn_theme = ""
         follow_theme(self._take_theme)
         self._is_looking, self._is_new = False, True
@@ -101,10 +97,10 @@ class _Comparison:
             return
         self._show_best(found["rows"])
         for name, figure in found["figures"].items():
-            if name not in self._plots:
-                with self._cards, card(name, _COMPARED_NOTES.get(name, "")):
-                    self._plots[name] = FigureElement(TITLES[name])
-            self._plots[name].show(figure)
+            if name not in self._card_of:
+                with self._cards:
+                    self._card_of[name] = FigureCard(name, figure)
+            self._card_of[name].show(figure)
 
     def _show_best(self, rows: Sequence[Mapping[str, Any]]) -> None:
         columns = list(dict.fromkeys(name for row in rows for name in row))

@@ -10,11 +10,8 @@ from nicegui import run, ui
 
 from diel.gui.cards import (
     FIGURES,
-    TITLES,
-    WIDE,
-    FigureElement,
+    FigureCard,
     call_script,
-    card,
     copy_button,
     fact,
     follow_theme,
@@ -35,19 +32,6 @@ _DRAW_SHARE: Final = 0.1
 _ROWS_AT_ONCE: Final = 1000
 """Rows of the table in one message, so that no message keeps the browser busy for long."""
 _LONGEST_CELL: Final = 300
-_BETWEEN_S: Final = 0.25
-"""The pause between two figures, in which the browser can respond to its user."""
-_NOTES: Final = {
-    "history": "Each dot is a trial, the line the best so far. A click opens a trial.",
-    "cost": "The stairs are the front: none is both better and cheaper.",
-    "curves": "What the best, stopped and running trials have reported on their way.",
-    "parallel": "Each line is a trial; of very many some are drawn, the best among them. Drag "
-    "along an axis to choose a range, or use the arrow keys, with Shift for its upper end; a click "
-    "or Esc lets go. The table follows.",
-    "importance": "Share of the objective's variance, as a forest of trees learns it.",
-    "contour": "What the forest expects, whatever the other parameters are; dots are trials.",
-    "timeline": "One bar for each trial, by trainer.",
-}
 
 
 def add_pages(site: Site) -> None:
@@ -59,7 +43,6 @@ def add_pages(site: Site) -> None:
         with frame(site, f"Sweep of {site.name_of(directory.path)}", FIGURES, "sweep.js"):
             view = _SweepView(site, directory, name)
             ui.timer(_LOOK_EVERY_S, view.look)
-            ui.timer(_BETWEEN_S, view.send_figure)
 
 
 class _SweepView:
@@ -83,16 +66,14 @@ class _SweepView:
         self._complaint = ui.label("").classes("sweep-warning").props('role="status"')
         self._complaint.visible = False
         self._steering = SteeringPanel(directory, lambda: self._watched)
+        ui.label(
+            "A click on a trial in a figure opens it; one on a key hides what the key stands for."
+        ).classes("sweep-note")
         self._cards = ui.element("div").classes("sweep-cards")
-        self._card_of: dict[str, ui.element] = {}
-        self._plots: dict[str, FigureElement] = {}
-        self._seen: set[str] = set()
+        self._card_of: dict[str, FigureCard] = {}
         self._ranges: dict[str, tuple[float, float]] = {}
-        ui.on("diel_seen", lambda event: self._take_seen(event.args))
         ui.on("diel_ranges", lambda event: self._take_ranges(event.args))
         ui.on("diel_point", lambda event: self._open_trial(event.args))
-        self._figures: dict[str, dict[str, Any]] = {}
-        self._waiting: dict[str, dict[str, Any]] = {}
         with ui.element("section").classes("sweep-card sweep-wide"):
             heading("Trials")
             ui.label(
@@ -226,50 +207,13 @@ class _SweepView:
         figures = await run.io_bound(watched.figures, theme)
         took_s = time.monotonic() - now_s
         self._due_s = time.monotonic() + max(_DRAW_EVERY_S, took_s / _DRAW_SHARE)
-        for name, figure in (figures or {}).items():
-            if figure == self._figures.get(name):
-                continue
-            self._figures[name] = figure
-            self._waiting[name] = figure
-        self._make_cards()
-
-    def _make_cards(self) -> None:
-        """Make the missing cards of figures, in order; `send_figure` sends the figures later."""
-        new = [name for name in self._figures if name not in self._card_of]
-        if not new:
-            return
-        for name in new:
-            with self._cards:
-                self._card_of[name] = card(name, _NOTES.get(name, ""))
-            with self._card_of[name]:
-                if name == "parallel":
-                    ui.element("div").classes("sweep-parallel").props(f'data-part="{name}"')
-                else:
-                    self._plots[name] = FigureElement(TITLES[name])
-        order = [name for name in TITLES if name in self._card_of]
-        for place, name in enumerate(order):
-            self._card_of[name].move(target_index=place)
-        narrow = [name for name in order if name not in WIDE]
-        for place, name in enumerate(narrow):  # the last one is wide if nothing is beside it
-            is_alone = place == len(narrow) - 1 and place % 2 == 0
-            self._card_of[name].classes(
-                add="sweep-wide" if is_alone else "", remove="" if is_alone else "sweep-wide"
-            )
-        ui.run_javascript("diel.sweep.watchCards()")
-
-    def send_figure(self) -> None:
-        """Send one of the figures that have changed and can be seen."""
-        name = next((name for name in self._waiting if name in self._seen), None)
-        if name is None:
-            return
-        figure = self._waiting.pop(name)
-        if name == "parallel":
-            call_script("diel.sweep.show", name, figure["data"][0])
-        else:
-            self._plots[name].show(figure)
-
-    def _take_seen(self, names: Any) -> None:
-        self._seen = set(names) & set(TITLES) if isinstance(names, list) else set()
+        for place, (name, figure) in enumerate((figures or {}).items()):
+            if name not in self._card_of:
+                with self._cards:
+                    self._card_of[name] = FigureCard(name, figure, opens_trials=True)
+                if place + 1 < len(self._card_of):
+                    self._card_of[name].element.move(target_index=place)
+            self._card_of[name].show(figure)
 
     async def _take_ranges(self, ranges: Any) -> None:
         self._ranges = _as_ranges(ranges)

@@ -11,7 +11,7 @@ from nicegui import run, ui
 from diel.errors import PageError
 from diel.gui.cards import (
     FIGURES,
-    FigureElement,
+    FigureCard,
     copy_button,
     fact,
     follow_theme,
@@ -42,12 +42,12 @@ def add_pages(site: Site) -> None:
             raise PageError(f"{watched.name} has no trial {trial} so far")
         with frame(site, f"Trial {trial} of {site.name_of(directory.path)}", FIGURES):
             links_of_run(site, directory, watched.name)
-            plot = _show_trial(record, watched.summary())
+            card = _show_trial(record, watched.summary())
 
             async def draw(theme: str) -> None:
                 again = await run.io_bound(_trial_of, watched, int(trial), theme)
-                if again and again["figure"] and plot is not None:
-                    plot.show(again["figure"])
+                if again and again["figure"] and card is not None:
+                    card.show(again["figure"])
 
             follow_theme(draw)
 
@@ -68,9 +68,9 @@ def _trial_of(watched: WatchedSweep, number: int, theme: str = "light") -> dict[
         raise PageError(str(error)) from error
 
 
-def _show_trial(record: Mapping[str, Any], summary: Mapping[str, Any]) -> FigureElement | None:
-    """Show the record of a trial; return the element of its curve, if it has one."""
-    plot = None
+def _show_trial(record: Mapping[str, Any], summary: Mapping[str, Any]) -> FigureCard | None:
+    """Show the record of a trial; return the card of its curve, if it has one."""
+    card = None
     metrics = record["metrics"]
     with ui.element("div").classes("sweep-facts"):
         with fact("state", str(record["state"]), f"diel-{record['state']}"):
@@ -94,9 +94,7 @@ def _show_trial(record: Mapping[str, Any], summary: Mapping[str, Any]) -> Figure
         _values("Parameters", record["parameters"])
         _values("What it gave", metrics)
         if record["figure"] is not None:
-            with ui.element("section").classes("sweep-card sweep-wide"):
-                heading("Learning curve")
-                plot = FigureElement("Learning curve")  # shown once the browser tells its theme
+            card = FigureCard("curve", record["figure"])  # shown once the browser tells its theme
         if record["command"]:
             with ui.element("section").classes("sweep-card sweep-wide"):
                 heading("How to repeat it")
@@ -106,7 +104,7 @@ def _show_trial(record: Mapping[str, Any], summary: Mapping[str, Any]) -> Figure
                 with ui.element("div").classes("sweep-command"):
                     ui.label(record["command"]).classes("sweep-command-text")
                     copy_button(record["command"])
-    return plot
+    return card
 
 
 def _values(title: str, values: Mapping[str, Any]) -> None:

@@ -1,7 +1,7 @@
 """Access to the sweeps of a run, through the reporters of installed packages.
 
-Only the reporter of a sweep can read its files: here a sweep has plain values, and figures in
-Plotly's form.
+Only the reporter of a sweep can read its files: here a sweep has plain values, and figures that the
+reporter draws itself, or gives in Plotly's form.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ import time
 from collections.abc import Iterator, Mapping, Sequence
 from itertools import chain, count
 from pathlib import Path
-from typing import Any, Final, Protocol
+from typing import Any, Final, Protocol, TypeAlias
 
 from diel.errors import LaunchError, RunDirectoryError
 from diel.loading.reports import reporting
@@ -21,6 +21,40 @@ from diel.run.resumption import has_ended, is_finished_at_checkpoint
 
 _LIVE: Final = ("pause", "resume", "stop")
 """Kinds of requests that only a sweep that has not ended can fulfil."""
+
+
+class DrawnFigure(Protocol):
+    """A figure that its reporter draws; a reporter may give dictionaries of Plotly instead."""
+
+    title: str
+    note: str
+    """What it shows, in a line."""
+    is_wide: bool
+    """Whether it has a row of a page for itself."""
+
+    @property
+    def style(self) -> str:
+        """A style sheet, the same for all of them."""
+
+    @property
+    def script(self) -> str:
+        """A script, the same for all of them, that defines ``DielFigures``, a class in JavaScript.
+
+        ``new DielFigures(element, {onOpen, onChoose})`` shows figures in an element: its method
+        ``show`` is called with what `draw` has returned. It calls ``onOpen`` with the number of a
+        trial that is clicked, and ``onChoose`` with a ``Map`` of ranges, as `WatchedSweep.within`
+        takes them.
+        """
+
+    def draw(self, width: float) -> str:
+        """Return the figure as HTML for a place so many pixels wide; all text in it is escaped."""
+
+    def plotly(self, theme: str = "light") -> dict[str, Any]:
+        """Return the figure as a dictionary of Plotly; ``theme`` is ``light`` or ``dark``."""
+
+
+Figure: TypeAlias = "DrawnFigure | dict[str, Any]"
+"""A figure as a reporter gives it: drawn by itself, or for Plotly."""
 
 
 class WatchedSweep(Protocol):
@@ -84,8 +118,8 @@ class WatchedSweep(Protocol):
             If its files cannot be read.
         """
 
-    def figures(self, theme: str = "light") -> dict[str, dict[str, Any]]:
-        """Return the Plotly figures that have something to show, by name.
+    def figures(self, theme: str = "light") -> Mapping[str, Figure]:
+        """Return the figures that have something to show, by name, in their order.
 
         ``theme`` is ``light`` or ``dark``.
         """
@@ -139,8 +173,8 @@ def compare_sweeps(sweeps: Mapping[str, WatchedSweep], theme: str = "light") -> 
     -------
     dict
         ``objective``, ``maximise``; ``rows``: of each sweep ``run``, its name; ``trials``; the
-        objective of its best trial; ``trial``, its number; and its parameters; ``figures``: Plotly
-        figures by name.
+        objective of its best trial; ``trial``, its number; and its parameters; ``figures``: each a
+        `Figure`, by name.
 
     Raises
     ------

@@ -1,236 +1,412 @@
-"""Figures of a sweep for Plotly, as plain dictionaries, for a live page or a notebook.
+"""The figures of a sweep, each a function: the report, the page and Plotly draw what it returns.
 
-Plotly is not imported: ``plotly.graph_objects.Figure(figure)`` makes a figure of such a dictionary.
-Figures show a `Picture`, so their size is bounded whatever the number of trials. Text that comes
-from outside is escaped, since Plotly interprets some of HTML.
-
-Colours are Okabe and Ito's, which the colour-blind can tell apart; the colour scale of objectives
-differs in lightness.
+A function that is decorated with `figure` is called with what is `Known` of a sweep, and returns
+None where it has nothing to show. Figures show a `Picture`, so their size is bounded whatever the
+number of trials. All names in them are as the user wrote them.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
-from typing import Any, Final
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Final, TypeAlias
 
 from ..trial import Reports
-from .importance import Importance
-from .markup import as_number, show, with_unit
-from .parameter_figures import contour_figure, importance_figure, parallel_figure
+from .figure import Figure
+from .importance import TREES, Effect, Importance
+from .markup import as_number, show, with_unit, words
+from .panels import Axis, Heatmap, Layer, ParallelCoordinates, Plot, StackedBars
 from .picture import Picture
-from .plot import LinearScale, focus, is_logarithmic
-from .plotly_parts import DASHES, RUNS, THEMES, Figure, Theme, figure_of, hover_text, marks, plain
+from .plotly import Told
+from .scales import (
+    LinearScale,
+    LogScale,
+    NamedScale,
+    Scale,
+    focus,
+    is_logarithmic,
+    natural,
+    scale_for,
+    spread,
+)
 from .sweep import STARTED, STATE, STOPPED, TOOK, TRAINER, TRIAL, Sweep
 
-_TIMELINE: Final = 400
-_CURVES_RUNNING: Final = 32
+Curve: TypeAlias = "Sequence[tuple[float, float]]"
+"""Steps, and a value at each."""
+
 _FAR: Final = "far worse, at the edge"
-_EDGE: Final = 0.015
-"""How far within the end of an axis that is, as a share of the axis: dots are not cut there."""
+_FAR_IN_CURVES: Final = 8.0
+_RUNNING_CURVES: Final = 32
+_BARS: Final = 400
+_EFFECTS: Final = 12
+_PLANES: Final = 6
+_PAIRS: Final = 3
+_WEAK: Final = 0.3
+_FEW_METRICS: Final = 4
+
+
+@dataclass(frozen=True)
+class Known:
+    """What is known of a sweep.
+
+    Attributes
+    ----------
+    picture : Picture
+    found : Importance or None
+        From `analyse`, of this picture or an earlier one.
+    running : mapping of int to sequence
+        For each trial in flight: steps, and the objective at each.
+    """
+
+    picture: Picture
+    found: Importance | None = None
+    running: Mapping[int, Curve] = field(default_factory=dict)
+
+
+_FIGURES: list[Callable[[Known], Figure | None]] = []
+
+
+def figure(describe: Callable[[Known], Figure | None]) -> Callable[[Known], Figure | None]:
+    """Decorate a function that describes a figure: it is shown behind those above it."""
+    _FIGURES.append(describe)
+    return describe
 
 
 def figures_of(
     picture: Picture,
     found: Importance | None,
-    theme: str = "light",
-    running: Mapping[int, Sequence[tuple[int, float]]] | None = None,
+    running: Mapping[int, Curve] | None = None,
 ) -> dict[str, Figure]:
-    """Return the figures of a sweep by name; those that have nothing to show are left out.
-
-    ``history``, ``cost``, ``curves``, ``parallel``, ``importance``, ``contour`` (of the two
-    parameters with the largest effect together; its menu has other pairs) and ``timeline``.
-
-    Parameters
-    ----------
-    picture : Picture
-    found : Importance or None
-        From `analyse`, of this picture or an earlier one.
-    theme : {"light", "dark"}
-    running : mapping of int to sequence, optional
-        For each trial in flight: steps, and the objective at each.
-    """
-    colours = THEMES[theme]
-    drawn = {
-        "history": history_figure(picture, colours),
-        "cost": cost_figure(picture, colours),
-        "curves": curves_figure(picture, colours, running or {}),
-        "parallel": parallel_figure(picture, colours),
-        "importance": importance_figure(picture.sweep, found, colours),
-        "contour": contour_figure(picture.sweep, found, colours),
-        "timeline": timeline_figure(picture, colours),
-    }
-    return {name: figure for name, figure in drawn.items() if figure is not None}
+    """Return the figures of a sweep that have something to show, by name; see `Known`."""
+    known = Known(picture, found, running or {})
+    described = [describe(known) for describe in _FIGURES]
+    return {each.name: each for each in described if each is not None}
 
 
-def history_figure(picture: Picture, colours: Theme) -> Figure | None:
-    """Draw the objective of trials in order of completion, and the best so far."""
+# -- trials ---------------------------------------------------------------------------------------
+
+
+@figure
+def history(known: Known) -> Figure | None:
+    """Describe the objective of trials in order of completion, and the best so far."""
+    picture = known.picture
     if not picture.top:
         return None
-    cloud = sorted({*picture.sampled, *picture.top} - set(picture.steps))
-    steps, axis = picture.steps, picture.axis
-
-    def objective(row: int) -> float:
-        return _within(picture.objective_of(row), axis)
-
-    xs = [picture.orders[row] + 1 for row in steps]
-    line = {
-        "type": "scatter",
-        "mode": "lines",
-        "name": f"{picture.sweep.direction} so far",
-        "x": [*xs, max(1, picture.gathered.count)],
-        "y": [*map(objective, steps), objective(steps[-1])],
-        "line": {"shape": "hv", "width": 2, "color": colours.best},
-        "hoverinfo": "skip",
+    sweep, gathered, steps = picture.sweep, picture.gathered, picture.steps
+    count = max(1, gathered.count)
+    cloud = sorted({*picture.sampled, *picture.top} - set(steps))
+    places = {
+        row: (picture.orders[row] + 1.0, picture.objective_of(row)) for row in (*cloud, *steps)
     }
-    data = [
-        *_cloud(picture, {row: (picture.orders[row] + 1, picture.objective_of(row))
-                          for row in cloud}, axis, colours),
-        line,
-        marks(picture, steps, xs, [objective(row) for row in steps], "better than all before",
-              colours.best, size=8),
-    ]  # fmt: skip
-    failures = picture.gathered.failures
-    if failures and len(failures) == picture.gathered.lost:
-        rug = {
-            "type": "scatter",
-            "mode": "markers",
-            "name": "failed or diverged",
-            "x": [order + 1 for order, _ in failures],
-            "y": [picture.axis.low] * len(failures),
-            "marker": {"symbol": "line-ns-open", "size": 9, "color": colours.bad},
-            "text": [plain(f"trial {row.get(TRIAL)}: {row.get(STATE)}") for _, row in failures],
-            "hoverinfo": "text",
-        }
-        data.append(rug)
-    return figure_of(
-        data,
-        colours,
-        x={"title": "trials, in order of completion", "rangemode": "tozero"},
-        y={"title": picture.sweep.objective,
-           "range": [picture.axis.low, picture.axis.high]},
-    )  # fmt: skip
+    note = f"Each dot is a trial; the line is the {sweep.direction} so far"
+    if len(steps) > 1:
+        note += f", which {len(steps) - 1} trials have improved" if len(steps) > 2 else (
+            ", improved once"
+        )  # fmt: skip
+    layers = [
+        *_cloud({row: places[row] for row in cloud}, picture.axis),
+        *_best(steps, places, count, f"{sweep.direction} so far", "better than all before"),
+    ]
+    failures = gathered.failures
+    if failures and len(failures) == gathered.lost:
+        orders = [order + 1 for order, _ in failures]
+        low = [picture.axis.low] * len(orders)
+        layers.append(Layer("ticks", "failed", "failed or diverged", orders, low))
+    plot = Plot(
+        Axis("trials, in order of completion", LinearScale(0.0, float(count))),
+        Axis(sweep.objective, picture.axis),
+        layers,
+        f"{sweep.direction} {sweep.objective} so far, and that of each trial",
+    )
+    is_alone = not picture.against_cost
+    return Figure("history", "History", f"{note}.", [plot], picture.tell, is_alone)
 
 
-def cost_figure(picture: Picture, colours: Theme) -> Figure | None:
-    """Draw quality against training time, with the Pareto front of both."""
-    sweep, front = picture.sweep, set(picture.front)
-    pairs = picture.against_cost
+@figure
+def cost(known: Known) -> Figure | None:
+    """Describe quality against training time, with the Pareto front of both."""
+    picture = known.picture
+    sweep, pairs = picture.sweep, picture.against_cost
     if not pairs:
         return None
-    costs = [cost for cost, _ in pairs.values()]
+    x = _cost_scale([spent for spent, _ in pairs.values()])
     y = focus([quality for _, quality in pairs.values()], sweep.maximise_quality)
-    cloud = {row: pair for row, pair in pairs.items() if row not in front}
-    best = [row for row in picture.front if row in pairs]
-    heights = [_within(pairs[row][1], y) for row in best]
-    stairs = {
-        "type": "scatter",
-        "mode": "lines",
-        "name": "front",
-        "x": [*(pairs[row][0] for row in best), max(costs)],
-        "y": [*heights, *heights[-1:]],
-        "line": {"shape": "hv", "width": 2, "color": colours.best},
-        "hoverinfo": "skip",
-    }
-    data = [
-        *_cloud(picture, cloud, y, colours),
-        stairs,
-        marks(picture, best, [pairs[row][0] for row in best], heights, "on the front",
-              colours.best, size=8),
-    ]  # fmt: skip
-    x: dict[str, Any] = {"title": with_unit(sweep.cost)}
-    if is_logarithmic(costs):
-        x["type"] = "log"
-    else:
-        x["rangemode"] = "tozero"
-    return figure_of(data, colours, x=x, y={"title": sweep.quality, "range": [y.low, y.high]})
-
-
-def _cloud(
-    picture: Picture, places: Mapping[int, tuple[float, float]], scale: LinearScale, colours: Theme
-) -> list[dict[str, Any]]:
-    """Return trials as dots; those beyond the axis stand at its edge, under a name that says so."""
-    is_beyond = {row: _within(y, scale) != y for row, (_, y) in places.items()}
-    data = []
-    for name, colour, wanted in (("trials", colours.cloud, False), (_FAR, colours.stopped, True)):
-        rows = [row for row in places if is_beyond[row] == wanted]
-        if rows or not wanted:
-            data.append(marks(picture, rows, [places[row][0] for row in rows],
-                              [_within(places[row][1], scale) for row in rows], name,
-                              colour))  # fmt: skip
-    return data
-
-
-def _within(value: float, scale: LinearScale) -> float:
-    """Return a value, or that just within the end of the axis if it is far beyond."""
-    room = _EDGE * (scale.high - scale.low)
-    if value < scale.low or value > scale.high:
-        return scale.low + room if value < scale.low else scale.high - room
-    return value
-
-
-def curves_figure(
-    picture: Picture, colours: Theme, running: Mapping[int, Sequence[tuple[int, float]]]
-) -> Figure | None:
-    """Draw the learning curves of the best, the stopped and the running trials."""
-    top = set(picture.top)
-    title = picture.sweep.objective
-    data: list[dict[str, Any]] = []
-    values: list[float] = []
-    kinds: set[str] = set()
-
-    def curve(points: Sequence[tuple[float, float]], kind: str, text: str, **line: Any) -> None:
-        values.extend(value for _, value in points)
-        data.append(
-            {
-                "type": "scatter",
-                "mode": "lines" if len(points) > 1 else "markers",
-                "name": kind,
-                "legendgroup": kind,
-                "showlegend": kind not in kinds,
-                "x": [step for step, _ in points],
-                "y": [value for _, value in points],
-                "line": line,
-                "marker": {"color": line.get("color")},
-                "text": [
-                    "<br>".join(map(plain, (text, f"step {show(step)}", f"{title} {show(value)}")))
-                    for step, value in points
-                ],
-                "hoverinfo": "text",
-            }
-        )
-        kinds.add(kind)
-
-    for row in reversed(picture.curves):
-        name = f"trial {show(picture.rows[row].get(TRIAL))}"
-        points = picture.curve_of(row)
-        if row not in top:
-            curve(points, "stopped early", name, color=colours.stopped, width=1.2, dash="dot")
-        elif row == picture.top[0]:
-            curve(points, "the best", name, color=colours.best, width=3)
-        else:
-            curve(points, "others among the best", name, color=colours.cloud, width=1.4)
-    for trial in sorted(running)[:_CURVES_RUNNING]:
-        points = [(step, value) for step, value in running[trial] if math.isfinite(value)]
-        if points:
-            curve(points, "running", f"trial {trial}", color=colours.good, width=2, dash="dash")
-    if not data:
-        return None
-    shown = sorted(values, reverse=not picture.sweep.maximise)[len(values) // 20 :]
-    y = focus(shown, picture.sweep.maximise, far=8.0)
-    for trace in data:
-        trace["y"] = [_within(value, y) for value in trace["y"]]
-    return figure_of(
-        data, colours, x={"title": "step"}, y={"title": title, "range": [y.low, y.high]}
+    front = [row for row in picture.front if row in pairs]
+    thinned = " It is thinned out." if picture.gathered.front.thinned else ""
+    many = f"{len(picture.front)} trial{'s' if len(picture.front) != 1 else ''}"
+    plot = Plot(
+        Axis(with_unit(sweep.cost), x),
+        Axis(sweep.quality, y),
+        [
+            *_cloud({row: pair for row, pair in pairs.items() if row not in set(front)}, y),
+            *_best(front, pairs, x.high, "front", "on the front"),
+        ],
+        f"{sweep.quality} against {sweep.cost}, with the Pareto front",
+    )
+    return Figure(
+        "cost",
+        f"{words(sweep.quality).capitalize()} against {words(sweep.cost)}",
+        f"The stairs are the Pareto front, {many}: none is both better and cheaper.{thinned}",
+        [plot],
+        picture.tell,
+        is_wide=False,
     )
 
 
-def curve_figure(sweep: Sweep, reports: Reports, theme: str = "light") -> Figure | None:
-    """Draw all metrics that one trial has reported over its steps; None if there are none."""
-    colours = THEMES[theme]
-    shades = (colours.best, colours.cloud, colours.good, colours.stopped, colours.bad, colours.soft)
+def _cloud(places: Mapping[int, tuple[float, float]], scale: LinearScale) -> list[Layer]:
+    """Return trials as dots; those beyond the axis stand at its edge, under a name that says so."""
+    layers = []
+    is_far = {row: not scale.low <= y <= scale.high for row, (_, y) in places.items()}
+    for name, style, wanted in (("trials", "cloud", False), (_FAR, "far", True)):
+        rows = [row for row in places if is_far[row] == wanted]
+        if rows or not wanted:
+            xs, ys = ([places[row][axis] for row in rows] for axis in (0, 1))
+            layers.append(Layer("dots", style, name, xs, ys, rows))
+    return layers
+
+
+def _best(
+    rows: Sequence[int], places: Mapping[int, tuple[float, float]], end: float, line: str, dots: str
+) -> list[Layer]:
+    """Return stairs through the best trials, up to the end of the axis, and the trials as dots."""
+    xs, ys = ([places[row][axis] for row in rows] for axis in (0, 1))
+    return [
+        Layer("stairs", "best", line, [*xs, end] if xs else [], [*ys, *ys[-1:]]),
+        Layer("dots", "best", dots, xs, ys, rows),
+    ]
+
+
+def _cost_scale(costs: Sequence[float]) -> LinearScale | LogScale:
+    if is_logarithmic(costs):
+        return LogScale(min(costs) * 0.9, max(costs) * 1.1)
+    return LinearScale(min(0.0, *costs), max(0.0, *costs) * 1.03 or 1.0)
+
+
+@figure
+def curves(known: Known) -> Figure | None:
+    """Describe the learning curves of the best, the stopped and the running trials."""
+    picture, top = known.picture, known.picture.top
+    running = {
+        trial: points
+        for trial in sorted(known.running)[:_RUNNING_CURVES]
+        if (points := [(step, y) for step, y in known.running[trial] if math.isfinite(y)])
+    }
+    if not picture.curves and not running:
+        return None
+    layers: list[Layer] = []
+    ends: dict[str, list[tuple[int, float, float]]] = {}
+    for row in reversed(picture.curves):  # the best is drawn over the others
+        style = "stopped" if row not in top else "best" if row == top[0] else "cloud"
+        xs, ys = zip(*picture.curve_of(row), strict=True)
+        layers.append(Layer("line", style, _CURVES[style], xs, ys, [row]))
+        ends.setdefault(style, []).append((row, xs[-1], ys[-1]))
+    for trial, points in running.items():
+        xs, ys = zip(*points, strict=True)
+        layers.append(Layer("line", "running", _CURVES["running"], xs, ys, text=f"trial {trial}"))
+    everything = [y for layer in layers for y in layer.y]
+    # First steps are far worse than the rest: a twentieth of all points may lie on the edge.
+    maximise = picture.sweep.maximise
+    shown = sorted(everything, reverse=not maximise)[len(everything) // 20 :]
+    for style, places in ends.items():  # where each trial was stopped or done
+        rows, xs, ys = zip(*places, strict=True)
+        layers.append(Layer("dots", style, _CURVES[style], xs, ys, rows))
+    plot = Plot(
+        Axis("step", spread([x for layer in layers for x in layer.x])),
+        Axis(picture.sweep.objective, focus(shown, maximise, far=_FAR_IN_CURVES)),
+        layers,
+        f"{picture.sweep.objective} of the best and the stopped trials, step by step",
+    )
+    stopped = len(ends.get("stopped", ()))
+    best = len(picture.curves) - stopped
+    note = "What the best trial has" if best == 1 else f"What the {best} best trials have"
+    note += " reported on its way" if best == 1 else " reported on their way"
+    if stopped:
+        of = f" of {picture.gathered.stopped:,}" if stopped < picture.gathered.stopped else ""
+        note += f", and, dashed, {stopped}{of} that were stopped early, up to there"
+    if running:
+        note += f"; {len(running)} are running"
+    return Figure("curves", "Learning curves", f"{note}.", [plot], picture.tell)
+
+
+_CURVES: Final = {
+    "best": "the best",
+    "cloud": "others among the best",
+    "stopped": "stopped early",
+    "running": "running",
+}
+
+
+# -- parameters -----------------------------------------------------------------------------------
+
+
+@figure
+def parallel(known: Known) -> Figure | None:
+    """Describe trials in parallel coordinates, on whose axes ranges can be chosen."""
+    picture = known.picture
+    sweep, rows = picture.sweep, picture.lines
+    if not picture.varying or len(rows) < 2:
+        return None
+    names = [*picture.varying, sweep.objective]
+    values = [[picture.rows[row].get(name) for name in names] for row in rows]
+    columns = [*zip(*values, strict=True)]
+    scales: list[Scale] = [*map(scale_for, columns[:-1]), picture.axis]
+    worst, best = columns[-1][0], columns[-1][-1]
+    edge = picture.axis.low if sweep.maximise else picture.axis.high
+    is_beyond = picture.axis.place(worst) in (0.0, 1.0)
+    panel = ParallelCoordinates(
+        [Axis(name, scale) for name, scale in zip(names, scales, strict=True)],
+        rows,
+        values,
+        [picture.shade(row) for row in rows],
+        (f"{show(edge)} and worse" if is_beyond else show(worst), show(best)),
+        sweep.maximise,
+    )
+    constants = ", ".join(f"{words(name)} {value}" for name, value in picture.constants.items())
+    return Figure(
+        "parallel",
+        "Parameters",
+        "Each line is a trial. Drag along an axis to choose a range, or use the arrow keys, with "
+        "Shift for its upper end; a click or Esc lets go. The table follows.",
+        [panel],
+        picture.tell,
+        remarks=[f"For all trials: {constants}."] if constants else [],
+    )
+
+
+@figure
+def importance(known: Known) -> Figure | None:
+    """Describe how far each parameter decides the objective, alone and with one other."""
+    found, picture = known.found, known.picture
+    if found is None:
+        return None
+    objective = picture.sweep.objective
+    shares = StackedBars(
+        f"share of the variance of {objective}, {found.trials:,} trials",
+        [("alone", "alone"), ("with one other", "pairs")],
+        [(effect.name, (effect.alone, effect.in_pairs / 2)) for effect in found.effects],
+    )
+    pairs = [
+        f"{words(first)} with {words(second)} {share:.0%}"
+        for first, second, share in found.pairs[:_PAIRS]
+        if share >= 0.01
+    ]
+    explained = (
+        f"The forest explains {max(0.0, found.explained):.0%} of the variance among trials that "
+        "it has not seen"
+    )
+    is_weak = found.explained < _WEAK
+    method = (
+        f"Functional ANOVA of {TREES} regression trees (Hutter, Hoos and Leyton-Brown, 2014), over "
+        f"the values that the trials took. {'' if is_weak else f'{explained}. '}Results far on the "
+        "worse side count as less far."
+    )
+    together = [f"Together, beyond what each does alone: {'; '.join(pairs)}."] if pairs else []
+    return Figure(
+        "importance",
+        "What decides",
+        f"Share of the variance of {words(objective)}, as a forest learns it from "
+        f"{found.trials:,} trials, that a parameter explains alone (number, dark) and with one "
+        "other (light, half of each pair).",
+        [shares, *(_effect(effect, known, found) for effect in found.effects[:_EFFECTS])],
+        picture.tell,
+        warning=f"{explained}: too little to trust these shares." if is_weak else "",
+        subtitle=f"Expected {words(objective)}, whatever the other parameters are",
+        remarks=[*together, method],
+    )
+
+
+def _effect(effect: Effect, known: Known, found: Importance) -> Plot:
+    """Return the objective that the forest expects with each value of a parameter."""
+    scale = _with_room([value for shown in found.effects for value in shown.mean])
+    longest = max(len(label) for label in effect.labels[:: max(1, len(effect.labels) // 4)])
+    labels = NamedScale(effect.labels, most=max(2, 220 // (7 * min(longest, 14) + 12)))
+    best = (max if known.picture.sweep.maximise else min)(effect.mean)
+    at = effect.mean.index(best)
+    return Plot(
+        Axis(effect.name, labels),
+        Axis(known.picture.sweep.objective, scale),
+        [
+            Layer("line", "effect", "", effect.labels, effect.mean),
+            Layer("dots", "effect", "", effect.labels, effect.mean),
+            Layer("dots", "best", "", [effect.labels[at]], [best]),
+        ],
+        f"what the objective is with each {effect.name}",
+        effect.name,
+    )
+
+
+def _with_room(values: Sequence[float]) -> LinearScale:
+    room = 0.08 * (max(values) - min(values)) or 0.5
+    return LinearScale(min(values) - room, max(values) + room)
+
+
+@figure
+def contour(known: Known) -> Figure | None:
+    """Describe the expected objective over the pairs of parameters that do most together."""
+    planes = known.found.planes[:_PLANES] if known.found is not None else []
+    if not planes:
+        return None
+    sweep = known.picture.sweep
+    return Figure(
+        "contour",
+        "Two parameters together",
+        f"The {words(sweep.objective)} that the forest expects, whatever the other parameters are, "
+        "of the pairs that do most together: the darker the better (the brighter, on a dark page). "
+        "Dots are where trials have been.",
+        [
+            Heatmap(plane.first, plane.second, plane.labels, plane.mean, plane.trials,
+                    sweep.maximise, sweep.objective)
+            for plane in planes
+        ],
+        known.picture.tell,
+    )  # fmt: skip
+
+
+# -- the run --------------------------------------------------------------------------------------
+
+
+@figure
+def timeline(known: Known) -> Figure | None:
+    """Describe when each trial ran, on which trainer."""
+    picture = known.picture
+    spans = []
+    for row in sorted({*picture.sampled, *picture.top}):
+        values = picture.rows[row]
+        start, took = as_number(values.get(STARTED)), as_number(values.get(TOOK))
+        if start is not None and took is not None:
+            is_stopped = str(values.get(STATE)).lower() in STOPPED
+            spans.append((row, start, took, show(values.get(TRAINER)), is_stopped))
+    if not spans:
+        return None
+    spans = spans[:: -(-len(spans) // _BARS)]
+    first = min(start for _, start, *_ in spans)
+    layers = []
+    for name, style, wanted in (("finished", "cloud", False), ("stopped early", "stopped", True)):
+        bars = [span[:-1] for span in spans if span[-1] == wanted]
+        if bars:
+            rows, starts, lengths, trainers = zip(*bars, strict=True)
+            begun = [start - first for start in starts]
+            layers.append(Layer("bars", style, name, begun, trainers, rows, lengths))
+    end = max(start - first + took for _, start, took, *_ in spans)
+    labels = sorted({trainer for _, _, _, trainer, _ in spans}, key=natural, reverse=True)
+    plot = Plot(
+        Axis("seconds since the first trial", LinearScale(0.0, end or 1.0)),
+        Axis("trainer", NamedScale(labels, in_bands=True)),
+        layers,
+        "when trials ran, by trainer",
+    )
+    note = "One bar for each trial, by trainer."
+    return Figure("timeline", "When trials ran", note, [plot], picture.tell)
+
+
+# -- one trial, several sweeps --------------------------------------------------------------------
+
+
+def trial_curves(sweep: Sweep, reports: Reports) -> Figure | None:
+    """Describe all metrics that one trial has reported over its steps; None if there are none."""
     names = dict.fromkeys(name for _, metrics in reports for name in metrics)
-    data: list[dict[str, Any]] = []
+    panels: list[Plot] = []
     for name in names:
         points = [
             (step, number)
@@ -238,119 +414,74 @@ def curve_figure(sweep: Sweep, reports: Reports, theme: str = "light") -> Figure
             if (number := as_number(metrics.get(name))) is not None
         ]
         if points and name not in (sweep.cost, TRIAL):
-            data.append(
-                {
-                    "type": "scatter",
-                    "mode": "lines+markers",
-                    "name": plain(name),
-                    "x": [step for step, _ in points],
-                    "y": [value for _, value in points],
-                    "line": {"color": shades[len(data) % len(shades)]},
-                    "visible": True if name in sweep.objective or len(names) < 4 else "legendonly",
-                }
-            )
-    return figure_of(data, colours, x={"title": "step"}, y={"title": "reported"}) if data else None
-
-
-def timeline_figure(picture: Picture, colours: Theme) -> Figure | None:
-    """Draw when each trial ran, on which trainer."""
-    rows = sorted({*picture.sampled, *picture.top})
-    spans = []
-    for row in rows:
-        values = picture.rows[row]
-        start, took = as_number(values.get(STARTED)), as_number(values.get(TOOK))
-        if start is not None and took is not None:
-            spans.append((row, start, took))
-    if not spans:
+            xs, ys = zip(*points, strict=True)
+            is_extra = name not in sweep.objective and len(names) >= _FEW_METRICS
+            style = f"r{len(panels)}"
+            layer = Layer("line", style, name, xs, ys, text=name, is_extra=is_extra)
+            x, y = Axis("step", spread(xs)), Axis("reported", _with_room(ys))
+            panels.append(Plot(x, y, [layer], f"{name}, step by step", name))
+    if not panels:
         return None
-    spans = spans[:: -(-len(spans) // _TIMELINE)]
-    first = min(start for _, start, _ in spans)
-    data = []
-    for name, colour, stopped in (("finished", colours.cloud, False),
-                                  ("stopped early", colours.stopped, True)):  # fmt: skip
-        bars = [
-            entry
-            for entry in spans
-            if (str(picture.rows[entry[0]].get(STATE)).lower() in STOPPED) == stopped
-        ]
-        if bars:
-            data.append(
-                {
-                    "type": "bar",
-                    "orientation": "h",
-                    "name": name,
-                    "base": [start - first for _, start, _ in bars],
-                    "x": [took for _, _, took in bars],
-                    "y": [plain(show(picture.rows[row].get(TRAINER))) for row, _, _ in bars],
-                    "marker": {"color": colour, "line": {"width": 0.5, "color": colours.rule}},
-                    "text": [hover_text(picture, row) for row, _, _ in bars],
-                    "textposition": "none",
-                    "hoverinfo": "text",
-                }
-            )
-    figure = figure_of(
-        data, colours, x={"title": "seconds since the first trial"},
-        y={"title": "trainer", "type": "category"},
-    )  # fmt: skip
-    figure["layout"]["barmode"] = "overlay"
-    return figure
+    return Figure("curve", "Learning curve", "What it has reported.", panels, lambda _: ())
 
 
-def comparison_figures(pictures: Mapping[str, Picture], theme: str = "light") -> dict[str, Figure]:
+def comparison_figures(pictures: Mapping[str, Picture]) -> dict[str, Figure]:
     """Return figures over several sweeps, by their names: ``history`` and ``cost``.
 
     The best so far against the number of trials, and the fronts of quality against cost.
     """
-    colours = THEMES[theme]
-    history: list[dict[str, Any]] = []
-    cost: list[dict[str, Any]] = []
-    values: list[float] = []
     first = next(iter(pictures.values())).sweep
-    for number, (name, picture) in enumerate(pictures.items()):
-        line = {"shape": "hv", "width": 2.2, "color": RUNS[theme][number % len(RUNS[theme])],
-                "dash": DASHES[number // len(RUNS[theme]) % len(DASHES)]}  # fmt: skip
-        trace = {"type": "scatter", "name": plain(name), "line": line, "mode": "lines+markers",
-                 "marker": {"size": 5}, "hoverinfo": "text"}  # fmt: skip
-        if picture.steps:
-            best = [picture.objective_of(row) for row in picture.steps]
-            shown = (*picture.steps, picture.steps[-1])
-            values += best
-            history.append(
-                {
-                    **trace,
-                    "x": [*(picture.orders[row] + 1 for row in picture.steps),
-                          picture.gathered.count],
-                    "y": [*best, best[-1]],
-                    "text": [hover_text(picture, row) for row in shown],
-                }
-            )  # fmt: skip
-        front = [row for row in picture.front if row in picture.against_cost]
-        if front:
-            pairs = [picture.against_cost[row] for row in front]
-            cost.append(
-                {
-                    **trace,
-                    "x": [spent for spent, _ in pairs],
-                    "y": [quality for _, quality in pairs],
-                    "text": [hover_text(picture, row) for row in front],
-                }
-            )
-    figures = {}
-    if history:
-        scale = focus(values, first.maximise)
-        for best_so_far in history:
-            best_so_far["y"] = [_within(value, scale) for value in best_so_far["y"]]
-        figures["history"] = figure_of(
-            history,
-            colours,
-            x={"title": "trials, in order of completion", "rangemode": "tozero"},
-            y={"title": first.objective, "range": [scale.low, scale.high]},
+    better = f"The {first.direction} {words(first.objective)} so far"
+    steps = {
+        name: {row: (picture.orders[row] + 1.0, picture.objective_of(row)) for row in picture.steps}
+        for name, picture in pictures.items()
+    }
+    fronts = {
+        name: {row: pair for row in picture.front if (pair := picture.against_cost.get(row))}
+        for name, picture in pictures.items()
+    }
+    counts = [picture.gathered.count for picture in pictures.values()]
+    values = [y for places in steps.values() for _, y in places.values()]
+    pairs = [pair for places in fronts.values() for pair in places.values()]
+    described = []
+    if values:
+        plot = Plot(
+            Axis("trials, in order of completion", LinearScale(0.0, float(max(1, *counts)))),
+            Axis(first.objective, focus(values, first.maximise)),
+            _lines_of(steps, counts),
+            f"{first.direction} {first.objective} so far, of each sweep",
         )
-    if cost:
-        figures["cost"] = figure_of(
-            cost,
-            colours,
-            x={"title": with_unit(first.cost), "rangemode": "tozero"},
-            y={"title": first.quality},
+        described.append(("history", "History", f"{better}, of each sweep.", plot))
+    if pairs:
+        ends = [max((x for x, _ in places.values()), default=0.0) for places in fronts.values()]
+        plot = Plot(
+            Axis(with_unit(first.cost), _cost_scale([spent for spent, _ in pairs])),
+            Axis(first.quality, focus([y for _, y in pairs], first.maximise_quality)),
+            _lines_of(fronts, ends),
+            f"fronts of {first.quality} against {first.cost}, of each sweep",
         )
-    return figures
+        title = f"{words(first.quality).capitalize()} against {words(first.cost)}"
+        note = "Of each sweep the Pareto front: none of its trials is both better and cheaper."
+        described.append(("cost", title, note, plot))
+
+    def tell(row: object) -> Told:
+        number, _, place = str(row).partition(".")
+        name, picture = list(pictures.items())[int(number)]
+        trial, *others = picture.tell(int(place))
+        return [trial, ("run", name), *others]
+
+    return {name: Figure(name, title, note, [plot], tell) for name, title, note, plot in described}
+
+
+def _lines_of(
+    places_of: Mapping[str, Mapping[int, tuple[float, float]]], ends: Sequence[float]
+) -> list[Layer]:
+    """Return stairs and dots for each sweep."""
+    layers = []
+    for number, ((name, places), end) in enumerate(zip(places_of.items(), ends, strict=True)):
+        style, rows = f"r{number}", [f"{number}.{row}" for row in places]
+        xs, ys = ([pair[axis] for pair in places.values()] for axis in (0, 1))
+        if xs:
+            layers.append(Layer("stairs", style, name, [*xs, end], [*ys, ys[-1]]))
+            layers.append(Layer("dots", style, name, xs, ys, rows))
+    return layers

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import re
 from collections.abc import Sequence
+from functools import cache
+from pathlib import Path
 from typing import Any, Final
 
 import numpy as np
@@ -172,6 +174,13 @@ def nothing(text: str) -> Markup:
 def copy_button() -> Markup:
     """Return a button that copies the code beside it; the script shows it where it can."""
     return tag("button", "copy", type="button", class_="copy", hidden=True)
+
+
+@cache
+def asset(name: str) -> str:
+    """Return the text of a style sheet or a script of this package, without its comments."""
+    text = (Path(__file__).parent / name).read_text(encoding="utf-8")
+    return re.sub(r"/\*.*?\*/\n?", "", text, flags=re.DOTALL)
 
 
 _TOML_PARTS: Final = re.compile(

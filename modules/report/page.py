@@ -3,35 +3,26 @@
 from __future__ import annotations
 
 import json
-import re
 from base64 import b64encode
 from collections.abc import Sequence
-from functools import cache
 from hashlib import sha256
-from pathlib import Path
 from typing import Final
 
-from .contour import contour_section
+from .figures import figures_of
 from .importance import Importance, importance
-from .markup import Markup, as_number, between, join, marks, tag, words
+from .markup import Markup, as_number, asset, between, join, marks, tag, words
 from .picture import Picture
 from .sections import (
-    cost_section,
-    curves_section,
-    headline,
-    history_section,
-    importance_section,
-    parallel_section,
-)
-from .sweep import RankAccount
-from .tables import (
     again_section,
     bias_section,
     failures_section,
+    figure_section,
+    headline,
     model_section,
     ranks_section,
     trials_section,
 )
+from .sweep import RankAccount
 
 _OF_BIAS: Final = ("bias", "honest", "caution")
 """Regions of a report that show the selection bias."""
@@ -70,12 +61,7 @@ def page(picture: Picture, found: Importance | None) -> str:
     content = [
         header,
         between("live", _live(moment.reload_s)),
-        history_section(picture),
-        cost_section(picture),
-        curves_section(picture),
-        parallel_section(picture),
-        importance_section(picture, found),
-        contour_section(picture, found),
+        *map(figure_section, figures_of(picture, found).values()),
         between("bias", bias_section(moment.bias) if moment.bias is not None else Markup("")),
         trials_section(picture),
         failures_section(picture),
@@ -89,7 +75,8 @@ def page(picture: Picture, found: Importance | None) -> str:
 
 def document(title: str, content: Sequence[str | None], data: str) -> str:
     """Return an HTML page with our style and script; `data` is the JSON that the script reads."""
-    script, style = _asset("report.js"), _asset("report.css")
+    script = asset("figures.js") + asset("report.js")
+    style = asset("report.css") + asset("figures.css")
     head = join(
         tag("meta", charset="utf-8"),
         tag("meta", name="viewport", content="width=device-width, initial-scale=1"),
@@ -100,7 +87,6 @@ def document(title: str, content: Sequence[str | None], data: str) -> str:
     )
     body = join(
         tag("main", *content),
-        tag("div", "", id="tip", role="status", hidden=True),
         tag("script", Markup(data), type="application/json", id="data"),
         tag("script", Markup(script)),
     )
@@ -196,9 +182,3 @@ def _data(picture: Picture) -> str:
 def _policy(script: str) -> str:
     digest = b64encode(sha256(script.encode()).digest()).decode()
     return f"default-src 'none'; style-src 'unsafe-inline'; script-src 'sha256-{digest}'"
-
-
-@cache
-def _asset(name: str) -> str:
-    text = (Path(__file__).parent / name).read_text(encoding="utf-8")
-    return re.sub(r"/\*.*?\*/\n?", "", text, flags=re.DOTALL)

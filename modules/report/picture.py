@@ -9,12 +9,13 @@ from typing import Any, Final
 
 from .gather import Gatherer, Row, ShownRow
 from .markup import as_number, show
-from .plot import LinearScale, focus
+from .scales import LinearScale, focus
 from .sweep import CURVE, STATE, STOPPED, TRAINER, TRIAL, Moment, Sweep
 
 SHADES: Final = 7
 """Steps of the colour scale, from the worst to the best."""
 _LINES: Final = 700
+_TOLD: Final = 10
 BEST_CURVES: Final = 10
 STOPPED_CURVES: Final = 40
 
@@ -134,7 +135,7 @@ class Picture:
                 found[name] = shown.pop()
         return found
 
-    @property
+    @cached_property
     def varying(self) -> list[str]:
         """Parameters that differ between the rows that are shown."""
         return [name for name in self.sweep.parameters if name not in self.constants]
@@ -172,6 +173,12 @@ class Picture:
         wanted = [TRIAL, *self.varying, sweep.objective, *sweep.metrics]
         wanted += [TRAINER, "seed"]
         return [name for name in dict.fromkeys(wanted) if name in known]
+
+    def tell(self, place: int | str) -> list[tuple[str, Any]]:
+        """Return what a figure tells of a row: names and values, its trial's number first."""
+        row = self.rows[int(place)]
+        names = [TRIAL, self.sweep.objective, *self.varying[:_TOLD]]
+        return [(name, row.get(name)) for name in dict.fromkeys(names)]
 
     def cells(self, place: int, columns: Iterable[str]) -> list[Any]:
         """Return a row's values for JSON: numbers, and text for all other values."""

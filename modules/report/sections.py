@@ -1,58 +1,34 @@
-"""The sections of a report that have plots: each a function from a picture to HTML."""
+"""The sections of a report: each a function from a picture to HTML."""
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Final
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any, Final
 
-from diel import format_duration, format_value
+from diel import format_duration
 
-from .importance import TREES, Effect, Importance
+from .figure import FULL, HALF, Figure
 from .markup import (
     Markup,
     bar_row,
     between,
+    copy_button,
     figure,
+    highlight,
     join,
     nothing,
-    place,
     section,
     show,
+    table,
     tag,
     with_unit,
     words,
 )
-from .picture import SHADES, Picture
-from .plot import (
-    LinearScale,
-    LogScale,
-    NamedScale,
-    Plot,
-    Scale,
-    dots,
-    focus,
-    is_logarithmic,
-    line,
-    polyline,
-    scale_for,
-    spread,
-    stairs,
-    text,
-)
-from .sweep import TRIAL
+from .picture import Picture
+from .sweep import REASON, TRIAL, RankAccount
 
 if TYPE_CHECKING:
     from ..evaluation import BiasReport
-
-_EFFECTS: Final = 12
-_PAIRS: Final = 3
-_WEAK: Final = 0.3
-_HALF: Final = 560.0
-_FULL: Final = 1140.0
-_HEIGHT: Final = 320.0
-_AXIS_ROOM: Final = 104.0
-_FAR_IN_CURVES: Final = 8.0
-_FEW: Final = 100
-_MANY: Final = 500
 
 
 def headline(picture: Picture) -> Markup:
@@ -118,356 +94,236 @@ def _caution(bias: BiasReport | None) -> Markup:
     return tag("p", text, link, class_="warning")
 
 
-def history_section(picture: Picture) -> Markup | None:
-    """Show the objective of the trials, and the best so far; None if there is none."""
+def figure_section(drawn: Figure) -> Markup:
+    """Show a figure."""
+    width = FULL if drawn.is_wide else HALF
+    content = drawn.draw(width, with_unit, with_tips=False)
+    return section(drawn.name, drawn.title, content, note=drawn.note, wide=drawn.is_wide)
+
+
+def bias_section(report: BiasReport) -> Markup:
+    """Show the naive score of the best beside the honest one."""
+    of = f"best of {report.trials:,}" if report.trials else "best"
+    spread = f" ± {report.spread:.2g}" if report.spread is not None else ""
+    metric = words(report.objective)
+    numbers = [figure(f"naive {metric}", show(report.naive), of)]
+    if report.honest is not None and report.bias is not None:
+        gap = "by which the best looks too good" if report.bias > 0 else "none to be seen"
+        value = show(report.honest) + spread
+        numbers.insert(0, figure(f"honest {metric}", value, report.method, "chosen"))
+        numbers.append(figure("selection bias", f"{report.bias:.2g}", gap))
+    return section(
+        "bias",
+        "Is the best as good as it looks?",
+        tag("div", *numbers, class_="figures"),
+        note="The best of many trials is partly lucky: its score was used to choose it. "
+        "An honest estimate is from rows that had no part in the choice.",
+        wide=True,
+    )
+
+
+def trials_section(picture: Picture) -> Markup | None:
+    """Show the table of the best trials; None if there are none."""
     if not picture.top:
         return None
-    steps = len(picture.steps)
-    note = f"Each dot is a trial; the line is the {picture.sweep.direction} so far"
-    if steps > 1:
-        note += f", which {steps - 1} trials have improved" if steps > 2 else ", improved once"
-    beyond = sum(
-        picture.axis.place(picture.objective_of(row)) in (0.0, 1.0) for row in picture.sampled
-    )
-    tail = " Dots on the edge are worse than the axis reaches." if beyond else ""
-    drawn = tag("figure", _draw_history(picture))
-    is_alone = not picture.against_cost
-    return section("history", "History", drawn, note=f"{note}.{tail}", wide=is_alone)
-
-
-def _draw_history(picture: Picture) -> Markup:
-    """Draw the objective of the trials in order of completion, and the best so far."""
-    sweep = picture.sweep
-    count = max(1, picture.gathered.count)
-    plot = Plot(
-        _HALF, _HEIGHT, LinearScale(0.0, float(count)), picture.axis,
-        "trials, in order of completion", words(sweep.objective),
-    )  # fmt: skip
-    shown = [*picture.sampled, *picture.top]
-    cloud = _dots(plot, picture, sorted(set(shown) - set(picture.steps)))
-    steps = [
-        (row, at[0], at[1])
-        for row in picture.steps
-        if (at := plot.at(picture.orders[row] + 1, picture.objective_of(row)))
-    ]
-    failed = [
-        line(plot.across((order + 1) / count), plot.down(0.0) - 7, plot.across((order + 1) / count),
-             plot.down(0.0), "failed")
-        for order, _ in picture.gathered.failures
-        if len(picture.gathered.failures) == picture.gathered.lost
-    ]  # fmt: skip
-    return plot.draw(
-        dots(cloud, "cloud"),
-        join(*failed),
-        stairs([(x, y) for _, x, y in steps], plot.across(1.0), "best-line"),
-        dots(steps, "best-dots"),
-        label=f"{sweep.direction} {sweep.objective} so far, and that of each trial",
-        style=_crowd(len(cloud)),
-    )
-
-
-def _dots(plot: Plot, picture: Picture, rows: list[int]) -> list[tuple[int, float, float]]:
-    found = []
-    for row in rows:
-        at = plot.at(picture.orders[row] + 1, picture.objective_of(row))
-        if at is not None:
-            found.append((row, *at))
-    return found
-
-
-def _crowd(count: int) -> str:
-    """Return the style that keeps so many dots or lines apart."""
-    return "few" if count < _FEW else "some" if count < _MANY else "many"
-
-
-def cost_section(picture: Picture) -> Markup | None:
-    """Show quality against training time; None if no trial has both."""
-    sweep = picture.sweep
-    title = f"{words(sweep.quality).capitalize()} against {words(sweep.cost)}"
-    drawn = _draw_against_cost(picture)
-    if drawn is None:
-        return None
-    thinned = " It is thinned out." if picture.gathered.front.thinned else ""
-    note = (
-        f"The stairs are the Pareto front, {len(picture.front)} "
-        f"trial{'s' if len(picture.front) != 1 else ''}: none is both better and cheaper.{thinned}"
-    )
-    return section("cost", title, tag("figure", drawn), note=note)
-
-
-def _draw_against_cost(picture: Picture) -> Markup | None:
-    """Draw quality against cost with the Pareto front; None if no trial has both."""
-    sweep = picture.sweep
-    pairs = picture.against_cost
-    if not pairs:
-        return None
-    costs = [cost for cost, _ in pairs.values()]
-    x: Scale = LinearScale(min(0.0, *costs), max(0.0, *costs) * 1.03 or 1.0)
-    if is_logarithmic(costs):
-        x = LogScale(min(costs) * 0.9, max(costs) * 1.1)
-    y = focus([quality for _, quality in pairs.values()], sweep.maximise_quality)
-    plot = Plot(_HALF, _HEIGHT, x, y, with_unit(sweep.cost), with_unit(sweep.quality))
-    placed = {row: at for row, pair in pairs.items() if (at := plot.at(*pair)) is not None}
-    front = [(row, *placed[row]) for row in picture.front if row in placed]
-    cloud = [(row, *at) for row, at in placed.items() if row not in set(picture.front)]
-    return plot.draw(
-        dots(cloud, "cloud"),
-        stairs([(x, y) for _, x, y in front], plot.across(1.0), "front-line"),
-        dots(front, "front-dots"),
-        label=f"{words(sweep.quality)} against {words(sweep.cost)}, with the Pareto front",
-        style=_crowd(len(cloud)),
-    )
-
-
-def curves_section(picture: Picture) -> Markup | None:
-    """Show learning curves, where trials have reported some."""
-    drawn = _draw_curves(picture)
-    if drawn is None:
-        return None
-    best = sum(row in set(picture.top) for row in picture.curves)
-    stopped = len(picture.curves) - best
-    note = (
-        f"What the {best} best trials have reported on their way"
-        if best > 1
-        else ("What the best trial has reported on its way")
-    )
-    if stopped:
-        of = f" of {picture.gathered.stopped:,}" if stopped < picture.gathered.stopped else ""
-        note += f", and, dashed, {stopped}{of} that were stopped early, up to there"
-    keys = [tag("span", tag("i", class_="key"), "the best")]
-    if best > 1:
-        keys.append(tag("span", tag("i", class_="key good"), "others among the best"))
-    if stopped:
-        keys.append(tag("span", tag("i", class_="key stopped"), "stopped early"))
+    columns = picture.columns()
+    heads = [tag("th", "#", data_kind="number", aria_sort="ascending")]
+    for name in columns:
+        numbers = picture.numbers(name, picture.top)
+        kind = "number" if len(numbers) == len(picture.top) else "word"
+        style = "chosen" if name == picture.sweep.objective else None
+        heads.append(tag("th", words(name), data_kind=kind, class_=style, title=name))
+    body = []
+    for rank, row in enumerate(picture.top, start=1):
+        cells = [tag("td", str(rank))]
+        for name in columns:
+            value = picture.rows[row].get(name)
+            style = "chosen" if name == picture.sweep.objective else None
+            cells.append(tag("td", show(value), data_v=_sortable(value), class_=style))
+        body.append(tag("tr", *cells, data_row=row))
+    ranking = tag("table", tag("thead", tag("tr", *heads)), tag("tbody", *body), class_="sortable")
+    good = picture.gathered.good
+    which = f"The {len(picture.top)} best of {good:,}" if len(picture.top) < good else "All trials"
     return section(
-        "curves",
-        "Learning curves",
-        tag("div", *keys, class_="keys"),
-        tag("figure", drawn),
-        note=f"{note}.",
-        wide=True,
-    )
-
-
-def _draw_curves(picture: Picture) -> Markup | None:
-    """Draw the learning curves of the best and the stopped trials; None if there are none."""
-    if not picture.curves:
-        return None
-    points = {row: picture.curve_of(row) for row in picture.curves}
-    steps = [x for curve in points.values() for x, _ in curve]
-    values = [y for curve in points.values() for _, y in curve]
-    # First steps are far worse than the rest: a twentieth of all points may lie on the edge.
-    shown = sorted(values, reverse=not picture.sweep.maximise)[len(values) // 20 :]
-    plot = Plot(
-        _FULL, _HEIGHT, spread(steps), focus(shown, picture.sweep.maximise, far=_FAR_IN_CURVES),
-        "step", words(picture.sweep.objective),
-    )  # fmt: skip
-    drawn, top = [], set(picture.top)
-    for row in reversed(picture.curves):  # the best is drawn over the others
-        style = "stopped" if row not in top else "best" if row == picture.top[0] else "good"
-        places = [at for x, y in points[row] if (at := plot.at(x, y)) is not None]
-        drawn.append(polyline(places, style, row))
-    # The end of each curve, where its trial was stopped or done.
-    ends = [(row, *at) for row in picture.curves if (at := plot.at(*points[row][-1])) is not None]
-    stopped = [end for end in ends if end[0] not in top]
-    return plot.draw(
-        tag("g", *drawn, class_="curves"),
-        dots(stopped, "stopped-dots"),
-        dots([end for end in ends if end[0] in top], "end-dots"),
-        label=f"{words(picture.sweep.objective)} of the best and the stopped trials, step by step",
-    )
-
-
-def parallel_section(picture: Picture) -> Markup | None:
-    """Show the trials in parallel coordinates; None if there are not two, or nothing varies."""
-    drawn = _draw_parallel(picture)
-    if drawn is None:
-        return None
-    constants = ", ".join(f"{words(key)} {value}" for key, value in picture.constants.items())
-    return section(
-        "parallel",
-        "Parameters",
-        tag("div", _draw_legend(picture), tag("span", "", class_="chosen-count"),
-            tag("button", "clear", type="button", class_="clear", hidden=True), class_="bar"),
-        tag("figure", drawn, class_="scrolls", tabindex=0),
-        tag("p", f"For all trials: {constants}.", class_="note") if constants else None,
-        note="Each line is a trial. Drag along an axis to choose a range; a click on it lets go. "
-        "The other plots and the table follow.",
+        "trials", "Best trials", _filter(), tag("div", ranking, class_="scrolls tall", tabindex=0),
+        note=f"{which} by {picture.sweep.direction} {words(picture.sweep.objective)}. "
+        "A click on a column's head sorts by it. The filter takes words, and a column with >, >=, "
+        "<, <= or = and a value.",
         wide=True,
     )  # fmt: skip
 
 
-def _draw_parallel(picture: Picture) -> Markup | None:
-    """Draw each trial as a line over an axis for each parameter; None if nothing varies."""
-    names = picture.varying
-    if not names or len(picture.lines) < 2:
+def _filter() -> Markup:
+    """Return the filter of the table, which the script shows."""
+    box = tag(
+        "input", type="search", id="filter", placeholder="filter: relu  accuracy>0.9  rate<=0.1",
+        aria_label="filter of the table", spellcheck="false",
+    )  # fmt: skip
+    return tag("p", box, tag("span", "", class_="filtered-count"), class_="filter", hidden=True)
+
+
+def _sortable(value: Any) -> Any:
+    """Return what a cell is sorted by: all digits of a float; None for the text that is shown."""
+    return repr(float(value)) if isinstance(value, float) else None
+
+
+def failures_section(picture: Picture) -> Markup | None:
+    """Show trials without a result, by reason."""
+    gathered = picture.gathered
+    if not gathered.lost:
         return None
-    scales: list[Scale] = [
-        scale_for([picture.rows[row].get(name) for row in picture.lines]) for name in names
-    ]
-    names, scales = [*names, picture.sweep.objective], [*scales, picture.axis]
-    width, height = max(_FULL, _AXIS_ROOM * len(names)), 380.0
-    top, bottom, left, right = 44.0, height - 18.0, 74.0, width - 64.0
-    across = [left + lane * (right - left) / (len(names) - 1) for lane in range(len(names))]
-
-    def down(where: float) -> float:
-        return bottom - where * (bottom - top)
-
-    lines = []
-    for row in picture.lines:
-        values = picture.rows[row]
-        aside = (picture.axis.place(values.get(names[-1])) or 0.0) - 0.5
-        places = [
-            _lane(scale, scale.place(values.get(name)), aside)
-            for name, scale in zip(names, scales, strict=True)
-        ]
-        points = [(x, down(y)) for x, y in zip(across, places, strict=True) if y is not None]
-        style = f"q{picture.shade(row)}" + (" best" if row == picture.top[0] else "")
-        lines.append(polyline(points, style, row))
-    axes = []
-    for number, (name, scale, x) in enumerate(zip(names, scales, across, strict=True)):
-        marks = [
-            tag("title", name),
-            line(x, top, x, bottom, "axis"),
-            tag("rect", x=place(x - 14), y=place(top), width="28", height=place(bottom - top),
-                class_="grip"),
-        ]  # fmt: skip
-        for where, label in scale.ticks(6):
-            where = _lane(scale, where, 0.0) or 0.0
-            marks.append(line(x - 4, down(where), x, down(where), "axis"))
-            marks.append(
-                text(x - 8, down(where) + 4, format_value(label, longest=14), "tick end halo")
-            )
-        style = "name middle" + (" chosen" if number == len(names) - 1 else "")
-        marks.append(text(x, 20, format_value(words(name), longest=18), style))
-        axes.append(tag("g", *marks, class_="dimension", data_x=place(x), data_name=name))
-    return tag(
-        "svg",
-        tag("g", *lines, class_=f"lines {_crowd(len(lines))}"),
-        join(*axes),
-        tag("g", class_="over"),
-        viewBox=f"0 0 {place(width)} {place(height)}",
-        style=f"min-width:{place(min(width, 120.0 * len(names)))}px",
-        role="img",
-        aria_label="parallel coordinates of the parameters and the objective",
-        data_chart="parallel",
-        data_top=place(top),
-        data_bottom=place(bottom),
-    )
-
-
-def _lane(scale: Scale, where: float | None, aside: float) -> float | None:
-    """Spread the lines through a named value by the objective, so that none hides the others.
-
-    `aside`, from -0.5 to 0.5, says which line of those through the value at `where` it is.
-    """
-    if where is None or not isinstance(scale, NamedScale):
-        return where
-    band = min(0.16, 0.7 / len(scale.labels))
-    return band / 2 + where * (1 - band) + aside * band
-
-
-def _draw_legend(picture: Picture) -> Markup:
-    """Draw the colour scale of the objective, from the worst to the best."""
-    worst, best = picture.lines[0], picture.lines[-1]
-    first, last, beyond = picture.objective_of(worst), picture.objective_of(best), ""
-    edge = picture.axis.low if picture.sweep.maximise else picture.axis.high
-    if picture.axis.place(first) in (0.0, 1.0):
-        first = edge
-        beyond = " and worse"
-    boxes = [tag("i", class_=f"q{shade}") for shade in range(SHADES)]
-    return tag(
-        "span",
-        tag("span", f"{show(first)}{beyond}"),
-        tag("span", *boxes, class_="ramp"),
-        tag("span", f"{show(last)} {words(picture.sweep.objective)}"),
-        tag("span", tag("i", class_="key"), "the best"),
-        class_="legend",
-    )
-
-
-def importance_section(picture: Picture, found: Importance | None) -> Markup | None:
-    """Show how far each parameter decides the objective; None if that is not known."""
-    if found is None:
-        return None
-    bars = [
-        bar_row(
-            words(effect.name),
-            f"{effect.alone:.0%}",
-            (effect.alone, "alone"),
-            (effect.in_pairs / 2, "pairs"),
-            title=effect.name,
+    reasons = [[f"{many:,}", reason] for reason, many in gathered.reasons.most_common()]
+    names = [TRIAL, *picture.varying, REASON]
+    known = [name for name in names if any(name in row for _, row in gathered.failures)]
+    examples = [[show(row.get(name)) for name in known] for _, row in gathered.failures]
+    of = f"{gathered.lost:,} of {gathered.count:,} trials have no result."
+    if gathered.diverged:
+        of += (
+            f" Of {gathered.diverged:,} the training, or the objective, came to NaN or infinity: "
+            "they diverged."
         )
-        for effect in found.effects
-    ]
-    pairs = [
-        f"{words(first)} with {words(second)} {share:.0%}"
-        for first, second, share in found.pairs[:_PAIRS]
-        if share >= 0.01
-    ]
-    together = f"Together, beyond what each does alone: {'; '.join(pairs)}." if pairs else None
-    weak = (
-        f"The forest explains {max(0.0, found.explained):.0%} of the variance among trials that "
-        "it has not seen"
-    )
-    warning = (
-        tag("p", f"{weak}: too little to trust these shares.", class_="warning")
-        if found.explained < _WEAK
-        else None
-    )
-    effects = [
-        tag("figure", tag("figcaption", words(effect.name)),
-            _draw_effect(effect, found, picture.sweep.maximise))
-        for effect in found.effects[:_EFFECTS]
-    ]  # fmt: skip
-    method = (
-        f"Functional ANOVA of {TREES} regression trees (Hutter, Hoos and Leyton-Brown, 2014), over "
-        f"the values that the trials took. {'' if warning else f'{weak}. '}Results far on the "
-        "worse side count as less far."
-    )
+    kinds = [("failed", gathered.failed), ("diverged", gathered.diverged)]
+    title = f"Trials that {' or '.join(kind for kind, many in kinds if many)}"
     return section(
-        "importance",
-        "What decides",
-        warning,
-        tag("div", *bars, class_="bars"),
-        tag("p", together, class_="note") if together else None,
-        tag("h3", f"Expected {words(picture.sweep.objective)}, whatever the other parameters are"),
-        tag("div", *effects, class_="effects"),
-        tag("p", method, class_="fine"),
-        note=f"Share of the variance of {words(picture.sweep.objective)}, as a forest learns it "
-        f"from {found.trials:,} trials, that a parameter explains alone (number, dark) and with "
-        "one other (light, half of each pair).",
+        "failures",
+        title,
+        table(["trials", "reason"], reasons),
+        tag(
+            "details",
+            tag("summary", f"the first {len(examples)}"),
+            tag(
+                "div",
+                table([words(name) for name in known], examples),
+                class_="scrolls tall",
+                tabindex=0,
+            ),
+        ),
+        note=of,
         wide=True,
     )
 
 
-def _draw_effect(effect: Effect, found: Importance, maximise: bool) -> Markup:
-    """Draw the objective that the forest expects with each value of a parameter."""
-    everything = [value for shown in found.effects for value in shown.mean]
-    longest = max(len(label) for label in effect.labels[:: max(1, len(effect.labels) // 4)])
-    scale = NamedScale(effect.labels, most=max(2, 220 // (7 * min(longest, 14) + 12)))
-    low, high = min(everything), max(everything)
-    room = 0.08 * (high - low) or 0.5
-    plot = Plot(
-        270, 170, scale, LinearScale(low - room, high + room), "", "",
-        left=48, right=16, top=8, bottom=24, x_ticks=5, y_ticks=3,
+def again_section(picture: Picture) -> Markup:
+    """Show how to repeat the sweep: the command, the workflow file, what it ran on."""
+    sweep = picture.sweep
+    facts = [[tag("b", name), value] for name, value in sweep.facts.items()]
+    command = None
+    if sweep.command:
+        command = tag("div", tag("code", sweep.command), copy_button(), class_="command")
+    return section(
+        "again",
+        "How to repeat it",
+        command,
+        table([], facts, "facts") if facts else None,
+        tag(
+            "details",
+            tag("summary", "the workflow file"),
+            tag("div", copy_button(),
+                tag("pre", tag("code", highlight(sweep.workflow)), tabindex=0), class_="listing"),
+            open=True,
+        ) if sweep.workflow else None,
+        wide=True,
     )  # fmt: skip
-    points = [
-        (plot.across(scale.place_of(number)), plot.down(plot.y.place(value) or 0.0))
-        for number, value in enumerate(effect.mean)
-    ]
-    path = "M" + "L".join(f"{place(x)},{place(y)}" for x, y in points)
-    target = max(effect.mean) if maximise else min(effect.mean)
-    best = effect.mean.index(target)
-    dot_list = [
-        tag("path", tag("title", f"{label}: {show(value)}"), d=f"M{place(x)},{place(y)}h0",
-            class_="dots effect" + (" chosen" if number == best else ""))
-        for number, (label, value, (x, y)) in enumerate(
-            zip(effect.labels, effect.mean, points, strict=True))
-    ]  # fmt: skip
-    return plot.draw(
-        tag("path", d=path, class_="effect-line"),
-        *dot_list,
-        label=f"what the objective is with each {words(effect.name)}",
-        kind="effect",
+
+
+def model_section(picture: Picture) -> Markup | None:
+    """Show where the model of the best trial is, and how to score new rows with it."""
+    model = picture.sweep.model
+    if not model:
+        return None
+    return section(
+        "model",
+        "New rows",
+        tag("div", tag("code", model["command"]), copy_button(), class_="command"),
+        tag("div", copy_button(), tag("pre", tag("code", model["python"])), class_="listing"),
+        note=f"The network of the best trial, with the preparation of rows, is {model['file']}.",
+        wide=True,
     )
+
+
+_TRAINERS: Final = 32
+_RANKS_LISTED: Final = 32
+_PARTS: Final = ("working", "waiting", "communicating")
+
+
+def ranks_section(accounts: Sequence[RankAccount], picture: Picture | None = None) -> Markup:
+    """Show where the time of each rank went; while a run goes on, what each trainer has done."""
+    title = "Where the time went"
+    if not accounts:
+        trainers = _trainers(picture)
+        return section("ranks", title, *trainers, wide=True) if trainers else Markup("")
+    keys = [tag("span", tag("i", class_=part), part) for part in _PARTS]
+    if len(accounts) > _RANKS_LISTED:
+        cells = [
+            tag("i", title=f"{_rank_text(account)}: {_share(account, 'working'):.0%} working",
+                style=f"--share:{_share(account, 'working'):.2f}")
+            for account in accounts
+        ]  # fmt: skip
+        body = [tag("div", *cells, class_="cells")]
+        rows = _by_kind(accounts)
+    else:
+        body, rows = [], [(_rank_text(account), [account]) for account in accounts]
+    for label, group in rows:
+        shares = [
+            (sum(_share(account, part) for account in group) / len(group), part) for part in _PARTS
+        ]
+        body.append(bar_row(label, f"{shares[0][0]:.0%}{_cpu(group)}", *shares, title=label))
+    return section(
+        "ranks",
+        title,
+        tag("div", *keys, class_="keys"),
+        tag("div", *body, class_="bars"),
+        note="Of each rank: computing, waiting for tuples, messages or other ranks, and moving "
+        "payloads. Trainers should mostly work. CPU time well below that: a wait for a core, a "
+        "module that sleeps, or one that runs a program.",
+        wide=True,
+    )
+
+
+def _trainers(picture: Picture | None) -> list[Markup]:
+    trainers = picture.gathered.trainers if picture is not None else {}
+    if not trainers:
+        return []
+    ranked = sorted(trainers.items(), key=lambda entry: (str(type(entry[0])), entry[0]))
+    most = max(trainers.values())
+    rows = [
+        bar_row(f"trainer {show(trainer)}", f"{many:,} trials", (many / most, "working"))
+        for trainer, many in ranked[:_TRAINERS]
+    ]
+    more = len(ranked) - _TRAINERS
+    tail = f" {more:,} more trainers are left out." if more > 0 else ""
+    return [
+        tag("div", *rows, class_="bars"),
+        tag("p", f"Each trainer, by trials.{tail} The account of all ranks comes with the end of "
+            "the run.", class_="fine"),
+    ]  # fmt: skip
+
+
+def _rank_text(account: RankAccount) -> str:
+    ran = ", ".join(account.copies[:2]) or "nothing"
+    more = len(account.copies) - 2
+    tail = f" and {more} more" if more > 0 else ""
+    return f"rank {account.rank} on {account.host}: {ran}{tail}"
+
+
+def _share(account: RankAccount, part: str) -> float:
+    whole = account.working_s + account.waiting_s + account.communicating_s
+    spent: float = getattr(account, f"{part}_s")
+    return spent / whole if whole else 0.0
+
+
+def _cpu(accounts: Sequence[RankAccount]) -> str:
+    wall_s = sum(
+        account.working_s + account.waiting_s + account.communicating_s for account in accounts
+    )
+    known_s = [account.cpu_s for account in accounts if account.cpu_s is not None]
+    return f", CPU {sum(known_s) / wall_s:.0%}" if known_s and wall_s else ""
+
+
+def _by_kind(accounts: Sequence[RankAccount]) -> list[tuple[str, list[RankAccount]]]:
+    """Group the ranks on which copies of the same modules ran."""
+    kinds: dict[str, list[RankAccount]] = {}
+    for account in accounts:
+        names = sorted({copy.rpartition(".")[0] or copy for copy in account.copies})
+        kinds.setdefault(", ".join(names) or "nothing", []).append(account)
+    return [(f"{len(group):,} ranks: {kind}", group) for kind, group in kinds.items()]

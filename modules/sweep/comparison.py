@@ -11,7 +11,6 @@ from diel import replace_file
 from ..report.figures import comparison_figures
 from ..report.live import now
 from ..report.picture import Picture
-from ..report.plotly_parts import Figure
 from ..report.several import comparison_page
 from .watched import WatchedSweep
 
@@ -20,20 +19,19 @@ class NotComparable(ValueError):
     """Sweeps that are to be compared differ in their objectives."""
 
 
-def compare(sweeps: Mapping[str, WatchedSweep], theme: str = "light") -> dict[str, Any]:
+def compare(sweeps: Mapping[str, WatchedSweep]) -> dict[str, Any]:
     """Compare sweeps, as far as they have been read.
 
     Parameters
     ----------
     sweeps : mapping of str to WatchedSweep
         By the names that tell them apart: of runs, say.
-    theme : {"light", "dark"}
 
     Returns
     -------
     dict
         ``objective``, ``maximise``; ``rows``: of each sweep its name, ``trials``, the objective of
-        its best trial, that trial's number and its parameters; ``figures``: Plotly figures by name.
+        its best trial, that trial's number and its parameters; ``figures`` by name.
 
     Raises
     ------
@@ -43,12 +41,11 @@ def compare(sweeps: Mapping[str, WatchedSweep], theme: str = "light") -> dict[st
     check_comparable(sweeps)
     pictures = _pictures(sweeps)
     first = next(iter(pictures.values())).sweep
-    figures: dict[str, Figure] = comparison_figures(pictures, theme)
     return {
         "objective": first.objective,
         "maximise": first.maximise,
         "rows": [best_row(name, sweep) for name, sweep in sweeps.items()],
-        "figures": figures,
+        "figures": comparison_figures(pictures),
     }
 
 

@@ -25,13 +25,12 @@ from typing import TYPE_CHECKING, Any, Final
 from diel import open_regular
 
 from ..objective import Objective, ObjectiveError
-from ..report.figures import curve_figure, figures_of
+from ..report.figure import Figure
+from ..report.figures import figures_of, trial_curves
 from ..report.gather import Gatherer
 from ..report.page import analyse
-from ..report.parameter_figures import parallel_axes
+from ..report.panels import ParallelCoordinates
 from ..report.picture import Picture
-from ..report.plot import Scale
-from ..report.plotly_parts import Figure
 from ..report.sweep import CURVE, DONE, REASON, STATE, STOPPED, TRIAL, Moment, Sweep
 from ..space import Space, SpaceError
 from ..trial import Reports, thinned
@@ -115,7 +114,7 @@ class WatchedSweep:
         self._found: Importance | None = None
         self._learned_from = 0
         self._running: dict[int, Reports] = {}
-        self._axes: dict[str, Scale] = {}
+        self._parallel: ParallelCoordinates | None = None
 
     # -- reading ----------------------------------------------------------------------------------
 
@@ -272,30 +271,40 @@ class WatchedSweep:
                 yield {**{name: _plain(value) for name, value in row.items()}, "curve": curve}
 
     def figures(self, theme: str = "light") -> dict[str, Figure]:
-        """Return Plotly figures by name, those that have something to show; see `figures_of`."""
+        """Return the figures that have something to show, by name; see `figures_of`.
+
+        They know the colours of both themes.
+        """
         picture = self.picture()
-        self._axes = parallel_axes(picture) if picture.top else {}
         if self._gathered.good >= _LEARN_AGAIN * self._learned_from:
             self._found, self._learned_from = analyse(picture), self._gathered.good
         running = {trial: self._curve_of(curve) for trial, curve in self._running.items()}
-        return figures_of(picture, self._found, theme, running)
+        figures = figures_of(picture, self._found, running)
+        panels = figures["parallel"].panels if "parallel" in figures else ()
+        self._parallel = next(
+            (panel for panel in panels if isinstance(panel, ParallelCoordinates)), None
+        )
+        return figures
 
     def within(self, ranges: Mapping[str, tuple[float, float]]) -> list[int]:
         """Return the trials of the table within ranges of the axes of the figure ``parallel``.
 
-        `ranges` has, by an axis' label, its lowest and highest place, 0 to 1; unknown axes are
+        `ranges` has, by an axis' title, its lowest and highest place, 0 to 1; unknown axes are
         ignored.
         """
-        axes = [(name, self._axes[name], *ends) for name, ends in ranges.items()
-                if name in self._axes]  # fmt: skip
-        return [
-            row[TRIAL]
-            for row in self._rows
+        panel = self._parallel
+        names = [axis.title for axis in panel.axes] if panel is not None else []
+        found = []
+        for row in self._rows:
+            places = panel.places([row.get(name) for name in names]) if panel is not None else []
+            at = dict(zip(names, places, strict=True))
             if all(
-                (where := scale.place(row.get(name))) is not None and low <= where <= high
-                for name, scale, low, high in axes
-            )
-        ]
+                (where := at[name]) is not None and low <= where <= high
+                for name, (low, high) in ranges.items()
+                if name in at
+            ):
+                found.append(row[TRIAL])
+        return found
 
     def point_of(self, chosen: Mapping[str, Any]) -> tuple[dict[str, Any], dict[str, str]]:
         """Return a point with the values that were chosen, and what is wrong, by parameter.
@@ -335,7 +344,7 @@ class WatchedSweep:
             return None
         names = ("seed", "trainer", "started_s", "seconds", "attempt", REASON)
         plain = {name: _plain(record.get(name)) for name in ("trial", STATE, *names)}
-        curve = curve_figure(self._gathered.sweep, reports or [], theme)
+        curve = trial_curves(self._gathered.sweep, reports or [])
         is_alone = len(ledgers_in(self.run_dir)) == 1
         which = str(number) if is_alone else f"{self.name}:{number}"
         command = ["diel", "sweep", str(self.run_dir), "--repeat", which]

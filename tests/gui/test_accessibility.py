@@ -259,11 +259,14 @@ SCENES: dict[str, tuple[str, Callable[[Any], None]]] = {
     "sweep, number": ("/sweep?path=live/run", open_dialog("Number of trials")),
     "sweep, no number": ("/sweep?path=live/run", give_no_number),
     "sweep, no trial": ("/sweep?path=begun/run", text("No trial has ended yet")),
-    "trial": ("/trial?path=live/run&trial=7", lambda page: page.locator(".figure-svg").wait_for()),
+    "trial": (
+        "/trial?path=live/run&trial=7",
+        lambda page: page.locator(".drawn svg").first.wait_for(),
+    ),
     "compare": ("/compare?path=live/run&path=other/run", see_all),
     "report": (
         "/report?path=other/run",
-        lambda page: page.locator("#tip").wait_for(state="attached"),
+        lambda page: page.locator("button.key").first.wait_for(),
     ),
     "no such page": ("/run?path=none", text("no run")),
     "no address": ("/none", text("")),

@@ -147,7 +147,7 @@ def best_trial() -> dict[str, Any]:
 def test_pointing_at_a_trial_shows_it_everywhere(page: Any, file: Path) -> None:
     page.goto(file.as_uri())
     page.locator("#tip").wait_for(state="hidden")
-    page.mouse.move(*page.locator("section#history path.best-dots").evaluate(LAST_DOT))
+    page.mouse.move(*page.locator("section#history path.dots.best").evaluate(LAST_DOT))
     page.locator("#tip").wait_for()
     expect(page.locator("#tip")).to_contain_text(f"{best_trial()['accuracy']:.4g}")
     expect(page.locator("circle.ring")).to_have_count(3)
@@ -159,7 +159,7 @@ def test_pointing_at_a_trial_shows_it_everywhere(page: Any, file: Path) -> None:
     expect(page.locator("circle.ring, tr.lit, .over polyline, polyline.lit")).to_have_count(0)
     page.locator("section#trials tbody tr").nth(3).hover()
     expect(page.locator("circle.ring")).to_have_count(3)
-    expect(page.locator("section#curves polyline.lit.good")).to_have_count(1)
+    expect(page.locator("section#curves polyline.lit.cloud")).to_have_count(1)
     page.mouse.move(*page.locator("section#curves polyline.best").evaluate(ON_THE_LINE))
     page.locator("tr.lit").wait_for()
     expect(page.locator("tr.lit td").nth(1)).to_have_text(str(best_trial()["trial"]))

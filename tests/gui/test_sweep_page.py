@@ -86,9 +86,8 @@ def window(browser: Any, served: Any) -> Iterator[Any]:
 
 
 ROOM_AT_RIGHT = """card => {
-    const marks = card.querySelector(".figure-svg svg");
-    const dots = card.querySelectorAll(".figure-dots");
-    const right = Number(marks.getAttribute("x")) + Number(marks.getAttribute("width"));
+    const dots = card.querySelectorAll("path.dots");
+    const right = card.querySelector("svg[data-chart]").viewBox.baseVal.width;
     const places = [...dots].flatMap((path) => [...path.getAttribute("d").matchAll(/M([^,]+)/g)]);
     return right - Math.max(...places.map(([, x]) => Number(x)));
 }"""
@@ -102,13 +101,13 @@ def test_a_finished_sweep_is_sorted_filtered_and_opened(window: Any, served: Any
         map(json.loads, map(record, range(50))), key=lambda trial: trial["metrics"]["accuracy"]
     )
     window.get_by_role("link", name=f"trial {best['trial']}").wait_for()
-    for title in ("History", "Quality against training time", "Learning curves", "Parameters",
+    for title in ("History", "Accuracy against training time", "Learning curves", "Parameters",
                   "What decides", "Two parameters together", "When trials ran"):  # fmt: skip
         window.get_by_role("heading", name=title, exact=True).wait_for()
-    window.locator(".figure-svg .figure-dots").first.wait_for()
+    window.locator(".drawn path.dots").first.wait_for()
     cost = window.locator("[data-figure=cost]")
-    cost.locator(".figure-dots").first.wait_for()
-    assert cost.evaluate(ROOM_AT_RIGHT) > 8  # pixels: no dot is cut off
+    cost.locator("path.dots").first.wait_for()
+    assert cost.evaluate(ROOM_AT_RIGHT) > 20  # pixels with the margin: no dot is cut off
     table = window.get_by_role("table", name="trials")
     first = table.locator('[aria-rowindex="2"] a')
     table.get_by_role("columnheader", name="accuracy").click()
@@ -139,11 +138,12 @@ def test_a_finished_sweep_is_sorted_filtered_and_opened(window: Any, served: Any
     history.get_by_role("button", name="trials", exact=True).click()
     history.get_by_role("button", name="far worse, at the edge").click()
     window.wait_for_function(
-        "() => document.querySelectorAll('[data-figure=history] .figure-dots').length === 1"
+        "() => [...document.querySelectorAll('[data-figure=history] path.dots')]"
+        ".filter((path) => path.style.display !== 'none').length === 1"
     )
-    line = history.locator(".figure-dots").first.bounding_box()
+    line = history.locator("path.dots.best").bounding_box()
     window.mouse.move(line["x"] + line["width"] - 4, line["y"] + 4)
-    window.locator(".figure-tip").get_by_text("trial ", exact=False).wait_for()
+    window.locator("#tip").get_by_text("trial", exact=True).wait_for()
     first.click()
     window.get_by_text("diel sweep").wait_for()
     expect(window.locator(".sweep-command")).to_contain_text(f"{path} --repeat 7")
@@ -163,12 +163,12 @@ def test_trials_that_are_far_worse_are_seen_at_the_edge(window: Any, served: Any
         card = window.locator(f"[data-figure={name}]")
         card.scroll_into_view_if_needed()
         card.get_by_role("button", name="far worse, at the edge").wait_for()
-        dots = card.locator(".figure-dots").nth(1)
-        box, frame = dots.bounding_box(), card.locator(".figure-svg").bounding_box()
+        dots = card.locator("path.dots.far")
+        box, frame = dots.bounding_box(), card.locator("svg").bounding_box()
         assert box["y"] + box["height"] < frame["y"] + frame["height"]  # above the axis
         if name == "history":  # where the last trial stands at the right
             window.mouse.move(box["x"] + box["width"] - 3, box["y"] + box["height"] / 2)
-            expect(window.locator(".figure-tip")).to_contain_text("accuracy -1e7")
+            expect(window.locator("#tip")).to_contain_text("-1e7")
 
 
 def test_how_far_to_believe_the_best_is_told_of_each_iteration_of_a_group(
@@ -259,8 +259,8 @@ def test_sweeps_are_compared_and_different_objectives_refused(window: Any, serve
     for path in paths:
         window.get_by_role("cell", name=path, exact=True).wait_for()
     window.get_by_role("heading", name="History", exact=True).wait_for()
-    window.locator(".figure-svg .figure-line").first.wait_for()
-    window.wait_for_function("() => document.querySelectorAll('.figure-key').length === 4")
+    window.locator(".drawn path.line").first.wait_for()
+    window.wait_for_function("() => document.querySelectorAll('button.key').length === 4")
     assert window.locator("img[src=x]").count() == 0
     other = path_of(served, make_run(served.folder, "other", 5, "training_time_s"))
     window.goto(served.url(f"/compare?path={paths[0]}&path={other}"))
@@ -306,16 +306,16 @@ def test_markup_in_names_and_values_is_shown_as_text_in_each_figure(
     for name in figures:
         card = window.locator(f"[data-figure={name}]")
         card.scroll_into_view_if_needed()
-        card.locator(".figure-svg").wait_for()
+        card.locator(".drawn svg").first.wait_for()
     window.locator("[data-figure=parallel] svg").wait_for()
     assert SCRIPT[:20] in window.locator("[data-figure=importance]").inner_text()
     parallel = window.locator("[data-figure=parallel]").text_content()
     assert all(text in parallel for text in (SCRIPT, f"{BAD} kind"))
-    dots = window.locator("[data-figure=history] .figure-dots").last
+    dots = window.locator("[data-figure=history] path.dots.best")
     dots.scroll_into_view_if_needed()
     box = dots.bounding_box()
     window.mouse.move(box["x"] + box["width"] - 4, box["y"] + 4)
-    expect(window.locator(".figure-tip")).to_contain_text(SCRIPT)
+    expect(window.locator("#tip")).to_contain_text(SCRIPT)
     table = window.get_by_role("table", name="trials")
     table.get_by_role("columnheader", name=SCRIPT, exact=True).wait_for()
     table.get_by_role("columnheader", name=METRIC, exact=True).wait_for()
@@ -325,10 +325,72 @@ def test_markup_in_names_and_values_is_shown_as_text_in_each_figure(
     assert "&amp;" not in (text := window.locator(".diel-main").text_content())
     assert "&lt;s" not in text
     window.goto(served.url(f"/trial?{urlencode({'path': path, 'trial': 11})}"))
-    window.locator(".figure-svg").wait_for()
+    window.locator(".drawn svg").first.wait_for()
     window.get_by_role("button", name="Copy").wait_for()
     expect(window.get_by_text(SCRIPT, exact=True).first).to_be_visible()
     assert window.locator(".diel-main script, .diel-main b, .diel-main img").count() == 0
     window.goto(served.url(f"/compare?{urlencode({'path': path})}"))
     window.get_by_role("cell", name=ledger.parents[2].name, exact=True).wait_for()
     assert window.locator(".diel-main script, .diel-main b, .diel-main img").count() == 0
+
+
+OTHER_SWEEP = """
+class Sweep:
+    name, space, complaint = "search.other", {}, ""
+
+    def refresh(self):
+        return False
+
+    def catch_up(self):
+        pass
+
+    def summary(self):
+        known = {"objective": "score", "maximise": True, "parameters": [], "trials": 1}
+        known |= {"best": {"trial": 3, "score": 0.5}, "expected": 1, "running": [], "model": {}}
+        return known | {"failed": 0, "diverged": 0, "stopped": 0, "table": "results.csv"}
+
+    def columns(self):
+        return ["trial", "score"]
+
+    def rows(self, start=0):
+        return [{"trial": 3, "score": 0.5}][start:]
+
+    def figures(self, theme="light"):
+        dots = {"type": "scatter", "mode": "markers", "x": [1, 2], "y": [1, 2]}
+        return {"scores": {"data": [dots], "layout": {"title": {"text": f"on {theme}"}}}}
+
+    def trial(self, number, theme="light"):
+        return None
+
+
+def watch_sweeps(run_dir):
+    return [Sweep()]
+"""
+
+
+def test_figures_that_another_reporter_gives_for_plotly_are_shown(
+    browser: Any, serve: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    pytest.importorskip("plotly", reason="Plotly is not installed")
+    installed = tmp_path / "installed"
+    about = installed / "other-1.dist-info"
+    about.mkdir(parents=True)
+    (installed / "other_sweeps.py").write_text(OTHER_SWEEP)
+    (about / "METADATA").write_text("Metadata-Version: 2.1\nName: other\nVersion: 1\n")
+    (about / "entry_points.txt").write_text("[diel.reporters]\nother = other_sweeps\n")
+    monkeypatch.setenv("PYTHONPATH", str(installed))
+    folder = tmp_path / "runs"
+    folder.mkdir()
+    (folder / "study.toml").write_text('[workflow]\nname = "study"\n')
+    run = RunDirectory.create(folder, "other", folder / "study.toml")
+    served = serve(folder)
+    try:
+        page = browser.new_page()
+        page.goto(served.address)
+        page.goto(served.url(f"/sweep?path={run.path.name}"))
+        page.get_by_role("heading", name="Scores", exact=True).wait_for()
+        page.get_by_text("on light").wait_for()
+        expect(page.locator("[data-figure=scores] .scatterlayer .point")).to_have_count(2)
+        page.close()
+    finally:
+        served.end()

@@ -55,7 +55,7 @@ def test_the_best_of_each_is_printed_and_written(
     ]
     text = report.read_text()
     assert "<i>" not in text
-    assert text.count("run-line r") == 4  # of each a history and a front
+    assert text.count('class="line r') == 4  # of each a history and a front
     assert "1 of 0 to 2" in text
     assert len(text) < 60_000
 

@@ -10,11 +10,11 @@ from typing import Any
 import pytest
 
 from modules.report import Moment, Sweep
-from modules.report.figures import comparison_figures, curve_figure, figures_of
+from modules.report.figures import comparison_figures, figures_of, trial_curves
 from modules.report.gather import Gatherer
 from modules.report.page import analyse
 from modules.report.picture import Picture
-from modules.report.plotly_parts import THEMES
+from modules.report.plotly import THEMES
 
 SWEEP = Sweep("study", "accuracy", True, ("rate", "hidden", "kind"), expected=60)
 ALL = {"history", "cost", "curves", "parallel", "importance", "contour", "timeline"}
@@ -51,11 +51,19 @@ def picture_of(made: list[dict[str, Any]], sweep: Sweep = SWEEP) -> Picture:
     return Picture.of(gathered, Moment())
 
 
+def for_plotly(
+    picture: Picture, theme: str = "light", running: Any = None, *, with_importance: bool = True
+) -> dict[str, Any]:
+    found = analyse(picture) if with_importance else None
+    figures = figures_of(picture, found, running)
+    return {name: figure.plotly(theme) for name, figure in figures.items()}
+
+
 def test_figures_say_what_the_rows_say() -> None:
     made = rows(60)
     picture = picture_of(made)
     running = {77: [(1, 0.2), (2, 0.4)]}
-    figures = figures_of(picture, analyse(picture), "light", running)
+    figures = for_plotly(picture, running=running)
     assert set(figures) == ALL
     finished = [row["accuracy"] for row in made if row["state"] == "finished"]
     cloud, line, steps = figures["history"]["data"]
@@ -81,7 +89,7 @@ def test_figures_say_what_the_rows_say() -> None:
 def test_they_are_plain_and_html_in_values_stays_text() -> None:
     picture = picture_of(rows(60))
     for theme in THEMES:
-        figures = figures_of(picture, analyse(picture), theme)
+        figures = for_plotly(picture, theme)
         text = json.dumps(figures, allow_nan=False)
         parallel = json.dumps(figures["parallel"])  # whose labels Plotly takes as they are
         assert "&lt;b&gt;tanh" in text
@@ -105,7 +113,7 @@ def test_their_size_is_bounded_and_nothing_needs_a_graphics_card() -> None:
     some = rows(60)
     many = [{**some[trial % 60], "trial": trial} for trial in range(4000)]
     picture = picture_of(many)
-    figures = figures_of(picture, analyse(picture))
+    figures = for_plotly(picture)
     cloud = figures["history"]["data"][0]
     assert {trace["type"] for name in ("history", "cost") for trace in figures[name]["data"]} == {
         "scatter"
@@ -127,7 +135,7 @@ def test_names_stand_as_the_user_wrote_them() -> None:
         for n in range(60)
     ]
     picture = picture_of(made, sweep)
-    figures = figures_of(picture, analyse(picture))
+    figures = for_plotly(picture)
     labels = [axis["label"] for axis in figures["parallel"]["data"][0]["dimensions"]]
     assert labels == ["hidden_units", "warm_up_s", "val_loss"]
     assert figures["history"]["layout"]["yaxis"]["title"]["text"] == "val_loss"
@@ -138,13 +146,13 @@ def test_names_stand_as_the_user_wrote_them() -> None:
 
 def test_all_that_a_trial_reported_is_in_its_curve() -> None:
     reports = [(1, {"loss": 2.0, "accuracy": 0.5}), (5, {"loss": math.nan, "accuracy": 0.75})]
-    figure = curve_figure(SWEEP, reports)
+    figure = trial_curves(SWEEP, reports)
     assert figure is not None
-    assert {curve["name"]: curve["y"] for curve in figure["data"]} == {
+    assert {curve["name"]: curve["y"] for curve in figure.plotly()["data"]} == {
         "loss": [2.0],
         "accuracy": [0.5, 0.75],
     }
-    assert curve_figure(SWEEP, []) is None
+    assert trial_curves(SWEEP, []) is None
 
 
 @pytest.mark.parametrize("maximise", [True, False])
@@ -159,7 +167,7 @@ def test_trials_that_are_far_worse_stand_at_the_edge_under_a_name_that_says_so(
     for trial, value in far.items():
         made[trial] |= {"accuracy": value, "training_time_s": 1.0 + 0.01 * trial}
     made[5]["learning curve"] = [(1, -1e8 * sign), (2, sign * 0.9), (3, sign * 0.9)]
-    figures = figures_of(picture_of(made, sweep), None)
+    figures = for_plotly(picture_of(made, sweep), with_importance=False)
     for name in ("history", "cost", "curves"):
         low, high = figures[name]["layout"]["yaxis"]["range"]
         for trace in figures[name]["data"]:
@@ -179,6 +187,6 @@ def test_trials_that_are_far_worse_stand_at_the_edge_under_a_name_that_says_so(
 def test_a_sweep_far_worse_than_those_beside_it_stands_at_the_edge() -> None:
     bad = [{**row, "accuracy": row["accuracy"] - 1e7} for row in rows(20)]
     pictures = {"good": picture_of(rows(40)), "bad": picture_of(bad)}
-    figure = comparison_figures(pictures)["history"]
+    figure = comparison_figures(pictures)["history"].plotly()
     low, high = figure["layout"]["yaxis"]["range"]
     assert all(low < y < high for trace in figure["data"] for y in trace["y"])

@@ -23,7 +23,7 @@ from modules.report.gather import Gatherer
 from modules.report.markup import highlight, show
 from modules.report.page import analyse, concluded, page, with_bias_of
 from modules.report.picture import Picture
-from modules.report.plot import LinearScale, LogScale, NamedScale, OrNotSet, focus, scale_for
+from modules.report.scales import LinearScale, LogScale, NamedScale, OrNotSet, focus, scale_for
 
 SECTIONS = ["history", "cost", "parallel", "importance", "trials", "ranks", "again"]
 ACCOUNTS = [
@@ -117,9 +117,9 @@ def test_every_section_is_there() -> None:
     assert [one for one in parsed.ids() if one in SECTIONS] == SECTIONS
     headings = parsed.inside("h2")
     assert headings[:3] == ["History", "Accuracy against training time", "Parameters"]
-    lines = [about for tag, about in parsed.tags if tag == "polyline"]
+    lines = [about for tag, about in parsed.tags if tag == "polyline" and "data-row" in about]
     assert len(lines) == 40
-    cells = [about for tag, about in parsed.tags if tag == "tr" and "data-i" in about]
+    cells = [about for tag, about in parsed.tags if tag == "tr" and "data-row" in about]
     assert len(cells) == 40
     best = max(rows(40), key=lambda row: row["accuracy"])
     assert show(best["accuracy"]) in parsed.inside("b")
@@ -324,9 +324,9 @@ def test_learning_curves_of_the_best_and_the_stopped_trials() -> None:
             row["learning curve"] = [(1, math.nan), (2, 0.5), (3, math.inf)]  # nothing to draw
     parsed = Parsed(document(of))
     assert "curves" in parsed.ids()
-    lines = [about for tag, about in parsed.tags if tag == "polyline"]
+    lines = [about for tag, about in parsed.tags if tag == "polyline" and "data-row" in about]
     styles = Counter(about["class"] for about in lines if about["class"] in STYLES)
-    assert styles == {"best": 1, "good": 9, "stopped": 9}
+    assert styles == {"line best": 1, "line cloud": 9, "line stopped": 9}
     (note,) = [text for text in parsed.inside("p") if "have reported" in text]
     assert note == (
         "What the 10 best trials have reported on their way, and, dashed, 9 of 10 that were "
@@ -336,7 +336,7 @@ def test_learning_curves_of_the_best_and_the_stopped_trials() -> None:
     assert "curves" not in Parsed(document(rows(40))).ids()
 
 
-STYLES = ("best", "good", "stopped")
+STYLES = ("line best", "line cloud", "line stopped")
 
 
 def test_a_forest_that_knows_nothing_is_not_shown_as_one_that_does() -> None:

@@ -52,9 +52,10 @@ def test_a_growing_ledger_gives_each_trial_once(done: Sweep, tmp_path: Path) -> 
     assert watched.columns()[:4] == ["trial", "state", "score", "x"]
     assert len(watched.rows(10)) == 20
     assert set(watched.figures()) >= {"history", "curves", "parallel", "timeline"}
-    json.dumps([watched.rows(), summary, watched.figures("dark")], allow_nan=False)
+    figures = {name: figure.plotly("dark") for name, figure in watched.figures().items()}
+    json.dumps([watched.rows(), summary, figures], allow_nan=False)
     scores = {row["trial"]: row["score"] for row in watched.rows()}
-    axis = watched.figures()["parallel"]["data"][0]["dimensions"][-1]
+    axis = figures["parallel"]["data"][0]["dimensions"][-1]
     assert axis["label"] == "score"
     middle = sorted(axis["values"])[len(axis["values"]) // 2]
     upper = watched.within({"score": (middle, 1.0), "no axis": (0.0, 0.1)})
@@ -129,7 +130,7 @@ def test_what_is_known_of_a_trial(done: Sweep) -> None:
     assert told["parameters"] == {"x": 7, "kind": "k"}
     assert (told["seed"], told["state"]) == (record["seed"], "finished")
     assert told["command"] == f"diel sweep {done.run_dir} --repeat 7"
-    assert told["figure"]["data"][0]["y"] == [7 * step for step in range(1, 10)]
+    assert told["figure"].plotly()["data"][0]["y"] == [7 * step for step in range(1, 10)]
     assert watched.trial(1000) is None
 
 

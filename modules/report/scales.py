@@ -1,4 +1,4 @@
-"""Scales, which place values on an axis, and a plot with two axes, as SVG."""
+"""Scales, which place values on an axis and choose its ticks."""
 
 from __future__ import annotations
 
@@ -7,9 +7,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, Final, Protocol
 
-from diel import format_value
-
-from .markup import NOT_SET, Markup, as_number, escape, join, place, show, tag
+from .markup import NOT_SET, as_number, show
 
 _MOST_NAMED: Final = 14
 """Most numbers that are placed on an axis one by one; more of them are a range."""
@@ -94,11 +92,17 @@ class LogScale:
 
 
 class NamedScale:
-    """A scale of labels at equal distances; no more than `most` of them are written."""
+    """A scale of labels at equal distances; no more than `most` of them are written.
 
-    def __init__(self, labels: Sequence[str], most: int = _MOST_LABELS) -> None:
+    The first and the last are at the ends of the axis, or, with `in_bands`, half a step inside.
+    """
+
+    def __init__(
+        self, labels: Sequence[str], most: int = _MOST_LABELS, *, in_bands: bool = False
+    ) -> None:
         self.labels = tuple(labels)
         self._most = most
+        self._in_bands = in_bands
         self._number_of = {label: number for number, label in enumerate(self.labels)}
 
     def place(self, value: Any) -> float | None:
@@ -117,6 +121,8 @@ class NamedScale:
 
     def place_of(self, number: int) -> float:
         """Return the place of the label with this number, from 0."""
+        if self._in_bands:
+            return (number + 0.5) / len(self.labels)
         return number / (len(self.labels) - 1) if len(self.labels) > 1 else 0.5
 
 
@@ -162,7 +168,7 @@ def scale_for(values: Sequence[Any]) -> Scale:
             )
             return scale if len(there) == len(values) else OrNotSet(scale)
     else:
-        labels = sorted({show(value) for value in there}, key=_natural)
+        labels = sorted({show(value) for value in there}, key=natural)
     if len(there) < len(values) or not labels:
         labels = [NOT_SET, *labels]
     return NamedScale(labels)
@@ -199,7 +205,7 @@ def focus(numbers: Sequence[float], maximise: bool, far: float = _FAR) -> Linear
     return LinearScale(low - room, high + room)
 
 
-def _natural(label: str) -> tuple[Any, ...]:
+def natural(label: str) -> tuple[Any, ...]:
     """Return a sort key by which numbers in labels count as numbers: 32, 64, 64x32, 128."""
     parts: list[Any] = []
     for part in label.replace("x", " x ").split():
@@ -213,127 +219,3 @@ def _tick(value: float, digits: int) -> str:
         return show(float(value))
     text = f"{value:,.{digits}f}"
     return text[1:] if text.startswith("-") and not float(text.replace(",", "")) else text
-
-
-_LIFT: Final = 8.0
-"""Pixels from the horizontal axis up to the lowest value, so that dots there hide no label."""
-
-
-@dataclass(frozen=True)
-class Plot:
-    """The frame of a plot: its size, its scales, and the titles of its axes."""
-
-    width: float
-    height: float
-    """Size of the drawing with its axes."""
-    x: Scale
-    y: Scale
-    x_title: str
-    y_title: str
-    left: float = 58
-    right: float = 14
-    top: float = 26
-    bottom: float = 40
-    """Margins."""
-    x_ticks: int = 6
-    y_ticks: int = 5
-
-    def at(self, x: object, y: object) -> tuple[float, float] | None:
-        """Return the coordinates of a pair of values; None if one of them has no place."""
-        across, up = self.x.place(x), self.y.place(y)
-        if across is None or up is None:
-            return None
-        return self.across(across), self.down(up)
-
-    def across(self, where: float) -> float:
-        """Return the x of a place on the horizontal axis, 0 to 1."""
-        return self.left + where * (self.width - self.left - self.right)
-
-    def down(self, where: float) -> float:
-        """Return the y of a place on the vertical axis, 0 to 1."""
-        return (
-            self.height
-            - self.bottom
-            - _LIFT
-            - where * (self.height - self.top - self.bottom - _LIFT)
-        )
-
-    def draw(
-        self, *content: Markup, label: str, kind: str = "points", style: str = "", **data: str
-    ) -> Markup:
-        """Return the drawing, with `content` over the grid.
-
-        `label` describes the drawing for those who cannot see it; `kind` names what the page's
-        script does with it, and `data` are attributes for the script. Labels of the axes are drawn
-        over all lines.
-        """
-        lines, labels = self._grid()
-        return tag(
-            "svg",
-            lines,
-            *content,
-            tag("g", class_="over"),
-            labels,
-            viewBox=f"0 0 {place(self.width)} {place(self.height)}",
-            role="img",
-            aria_label=label,
-            data_chart=kind,
-            class_=style or None,
-            **data,
-        )
-
-    def _grid(self) -> tuple[Markup, Markup]:
-        """Return the lines of the grid, and the labels of the axes."""
-        lines, labels = [], []
-        bottom, right = self.height - self.bottom, self.width - self.right
-        for where, label in self.y.ticks(self.y_ticks):
-            y = self.down(where)
-            lines.append(line(self.left, y, right, y, "grid"))
-            labels.append(text(self.left - 8, y + 4, label, "tick end halo"))
-        for where, label in self.x.ticks(self.x_ticks):
-            x = self.across(where)
-            lines.append(line(x, bottom, x, bottom + 4, "axis"))
-            shown = format_value(label, longest=14)
-            labels.append(text(x, bottom + 17, shown, "tick middle halo"))
-        lines.append(line(self.left, bottom, right, bottom, "axis"))
-        middle = (self.left + right) / 2
-        labels.append(text(middle, self.height - 5, self.x_title, "name middle halo"))
-        labels.append(text(4, 13, self.y_title, "name halo"))
-        return join(*lines), join(*labels)
-
-
-def line(x1: float, y1: float, x2: float, y2: float, style: str) -> Markup:
-    """Return a straight line."""
-    return tag("path", d=f"M{place(x1)},{place(y1)}L{place(x2)},{place(y2)}", class_=style)
-
-
-def polyline(points: Sequence[tuple[float, float]], style: str, row: int) -> Markup:
-    """Return the line of a row through points."""
-    places = " ".join(f"{place(x)},{place(y)}" for x, y in points)
-    return tag("polyline", points=places, class_=style, data_i=row)
-
-
-def text(x: float, y: float, words: str, style: str) -> Markup:
-    """Return a line of text; `style` says how it is aligned: middle, end, or from `x` on."""
-    return tag("text", escape(words), x=place(x), y=place(y), class_=style)
-
-
-def dots(points: Sequence[tuple[int, float, float]], style: str) -> Markup:
-    """Return dots, (row, x, y) each, as one path: the shortest HTML for them."""
-    if not points:
-        return Markup("")
-    return tag(
-        "path",
-        d="".join(f"M{place(x)},{place(y)}h0" for _, x, y in points),
-        class_=f"dots {style}",
-        data_rows=" ".join(str(row) for row, _, _ in points),
-    )
-
-
-def stairs(points: Sequence[tuple[float, float]], end: float, style: str) -> Markup:
-    """Return a line that keeps its height until the next point, and up to `end`."""
-    if not points:
-        return Markup("")
-    (x, y), *later = points
-    path = f"M{place(x)},{place(y)}" + "".join(f"H{place(x)}V{place(y)}" for x, y in later)
-    return tag("path", d=f"{path}H{place(max(end, points[-1][0]))}", class_=style)
