@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from diel.coupling.address import Address as Address
     from diel.embedding import Executive as Executive
+    from diel.executive.batch_scripts import batch_job as batch_job
     from diel.loading.context import Context as Context
     from diel.loading.functions import import_function as import_function
     from diel.loading.functions import load_plugin as load_plugin
@@ -56,6 +57,7 @@ _MODULE_OF = {
     "Run": "diel.opened_run",
     "as_integer": "diel.run.json_values",
     "as_number": "diel.run.json_values",
+    "batch_job": "diel.executive.batch_scripts",
     "child_environment": "diel.workflow.programs",
     "describe_error": "diel.text",
     "describe_traceback": "diel.text",
@@ -81,42 +83,11 @@ _MODULE_OF = {
     "sweep": "diel.sweeping",
     "whole_lines": "diel.run.json_lines",
 }
-__all__ = [
-    "ANY",
-    "Address",
-    "Context",
-    "Executive",
-    "JsonLinesFile",
-    "ResultsTable",
-    "Run",
-    "__version__",
-    "as_integer",
-    "as_number",
-    "child_environment",
-    "describe_error",
-    "describe_traceback",
-    "duration_s",
-    "end_with_parent",
-    "file_opener",
-    "format_duration",
-    "format_value",
-    "import_function",
-    "installed_plugins",
-    "load_plugin",
-    "load_workflow",
-    "locate_function",
-    "open_regular",
-    "open_run",
-    "parse_json",
-    "part_of",
-    "read_json",
-    "replace_file",
-    "replacing",
-    "restoring",
-    "start_helper",
-    "sweep",
-    "whole_lines",
-]
+# ANY, Address, sweep: constants, classes, functions.
+__all__ = sorted(
+    [*_MODULE_OF, "__version__"],
+    key=lambda name: (not name.isupper(), name[0].islower(), name),
+)
 
 
 def __getattr__(name: str) -> Any:

@@ -1,6 +1,6 @@
 """What a workflow asks of a batch scheduler: nodes, ranks, cores, GPUs, time; pure.
 
-`diel.executive.batch_scripts` writes it for Slurm, PBS, LSF and Flux.
+`diel.executive.batch_scripts` writes it for each batch scheduler.
 """
 
 from __future__ import annotations

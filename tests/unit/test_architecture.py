@@ -355,6 +355,7 @@ def test_the_public_names_of_diel() -> None:
         "__version__",
         "as_integer",
         "as_number",
+        "batch_job",
         "child_environment",
         "describe_error",
         "describe_traceback",
