@@ -40,6 +40,7 @@ if TYPE_CHECKING:
     from diel.text import format_duration as format_duration
     from diel.text import format_value as format_value
     from diel.tuples.tags import ANY as ANY
+    from diel.workflow.annotations import OneOf as OneOf
     from diel.workflow.functions import locate_function as locate_function
     from diel.workflow.load import load_workflow as load_workflow
     from diel.workflow.programs import child_environment as child_environment
@@ -53,6 +54,7 @@ _MODULE_OF = {
     "Context": "diel.loading.context",
     "Executive": "diel.embedding",
     "JsonLinesFile": "diel.run.json_lines",
+    "OneOf": "diel.workflow.annotations",
     "ResultsTable": "diel.loading.reports",
     "Run": "diel.opened_run",
     "as_integer": "diel.run.json_values",

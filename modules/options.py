@@ -40,7 +40,7 @@ from .parallel import Parallel
 from .problems import at, meant, problem, with_remedies
 from .space import Space, SpaceError, parse_dimension
 from .strategies import MOST_COUNTED, RULES, STRATEGIES, check_strategy, is_known
-from .tabular import TABLES, DataShape, known_shape
+from .tabular import DataShape, is_table, known_shape
 from .trial import METRICS
 
 _OUR_TRAINER = Path(__file__).with_name("trainer.py")
@@ -92,7 +92,7 @@ class SweepOptions(BaseModel):
 
     space: dict[str, Any] = Field(
         description="what each hyperparameter may be",
-        json_schema_extra={"form": "space", "suggestions": suggested_values()},
+        json_schema_extra=lambda extra: extra.update(form="space", suggestions=suggested_values()),
     )
     strategy: dict[str, Any] = Field(
         {"name": "grid"},
@@ -300,7 +300,7 @@ class SweepOptions(BaseModel):
     def _data_problems(self, trainer: Mapping[str, Any]) -> Iterator[InitErrorDetails]:
         dataset, reading = trainer.get("dataset"), trainer.get("reading")
         is_sequence = isinstance(reading, Mapping) and reading.get("lengths") is not None
-        kind = "a table" if dataset in TABLES else "sequences" if is_sequence else ""
+        kind = "a table" if is_table(dataset) else "sequences" if is_sequence else ""
         for name, (readers, wanted, related) in _READERS.items():
             if name in self.space and kind and kind != wanted:
                 yield at(

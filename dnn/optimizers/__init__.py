@@ -37,14 +37,14 @@ __all__ = [
 ]
 
 OPTIMIZERS: dict[str, type[Optimizer]] = {
-    "adagrad": AdaGrad,
+    "sgd": SGD,
     "adam": Adam,
     "adamw": AdamW,
-    "lars": LARS,
-    "muon": Muon,
     "nadam": NAdam,
     "rmsprop": RMSProp,
-    "sgd": SGD,
+    "adagrad": AdaGrad,
+    "lars": LARS,
+    "muon": Muon,
 }
 
 

@@ -1,30 +1,7 @@
 """Every operation, each with its forward and its gradient on one screen.
 
-| module | operations |
-|---|---|
-| `arithmetic` | add, subtract, multiply, divide, negative, |
-| | exp, expm1, log, log1p, square, sqrt, power |
-| `comparisons` | greater, greater_equal, equal, cast, where, where_greater, where_equal |
-| `extremes` | maximum, minimum, clip, abs, sign |
-| `activations` | relu, positive, sigmoid, tanh (leaky_relu, elu, softplus, gelu) |
-| `shapes` | reshape (flatten, squeeze, expand_dims), transpose |
-| `sums` | broadcast_to (tile), sum_to (sum, mean) |
-| `slices` | slice, unslice, concat (stack) |
-| `rows` | take_rows, add_rows, one_hot |
-| `reductions` | max, min, prod, argmax |
-| `products` | matmul (bmatmul, dot, linear, bias_add, gemm, gemv, axpy, scal) |
-| `convolution` | conv2d, conv2d_data_gradient, conv2d_weight_gradient |
-| `pooling` | max_pool2d, average_pool2d |
-| `classification` | log_softmax (softmax), softmax_cross_entropy, binary_cross_entropy |
-| `normalisation` | normalise, batch_norm |
-| `recurrence` | recurrence, hidden_states, cell_states, recurrence_gradient, |
-| | recurrence_weights (recurrent) |
-| `noise` | uniform_noise (dropout) |
-| `states` | copy, assign, add_to |
-| `ranks` | sum_over_ranks, copy_to_ranks |
-
-In brackets: functions that only compose operations. The base class of elementwise operations
-stands in `elementwise`. Public functions are those that each module lists in its `__all__`.
+The public functions are those that each module lists in its ``__all__``; some only compose
+operations. The base class of elementwise operations stands in `elementwise`.
 """
 
 # ruff: noqa: F403, I001 (public names stand in the modules; they are in the table's order)
