@@ -30,24 +30,9 @@ class Command(Frozen):
 
     def perform(self, options: argparse.Namespace) -> int:
         """Import the function that performs the command, and call it; return the exit code."""
-        exit_code: int = imported(self.home)(options)
+        module, _, function = self.home.partition(":")
+        exit_code: int = getattr(import_module(module), function)(options)
         return exit_code
-
-
-def imported(place: str) -> Callable[..., Any]:
-    """Import the function that is named as ``module:function``."""
-    module, _, name = place.partition(":")
-    function: Callable[..., Any] = getattr(import_module(module), name)
-    return function
-
-
-# Format: the function that draws it, and for what it is.
-DRAWINGS = {
-    "text": ("diel.workflow.drawing:draw_text", "people (default)"),
-    "dot": ("diel.workflow.drawing:draw_dot", "Graphviz"),
-    "mermaid": ("diel.workflow.drawing:draw_mermaid", "Markdown pages"),
-    "svg": ("diel.workflow.svg:draw_svg", "any browser"),
-}
 
 
 def add_commands(parsers: Any, commands: Sequence[Command]) -> None:
@@ -213,8 +198,10 @@ _whole.__name__ = "count"
 def _graph_arguments(parser: argparse.ArgumentParser) -> None:
     add_file(parser)
     parser.add_argument(
-        "--format", choices=tuple(DRAWINGS), default="text",
-        help=", ".join(f"{name} for {what}" for name, (_, what) in DRAWINGS.items()),
+        # The keys of `diel.cli.workflow_file.DRAWINGS`, which takes long to import.
+        "--format", choices=("text", "dot", "mermaid", "svg"), default="text",
+        help="text for people (default), dot for Graphviz, mermaid for Markdown pages, svg for "
+        "any browser",
     )  # fmt: skip
 
 

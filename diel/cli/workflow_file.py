@@ -8,7 +8,6 @@ import sys
 from collections.abc import Sequence
 from typing import Final
 
-from diel.cli.commands import DRAWINGS, imported
 from diel.cli.output import aligned, warn
 from diel.errors import LaunchError
 from diel.executive.batch_job import job_for
@@ -19,9 +18,10 @@ from diel.executive.placement.preview import NODE_COLUMNS, SchedulePreview, plac
 from diel.executive.plans import GroupPlan
 from diel.loading.environment import set_thread_environment
 from diel.loading.functions import check_options, look_at_data, missing_here
-from diel.workflow.drawing import ASCII, drawing_of
+from diel.workflow.drawing import ASCII, draw_dot, draw_mermaid, draw_text, drawing_of
 from diel.workflow.load import load_workflow, read_draft
 from diel.workflow.model import Module, Workflow
+from diel.workflow.svg import draw_svg
 
 _LARGEST_READ_BYTES: Final = 2**24
 """Data in larger files are left to ``--dry-run``: a table of so many takes some seconds to read."""
@@ -145,6 +145,9 @@ def _check_cores(preview: SchedulePreview, *, ranks: int, per_node: int, cores: 
             )
 
 
+DRAWINGS = {"text": draw_text, "dot": draw_dot, "mermaid": draw_mermaid, "svg": draw_svg}
+
+
 def graph(options: argparse.Namespace) -> int:
     """Print a drawing of a workflow's groups; return the exit code.
 
@@ -153,8 +156,7 @@ def graph(options: argparse.Namespace) -> int:
     WorkflowError
         With every problem of the file.
     """
-    draw = imported(DRAWINGS[options.format][0])
-    text: str = draw(drawing_of(load_workflow(options.file)))
+    text = DRAWINGS[options.format](drawing_of(load_workflow(options.file)))
     if options.format == "text" and not _can_be_shown(text):
         text = text.translate(ASCII)
     print(text)

@@ -9,9 +9,10 @@ from pathlib import Path
 
 import pytest
 
-from diel.cli.commands import COMMANDS, DRAWINGS
+from diel.cli.commands import COMMANDS
 from diel.cli.completion import SCRIPTS, levels
 from diel.cli.main import build_parser
+from diel.cli.workflow_file import DRAWINGS
 from diel.executive.batch_scripts import SCHEDULERS
 
 NAMES = sorted(command.name for command in COMMANDS)
