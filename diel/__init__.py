@@ -47,44 +47,31 @@ if TYPE_CHECKING:
 
 __version__ = "0.1.0.dev0"
 
-# Public name -> the module that defines it; imported on first use.
-_MODULE_OF = {
-    "ANY": "diel.tuples.tags",
-    "Address": "diel.coupling.address",
-    "Context": "diel.loading.context",
-    "Executive": "diel.embedding",
-    "JsonLinesFile": "diel.run.json_lines",
-    "OneOf": "diel.workflow.annotations",
-    "ResultsTable": "diel.loading.reports",
-    "Run": "diel.opened_run",
-    "as_integer": "diel.run.json_values",
-    "as_number": "diel.run.json_values",
-    "batch_job": "diel.executive.batch_scripts",
-    "child_environment": "diel.workflow.programs",
-    "describe_error": "diel.text",
-    "describe_traceback": "diel.text",
-    "duration_s": "diel.text",
-    "end_with_parent": "diel.processes",
-    "file_opener": "diel.run.files",
-    "format_duration": "diel.text",
-    "format_value": "diel.text",
-    "import_function": "diel.loading.functions",
-    "installed_plugins": "diel.plugins",
-    "load_plugin": "diel.loading.functions",
-    "load_workflow": "diel.workflow.load",
-    "locate_function": "diel.workflow.functions",
-    "open_run": "diel.opened_run",
-    "open_regular": "diel.run.files",
-    "parse_json": "diel.run.json_values",
-    "part_of": "diel.run.files",
-    "read_json": "diel.run.files",
-    "replace_file": "diel.run.files",
-    "replacing": "diel.run.files",
-    "restoring": "diel.loading.process_state",
-    "start_helper": "diel.processes",
-    "sweep": "diel.sweeping",
-    "whole_lines": "diel.run.json_lines",
+# Module -> the public names that it defines; imported on first use.
+_PUBLIC = {
+    "coupling.address": "Address",
+    "embedding": "Executive",
+    "executive.batch_scripts": "batch_job",
+    "loading.context": "Context",
+    "loading.functions": "import_function load_plugin",
+    "loading.process_state": "restoring",
+    "loading.reports": "ResultsTable",
+    "opened_run": "Run open_run",
+    "plugins": "installed_plugins",
+    "processes": "end_with_parent start_helper",
+    "run.files": "file_opener open_regular part_of read_json replace_file replacing",
+    "run.json_lines": "JsonLinesFile whole_lines",
+    "run.json_values": "as_integer as_number parse_json",
+    "sweeping": "sweep",
+    "text": "describe_error describe_traceback duration_s format_duration format_value",
+    "tuples.tags": "ANY",
+    "workflow.annotations": "OneOf",
+    "workflow.functions": "locate_function",
+    "workflow.load": "load_workflow",
+    "workflow.programs": "child_environment",
 }
+_MODULE_OF = {name: f"diel.{module}" for module, names in _PUBLIC.items() for name in names.split()}
+
 # ANY, Address, sweep: constants, classes, functions.
 __all__ = sorted(
     [*_MODULE_OF, "__version__"],
