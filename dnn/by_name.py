@@ -11,7 +11,7 @@ from dnn.errors import explains_arguments, unknown_name
 __all__ = ["catalogue"]
 
 _TABLES: Final = {
-    "activation": "dnn.layers.basic:ACTIVATIONS",
+    "activation": "dnn.graph.operations.activations:ACTIVATIONS",
     "augmentation": "dnn.data.augmentation:AUGMENTATIONS",
     "data set": "dnn.data.known_sets:DATASETS",
     "download": "dnn.data.downloads:SOURCES",
@@ -41,12 +41,6 @@ def catalogue(kind: str) -> Mapping[str, Any]:
     ------
     ConfigurationError
         If there is no such kind; the message lists all.
-
-    Examples
-    --------
-    >>> from dnn import catalogue
-    >>> "relu" in catalogue("activation"), catalogue("data set")["digits"].classes
-    (True, 10)
     """
     if kind not in _TABLES:
         raise unknown_name("kind", kind, _TABLES)

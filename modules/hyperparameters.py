@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from dnn import Layer, Loss, Optimizer, SequenceInput
 
 _OTHER_DEFAULTS: Final[Mapping[str, Mapping[str, Any]]] = {
-    "sgd": {"learning_rate": 0.1, "momentum": 0.9},
+    "sgd": {"learning_rate": 0.1, "momentum": 0.9}
 }
 """Defaults of optimizers that are not those of their classes."""
 
@@ -459,12 +459,8 @@ def _schedule_of(wanted: Hyperparameters, rows: int) -> Callable[[int], float] |
     warm = sum(-(-rows // size) for size in sizes)
     then: Callable[[int], float] | None = None
     if wanted.schedule != "constant":
-        given = {
-            "steps": max(1, wanted.epochs * steps - warm),
-            "every": wanted.decay_every * steps,
-            "factor": wanted.decay_factor,
-            "rise": wanted.rise,
-        }
+        given = {"steps": max(1, wanted.epochs * steps - warm), "rise": wanted.rise}
+        given |= {"every": wanted.decay_every * steps, "factor": wanted.decay_factor}
         taken = _arguments_of_schedule(wanted.schedule)
         settings = {name: value for name, value in given.items() if name in taken}
         then = catalogue("schedule")[wanted.schedule](**settings)

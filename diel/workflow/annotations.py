@@ -28,17 +28,8 @@ class InWords(Frozen):
 class OneOf(Frozen):
     """Metadata of an ``Annotated`` string: it is one of the names that a function returns.
 
-    Parameters
-    ----------
-    names : callable
-        Called when a value is checked, or its choices are shown, so that what has the names need
-        not be imported before that.
-
-    Examples
-    --------
-    >>> from typing import Annotated
-    >>> SOLVERS = {"jacobi": ..., "chebyshev": ...}
-    >>> Solver = Annotated[str, OneOf(lambda: SOLVERS)]
+    The function is called when a value is checked, or its choices are shown, so what has the names
+    need not be imported before that: ``Annotated[str, OneOf(lambda: SOLVERS)]``.
     """
 
     names: Callable[[], Iterable[str]]
