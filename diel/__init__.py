@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from diel.coupling.address import Address as Address
     from diel.embedding import Executive as Executive
+    from diel.executive.batch_scripts import batch_job as batch_job
     from diel.loading.context import Context as Context
     from diel.loading.functions import import_function as import_function
     from diel.loading.functions import load_plugin as load_plugin
@@ -39,36 +40,43 @@ if TYPE_CHECKING:
     from diel.text import format_duration as format_duration
     from diel.text import format_value as format_value
     from diel.tuples.tags import ANY as ANY
+    from diel.workflow.annotations import OneOf as OneOf
     from diel.workflow.functions import locate_function as locate_function
     from diel.workflow.load import load_workflow as load_workflow
     from diel.workflow.programs import child_environment as child_environment
 
 __version__ = "0.1.0.dev0"
 
-# The public names of each module, which is imported when one of them is first used.
+# Module -> the public names that it defines; imported on first use.
 _PUBLIC = {
-    "diel.coupling.address": "Address",
-    "diel.embedding": "Executive",
-    "diel.loading.context": "Context",
-    "diel.loading.functions": "import_function load_plugin",
-    "diel.loading.process_state": "restoring",
-    "diel.loading.reports": "ResultsTable",
-    "diel.opened_run": "Run open_run",
-    "diel.plugins": "installed_plugins",
-    "diel.processes": "end_with_parent start_helper",
-    "diel.run.files": "file_opener open_regular part_of read_json replace_file replacing",
-    "diel.run.json_lines": "JsonLinesFile whole_lines",
-    "diel.run.json_values": "as_integer as_number parse_json",
-    "diel.sweeping": "sweep",
-    "diel.text": "describe_error describe_traceback duration_s format_duration format_value",
-    "diel.tuples.tags": "ANY",
-    "diel.workflow.functions": "locate_function",
-    "diel.workflow.load": "load_workflow",
-    "diel.workflow.programs": "child_environment",
+    "coupling.address": "Address",
+    "embedding": "Executive",
+    "executive.batch_scripts": "batch_job",
+    "loading.context": "Context",
+    "loading.functions": "import_function load_plugin",
+    "loading.process_state": "restoring",
+    "loading.reports": "ResultsTable",
+    "opened_run": "Run open_run",
+    "plugins": "installed_plugins",
+    "processes": "end_with_parent start_helper",
+    "run.files": "file_opener open_regular part_of read_json replace_file replacing",
+    "run.json_lines": "JsonLinesFile whole_lines",
+    "run.json_values": "as_integer as_number parse_json",
+    "sweeping": "sweep",
+    "text": "describe_error describe_traceback duration_s format_duration format_value",
+    "tuples.tags": "ANY",
+    "workflow.annotations": "OneOf",
+    "workflow.functions": "locate_function",
+    "workflow.load": "load_workflow",
+    "workflow.programs": "child_environment",
 }
-_MODULE_OF = {name: module for module, names in _PUBLIC.items() for name in names.split()}
+_MODULE_OF = {name: f"diel.{module}" for module, names in _PUBLIC.items() for name in names.split()}
 
-__all__ = sorted([*_MODULE_OF, "__version__"])
+# ANY, Address, sweep: constants, classes, functions.
+__all__ = sorted(
+    [*_MODULE_OF, "__version__"],
+    key=lambda name: (not name.isupper(), name[0].islower(), name),
+)
 
 
 def __getattr__(name: str) -> Any:

@@ -19,6 +19,7 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from dnn.backend import *  # noqa: F403
     from dnn.backend.device import *  # noqa: F403
+    from dnn.by_name import catalogue as catalogue
     from dnn.callbacks import *  # noqa: F403
     from dnn.compilation import watched_compilation as watched_compilation
     from dnn.data.augmentation import *  # noqa: F403
@@ -59,6 +60,7 @@ __version__ = "0.1.0.dev0"  # of the distribution, as in pyproject.toml
 _PUBLIC = {
     "backend": "RoutineTable device_facts ops_for",
     "backend.device": "cuda_problem free_bytes free_memory limit_memory",
+    "by_name": "catalogue",
     "callbacks": "BestCheckpoint Callback Checkpoint EarlyStopping Epoch ProgressBar Pruning",
     "compilation": "watched_compilation",
     "data.augmentation": "Augmentation Crop Cutout Flip Images Normalise PixelMap Shift",

@@ -2,53 +2,34 @@
 
 from __future__ import annotations
 
+import inspect
 import json
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from typing import TYPE_CHECKING, Annotated, Any, Final, Literal, get_args, get_origin
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from functools import lru_cache
+from typing import TYPE_CHECKING, Annotated, Any, Final
 
 from pydantic import BaseModel, ConfigDict, Field, model_validator
+
+from diel import OneOf
+from dnn import catalogue
 
 from .layer_list import built
 
 if TYPE_CHECKING:
     from dnn import Layer, Loss, Optimizer, SequenceInput
 
-DEFAULTS: Final[Mapping[str, Mapping[str, Any]]] = {
-    "sgd": {"learning_rate": 0.1, "momentum": 0.9, "nesterov": False, "decoupled": False},
-    "adam": {"learning_rate": 0.001, "beta1": 0.9, "beta2": 0.999, "epsilon": 1e-8},
-    "adamw": {"learning_rate": 0.001, "beta1": 0.9, "beta2": 0.999, "epsilon": 1e-8},
-    "nadam": {
-        **{"learning_rate": 0.002, "beta1": 0.9, "beta2": 0.999, "epsilon": 1e-8},
-        **{"momentum_decay": 0.004, "decoupled": False},
-    },
-    "rmsprop": {
-        **{"learning_rate": 0.01, "momentum": 0.0, "smoothing": 0.99, "epsilon": 1e-8},
-        "decoupled": False,
-    },
-    "adagrad": {"learning_rate": 0.01, "epsilon": 1e-10, "decoupled": False},
-    "lars": {"learning_rate": 1.0, "momentum": 0.9, "trust": 0.001},
-    "muon": {"learning_rate": 0.02, "momentum": 0.95, "nesterov": True},
+_OTHER_DEFAULTS: Final[Mapping[str, Mapping[str, Any]]] = {
+    "sgd": {"learning_rate": 0.1, "momentum": 0.9}
 }
-"""Parameters of each optimizer besides the weight decay, with their defaults."""
+"""Defaults of optimizers that are not those of their classes."""
 
-_GOES_WITH: Final[Mapping[str, tuple[str, tuple[str, ...]]]] = {
-    name: ("optimizer", tuple(kind for kind, taken in DEFAULTS.items() if name in taken))
-    for name in (
-        "momentum",
-        "nesterov",
-        "decoupled",
-        "beta1",
-        "beta2",
-        "momentum_decay",
-        "smoothing",
-        "epsilon",
-        "trust",
-    )
-} | {
-    "decay_every": ("schedule", ("step",)),
-    "decay_factor": ("schedule", ("step",)),
-    "rise": ("schedule", ("one_cycle",)),
+_OF_SCHEDULES: Final = {
+    "epochs": "steps",
+    "decay_every": "every",
+    "decay_factor": "factor",
+    "rise": "rise",
 }
+"""Parameters on which a schedule depends, and the argument of its class that each becomes."""
 
 _OF_SHAPE: Final = (
     *("channels", "depth", "kernel", "recurrent", "cell", "bidirectional"),
@@ -63,8 +44,17 @@ _PARTS: Final[Mapping[str, tuple[str, str]]] = {
 }
 """Parameters of layers that exist only if another parameter is given: that one, and a text."""
 
-_FLAGS: Final = ("nesterov", "decoupled")
-"""Parameters of optimizers in which all networks of one plan agree."""
+
+def _schedules() -> list[str]:
+    # A warm-up is a parameter of its own, and goes before any of them.
+    return [name for name in catalogue("schedule") if name != "warm_up"]
+
+
+def _cells() -> dict[str, Any]:
+    """Return the recurrent layers by their kinds."""
+    from dnn import GRU, LSTM, RNN
+
+    return {layer.kind(): layer for layer in (LSTM, GRU, RNN)}
 
 
 class Hyperparameters(BaseModel):
@@ -72,27 +62,21 @@ class Hyperparameters(BaseModel):
 
     model_config = ConfigDict(extra="forbid", strict=True, frozen=True)
 
-    optimizer: Literal["sgd", "adam", "adamw", "nadam", "rmsprop", "adagrad", "lars", "muon"] = (
-        "sgd"
-    )
+    optimizer: Annotated[str, OneOf(lambda: catalogue("optimizer"))] = "sgd"
     learning_rate: float | None = Field(None, gt=0, allow_inf_nan=False)
     weight_decay: float = Field(0.0, ge=0, allow_inf_nan=False)
-    momentum: float | None = Field(None, ge=0, lt=1, description="of sgd, rmsprop, lars, muon")
-    nesterov: bool | None = Field(None, description="of sgd and muon")
-    decoupled: bool | None = Field(
-        None, description="weight decay apart; of sgd, nadam, rmsprop, adagrad"
-    )
-    beta1: float | None = Field(None, ge=0, lt=1, description="of adam, adamw and nadam")
-    beta2: float | None = Field(None, ge=0, lt=1, description="of adam, adamw and nadam")
+    momentum: float | None = Field(None, ge=0, lt=1)
+    nesterov: bool | None = None
+    decoupled: bool | None = Field(None, description="whether the weight decay is apart")
+    beta1: float | None = Field(None, ge=0, lt=1)
+    beta2: float | None = Field(None, ge=0, lt=1)
     momentum_decay: float | None = Field(
-        None, ge=0, allow_inf_nan=False, description="of nadam, how fast its momentum grows"
+        None, ge=0, allow_inf_nan=False, description="how fast the momentum grows"
     )
-    smoothing: float | None = Field(None, ge=0, lt=1, description="of rmsprop")
-    epsilon: float | None = Field(
-        None, gt=0, allow_inf_nan=False, description="of adam, adamw, nadam, rmsprop, adagrad"
-    )
-    trust: float | None = Field(None, gt=0, allow_inf_nan=False, description="of lars")
-    schedule: Literal["constant", "cosine", "one_cycle", "step"] = "constant"
+    smoothing: float | None = Field(None, ge=0, lt=1)
+    epsilon: float | None = Field(None, gt=0, allow_inf_nan=False)
+    trust: float | None = Field(None, gt=0, allow_inf_nan=False)
+    schedule: Annotated[str, OneOf(_schedules)] = "constant"
     warm_up: int = Field(0, ge=0, description="epochs in which the learning rate grows")
     decay_every: int = Field(10, ge=1, description="epochs, of schedule step")
     decay_factor: float = Field(0.1, gt=0, le=1, description="of schedule step")
@@ -118,14 +102,12 @@ class Hyperparameters(BaseModel):
         [],
         description="units of each recurrent layer, which reads sequences, or images row by row",
     )
-    cell: Literal["lstm", "gru", "rnn"] = Field("lstm", description="of recurrent layers")
+    cell: Annotated[str, OneOf(_cells)] = Field("lstm", description="of recurrent layers")
     bidirectional: bool = Field(False, description="whether they read from both ends")
     hidden: list[Annotated[int, Field(ge=1)]] = Field(
         [64], description="units of each hidden layer"
     )
-    activation: Literal[
-        "relu", "sigmoid", "tanh", "leaky_relu", "elu", "softplus", "rbf", "gelu", "softmax"
-    ] = "relu"
+    activation: Annotated[str, OneOf(lambda: catalogue("activation"))] = "relu"
     dropout: float = Field(0.0, ge=0, lt=1, description="after each hidden layer")
     batch_norm: bool = Field(
         False, description="in each convolution and hidden layer, before its activation"
@@ -141,8 +123,9 @@ class Hyperparameters(BaseModel):
                 if name in self.model_fields_set:
                     raise ValueError(f"{name} is of no network whose trainer has layers: remove it")
             built(self.layers)
-        for name, (parent, kinds) in _GOES_WITH.items():
-            if name in self.model_fields_set and getattr(self, parent) not in kinds:
+        for name in (name for name in _OF_SOME if name in self.model_fields_set):
+            parent, kinds = _goes_with(name)
+            if getattr(self, parent) not in kinds:
                 wanted = " or ".join(repr(kind) for kind in kinds)
                 raise ValueError(
                     f"{name} goes with {parent} {wanted}, not {getattr(self, parent)!r}: "
@@ -167,7 +150,7 @@ class Hyperparameters(BaseModel):
     def of_optimizer(self, name: str) -> Any:
         """Return the value of an optimizer's parameter: its default, if it was not given."""
         given = getattr(self, name)
-        return DEFAULTS[self.optimizer][name] if given is None else given
+        return defaults()[self.optimizer][name] if given is None else given
 
     @property
     def drops(self) -> bool:
@@ -186,8 +169,7 @@ class Hyperparameters(BaseModel):
         """Whether the network has recurrent layers."""
         if self.layers is None:
             return bool(self.recurrent)
-        cells = get_args(type(self).model_fields["cell"].annotation)
-        return any(layer.kind() in cells for layer in built(self.layers))
+        return any(layer.kind() in _cells() for layer in built(self.layers))
 
     @property
     def widest(self) -> int:
@@ -198,24 +180,61 @@ class Hyperparameters(BaseModel):
 
     def plan_key(self) -> tuple[Any, ...]:
         """Return the values in which networks have to agree to be trained in one plan."""
-        scheduled: tuple[Any, ...] = (self.schedule, self.warm_up)
-        if self.schedule in ("cosine", "one_cycle"):
-            scheduled += (self.epochs,)
-        if self.schedule == "one_cycle":
-            scheduled += (self.rise,)
-        if self.schedule == "step":
-            scheduled += (self.decay_every, self.decay_factor)
-        taken = DEFAULTS[self.optimizer]
-        flags = tuple(self.of_optimizer(name) for name in _FLAGS if name in taken)
+        taken = _arguments_of_schedule(self.schedule)
+        scheduled = (getattr(self, name) for name, of in _OF_SCHEDULES.items() if of in taken)
+        flags = (self.of_optimizer(name) for name in _flags(self.optimizer))
         return (
             *(tuple(self.channels), self.depth, self.kernel, tuple(self.hidden)),
             *(tuple(self.recurrent), self.cell, self.bidirectional),
             *(self.activation, self.batch_norm, self.drops, self.batch_size),
             json.dumps(self.layers, sort_keys=True),
-            *(self.optimizer, *flags, *scheduled),
+            *(self.optimizer, *flags, self.schedule, self.warm_up, *scheduled),
             *(self.label_smoothing > 0, self.l1 > 0, self.l2 > 0, self.average > 0),
             *(self.batch_growth, self.growth_every),
         )
+
+
+_OF_OPTIMIZERS: Final = tuple(
+    name
+    for name, info in Hyperparameters.model_fields.items()
+    if info.default is None and name != "layers"
+)
+"""Parameters of optimizers, each of which has only some of them."""
+_OF_SOME: Final = tuple(
+    name for name in (*_OF_OPTIMIZERS, *_OF_SCHEDULES) if name not in ("learning_rate", "epochs")
+)
+"""Parameters that go with some optimizers or schedules alone."""
+
+
+@lru_cache(maxsize=1)
+def defaults() -> Mapping[str, Mapping[str, Any]]:
+    """Return the parameters of each optimizer besides the weight decay, with their defaults."""
+    return {
+        name: {
+            parameter: _OTHER_DEFAULTS.get(name, {}).get(parameter, taken.default)
+            for parameter, taken in inspect.signature(kind).parameters.items()
+            if parameter in _OF_OPTIMIZERS
+        }
+        for name, kind in catalogue("optimizer").items()
+    }
+
+
+def _flags(optimizer: str) -> list[str]:
+    """Return the parameters of an optimizer in which all networks of one plan agree."""
+    return [name for name, value in defaults()[optimizer].items() if isinstance(value, bool)]
+
+
+@lru_cache
+def _arguments_of_schedule(name: str) -> Collection[str]:
+    return inspect.signature(catalogue("schedule")[name]).parameters
+
+
+def _goes_with(name: str) -> tuple[str, list[str]]:
+    """Return, for a parameter of some optimizers or schedules, ``"optimizer"`` and which, say."""
+    if name in _OF_OPTIMIZERS:
+        return "optimizer", [kind for kind, taken in defaults().items() if name in taken]
+    of = _OF_SCHEDULES[name]
+    return "schedule", [kind for kind in _schedules() if of in _arguments_of_schedule(kind)]
 
 
 def suggested_values() -> dict[str, Any]:
@@ -224,11 +243,11 @@ def suggested_values() -> dict[str, Any]:
     for name, info in Hyperparameters.model_fields.items():
         if name == "layers":
             continue
-        kind = info.annotation
-        if get_origin(kind) is Literal:
-            found[name] = [*get_args(kind)]
+        names = [each.names() for each in info.metadata if isinstance(each, OneOf)]
+        if names:
+            found[name] = [*names[0]]
         elif info.default is None:
-            found[name] = next(taken[name] for taken in DEFAULTS.values() if name in taken)
+            found[name] = next(taken[name] for taken in defaults().values() if name in taken)
         else:
             found[name] = [info.default] if isinstance(info.default, list) else info.default
     return found
@@ -238,8 +257,10 @@ def parameters_with(name: str, value: Any) -> dict[str, Any]:
     """Return parameters with this value, and with another one where it needs that to be valid."""
     if name in _PARTS:
         return {name: value, _PARTS[name][0]: [1]}
-    parent, kinds = _GOES_WITH.get(name, ("", ()))
-    return {name: value, **({parent: kinds[0]} if parent else {})}
+    if name not in _OF_SOME:
+        return {name: value}
+    parent, kinds = _goes_with(name)
+    return {name: value, parent: kinds[0]}
 
 
 def layers_of(
@@ -269,7 +290,7 @@ def layers_of(
     ValueError
         If samples are not what the layers read, or images too small for so many stages.
     """
-    from dnn import GRU, LSTM, RNN, Flatten, FullyConnected, Input, Reshape, SequenceInput
+    from dnn import Flatten, FullyConnected, Input, Reshape, SequenceInput
 
     layers: list[Layer] = [Input(features) if in_rows or shape is None else Input(*shape)]
     lengths: SequenceInput | None = None
@@ -279,8 +300,8 @@ def layers_of(
     if wanted.layers is not None:
         listed = built(wanted.layers)
         for layer in listed:
-            if isinstance(layer, (GRU, LSTM, RNN)):
-                layer.lengths = lengths
+            if layer.kind() in _cells():
+                vars(layer)["lengths"] = lengths
         return [*layers, *as_image, *listed, FullyConnected(classes)]
     if lengths is not None and not wanted.recurrent:
         raise ValueError("these samples are sequences: give recurrent, the units of each layer")
@@ -324,9 +345,7 @@ def _rows_as_steps(
 
 def _recurrent(wanted: Hyperparameters, lengths: SequenceInput | None) -> Iterator[Layer]:
     """Yield the recurrent layers; only the last of them returns its last state alone."""
-    from dnn import GRU, LSTM, RNN
-
-    kind = {layer.kind(): layer for layer in (LSTM, GRU, RNN)}[wanted.cell]
+    kind = _cells()[wanted.cell]
     last = len(wanted.recurrent) - 1
     for number, units in enumerate(wanted.recurrent):
         yield kind(
@@ -403,18 +422,16 @@ def optimizer_of(wanted: Hyperparameters | Sequence[Hyperparameters], rows: int)
 
     `rows` is the number of rows of an epoch, from which schedules count steps.
     """
-    import dnn
-
-    class_of = {name.lower(): name for name in dnn.__all__}
     first = wanted if isinstance(wanted, Hyperparameters) else wanted[0]
     settings: dict[str, Any] = {}
     average = ("average",) if first.average else ()
-    for name in ("weight_decay", *average, *DEFAULTS[first.optimizer]):
-        if isinstance(wanted, Hyperparameters) or name in _FLAGS:
+    flags = _flags(first.optimizer)
+    for name in ("weight_decay", *average, *defaults()[first.optimizer]):
+        if isinstance(wanted, Hyperparameters) or name in flags:
             settings[name] = _setting(first, name)
         else:
             settings[name] = [_setting(parameters, name) for parameters in wanted]
-    kind: Callable[..., Optimizer] = getattr(dnn, class_of[first.optimizer])
+    kind: Callable[..., Optimizer] = catalogue("optimizer")[first.optimizer]
     return kind(schedule=_schedule_of(first, rows), **settings)
 
 
@@ -431,16 +448,16 @@ def _setting(wanted: Hyperparameters, name: str) -> Any:
 
 
 def _schedule_of(wanted: Hyperparameters, rows: int) -> Callable[[int], float] | None:
-    from dnn import Cosine, OneCycle, StepDecay, WarmUp
+    from dnn import WarmUp
 
     steps = -(-rows // wanted.batch_size)
     sizes = (batch_size_of(wanted)(epoch) for epoch in range(wanted.warm_up))
     warm = sum(-(-rows // size) for size in sizes)
     then: Callable[[int], float] | None = None
-    if wanted.schedule == "cosine":
-        then = Cosine(max(1, wanted.epochs * steps - warm))
-    elif wanted.schedule == "one_cycle":
-        then = OneCycle(max(1, wanted.epochs * steps - warm), wanted.rise)
-    elif wanted.schedule == "step":
-        then = StepDecay(wanted.decay_every * steps, wanted.decay_factor)
+    if wanted.schedule != "constant":
+        given = {"steps": max(1, wanted.epochs * steps - warm), "rise": wanted.rise}
+        given |= {"every": wanted.decay_every * steps, "factor": wanted.decay_factor}
+        taken = _arguments_of_schedule(wanted.schedule)
+        settings = {name: value for name, value in given.items() if name in taken}
+        then = catalogue("schedule")[wanted.schedule](**settings)
     return WarmUp(warm, then=then or "constant") if warm else then

@@ -125,7 +125,13 @@ def preview_sweep(options: Options, folder: Path) -> Preview:
 
 def option_variants() -> dict[str, tuple[str, dict[str, type[BaseModel]]]]:
     """Return, for each option that is a table, the key that names its kind, and a model by kind."""
-    return {"strategy": ("name", {**STRATEGIES}), "early_stopping": ("rule", {**RULES})}
+    return {
+        option: (key, {name: row.options for name, row in rows.items()})
+        for option, key, rows in (
+            ("strategy", "name", STRATEGIES),
+            ("early_stopping", "rule", RULES),
+        )
+    }
 
 
 def export_sweep(run_dir: Path, formats: list[str], folder: Path) -> list[Path]:

@@ -13,6 +13,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from itertools import islice
 from pathlib import Path
@@ -39,7 +40,7 @@ from .parallel import Parallel
 from .problems import at, meant, problem, with_remedies
 from .space import Space, SpaceError, parse_dimension
 from .strategies import MOST_COUNTED, RULES, STRATEGIES, check_strategy, is_known
-from .tabular import TABLES, DataShape, known_shape
+from .tabular import DataShape, is_table, known_shape
 from .trial import METRICS
 
 _OUR_TRAINER = Path(__file__).with_name("trainer.py")
@@ -53,8 +54,8 @@ _READERS = {
     "recurrent": ("recurrent layers", "sequences", "cell and bidirectional"),
 }
 """By parameter: the layers it adds, the samples that these read, and parameters that go with it."""
-_STATELESS = ("grid", "random")
-_WITHOUT_REPEATS = ("random", "halving")
+_BY_KIND = dict.fromkeys(re.sub(r":.*", ":<sampler>", name) for name in STRATEGIES)
+"""The strategies, those of one class once."""
 _VALUES_CHECKED = 1000
 _POINTS_CHECKED = 100
 
@@ -91,12 +92,12 @@ class SweepOptions(BaseModel):
 
     space: dict[str, Any] = Field(
         description="what each hyperparameter may be",
-        json_schema_extra={"form": "space", "suggestions": suggested_values()},
+        json_schema_extra=lambda extra: extra.update(form="space", suggestions=suggested_values()),
     )
     strategy: dict[str, Any] = Field(
         {"name": "grid"},
-        description="a name, or a table of a name and its options: grid, random, cross_entropy, "
-        "halving, optuna:<sampler>, one of an installed package, or a class of your own as "
+        description="a name, or a table of a name and its options: "
+        f"{', '.join(_BY_KIND)}, one of an installed package, or a class of your own as "
         "package.module:Class",
         validate_default=True,
         json_schema_extra={"suggestions": [*STRATEGIES]},
@@ -104,7 +105,7 @@ class SweepOptions(BaseModel):
     order: Literal["natural", "shuffled"] | None = Field(None, description="of a grid")
     early_stopping: dict[str, Any] | None = Field(
         None,
-        description="a rule, or a table of a rule and its options: median, halving",
+        description=f"a rule, or a table of a rule and its options: {', '.join(RULES)}",
         json_schema_extra={"suggestions": [*RULES]},
     )
     objective: list[str] = Field(
@@ -114,7 +115,7 @@ class SweepOptions(BaseModel):
         json_schema_extra={"form": "value", "suggestions": [*METRICS]},
     )
     maximise: bool | list[bool] | None = Field(
-        None, description="whether more is better; known of accuracy, mcc, loss, training_time_s"
+        None, description=f"whether more is better; known of {', '.join(METRICS)}"
     )
     seed: int = Field(0, ge=0, description="from which the seed of each trial follows")
     trials: int | None = Field(None, ge=1, description="how many at most")
@@ -157,13 +158,14 @@ class SweepOptions(BaseModel):
         if not isinstance(name, str):
             raise problem("name is missing: which strategy it is", 'add name = "random"')
         own = name.split(":")[0] if ":" in name else ""
-        if (not own and not is_known(name)) or (own == "optuna" and name not in STRATEGIES):
+        is_ours = f"{own}:<sampler>" in _BY_KIND
+        if (not own and not is_known(name)) or (is_ours and name not in STRATEGIES):
             there = f"there are {', '.join(STRATEGIES)}, and yours as package.module:Class"
             raise problem(f'there is no strategy "{name}"', meant(name, STRATEGIES, there))
         try:
             return check_strategy(strategy, _folder(info))
         except ValidationError as error:
-            raise with_remedies(error, STRATEGIES[name]) from None
+            raise with_remedies(error, STRATEGIES[name].options) from None
         except PluginError as error:
             raise problem(str(error)) from None
 
@@ -179,9 +181,9 @@ class SweepOptions(BaseModel):
                 meant(str(name), RULES),
             )
         try:
-            return RULES[name].model_validate(rule).model_dump(exclude={"name"})
+            return RULES[name].options.model_validate(rule).model_dump()
         except ValidationError as error:
-            raise with_remedies(error, RULES[name]) from None
+            raise with_remedies(error, RULES[name].options) from None
 
     @model_validator(mode="after")
     def _check_together(self, info: ValidationInfo) -> SweepOptions:
@@ -227,7 +229,7 @@ class SweepOptions(BaseModel):
             )
 
     def _limit_problems(self) -> Iterator[InitErrorDetails]:
-        if self.strategy["name"] == "grid" or self.trials or self.until.time is not None:
+        if self._is("is_exhaustive") or self.trials or self.until.time is not None:
             return
         if self._is_users_strategy:
             return  # a user's strategy ends the sweep itself
@@ -252,17 +254,17 @@ class SweepOptions(BaseModel):
         name = self.strategy["name"]
         if self.order is not None and name != "grid":
             yield at(("order",), self.order, f'only a grid has an order, not "{name}"', "remove it")
-        if name == "grid":
+        if self._is("is_exhaustive"):
             try:
                 _ = Space.parse(self.space).size
             except SpaceError as error:
                 loc = ("space", error.parameter) if error.parameter else ("space",)
                 yield at(loc, self.space, error.reason)
-        if name == "halving" and self.early_stopping is not None:
+        if self.rule is self.strategy and self.early_stopping is not None:
             yield at(
                 ("early_stopping",),
                 self.early_stopping,
-                'strategy = "halving" has its own rule',
+                f'strategy = "{name}" has its own rule',
                 'write strategy = "random" for another rule',
             )
         if len(self.objective) > 1 and not self._is_stateless:
@@ -298,7 +300,7 @@ class SweepOptions(BaseModel):
     def _data_problems(self, trainer: Mapping[str, Any]) -> Iterator[InitErrorDetails]:
         dataset, reading = trainer.get("dataset"), trainer.get("reading")
         is_sequence = isinstance(reading, Mapping) and reading.get("lengths") is not None
-        kind = "a table" if dataset in TABLES else "sequences" if is_sequence else ""
+        kind = "a table" if is_table(dataset) else "sequences" if is_sequence else ""
         for name, (readers, wanted, related) in _READERS.items():
             if name in self.space and kind and kind != wanted:
                 yield at(
@@ -348,13 +350,24 @@ class SweepOptions(BaseModel):
         return self.strategy["name"] not in STRATEGIES
 
     @property
+    def rule(self) -> dict[str, Any] | None:
+        """The table of the rule that ends trials early: the strategy's own, or that of the file."""
+        row = STRATEGIES.get(self.strategy["name"])
+        return self.strategy if row is not None and row.rule else self.early_stopping
+
+    def _is(self, attribute: str) -> bool:
+        """Whether the strategy is one of ours whose class has this attribute."""
+        row = STRATEGIES.get(self.strategy["name"])
+        return row is not None and getattr(row.kind, attribute, False)
+
+    @property
     def _is_stateless(self) -> bool:
-        return self.strategy["name"] in _STATELESS
+        return self._is("is_stateless") and self.rule is not self.strategy
 
     @property
     def _tries_each_once(self) -> bool:
         """Whether the strategy ends with the last point of the space, which is small."""
-        if self.strategy["name"] not in _WITHOUT_REPEATS:
+        if not self._is("is_without_repeats"):
             return False
         try:
             counted = Space.parse(self.space).counted()
@@ -367,7 +380,7 @@ class SweepOptions(BaseModel):
         """What the number of points means for the number of trials; empty if nothing."""
         name, wanted = self.strategy["name"], self.trials
         counted = Space.parse(self.space).counted()
-        if name == "grid" or self._is_users_strategy or counted is None:
+        if self._is("is_exhaustive") or self._is_users_strategy or counted is None:
             return ""
         points = counted.size
         how_many = "1 point" if points == 1 else f"{points:,} points"

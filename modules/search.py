@@ -128,8 +128,7 @@ class Search:
         self.space = Space.parse(options.space)
         self.objectives = options.objectives(folder)
         self._name = f"strategy {options.strategy['name']}"
-        table = options.strategy
-        rule = options.early_stopping or (table if table["name"] == "halving" else None)
+        table, rule = options.strategy, options.rule
         lag = options.lag if options.deterministic else None
         self.strategy: Strategy = with_rule(
             make_strategy(table, self.space, options.seed, options.order or "natural", folder),

@@ -8,41 +8,22 @@ import re
 from collections.abc import Mapping, Sequence
 from functools import lru_cache
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final, Literal, NamedTuple
+from typing import TYPE_CHECKING, Annotated, Any, Final, Literal, NamedTuple
 
 from pydantic import BaseModel, ConfigDict, Field
+
+from diel import OneOf
+from dnn import catalogue
 
 from .problems import meant, problem
 
 if TYPE_CHECKING:
     from dnn import Augmentation, Dataset
 
-DatasetName = Literal[
-    "digits",
-    "breast_cancer",
-    "cifar10",
-    "cifar100",
-    "cleveland",
-    "csv",
-    "fashion_mnist",
-    "image_folder",
-    "mnist",
-    "npz",
-]
-"""Data sets of `dnn.load_dataset`."""
+SETS: Final[Mapping[str, Any]] = catalogue("data set")
+"""Data sets of `dnn.load_dataset`, and what is known of each before it is read."""
 
-BUNDLED = ("digits", "breast_cancer")
-"""Data sets that come with scikit-learn; all others need a path."""
-
-OWN = ("csv", "image_folder", "npz")
-"""Data of a user's own, about which nothing is known."""
-
-TABLES = ("breast_cancer", "cleveland", "csv")
-"""Data sets that are no images."""
-
-DOWNLOADED = ("cifar10", "cifar100", "fashion_mnist", "mnist")
-"""Data sets that `dnn.download` gets."""
-
+DatasetName = Annotated[str, OneOf(lambda: SETS)]
 
 SampleShape = tuple[int, ...]
 """Channels, height and width of an image, or time steps and features of a sequence."""
@@ -54,16 +35,6 @@ class DataShape(NamedTuple):
     features: int
     classes: int
     shape: SampleShape | None = None
-
-
-_SHAPES: Final = {
-    "breast_cancer": DataShape(30, 2),
-    "digits": DataShape(64, 10, (1, 8, 8)),
-    "mnist": DataShape(784, 10, (1, 28, 28)),
-    "fashion_mnist": DataShape(784, 10, (1, 28, 28)),
-    "cifar10": DataShape(3072, 10, (3, 32, 32)),
-}
-"""Shapes of data sets that are the same everywhere, and need not be read for that."""
 
 
 class ReadingOptions(BaseModel):
@@ -107,7 +78,20 @@ class ReadingOptions(BaseModel):
 
 def known_shape(dataset: object) -> DataShape | None:
     """Return the shape of a data set that is the same everywhere; None for others."""
-    return _SHAPES.get(str(dataset))
+    known = SETS.get(str(dataset))
+    if known is None or not known.classes:
+        return None
+    return DataShape(known.features, known.classes, known.shape)
+
+
+def is_table(dataset: object) -> bool:
+    """Whether a data set is known to be no images."""
+    return dataset in SETS and SETS[str(dataset)].is_table
+
+
+def is_own(dataset: object) -> bool:
+    """Whether a data set is a user's own, about which nothing is known."""
+    return dataset in SETS and SETS[str(dataset)].is_own
 
 
 def shape_of(options: Mapping[str, Any], folder: Path) -> DataShape:
@@ -123,15 +107,6 @@ def shape_of(options: Mapping[str, Any], folder: Path) -> DataShape:
     return DataShape(training.x.shape[1], training.classes, shape)
 
 
-AUGMENTATIONS: Final[Mapping[str, str]] = {
-    "crop": "Crop",
-    "cutout": "Cutout",
-    "flip": "Flip",
-    "shift": "Shift",
-}
-"""The class in `dnn` of each change of images."""
-
-
 def augmentations_of(given: Sequence[str | Mapping[str, Any]]) -> list[Augmentation]:
     """Return the augmentations in a list of names, or of tables of a name and its options.
 
@@ -142,14 +117,15 @@ def augmentations_of(given: Sequence[str | Mapping[str, Any]]) -> list[Augmentat
     """
     import dnn
 
+    changes = dnn.catalogue("augmentation")
     found: list[Augmentation] = []
     for entry in given:
         options = {} if isinstance(entry, str) else {**entry}
         name = entry if isinstance(entry, str) else options.pop("name", None)
-        if not isinstance(name, str) or name not in AUGMENTATIONS:
+        if not isinstance(name, str) or name not in changes:
             text = "name is missing" if name is None else f"there is no change {name!r} of images"
-            raise problem(text, meant(str(name), AUGMENTATIONS))
-        kind = getattr(dnn, AUGMENTATIONS[name])
+            raise problem(text, meant(str(name), changes))
+        kind = changes[name]
         known = inspect.signature(kind).parameters
         for key in options:
             if key not in known:

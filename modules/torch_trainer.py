@@ -27,6 +27,8 @@ ACTIVATIONS: Final[Mapping[str, str]] = {
     "gelu": "GELU",
 }
 """The class in `torch.nn` of each activation that PyTorch has too."""
+OPTIMIZERS: Final[Mapping[str, str]] = {"sgd": "SGD", "adam": "Adam", "adamw": "AdamW"}
+"""The class in `torch.optim` of each optimizer that this trainer has."""
 
 
 def train(parameters: dict[str, Any], report: Report) -> dict[str, Any]:
@@ -35,8 +37,8 @@ def train(parameters: dict[str, Any], report: Report) -> dict[str, Any]:
     Parameters
     ----------
     parameters : dict
-        ``hidden`` (a list), ``activation`` (of `ACTIVATIONS`), ``optimizer`` ("sgd", "adam",
-        "adamw"), ``learning_rate``, ``momentum``, ``weight_decay``, ``batch_size``, ``epochs``.
+        ``hidden`` (a list), ``activation`` (of `ACTIVATIONS`), ``optimizer`` (of `OPTIMIZERS`),
+        ``learning_rate``, ``momentum``, ``weight_decay``, ``batch_size``, ``epochs``.
     report : Report
         Its options are those of the data, as for `modules.trainer`.
 
@@ -96,10 +98,8 @@ def _network(nn: Any, features: int, parameters: dict[str, Any], classes: int) -
 def _optimizer(optim: Any, model: Any, parameters: dict[str, Any]) -> Any:
     rate, decay = parameters.get("learning_rate", 0.1), parameters.get("weight_decay", 0.0)
     name = parameters.get("optimizer", "sgd")
-    if name in ("adam", "adamw"):
-        kind = optim.Adam if name == "adam" else optim.AdamW
-        return kind(model.parameters(), lr=rate, weight_decay=decay)
-    if name != "sgd":
-        raise ValueError(f"optimizer {name!r}: this trainer has sgd, adam, adamw")
-    momentum = parameters.get("momentum", 0.9)
-    return optim.SGD(model.parameters(), lr=rate, momentum=momentum, weight_decay=decay)
+    if name not in OPTIMIZERS:
+        raise ValueError(f"optimizer {name!r}: this trainer has {', '.join(OPTIMIZERS)}")
+    of_sgd = {"momentum": parameters.get("momentum", 0.9)} if name == "sgd" else {}
+    kind = getattr(optim, OPTIMIZERS[name])
+    return kind(model.parameters(), lr=rate, weight_decay=decay, **of_sgd)

@@ -18,7 +18,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from functools import lru_cache
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 from pydantic import (
     BaseModel,
@@ -30,7 +30,8 @@ from pydantic import (
     model_validator,
 )
 
-from diel import describe_error, locate_function
+from diel import OneOf, describe_error, locate_function
+from dnn import catalogue
 
 from .attributes import OF_TRAINERS, assigned_attributes, meant_by
 from .compute import Compute, missing_gpu, routines_of_run
@@ -51,13 +52,12 @@ from .problems import at, problem
 from .sweep.runners import TRAINERS, InProcessRunner, Limits, Task, parse_memory
 from .sweep.worker_loop import comm_of, run_trainer
 from .tabular import (
-    BUNDLED,
-    DOWNLOADED,
-    OWN,
-    TABLES,
+    SETS,
     DatasetName,
     ReadingOptions,
     augmentations_of,
+    is_own,
+    is_table,
     known_shape,
     place_of_data,
     shape_of,
@@ -83,6 +83,16 @@ _LAYERS = "layers"
 _OF_NETWORKS = ("device", "precision", "training", _LAYERS)
 
 
+def _named(kind: str) -> str:
+    """Return the data sets of a kind, in words."""
+    *others, last = (name for name, known in SETS.items() if getattr(known, kind))
+    return f"{', '.join(others)} and {last}"
+
+
+def _precisions() -> list[str]:
+    return [name for name, precision in catalogue("precision").items() if precision.name == name]
+
+
 class Options(BaseModel):
     """What the workflow file says of a trainer."""
 
@@ -91,8 +101,8 @@ class Options(BaseModel):
     dataset: DatasetName | None = Field(
         None,
         json_schema_extra={"is_first": True},
-        description="digits and breast_cancer come with scikit-learn, the others need a path; "
-        "csv, image_folder and npz are data of your own",
+        description=f"{_named('is_bundled')} come with scikit-learn, the others need a path; "
+        f"{_named('is_own')} are data of your own",
     )
     path: str | None = Field(
         None,
@@ -114,13 +124,14 @@ class Options(BaseModel):
     )
     augment: list[str | dict[str, Any]] = Field(
         [],
-        description="how images are changed at random in each epoch, in this order: crop, cutout, "
-        "flip, shift, or a table of a name and its options",
+        json_schema_extra=lambda extra: extra.update(suggestions=[*catalogue("augmentation")]),
+        description="how images are changed at random in each epoch, in this order: the name of "
+        "a change, or a table of a name and its options",
     )
     device: Literal["auto", "cpu", "cuda"] = Field(
         "auto", description="what trains; auto: the GPU that the copy was given (gpus), if any"
     )
-    precision: Literal["float32", "float64", "tf32", "float16", "bfloat16"] = Field(
+    precision: Annotated[str, OneOf(_precisions)] = Field(
         "float32",
         description="float16 and bfloat16 multiply narrow numbers and add in float32; tf32 rounds "
         "what is multiplied, on tensor cores; parameters stay in float32",
@@ -165,7 +176,7 @@ class Options(BaseModel):
         augmentations_of(augment)
         dataset, reading = info.data.get("dataset"), info.data.get("reading")
         is_sequence = reading is not None and reading.lengths is not None
-        if augment and (dataset in TABLES or is_sequence):
+        if augment and (is_table(dataset) or is_sequence):
             kind = "sequences" if is_sequence else "a table"
             raise problem(f"these changes are of images, and {dataset} is {kind}", "leave it out")
         return augment
@@ -203,7 +214,7 @@ class Options(BaseModel):
         """Check how a data set is read, and that it is where the options say."""
         if self.reading.given and (text := self.reading.problem_with(dataset)):
             raise ValueError(text)
-        if dataset in BUNDLED:
+        if SETS[dataset].is_bundled:
             if importlib.util.find_spec("sklearn") is None:
                 raise ValueError(
                     f"dataset {dataset!r} comes with scikit-learn, which is not installed: "
@@ -222,7 +233,7 @@ class Options(BaseModel):
         if not place.exists():
             text = f"no data at {place} (path = {self.path!r})"
             remedy = ""
-            if dataset in DOWNLOADED:
+            if dataset in catalogue("download"):
                 call = f"import dnn; dnn.download({dataset!r}, {str(place)!r})"
                 remedy = f'get them: python -c "{call}"'
             raise self._problem_of("path", text, remedy)
@@ -398,12 +409,12 @@ def look_at_data(
         if largest_bytes is not None and (place.is_dir() or size_bytes > largest_bytes):
             looks = "diel sweep FILE --dry-run looks at it"
             size = "a folder" if place.is_dir() else f"{size_bytes / 2**20:,.0f} MiB"
-            return "", [f"{place} was not read ({size}): {looks}"] * (options.dataset in OWN)
+            return "", [f"{place} was not read ({size}): {looks}"] * is_own(options.dataset)
         data = _data(options, folder)
         jobs = _jobs(data, options)
     except (OSError, ValueError) as error:
         return f"{type(error).__name__}: {error}", []
-    if options.dataset not in OWN:
+    if not is_own(options.dataset):
         return "", []
     return "", list(oddities(data, [(job.train, job.test) for job in jobs]))
 

@@ -19,7 +19,8 @@ class Command(Frozen):
     """A command of ``diel``: its help, its arguments, and the function that performs it."""
 
     name: str
-    help: str
+    # A function that returns it, where what it lists takes time to import.
+    help: str | Callable[[], str]
     description: str
     add_arguments: Callable[[argparse.ArgumentParser], None]
     # ``module:function``, which takes the parsed arguments and returns the exit code.
@@ -37,9 +38,8 @@ class Command(Frozen):
 def add_commands(parsers: Any, commands: Sequence[Command]) -> None:
     """Add a subparser for each command."""
     for command in commands:
-        parser = parsers.add_parser(
-            command.name, help=command.help, description=command.description
-        )
+        text = command.help if isinstance(command.help, str) else command.help()
+        parser = parsers.add_parser(command.name, help=text, description=command.description)
         command.add_arguments(parser)
         parser.set_defaults(command=command)
 
@@ -93,8 +93,10 @@ def add_launch_arguments(
 
 
 def _add_launcher(parser: argparse.ArgumentParser) -> None:
+    from diel.executive.batch_scripts import LAUNCHERS
+
     parser.add_argument(
-        "--launcher", choices=("mpiexec", "srun", "flux"),
+        "--launcher", choices=LAUNCHERS,
         help="what starts the ranks (default: mpiexec; within a job of Flux flux run, and within "
         "one of Slurm srun, where MPI is the site's and Slurm offers what it needs)",
     )  # fmt: skip
@@ -226,9 +228,22 @@ def _new_module_arguments(parser: argparse.ArgumentParser) -> None:
     )  # fmt: skip
 
 
+def _batch_help() -> str:
+    from diel.executive.batch_scripts import SCHEDULERS
+
+    *others, last = (scheduler.name for scheduler in SCHEDULERS.values())
+    return f"print a batch script for a workflow file: {', '.join(others)} or {last}"
+
+
 def _batch_arguments(parser: argparse.ArgumentParser) -> None:
     from diel.executive.batch_scripts import SCHEDULERS
 
+    first, *others = (" ".join(scheduler.submit_stdin) for scheduler in SCHEDULERS.values())
+    parser.description = (
+        "Print a batch script that runs a workflow file, with the ranks, threads and GPUs that the "
+        f"file asks for: diel batch FILE > job.sh; {first} < job.sh (or {', '.join(others)}). "
+        "docs/clusters.md tells more."
+    )
     parser.add_argument(
         "--scheduler", choices=tuple(SCHEDULERS),
         help="for which batch scheduler (default: the one whose command is on the PATH)",
@@ -492,10 +507,8 @@ COMMANDS = (
     ),
     Command(
         "batch",
-        "print a batch script for a workflow file: Slurm, PBS, LSF or Flux",
-        "Print a batch script that runs a workflow file, with the ranks, threads and GPUs "
-        "that the file asks for: diel batch FILE > job.sh; sbatch job.sh (or qsub job.sh, "
-        "bsub < job.sh, flux batch job.sh). docs/clusters.md tells more.",
+        _batch_help,
+        "",  # with the arguments
         _batch_arguments,
         "diel.cli.workflow_file:batch",
     ),

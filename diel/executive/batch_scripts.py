@@ -1,4 +1,4 @@
-"""Batch jobs: what a workflow asks of Slurm, PBS Pro, LSF or Flux, and the script that asks. Pure.
+"""Batch jobs: what a workflow asks of each batch scheduler, and the script that asks. Pure.
 
 The script only starts ``diel run``, which starts the ranks by whatever works within the job, passes
 a stop on to them, and returns the exit code that counts. Some time before the time limit it is sent
@@ -211,8 +211,10 @@ class BatchScheduler(Frozen):
         The beginning of each line with options for the scheduler.
     options : callable
         Returns the options for a job, in order, each as it is written after the sentinel.
-    job_id : str
-        The shell expression for the job's id.
+    job_variable : str
+        The environment variable that has the job's id.
+    within_job : str
+        The environment variable that says that mpiexec may start ranks on other hosts of a job.
     submit : str
         The command that submits the file ``$script`` once more, with the variables `_HANDED_ON`.
     submit_stdin : tuple of str
@@ -220,18 +222,26 @@ class BatchScheduler(Frozen):
         scheduler if the program is on the PATH.
     warns : bool
         Whether it sends the script SIGUSR1 itself, some time before the time limit.
+    job_id : str
+        The shell expression for the job's id; empty if that is the value of `job_variable`.
     folder : str
         The command that changes to the folder of submission, if scripts do not start there.
+    launcher : str
+        The command, besides mpiexec, that can start ranks within its jobs, of which
+        `diel.executive.rank_launcher` knows how; empty without one.
     """
 
     name: str
     sentinel: str
     options: Callable[[Job], list[str]]
-    job_id: str
+    job_variable: str
+    within_job: str
     submit: str
     submit_stdin: tuple[str, ...]
     warns: bool = False
+    job_id: str = ""
     folder: str = ""
+    launcher: str = ""
 
 
 def _slurm(job: Job) -> list[str]:
@@ -312,16 +322,19 @@ SCHEDULERS: Final = {
         name="Slurm",
         sentinel="#SBATCH",
         options=_slurm,
-        job_id="$SLURM_JOB_ID",
+        job_variable="SLURM_JOB_ID",
+        within_job="SLURM_JOB_ID",
         submit='sbatch "$script"',
         submit_stdin=("sbatch",),
         warns=True,
+        launcher="srun",
     ),
     "pbs": BatchScheduler(
         name="PBS",
         sentinel="#PBS",
         options=_pbs,
-        job_id="$PBS_JOBID",
+        job_variable="PBS_JOBID",
+        within_job="PBS_NODEFILE",
         submit=f'qsub -v {",".join(_HANDED_ON)} "$script"',
         submit_stdin=("qsub",),
         folder='cd "$PBS_O_WORKDIR" || exit',
@@ -330,7 +343,8 @@ SCHEDULERS: Final = {
         name="LSF",
         sentinel="#BSUB",
         options=_lsf,
-        job_id="$LSB_JOBID",
+        job_variable="LSB_JOBID",
+        within_job="LSB_JOBID",
         submit='bsub <"$script"',
         submit_stdin=("bsub",),
     ),
@@ -338,12 +352,24 @@ SCHEDULERS: Final = {
         name="Flux",
         sentinel="# flux:",
         options=_flux,
-        job_id='$(flux job id "$(flux getattr jobid)")',  # digits alone
+        job_variable="FLUX_JOB_ID",
+        within_job="FLUX_URI",
         submit='flux --parent batch "$script"',  # without --parent: a job within this job
         submit_stdin=("flux", "batch"),
+        job_id='$(flux job id "$(flux getattr jobid)")',  # digits alone
+        launcher="flux",
     ),
 }
 """All batch schedulers, by the value of ``--scheduler``."""
+
+LAUNCHERS: Final = ("mpiexec", *(each.launcher for each in SCHEDULERS.values() if each.launcher))
+"""Commands that start ranks: the values of ``--launcher``."""
+
+
+def batch_job() -> str:
+    """Return the id of the batch job that this process is in; empty outside of one."""
+    ids = (os.environ.get(scheduler.job_variable) for scheduler in SCHEDULERS.values())
+    return next(filter(None, ids), "")
 
 
 def warning_s(job: Job) -> int:
@@ -429,7 +455,11 @@ def batch_script(
     if requeue and script_file is not None:
         stem, path = f"runs/{job.name}-", _absolute(script_file)
         parts.append(
-            _CHAIN.format(stem=shlex.quote(stem), job_id=syntax.job_id, script=shlex.quote(path))
+            _CHAIN.format(
+                stem=shlex.quote(stem),
+                job_id=syntax.job_id or f"${syntax.job_variable}",
+                script=shlex.quote(path),
+            )
         )
         start += ' --run-dir "$run_dir"'
     parts.append(_RUN.format(start=start, note="is_late=yes; " if requeue else ""))

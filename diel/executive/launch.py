@@ -18,6 +18,7 @@ from typing import Any, Final
 
 from diel.comm.devices import visible_gpus
 from diel.errors import LaunchError
+from diel.executive.batch_scripts import SCHEDULERS
 from diel.executive.placement.gpus import Node
 from diel.executive.signals import STOP_SIGNALS, before_time_limit, exit_code_after
 from diel.exit_codes import STOPPED
@@ -40,10 +41,7 @@ _ROOT_VARIABLES: Final = (
 )
 # If any of these is set, mpiexec may start ranks on other machines too.
 _BATCH_VARIABLES: Final = (
-    "SLURM_JOB_ID",
-    "PBS_NODEFILE",
-    "LSB_JOBID",
-    "FLUX_URI",
+    *(scheduler.within_job for scheduler in SCHEDULERS.values()),
     "PE_HOSTFILE",
     "COBALT_JOBID",
 )

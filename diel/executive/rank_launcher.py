@@ -60,7 +60,7 @@ def find_rank_launcher(
     Parameters
     ----------
     asked : str or None
-        "mpiexec", "srun" or "flux", if the user has chosen a launcher.
+        One of `LAUNCHERS`, if the user has chosen a launcher.
     environment : mapping
         Of this process.
     threads : int, optional

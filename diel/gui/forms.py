@@ -13,7 +13,8 @@ An author of ``Options`` may describe a field further in ``json_schema_extra``: 
 "module"}``, the name of a module of the file; ``{"form": "space"}``, a search space, a table of
 parameters; ``{"form": "value"}``, one value, or a list in brackets; ``{"suggestions": [...]}``,
 common values, for a space a table of common parameters and their first values; ``{"is_first":
-True}``, shown above the other fields; ``{"unit": "ranks"}``.
+True}``, shown above the other fields; ``{"unit": "ranks"}``. It may be a function that enters these
+into a dictionary, which is called when the form is shown.
 """
 
 from __future__ import annotations
@@ -32,7 +33,7 @@ from diel.frozen import Frozen
 from diel.text import as_toml
 from diel.workflow.annotations import FieldType, describe, item_of
 from diel.workflow.problems import keys_of
-from diel.workflow.schema import default_of, unit_of
+from diel.workflow.schema import default_of, extra_of, unit_of
 
 if sys.version_info >= (3, 11):
     import tomllib
@@ -106,7 +107,7 @@ def fields_of(
 
 
 def _field(path: tuple[str, ...], info: FieldInfo, field_type: FieldType) -> FormField:
-    extra = info.json_schema_extra if isinstance(info.json_schema_extra, dict) else {}
+    extra = extra_of(info)
     suggestions = extra.get("suggestions")
     choices = (
         tuple(str(each) for each in suggestions) if isinstance(suggestions, (list, dict)) else ()
@@ -116,10 +117,8 @@ def _field(path: tuple[str, ...], info: FieldInfo, field_type: FieldType) -> For
         kind = cast("Kind", extra["form"])
     elif field_type.model is not None:
         kind = "table"
-    elif field_type.origin is Literal and all(
-        isinstance(word, str) for word in get_args(field_type.type)
-    ):
-        kind, choices = "choice", tuple(get_args(field_type.type))
+    elif field_type.choices and all(isinstance(word, str) for word in field_type.choices):
+        kind, choices = "choice", field_type.choices
     elif field_type.type is bool:
         kind = "switch"
     elif field_type.type is str:

@@ -5,14 +5,15 @@ from __future__ import annotations
 import enum
 import json
 import types
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from collections.abc import Set as AbstractSet
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated, Any, Literal, Union, get_args, get_origin
 
-from pydantic import AfterValidator, BaseModel, TypeAdapter
+from pydantic import AfterValidator, BaseModel, GetCoreSchemaHandler, TypeAdapter
 from pydantic.fields import FieldInfo
+from pydantic_core import PydanticKnownError, core_schema
 
 from diel.frozen import Frozen
 from diel.text import show
@@ -22,6 +23,27 @@ class InWords(Frozen):
     """Metadata of an ``Annotated`` type that says in plain words what the type accepts."""
 
     words: str
+
+
+class OneOf(Frozen):
+    """Metadata of an ``Annotated`` string: it is one of the names that a function returns.
+
+    The function is called when a value is checked, or its choices are shown, so what has the names
+    need not be imported before that: ``Annotated[str, OneOf(lambda: SOLVERS)]``.
+    """
+
+    names: Callable[[], Iterable[str]]
+
+    def __get_pydantic_core_schema__(self, source: Any, handler: GetCoreSchemaHandler) -> Any:
+        return core_schema.no_info_after_validator_function(self._checked, handler(source))
+
+    def _checked(self, value: str) -> str:
+        names = [*self.names()]
+        if value in names:
+            return value
+        *others, last = map(repr, names)
+        expected = f"{', '.join(others)} or {last}" if others else last
+        raise PydanticKnownError("literal_error", {"expected": expected})
 
 
 @dataclass(frozen=True)
@@ -71,6 +93,17 @@ class FieldType:
     def branches(self) -> tuple[Any, ...]:
         """The alternatives of a union, without None; empty for other types."""
         return _branches(self.type) if _is_union(self.type) else ()
+
+    @property
+    def choices(self) -> tuple[Any, ...]:
+        """All values of a ``Literal``, an enumeration or a `OneOf`; empty for other types."""
+        if self.origin is Literal:
+            return get_args(self.type)
+        if self.is_a(enum.Enum):
+            return tuple(member.value for member in self.type)
+        return tuple(
+            name for each in self.metadata if isinstance(each, OneOf) for name in each.names()
+        )
 
     @property
     def model(self) -> type[BaseModel] | None:
@@ -129,10 +162,8 @@ def describe(field_type: FieldType) -> str | None:
     if field_type.branches:
         parts = [describe(FieldType(branch)) for branch in field_type.branches]
         return " or ".join(part for part in parts if part) if all(parts) else None
-    if field_type.origin is Literal:
-        return " or ".join(show(value) for value in get_args(field_type.type))
-    if field_type.is_a(enum.Enum):
-        return " or ".join(show(member.value) for member in field_type.type)
+    if field_type.choices:
+        return " or ".join(map(show, field_type.choices))
     if field_type.is_list:
         return _describe_list(field_type)
     if field_type.is_table:
@@ -232,10 +263,8 @@ def _respelt(value: Any) -> list[Any]:
 def _samples(field_type: FieldType) -> list[Any]:
     if field_type.branches:
         return [sample for branch in field_type.branches for sample in _samples(FieldType(branch))]
-    if field_type.origin is Literal:
-        return list(get_args(field_type.type))
-    if field_type.is_a(enum.Enum):
-        return [member.value for member in field_type.type]
+    if field_type.choices:
+        return [*field_type.choices]
     if field_type.is_list:
         return [[sample] for sample in _samples(item_of(field_type, 0))]
     if field_type.is_a(bool):

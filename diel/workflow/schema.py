@@ -259,10 +259,20 @@ def _as_toml(value: Any) -> Any:
     return list(value) if isinstance(value, tuple) else value
 
 
+def extra_of(info: FieldInfo) -> dict[str, Any]:
+    """Return the ``json_schema_extra`` of a field, which may be a function that fills it in."""
+    given = info.json_schema_extra or {}
+    if not callable(given):
+        return {**given}
+    extra: dict[str, Any] = {}
+    given(extra)
+    return extra
+
+
 def unit_of(info: FieldInfo) -> str:
     """Return the unit of a key, from its schema or its description; ``none`` if it has none."""
-    extra = info.json_schema_extra
-    if isinstance(extra, dict) and "unit" in extra:
+    extra = extra_of(info)
+    if "unit" in extra:
         return str(extra["unit"])
     found = re.search(r"^How many (\w+)|\bin (seconds|bytes)\b", info.description or "")
     return str(found[1] or found[2]) if found else "none"

@@ -258,6 +258,15 @@ _AHEAD: Final = 2
 """Number of batches for each worker that are ready or being prepared."""
 
 
+AUGMENTATIONS: Final[dict[str, type[Augmentation]]] = {
+    "crop": Crop,
+    "cutout": Cutout,
+    "flip": Flip,
+    "shift": Shift,
+}
+"""Changes of images at random, by name. How images are scaled is no such change."""
+
+
 class Images:
     """Images that become numbers when they are needed, each batch in threads during the training.
 

@@ -29,7 +29,8 @@ from dnn.arrays import narrowed
 from dnn.backend import Array
 from dnn.data.columns import Columns
 from dnn.data.dataset import Dataset
-from dnn.data.images import load_cifar_training, load_image_folder, load_npz
+from dnn.data.images import load_cifar_training
+from dnn.data.known_sets import DATASETS
 from dnn.data.labels import classes_of
 from dnn.data.preparation import Brightness
 from dnn.errors import (
@@ -394,12 +395,6 @@ def _find(folder: Path, name: str) -> Path:
     raise DataError(f"{folder}: neither {name} nor {name}.gz is there")
 
 
-BUNDLED: dict[str, Callable[[], Dataset]] = {
-    "breast_cancer": load_breast_cancer,
-    "digits": load_digits,
-}
-
-
 def _mnist(path: str | PathLike[str]) -> Dataset:
     return _mnist_part(Path(path), "train")
 
@@ -416,19 +411,6 @@ def _cifar100(path: str | PathLike[str], labels: str = "fine") -> Dataset:
     return load_cifar_training(path, 100, labels)
 
 
-FROM_PATH: dict[str, Callable[..., Dataset]] = {
-    "cifar10": _cifar10,
-    "cifar100": _cifar100,
-    "cleveland": load_cleveland,
-    "csv": load_csv,
-    "fashion_mnist": _fashion_mnist,
-    "image_folder": load_image_folder,
-    "mnist": _mnist,
-    "npz": load_npz,
-}
-DATASETS = tuple(sorted([*BUNDLED, *FROM_PATH]))
-
-
 @explains_arguments
 def load_dataset(name: str, path: str | PathLike[str] | None = None, **options: Any) -> Dataset:
     """Load a data set by name.
@@ -436,16 +418,12 @@ def load_dataset(name: str, path: str | PathLike[str] | None = None, **options: 
     Parameters
     ----------
     name : str
-        ``"breast_cancer"`` or ``"digits"``, which scikit-learn bundles. These need a path:
-        ``"cleveland"``; the training samples of ``"mnist"``, ``"fashion_mnist"``, ``"cifar10"``
-        and ``"cifar100"``; and what `load_csv`, `load_image_folder` and `load_npz` read, as
-        ``"csv"``, ``"image_folder"`` and ``"npz"``.
+        A key of ``dnn.catalogue("data set")``, such as ``"digits"`` or ``"csv"``. Of MNIST and
+        CIFAR the training samples are loaded.
     path : path, optional
-        The file or folder.
+        The file or folder, of a set that scikit-learn does not bundle.
     **options
-        Options of the function that reads the file: ``labels`` of ``"cifar100"``; ``label``,
-        ``delimiter``, ``header`` and ``missing`` of ``"csv"``; ``size`` and ``grey`` of
-        ``"image_folder"``; ``x``, ``y`` and ``lengths`` of ``"npz"``.
+        Options of the function that reads the file, see `reading_options`.
 
     Returns
     -------
@@ -460,21 +438,18 @@ def load_dataset(name: str, path: str | PathLike[str] | None = None, **options: 
     MissingDependencyError
         If scikit-learn or Pillow is needed and not installed.
     """
-    if name not in DATASETS:
-        raise unknown_name("data set", name, DATASETS)
     known = reading_options(name)
     for option in options:
         if option not in known:
             there = f"it takes {', '.join(known)}" if known else "it takes none"
             message = f"the data set {name!r} takes no option {option!r}: {there}"
             raise ConfigurationError(message)
-    if name in BUNDLED:
-        if path is not None:
-            raise ConfigurationError(f"the data set {name!r} takes no path")
-        return BUNDLED[name]()
-    if path is None:
+    is_bundled = DATASETS[name].is_bundled
+    if is_bundled and path is not None:
+        raise ConfigurationError(f"the data set {name!r} takes no path")
+    if not is_bundled and path is None:
         raise ConfigurationError(f"the data set {name!r} needs the path of its data")
-    return FROM_PATH[name](path, **options)
+    return _loader(name)(*([] if is_bundled else [path]), **options)
 
 
 @explains_arguments
@@ -491,5 +466,10 @@ def reading_options(name: str) -> list[str]:
     """
     if name not in DATASETS:
         raise unknown_name("data set", name, DATASETS)
-    load = BUNDLED.get(name) or FROM_PATH[name]
-    return [*inspect.signature(load).parameters][1:]
+    return [*inspect.signature(_loader(name)).parameters][1:]
+
+
+def _loader(name: str) -> Callable[..., Dataset]:
+    module, _, function = DATASETS[name].loader.partition(":")
+    found: Callable[..., Dataset] = getattr(importlib.import_module(f"dnn.data.{module}"), function)
+    return found

@@ -36,14 +36,14 @@ __all__ = [
 ]
 
 OPTIMIZERS: dict[str, type[Optimizer]] = {
-    "adagrad": AdaGrad,
+    "sgd": SGD,
     "adam": Adam,
     "adamw": AdamW,
-    "lars": LARS,
-    "muon": Muon,
     "nadam": NAdam,
     "rmsprop": RMSProp,
-    "sgd": SGD,
+    "adagrad": AdaGrad,
+    "lars": LARS,
+    "muon": Muon,
 }
 
 

@@ -1,32 +1,26 @@
 """Strategies of a sweep: which points to try, and which trials to stop early.
 
-::
+`STRATEGIES` and `RULES` have those that come with diel, each from the file that defines it: a new
+one is a file in this folder. A user's own is a class with the two methods of `Strategy`, named as
+``package.module:Class``, or by the entry point "diel.strategies" of an installed package.
 
-    grid                 every point once, in order or shuffled
-    random               each trial follows from (seed, trial); no point of a small space twice
-    cross_entropy        random, from a distribution that is fitted to the best trials
-    halving              random, and one trial in `reduction` goes on at each rung
-    optuna:<sampler>     tpe, gp, cmaes, nsgaii, random
-    package.module:Class a user's own: a class with the two methods of `Strategy`
-    another name         such a class of an installed package: entry points "diel.strategies"
-
-Rules that stop trials early (``halving``, ``median``) go with any of them; `Lagged` makes adaptive
-strategies reproducible. Every ask and tell costs the same after any number of trials.
+Rules that stop trials early go with any strategy; `Lagged` makes adaptive strategies reproducible.
+Every ask and tell costs the same after any number of trials.
 """
 
-from .catalogue import (
-    RULES,
-    STRATEGIES,
-    check_strategy,
-    is_known,
-    make_rule,
-    make_strategy,
-    with_rule,
-)
-from .cross_entropy import CrossEntropy
-from .optuna_search import OptunaSearch
-from .stopping import Halving, Lagged, Median, StoppingRule, StrategyWithRule
+# ruff: noqa: I001 (strategies are listed in this order)
+
+import importlib
+import pkgutil
+
 from .strategy import MOST_COUNTED, WAIT, Grid, Random, Strategy, Wait
+from .cross_entropy import CrossEntropy
+from .stopping import Halving, Lagged, Median, StoppingRule, StrategyWithRule, with_rule
+from .optuna_search import OptunaSearch
+from .catalogue import RULES, STRATEGIES, check_strategy, is_known, make_rule, make_strategy
+
+for _file in pkgutil.iter_modules(__path__):
+    importlib.import_module(f".{_file.name}", __name__)
 
 __all__ = [
     "MOST_COUNTED",

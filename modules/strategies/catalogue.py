@@ -1,89 +1,108 @@
-"""Strategies and rules by name, with the options that a workflow file may give them."""
+"""The strategies and the rules, by the names that a workflow file gives them.
+
+Each stands in its own file, which may be any of this package, with its name and its options::
+
+    @strategy("annealing")
+    class Annealing:
+        def __init__(
+            self,
+            space: Space,
+            seed: int,
+            start: Annotated[float, Field(gt=0, description="the first temperature")] = 1.0,
+        ) -> None: ...
+
+The parameters that are annotated with a ``Field`` are its options in the file.
+"""
 
 from __future__ import annotations
 
 import importlib.util
 import inspect
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from functools import cached_property
 from pathlib import Path
-from typing import Any, Literal, cast
+from typing import TYPE_CHECKING, Annotated, Any, Literal, TypeVar, cast, get_origin, get_type_hints
 
-from pydantic import BaseModel, ConfigDict, Field
+from pydantic import BaseModel, ConfigDict, create_model
 
 from diel.errors import PluginError
 
-from ..space import Space
-from .cross_entropy import CrossEntropy
-from .optuna_search import SAMPLERS, OptunaSearch
-from .stopping import Halving, Lagged, Median, StoppingRule, StrategyWithRule
-from .strategy import Grid, Random, Strategy
+if TYPE_CHECKING:
+    from ..space import Space
+    from .stopping import StoppingRule
+    from .strategy import Strategy
 
-_OPTUNA = "optuna:"
 _KIND = "strategies"
+_Class = TypeVar("_Class", bound=type)
 
 
 class _Table(BaseModel):
     model_config = ConfigDict(extra="forbid", strict=True, frozen=True)
 
 
-class GridOptions(_Table):
-    """Options of ``grid``: every point once. Its order is an option of the sweep."""
+@dataclass(frozen=True)
+class Named:
+    """A row of `STRATEGIES` or `RULES`: a class, and what its name stands for."""
 
-    name: Literal["grid"] = "grid"
+    kind: Any
+    tags: Mapping[str, str]
+    """Keys of the table that say which row it means: ``name``, ``rule``."""
+    arguments: Mapping[str, Any]
+    """Arguments of the class that follow from the name."""
+    needs: str = ""
+    """A package that has to be installed, which is the name of an extra too."""
 
+    @property
+    def rule(self) -> str:
+        """The name of the rule; empty for a strategy that comes without one."""
+        return self.tags.get("rule", "")
 
-class RandomOptions(_Table):
-    """Options of ``random``: each parameter uniformly; no point of a small space twice."""
+    @cached_property
+    def options(self) -> type[BaseModel]:
+        """The model of its table: the tags, and the options of the class, and of the rule's."""
+        fields: dict[str, Any] = {tag: (Literal[name], name) for tag, name in self.tags.items()}
+        for kind in (self.kind, RULES[self.rule].kind if self.rule else self.kind):
+            hints = get_type_hints(kind.__init__, include_extras=True)
+            for name, parameter in inspect.signature(kind).parameters.items():
+                if get_origin(hints.get(name)) is Annotated:
+                    fields[name] = (hints[name], parameter.default)
+        return create_model(f"{self.kind.__name__}Options", __base__=_Table, **fields)
 
-    name: Literal["random"] = "random"
-
-
-class CrossEntropyOptions(_Table):
-    """Options of ``cross_entropy``: random, from a distribution fitted to the best trials."""
-
-    name: Literal["cross_entropy"] = "cross_entropy"
-    elite: int = Field(24, ge=2, le=1000, description="trials to which it is fitted")
-    startup: int | None = Field(None, ge=1, description="trials before it is used; 3 * elite")
-    explore: float = Field(0.1, ge=0, le=1, description="part of the trials drawn uniformly")
-
-
-class HalvingOptions(_Table):
-    """Options of ``halving``: at each rung one trial in `reduction` goes on."""
-
-    name: Literal["halving"] = "halving"
-    rule: Literal["halving"] = "halving"
-    min_steps: int = Field(1, ge=1, description="the step of the first rung")
-    reduction: int = Field(3, ge=2, description="the ratio of a rung's step to that before")
-
-
-class MedianOptions(_Table):
-    """Options of the rule ``median``: a trial below the median of completed ones is stopped."""
-
-    rule: Literal["median"] = "median"
-    startup_trials: int = Field(5, ge=1, description="completed trials before any is stopped")
-    warmup_steps: int = Field(0, ge=0, description="steps before any trial is stopped")
+    def options_in(self, table: Mapping[str, Any]) -> dict[str, Any]:
+        """Return the options of the class alone, from a table that has been checked."""
+        known = inspect.signature(self.kind).parameters
+        return {name: value for name, value in table.items() if name in known}
 
 
-class OptunaOptions(_Table):
-    """Options of ``optuna:<sampler>``."""
-
-    name: str
-    best: int | None = Field(
-        None, ge=1, le=1000, description="best trials that Optuna is told of again"
-    )
-    last: int | None = Field(
-        None, ge=1, le=1000, description="last trials that Optuna is told of again"
-    )
+STRATEGIES: dict[str, Named] = {}
+RULES: dict[str, Named] = {}
 
 
-STRATEGIES: dict[str, type[_Table]] = {
-    "grid": GridOptions,
-    "random": RandomOptions,
-    "cross_entropy": CrossEntropyOptions,
-    "halving": HalvingOptions,
-    **{f"{_OPTUNA}{sampler}": OptunaOptions for sampler in SAMPLERS},
-}
-RULES: dict[str, type[_Table]] = {"halving": HalvingOptions, "median": MedianOptions}
+def strategy(
+    name: str, *, rule: str = "", needs: str = "", **arguments: Any
+) -> Callable[[_Class], _Class]:
+    """Enter a class in `STRATEGIES`, made with these arguments; used as a decorator.
+
+    `rule` is the name of a rule that it comes with, `needs` a package that has to be installed.
+    """
+
+    def enter(kind: _Class) -> _Class:
+        tags = {"name": name, **({"rule": rule} if rule else {})}
+        STRATEGIES[name] = Named(kind, tags, arguments, needs)
+        return kind
+
+    return enter
+
+
+def stopping_rule(name: str) -> Callable[[_Class], _Class]:
+    """Enter a class in `RULES`; used as a decorator."""
+
+    def enter(kind: _Class) -> _Class:
+        RULES[name] = Named(kind, {"rule": name}, {})
+        return kind
+
+    return enter
 
 
 def check_strategy(table: Mapping[str, Any], folder: Path) -> dict[str, Any]:
@@ -94,12 +113,13 @@ def check_strategy(table: Mapping[str, Any], folder: Path) -> dict[str, Any]:
     there is no such strategy.
     """
     name = table["name"]
-    if name in STRATEGIES:
-        if name.startswith(_OPTUNA) and importlib.util.find_spec("optuna") is None:
+    if (ours := STRATEGIES.get(name)) is not None:
+        if ours.needs and importlib.util.find_spec(ours.needs.lower()) is None:
             raise PluginError(
-                f'{name} needs Optuna, which is not installed: pip install "diel[optuna]"'
+                f"{name} needs {ours.needs}, which is not installed: "
+                f'pip install "diel[{ours.needs.lower()}]"'
             )
-        return STRATEGIES[name].model_validate(dict(table)).model_dump()
+        return ours.options.model_validate(dict(table)).model_dump()
     from diel import load_plugin
 
     made = load_plugin(name, folder, _KIND)
@@ -125,17 +145,12 @@ def make_strategy(
 ) -> Strategy:
     """Make a strategy from options that were checked; without its rule, if it has one."""
     name = table["name"]
-    if name == "grid":
-        return Grid(space, seed, order)
-    if name in ("random", "halving"):
-        return Random(space, seed)
-    options = {key: value for key, value in table.items() if key != "name"}
-    if name == "cross_entropy":
-        return CrossEntropy(space, seed, **options)
-    if name.startswith(_OPTUNA):
-        return OptunaSearch(space, seed, name[len(_OPTUNA) :], **options)
+    if (ours := STRATEGIES.get(name)) is not None:
+        given = ours.options_in({"order": order, **table})
+        return cast("Strategy", ours.kind(space, seed, **ours.arguments, **given))
     from diel import load_plugin
 
+    options = {key: value for key, value in table.items() if key != "name"}
     return cast("Strategy", load_plugin(name, folder, _KIND)(space, seed, **options))
 
 
@@ -148,12 +163,5 @@ def is_known(name: str) -> bool:
 
 def make_rule(table: Mapping[str, Any]) -> StoppingRule:
     """Make a rule from options that were checked."""
-    options = {key: value for key, value in table.items() if key not in ("name", "rule")}
-    return Halving(**options) if table["rule"] == "halving" else Median(**options)
-
-
-def with_rule(strategy: Strategy, rule: StoppingRule | None, lag: int | None) -> Strategy:
-    """Wrap a strategy in a stopping rule and a lag, where there are any."""
-    if lag is not None and (rule is not None or not getattr(strategy, "is_stateless", False)):
-        return Lagged(strategy, lag, rule)
-    return StrategyWithRule(strategy, rule) if rule is not None else strategy
+    ours = RULES[table["rule"]]
+    return cast("StoppingRule", ours.kind(**ours.options_in(table)))

@@ -8,14 +8,19 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from heapq import heappush, heapreplace
 from statistics import NormalDist
+from typing import Annotated
+
+from pydantic import Field
 
 from ..space import Finite, Parameters, Space
+from .catalogue import strategy
 from .strategy import Draws
 
 _STANDARD = NormalDist()
 _NARROWEST = 0.02
 
 
+@strategy("cross_entropy")
 class CrossEntropy:
     """Draws from a distribution that is fitted to the best trials so far.
 
@@ -48,9 +53,15 @@ class CrossEntropy:
         self,
         space: Space,
         seed: int,
-        elite: int = 24,
-        startup: int | None = None,
-        explore: float = 0.1,
+        elite: Annotated[
+            int, Field(ge=2, le=1000, description="trials to which it is fitted")
+        ] = 24,
+        startup: Annotated[
+            int | None, Field(ge=1, description="trials before it is used; 3 * elite")
+        ] = None,
+        explore: Annotated[
+            float, Field(ge=0, le=1, description="part of the trials drawn uniformly")
+        ] = 0.1,
     ) -> None:
         self._space = space
         self._draws = Draws(seed, "cross_entropy")

@@ -16,9 +16,12 @@ import warnings
 from collections import deque
 from collections.abc import Callable
 from heapq import heappush, heappushpop
-from typing import Any, Final, TypeGuard
+from typing import Annotated, Any, Final, TypeGuard
+
+from pydantic import Field
 
 from ..space import Choices, Dimension, Finite, LogIntegers, Parameters, Range, Space
+from .catalogue import strategy
 from .strategy import Draws
 
 SAMPLERS: dict[str, tuple[str, dict[str, Any]]] = {
@@ -37,6 +40,10 @@ _HISTORY: Final = {"tpe": (50, 200, 0.2)}
 """By sampler: best trials, last trials, and the share by which a study grows before a new one."""
 _DEFAULT_HISTORY: Final = (100, 400, 1.0)
 """For other samplers: those that go by generations begin them anew with each study."""
+
+
+def _told_again(which: str) -> Any:
+    return Field(ge=1, le=1000, description=f"{which} trials that Optuna is told of again")
 
 
 class OptunaSearch:
@@ -65,8 +72,8 @@ class OptunaSearch:
         space: Space,
         seed: int,
         sampler: str = "tpe",
-        best: int | None = None,
-        last: int | None = None,
+        best: Annotated[int | None, _told_again("best")] = None,
+        last: Annotated[int | None, _told_again("last")] = None,
     ) -> None:
         self._optuna = _imported("optuna")
         if sampler == "gp":
@@ -195,6 +202,10 @@ class OptunaSearch:
             asked.suggest_int if isinstance(dimension, LogIntegers) else asked.suggest_float
         )
         return suggest(name, wanted.low, wanted.high, log=wanted.log)
+
+
+for _sampler in SAMPLERS:
+    strategy(f"optuna:{_sampler}", needs="Optuna", sampler=_sampler)(OptunaSearch)
 
 
 def _is_fine(dimension: Dimension) -> TypeGuard[Finite]:

@@ -11,10 +11,13 @@ import math
 from bisect import bisect_left, insort
 from collections import deque
 from collections.abc import Callable, Sequence
-from typing import Protocol
+from typing import Annotated, Protocol
+
+from pydantic import Field
 
 from ..space import Parameters
-from .strategy import WAIT, Strategy, Wait
+from .catalogue import stopping_rule, strategy
+from .strategy import WAIT, Random, Strategy, Wait
 
 WINDOW = 4096
 """How many scores are kept at most: a rule costs the same after any number of trials."""
@@ -82,6 +85,7 @@ class StoppingRule(Protocol):
         ...
 
 
+@stopping_rule("halving")
 class Halving:
     """Asynchronous successive halving: at each rung one trial in `reduction` goes on.
 
@@ -104,7 +108,14 @@ class Halving:
        SuccessiveHalvingPruner.
     """
 
-    def __init__(self, min_steps: int = 1, reduction: int = 3, window: int = WINDOW) -> None:
+    def __init__(
+        self,
+        min_steps: Annotated[int, Field(ge=1, description="the step of the first rung")] = 1,
+        reduction: Annotated[
+            int, Field(ge=2, description="the ratio of a rung's step to that before")
+        ] = 3,
+        window: int = WINDOW,
+    ) -> None:
         self._min_steps, self._reduction, self._window = min_steps, reduction, window
         # Scores at each rung, by its step.
         self._rungs: dict[int, Window] = {}
@@ -153,6 +164,10 @@ class Halving:
         return rungs
 
 
+strategy("halving", rule="halving")(Random)
+
+
+@stopping_rule("median")
 class Median:
     """Stops a trial whose best score so far is below the median of completed ones at this step.
 
@@ -172,7 +187,16 @@ class Median:
 
     _FRACTION = 0.5
 
-    def __init__(self, startup_trials: int = 5, warmup_steps: int = 0, window: int = 1024) -> None:
+    def __init__(
+        self,
+        startup_trials: Annotated[
+            int, Field(ge=1, description="completed trials before any is stopped")
+        ] = 5,
+        warmup_steps: Annotated[
+            int, Field(ge=0, description="steps before any trial is stopped")
+        ] = 0,
+        window: int = 1024,
+    ) -> None:
         self._startup, self._warmup, self._window = startup_trials, warmup_steps, window
         self._completed = 0
         self._steps: dict[int, Window] = {}
@@ -327,3 +351,10 @@ class Lagged:
             if score is not None:
                 self.rule.completed(history)
         self.strategy.tell(trial, parameters, score)
+
+
+def with_rule(strategy: Strategy, rule: StoppingRule | None, lag: int | None) -> Strategy:
+    """Wrap a strategy in a stopping rule and a lag, where there are any."""
+    if lag is not None and (rule is not None or not getattr(strategy, "is_stateless", False)):
+        return Lagged(strategy, lag, rule)
+    return StrategyWithRule(strategy, rule) if rule is not None else strategy

@@ -21,6 +21,7 @@ from hashlib import blake2b
 from typing import Any, Final, Literal, Protocol, runtime_checkable
 
 from ..space import Parameters, Permutation, Space
+from .catalogue import strategy
 
 _SHARE = 2.0**-53
 MOST_COUNTED: Final = 2**16
@@ -97,6 +98,7 @@ class Draws:
         return (int.from_bytes(digest, "little") >> 11) * _SHARE
 
 
+@strategy("grid")
 class Grid:
     """Goes through all points of a space: in their order, the last parameter fastest, or shuffled.
 
@@ -104,6 +106,7 @@ class Grid:
     """
 
     is_stateless = True
+    is_exhaustive = True  # it ends with the last point, so these must be countable
 
     def __init__(
         self, space: Space, seed: int, order: Literal["natural", "shuffled"] = "natural"
@@ -122,6 +125,7 @@ class Grid:
         """Do nothing: the order is fixed."""
 
 
+@strategy("random")
 class Random:
     """Draws each parameter independently, uniformly over its values.
 
@@ -142,6 +146,7 @@ class Random:
     """
 
     is_stateless = True
+    is_without_repeats = True  # it ends with the last point of a small space
 
     def __init__(self, space: Space, seed: int) -> None:
         self._space, self._seed = space, seed

@@ -34,7 +34,15 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final, TypeAlias
 
-from diel import JsonLinesFile, as_integer, as_number, parse_json, replace_file, whole_lines
+from diel import (
+    JsonLinesFile,
+    as_integer,
+    as_number,
+    batch_job,
+    parse_json,
+    replace_file,
+    whole_lines,
+)
 from diel.errors import ModuleFailed
 
 from ..trial import check_metrics, sound_metrics
@@ -56,7 +64,6 @@ _BEATS_IN_SILENCE: Final = 5
 """A worker writes at least so many heartbeats in the silence after which it counts as lost."""
 MOST_TRAINERS: Final = 2**20
 _LATEST_S: Final = 1e11
-_JOB_VARIABLES: Final = ("SLURM_JOB_ID", "PBS_JOBID", "LSB_JOBID", "FLUX_JOB_ID")
 
 Message: TypeAlias = "dict[str, Any]"
 
@@ -80,9 +87,8 @@ class Identity:
         """Return the identity of the run that this process belongs to."""
         host, pid = os.uname().nodename, os.getpid()
         safe = re.sub(r"[^A-Za-z0-9-]+", "-", host).strip("-") or "host"
-        job = next((os.environ[name] for name in _JOB_VARIABLES if os.environ.get(name)), "")
         name = f"{safe}-{pid}-{uuid.uuid4().hex[:6]}"
-        return cls(name, host, pid, job, str(run_dir), time.time())
+        return cls(name, host, pid, batch_job(), str(run_dir), time.time())
 
 
 class MessageWriter:

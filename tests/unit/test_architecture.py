@@ -56,7 +56,7 @@ LAYERS = {
         training
         callbacks distributed io
         model
-        ensemble sklearn trained
+        by_name ensemble sklearn trained
     """,
     "modules": """
         attributes problems
@@ -350,11 +350,13 @@ def test_the_public_names_of_diel() -> None:
         "Context",
         "Executive",
         "JsonLinesFile",
+        "OneOf",
         "ResultsTable",
         "Run",
         "__version__",
         "as_integer",
         "as_number",
+        "batch_job",
         "child_environment",
         "describe_error",
         "describe_traceback",
@@ -481,6 +483,7 @@ def test_the_public_names_of_dnn() -> None:
         "alexnet",
         "batches",
         "bmatmul",
+        "catalogue",
         "class_weights",
         "cuda_problem",
         "densenet121",

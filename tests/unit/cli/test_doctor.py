@@ -18,6 +18,9 @@ else:
     import tomli as tomllib
 
 
+PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
+
+
 @pytest.fixture
 def without(monkeypatch):
     def remove(*packages):
@@ -58,21 +61,44 @@ def test_without_mpi_no_run_is_possible(without, capsys):
 
 def extras():
     """Return the packages of each extra that a user may want, as pyproject.toml has them."""
-    project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
-    of_developers = {"openmpi", "mpich", "nvrtc", "browser", "test", "dev"}
     return {
         extra: [re.match(r"[\w-]+", requirement)[0] for requirement in requirements]
-        for extra, requirements in project["optional-dependencies"].items()
-        if extra not in of_developers
+        for extra, requirements in PROJECT["optional-dependencies"].items()
+        if extra not in page.NOT_ASKED_FOR
     }
 
 
-def test_every_package_of_every_extra_is_named_with_its_extra():
-    found = {package: words for package, (_, words) in page.PARTS.items() if "'diel[" in words}
+def test_every_package_of_every_extra_is_named_with_its_extra(monkeypatch):
+    listed = [
+        f"{requirement}; extra == '{extra}'"
+        for extra, packages in PROJECT["optional-dependencies"].items()
+        for requirement in packages
+    ]
+    monkeypatch.setattr(page, "requires", lambda _: [*PROJECT["dependencies"], *listed])
     wanted = {package: extra for extra, packages in extras().items() for package in packages}
-    assert {package: re.search(r"diel\[(\w+)", words)[1] for package, words in found.items()} == (
-        wanted
+    assert page.extra_of_packages() == wanted
+    assert page.PARTS.keys() - {"mpi4py", "numpy"} == wanted.keys()
+
+
+def test_an_extra_that_nobody_has_described_is_asked_for_too(without, capsys, monkeypatch):
+    without("wings")
+    monkeypatch.setattr(page, "requires", lambda _: ["wings>=2; extra == 'flight'"])
+    page.doctor(argparse.Namespace())
+    assert (
+        "\nwings         missing  a part of 'diel[flight]'; pip install 'diel[flight]'\n"
+        in capsys.readouterr().out
     )
+
+
+@pytest.mark.parametrize("folder", ["diel", "dnn", "modules", "docs", "benchmarks", ".ci", "."])
+def test_the_extras_that_are_asked_for_are_there(folder):
+    asked = set()
+    for path in ROOT.joinpath(folder).glob("*" if folder in ".ci" else "**/*"):
+        if path.suffix in {".py", ".md", ".sh", ".def", ""} and path.is_file():
+            for found in re.findall(r"(?:diel|[\"']\.)\[([a-z,]+)\][\"']", path.read_text()):
+                asked |= {*found.split(",")}
+    assert asked <= PROJECT["optional-dependencies"].keys()
+    assert asked or folder == "modules"
 
 
 def test_the_readme_lists_every_extra():

@@ -42,6 +42,13 @@ def test_each_key_of_a_model_has_a_field_with_help() -> None:
     assert {field.kind for field in fields_of(Group)} == {"text", "names", "value"}
 
 
+def test_names_of_a_table_are_choices_and_texts_may_be_made_when_the_form_is() -> None:
+    fields = {field.label: field for field in fields_of(TrainerOptions)}
+    assert (fields["dataset"].kind, fields["dataset"].choices[0]) == ("choice", "digits")
+    assert fields["precision"].kind == "choice"
+    assert "flip" in fields["augment"].choices
+
+
 def test_what_an_author_says_of_options_makes_their_form() -> None:
     fields = {field.label: field for field in fields_of(Options)}
     assert fields["space"].kind == "space"

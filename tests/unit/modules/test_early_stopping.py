@@ -13,14 +13,12 @@ from hypothesis import strategies as st
 
 from modules.space import Space
 from modules.strategies import (
-    RULES,
     Halving,
     Lagged,
     Median,
     Random,
     StoppingRule,
     StrategyWithRule,
-    make_rule,
 )
 from modules.strategies.stopping import Window
 from modules.strategies.strategy import Wait
@@ -237,13 +235,6 @@ def test_a_rule_makes_no_strategy_stateless_that_does_not_say_so() -> None:
     assert not StrategyWithRule(Mine(), Median()).is_stateless
     assert StrategyWithRule(Mine(), Median()).size is None
     assert StrategyWithRule(Random(SPACE, 0), Median()).is_stateless
-
-
-@pytest.mark.parametrize("name", ["halving", "median"])
-def test_a_rule_has_the_defaults_of_its_options(name: str) -> None:
-    options = RULES[name]().model_dump(exclude={"name"})
-    made, plain = make_rule(options), {"halving": Halving, "median": Median}[name]()
-    assert vars(made) == vars(plain)
 
 
 # -- with a lag, the same trials are stopped whoever is faster ------------------------------------

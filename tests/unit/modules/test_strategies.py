@@ -20,7 +20,6 @@ from modules.pareto import ParetoFront
 from modules.search import Until
 from modules.space import Parameters, Space, SpaceError
 from modules.strategies import (
-    STRATEGIES,
     WAIT,
     CrossEntropy,
     Grid,
@@ -30,7 +29,6 @@ from modules.strategies import (
     Random,
     Strategy,
     StrategyWithRule,
-    make_strategy,
 )
 from modules.strategies.cross_entropy import Frequencies, Normal
 from modules.strategies.strategy import Draws
@@ -483,13 +481,6 @@ def test_choices_are_drawn_as_often_as_they_were_seen_and_once_more() -> None:
     choices = [int(drawn((place + 0.5) / 7) * 4) for place in range(7)]
     assert choices == [1, 1, 3, 0, 1, 2, 3]
     assert [int(drawn(place / 7) * 4) for place in range(7)] == choices
-
-
-def test_cross_entropy_has_the_defaults_of_its_options() -> None:
-    options = STRATEGIES["cross_entropy"]().model_dump()
-    for made in (make_strategy(options, SPACE, 0), CrossEntropy(SPACE, 0)):
-        assert isinstance(made, CrossEntropy)
-        assert (made._size, made._startup, made._explore) == (24, 72, 0.1)
 
 
 # -- several objectives ---------------------------------------------------------------------------

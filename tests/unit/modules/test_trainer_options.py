@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Any, get_args
+from typing import Any
 
 import numpy as np
 import pytest
@@ -100,10 +100,8 @@ def test_bad_options_of_a_trainer(
 
 
 def test_every_data_set_is_one_of_a_trainer() -> None:
-    names = get_args(tabular.DatasetName)
-    assert sorted(names) == sorted(DATASETS)
-    assert sorted(tabular.DOWNLOADED) == sorted(SOURCES)
-    known = {option for name in names for option in reading_options(name)}
+    assert SOURCES.keys() < DATASETS.keys()
+    known = {option for name in DATASETS for option in reading_options(name)}
     assert set(tabular.ReadingOptions.model_fields) == known
 
 

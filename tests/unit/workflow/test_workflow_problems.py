@@ -14,7 +14,7 @@ from pydantic_core import InitErrorDetails, PydanticCustomError
 
 from diel.errors import Problem
 from diel.text import join_path, show, show_with_type
-from diel.workflow.annotations import InWords
+from diel.workflow.annotations import InWords, OneOf
 from diel.workflow.problems import problems_from_validation
 
 
@@ -66,6 +66,7 @@ class Options(Strict):
     flag: bool = False
     code: Annotated[str, Field(pattern="^[a-z]$")] = "a"
     even: Annotated[int, InWords("an even number")] = 2
+    solver: Annotated[str, OneOf(lambda: SOLVERS)] | None = None
     batch: int = Field(default=1, alias="batch-size", multiple_of=2)
     counts: dict[int, int] = {}
     anything: Any = None
@@ -84,6 +85,9 @@ class Options(Strict):
         return even
 
 
+SOLVERS = ["jacobi", "cg"]  # looked up when a value is checked
+
+
 def problems(values: Any, prefix: str = "o") -> list[Problem]:
     with pytest.raises(ValidationError) as caught:
         Options.model_validate(values)
@@ -96,6 +100,14 @@ RANGE = "expected a table or a list of numbers"
 @pytest.mark.parametrize(
     ("values", "expected"),
     [
+        (
+            {"epochs": 1, "solver": "jacoby"},
+            Problem(
+                "o.solver",
+                'expected "jacobi" or "cg", got the string "jacoby"',
+                'for example solver = "jacobi"',
+            ),
+        ),
         ({"epohcs": 3}, Problem("o.epohcs", "unknown key epohcs", 'did you mean "epochs"?')),
         ({}, Problem("o.epochs", "is missing", "add epochs = 5")),
         (
