@@ -66,19 +66,15 @@ def _rest_of_samples(items: list[pytest.Item]) -> Iterator[pytest.Item]:
 
     Which ones these are depends on each test's name alone.
     """
-    cases: defaultdict[object, list[pytest.Item]] = defaultdict(list)
-    counts = {}
+    cases: defaultdict[str, list[pytest.Item]] = defaultdict(list)
     for item in items:
-        mark = item.get_closest_marker("sample")
-        if mark is not None:
-            name, _, _ = item.nodeid.partition("[")
-            indices = item.callspec.indices  # type: ignore[attr-defined]
-            kind = (name, *(indices[each] for each in mark.kwargs.get("each", "").split()))
-            cases[kind].append(item)
-            counts[kind] = mark.args[0] if mark.args else 1
-    for kind, found in cases.items():
+        if item.get_closest_marker("sample"):
+            cases[item.nodeid.partition("[")[0]].append(item)
+    for found in cases.values():
         found.sort(key=lambda item: zlib.crc32(item.name.encode()))
-        yield from found[counts[kind] :]
+        mark = found[0].get_closest_marker("sample")
+        assert mark is not None
+        yield from found[mark.args[0] if mark.args else 1 :]
 
 
 @pytest.hookimpl(tryfirst=True)
