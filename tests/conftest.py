@@ -1,4 +1,4 @@
-"""Settings for all tests: their order, and Hypothesis draws the same examples each time.
+"""Settings for all tests: which are run, their order, and that Hypothesis draws the same examples.
 
 ``HYPOTHESIS_PROFILE=default`` draws new ones.
 """
@@ -9,10 +9,12 @@ import gc
 import itertools
 import os
 import signal
-from collections.abc import Generator
+import zlib
+from collections import defaultdict
+from collections.abc import Generator, Iterator
 
 import pytest
-from support import case_count
+from support import THOROUGH, case_count
 
 # Open MPI asks for these as root, as in a container.
 for _name in ("OMPI_ALLOW_RUN_AS_ROOT", "PRTE_ALLOW_RUN_AS_ROOT"):
@@ -43,11 +45,50 @@ def pytest_configure(config: pytest.Config) -> None:
         settings.load_profile(os.environ.get("HYPOTHESIS_PROFILE", "ci"))
 
 
+def pytest_report_header(config: pytest.Config) -> str | None:
+    """Say how to list and to run the tests that are left out."""
+    if not _leaves_out(config):
+        return None
+    return (
+        "some cases of each kind: DIEL_TESTS=thorough runs all, "
+        "and pytest --collect-only -q -m thorough lists the rest"
+    )
+
+
+def _leaves_out(config: pytest.Config) -> bool:
+    """Whether thorough tests are left out: nobody has asked for them, or for a test by its name."""
+    is_named = any("::" in argument for argument in config.args)
+    return not (THOROUGH or is_named or "thorough" in config.getoption("markexpr"))
+
+
+def _rest_of_samples(items: list[pytest.Item]) -> Iterator[pytest.Item]:
+    """Return the tests that are not among the few cases that a mark ``sample`` asks for.
+
+    Which ones these are depends on each test's name alone.
+    """
+    cases: defaultdict[str, list[pytest.Item]] = defaultdict(list)
+    for item in items:
+        if item.get_closest_marker("sample"):
+            cases[item.nodeid.partition("[")[0]].append(item)
+    for found in cases.values():
+        found.sort(key=lambda item: zlib.crc32(item.name.encode()))
+        mark = found[0].get_closest_marker("sample")
+        assert mark is not None
+        yield from found[mark.args[0] if mark.args else 1 :]
+
+
+@pytest.hookimpl(tryfirst=True)
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
-    """Begin with what takes long, then whole runs: quick tests fill the time to the end.
+    """Leave out thorough tests; begin with what takes long, then whole runs, then quick tests.
 
     Each of several processes begins with its own piece of the list, and so has some of all kinds.
     """
+    for item in _rest_of_samples(items):
+        item.add_marker("thorough")
+    if _leaves_out(config):
+        rest = [item for item in items if item.get_closest_marker("thorough")]
+        config.hook.pytest_deselected(items=rest)
+        items[:] = [item for item in items if not item.get_closest_marker("thorough")]
     if config.pluginmanager.hasplugin("rerunfailures"):
         for item in filter(_starts_runs, items):
             item.add_marker(pytest.mark.flaky(reruns=1))

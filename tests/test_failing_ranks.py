@@ -37,7 +37,6 @@ def test_a_rank_that_raises_ends_all_others(tmp_path: Path) -> None:
     file.write_text(PROGRAM)
     finished = execute([*mpiexec(3), sys.executable, file, tmp_path], cwd=ROOT, timeout_s=60)
     assert finished.status != 0
-    assert finished.seconds < 15  # of which starting Python and MPI takes most
     heard = [(tmp_path / f"rank_{rank}").read_text() for rank in range(3)]
     root = "KeyError: 'no such row'"
     assert heard == [f"PeerError: rank 1: {root}", root, f"PeerError: rank 1: {root}"]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import faulthandler
 import sys
 
 import pytest
@@ -11,6 +12,8 @@ from support import ROOT, execute, mpiexec
 @pytest.mark.slow
 @pytest.mark.parametrize("ranks", [4, 2, 1])
 def test_mpi_tests_pass(ranks: int) -> None:
+    # Each of them has a limit of its own; all together may take longer than any other test.
+    faulthandler.cancel_dump_traceback_later()
     finished = execute(
         [
             *mpiexec(ranks),
@@ -24,12 +27,12 @@ def test_mpi_tests_pass(ranks: int) -> None:
                 "-o",
                 "addopts=--import-mode=importlib",
             ),
-            *("-o", "faulthandler_timeout=60", "-o", "faulthandler_exit_on_timeout=true"),
+            *("-o", "faulthandler_timeout=100", "-o", "faulthandler_exit_on_timeout=true"),
             ROOT / "tests" / "mpi",
         ],
         cwd=ROOT,
         environment={"PYTEST_DISABLE_PLUGIN_AUTOLOAD": "1"},
-        timeout_s=150,
+        timeout_s=600,
     )
     print(finished.stdout)
     assert finished.status == 0, finished.output

@@ -23,6 +23,7 @@ print("rank", comm.rank, "has done", len(CASES), "checks")
 """
 
 
+@pytest.mark.thorough
 @pytest.mark.slow
 def test_communicators_over_two_hosts(tmp_path: Path) -> None:
     script = tmp_path / "checks.py"

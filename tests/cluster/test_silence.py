@@ -9,6 +9,7 @@ import signal
 import sys
 from pathlib import Path
 
+import pytest
 from hosts import hosts
 from support import (
     check_end,
@@ -115,6 +116,7 @@ def test_a_host_whose_network_is_cut_is_lost(tmp_path: Path) -> None:
         wait_until(lambda: not any(map(is_alive, left)))
 
 
+@pytest.mark.thorough
 def test_a_host_whose_packets_are_dropped_for_less_than_that_is_not_lost(tmp_path: Path) -> None:
     workflow(tmp_path, DROPPING_TOML, m=DROPPING)
     with hosts(2) as two:
@@ -134,6 +136,7 @@ def test_a_host_whose_packets_are_dropped_for_less_than_that_is_not_lost(tmp_pat
     assert not [text for text in said if not text.endswith("slow to answer")]  # as it was
 
 
+@pytest.mark.thorough
 def test_a_rank_that_is_stopped_is_lost(tmp_path: Path) -> None:
     workflow(tmp_path, TOML.format(copies=1), m=MODULES)
     with started_diel("run", "w.toml", cwd=tmp_path) as process:

@@ -94,6 +94,7 @@ def test_scripts_start_one_run_whoever_starts_the_ranks(slurm: Slurm, tmp_path: 
         assert records[-1]["exit_code"] == 0
 
 
+@pytest.mark.thorough
 @pytest.mark.slow
 def test_a_run_goes_on_after_a_loss_and_in_the_next_job(slurm: Slurm, tmp_path: Path) -> None:
     folder = study(tmp_path / "chain", iterations=4)

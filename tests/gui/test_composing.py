@@ -108,6 +108,7 @@ def test_the_first_sweep_of_the_readme(served: Any, page: Any) -> None:
     page.get_by_text("of 2", exact=True).wait_for()
 
 
+@pytest.mark.thorough
 @pytest.mark.slow
 def test_a_sweep_is_composed_mended_started_steered_and_its_best_trial_read(
     served: Any, page: Any

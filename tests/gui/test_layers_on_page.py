@@ -35,6 +35,7 @@ modules = ["master", "trainer"]
 """
 
 
+@pytest.mark.thorough
 def test_layers_are_edited_in_a_form(page: Any, served: Any) -> None:
     file = served.folder / "layers.toml"
     file.write_text(FLOW)

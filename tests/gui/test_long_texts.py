@@ -19,6 +19,7 @@ def paste(page: Any, letters: int) -> None:
     page.keyboard.press("Control+v")
 
 
+@pytest.mark.thorough
 def test_what_is_pasted_is_read_or_said_not_to_be(page: Any, served: Any) -> None:
     file = served.folder / "good.toml"
     file.write_text(GOOD)
@@ -47,6 +48,7 @@ def test_what_is_pasted_is_read_or_said_not_to_be(page: Any, served: Any) -> Non
     page.goto("about:blank")
 
 
+@pytest.mark.thorough
 def test_of_20000_wrong_keys_the_first_are_shown(page: Any, served: Any) -> None:
     text = "[workflow]\n" + "".join(f"key{number} = 1\n" for number in range(20_000))
     (served.folder / "keys.toml").write_text(text + GOOD)

@@ -86,6 +86,7 @@ def file(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return path
 
 
+@pytest.mark.sample
 @pytest.mark.parametrize("theme", ["light", "dark"])
 def test_each_section_is_drawn(page: Any, file: Path, theme: str) -> None:
     page.emulate_media(color_scheme=theme)
@@ -252,6 +253,7 @@ def test_a_live_report_is_read_again_until_the_sweep_is_over(page: Any, tmp_path
     expect(page.locator("section#trials tbody tr")).to_have_count(59)
 
 
+@pytest.mark.sample
 @pytest.mark.parametrize("count", [0, 1, 3])
 def test_a_report_of_few_trials_opens_too(page: Any, tmp_path: Path, count: int) -> None:
     write_report(tmp_path / "report.html", SWEEP, rows(count), Moment())
@@ -260,6 +262,7 @@ def test_a_report_of_few_trials_opens_too(page: Any, tmp_path: Path, count: int)
     expect(page.locator("section")).to_have_count(sections[count])
 
 
+@pytest.mark.thorough
 def test_a_very_large_sweep_opens(page: Any, tmp_path: Path) -> None:
     some = rows(60)
     of = [{**some[trial % 60], "trial": trial} for trial in range(5000)]

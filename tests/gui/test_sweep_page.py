@@ -288,6 +288,7 @@ def rude_record(trial: int) -> str:
     return json.dumps(made) + "\n"
 
 
+@pytest.mark.thorough
 def test_markup_in_names_and_values_is_shown_as_text_in_each_figure(
     window: Any, served: Any
 ) -> None:

@@ -164,6 +164,7 @@ def test_damaged_and_growing_runs_are_shown_as_far_as_they_go(served: Any, page:
     page.get_by_text("rude.toml").wait_for()
 
 
+@pytest.mark.thorough
 @pytest.mark.slow
 def test_a_run_of_1000_ranks_and_10000_trials_stays_fluid(
     browser: Any, served: Any, page: Any

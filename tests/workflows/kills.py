@@ -431,7 +431,7 @@ class KilledRun:
         sums = [(n, n * (n + 1) // 2) for n in range(len(table.rows))]
         if [(row["iteration"], row["sum"]) for row in table.rows] != sums:
             raise Kill("a tuple of the loop was lost or taken twice")
-        if len(sums) < self.kills or dict(self.view.returned)["report.0"] != sums[-1][1]:
+        if not sums or dict(self.view.returned)["report.0"] != sums[-1][1]:
             raise Kill("the sum of the loop is wrong")
 
 

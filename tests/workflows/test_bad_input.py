@@ -132,6 +132,7 @@ def test_bad_file(
     assert not (tmp_path / "rank-worked").exists()
 
 
+@pytest.mark.sample
 @pytest.mark.parametrize("name", ["misspelt_key", "empty_grid"])
 def test_bad_file_under_mpirun(name: str, tmp_path: Path) -> None:
     text, expected = BAD[name]
@@ -146,6 +147,7 @@ def test_bad_file_under_mpirun(name: str, tmp_path: Path) -> None:
     assert not (tmp_path / "rank-worked").exists()
 
 
+@pytest.mark.thorough
 def test_what_this_machine_lacks_is_said_under_mpirun_too(tmp_path: Path) -> None:
     """By rank 0, before anything starts, as `diel run` says it."""
     code = """
@@ -198,6 +200,7 @@ def test_missing_file(tmp_path: Path) -> None:
     assert 'did you mean "study.toml"?' in finished.stderr
 
 
+@pytest.mark.thorough
 def test_too_few_ranks(tmp_path: Path) -> None:
     file = workflow(tmp_path, GOOD.replace('name = "a"', 'name = "a"\ncopies = 3', 1), m=MODULE)
     for finished in (
@@ -211,6 +214,7 @@ def test_too_few_ranks(tmp_path: Path) -> None:
     assert not (tmp_path / "rank-worked").exists()
 
 
+@pytest.mark.thorough
 def test_a_single_rank_is_too_few(tmp_path: Path) -> None:
     workflow(tmp_path, GOOD, m=MODULE)
     finished = mpirun_diel(1, "run", "w.toml", cwd=tmp_path)
@@ -218,6 +222,7 @@ def test_a_single_rank_is_too_few(tmp_path: Path) -> None:
     assert "3 needed, 1 available" in finished.stderr
 
 
+@pytest.mark.thorough
 def test_a_number_of_ranks_that_mpirun_did_not_start(tmp_path: Path) -> None:
     workflow(tmp_path, GOOD, m=MODULE)
     finished = mpirun_diel(3, "run", "-n", 5, "w.toml", cwd=tmp_path)

@@ -20,7 +20,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 import pytest
-from support import DATA, ROOT, THOROUGH, execute, mpiexec, once_is_enough
+from support import DATA, ROOT, execute, mpiexec, once_is_enough
 
 CASES = DATA.parent / "cases"
 if not CASES.is_dir():
@@ -67,7 +67,6 @@ class Case:
     needs: tuple[str, ...] = ()
     needs_root: bool = False
     memory_bytes: int = 0
-    is_slow: bool = False
     opens: str = ""
 
     def __str__(self) -> str:
@@ -81,8 +80,8 @@ def run(file: str, *says: str, **more: object) -> Case:
 
 
 def repro(folder: str, *says: str, **more: object) -> Case:
-    """Return a case whose script tells what happened: it takes a while."""
-    return Case(f"faults/{folder}/repro.sh", REPRO, says, is_slow=True, **more)  # type: ignore[arg-type]
+    """Return a case whose script tells what happened."""
+    return Case(f"faults/{folder}/repro.sh", REPRO, says, **more)  # type: ignore[arg-type]
 
 
 def script(file: str, *says: str, **more: object) -> Case:
@@ -156,22 +155,19 @@ TABLE = (
         "coupling/ahead2.toml",
         check=grows_little,
         memory_bytes=4 * GIB,
-        is_slow=True,
     ),
-    run("coupling/sendahead.toml", r"finished after", memory_bytes=4 * GIB, is_slow=True),
+    run("coupling/sendahead.toml", r"finished after", memory_bytes=4 * GIB),
     Case(
         "coupling/raw_isend_testfirst.py",
         ("{mpiexec}", "{python}", "{file}"),
         (r"\(1000, \d+\)",),
         memory_bytes=4 * GIB,
-        is_slow=True,
     ),
     Case(
         "coupling/raw_isend_testall.py",  # MPI's own growth, beside which ours was measured
         ("{mpiexec}", "{python}", "{file}"),
         (r"\(1000, \d+\)",),
         memory_bytes=24 * GIB,
-        is_slow=True,
     ),
     # -- faults ------------------------------------------------------------------------------------
     repro("gone_sweep", r"sweep: exit 0", r"joined run: exit 0, \d\d? s"),
@@ -220,7 +216,6 @@ TABLE = (
         "training/onnx_pytorch_exports.py",
         times={"read, differs by": 18},
         needs=("import torch", "import onnxscript"),
-        is_slow=True,
         opens="not all that PyTorch exports by default is read yet",
     ),
     # -- GPUs, without one -------------------------------------------------------------------------
@@ -253,7 +248,6 @@ TABLE = (
         environment={"PYTHONPATH": "tests", "XDG_CACHE_HOME": "{folder}/cache"},
         in_checkout=True,
         needs=("c++", str(NVRTC)),
-        is_slow=True,
     ),
     Case(
         "gpu/nvrtc_all.py",
@@ -263,7 +257,6 @@ TABLE = (
         environment={"PYTHONPATH": "tests:."},  # CuPy itself, which needs no GPU for it
         in_checkout=True,
         timeout_s=900,
-        is_slow=True,
     ),
     Case(
         "gpu/count_calls.py",  # a measurement: it is to be repeated with fewer calls
@@ -276,7 +269,6 @@ TABLE = (
         },
         in_checkout=True,
         needs=("c++",),
-        is_slow=True,
     ),
     script(
         "gpu/cublaslt_descriptors.py",
@@ -288,6 +280,7 @@ TABLE = (
 )
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize(
     "case",
     [
@@ -341,8 +334,6 @@ def logs(folder: Path) -> str:
 
 def skip_without(case: Case) -> None:
     """Skip a case that this machine, or this run of the tests, is not for."""
-    if case.is_slow and not THOROUGH:
-        pytest.skip("takes long: DIEL_TESTS=thorough runs it")
     if case.needs_root and os.geteuid() != 0:
         pytest.skip("needs root")
     memory_bytes = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_AVPHYS_PAGES")

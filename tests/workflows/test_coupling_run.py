@@ -135,6 +135,7 @@ def warnings(folder: Path) -> list[str]:
     ]
 
 
+@pytest.mark.thorough
 def test_openDIELs_direct_communication_over_shared_boundary_conditions(tmp_path: Path) -> None:
     """`IEL_send` (non-blocking), `IEL_recv` and `IEL_move` (blocking), and a declared array."""
     toml = group("g", module("near", processes=2), module("far", processes=2)) + WALL
@@ -162,6 +163,7 @@ def test_messages_that_nobody_receives_are_warnings_and_reach_no_later_copy(
     assert returned == ["recv(from anybody): nothing happened within 1 s"] * 2
 
 
+@pytest.mark.thorough
 def test_messages_to_a_copy_that_has_ended_hold_nobody_up(tmp_path: Path) -> None:
     late = module("sends_and_leaves")
     toml = group("g", module("forgetful"), late)
@@ -183,7 +185,6 @@ def test_a_wait_ends_when_the_other_module_fails(tmp_path: Path) -> None:
     assert "waits_for_failing" not in finished.stderr
     assert len(list(tmp_path.glob("runs/*/stopped"))) == 1
     assert warnings(tmp_path) == []
-    assert finished.seconds < 15
 
 
 def test_a_wrong_address_is_told_who_is_there(tmp_path: Path) -> None:
@@ -209,28 +210,29 @@ def test_a_ring_of_receivers_is_a_deadlock(tmp_path: Path) -> None:
     toml = group("g", *(module(name, "in_a_ring") for name in ("one", "two", "three")))
     finished = diel("run", workflow(tmp_path, toml, m=MODULES), cwd=tmp_path)
     assert finished.status == 1, finished.output
-    assert finished.seconds < 15
     assert "deadlock" in finished.stderr
     for name, after in (("one", "two"), ("two", "three"), ("three", "one")):
         assert f"{name}.0 has waited" in finished.stderr
         assert f"in recv(from {after}.0 rank 0, tag='never')" in finished.stderr
 
 
+@pytest.mark.thorough
 def test_a_move_to_a_rank_that_waits_for_something_else_is_a_deadlock(tmp_path: Path) -> None:
     toml = group("g", module("moves_first"), module("waits"))
     finished = diel("run", workflow(tmp_path, toml, m=MODULES), cwd=tmp_path)
     assert finished.status == 1, finished.output
-    assert finished.seconds < 15
     assert "in receipt(by waits.0 rank 0)" in finished.stderr
     assert "tget('a tuple that never comes')" in finished.stderr
 
 
+@pytest.mark.thorough
 def test_a_sender_that_computes_is_no_deadlock(tmp_path: Path) -> None:
     toml = group("g", module("late", "exchanges_late"), module("early"))
     finished = diel("run", workflow(tmp_path, toml, m=MODULES), cwd=tmp_path)
     assert finished.status == 0, finished.output
 
 
+@pytest.mark.sample
 @pytest.mark.parametrize("ranks", [2, 3])
 def test_what_a_boundary_refuses(ranks: int, tmp_path: Path) -> None:
     """Found before anything runs: all of it at once."""
@@ -288,6 +290,7 @@ def boundary(name: str, *keys: str) -> str:
     return "\n".join(lines)
 
 
+@pytest.mark.thorough
 def test_a_sender_that_is_far_ahead_keeps_what_it_has_sent_and_no_more(tmp_path: Path) -> None:
     text = "".join(
         f'[[module]]\nname = "{name}"\nfunction = "./m.py:{name}"\n' for name in ("ahead", "behind")

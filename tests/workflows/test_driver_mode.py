@@ -77,6 +77,7 @@ def run_driver(folder: Path, program: str, file: str = FILE, ranks: int = 5):  #
     return execute([*mpiexec(ranks), sys.executable, "driver.py"], cwd=folder)
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize(
     ("program", "table", "others_may"),
     [(PYTHON, "", 0), (OPENDIEL, "[workflow]\nprivate = false\n", 0o055)],

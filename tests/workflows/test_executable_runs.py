@@ -52,6 +52,7 @@ def log(folder: Path, name: str) -> str:
     return (run_dir(folder) / "logs" / name).read_text()
 
 
+@pytest.mark.thorough
 def test_the_ensemble_agrees_with_theory(tmp_path: Path) -> None:
     if shutil.which("cc") is None:
         pytest.skip("there is no C compiler, cc")
@@ -147,6 +148,7 @@ if comm.rank == 0:
     assert "take.0 returned [[2, 3], [2, 3]]" in finished.stdout
 
 
+@pytest.mark.thorough
 def test_an_mpi_program_that_aborts_is_a_failure(tmp_path: Path) -> None:
     more = ["--oversubscribe"] if mpi_implementation() == "Open MPI" else []
     script = "from mpi4py import MPI\nMPI.COMM_WORLD.Abort(7)\n"
@@ -207,15 +209,14 @@ def test_a_rank_that_is_killed_leaves_no_process_of_its_program(tmp_path: Path) 
         rank = parent_of(supervisor)
         assert b"diel" in Path(f"/proc/{rank}/cmdline").read_bytes()
         os.kill(rank, signal.SIGKILL)
-        began_s = time.monotonic()
         _, stderr = run.communicate(timeout=PATIENCE_S)
     assert run.returncode == 1
     assert "was killed by SIGKILL" in stderr
-    assert time.monotonic() - began_s < 15
     for pid in (*pids, supervisor):
         assert wait_for(lambda pid=pid: True if not is_alive(pid) else None, 10), pid
 
 
+@pytest.mark.thorough
 def test_the_death_of_diel_run_is_no_failure_of_a_program_that_it_ends(tmp_path: Path) -> None:
     script = "echo $$ ready > pid; exec sleep 300"
     workflow(tmp_path, one_group(program("solver", "sh", "-c", script)))
@@ -236,6 +237,7 @@ def test_the_death_of_diel_run_is_no_failure_of_a_program_that_it_ends(tmp_path:
     assert "solver" not in summary.reason
 
 
+@pytest.mark.thorough
 def test_a_run_that_is_stopped_ends_who_waits_in_diel_tuple(tmp_path: Path) -> None:
     script = "echo $$ ready > pid; diel tuple get never; echo 'not reached'"
     workflow(tmp_path, one_group(program("waiter", "sh", "-c", script)))

@@ -58,6 +58,7 @@ def test_every_file_of_the_page_is_tested() -> None:
     }
 
 
+@pytest.mark.thorough
 def test_each_copy_has_arguments_a_folder_and_an_input_of_its_own(folder: Path) -> None:
     run(folder, "render.toml")
     for copy in range(3):
@@ -67,12 +68,14 @@ def test_each_copy_has_arguments_a_folder_and_an_input_of_its_own(folder: Path) 
         assert (place / "where.txt").read_text() == f"{place}\n"
 
 
+@pytest.mark.thorough
 def test_copies_share_the_tasks(folder: Path) -> None:
     run(folder, "cases.toml")
     for task in range(20):
         assert (run_dir(folder) / f"{task}.txt").read_text() == f"{task}: {task**2}\n"
 
 
+@pytest.mark.thorough
 def test_a_program_with_a_launcher_of_its_own(folder: Path) -> None:
     if mpi_implementation() == "Open MPI":
         file = folder / "parallel.toml"
@@ -81,6 +84,7 @@ def test_a_program_with_a_launcher_of_its_own(folder: Path) -> None:
     assert "pi is 3.141592654 on 2 ranks" in log(folder, "area.0.0.log")
 
 
+@pytest.mark.sample
 @pytest.mark.parametrize("name", ["jobs.toml", "squares.toml", "cells.toml"])
 def test_a_program_works_through_the_tuple_space(name: str, folder: Path) -> None:
     if name == "cells.toml" and shutil.which("cc") is None:

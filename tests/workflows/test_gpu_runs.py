@@ -114,6 +114,7 @@ def test_a_sweep_trains_on_one_gpu_a_copy(standin: dict[str, str], tmp_path: Pat
         assert rank["graphs"] > 0
 
 
+@pytest.mark.thorough
 def test_copies_share_a_gpu_and_say_once_why_no_graph_is_captured(
     standin: dict[str, str], once: None, tmp_path: Path
 ) -> None:
@@ -140,6 +141,7 @@ def test_copies_share_a_gpu_and_say_once_why_no_graph_is_captured(
     assert "not as a CUDA graph: DIEL_STANDIN_FAIL says that nothing is captured" in finished.stdout
 
 
+@pytest.mark.thorough
 def test_networks_that_do_not_fit_on_the_gpu_are_trained_in_halves(
     standin: dict[str, str], once: None, tmp_path: Path
 ) -> None:
@@ -154,6 +156,7 @@ def test_networks_that_do_not_fit_on_the_gpu_are_trained_in_halves(
     assert all(int(now) == int(before) // 2 for before, now in said)
 
 
+@pytest.mark.thorough
 @pytest.mark.slow
 def test_the_tests_for_a_gpu_pass_on_the_stand_in(standin: dict[str, str], once: None) -> None:
     """So that a GPU is the only thing that is new to them.

@@ -56,6 +56,7 @@ def single_domain(fluid: dict[str, Any], solid: dict[str, Any], columns: int) ->
 
 
 # As it stands, and with ranks whose columns do not face each other.
+@pytest.mark.sample
 @pytest.mark.parametrize(("fluid_ranks", "solid_ranks"), [(2, 2), (3, 1)])
 def test_coupled_heat_is_that_of_a_single_domain(
     fluid_ranks: int, solid_ranks: int, tmp_path: Path

@@ -25,6 +25,7 @@ def get(ctx):
 """
 
 
+@pytest.mark.sample
 @pytest.mark.parametrize("servers", [1, 3])
 def test_they_reach_the_tuple_space_of_the_module(servers: int, tmp_path: Path) -> None:
     toml = f"""

@@ -9,6 +9,7 @@ from support import mpi_implementation
 from workflows.killed_trainers import Plan, kill_trainers
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("way", ["restarts", "continue"])
 def test_a_sweep_ends_as_if_no_trainer_had_been_killed(way: str, tmp_path: Path) -> None:
     if way == "continue" and mpi_implementation() != "Open MPI":

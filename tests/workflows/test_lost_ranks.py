@@ -170,6 +170,7 @@ def test_a_sweep_goes_on_without_trainers_that_were_killed(tmp_path: Path) -> No
     assert log.count("on a rank that died: in a process of its own") == 2
 
 
+@pytest.mark.thorough
 def test_no_rank_that_computes_outlives_rank0(tmp_path: Path) -> None:
     workflow(tmp_path, ALONE, m=COMPUTES)
     finished = diel("run", "w.toml", cwd=tmp_path, timeout_s=60)

@@ -49,6 +49,7 @@ def contains(output: str, line: str) -> bool:
     return re.search(pattern, output) is not None
 
 
+@pytest.mark.sample
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: page.stem)
 def test_the_page_step_by_step(page: Path, tmp_path: Path) -> None:
     once_is_enough()
@@ -57,6 +58,7 @@ def test_the_page_step_by_step(page: Path, tmp_path: Path) -> None:
     assert len(kinds) == page.read_text().count("```") // 2
 
 
+@pytest.mark.thorough
 @pytest.mark.slow
 def test_from_a_first_grid_to_nested_evaluation(tmp_path: Path) -> None:
     """The commands of docs/sweeps.md; its other snippets have tests/unit/modules."""

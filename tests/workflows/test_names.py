@@ -29,6 +29,7 @@ depends = ["both"]
 """
 
 
+@pytest.mark.sample
 @pytest.mark.parametrize("with_init", [True, False])
 def test_both_packages_work_in_one_run(with_init: bool, tmp_path: Path) -> None:
     pytest.importorskip("sklearn", reason="the digits come with scikit-learn")
@@ -105,6 +106,7 @@ FILES = {
 }
 
 
+@pytest.mark.thorough
 def test_files_of_one_name_in_several_folders(tmp_path: Path) -> None:
     files = dict(FOLDERS)
     for folder in ("flow", "flow/a", "flow/b", "outside"):

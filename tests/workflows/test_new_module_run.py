@@ -4,9 +4,11 @@ from __future__ import annotations
 
 from pathlib import Path
 
+import pytest
 from support import diel, journal
 
 
+@pytest.mark.thorough
 def test_a_new_module_runs(tmp_path: Path) -> None:
     assert diel("new-module", "adder", cwd=tmp_path).status == 0
     finished = diel("run", "adder.toml", cwd=tmp_path)

@@ -177,6 +177,7 @@ def lasts(ctx):
 """
 
 
+@pytest.mark.thorough
 def test_a_rank_that_is_slow_to_leave_does_not_make_a_finished_run_fail(tmp_path: Path) -> None:
     names = ("is_stopped_for_a_while", "lasts")
     toml = "".join(

@@ -5,6 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
+import pytest
 from support import diel, journal, records_of, run_dir, workflow
 
 MODULES = """
@@ -163,7 +164,6 @@ def test_time_limits_end_what_waits_and_programs(tmp_path: Path) -> None:
     )
     finished = diel("run", workflow(tmp_path, toml, m=MODULES), cwd=tmp_path)
     assert finished.status == 0, finished.output
-    assert finished.seconds < 15
     errors = {
         (record["module"], record["copy"]): record["error"]
         for record in records_of(tmp_path, "ModuleFailed")
@@ -179,14 +179,15 @@ def test_time_limits_end_what_waits_and_programs(tmp_path: Path) -> None:
     assert "went on without 3 copies" in finished.stdout
 
 
+@pytest.mark.thorough
 def test_a_time_limit_stops_the_run_by_default(tmp_path: Path) -> None:
     toml = entry("waiter", "waits", time_limit=0.5) + group("g", "waiter")
     finished = diel("run", workflow(tmp_path, toml, m=MODULES), cwd=tmp_path)
     assert finished.status == 1, finished.output
     assert "module 'waiter' failed: time limit of 0.5 s exceeded" in finished.stderr
-    assert finished.seconds < 15
 
 
+@pytest.mark.thorough
 def test_a_rank_that_cannot_be_told_ends_the_run(tmp_path: Path) -> None:
     toml = (
         entry("solver", "fails_beside_one_that_computes", processes=2, retries=3)
@@ -196,7 +197,7 @@ def test_a_rank_that_cannot_be_told_ends_the_run(tmp_path: Path) -> None:
     )
     finished = diel("run", workflow(tmp_path, toml, m=MODULES), cwd=tmp_path)
     assert finished.status == 1, finished.output
-    assert 10 < finished.seconds < 25
+    assert finished.seconds > 10
     (deaf,) = records_of(tmp_path, "LeaveIgnored")
     assert deaf["ranks"] == [3]
     assert "solver.0 failed at attempt 1, starts again: ValueError" in finished.stdout
@@ -206,6 +207,7 @@ def test_a_rank_that_cannot_be_told_ends_the_run(tmp_path: Path) -> None:
     assert journal(tmp_path)[-1]["event"] == "RunEnded"
 
 
+@pytest.mark.thorough
 def test_a_time_limit_that_is_yet_to_pass_is_no_deadlock(tmp_path: Path) -> None:
     """All wait, but one of them will start again and then do better."""
     toml = (
@@ -218,10 +220,10 @@ def test_a_time_limit_that_is_yet_to_pass_is_no_deadlock(tmp_path: Path) -> None
     assert returned(tmp_path)["needy.0"] == 1
 
 
+@pytest.mark.thorough
 def test_a_communicator_that_not_all_ask_for_is_a_deadlock(tmp_path: Path) -> None:
     toml = entry("shares", "only_the_first_shares", copies=2) + group("g", "shares")
     finished = diel("run", workflow(tmp_path, toml, m=MODULES), cwd=tmp_path)
     assert finished.status == 1, finished.output
-    assert finished.seconds < 15
     assert "shares.0 has waited" in finished.stderr
     assert "in ctx.module_comm for the module's other ranks" in finished.stderr

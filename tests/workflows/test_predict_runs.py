@@ -74,6 +74,7 @@ def rows(path: Path, seed: int) -> None:
             table.writerow([dose, age, int(dose * age > 0.02)])
 
 
+@pytest.mark.thorough
 def test_networks_of_several_ranks_and_of_a_function_of_ones_own(tmp_path: Path) -> None:
     rows(tmp_path / "mine.csv", 1)
     rows(tmp_path / "new.csv", 2)

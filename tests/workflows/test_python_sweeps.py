@@ -60,6 +60,7 @@ def test_a_script_sweeps_its_function(tmp_path: Path) -> None:
     assert "SweepCallError" in done.stderr
 
 
+@pytest.mark.thorough
 def test_the_notebook_runs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     pytest.importorskip("pandas")
     pytest.importorskip("plotly")

@@ -7,12 +7,14 @@ import shutil
 import sys
 from pathlib import Path
 
+import pytest
 from support import ROOT, diel, execute, run_dir
 
 PAGE = (ROOT / "docs" / "report.md").read_text(encoding="utf-8")
 FILES = dict(re.findall(r"^```\w+\n# (\w+\.\w+)\n(.*?)^```$", PAGE, re.MULTILINE | re.DOTALL))
 
 
+@pytest.mark.thorough
 def test_the_files_of_the_page(tmp_path: Path) -> None:
     """A user's own folder of the name of ours does not stand in the way."""
     (tmp_path / "modules").mkdir()

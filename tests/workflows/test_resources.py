@@ -57,6 +57,7 @@ def printed(folder: Path, name: str) -> str:
     return (run_dir(folder) / "logs" / f"{name}.0.0.log").read_text().strip()
 
 
+@pytest.mark.thorough
 def test_each_copy_sees_its_own_gpus(tmp_path: Path) -> None:
     file = workflow(
         tmp_path,
@@ -84,6 +85,7 @@ def test_each_copy_sees_its_own_gpus(tmp_path: Path) -> None:
     assert node["ranks"] == list(range(2, 7))
 
 
+@pytest.mark.thorough
 def test_a_rank_keeps_its_gpus_from_group_to_group(tmp_path: Path) -> None:
     file = workflow(
         tmp_path,
@@ -116,6 +118,7 @@ def run(ctx):
     assert returned(tmp_path, "m") == [[gpu, [0], 0.5] for gpu in ("4", "5", "4", "5")]
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("variable", ["3", ""])
 def test_who_asks_for_none_finds_the_environment_as_it_was(tmp_path: Path, variable: str) -> None:
     file = workflow(
@@ -157,6 +160,7 @@ main()
 """
 
 
+@pytest.mark.thorough
 @pytest.mark.skipif((os.cpu_count() or 1) < 2, reason="there is one core to be bound to")
 def test_ranks_that_are_bound_to_a_core_are_warned_of(tmp_path: Path) -> None:
     words = 'executable = ["true"]'

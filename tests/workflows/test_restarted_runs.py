@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
+import pytest
 from support import diel, journal, mpi_implementation, mpirun_diel, records_of, run_dir, workflow
 
 MODULES = """\
@@ -111,6 +112,7 @@ def test_a_run_whose_rank_is_killed_goes_on_by_itself(tmp_path: Path) -> None:
     assert "restarted once" in listed.stdout
 
 
+@pytest.mark.thorough
 def test_a_run_that_gets_no_further_is_given_up(tmp_path: Path) -> None:
     workflow(tmp_path, ONE.format(function="kill"), m=MODULES)
     finished = diel("run", "--restarts", 9, "w.toml", cwd=tmp_path)
@@ -133,6 +135,7 @@ def test_a_long_module_goes_on_from_the_state_that_it_had_saved(tmp_path: Path) 
     assert len(list((run_dir(tmp_path) / "states").iterdir())) < 6
 
 
+@pytest.mark.thorough
 def test_what_the_run_itself_has_ended_is_not_done_again(tmp_path: Path) -> None:
     workflow(tmp_path, ONE.format(function="fail"), m=MODULES)
     finished = diel("run", "--restarts", 9, "w.toml", cwd=tmp_path)

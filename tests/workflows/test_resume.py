@@ -94,6 +94,7 @@ def check_result(folder: Path) -> None:
     assert len(list((run_dir(folder) / "checkpoints").iterdir())) <= 2
 
 
+@pytest.mark.sample
 @pytest.mark.parametrize("how", ["raise", "kill"])
 def test_a_run_that_failed_goes_on_from_its_last_checkpoint(tmp_path: Path, how: str) -> None:
     file = started(tmp_path, how)

@@ -16,6 +16,7 @@ def block(kind: str, number: int) -> str:
     return re.findall(rf"^```{kind}\n(.*?)^```$", PAGE, re.MULTILINE | re.DOTALL)[number]
 
 
+@pytest.mark.sample
 @pytest.mark.parametrize("manner", ["Executive", "IELExecutive"])
 def test_the_driver_of_the_page(manner: str, tmp_path: Path) -> None:
     (tmp_path / "study.toml").write_text(block("toml", 0))

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from pathlib import Path
 
+import pytest
 from support import diel, records_of, run_dir, workflow
 
 SEEN_FROM_WITHIN = """
@@ -65,12 +66,14 @@ def test_while_it_runs_and_afterwards(tmp_path: Path) -> None:
     assert now["duration_s"] >= then["duration_s"]
 
 
+@pytest.mark.thorough
 def test_after_a_failure(tmp_path: Path) -> None:
     assert diel("run", workflow(tmp_path, WORKFLOW, m=FAILS), cwd=tmp_path).status == 1
     now = listed(tmp_path)
     assert (now["state"], now["reason"]) == ("failed", "m.0: ValueError: too hot")
 
 
+@pytest.mark.thorough
 def test_after_all_ranks_were_killed(tmp_path: Path) -> None:
     assert diel("run", workflow(tmp_path, WORKFLOW, m=KILLS), cwd=tmp_path).status == 1
     assert listed(tmp_path)["state"] == "killed"

@@ -6,6 +6,7 @@ import json
 from pathlib import Path
 from typing import Any
 
+import pytest
 from support import diel, journal, mpirun_diel, results, run_dir, workflow
 
 TRAINER = """
@@ -117,6 +118,7 @@ def test_a_trial_that_kills_its_rank_is_named_and_then_passed_over(tmp_path: Pat
     check_passed_over(tmp_path, "died by SIGSEGV")
 
 
+@pytest.mark.thorough
 def test_a_trial_that_kills_its_rank_is_passed_over_after_a_restart(tmp_path: Path) -> None:
     file = sweep(tmp_path, 'kind = ["fine", "leaves", "good"]', "dangerous")
     file.write_text(f"[workflow]\nrestarts = 5\n{file.read_text()}")
@@ -137,6 +139,7 @@ def test_a_trainer_may_have_several_ranks(tmp_path: Path) -> None:
     assert journal(tmp_path)[-1]["tuples_left"] == 0
 
 
+@pytest.mark.thorough
 def test_the_trials_of_a_copy_that_is_given_up_are_done_all_the_same(tmp_path: Path) -> None:
     """A trainer of somebody's own fails in the middle of a lease, in one of its copies."""
     code = """

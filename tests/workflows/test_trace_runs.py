@@ -75,6 +75,7 @@ def names(spans: list[dict[str, Any]]) -> list[str]:
     return [span["name"] for span in spans]
 
 
+@pytest.mark.thorough
 def test_the_trace_tells_the_story_of_a_pipeline(tmp_path: Path) -> None:
     finished = diel("run", WORKFLOWS / "pipeline.toml", cwd=tmp_path)
     assert finished.status == 0, finished.output
@@ -149,6 +150,7 @@ def sink(ctx):
 """
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("is_aware", [False, True])
 def test_the_way_of_arrays_of_gpus_is_in_the_trace(tmp_path: Path, is_aware: bool) -> None:
     """The GPUs are the stand-in's, whose memory is the host's: any MPI can take its addresses."""
@@ -189,6 +191,7 @@ def test_every_call_is_traced_where_that_is_asked_for(tmp_path: Path) -> None:
     assert small["args"] == {"tag": "'done'", "bytes": 1}
 
 
+@pytest.mark.sample
 @pytest.mark.parametrize(
     ("function", "ended"), [("raises", "failed"), ("kills_itself", "cut short")]
 )
@@ -274,6 +277,7 @@ modules = ["slow", "patient", "source"]
     assert ended == {"slow.0": "cut short", "patient.0": "stopped", "source.0": "stopped"}
 
 
+@pytest.mark.thorough
 def test_a_resumed_run_goes_on_in_its_trace(tmp_path: Path) -> None:
     source = (
         MODULES

@@ -6,7 +6,8 @@ import json
 from pathlib import Path
 from typing import Any
 
-from support import diel, journal, records_of, run_dir, workflow
+import pytest
+from support import diel, journal, run_dir, workflow
 
 from modules.sweep.worker_loop import NOT_TRIED
 
@@ -68,7 +69,6 @@ def test_a_trial_that_fails_on_one_rank_fails_on_all_and_the_next_one_is_run(
     sweep(tmp_path, "fine", "one raises", "again", "both raise", "one raises too", "last")
     finished = diel("run", "w.toml", cwd=tmp_path)
     assert finished.status == 0, finished.output
-    assert finished.seconds < 30
     found = trials(tmp_path)
     failed, fine = [1, 3, 4], [0, 2, 5]
     assert [record["trial"] for record in found if record["state"] == "failed"] == failed
@@ -80,6 +80,7 @@ def test_a_trial_that_fails_on_one_rank_fails_on_all_and_the_next_one_is_run(
     assert journal(tmp_path)[-1]["tuples_left"] == 0
 
 
+@pytest.mark.thorough
 def test_a_copy_fails_whose_rank_cannot_be_told(tmp_path: Path) -> None:
     """A function that waits in MPI itself: the run names the cause, and ends."""
     sweep(tmp_path, "fine", "one raises in MPI", "last")
@@ -87,9 +88,9 @@ def test_a_copy_fails_whose_rank_cannot_be_told(tmp_path: Path) -> None:
     assert finished.status == 1
     assert "ValueError: while rank 0 waits in MPI" in finished.output
     assert "m.py" in finished.output
-    assert finished.seconds < 30
 
 
+@pytest.mark.thorough
 def test_a_sweep_goes_on_after_the_death_of_a_rank(tmp_path: Path) -> None:
     """A trial is tried twice: one that kills its rank each time is passed over from then on."""
     sweep(tmp_path, "fine", "one dies", "always dies", "last")
@@ -137,6 +138,7 @@ def run(ctx):
 """
 
 
+@pytest.mark.thorough
 def test_a_rank_that_raises_between_two_steps_is_the_cause_of_the_end(tmp_path: Path) -> None:
     toml = '[[module]]\nname = "net"\nfunction = "./net.py:run"\nprocesses = 2\n'
     workflow(tmp_path, toml + '[[group]]\nname = "train"\nmodules = ["net"]\n', net=NETWORK)
@@ -145,6 +147,3 @@ def test_a_rank_that_raises_between_two_steps_is_the_cause_of_the_end(tmp_path: 
     assert "module 'net' failed: ValueError: after two steps" in finished.output
     assert "(rank 1 of the copy)" in finished.output
     assert 'raise ValueError("after two steps")' in finished.output  # in its traceback
-    (failed,) = records_of(tmp_path, "ModuleFailed")
-    (ended,) = records_of(tmp_path, "RunEnded")
-    assert ended["time_s"] - failed["time_s"] < 10

@@ -27,6 +27,7 @@ modules = ["soak"]
 """
 
 
+@pytest.mark.sample
 @pytest.mark.slow
 @pytest.mark.parametrize("servers", [1, 3])
 def test_every_tuple_is_accounted_for(servers: int, tmp_path: Path) -> None:

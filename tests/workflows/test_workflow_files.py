@@ -46,6 +46,7 @@ NEEDS_DATA = {"heart_grid": HEART}
 TRAINING = ("cancer_grid", "digits_convolution", "digits_layers", "digits_ranks", "heart_grid")
 
 
+@pytest.mark.sample(2)
 @pytest.mark.parametrize("file", FILES, ids=lambda file: file.stem)
 def test_workflow_file_runs(file: Path, tmp_path: Path) -> None:
     data = NEEDS_DATA.get(file.stem)
@@ -57,6 +58,7 @@ def test_workflow_file_runs(file: Path, tmp_path: Path) -> None:
     check_end(finished, tmp_path)
 
 
+@pytest.mark.thorough
 @pytest.mark.slow
 def test_a_network_learns_mnist(tmp_path: Path) -> None:
     once_is_enough()
@@ -107,6 +109,7 @@ def part_of_mnist(folder: Path, training: int, test: int) -> dict[str, str]:
     return {"DIEL_DATA": str(folder)}
 
 
+@pytest.mark.thorough
 def test_lenet_learns_digits(tmp_path: Path) -> None:
     environment = part_of_mnist(tmp_path, 2000, 1000)
     file = shortened("mnist_lenet.toml", tmp_path, images="1900", epochs="2", threads="1")
@@ -120,6 +123,7 @@ ON_RANKS = ("mnist_allreduce", "mnist_server", "mnist_asgd", "mnist_local_sgd", 
 OF_SEVERAL = ("mnist_mesh", "mnist_large_batch")
 
 
+@pytest.mark.thorough
 def test_ranks_train_one_network_together(tmp_path: Path) -> None:
     """Every file as a group of one run: to start each would take five times as long.
 
@@ -147,6 +151,7 @@ def test_ranks_train_one_network_together(tmp_path: Path) -> None:
     assert min(found.values()) > 0.7, found  # of an untrained network 0.1
 
 
+@pytest.mark.thorough
 def test_resnet_takes_cifar(tmp_path: Path) -> None:
     generator = np.random.default_rng(0)
     (tmp_path / "cifar10").mkdir()
@@ -175,6 +180,7 @@ def test_hello_exchanges_tuples(tmp_path: Path) -> None:
     assert "received 'Hello, answerer!'" in log.read_text()
 
 
+@pytest.mark.thorough
 def test_pipeline_hands_a_file_to_an_executable(tmp_path: Path) -> None:
     check_end(diel("run", WORKFLOWS / "pipeline.toml", cwd=tmp_path), tmp_path)
     log = (run_dir(tmp_path) / "logs" / "summary.0.0.log").read_text()
@@ -183,6 +189,7 @@ def test_pipeline_hands_a_file_to_an_executable(tmp_path: Path) -> None:
     assert starts == ["estimate", "report"]
 
 
+@pytest.mark.thorough
 @pytest.mark.slow
 def test_digits_sweep_is_good_and_the_same_for_any_number_of_ranks(tmp_path: Path) -> None:
     pytest.importorskip("sklearn", reason="the digits come with scikit-learn")
@@ -214,6 +221,7 @@ def test_digits_sweep_is_good_and_the_same_for_any_number_of_ranks(tmp_path: Pat
     assert tables[0] == tables[1]
 
 
+@pytest.mark.thorough
 def test_the_number_of_threads_comes_from_the_file(tmp_path: Path) -> None:
     """Even if the environment says otherwise, and without a warning from the verification."""
     environment = {"OMP_NUM_THREADS": "7", "OPENBLAS_NUM_THREADS": "7"}
@@ -243,6 +251,7 @@ def test_the_number_of_threads_comes_from_the_file(tmp_path: Path) -> None:
         assert not records_of(folder, "MessageLogged")
 
 
+@pytest.mark.thorough
 @pytest.mark.slow
 def test_the_heart_search_reports_the_honest_figure_first(tmp_path: Path) -> None:
     once_is_enough()

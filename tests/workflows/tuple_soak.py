@@ -6,6 +6,7 @@ Values carry their number, so that a tuple that is lost, doubled or damaged is f
 from __future__ import annotations
 
 import contextlib
+import itertools
 import random
 import time
 from collections import Counter
@@ -17,6 +18,8 @@ from diel import ANY
 from diel.errors import PayloadError, TupleTimeout
 
 PATIENCE_S = 60
+LEAST_ROUNDS = 50
+"""In which each action is drawn several times, however slow it is."""
 ANYTHING = (ANY, ANY, ANY)
 FIELD = 1000
 LARGEST_BYTES = 4 * 2**20
@@ -213,7 +216,9 @@ class Soak:
         self.meet("start")
         actions, weights = zip(*ACTIONS.items(), strict=True)
         ends_s = time.monotonic() + seconds
-        while time.monotonic() < ends_s:
+        for number in itertools.count():
+            if number >= LEAST_ROUNDS and time.monotonic() > ends_s:
+                break
             for action in self.random.choices(actions, weights, k=20):
                 try:
                     action(self)

@@ -329,6 +329,7 @@ def test_the_run_is_good(
     assert resumed.finished == {"g": ((0, 0), True)}
 
 
+@pytest.mark.sample(15)
 @pytest.mark.parametrize("seed", range(120))
 def test_every_reader(
     seed: int, good_run: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]

@@ -244,7 +244,7 @@ def test_it_ends_with_the_run_in_plain_lines(run: Run, capsys: pytest.CaptureFix
     threading.Timer(0.6, run.end).start()
     began_s = time.monotonic()
     assert diel("watch") == 0
-    assert 0.4 < time.monotonic() - began_s < 10
+    assert time.monotonic() - began_s > 0.4
     text = capsys.readouterr().out
     assert "study on 6 ranks (Open MPI v5)" in text
     assert "group g: iteration 3 of 3" in text

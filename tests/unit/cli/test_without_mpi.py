@@ -155,6 +155,7 @@ for number, arguments in enumerate(json.loads(sys.argv[1])):
 """
 
 
+@pytest.mark.thorough
 def test_commands_that_run_nothing(python: list[str], tmp_path: Path) -> None:
     (tmp_path / "sweep.toml").write_text(SWEEP)
     (tmp_path / "train.py").write_text("def train(parameters, report): return {'accuracy': 1.0}\n")

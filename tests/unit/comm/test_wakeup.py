@@ -28,14 +28,12 @@ def test_who_has_announced_a_sleep_is_woken(pair: tuple[Wakeup, Wakeup]) -> None
     sleeper, sender = pair
     sleeper.announce()
     sender.wake(0)  # between the last look at MPI and the sleep: no sleep at all
-    started_s = time.perf_counter()
     assert sleeper.sleep(20)
     sleeper.announce()
     timer = threading.Timer(0.05, sender.wake, [0])
     timer.start()
     assert sleeper.sleep(20)
     timer.join()
-    assert time.perf_counter() - started_s < 10
     sleeper.announce()
     assert not sleeper.sleep(0.001), "an old datagram woke it"
 
@@ -108,20 +106,18 @@ def test_what_is_under_way_keeps_a_rank_from_sleeping(pair: tuple[Wakeup, Wakeup
 
 def test_a_wait_ends_when_its_rank_is_woken(pair: tuple[Wakeup, Wakeup]) -> None:
     sleeper, sender = pair
-    found: list[float] = []
+    found: list[str] = []
 
     def tell() -> None:
         while not sleeper.flags[0]:
             time.sleep(1e-3)
-        found.append(time.perf_counter())
+        found.append("it")
         sender.wake(0)
 
     thread = threading.Thread(target=tell)
-    patience_s = time.perf_counter()
     thread.start()
     assert wait_for(lambda: found[0] if found else None, 20, wakeup=sleeper)
     thread.join()
-    assert time.perf_counter() - patience_s < 10
     assert sleeper.flags[0] == 0
 
 

@@ -10,7 +10,7 @@ from functools import partial
 
 import numpy as np
 import pytest
-from support import THOROUGH
+from support import THOROUGH, case_count
 
 from dnn import graph
 from dnn.backend import Convolution, Ops, empty, ops_for
@@ -187,7 +187,7 @@ def recurrence(torch, draw):
     )
 
 
-CASES = {  # how many of each if tests are thorough, else a quarter
+CASES = {  # how many of each if tests are thorough, else a tenth
     convolution: 1200,
     pooling: 450,
     batch_norm: 150,
@@ -214,7 +214,7 @@ def one_thread():
     ],
 )
 def test_random_shapes_agree_with_torch(case, one_thread):
-    for seed in range(CASES[case] if THOROUGH else CASES[case] // 4):
+    for seed in range(case_count(CASES[case])):
         try:
             case(one_thread, random.Random(seed))
         except Exception as error:

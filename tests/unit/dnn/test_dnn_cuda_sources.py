@@ -33,6 +33,7 @@ def test_kernels_are_named_uniquely() -> None:
     assert len(set(names)) == len(names)
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("narrow", [False, True])
 def test_every_kernel_compiles_for_sm_90(narrow: bool) -> None:
     cupy = pytest.importorskip("cupy", reason="cupy (the extra nvrtc) is not installed")

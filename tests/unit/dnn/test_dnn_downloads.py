@@ -161,14 +161,12 @@ def test_time_limits(server, tmp_path):
 
 def test_the_time_limit_is_kept_where_bytes_come_one_by_one(server, tmp_path):
     server.piece, server.pause_s = 100, 0.01  # a whole chunk takes more than 6 s
-    begin_s = time.monotonic()
     with pytest.raises(DataError, match="time_limit_s is over"):
         dnn.download("made", tmp_path, mirror=server.url, time_limit_s=0.2)
-    assert time.monotonic() - begin_s < 3
+    assert sum(map(len, files_in(tmp_path).values())) < downloads._CHUNK_BYTES
     server.silent_after = 0
     with pytest.raises(DataError, match="time_limit_s is over"):
         dnn.download("made", tmp_path, mirror=server.url, time_limit_s=0.2)
-    assert time.monotonic() - begin_s < 6
 
 
 def test_a_server_that_is_not_there_or_has_no_such_file(server, tmp_path, monkeypatch):

@@ -182,8 +182,8 @@ def test_what_two_ranks_have_begun_goes_on_with_one_and_with_three(scheme, tmp_p
         model.fit(x, y, epochs=1, batch_size=16)
         return model
 
-    run_on_threads(2, begin, timeout_s=20)
-    for model in (go_on(), *run_on_threads(3, go_on, timeout_s=20)):
+    run_on_threads(2, begin, timeout_s=60)
+    for model in (go_on(), *run_on_threads(3, go_on, timeout_s=60)):
         for name, array in once.parameters.items():
             np.testing.assert_allclose(model.parameters[name], array, rtol=1e-4, atol=1e-5)
         np.testing.assert_allclose(model.history.loss, once.history.loss, rtol=1e-5)
@@ -205,7 +205,7 @@ def test_a_part_may_have_fewer_samples_than_there_are_ranks(scheme):
         states = model._network.states
         return history.loss, int(states[model._network.step_name]), model.parameters
 
-    first, *others = run_on_threads(3, train, timeout_s=20)
+    first, *others = run_on_threads(3, train, timeout_s=60)
     for losses, drawn, parameters in others:
         assert losses == first[0]
         assert drawn == first[1]
@@ -222,4 +222,4 @@ def test_a_checkpoint_is_a_matter_of_all_ranks(tmp_path):
         with pytest.raises(DisagreementError, match="steps from one call within epochs"):
             model.fit(x, y, epochs=1, batch_size=16, callbacks=callbacks)
 
-    run_on_threads(2, train, timeout_s=20)
+    run_on_threads(2, train, timeout_s=60)

@@ -74,6 +74,7 @@ def update(code):
     return updates._update_source(formula, code), shape, arrays[0], arrays
 
 
+@pytest.mark.sample(2)
 @pytest.mark.parametrize(
     "case",
     [
@@ -124,6 +125,7 @@ def drawn(draw, depth):
     return f"-{a}" if kind == "negative" else f"{a} ** {draw.choice([2, 3])}"
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize(("code", "seeds"), [("f4", range(8)), ("f8", range(8, 30))])
 def test_random_formulas_have_the_bits_of_numba_and_the_values_of_numpy(code, seeds):
     """In one kernel, and by Numba in float32 alone, since it takes ten times as long."""

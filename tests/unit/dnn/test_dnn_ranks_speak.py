@@ -77,7 +77,7 @@ class Done:
 
 
 def on_two(scheme: str, moved: float = 0.0) -> list[dict[str, Any]]:
-    return run_on_threads(2, lambda comm: train(SCHEMES[scheme], comm, moved), timeout_s=20)
+    return run_on_threads(2, lambda comm: train(SCHEMES[scheme], comm, moved), timeout_s=60)
 
 
 def test_all_schemes_are_looked_at() -> None:
@@ -145,7 +145,7 @@ def test_a_rank_that_fails_is_named_on_the_other(scheme: str) -> None:
             return f"{type(error).__name__}: {error}"
         return "trained"
 
-    first, second = run_on_threads(2, fit, timeout_s=20)
+    first, second = run_on_threads(2, fit, timeout_s=60)
     assert second == "ZeroDivisionError: in the callback"
     assert first == f"PeerError: rank 1: {second}"
 
@@ -165,6 +165,6 @@ def test_each_rank_draws_its_own_dropout(scheme: str) -> None:
         size = 8 if comm is None else 16
         return network.fit(x[:size], y[:size], batch_size=size, progress=False).loss[0]
 
-    both = run_on_threads(2, loss, timeout_s=20)
+    both = run_on_threads(2, loss, timeout_s=60)
     assert both[0] == both[1]
     assert both[0] != pytest.approx(loss(None), rel=1e-3)

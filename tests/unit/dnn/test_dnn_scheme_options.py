@@ -39,7 +39,7 @@ def errors(make, ranks=2):
             make(comm)
         return caught.value
 
-    return run_on_threads(ranks, tried, timeout_s=5)
+    return run_on_threads(ranks, tried, timeout_s=60)
 
 
 @pytest.mark.parametrize("option", DIFFERENT)

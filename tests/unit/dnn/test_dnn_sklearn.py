@@ -24,6 +24,7 @@ CHECKED = [
 ]
 
 
+@pytest.mark.sample(10)
 @parametrize_with_checks(CHECKED)
 def test_the_rules_of_scikit_learn(estimator, check):
     check(estimator)

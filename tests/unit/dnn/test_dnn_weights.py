@@ -5,6 +5,7 @@ import time
 
 import numpy as np
 import pytest
+from support import wait_until
 
 import dnn
 from dnn import SGD, FullyConnected, Input, NeuralNetwork, mlp
@@ -187,9 +188,7 @@ def test_prefetching_keeps_the_order_and_runs_ahead():
 
     items = dnn.prefetch(source(), depth=4)
     assert next(items)[0] == 0
-    deadline = time.monotonic() + 10
-    while len(got) < 6 and time.monotonic() < deadline:
-        time.sleep(0.001)
+    wait_until(lambda: len(got) >= 6)
     time.sleep(0.02)
     assert len(got) == 6  # the one taken, four that are ready, and one that waits for a place
     assert [int(item[0]) for item in items] == list(range(1, 20))
@@ -212,16 +211,15 @@ def test_leaving_does_not_wait_for_a_source_that_waits():
 
     def source():
         yield 1
-        goes_on.wait(10)
+        goes_on.wait(60)
 
     items = dnn.prefetch(source())
     assert next(items) == 1
     (thread,) = (each for each in threading.enumerate() if each.name == "dnn-prefetch")
-    begin_s = time.monotonic()
     items.close()
-    assert time.monotonic() - begin_s < 6
+    assert thread.is_alive()
     goes_on.set()
-    thread.join(5)
+    thread.join(60)
     assert not thread.is_alive()
 
 

@@ -69,7 +69,7 @@ def test_a_process_that_is_stopped_is_not_heard(sleepers: list[subprocess.Popen[
     wait_until(lambda: processes.heard() == [0, 1])
     processes.kill()
     for process in sleepers:
-        assert process.wait(10) == -signal.SIGKILL
+        assert process.wait(60) == -signal.SIGKILL
     assert processes.left() == []
 
 
@@ -81,7 +81,7 @@ def rank0_of(pids_there: dict[int, int], warned: list[str]) -> Heartbeats:
         pids_here={0: os.getpid()},
         hosts_and_gpus=[(hosts[rank], ()) for rank in sorted(hosts)],
     )
-    return Heartbeats(parent, 0.6, warned.append)
+    return Heartbeats(parent, 2.0, warned.append)
 
 
 def test_ranks_of_another_host_are_heard(sleepers: list[subprocess.Popen[bytes]]) -> None:
@@ -100,9 +100,9 @@ def test_ranks_of_another_host_are_heard(sleepers: list[subprocess.Popen[bytes]]
 
     wait_until(is_silent)
     assert list(silent) == [2]
-    assert 0.6 <= silent[2] < 5
+    assert silent[2] >= 2.0
     rank0.close(kills=False)
-    assert helper.wait(10) == 0
+    assert helper.wait(60) == 0
     assert sleepers[0].poll() is None
     assert warned == []
 
@@ -131,7 +131,7 @@ def test_ranks_are_not_lost_with_the_process_that_tells_of_them(
     wait_until(look)
     sleepers[1].kill()
     sleepers[1].wait()
-    assert helper.wait(10) == 0
+    assert helper.wait(60) == 0
     wait_until(lambda: list(rank0.look(time.monotonic())) == [2])
     assert len(warned) == 1
     rank0.close(kills=False)
@@ -143,7 +143,7 @@ def test_ranks_are_not_lost_with_the_process_that_tells_of_them(
 def test_nobody_is_heard_without_the_token_or_without_ranks(line: str) -> None:
     rank0 = rank0_of({1: 2**22}, [])
     assert rank0.address is not None
-    with socket.create_connection(("127.0.0.1", rank0.address.port), timeout=10) as stranger:
+    with socket.create_connection(("127.0.0.1", rank0.address.port), timeout=60) as stranger:
         stranger.sendall(line.replace("TOKEN", rank0.address.token).encode() + b"\n")
         stranger.setblocking(False)
 
@@ -173,8 +173,8 @@ def test_a_host_without_its_rank0_ends_its_ranks(sleepers: list[subprocess.Popen
     address = rank0.address._replace(addresses=("127.0.0.1",), leave_s=0.1)
     helper = start_heartbeat(address, {1: sleepers[0].pid})
     rank0.close(kills=True)
-    assert helper.wait(10) == 0
-    assert sleepers[0].wait(10) == -signal.SIGKILL
+    assert helper.wait(60) == 0
+    assert sleepers[0].wait(60) == -signal.SIGKILL
     assert sleepers[1].poll() is None
 
 
@@ -186,7 +186,7 @@ def test_a_rank_that_ends_is_told_at_once(sleepers: list[subprocess.Popen[bytes]
     rank0 = Heartbeats(parent, 600, pytest.fail, is_for_all=True)
     assert rank0.address is not None
     assert rank0.address.is_for_all
-    helper = start_heartbeat(rank0.address, pids)
+    helper = start_heartbeat(rank0.address._replace(every_s=300.0), pids)
     rank0.look(time.monotonic())
     assert not rank0.ended
     sleepers[1].kill()
@@ -196,9 +196,9 @@ def test_a_rank_that_ends_is_told_at_once(sleepers: list[subprocess.Popen[bytes]
         rank0.look(time.monotonic())
         return rank0.ended == {2}
 
-    wait_until(is_told, 10)  # and not at the next beat
+    wait_until(is_told, 60)  # and not at the next beat
     rank0.close(kills=False)
-    assert helper.wait(10) == 0
+    assert helper.wait(60) == 0
     assert sleepers[0].poll() is None
 
 
@@ -210,5 +210,5 @@ def test_ranks_end_soon_after_rank0_has_died(sleepers: list[subprocess.Popen[byt
     rank0.look(time.monotonic())
     for key in list(rank0._selector.get_map().values()):  # as the kernel does
         key.fileobj.close()  # type: ignore[union-attr]
-    assert helper.wait(20) == 0
-    assert sleepers[0].wait(10) == -signal.SIGKILL
+    assert helper.wait(60) == 0
+    assert sleepers[0].wait(60) == -signal.SIGKILL

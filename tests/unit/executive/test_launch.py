@@ -249,7 +249,7 @@ def test_a_run_that_does_not_stop_is_killed(
     wait_until_printed(directory)
     started_s = time.monotonic()
     assert launched.wait(CtrlC()) == 128 + signal.SIGKILL
-    assert time.monotonic() - started_s < 10
+    assert time.monotonic() - started_s < 30
     assert directory.stop_requested()
 
 
@@ -269,7 +269,7 @@ def test_a_run_whose_folder_is_gone_can_be_stopped(directory: RunDirectory) -> N
     shutil.rmtree(directory.path)
     started_s = time.monotonic()
     assert launched.wait(CtrlC()) != 0
-    assert time.monotonic() - started_s < 10
+    assert time.monotonic() - started_s < 30
 
 
 def test_a_launcher_that_outlives_its_run_is_killed(
@@ -324,7 +324,7 @@ def test_a_launcher_whose_supervisor_is_killed_says_so(directory: RunDirectory) 
 
     started_s = time.monotonic()
     assert launched.wait(kill_once) == 1
-    assert time.monotonic() - started_s < 10
+    assert time.monotonic() - started_s < 30
     said = directory.launcher_log.read_text()
     assert f"its supervisor (process {killed}) was killed by SIGKILL" in said
     assert set(descendants()) <= earlier

@@ -15,7 +15,7 @@ signals = StopSignals(patience_s=float(sys.argv[1]))
 signals.set_stop_request(lambda why, code: os.write(1, f"asked: {why[:7]} {code}\\n".encode()))
 os.write(1, b"ready\\n")
 if sys.argv[2] == "python":
-    deadline_s = time.monotonic() + 20
+    deadline_s = time.monotonic() + 100
     while time.monotonic() < deadline_s:
         pass
 else:  # a single long call into C, where no handler of Python's runs
@@ -26,7 +26,10 @@ else:  # a single long call into C, where no handler of Python's runs
 
 
 def told(number: signal.Signals, where: str, patience_s: float = 0.3) -> tuple[int, str, float]:
-    """Start the script, signal it twice, and return its status, its words, and how long it took."""
+    """Start the script, signal it twice, and return its status, its words, and how long it took.
+
+    By itself it would end later, and otherwise.
+    """
     command = [sys.executable, "-c", SCRIPT, str(patience_s), where]
     process = subprocess.Popen(command, stdout=subprocess.PIPE, text=True)
     assert process.stdout is not None
@@ -34,7 +37,7 @@ def told(number: signal.Signals, where: str, patience_s: float = 0.3) -> tuple[i
     started_s = time.monotonic()
     process.send_signal(number)
     process.send_signal(number)
-    status = process.wait(20)
+    status = process.wait(60)
     words = process.stdout.read()
     process.stdout.close()
     return status, words, time.monotonic() - started_s
@@ -43,7 +46,7 @@ def told(number: signal.Signals, where: str, patience_s: float = 0.3) -> tuple[i
 def test_a_signal_asks_once_and_ends_the_process_later() -> None:
     status, words, seconds = told(signal.SIGTERM, "python")
     assert (status, words) == (NOT_FINISHED, f"asked: SIGTERM {NOT_FINISHED}\n")
-    assert 0.2 < seconds < 10
+    assert seconds > 0.2
 
 
 def test_in_the_middle_of_a_long_call_too() -> None:

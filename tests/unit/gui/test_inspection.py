@@ -7,12 +7,11 @@ import json
 import os
 import re
 import sys
-import time
 from pathlib import Path
 from typing import Any
 
 import pytest
-from support import ROOT
+from support import ROOT, wait_until
 
 from diel.errors import DielError, Problem
 from diel.executive.placement.preview import SchedulePreview
@@ -152,35 +151,30 @@ def test_code_that_hangs_is_killed_with_what_it_started(tmp_path: Path) -> None:
         f"open({str(tmp_path / 'pids')!r}, 'w').write(f'{{os.getpid()}} {{child.pid}}')\n"
         "time.sleep(600)\n"
     )
-    found = ask(draft_in(tmp_path, hangs + CODE.format(field="size")), limit_s=3)
+    found = ask(draft_in(tmp_path, hangs + CODE.format(field="size")), limit_s=8)
     assert found.problems == [
         Problem(
-            "module[0].function", "importing ./train.py took more than 3 s",
+            "module[0].function", "importing ./train.py took more than 8 s",
             "is data loaded outside of a function?",
         )
     ]  # fmt: skip
     assert found.problems[0].line == 3
     assert found.workflow is None
     pids = [int(word) for word in (tmp_path / "pids").read_text().split()]
-    end_s = time.monotonic() + 5
-    while any(map(is_running, pids)) and time.monotonic() < end_s:
-        time.sleep(0.01)
-    assert not any(map(is_running, pids))
+    wait_until(lambda: not any(map(is_running, pids)))
 
 
 def test_an_inspection_that_is_stopped_says_nothing(tmp_path: Path) -> None:
     draft = draft_in(tmp_path, "import time; time.sleep(600)\n" + CODE.format(field="size"))
 
-    async def stop_it() -> tuple[Inspection | None, float]:
-        inspector, start_s = Inspector(), time.monotonic()
+    async def stop_it() -> Inspection | None:
+        inspector = Inspector()
         task = asyncio.ensure_future(inspector.inspect(draft))
         await asyncio.sleep(0.1)
         inspector.stop()
-        return await task, time.monotonic() - start_s
+        return await task
 
-    found, took_s = asyncio.run(stop_it())
-    assert found is None
-    assert took_s < 5
+    assert asyncio.run(stop_it()) is None
 
 
 @pytest.mark.parametrize(

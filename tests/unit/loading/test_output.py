@@ -9,11 +9,11 @@ import os
 import re
 import subprocess
 import sys
-import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
+from support import wait_until
 
 from diel.loading.output import RankOutput, shorten
 
@@ -183,10 +183,7 @@ def test_a_log_is_shortened_while_a_rank_waits_for_a_program_that_prints(tmp_pat
         file = tmp_path / "a.log"
         with output.to(file):
             subprocess.run("yes | head -c 300000; echo the end", shell=True, check=True)
-            deadline_s = time.monotonic() + 60
-            while file.stat().st_size > LIMIT_BYTES and time.monotonic() < deadline_s:
-                time.sleep(0.02)
-            assert file.stat().st_size <= LIMIT_BYTES
+            wait_until(lambda: file.stat().st_size <= LIMIT_BYTES)
         assert file.read_text().endswith("y\nthe end\n")
         assert output.take_left_out_bytes() == left_out_of(file.read_text()) > 200_000
 

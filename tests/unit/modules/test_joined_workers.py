@@ -406,7 +406,7 @@ def test_one_of_many_takes_a_term(tmp_path: Path) -> None:
     def take(number: int) -> None:
         terms = Terms(ledger, identity(tmp_path, f"m{number}"))
         for term in range(1, 21):
-            barrier.wait(10)
+            barrier.wait(60)
             if terms.take(term):
                 taken.append(term)
 

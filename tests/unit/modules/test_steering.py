@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import threading
-import time
 from collections import Counter
 from pathlib import Path
 from types import SimpleNamespace
@@ -395,10 +394,7 @@ def steered_sweep(sweep: Sweep, wanted: dict[str, Any], steps: Any, **more: Any)
 
     def beside() -> None:
         try:
-            deadline_s = time.monotonic() + 10
-            while not sweep.ledger.exists() or not sweep.ledger.stat().st_size:
-                assert time.monotonic() < deadline_s
-                time.sleep(0.01)
+            wait_until(lambda: sweep.ledger.exists() and sweep.ledger.stat().st_size > 0)
             steps()
         except BaseException as error:
             problems.append(error)

@@ -36,7 +36,7 @@ def test_every_point_is_tried_and_recorded_once(sweep: Sweep, trainers: int) -> 
         assert record["parameters"] == {"x": trial, "kind": "k"}
         assert record["seed"] == trial_seed(5, trial)
         assert record["state"] == "finished"
-        assert 0 <= record["seconds"] < 10
+        assert record["seconds"] >= 0
     assert done.returned["trial"] == 7
     assert done.returned["square"] == 49
     columns = ["trial", "x", "kind", "score", "square", "trainer", "seed", "state"]

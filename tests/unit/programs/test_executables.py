@@ -1,7 +1,6 @@
 from __future__ import annotations
 
 import os
-import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -168,10 +167,8 @@ def test_a_stop_ends_the_program_and_its_children(
 ) -> None:
     monkeypatch.setattr("diel.programs.executables._TERMINATION_GRACE_S", 0.3)
     pids = log.parent / "pids"
-    started_s = time.monotonic()
     with pytest.raises(type(error)):
         shell(script, log, stop_once(pids, error))
-    assert time.monotonic() - started_s < 20
     numbers = [int(number) for number in pids.read_text().split()[:2]]
     assert len(numbers) == 2
     assert not any(map(is_alive, numbers))

@@ -9,7 +9,6 @@ import signal
 import socket
 import subprocess
 import sys
-import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any, TypeAlias
@@ -218,11 +217,8 @@ def test_nothing_outlives_a_rank_that_is_killed(number: int, tmp_path: Path) -> 
         tuple_socket = Path((tmp_path / "socket").read_text().split()[0])
         assert tuple_socket.is_socket()
         rank.send_signal(number)
-        # What holds its output would let mpirun wait: there is nobody, though all are still alive.
-        began_s = time.monotonic()
-        output = rank.communicate(timeout=PATIENCE_S)
-        assert time.monotonic() - began_s < 0.3 + 5
-        assert output == (b"", b"")
+        # What holds its output would let mpirun wait: there is nobody.
+        assert rank.communicate(timeout=PATIENCE_S) == (b"", b"")
     assert nothing_is_left_in(tmp_path)
     assert wait_for(lambda: True if not tuple_socket.parent.exists() else None, PATIENCE_S)
 

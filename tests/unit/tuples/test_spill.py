@@ -27,7 +27,9 @@ def test_more_than_the_memory_holds_goes_in_and_comes_out(servers: int, tmp_path
     ]
     tuples = TupleClient(LocalTransport(stores))
     for number in range(40):
-        tuples.tput((f"field {number % 5}", number), np.full(25_000, number, np.float32), timeout=5)
+        tuples.tput(
+            (f"field {number % 5}", number), np.full(25_000, number, np.float32), timeout=30
+        )
         assert all(store.memory.held_bytes <= CAPACITY * 9 // 8 for store in stores)
     files = list(tmp_path.glob("*/*.payload"))
     assert files
@@ -52,8 +54,8 @@ def test_striped_and_claimed_tuples_spill_too(servers: int, tmp_path: Path) -> N
     ]
     tuples = TupleClient(LocalTransport(stores))
     for number in range(6):
-        tuples.dist_tput(("striped", number), np.full(200_000, number, np.uint8), timeout=5)
-        tuples.tput("job", bytes(200_000), timeout=5)
+        tuples.dist_tput(("striped", number), np.full(200_000, number, np.uint8), timeout=30)
+        tuples.tput("job", bytes(200_000), timeout=30)
     with tuples.claim("job", timeout=0) as job:
         assert job.value == bytes(200_000)
     for number in range(6):

@@ -133,6 +133,7 @@ def graph(*arguments: object) -> object:
     return status_of("graph", *arguments)
 
 
+@pytest.mark.sample(12)
 @pytest.mark.parametrize("form", ["text", "dot", "mermaid", "svg"])
 @pytest.mark.parametrize("file", sorted((ROOT / "workflows").glob("*.toml")), ids=lambda f: f.stem)
 def test_every_workflow_can_be_drawn(

@@ -14,7 +14,7 @@ from pathlib import Path
 
 import pytest
 from jsonschema import Draft7Validator
-from support import ROOT, THOROUGH, WORKFLOWS, status_of
+from support import ROOT, THOROUGH, WORKFLOWS, case_count, status_of
 
 from diel.errors import WorkflowError
 from diel.executive.batch_scripts import job_for
@@ -99,7 +99,7 @@ readers = [{ module = "solver", copy = 1, rank = 1, section = [[0, 32], [0, 1]] 
 ahead = 2
 policy = "wait"
 """
-SEEDS = range(160 if THOROUGH else 80)
+SEEDS = range(160 if THOROUGH else 40)
 MOST_RANKS_DRAWN = 2000
 
 
@@ -171,6 +171,7 @@ def test_the_file_with_every_key_has_every_key_and_is_good(folder: Path) -> None
     assert isinstance(load(write(folder, EVERY_KEY.encode())), Workflow)
 
 
+@pytest.mark.sample(8)
 @pytest.mark.parametrize("name", GOOD)
 def test_a_spoilt_file_is_a_workflow_or_a_clear_error(name: str, folder: Path) -> None:
     refused = 0
@@ -240,7 +241,7 @@ def test_what_is_accepted_is_planned_drawn_and_submitted(
     folder: Path, validator: Draft7Validator, capsys: pytest.CaptureFixture[str]
 ) -> None:
     """All commands agree on it, and on how many ranks it takes."""
-    for which, data, workflow in accepted(folder, 60 if THOROUGH else 20):
+    for which, data, workflow in accepted(folder, case_count(60)):
         assert not list(validator.iter_errors(tomllib.loads(data.decode()))), which
         need = needs(workflow, cores=3)
         assert 0 < need.minimum <= need.moment, which
