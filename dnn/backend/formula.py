@@ -17,7 +17,7 @@ import ast
 import sys
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from functools import cached_property
+from functools import cached_property, reduce
 from typing import Any, Final, NamedTuple
 
 import numpy as np
@@ -368,18 +368,14 @@ class Writer:
             return self._number(node.value)
         if isinstance(node, ast.Call):
             assert isinstance(node.func, ast.Name)
-            if node.func.id in ("max", "min"):
-                return self._extreme(">" if node.func.id == "max" else "<", node.args, names)
-            return self._call(node.func.id, [self._expression(x, names) for x in node.args])
+            return self._function(node.func.id, node.args, names)
         if isinstance(node, ast.IfExp):
             parts = (self._inner(x, names) for x in (node.test, node.body, node.orelse))
             return self._spelled(language.choice, *parts)
         if isinstance(node, ast.BoolOp):
             join = language.both if isinstance(node.op, ast.And) else language.either
-            first, *rest = (self._inner(value, names) for value in node.values)
-            for value in rest:
-                first = self._spelled(join, first, value)
-            return first
+            values = [self._inner(value, names) for value in node.values]
+            return reduce(lambda a, b: self._spelled(join, a, b), values)
         if isinstance(node, ast.UnaryOp):
             operand = self._inner(node.operand, names)
             negates = isinstance(node.op, ast.USub)
@@ -393,6 +389,11 @@ class Writer:
         if isinstance(node.op, ast.Pow):
             return self._spelled(language.power, left, right)
         return f"{left} {ARITHMETIC[type(node.op)][0]} {right}"
+
+    def _function(self, name: str, nodes: Sequence[ast.expr], names: Mapping[str, str]) -> str:
+        if name in ("max", "min"):
+            return self._extreme(">" if name == "max" else "<", nodes, names)
+        return self._call(name, [self._expression(node, names) for node in nodes])
 
     def _extreme(self, symbol: str, nodes: Sequence[ast.expr], names: Mapping[str, str]) -> str:
         """Return the larger or smaller of two values: the first if equal, NaN if one is NaN."""

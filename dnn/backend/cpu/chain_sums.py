@@ -154,48 +154,51 @@ def chain_sum(chain: Chain, shape: tuple[int, ...], axes: tuple[int, ...]) -> Na
     return Native(record, None, split)
 
 
+_Axes = tuple[int, list[int]]
+"""Joined axes: their length, and the stride in each array."""
+
+
 def _record(
     chain: Chain, inputs: Sequence[Array], out: Array, shape: tuple[int, ...], axes: tuple[int, ...]
 ) -> Record | None:
-    code = type_code(out.dtype)
+    code, item = type_code(out.dtype), out.itemsize
     if code not in ("f4", "f8") or any(x.dtype != out.dtype for x in inputs) or not out.size:
         return None
-    first, last = axes[0], axes[-1] + 1
-    if len(axes) != last - first:
-        return None
     views = [np.broadcast_to(x, shape) for x in inputs]
-    item = out.itemsize
-    before, summed, after = (
-        _joined(shape[part], [view.strides[part] for view in views])
-        for part in (slice(first), slice(first, last), slice(last, None))
-    )
-    of_out = _joined(out.shape[:first], [out.strides[:first]])
-    if summed is None or after is None:
+    found = _loops(views, out, shape, axes)
+    if found is None:
         return None
-    if after[0] == 1:  # rows: the innermost axis is summed
-        if before is None or of_out is None or any(step not in (0, item) for step in summed[1]):
-            return None
-        along = tuple(step == item for step in summed[1])
-        fields = [1, before[0], summed[0], address_of(out), 0, of_out[1][0]]
-        for view, step in zip(views, before[1], strict=True):
-            fields += [address_of(view), 0, step]
-        return entry_of(_source(chain, along, code, True)), fields
-    columns = _joined(out.shape[last:], [out.strides[last:]])
-    if before is None or of_out is None or columns is None or columns[1][0] != item:
+    before, summed, after, of_out, columns = found
+    of_rows = after[0] == 1  # the innermost axis is summed
+    inner = (summed if of_rows else after)[1]
+    if any(step not in (0, item) for step in inner) or (not of_rows and columns[1][0] != item):
         return None
-    if any(step not in (0, item) for step in after[1]):
-        return None
-    along = tuple(step == item for step in after[1])
-    fields = [before[0], summed[0], after[0], address_of(out), of_out[1][0]]
-    for view, group, row in zip(views, before[1], summed[1], strict=True):
+    groups, rows = ([0] * len(views), before[1]) if of_rows else (before[1], summed[1])
+    lengths = [1, before[0], summed[0]] if of_rows else [before[0], summed[0], after[0]]
+    of_result = [0, of_out[1][0]] if of_rows else [of_out[1][0]]
+    fields = [*lengths, address_of(out), *of_result]
+    for view, group, row in zip(views, groups, rows, strict=True):
         fields += [address_of(view), group, row]
-    return entry_of(_source(chain, along, code, False)), fields
+    return entry_of(_source(chain, tuple(step == item for step in inner), code, of_rows)), fields
 
 
-def _joined(
-    shape: tuple[int, ...], strides: Sequence[tuple[int, ...]]
-) -> tuple[int, list[int]] | None:
-    """Join axes: return the length, and the stride in each array; None where they cannot be one."""
+def _loops(
+    views: Sequence[Array], out: Array, shape: tuple[int, ...], axes: tuple[int, ...]
+) -> list[_Axes] | None:
+    """Return the joined axes before, among and after those that are summed; None if there are more.
+
+    Then those of the result, before and after.
+    """
+    first, last = axes[0], axes[-1] + 1
+    parts = slice(first), slice(first, last), slice(last, None)
+    joined = [_joined(shape[part], [view.strides[part] for view in views]) for part in parts]
+    joined += [_joined(out.shape[part], [out.strides[part]]) for part in parts[::2]]
+    found = [each for each in joined if each is not None]
+    return found if len(found) == len(joined) and len(axes) == last - first else None
+
+
+def _joined(shape: tuple[int, ...], strides: Sequence[tuple[int, ...]]) -> _Axes | None:
+    """Join axes; None where they cannot be one."""
     length, steps = 1, [0] * len(strides)
     for axis in reversed(range(len(shape))):
         if shape[axis] == 1:

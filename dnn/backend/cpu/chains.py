@@ -24,7 +24,6 @@ import numpy as np
 from dnn.backend.cpu.cache import HEADER, entry_of
 from dnn.backend.cpu.kernels import LINE_ELEMENTS, SPLIT_ELEMENTS, cuts
 from dnn.backend.cpu.program import Native, Record, address_of, type_code
-from dnn.backend.cpu.transposition import transposition_record
 from dnn.backend.formula import COPY, Formula, Language, Writer
 from dnn.backend.ops import Array, Chain, Ops
 
@@ -200,6 +199,45 @@ def elementwise_kernel(formula: Formula) -> Native:
     return Native(record, formula.numpy, _split_elements)
 
 
+_TRANSPOSITION = """\
+    n, m, leading = r[1], r[2], r[7]
+    for k in range(r[0]):
+        x = carray(pointer(r[3] + k * r[4]), (m * leading,), {code})
+        out = carray(pointer(r[5] + k * r[6]), (n, m), {code})
+        intrinsics.transpose(x, leading, out)
+"""
+
+
+def _transposition_record(x: Array, out: Array, lengths: list[int], strides: Any) -> Record | None:
+    """Return the record of ``out[...] = x`` for matrices that are transposed, else None.
+
+    Parameters
+    ----------
+    x, out : array, of one shape and type
+    lengths : list of int
+        Lengths of the axes of both, with neighbouring axes joined where both arrays allow it.
+    strides : pair of list of int, bytes
+        Strides of x and of out along these axes.
+    """
+    code = type_code(out.dtype)
+    item = out.itemsize
+    if code not in ("f4", "f8") or x.dtype != out.dtype or len(lengths) != 3:
+        return None
+    matrices, n, m = lengths
+    (x_matrix, x_row, x_column), (out_matrix, out_row, out_column) = strides
+    if x_row != item or x_column % item or x_column < n * item:
+        return None
+    if out_column != item or out_row != m * item:
+        return None
+    fields = [matrices, n, m, address_of(x), x_matrix, address_of(out), out_matrix]
+    return entry_of(_transposition_source(code)), [*fields, x_column // item]
+
+
+@cache
+def _transposition_source(code: str) -> str:
+    return HEADER + _TRANSPOSITION.format(code=code)
+
+
 def _copy() -> Native:
     """Return the kernel that copies an array and, to types of floats, casts it."""
 
@@ -208,7 +246,7 @@ def _copy() -> Native:
             return None
         found = chain_record(((COPY, 0),), (x,), out)
         if found is None and x.shape == out.shape and out.size:
-            found = transposition_record(x, out, *collapse(out.shape, [x.strides, out.strides]))
+            found = _transposition_record(x, out, *collapse(out.shape, [x.strides, out.strides]))
         return found
 
     return Native(record, Ops.copy, _split_elements)

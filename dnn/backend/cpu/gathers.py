@@ -1,14 +1,16 @@
-"""Kernels that gather rows of samples and advance from batch to batch."""
+"""Kernels that gather the samples of a batch, rows or images, and advance to the next batch."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any
+from typing import Any, Final
 
-from dnn.backend.cpu.kernels import SPLIT_ELEMENTS, array_kernel, cuts, loop
+from dnn.backend.cpu.cache import HEADER, entry_of
+from dnn.backend.cpu.kernels import LOOPS, SPLIT_ELEMENTS, array_kernel, cuts, loop
+from dnn.backend.cpu.program import Native, Record, address_of
 from dnn.backend.ops import Array, Ops
 
-__all__ = ["end_batch", "take_batch", "take_rows"]
+__all__ = ["end_batch", "take_batch", "take_images", "take_rows"]
 
 
 @loop()
@@ -60,6 +62,68 @@ def _split_batch(arguments: tuple[Any, ...], parts: int) -> list[tuple[Any, ...]
 
 
 @loop()
+def take_images_loop(
+    pixels: Array, image_stride: int, channel_stride: int, row_stride: int, places: Array,
+    rows: Array, columns: Array, boxes: Array, scale: Array, offset: Array, out: Array,
+) -> None:  # fmt: skip
+    """See `Ops.take_images`; `pixels` is flat."""
+    for i in range(out.shape[0]):
+        image = places[i] * image_stride
+        for c in range(out.shape[1]):
+            plane = image + c * channel_stride
+            for y in range(out.shape[2]):
+                line = rows[i, y]
+                if line < 0:
+                    for x in range(out.shape[3]):
+                        out[i, c, y, x] = offset[c]
+                    continue
+                begin = plane + line * row_stride
+                for x in range(out.shape[3]):
+                    column = columns[i, x]
+                    value = offset[c]
+                    if column >= 0:
+                        value = pixels[begin + column] * scale[c] + offset[c]
+                    out[i, c, y, x] = value
+        for b in range(boxes.shape[1]):
+            for c in range(out.shape[1]):
+                for y in range(boxes[i, b, 0], boxes[i, b, 1]):
+                    for x in range(boxes[i, b, 2], boxes[i, b, 3]):
+                        out[i, c, y, x] = 0
+
+
+_PIXELS: Final = {"|u1": "np.uint8", "<f4": "np.float32"}
+_OF_IMAGES: Final = """\
+    n, channels, height, width, boxes = r[12], r[13], r[14], r[15], r[16]
+    loops.take_images_loop(
+        carray(pointer(r[0]), (r[1],), {code}), r[2], r[3], r[4],
+        carray(pointer(r[5]), (n,), i8),
+        carray(pointer(r[6]), (n, height), i8),
+        carray(pointer(r[7]), (n, width), i8),
+        carray(pointer(r[8]), (n, boxes, 4), i8),
+        carray(pointer(r[9]), (channels,), f4),
+        carray(pointer(r[10]), (channels,), f4),
+        carray(pointer(r[11]), (n, channels, height, width), f4),
+    )
+"""
+
+
+def _images_record(pixels: Array, *arrays: Array) -> Record | None:
+    _, _, _, boxes, *_, out = arrays
+    code = _PIXELS.get(pixels.dtype.str)
+    contiguous = all(array.flags.c_contiguous for array in arrays)
+    if code is None or not contiguous or not out.size or pixels.strides[3] != pixels.itemsize:
+        return None
+    if any(stride < 0 or stride % pixels.itemsize for stride in pixels.strides):
+        return None
+    strides = [stride // pixels.itemsize for stride in pixels.strides[:3]]
+    lengths = zip(strides, pixels.shape, strict=False)
+    span = sum(stride * (length - 1) for stride, length in lengths) + pixels.shape[3]
+    entry = entry_of(f"{LOOPS.format(module=__name__)}{HEADER}{_OF_IMAGES.format(code=code)}")
+    addresses = [address_of(array) for array in arrays]
+    return entry, [address_of(pixels), span, *strides, *addresses, *out.shape, boxes.shape[1]]
+
+
+@loop()
 def end_batch_loop(loss: Array, losses: Array, position: Array) -> None:
     """``losses[position[1]] = loss``; then advance the position to the next batch."""
     for k in range(loss.size):
@@ -77,3 +141,4 @@ def _end(loss: Array, losses: Array, position: Array) -> Sequence[Array] | None:
 take_rows = array_kernel(take_rows_loop, (2, 1, 2), _rows, Ops.take_rows)
 take_batch = array_kernel(take_batch_loop, (2, 2, 1, 3), _batch, Ops.take_batch, split=_split_batch)
 end_batch = array_kernel(end_batch_loop, (1, 2, 1), _end, Ops.end_batch)
+take_images: Any = Native(_images_record, Ops.take_images)

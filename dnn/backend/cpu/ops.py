@@ -13,7 +13,6 @@ from dnn.backend.cpu import (
     chains,
     classification,
     gathers,
-    images,
     noise,
     products,
     reductions,
@@ -56,7 +55,7 @@ class CpuOps(Ops):
     fill: Any = chains.fill
     take_rows: Any = gathers.take_rows
     take_batch: Any = gathers.take_batch
-    take_images: Any = images.take_images
+    take_images: Any = gathers.take_images
     end_batch: Any = gathers.end_batch
     sum: Any = reductions.sum_over_axes
     sum_of_squares: Any = reductions.sum_of_squares

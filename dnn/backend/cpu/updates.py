@@ -168,17 +168,9 @@ def _clip_factor(sums: Array, limit: Array, out: Array) -> Sequence[Array] | Non
 
 @loop()
 def adam_coefficients_loop(
-    count: Array,
-    learning_rate: Array,
-    beta1: Array,
-    beta2: Array,
-    weight_decay: Array,
-    complement1: Array,
-    complement2: Array,
-    step_size: Array,
-    correction: Array,
-    keep: Array,
-) -> None:
+    count: Array, learning_rate: Array, beta1: Array, beta2: Array, weight_decay: Array,
+    complement1: Array, complement2: Array, step_size: Array, correction: Array, keep: Array,
+) -> None:  # fmt: skip
     """Count a step, and compute each network's coefficients, which depend on its number alone."""
     count[0] += 1
     for k in range(beta1.size):

@@ -9,7 +9,17 @@ import numpy as np
 from dnn.backend.cuda.formulas import of_formula
 from dnn.backend.cuda.launch import Launcher, require_contiguous
 from dnn.backend.cuda.reductions import REDUCTIONS
-from dnn.backend.cuda.source import C_TYPES, THREADS, Kernel, arithmetic, code_of, stored
+from dnn.backend.cuda.source import (
+    C_TYPES,
+    THREADS,
+    Kernel,
+    arithmetic,
+    code_of,
+    for_each,
+    function,
+    lengths,
+    stored,
+)
 from dnn.backend.formula import COPY
 
 __all__ = ["log_softmax", "mean_cross_entropy", "tally_classes"]
@@ -23,8 +33,7 @@ def log_softmax_kernel(code: str) -> Kernel:
 
     Its parameters: x, out (which may be x), number of rows, width of a row.
     """
-    name = f"log_softmax__{code}"
-    kind, middle = C_TYPES[code], arithmetic(code)
+    kind = C_TYPES[code]
     tree = f"""
         __syncthreads();
         for (int half = {THREADS // 2}; half > 0; half /= 2) {{
@@ -40,10 +49,7 @@ def log_softmax_kernel(code: str) -> Kernel:
         "other != other || other > partial[threadIdx.x] ? other : partial[threadIdx.x]",
     )
     total = tree.replace("COMBINE", "partial[threadIdx.x] + other")
-    source = f"""extern "C" __global__ void {name}(
-    const {kind}* x, {kind}* out, const long long rows, const long long width)
-{{
-    typedef {middle} A;
+    body = f"""typedef {arithmetic(code)} A;
     __shared__ A partial[{THREADS}];
     for (long long row = blockIdx.x; row < rows; row += gridDim.x) {{
         const {kind}* from = x + row * width;
@@ -62,39 +68,30 @@ def log_softmax_kernel(code: str) -> Kernel:
         for (long long i = threadIdx.x; i < width; i += {THREADS})
             to[i] = {stored(code, "((A)from[i] - largest) - logarithm")};
         __syncthreads();
-    }}
-}}
-"""
-    return Kernel(name, source)
+    }}"""
+    parameters = f"const {kind}* x, {kind}* out, {lengths('rows width')}"
+    return function(f"log_softmax__{code}", parameters, body)
 
 
 def narrow_log_softmax_kernel(code: str) -> Kernel:
     """Return the kernel that writes what `log_softmax_kernel` writes, a thread for each row."""
-    name = f"narrow_log_softmax__{code}"
-    kind, middle = C_TYPES[code], arithmetic(code)
-    source = f"""extern "C" __global__ void {name}(
-    const {kind}* x, {kind}* out, const long long rows, const long long width)
-{{
-    typedef {middle} A;
-    const long long step = (long long)gridDim.x * blockDim.x;
-    for (long long row = (long long)blockIdx.x * blockDim.x + threadIdx.x; row < rows;
-         row += step) {{
-        const {kind}* from = x + row * width;
-        {kind}* to = out + row * width;
+    kind = C_TYPES[code]
+    body = for_each(f"""
+        const {kind}* from = x + i * width;
+        {kind}* to = out + i * width;
         A largest = -A(1.0 / 0.0);
-        for (long long i = 0; i < width; ++i) {{
-            const A value = (A)from[i];
+        for (long long j = 0; j < width; ++j) {{
+            const A value = (A)from[j];
             largest = value != value || value > largest ? value : largest;
         }}
         A total = A(0);
-        for (long long i = 0; i < width; ++i) total = total + exp((A)from[i] - largest);
+        for (long long j = 0; j < width; ++j) total = total + exp((A)from[j] - largest);
         const A logarithm = log(total);
-        for (long long i = 0; i < width; ++i)
-            to[i] = {stored(code, "((A)from[i] - largest) - logarithm")};
-    }}
-}}
-"""
-    return Kernel(name, source)
+        for (long long j = 0; j < width; ++j)
+            to[j] = {stored(code, "((A)from[j] - largest) - logarithm")};""")
+    parameters = f"const {kind}* x, {kind}* out, {lengths('n width')}"
+    body = f"typedef {arithmetic(code)} A;\n    {body}"
+    return function(f"narrow_log_softmax__{code}", parameters, body)
 
 
 def log_softmax(launcher: Launcher, x: Any, column: Any, exponentials: Any, out: Any) -> None:
@@ -135,14 +132,8 @@ def tally_classes_kernel(code: str) -> Kernel:
     Its parameters: outputs, labels, tallies, rows, outputs of a row, elements of a model's
     tallies, elements of tallies.
     """
-    name = f"tally_classes__{code}"
     middle = arithmetic(code)
-    source = f"""extern "C" __global__ void {name}(
-    const {C_TYPES[code]}* outputs, const long long* labels, long long* tallies,
-    const long long rows, const long long width, const long long each, const long long n)
-{{
-    const long long step = (long long)gridDim.x * blockDim.x;
-    for (long long i = (long long)blockIdx.x * blockDim.x + threadIdx.x; i < n; i += step) {{
+    body = for_each(f"""
         const long long first = i / each * rows, wanted = i % each;
         long long count = 0;
         for (long long row = first; row < first + rows; ++row) {{
@@ -158,11 +149,10 @@ def tally_classes_kernel(code: str) -> Kernel:
             }}
             if (wanted == each - 1 ? best == labels[row] : best == wanted) count += 1;
         }}
-        tallies[i] += count;
-    }}
-}}
-"""
-    return Kernel(name, source)
+        tallies[i] += count;""")
+    arrays = f"const {C_TYPES[code]}* outputs, const long long* labels, long long* tallies"
+    numbers = lengths("rows width each n")
+    return function(f"tally_classes__{code}", f"{arrays}, {numbers}", body)
 
 
 def tally_classes(

@@ -30,7 +30,7 @@ import numpy as np
 from dnn.backend.convolution import ALIGNMENT_BYTES, Convolution, Routine
 from dnn.backend.cuda.images import DECLARED, PARAMETERS, geometry, with_axis
 from dnn.backend.cuda.launch import Launcher, element_strides
-from dnn.backend.cuda.source import C_TYPES, THREADS, Kernel
+from dnn.backend.cuda.source import C_TYPES, THREADS, Kernel, for_each, function, lengths
 from dnn.backend.ops import Array, Step
 
 __all__ = ["EPILOGUES", "FORMS", "direct", "direct_kernel", "tiles", "tiles_kernel"]
@@ -72,29 +72,18 @@ def _kernel(name: str, kind: str, code: str, epilogue: str, body: str) -> Kernel
     """
     read = [*OPERANDS[kind], *(["bias"] if "bias" in epilogue else [])]
     arrays = ", ".join(f"const {C_TYPES[code]}* p_{each}" for each in read)
-    source = f"""extern "C" __global__ void {name}(
-    {arrays}, {C_TYPES[code]}* p_out, const long long bias_m,
-    const long long parts, const long long length, const long long part_step,
-    {PARAMETERS})
-{{
-    typedef {C_TYPES[code]} A;
-    {DECLARED}
-    {body}
-}}
-"""
-    return Kernel(name, source)
-
-
-_EACH = """const long long step = (long long)gridDim.x * blockDim.x;
-    for (long long i = (long long)blockIdx.x * blockDim.x + threadIdx.x; i < n_; i += step) {"""
+    numbers = lengths("bias_m parts length part_step")
+    parameters = f"{arrays}, {C_TYPES[code]}* p_out, {numbers},\n    {PARAMETERS}"
+    return function(name, parameters, f"typedef {C_TYPES[code]} A;\n    {DECLARED}\n    {body}")
 
 
 def _direct_forward(epilogue: str) -> str:
     place = "m * y_m + n * y_n + f * y_c + oy * y_y + ox * y_x"
-    return f"""const long long n_ = models * images * area * filters;
-    {_EACH}
-        const int f = (int)(i % filters), pixel = (int)(i / filters % area);
-        const long long n = i / filters / area % images, m = i / filters / area / images;
+    elements = "const long long n_ = models * images * area * filters;\n    "
+    return elements + for_each(
+        f"""
+        const int f = (int)(i_ % filters), pixel = (int)(i_ / filters % area);
+        const long long n = i_ / filters / area % images, m = i_ / filters / area / images;
         const int oy = pixel / out_width, ox = pixel % out_width;
         const A* image = p_x + m * x_m + n * x_n + (long long)(f / filters_each) * per_group * x_c;
         const A* filter = p_w + m * w_m + (long long)f * per_group * taps;
@@ -110,33 +99,35 @@ def _direct_forward(epilogue: str) -> str:
                 for (int c = 0; c < per_group; ++c) total = total + met[c * x_c] * by[c * taps];
             }}
         }}
-        {_finished(epilogue, "total", "p_out", place, "f")}
-    }}"""
+        {_finished(epilogue, "total", "p_out", place, "f")}""",
+        "_",
+    )
 
 
-_DIRECT_DATA = f"""const long long n_ = models * images * height * width * channels;
-    {_EACH}
-        const int c = (int)(i % channels), x = (int)(i / channels % width);
-        const long long row = i / channels / width;
+_DIRECT_DATA = "const long long n_ = models * images * height * width * channels;\n    " + for_each(
+    """
+        const int c = (int)(i_ % channels), x = (int)(i_ / channels % width);
+        const long long row = i_ / channels / width;
         const int y = (int)(row % height), first = c / per_group * filters_each;
         const long long n = row / height % images, m = row / height / images;
         const A* maps = p_y + m * y_m + n * y_n + first * y_c;
         const A* weights = p_w + m * w_m + ((long long)first * per_group + c % per_group) * taps;
         A total = 0;
-        for (int r = 0; r < rows; ++r) {{
+        for (int r = 0; r < rows; ++r) {
             const int at_y = y + top - r * apart_y, oy = at_y / down;
             if (at_y < 0 || at_y % down || oy >= out_height) continue;
-            for (int s = 0; s < across; ++s) {{
+            for (int s = 0; s < across; ++s) {
                 const int at_x = x + left - s * apart_x, ox = at_x / right;
                 if (at_x < 0 || at_x % right || ox >= out_width) continue;
                 const A* met = maps + oy * y_y + ox * y_x;
                 const A* by = weights + r * across + s;
                 for (int f = 0; f < filters_each; ++f)
                     total = total + met[f * y_c] * by[(long long)f * per_group * taps];
-            }}
-        }}
-        p_out[m * x_m + n * x_n + c * x_c + y * x_y + x * x_x] = total;
-    }}"""
+            }
+        }
+        p_out[m * x_m + n * x_n + c * x_c + y * x_y + x * x_x] = total;""",
+    "_",
+)
 
 _DIRECT_WEIGHTS = f"""__shared__ A partial[{THREADS}];
     const int lane = threadIdx.x % {LANES}, along = threadIdx.x / {LANES};

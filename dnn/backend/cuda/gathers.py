@@ -7,7 +7,16 @@ from typing import Any
 import numpy as np
 
 from dnn.backend.cuda.launch import Launcher, element_strides, require_contiguous
-from dnn.backend.cuda.source import C_TYPES, Kernel, arithmetic, code_of, stored
+from dnn.backend.cuda.source import (
+    C_TYPES,
+    Kernel,
+    arithmetic,
+    code_of,
+    for_each,
+    function,
+    lengths,
+    stored,
+)
 from dnn.errors import DtypeError
 
 __all__ = ["add_rows", "end_batch", "take_batch", "take_rows"]
@@ -18,21 +27,13 @@ def take_rows_kernel(code: str) -> Kernel:
 
     Its parameters: x, rows, out, rows of x, width of a row, elements of out.
     """
-    name = f"take_rows__{code}"
     kind = C_TYPES[code]
-    source = f"""extern "C" __global__ void {name}(
-    const {kind}* x, const long long* rows, {kind}* out,
-    const long long length, const long long width, const long long n)
-{{
-    const long long step = (long long)gridDim.x * blockDim.x;
-    for (long long i = (long long)blockIdx.x * blockDim.x + threadIdx.x; i < n; i += step) {{
+    arrays = f"const {kind}* x, const long long* rows, {kind}* out"
+    body = """
         long long row = rows[i / width];
         row = row < 0 ? 0 : row >= length ? length - 1 : row;
-        out[i] = x[row * width + i % width];
-    }}
-}}
-"""
-    return Kernel(name, source)
+        out[i] = x[row * width + i % width];"""
+    return function(f"take_rows__{code}", f"{arrays}, {lengths('length width n')}", for_each(body))
 
 
 def take_rows(launcher: Launcher, x: Any, rows: Any, out: Any) -> None:
@@ -49,22 +50,14 @@ def add_rows_kernel(code: str) -> Kernel:
 
     Its parameters: x, rows, out, number of rows, width of a row, elements of out.
     """
-    name = f"add_rows__{code}"
     kind, middle = C_TYPES[code], arithmetic(code)
-    source = f"""extern "C" __global__ void {name}(
-    const {kind}* x, const long long* rows, {kind}* out,
-    const long long count, const long long width, const long long n)
-{{
-    const long long step = (long long)gridDim.x * blockDim.x;
-    for (long long i = (long long)blockIdx.x * blockDim.x + threadIdx.x; i < n; i += step) {{
+    arrays = f"const {kind}* x, const long long* rows, {kind}* out"
+    body = f"""
         {middle} total = 0;
         for (long long j = 0; j < count; ++j)
             if (rows[j] == i / width) total = total + ({middle})x[j * width + i % width];
-        out[i] = {stored(code, "total")};
-    }}
-}}
-"""
-    return Kernel(name, source)
+        out[i] = {stored(code, "total")};"""
+    return function(f"add_rows__{code}", f"{arrays}, {lengths('count width n')}", for_each(body))
 
 
 def add_rows(launcher: Launcher, x: Any, rows: Any, out: Any) -> None:
@@ -98,22 +91,14 @@ def take_batch_kernel(code: str) -> Kernel:
     Its parameters: x, order, position, out, length of an order, rows of a batch, width of a row,
     elements of out.
     """
-    name = f"take_batch__{code}"
     kind = C_TYPES[code]
-    source = f"""extern "C" __global__ void {name}(
-    const {kind}* x, const long long* order, const long long* position, {kind}* out,
-    const long long length, const long long batch, const long long width, const long long n)
-{{
-    const long long start = position[0];
-    const long long step = (long long)gridDim.x * blockDim.x;
-    for (long long i = (long long)blockIdx.x * blockDim.x + threadIdx.x; i < n; i += step) {{
+    arrays = f"const {kind}* x, const long long* order, const long long* position, {kind}* out"
+    body = for_each("""
         const long long row = i / width;
         const long long at = row / batch * length + start + row % batch;
-        out[i] = x[order[at] * width + i % width];
-    }}
-}}
-"""
-    return Kernel(name, source)
+        out[i] = x[order[at] * width + i % width];""")
+    body = f"const long long start = position[0];\n    {body}"
+    return function(f"take_batch__{code}", f"{arrays}, {lengths('length batch width n')}", body)
 
 
 def take_batch(launcher: Launcher, x: Any, order: Any, position: Any, out: Any) -> None:
@@ -133,20 +118,15 @@ def end_batch_kernel(code: str, kept: str) -> Kernel:
     Its parameters: loss, losses, position, losses of a step (one for each model), and the losses'
     distance from step to step and from model to model, in elements.
     """
-    name = f"end_batch__{code}_{kept}"
     value = stored(kept, f"({arithmetic(code)})loss[k]")
-    source = f"""extern "C" __global__ void {name}(
-    const {C_TYPES[code]}* loss, {C_TYPES[kept]}* losses, long long* position,
-    const long long models, const long long by_step, const long long by_model)
-{{
-    if (blockIdx.x || threadIdx.x) return;
+    arrays = f"const {C_TYPES[code]}* loss, {C_TYPES[kept]}* losses, long long* position"
+    body = f"""if (blockIdx.x || threadIdx.x) return;
     for (long long k = 0; k < models; ++k)
         losses[position[1] * by_step + k * by_model] = {value};
     position[0] += position[2];
-    position[1] += 1;
-}}
-"""
-    return Kernel(name, source)
+    position[1] += 1;"""
+    numbers = lengths("models by_step by_model")
+    return function(f"end_batch__{code}_{kept}", f"{arrays}, {numbers}", body)
 
 
 def end_batch(launcher: Launcher, loss: Any, losses: Any, position: Any) -> None:

@@ -18,7 +18,7 @@ import numpy as np
 from dnn.backend.convolution import ALIGNMENT_BYTES, Convolution, Routine, image_view
 from dnn.backend.cuda.images import DECLARED, PARAMETERS, geometry, with_axis
 from dnn.backend.cuda.launch import Launcher
-from dnn.backend.cuda.source import C_TYPES, THREADS, Kernel, code_of, stored
+from dnn.backend.cuda.source import C_TYPES, THREADS, Kernel, code_of, for_each, function, stored
 from dnn.backend.formula import ADD, RELU
 from dnn.backend.ops import Array, Chain, Step
 
@@ -36,11 +36,8 @@ def fill_kernel(code: str) -> Kernel:
 
     Its parameters: x, columns, and `GEOMETRY`.
     """
-    name, kind = f"fill_columns__{code}", C_TYPES[code]
-    source = f"""extern "C" __global__ void {name}(
-    const {kind}* p_x, {kind}* p_columns, {PARAMETERS})
-{{
-    {DECLARED}
+    kind = C_TYPES[code]
+    body = f"""{DECLARED}
     const int lane = threadIdx.x % {LANES}, depth = taps * per_group;
     const long long each = (long long)images * area, lines = models * groups * each;
     const long long step = (long long)gridDim.x * {THREADS // LANES};
@@ -58,10 +55,9 @@ def fill_kernel(code: str) -> Kernel:
             const bool is_inside = y >= 0 && y < height && x >= 0 && x < width;
             to[k] = is_inside ? from[c * x_c + y * x_y + x * x_x] : {stored(code, "0")};
         }}
-    }}
-}}
-"""
-    return Kernel(name, source)
+    }}"""
+    parameters = f"const {kind}* p_x, {kind}* p_columns, {PARAMETERS}"
+    return function(f"fill_columns__{code}", parameters, body)
 
 
 def gather_kernel(code: str, out: str) -> Kernel:
@@ -69,16 +65,11 @@ def gather_kernel(code: str, out: str) -> Kernel:
 
     Its parameters: columns, x, and `GEOMETRY`.
     """
-    name, kind = f"gather_columns__{code}_{out}", C_TYPES[code]
-    source = f"""extern "C" __global__ void {name}(
-    const {kind}* p_columns, {C_TYPES[out]}* p_x, {PARAMETERS})
-{{
-    {DECLARED}
-    const long long n_ = models * images * height * width * channels;
-    const long long step = (long long)gridDim.x * blockDim.x;
-    for (long long i = (long long)blockIdx.x * blockDim.x + threadIdx.x; i < n_; i += step) {{
-        const int c = (int)(i % channels), x = (int)(i / channels % width);
-        const long long row = i / channels / width;
+    kind = C_TYPES[code]
+    body = for_each(
+        f"""
+        const int c = (int)(i_ % channels), x = (int)(i_ / channels % width);
+        const long long row = i_ / channels / width;
         const int y = (int)(row % height), g = c / per_group;
         const long long n = row / height % images, m = row / height / images;
         const {kind}* from = p_columns
@@ -94,11 +85,13 @@ def gather_kernel(code: str, out: str) -> Kernel:
                 total = total + from[at * per_group];
             }}
         }}
-        p_x[m * x_m + n * x_n + c * x_c + y * x_y + x * x_x] = {stored(out, "total")};
-    }}
-}}
-"""
-    return Kernel(name, source)
+        p_x[m * x_m + n * x_n + c * x_c + y * x_y + x * x_x] = {stored(out, "total")};""",
+        "_",
+    )
+    parameters = f"const {kind}* p_columns, {C_TYPES[out]}* p_x, {PARAMETERS}"
+    elements = "const long long n_ = models * images * height * width * channels;"
+    body = f"{DECLARED}\n    {elements}\n    {body}"
+    return function(f"gather_columns__{code}_{out}", parameters, body)
 
 
 def fill(launcher: Launcher, problem: Convolution, x: Any, y: Any, columns: Any) -> None:

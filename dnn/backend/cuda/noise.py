@@ -7,7 +7,17 @@ from typing import Any
 import numpy as np
 
 from dnn.backend.cuda.launch import Launcher, require_contiguous
-from dnn.backend.cuda.source import C_TYPES, THREADS, Kernel, arithmetic, code_of, stored
+from dnn.backend.cuda.source import (
+    C_TYPES,
+    THREADS,
+    Kernel,
+    arithmetic,
+    code_of,
+    for_each,
+    function,
+    lengths,
+    stored,
+)
 
 __all__ = ["uniform_noise"]
 
@@ -20,19 +30,12 @@ def uniform_noise_kernel(code: str) -> Kernel:
     A thread computes one block of four words. Its parameters: seeds, step, out, stream, number
     of seeds, elements for each.
     """
-    name = f"uniform_noise__{code}"
     bits = 11 if code == "f2" else 24
     middle = arithmetic(code)
     value = f"({middle})(word[lane] >> {32 - bits}) * ({middle})(1.0 / {1 << bits})"
-    source = f"""extern "C" __global__ void {name}(
-    const unsigned long long* seeds, const unsigned long long* step, {C_TYPES[code]}* out,
-    const long long stream, const long long models, const long long n)
-{{
-    const long long blocks = (n + 3) / 4;
-    const long long stride = (long long)gridDim.x * blockDim.x;
-    for (long long i = (long long)blockIdx.x * blockDim.x + threadIdx.x; i < models * blocks;
-         i += stride) {{
-        const long long model = i / blocks, block = i % blocks;
+    body = for_each(
+        f"""
+        const long long model = i_ / blocks, block = i_ % blocks;
         unsigned int key0 = (unsigned int)seeds[model];
         unsigned int key1 = (unsigned int)(seeds[model] >> 32);
         unsigned int word[4] = {{(unsigned int)block, (unsigned int)*step,
@@ -50,11 +53,13 @@ def uniform_noise_kernel(code: str) -> Kernel:
         for (int lane = 0; lane < 4; ++lane) {{
             const long long at = 4 * block + lane;
             if (at < n) out[model * n + at] = {stored(code, value)};
-        }}
-    }}
-}}
-"""
-    return Kernel(name, source)
+        }}""",
+        "_",
+    )
+    words = "const unsigned long long* seeds, const unsigned long long* step"
+    parameters = f"{words}, {C_TYPES[code]}* out, {lengths('stream models n')}"
+    blocks = "const long long blocks = (n + 3) / 4, n_ = models * blocks;"
+    return function(f"uniform_noise__{code}", parameters, f"{blocks}\n    {body}")
 
 
 def uniform_noise(

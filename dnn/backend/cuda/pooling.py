@@ -16,7 +16,7 @@ import numpy as np
 
 from dnn.backend.convolution import Routine
 from dnn.backend.cuda.launch import Launcher
-from dnn.backend.cuda.source import C_TYPES, Kernel
+from dnn.backend.cuda.source import C_TYPES, Kernel, for_each, function
 from dnn.backend.ops import Array, Step
 from dnn.backend.pooling import Pooling
 
@@ -78,11 +78,10 @@ def pooling_kernel(kind: str, code: str) -> Kernel:
 
     Its parameters: the arrays that are read, out, elements of out, and `LENGTHS`.
     """
-    name = f"pool_{kind}__{code}"
     read, body = KINDS[kind]
     arrays = "".join(f"const {C_TYPES[code]}* p_{each}, " for each in read)
-    lengths = ", ".join(f"const long long {each}_" for each in LENGTHS)
-    numbers = "\n    ".join(f"const int {each} = (int){each}_;" for each in LENGTHS)
+    numbers = ", ".join(f"const long long {each}_" for each in LENGTHS)
+    declared = "\n    ".join(f"const int {each} = (int){each}_;" for each in LENGTHS)
     place = "const long long base = outer * height * width * inner + inside;"
     if kind.endswith("_gradient"):
         # The windows that x is in, the last one first: so taps come in ascending order.
@@ -107,21 +106,14 @@ def pooling_kernel(kind: str, code: str) -> Kernel:
         {place}
         const int row = place_y, column = place_x;
         {WINDOW}{body}"""
-    source = f"""extern "C" __global__ void {name}(
-    {arrays}{C_TYPES[code]}* out, const long long n, {lengths})
-{{
-    typedef {C_TYPES[code]} A;
-    {numbers}
-    const long long step = (long long)gridDim.x * blockDim.x;
-    for (long long i = (long long)blockIdx.x * blockDim.x + threadIdx.x; i < n; i += step) {{
+    loop = for_each(f"""
         const long long inside = i % inner, pixel = i / inner;
         const int place_x = (int)(pixel % {wide}), place_y = (int)(pixel / {wide} % {high});
         const long long outer = pixel / {wide} / {high};
-        {each}
-    }}
-}}
-"""
-    return Kernel(name, source)
+        {each}""")
+    parameters = f"{arrays}{C_TYPES[code]}* out, const long long n, {numbers}"
+    body = f"typedef {C_TYPES[code]} A;\n    {declared}\n    {loop}"
+    return function(f"pool_{kind}__{code}", parameters, body)
 
 
 def pool(launcher: Launcher, problem: Pooling, *arrays: Any) -> None:

@@ -23,6 +23,9 @@ __all__ = [
     "Kernel",
     "Reduction",
     "elementwise_kernel",
+    "for_each",
+    "function",
+    "lengths",
     "reduction_kernel",
 ]
 
@@ -72,6 +75,30 @@ class Kernel:
         """The source with its includes, as a compiler takes it."""
         needed = [file for word, file in HEADERS.items() if word in self.source]
         return "".join(f"#include <{file}>\n" for file in needed) + self.source
+
+
+def lengths(names: str) -> str:
+    """Return the declarations of parameters that are numbers of 64 bits."""
+    return ", ".join(f"const long long {name}" for name in names.split())
+
+
+def function(name: str, parameters: str, body: str) -> Kernel:
+    """Return the kernel of parameters, as C++ declares them, and statements."""
+    source = f'extern "C" __global__ void {name}(\n    {parameters})\n{{\n    {body}\n}}\n'
+    return Kernel(name, source)
+
+
+def for_each(body: str, suffix: str = "") -> str:
+    """Return the loop over all i < n that a thread has, whatever the number of threads.
+
+    The variables i, n and step have a suffix, where operands could have these names.
+    """
+    i, n, step = (f"{name}{suffix}" for name in ("i", "n", "step"))
+    first = f"long long {i} = (long long)blockIdx.x * blockDim.x + threadIdx.x"
+    return f"""const long long {step} = (long long)gridDim.x * blockDim.x;
+    for ({first}; {i} < {n}; {i} += {step}) {{
+        {body.strip()}
+    }}"""
 
 
 @dataclass(frozen=True)
@@ -174,6 +201,41 @@ def _main_type(codes: Sequence[str]) -> str:
     return arithmetic((floats or real)[0])
 
 
+def _parameters(spec: Elementwise, types: dict[str, str], arrays: list[str], axes: int) -> str:
+    """Return the declarations of the parameters of an elementwise kernel."""
+    operands = []
+    for name, code in types.items():
+        qualifier = "" if name in spec.writes else "const "
+        declared = "const double" if code == SCALAR else f"{qualifier}{C_TYPES[code]}*"
+        operands.append(f"{declared} p_{name}")
+    numbers = [*spec.integers, "n_", *(f"n{axis}_" for axis in range(1, axes))]
+    numbers += [f"{name}_{axis}_" for name in arrays for axis in range(axes)]
+    return f"{', '.join(operands)}, {lengths(' '.join(numbers))}"
+
+
+def _places(arrays: list[str], axes: int) -> list[str]:
+    """Return the statements that compute where the elements of a thread are."""
+    lines = ["long long rest_ = i_;"] if axes > 1 else []
+    for axis in reversed(range(1, axes)):
+        lines.append(f"const long long i{axis}_ = rest_ % n{axis}_; rest_ /= n{axis}_;")
+    lines.append(f"const long long i0_ = {'rest_' if axes > 1 else 'i_'};")
+    for name in arrays:
+        terms = " + ".join(f"i{axis}_ * {name}_{axis}_" for axis in range(axes))
+        lines.append(f"const long long at_{name} = {terms};")
+    return lines
+
+
+def _load(spec: Elementwise, name: str, code: str) -> str:
+    """Return the statement that declares the variable of an operand."""
+    if code == SCALAR:
+        return f"const A {name} = (A)p_{name};"
+    kind = arithmetic(code)
+    if name in spec.only_written:
+        return f"{kind} {name};"
+    qualifier = "" if name in spec.writes else "const "
+    return f"{qualifier}{kind} {name} = ({kind})p_{name}[at_{name}];"
+
+
 @functools.cache
 def elementwise_kernel(spec: Elementwise, codes: tuple[str, ...], axes: int) -> Kernel:
     """Return the kernel of an elementwise function for types of operands and a number of axes.
@@ -183,54 +245,17 @@ def elementwise_kernel(spec: Elementwise, codes: tuple[str, ...], axes: int) -> 
     """
     types = dict(zip(spec.parameters, codes, strict=True))
     arrays = [name for name in spec.parameters if types[name] != SCALAR]
-    parameters = [
-        f"const double p_{name}"
-        if types[name] == SCALAR
-        else f"{'' if name in spec.writes else 'const '}{C_TYPES[types[name]]}* p_{name}"
-        for name in spec.parameters
+    loads = [_load(spec, name, types[name]) for name in types if name not in spec.pointers]
+    condition = f"if ({spec.gate} != 0) " if spec.gate else ""
+    stores = [
+        f"{condition}p_{name}[at_{name}] = {stored(types[name], name)};" for name in spec.writes
     ]
-    parameters += [f"const long long {name}" for name in spec.integers]
-    parameters += ["const long long n_"]
-    parameters += [f"const long long n{axis}_" for axis in range(1, axes)]
-    parameters += [f"const long long {name}_{axis}_" for name in arrays for axis in range(axes)]
-
-    lines = ["long long rest_ = i_;"] if axes > 1 else []
-    for axis in reversed(range(1, axes)):
-        lines.append(f"const long long i{axis}_ = rest_ % n{axis}_; rest_ /= n{axis}_;")
-    lines.append(f"const long long i0_ = {'rest_' if axes > 1 else 'i_'};")
-    for name in arrays:
-        terms = " + ".join(f"i{axis}_ * {name}_{axis}_" for axis in range(axes))
-        lines.append(f"const long long at_{name} = {terms};")
-    for name in spec.parameters:
-        if name in spec.pointers:
-            continue
-        if types[name] == SCALAR:
-            lines.append(f"const A {name} = (A)p_{name};")
-        elif name in spec.only_written:
-            lines.append(f"{arithmetic(types[name])} {name};")
-        else:
-            qualifier = "" if name in spec.writes else "const "
-            kind = arithmetic(types[name])
-            lines.append(f"{qualifier}{kind} {name} = ({kind})p_{name}[at_{name}];")
-    lines += spec.body.strip().splitlines()
-    for name in spec.writes:
-        condition = f"if ({spec.gate} != 0) " if spec.gate else ""
-        lines.append(f"{condition}p_{name}[at_{name}] = {stored(types[name], name)};")
+    lines = [*_places(arrays, axes), *loads, *spec.body.strip().splitlines(), *stores]
     written = [types[name] for name in spec.writes]
     main = _main_type([code for code in (*written, *codes) if code != "b1"] or ["b1"])
+    body = for_each("\n        ".join(lines), "_")
     name = f"{spec.name}__{'_'.join(codes)}__{axes}"
-    body = "\n        ".join(lines)
-    source = f"""extern "C" __global__ void {name}(
-    {", ".join(parameters)})
-{{
-    typedef {main} A;
-    const long long step_ = (long long)gridDim.x * blockDim.x;
-    for (long long i_ = (long long)blockIdx.x * blockDim.x + threadIdx.x; i_ < n_; i_ += step_) {{
-        {body}
-    }}
-}}
-"""
-    return Kernel(name, source)
+    return function(name, _parameters(spec, types, arrays, axes), f"typedef {main} A;\n    {body}")
 
 
 REDUCED_AXES = 3
@@ -295,10 +320,7 @@ def reduction_kernel(spec: Reduction, codes: tuple[str, ...], by_rows: bool) -> 
     # element of result x.
     across, along = (1, THREADS) if by_rows else (32, THREADS // 32)
     name = f"{spec.name}__{'_'.join(codes)}__{'rows' if by_rows else 'columns'}"
-    source = f"""extern "C" __global__ void {name}(
-    {", ".join(parameters)})
-{{
-    typedef {kind} A;
+    body = f"""typedef {kind} A;
     __shared__ A partial_[{THREADS}];
     const int x_ = threadIdx.x % {across}, y_ = threadIdx.x / {across};
     const long long groups_ = (results_ + {across - 1}) / {across};
@@ -327,7 +349,5 @@ def reduction_kernel(spec: Reduction, codes: tuple[str, ...], by_rows: bool) -> 
             p_out[{index("out", "o", "o_")}] = {stored(result, "total")};
         }}
         __syncthreads();
-    }}
-}}
-"""
-    return Kernel(name, source)
+    }}"""
+    return function(name, ", ".join(parameters), body)
