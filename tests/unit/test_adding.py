@@ -29,7 +29,7 @@ def squared_relu(x: Node) -> Node:
     return y * y
 ''',
     ),
-    "dnn/graph/operations/extremes.py": (
+    "dnn/graph/operations/comparisons.py": (
         "",
         '''
 
