@@ -1,4 +1,4 @@
-"""Common layers: input, fully connected, activation, dropout, shapes, residual blocks."""
+"""Basic layers: input, fully connected, activation, flatten, reshape, residual, concatenation."""
 
 from __future__ import annotations
 
