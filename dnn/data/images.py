@@ -47,16 +47,8 @@ __all__ = ["load_cifar10", "load_cifar100", "load_image_folder", "load_npz"]
 
 _SHAPE: Final = (3, 32, 32)
 _CIFAR10: Final = (
-    "airplane",
-    "automobile",
-    "bird",
-    "cat",
-    "deer",
-    "dog",
-    "frog",
-    "horse",
-    "ship",
-    "truck",
+    *("airplane", "automobile", "bird", "cat", "deer"),
+    *("dog", "frog", "horse", "ship", "truck"),
 )
 _TRAINING: Final = {10: [f"data_batch_{number}.bin" for number in range(1, 6)], 100: ["train.bin"]}
 _TEST: Final = {10: ["test_batch.bin"], 100: ["test.bin"]}
