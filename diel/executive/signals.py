@@ -28,19 +28,15 @@ class StopSignals:
 
     Parameters
     ----------
-    leave : callable, optional
-        Ends the process with a status.
     patience_s : float, seconds, optional
-        How long after the first signal `leave` is called.
+        How long after the first signal the process exits.
     """
 
-    def __init__(
-        self, leave: Callable[[int], object] = os._exit, patience_s: float = _PATIENCE_S
-    ) -> None:
+    def __init__(self, patience_s: float = _PATIENCE_S) -> None:
         self._ask_to_stop: Callable[[str, int], object] | None = None
         self._number = 0  # of the first signal
         self._changing = threading.Lock()
-        self._leave = leave
+        self._leave = os._exit  # itself: it is replaced, to note crashes, while modules run
         self._patience_s = patience_s
         self._signals, writing = os.pipe()
         os.set_blocking(writing, False)

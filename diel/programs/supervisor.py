@@ -314,9 +314,9 @@ def now_ticks() -> int:
     return int(time.clock_gettime(time.CLOCK_BOOTTIME) * os.sysconf("SC_CLK_TCK"))
 
 
-def signal_descendants(number: int, spared: Collection[int] = (), since_ticks: int = 0) -> None:
+def signal_descendants(number: int, spared: Collection[int] = ()) -> None:
     """Send a signal to all descendants of this process, as `descendants` returns them."""
-    for pid in descendants(spared, since_ticks):
+    for pid in descendants(spared):
         try:
             os.kill(pid, number)
         except OSError:

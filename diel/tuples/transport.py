@@ -122,9 +122,9 @@ class Transport(ABC):
         self._kept.discard(request_id)
         self._early.pop(request_id, None)
 
-    def _note_cut_short(self, request_ids: Collection[int], operation: int = 0) -> None:
+    def _note_cut_short(self, request_ids: Collection[int]) -> None:
         """Record that a wait was interrupted; keep late replies, so that no taken tuple is lost."""
-        self.cut_short.update(dict.fromkeys(request_ids, operation))
+        self.cut_short.update(dict.fromkeys(request_ids, 0))
         self._kept.update(request_ids)
 
     def _take_early(self, request_ids: Collection[int]) -> tuple[int, Reply] | None:

@@ -80,14 +80,6 @@ class Queues:
         else:
             self.by_key[key] = changed
 
-    def replace_first(self, key: bytes, entry: Entry) -> None:
-        """Replace the oldest tuple of a tag by a changed tuple with the same number."""
-        queue = self.by_key[key]
-        if type(queue) is deque:
-            queue[0] = entry
-        else:
-            self.by_key[key] = entry
-
     def restore(self, key: bytes, entry: Entry) -> None:
         """Put a tuple back to its place in the order, by its number."""
         queue = self.by_key.get(key)

@@ -346,7 +346,7 @@ class TupleStore:
         if entry is None:
             return [reply, *self._put(query.key, body, None)]
         self._numbers += 1
-        self.queues.replace_first(query.key, (number, self._numbers, body, None))
+        self.queues.replace(query.key, entry, (number, self._numbers, body, None))
         return (reply, *self.memory.release(cost))
 
     def _replace(
