@@ -217,16 +217,21 @@ def curves(known: Known) -> Figure | None:
         layers,
         f"{picture.sweep.objective} of the best and the stopped trials, step by step",
     )
-    stopped = len(ends.get("stopped", ()))
+    note = _note_on_curves(picture, len(ends.get("stopped", ())), len(running))
+    return Figure("curves", "Learning curves", note, [plot], picture.tell)
+
+
+def _note_on_curves(picture: Picture, stopped: int, running: int) -> str:
     best = len(picture.curves) - stopped
-    note = "What the best trial has" if best == 1 else f"What the {best} best trials have"
-    note += " reported on its way" if best == 1 else " reported on their way"
+    note = "What the best trial has reported on its way"
+    if best > 1:
+        note = f"What the {best} best trials have reported on their way"
     if stopped:
         of = f" of {picture.gathered.stopped:,}" if stopped < picture.gathered.stopped else ""
         note += f", and, dashed, {stopped}{of} that were stopped early, up to there"
-    if running:
-        note += f"; {len(running)} are running"
-    return Figure("curves", "Learning curves", f"{note}.", [plot], picture.tell)
+    if not best:
+        note = "What trials have reported on their way"
+    return f"{note}; {running} are running." if running else f"{note}."
 
 
 _CURVES: Final = {

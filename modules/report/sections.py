@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING, Any, Final
 
 from diel import format_duration
@@ -16,7 +16,6 @@ from .markup import (
     figure,
     highlight,
     join,
-    nothing,
     section,
     show,
     table,
@@ -33,56 +32,52 @@ if TYPE_CHECKING:
 
 def headline(picture: Picture) -> Markup:
     """Show the best result, the number of trials and the time: the head of a report."""
-    sweep, gathered, moment = picture.sweep, picture.gathered, picture.moment
-    figures = []
-    if picture.best is not None:
-        value = show(picture.best.get(sweep.objective))
-        number = picture.best.get(TRIAL)
+    sweep, bias, best = picture.sweep, picture.moment.bias, picture.best
+    count, figures, chips, progress = picture.gathered.count, [], [], None
+    if best is not None:
+        number = best.get(TRIAL)
         which = f"trial {show(number)}" if number is not None else ""
-        figures.append(
-            figure(f"{sweep.direction} {words(sweep.objective)}", value, which, "chosen")
-        )
-    bias, honest = moment.bias, Markup("")
+        name = f"{sweep.direction} {words(sweep.objective)}"
+        figures.append(figure(name, show(best.get(sweep.objective)), which, "chosen"))
+        chips = [
+            tag("span", tag("span", words(name)), tag("b", show(best[name])), class_="chip")
+            for name in picture.varying
+            if best.get(name) is not None
+        ]
+    honest = Markup("")
     if bias is not None and bias.honest is not None:
         honest = figure(f"honest {words(bias.objective)}", show(bias.honest), bias.method)
-    figures.append(between("honest", honest))
-    done = f"of {sweep.expected:,}" if sweep.expected else "so far"
-    if sweep.expected == gathered.count:
-        done = "all of them"
-    figures.append(figure("trials", f"{gathered.count:,}", done))
-    if gathered.failed:
-        figures.append(figure("failed", f"{gathered.failed:,}", "see below", "bad"))
-    if gathered.diverged:
-        figures.append(figure("diverged", f"{gathered.diverged:,}", "see below", "bad"))
-    if gathered.stopped:
-        figures.append(figure("stopped", f"{gathered.stopped:,}", "early"))
-    if moment.elapsed_s:
-        name = "time" if not moment.earlier else "time since it went on"
-        rate = (gathered.count - moment.earlier) / moment.elapsed_s
-        about = ""
-        if rate > 0:
-            about = f"{rate:,.3g} trials a second" if rate >= 1 else f"{1 / rate:,.3g} s a trial"
-        figures.append(figure(name, format_duration(moment.elapsed_s), about))
-    if sweep.expected and sweep.expected > gathered.count:
-        progress = tag("div", tag("i", style=f"width:{gathered.count / sweep.expected:.2%}"),
-                       class_="progress")  # fmt: skip
-    else:
-        progress = None
-    chips = []
-    if picture.best is not None:
-        chips = [
-            tag("span", tag("span", words(name)), tag("b", show(picture.best.get(name))),
-                class_="chip")
-            for name in picture.varying
-            if picture.best.get(name) is not None
-        ]  # fmt: skip
+    figures += [between("honest", honest), *_counts(picture)]
+    if sweep.expected and sweep.expected > count:
+        done = tag("i", style=f"width:{count / sweep.expected:.2%}")
+        progress = tag("div", done, class_="progress")
     return join(
         tag("div", *figures, class_="figures"),
-        nothing("No trial has a result yet.") if picture.best is None else None,
+        tag("p", "No trial has a result yet.", class_="nothing") if best is None else None,
         between("caution", _caution(bias)),
         progress,
         tag("div", *chips, class_="chips") if chips else None,
     )
+
+
+def _counts(picture: Picture) -> Iterator[Markup]:
+    """Yield how many trials there are, how many of them are lost, and how long they took."""
+    expected, gathered, moment = picture.sweep.expected, picture.gathered, picture.moment
+    done = f"of {expected:,}" if expected else "so far"
+    if expected == gathered.count:
+        done = "all of them"
+    yield figure("trials", f"{gathered.count:,}", done)
+    lost = [("failed", gathered.failed), ("diverged", gathered.diverged)]
+    yield from (figure(kind, f"{many:,}", "see below", "bad") for kind, many in lost if many)
+    if gathered.stopped:
+        yield figure("stopped", f"{gathered.stopped:,}", "early")
+    if moment.elapsed_s:
+        name = "time" if not moment.earlier else "time since it went on"
+        rate = (gathered.count - moment.earlier) / moment.elapsed_s
+        about = f"{rate:,.3g} trials a second" if rate >= 1 else ""
+        if 0 < rate < 1:
+            about = f"{1 / rate:,.3g} s a trial"
+        yield figure(name, format_duration(moment.elapsed_s), about)
 
 
 def _caution(bias: BiasReport | None) -> Markup:
