@@ -26,7 +26,7 @@ from .markup import (
     with_unit,
     words,
 )
-from .picture import Picture
+from .rows import Picture
 from .sections import (
     again_section,
     bias_section,
@@ -163,12 +163,12 @@ def _live(reload_s: float | None) -> Markup:
 
 
 def _footer(picture: Picture) -> Markup:
-    gathered = picture.gathered
-    if gathered.shows_all:
+    selection = picture.selection
+    if selection.shows_all:
         shown = f"All {picture.trials_text} with a result are shown."
     else:
         shown = (
-            f"Of {gathered.good:,} trials with a result {len(picture.rows):,} are shown: the "
+            f"Of {selection.good:,} trials with a result {len(picture.rows):,} are shown: the "
             f"{len(picture.top)} best, those that improved the best, the Pareto front and "
             f"{len(picture.sampled):,} by chance, from which the importances are learned. "
             "Counts, the best and the front are of all."
@@ -229,15 +229,15 @@ def _best_section(pictures: Mapping[str, Picture]) -> Markup:
     first = next(iter(pictures.values())).sweep
     rows = []
     for name, picture in pictures.items():
-        gathered, best = picture.gathered, picture.best or {}
-        lost = f", {gathered.lost:,} without a result" if gathered.lost else ""
+        selection, best = picture.selection, picture.best or {}
+        lost = f", {selection.lost:,} without a result" if selection.lost else ""
         spent = picture.numbers(first.cost, picture.top[:1])
         rows.append(
             [
                 name,
                 show(best.get(first.objective)),
                 show(best.get(TRIAL)),
-                f"{gathered.count:,}{lost}",
+                f"{selection.count:,}{lost}",
                 show(spent[0]) if spent else "–",
             ]
         )

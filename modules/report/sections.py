@@ -23,7 +23,7 @@ from .markup import (
     with_unit,
     words,
 )
-from .picture import Picture
+from .rows import Picture
 from .sweep import REASON, TRIAL, RankAccount
 
 if TYPE_CHECKING:
@@ -33,7 +33,7 @@ if TYPE_CHECKING:
 def headline(picture: Picture) -> Markup:
     """Show the best result, the number of trials and the time: the head of a report."""
     sweep, bias, best = picture.sweep, picture.moment.bias, picture.best
-    count, figures, chips, progress = picture.gathered.count, [], [], None
+    count, figures, chips, progress = picture.selection.count, [], [], None
     if best is not None:
         number = best.get(TRIAL)
         which = f"trial {show(number)}" if number is not None else ""
@@ -62,18 +62,18 @@ def headline(picture: Picture) -> Markup:
 
 def _counts(picture: Picture) -> Iterator[Markup]:
     """Yield how many trials there are, how many of them are lost, and how long they took."""
-    expected, gathered, moment = picture.sweep.expected, picture.gathered, picture.moment
+    expected, selection, moment = picture.sweep.expected, picture.selection, picture.moment
     done = f"of {expected:,}" if expected else "so far"
-    if expected == gathered.count:
+    if expected == selection.count:
         done = "all of them"
-    yield figure("trials", f"{gathered.count:,}", done)
-    lost = [("failed", gathered.failed), ("diverged", gathered.diverged)]
+    yield figure("trials", f"{selection.count:,}", done)
+    lost = [("failed", selection.failed), ("diverged", selection.diverged)]
     yield from (figure(kind, f"{many:,}", "see below", "bad") for kind, many in lost if many)
-    if gathered.stopped:
-        yield figure("stopped", f"{gathered.stopped:,}", "early")
+    if selection.stopped:
+        yield figure("stopped", f"{selection.stopped:,}", "early")
     if moment.elapsed_s:
         name = "time" if not moment.earlier else "time since it went on"
-        rate = (gathered.count - moment.earlier) / moment.elapsed_s
+        rate = (selection.count - moment.earlier) / moment.elapsed_s
         about = f"{rate:,.3g} trials a second" if rate >= 1 else ""
         if 0 < rate < 1:
             about = f"{1 / rate:,.3g} s a trial"
@@ -137,7 +137,7 @@ def trials_section(picture: Picture) -> Markup | None:
             cells.append(tag("td", show(value), data_v=_sortable(value), class_=style))
         body.append(tag("tr", *cells, data_row=row))
     ranking = tag("table", tag("thead", tag("tr", *heads)), tag("tbody", *body), class_="sortable")
-    good = picture.gathered.good
+    good = picture.selection.good
     which = f"The {len(picture.top)} best of {good:,}" if len(picture.top) < good else "All trials"
     return section(
         "trials", "Best trials", _filter(), tag("div", ranking, class_="scrolls tall", tabindex=0),
@@ -164,20 +164,20 @@ def _sortable(value: Any) -> Any:
 
 def failures_section(picture: Picture) -> Markup | None:
     """Show trials without a result, by reason."""
-    gathered = picture.gathered
-    if not gathered.lost:
+    selection = picture.selection
+    if not selection.lost:
         return None
-    reasons = [[f"{many:,}", reason] for reason, many in gathered.reasons.most_common()]
+    reasons = [[f"{many:,}", reason] for reason, many in selection.reasons.most_common()]
     names = [TRIAL, *picture.varying, REASON]
-    known = [name for name in names if any(name in row for _, row in gathered.failures)]
-    examples = [[show(row.get(name)) for name in known] for _, row in gathered.failures]
-    of = f"{gathered.lost:,} of {gathered.count:,} trials have no result."
-    if gathered.diverged:
+    known = [name for name in names if any(name in row for _, row in selection.failures)]
+    examples = [[show(row.get(name)) for name in known] for _, row in selection.failures]
+    of = f"{selection.lost:,} of {selection.count:,} trials have no result."
+    if selection.diverged:
         of += (
-            f" Of {gathered.diverged:,} the training, or the objective, came to NaN or infinity: "
+            f" Of {selection.diverged:,} the training, or the objective, came to NaN or infinity: "
             "they diverged."
         )
-    kinds = [("failed", gathered.failed), ("diverged", gathered.diverged)]
+    kinds = [("failed", selection.failed), ("diverged", selection.diverged)]
     title = f"Trials that {' or '.join(kind for kind, many in kinds if many)}"
     return section(
         "failures",
@@ -276,7 +276,7 @@ def ranks_section(accounts: Sequence[RankAccount], picture: Picture | None = Non
 
 
 def _trainers(picture: Picture | None) -> list[Markup]:
-    trainers = picture.gathered.trainers if picture is not None else {}
+    trainers = picture.selection.trainers if picture is not None else {}
     if not trainers:
         return []
     ranked = sorted(trainers.items(), key=lambda entry: (str(type(entry[0])), entry[0]))

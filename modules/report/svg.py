@@ -18,7 +18,7 @@ from diel import format_value
 
 from .markup import Markup, bar_row, escape, join, place, tag
 from .panels import Axis, Heatmap, Layer, Panel, ParallelCoordinates, Plot, StackedBars
-from .picture import SHADES
+from .rows import SHADES
 from .scales import Scale
 
 Written: TypeAlias = "Callable[[str], str]"

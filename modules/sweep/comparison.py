@@ -11,7 +11,7 @@ from diel import replace_file
 from ..report.figures import comparison_figures
 from ..report.live import now
 from ..report.page import comparison_page
-from ..report.picture import Picture
+from ..report.rows import Picture
 from .watched import WatchedSweep
 
 
