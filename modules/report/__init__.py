@@ -2,13 +2,13 @@
 
 ::
 
-    rows ──> gather ──> picture ──> sections, tables ──> page ──> live (the file)
-             bounded    what is     HTML and SVG
-             memory     shown
-                          └──────> importance
+    rows ──> RowSelection ──> Picture ──> sections ──────> page ──> live (the file)
+             bounded          what is     figures            the page of `diel gui`
+             memory           shown         └──> figure ──┴──> Plotly
+                                 └──────> importance
 
-`plot` and `markup` write axes and scales as SVG, text and values as HTML. All but `live` is pure:
-no clock, no files.
+A function in `figures` says what a figure shows; `svg` and `plotly` draw it. All but `live` is
+pure: no clock, no files.
 """
 
 from .live import LiveReport, conclude_report, write_report

@@ -17,8 +17,8 @@ from .figure import Figure
 from .importance import TREES, Effect, Importance
 from .markup import as_number, show, with_unit, words
 from .panels import Axis, Heatmap, Layer, ParallelCoordinates, Plot, StackedBars
-from .picture import Picture
 from .plotly import Told
+from .rows import Picture
 from .scales import (
     LinearScale,
     LogScale,
@@ -93,8 +93,8 @@ def history(known: Known) -> Figure | None:
     picture = known.picture
     if not picture.top:
         return None
-    sweep, gathered, steps = picture.sweep, picture.gathered, picture.steps
-    count = max(1, gathered.count)
+    sweep, selection, steps = picture.sweep, picture.selection, picture.steps
+    count = max(1, selection.count)
     cloud = sorted({*picture.sampled, *picture.top} - set(steps))
     places = {
         row: (picture.orders[row] + 1.0, picture.objective_of(row)) for row in (*cloud, *steps)
@@ -108,8 +108,8 @@ def history(known: Known) -> Figure | None:
         *_cloud({row: places[row] for row in cloud}, picture.axis),
         *_best(steps, places, count, f"{sweep.direction} so far", "better than all before"),
     ]
-    failures = gathered.failures
-    if failures and len(failures) == gathered.lost:
+    failures = selection.failures
+    if failures and len(failures) == selection.lost:
         orders = [order + 1 for order, _ in failures]
         low = [picture.axis.low] * len(orders)
         layers.append(Layer("ticks", "failed", "failed or diverged", orders, low))
@@ -133,7 +133,7 @@ def cost(known: Known) -> Figure | None:
     x = _cost_scale([spent for spent, _ in pairs.values()])
     y = focus([quality for _, quality in pairs.values()], sweep.maximise_quality)
     front = [row for row in picture.front if row in pairs]
-    thinned = " It is thinned out." if picture.gathered.front.thinned else ""
+    thinned = " It is thinned out." if picture.selection.front.thinned else ""
     many = f"{len(picture.front)} trial{'s' if len(picture.front) != 1 else ''}"
     plot = Plot(
         Axis(with_unit(sweep.cost), x),
@@ -217,16 +217,21 @@ def curves(known: Known) -> Figure | None:
         layers,
         f"{picture.sweep.objective} of the best and the stopped trials, step by step",
     )
-    stopped = len(ends.get("stopped", ()))
+    note = _note_on_curves(picture, len(ends.get("stopped", ())), len(running))
+    return Figure("curves", "Learning curves", note, [plot], picture.tell)
+
+
+def _note_on_curves(picture: Picture, stopped: int, running: int) -> str:
     best = len(picture.curves) - stopped
-    note = "What the best trial has" if best == 1 else f"What the {best} best trials have"
-    note += " reported on its way" if best == 1 else " reported on their way"
+    note = "What the best trial has reported on its way"
+    if best > 1:
+        note = f"What the {best} best trials have reported on their way"
     if stopped:
-        of = f" of {picture.gathered.stopped:,}" if stopped < picture.gathered.stopped else ""
+        of = f" of {picture.selection.stopped:,}" if stopped < picture.selection.stopped else ""
         note += f", and, dashed, {stopped}{of} that were stopped early, up to there"
-    if running:
-        note += f"; {len(running)} are running"
-    return Figure("curves", "Learning curves", f"{note}.", [plot], picture.tell)
+    if not best:
+        note = "What trials have reported on their way"
+    return f"{note}; {running} are running." if running else f"{note}."
 
 
 _CURVES: Final = {
@@ -440,7 +445,7 @@ def comparison_figures(pictures: Mapping[str, Picture]) -> dict[str, Figure]:
         name: {row: pair for row in picture.front if (pair := picture.against_cost.get(row))}
         for name, picture in pictures.items()
     }
-    counts = [picture.gathered.count for picture in pictures.values()]
+    counts = [picture.selection.count for picture in pictures.values()]
     values = [y for places in steps.values() for _, y in places.values()]
     pairs = [pair for places in fronts.values() for pair in places.values()]
     described = []

@@ -15,10 +15,9 @@ from typing import TYPE_CHECKING, Any, Final
 
 from diel import open_regular, replace_file
 
-from .gather import Gatherer, Row
 from .importance import Importance
 from .page import analyse, concluded, page, with_bias_of
-from .picture import Picture
+from .rows import Picture, Row, RowSelection
 from .sweep import Moment, RankAccount, Sweep
 
 if TYPE_CHECKING:
@@ -76,7 +75,7 @@ class LiveReport:
     ) -> None:
         self.path = Path(path)
         self.problem = ""
-        self._gathered = Gatherer(sweep)
+        self._selection = RowSelection(sweep)
         self._bias = bias
         self._every_s = every_s
         self._clock = clock
@@ -91,7 +90,7 @@ class LiveReport:
     def add(self, rows: Iterable[Row]) -> None:
         """Add rows in the order in which trials were finished; they must not change later."""
         try:
-            self._gathered.add(rows)
+            self._selection.add(rows)
         except Exception as error:  # as in `_write`
             self._lost = f"{self.path} lacks trials: {_describe(error)}"
             self.problem = self._lost
@@ -100,23 +99,23 @@ class LiveReport:
 
     def resume(self) -> None:
         """Record that all rows so far are from an earlier session of the sweep."""
-        self._earlier = self._gathered.count
+        self._earlier = self._selection.count
         self._started_s = self._clock()
 
     def add_facts(self, facts: Mapping[str, str]) -> None:
         """Add facts about how to repeat the sweep; facts that are there already stay."""
-        sweep = self._gathered.sweep
+        sweep = self._selection.sweep
         known = {name.lower() for name in sweep.facts}
         new = {name: fact for name, fact in facts.items() if name.lower() not in known}
-        self._gathered.sweep = replace(sweep, facts={**sweep.facts, **new})
+        self._selection.sweep = replace(sweep, facts={**sweep.facts, **new})
 
     def add_model(self, usage: Mapping[str, str]) -> None:
         """Add how to use the model of the best trial: see `Sweep.model`."""
-        self._gathered.sweep = replace(self._gathered.sweep, model=usage)
+        self._selection.sweep = replace(self._selection.sweep, model=usage)
 
     def expect(self, trials: int | None) -> None:
         """Set how many trials there will be, where that was not known."""
-        self._gathered.sweep = replace(self._gathered.sweep, expected=trials)
+        self._selection.sweep = replace(self._selection.sweep, expected=trials)
 
     def close(self, state: str = "finished") -> None:
         """Write the report a last time; `state` is ``finished``, ``failed`` or ``stopped``."""
@@ -124,7 +123,7 @@ class LiveReport:
 
     def _write_live(self) -> None:
         before_s = self._clock()
-        learns = self._gathered.good >= _LEARN_AGAIN * self._learned_from
+        learns = self._selection.good >= _LEARN_AGAIN * self._learned_from
         self._write("running", max(5.0, self._every_s), learns=learns)
         now_s = self._clock()
         self._due_s = now_s + max(self._every_s, (now_s - before_s) / _SHARE)
@@ -133,9 +132,9 @@ class LiveReport:
         elapsed_s = self._clock() - self._started_s
         try:
             moment = Moment(state, elapsed_s, now(), (), self._bias(), self._earlier, reload_s)
-            picture = Picture.of(self._gathered, moment)
+            picture = Picture.of(self._selection, moment)
             if learns:
-                self._found, self._learned_from = analyse(picture), self._gathered.good
+                self._found, self._learned_from = analyse(picture), self._selection.good
             replace_file(self.path, page(picture, self._found))
             self.problem = self._lost
         except Exception as error:  # a report that cannot be written must not end the sweep
@@ -172,9 +171,9 @@ def write_report(
     OSError
         If it cannot be written.
     """
-    gathered = Gatherer(sweep)
-    gathered.add(rows)
-    picture = Picture.of(gathered, moment)
+    selection = RowSelection(sweep)
+    selection.add(rows)
+    picture = Picture.of(selection, moment)
     document = page(picture, analyse(picture))
     file = Path(path)
     if moment.bias is None and file.is_file():

@@ -166,11 +166,6 @@ def marks(name: str) -> tuple[str, str]:
     return f"<!--{name}-->", f"<!--/{name}-->"
 
 
-def nothing(text: str) -> Markup:
-    """Return a paragraph that stands in place of a figure with nothing to show."""
-    return tag("p", text, class_="nothing")
-
-
 def copy_button() -> Markup:
     """Return a button that copies the code beside it; the script shows it where it can."""
     return tag("button", "copy", type="button", class_="copy", hidden=True)

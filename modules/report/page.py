@@ -1,17 +1,32 @@
-"""The report as an HTML page: one file that loads nothing else and needs no network."""
+"""Reports as HTML pages, on one sweep or several: files that load nothing and need no network."""
 
 from __future__ import annotations
 
 import json
 from base64 import b64encode
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from hashlib import sha256
 from typing import Final
 
-from .figures import figures_of
+from diel import format_value
+
+from .figures import comparison_figures, figures_of
 from .importance import Importance, importance
-from .markup import Markup, as_number, asset, between, join, marks, tag, words
-from .picture import Picture
+from .markup import (
+    Markup,
+    as_number,
+    asset,
+    between,
+    join,
+    marks,
+    section,
+    show,
+    table,
+    tag,
+    with_unit,
+    words,
+)
+from .rows import Picture
 from .sections import (
     again_section,
     bias_section,
@@ -22,7 +37,7 @@ from .sections import (
     ranks_section,
     trials_section,
 )
-from .sweep import RankAccount
+from .sweep import TRIAL, RankAccount
 
 _OF_BIAS: Final = ("bias", "honest", "caution")
 """Regions of a report that show the selection bias."""
@@ -48,13 +63,10 @@ def page(picture: Picture, found: Importance | None) -> str:
     sweep, moment = picture.sweep, picture.moment
     header = tag(
         "header",
-        tag(
-            "div",
-            tag("h1", sweep.name),
+        _title(
+            sweep.name,
             between("state", _state(moment.state)),
             tag("span", sweep.about, class_="about") if sweep.about else None,
-            tag("button", "dark", type="button", id="theme", hidden=True),
-            class_="title",
         ),
         headline(picture),
     )
@@ -71,6 +83,11 @@ def page(picture: Picture, found: Importance | None) -> str:
         _footer(picture),
     ]  # fmt: skip
     return document(f"{sweep.name}: report", content, _data(picture))
+
+
+def _title(name: str, *about: str | None) -> Markup:
+    theme = tag("button", "dark", type="button", id="theme", hidden=True)
+    return tag("div", tag("h1", name), *about, theme, class_="title")
 
 
 def document(title: str, content: Sequence[str | None], data: str) -> str:
@@ -146,12 +163,12 @@ def _live(reload_s: float | None) -> Markup:
 
 
 def _footer(picture: Picture) -> Markup:
-    gathered = picture.gathered
-    if gathered.shows_all:
+    selection = picture.selection
+    if selection.shows_all:
         shown = f"All {picture.trials_text} with a result are shown."
     else:
         shown = (
-            f"Of {gathered.good:,} trials with a result {len(picture.rows):,} are shown: the "
+            f"Of {selection.good:,} trials with a result {len(picture.rows):,} are shown: the "
             f"{len(picture.top)} best, those that improved the best, the Pareto front and "
             f"{len(picture.sampled):,} by chance, from which the importances are learned. "
             "Counts, the best and the front are of all."
@@ -182,3 +199,85 @@ def _data(picture: Picture) -> str:
 def _policy(script: str) -> str:
     digest = b64encode(sha256(script.encode()).digest()).decode()
     return f"default-src 'none'; style-src 'unsafe-inline'; script-src 'sha256-{digest}'"
+
+
+# -- several sweeps -------------------------------------------------------------------------------
+
+
+def comparison_page(pictures: Mapping[str, Picture], written: str = "") -> str:
+    """Return a report over several sweeps, by their names, as HTML.
+
+    Their objectives and directions are the same.
+    """
+    first = next(iter(pictures.values())).sweep
+    content = [
+        tag(
+            "header",
+            _title(f"{len(pictures)} sweeps: {first.direction} {words(first.objective)}"),
+        ),
+        _best_section(pictures),
+        *map(figure_section, comparison_figures(pictures).values()),
+        _parameters_section(pictures),
+        tag("footer", f"Written {written}." if written else ""),
+    ]
+    # The script expects the rows that a report of one sweep has: here there are none.
+    data = json.dumps({"names": [], "keys": [], "objective": "", "reload_s": None, "rows": []})
+    return document(f"{len(pictures)} sweeps: report", content, data)
+
+
+def _best_section(pictures: Mapping[str, Picture]) -> Markup:
+    first = next(iter(pictures.values())).sweep
+    rows = []
+    for name, picture in pictures.items():
+        selection, best = picture.selection, picture.best or {}
+        lost = f", {selection.lost:,} without a result" if selection.lost else ""
+        spent = picture.numbers(first.cost, picture.top[:1])
+        rows.append(
+            [
+                name,
+                show(best.get(first.objective)),
+                show(best.get(TRIAL)),
+                f"{selection.count:,}{lost}",
+                show(spent[0]) if spent else "–",
+            ]
+        )
+    heads = ["run", words(first.objective), "trial", "trials", with_unit(first.cost)]
+    return section(
+        "best",
+        "The best of each",
+        tag("div", table(heads, rows), class_="scrolls", tabindex=0),
+        wide=True,
+    )
+
+
+def _parameters_section(pictures: Mapping[str, Picture]) -> Markup:
+    names = dict.fromkeys(
+        name for picture in pictures.values() for name in picture.sweep.parameters
+    )
+    rows = []
+    for name in names:
+        cells = []
+        for picture in pictures.values():
+            if name not in picture.sweep.parameters:
+                cells.append("no such parameter")
+                continue
+            best = show((picture.best or {}).get(name))
+            cells.append(f"{best} of {_range_of(picture, name)}")
+        rows.append([words(name), *cells])
+    return section(
+        "parameters",
+        "Parameters",
+        tag("div", table(["", *pictures], rows), class_="scrolls", tabindex=0),
+        note="Of the best trial, and what the sweep has tried.",
+        wide=True,
+    )
+
+
+def _range_of(picture: Picture, name: str) -> str:
+    """Return the range or the values of a parameter that a sweep has tried, as text."""
+    places = range(len(picture.rows))
+    numbers = picture.numbers(name, places)
+    if numbers and len(numbers) == len(picture.rows) and min(numbers) < max(numbers):
+        return f"{show(min(numbers))} to {show(max(numbers))}"
+    values = dict.fromkeys(show(row.get(name)) for row in picture.rows)
+    return format_value(", ".join(values), longest=60)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING, Any, Final
 
 from diel import format_duration
@@ -16,7 +16,6 @@ from .markup import (
     figure,
     highlight,
     join,
-    nothing,
     section,
     show,
     table,
@@ -24,7 +23,7 @@ from .markup import (
     with_unit,
     words,
 )
-from .picture import Picture
+from .rows import Picture
 from .sweep import REASON, TRIAL, RankAccount
 
 if TYPE_CHECKING:
@@ -33,56 +32,52 @@ if TYPE_CHECKING:
 
 def headline(picture: Picture) -> Markup:
     """Show the best result, the number of trials and the time: the head of a report."""
-    sweep, gathered, moment = picture.sweep, picture.gathered, picture.moment
-    figures = []
-    if picture.best is not None:
-        value = show(picture.best.get(sweep.objective))
-        number = picture.best.get(TRIAL)
+    sweep, bias, best = picture.sweep, picture.moment.bias, picture.best
+    count, figures, chips, progress = picture.selection.count, [], [], None
+    if best is not None:
+        number = best.get(TRIAL)
         which = f"trial {show(number)}" if number is not None else ""
-        figures.append(
-            figure(f"{sweep.direction} {words(sweep.objective)}", value, which, "chosen")
-        )
-    bias, honest = moment.bias, Markup("")
+        name = f"{sweep.direction} {words(sweep.objective)}"
+        figures.append(figure(name, show(best.get(sweep.objective)), which, "chosen"))
+        chips = [
+            tag("span", tag("span", words(name)), tag("b", show(best[name])), class_="chip")
+            for name in picture.varying
+            if best.get(name) is not None
+        ]
+    honest = Markup("")
     if bias is not None and bias.honest is not None:
         honest = figure(f"honest {words(bias.objective)}", show(bias.honest), bias.method)
-    figures.append(between("honest", honest))
-    done = f"of {sweep.expected:,}" if sweep.expected else "so far"
-    if sweep.expected == gathered.count:
-        done = "all of them"
-    figures.append(figure("trials", f"{gathered.count:,}", done))
-    if gathered.failed:
-        figures.append(figure("failed", f"{gathered.failed:,}", "see below", "bad"))
-    if gathered.diverged:
-        figures.append(figure("diverged", f"{gathered.diverged:,}", "see below", "bad"))
-    if gathered.stopped:
-        figures.append(figure("stopped", f"{gathered.stopped:,}", "early"))
-    if moment.elapsed_s:
-        name = "time" if not moment.earlier else "time since it went on"
-        rate = (gathered.count - moment.earlier) / moment.elapsed_s
-        about = ""
-        if rate > 0:
-            about = f"{rate:,.3g} trials a second" if rate >= 1 else f"{1 / rate:,.3g} s a trial"
-        figures.append(figure(name, format_duration(moment.elapsed_s), about))
-    if sweep.expected and sweep.expected > gathered.count:
-        progress = tag("div", tag("i", style=f"width:{gathered.count / sweep.expected:.2%}"),
-                       class_="progress")  # fmt: skip
-    else:
-        progress = None
-    chips = []
-    if picture.best is not None:
-        chips = [
-            tag("span", tag("span", words(name)), tag("b", show(picture.best.get(name))),
-                class_="chip")
-            for name in picture.varying
-            if picture.best.get(name) is not None
-        ]  # fmt: skip
+    figures += [between("honest", honest), *_counts(picture)]
+    if sweep.expected and sweep.expected > count:
+        done = tag("i", style=f"width:{count / sweep.expected:.2%}")
+        progress = tag("div", done, class_="progress")
     return join(
         tag("div", *figures, class_="figures"),
-        nothing("No trial has a result yet.") if picture.best is None else None,
+        tag("p", "No trial has a result yet.", class_="nothing") if best is None else None,
         between("caution", _caution(bias)),
         progress,
         tag("div", *chips, class_="chips") if chips else None,
     )
+
+
+def _counts(picture: Picture) -> Iterator[Markup]:
+    """Yield how many trials there are, how many of them are lost, and how long they took."""
+    expected, selection, moment = picture.sweep.expected, picture.selection, picture.moment
+    done = f"of {expected:,}" if expected else "so far"
+    if expected == selection.count:
+        done = "all of them"
+    yield figure("trials", f"{selection.count:,}", done)
+    lost = [("failed", selection.failed), ("diverged", selection.diverged)]
+    yield from (figure(kind, f"{many:,}", "see below", "bad") for kind, many in lost if many)
+    if selection.stopped:
+        yield figure("stopped", f"{selection.stopped:,}", "early")
+    if moment.elapsed_s:
+        name = "time" if not moment.earlier else "time since it went on"
+        rate = (selection.count - moment.earlier) / moment.elapsed_s
+        about = f"{rate:,.3g} trials a second" if rate >= 1 else ""
+        if 0 < rate < 1:
+            about = f"{1 / rate:,.3g} s a trial"
+        yield figure(name, format_duration(moment.elapsed_s), about)
 
 
 def _caution(bias: BiasReport | None) -> Markup:
@@ -142,7 +137,7 @@ def trials_section(picture: Picture) -> Markup | None:
             cells.append(tag("td", show(value), data_v=_sortable(value), class_=style))
         body.append(tag("tr", *cells, data_row=row))
     ranking = tag("table", tag("thead", tag("tr", *heads)), tag("tbody", *body), class_="sortable")
-    good = picture.gathered.good
+    good = picture.selection.good
     which = f"The {len(picture.top)} best of {good:,}" if len(picture.top) < good else "All trials"
     return section(
         "trials", "Best trials", _filter(), tag("div", ranking, class_="scrolls tall", tabindex=0),
@@ -169,20 +164,20 @@ def _sortable(value: Any) -> Any:
 
 def failures_section(picture: Picture) -> Markup | None:
     """Show trials without a result, by reason."""
-    gathered = picture.gathered
-    if not gathered.lost:
+    selection = picture.selection
+    if not selection.lost:
         return None
-    reasons = [[f"{many:,}", reason] for reason, many in gathered.reasons.most_common()]
+    reasons = [[f"{many:,}", reason] for reason, many in selection.reasons.most_common()]
     names = [TRIAL, *picture.varying, REASON]
-    known = [name for name in names if any(name in row for _, row in gathered.failures)]
-    examples = [[show(row.get(name)) for name in known] for _, row in gathered.failures]
-    of = f"{gathered.lost:,} of {gathered.count:,} trials have no result."
-    if gathered.diverged:
+    known = [name for name in names if any(name in row for _, row in selection.failures)]
+    examples = [[show(row.get(name)) for name in known] for _, row in selection.failures]
+    of = f"{selection.lost:,} of {selection.count:,} trials have no result."
+    if selection.diverged:
         of += (
-            f" Of {gathered.diverged:,} the training, or the objective, came to NaN or infinity: "
+            f" Of {selection.diverged:,} the training, or the objective, came to NaN or infinity: "
             "they diverged."
         )
-    kinds = [("failed", gathered.failed), ("diverged", gathered.diverged)]
+    kinds = [("failed", selection.failed), ("diverged", selection.diverged)]
     title = f"Trials that {' or '.join(kind for kind, many in kinds if many)}"
     return section(
         "failures",
@@ -281,7 +276,7 @@ def ranks_section(accounts: Sequence[RankAccount], picture: Picture | None = Non
 
 
 def _trainers(picture: Picture | None) -> list[Markup]:
-    trainers = picture.gathered.trainers if picture is not None else {}
+    trainers = picture.selection.trainers if picture is not None else {}
     if not trainers:
         return []
     ranked = sorted(trainers.items(), key=lambda entry: (str(type(entry[0])), entry[0]))

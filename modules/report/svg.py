@@ -11,13 +11,14 @@ import json
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import singledispatch
+from itertools import pairwise
 from typing import Any, Final, TypeAlias
 
 from diel import format_value
 
 from .markup import Markup, bar_row, escape, join, place, tag
 from .panels import Axis, Heatmap, Layer, Panel, ParallelCoordinates, Plot, StackedBars
-from .picture import SHADES
+from .rows import SHADES
 from .scales import Scale
 
 Written: TypeAlias = "Callable[[str], str]"
@@ -130,14 +131,12 @@ def _draw_dots(layer: Layer, frame: Frame) -> Markup:
     """Draw dots as one path, the shortest HTML for them."""
     places = [frame.at(x, y) for x, y in zip(layer.x, layer.y, strict=True)]
     rows = layer.rows or [""] * len(places)
-    known = [(row, at) for row, at in zip(rows, places, strict=True) if at is not None]
-    if not known:
-        return Markup("")
+    known = [(str(row), at) for row, at in zip(rows, places, strict=True) if at is not None]
     return tag(
         "path",
         d="".join(f"M{place(x)},{place(y)}h0" for _, (x, y) in known),
         class_=f"dots {class_of(layer.style)}",
-        data_rows=" ".join(str(row) for row, _ in known) if layer.rows else None,
+        data_rows=" ".join(row for row, _ in known) if layer.rows else None,
         data_name=layer.name or None,
     )
 
@@ -146,18 +145,13 @@ def _draw_line(layer: Layer, frame: Frame) -> Markup:
     points = [at for x, y in zip(layer.x, layer.y, strict=True) if (at := frame.at(x, y))]
     if len(points) == 1:
         return _draw_dots(layer, frame)
+    if layer.kind == "stairs":
+        corners = [(end[0], start[1]) for start, end in pairwise(points)]
+        later = zip(corners, points[1:], strict=True)
+        points = [*points[:1], *(point for pair in later for point in pair)]
     row = layer.rows[0] if layer.rows else None
     told = {"data_text": layer.text or None, "data_name": layer.name or None}
     return _polyline(points, f"line {class_of(layer.style)}", row, **told)
-
-
-def _draw_stairs(layer: Layer, frame: Frame) -> Markup:
-    points = [at for x, y in zip(layer.x, layer.y, strict=True) if (at := frame.at(x, y))]
-    if not points:
-        return Markup("")
-    (x, y), *later = points
-    path = f"M{place(x)},{place(y)}" + "".join(f"H{place(x)}V{place(y)}" for x, y in later)
-    return tag("path", d=path, class_=f"line {class_of(layer.style)}", data_name=layer.name or None)
 
 
 def _draw_ticks(layer: Layer, frame: Frame) -> Markup:
@@ -184,7 +178,7 @@ def _draw_bars(layer: Layer, frame: Frame) -> Markup:
 _LAYERS: Final[dict[str, Callable[[Layer, Frame], Markup]]] = {
     "dots": _draw_dots,
     "line": _draw_line,
-    "stairs": _draw_stairs,
+    "stairs": _draw_line,
     "ticks": _draw_ticks,
     "bars": _draw_bars,
 }

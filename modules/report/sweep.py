@@ -129,7 +129,7 @@ class RankAccount:
 
 @dataclass(frozen=True)
 class Moment:
-    """When a report was written, and what was known then.
+    """How a sweep stood when its report was written: running or over, its time, its bias.
 
     Attributes
     ----------

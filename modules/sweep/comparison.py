@@ -10,8 +10,8 @@ from diel import replace_file
 
 from ..report.figures import comparison_figures
 from ..report.live import now
-from ..report.picture import Picture
-from ..report.several import comparison_page
+from ..report.page import comparison_page
+from ..report.rows import Picture
 from .watched import WatchedSweep
 
 

@@ -2,7 +2,7 @@
 
 ::
 
-    trials.jsonl ──> LedgerReader ──> rows ──> Gatherer ──> Picture ──> figures
+    trials.jsonl ──> LedgerReader ──> rows ──> RowSelection ──> Picture ──> figures
                                         └────> the table
 
 Nothing of the workflow's own code is run: where the objective is a function of the user's, its
@@ -27,10 +27,9 @@ from diel import open_regular
 from ..objective import Objective, ObjectiveError
 from ..report.figure import Figure
 from ..report.figures import figures_of, trial_curves
-from ..report.gather import Gatherer
 from ..report.page import analyse
 from ..report.panels import ParallelCoordinates
-from ..report.picture import Picture
+from ..report.rows import Picture, RowSelection
 from ..report.sweep import CURVE, DONE, REASON, STATE, STOPPED, TRIAL, Moment, Sweep
 from ..space import Space, SpaceError
 from ..trial import Reports, thinned
@@ -107,7 +106,7 @@ class WatchedSweep:
             about=f"sweep {self.name}",
         )
         self._table = run_dir / table_of(about)
-        self._gathered = Gatherer(sweep)
+        self._selection = RowSelection(sweep)
         self._places: dict[int, int] = {}
         self._columns: dict[str, None] = {}
         self._rows: list[dict[str, Any]] = []
@@ -129,8 +128,8 @@ class WatchedSweep:
         rows = self._flat([record for _, record in records])
         for (place, record), row in zip(records, rows, strict=True):
             self._places[record["trial"]] = place
-            self._gathered.add([row])
-            steps = self._gathered.steps
+            self._selection.add([row])
+            steps = self._selection.steps
             if len(self._rows) < _TABLE_ROWS or (steps and steps[-1].row is row):
                 row = {name: value for name, value in row.items() if name != CURVE}
                 self._columns.update(dict.fromkeys(row))
@@ -157,7 +156,7 @@ class WatchedSweep:
             self._enqueued += decision["accepted"] and kind == "enqueue"
         if self._of_strategy is not None:
             expected = self._of_strategy + self._enqueued
-            self._gathered.sweep = replace(self._gathered.sweep, expected=expected)
+            self._selection.sweep = replace(self._selection.sweep, expected=expected)
         return bool(new)
 
     @property
@@ -221,8 +220,8 @@ class WatchedSweep:
         there already; ``table``: the name of its file with a row for each trial; ``model``: how to
         use the model of the best trial, as `how_to_use` has it.
         """
-        gathered, sweep = self._gathered, self._gathered.sweep
-        top = gathered.top
+        selection, sweep = self._selection, self._selection.sweep
+        top = selection.top
         best = {name: _plain(value) for name, value in top[0].row.items()} if top else None
         if best is not None:
             best.pop(CURVE, None)
@@ -230,11 +229,11 @@ class WatchedSweep:
             "objective": sweep.objective,
             "maximise": sweep.maximise,
             "parameters": list(sweep.parameters),
-            "trials": gathered.count,
+            "trials": selection.count,
             "expected": sweep.expected,
-            "failed": gathered.failed,
-            "diverged": gathered.diverged,
-            "stopped": gathered.stopped,
+            "failed": selection.failed,
+            "diverged": selection.diverged,
+            "stopped": selection.stopped,
             "best": best,
             "running": sorted(self._running),
             "complaint": self.complaint,
@@ -244,7 +243,7 @@ class WatchedSweep:
 
     def columns(self) -> list[str]:
         """Return the columns of the table, in their order; more may come with new rows."""
-        sweep = self._gathered.sweep
+        sweep = self._selection.sweep
         first = [TRIAL, STATE, sweep.objective, *sweep.parameters]
         metrics = [
             name for name in self._columns if name not in {*first, *_LAST_COLUMNS, "started_s"}
@@ -276,8 +275,8 @@ class WatchedSweep:
         They know the colours of both themes.
         """
         picture = self.picture()
-        if self._gathered.good >= _LEARN_AGAIN * self._learned_from:
-            self._found, self._learned_from = analyse(picture), self._gathered.good
+        if self._selection.good >= _LEARN_AGAIN * self._learned_from:
+            self._found, self._learned_from = analyse(picture), self._selection.good
         running = {trial: self._curve_of(curve) for trial, curve in self._running.items()}
         figures = figures_of(picture, self._found, running)
         panels = figures["parallel"].panels if "parallel" in figures else ()
@@ -321,7 +320,7 @@ class WatchedSweep:
 
     def picture(self) -> Picture:
         """Return the rows that figures show."""
-        return Picture.of(self._gathered, Moment())
+        return Picture.of(self._selection, Moment())
 
     @property
     def goal(self) -> str:
@@ -344,7 +343,7 @@ class WatchedSweep:
             return None
         names = ("seed", "trainer", "started_s", "seconds", "attempt", REASON)
         plain = {name: _plain(record.get(name)) for name in ("trial", STATE, *names)}
-        curve = trial_curves(self._gathered.sweep, reports or [])
+        curve = trial_curves(self._selection.sweep, reports or [])
         is_alone = len(ledgers_in(self.run_dir)) == 1
         which = str(number) if is_alone else f"{self.name}:{number}"
         command = ["diel", "sweep", str(self.run_dir), "--repeat", which]

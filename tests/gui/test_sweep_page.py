@@ -259,7 +259,7 @@ def test_sweeps_are_compared_and_different_objectives_refused(window: Any, serve
     for path in paths:
         window.get_by_role("cell", name=path, exact=True).wait_for()
     window.get_by_role("heading", name="History", exact=True).wait_for()
-    window.locator(".drawn path.line").first.wait_for()
+    window.locator(".drawn polyline.line").first.wait_for()
     window.wait_for_function("() => document.querySelectorAll('button.key').length === 4")
     assert window.locator("img[src=x]").count() == 0
     other = path_of(served, make_run(served.folder, "other", 5, "training_time_s"))

@@ -11,10 +11,9 @@ import pytest
 
 from modules.report import Moment, Sweep
 from modules.report.figures import comparison_figures, figures_of, trial_curves
-from modules.report.gather import Gatherer
 from modules.report.page import analyse
-from modules.report.picture import Picture
 from modules.report.plotly import THEMES
+from modules.report.rows import Picture, RowSelection
 
 SWEEP = Sweep("study", "accuracy", True, ("rate", "hidden", "kind"), expected=60)
 ALL = {"history", "cost", "curves", "parallel", "importance", "contour", "timeline"}
@@ -46,9 +45,9 @@ def rows(count: int) -> list[dict[str, Any]]:
 
 
 def picture_of(made: list[dict[str, Any]], sweep: Sweep = SWEEP) -> Picture:
-    gathered = Gatherer(sweep)
-    gathered.add(made)
-    return Picture.of(gathered, Moment())
+    selection = RowSelection(sweep)
+    selection.add(made)
+    return Picture.of(selection, Moment())
 
 
 def for_plotly(

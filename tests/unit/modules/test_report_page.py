@@ -19,10 +19,9 @@ from support import case_count
 
 from modules.evaluation import BiasReport
 from modules.report import Moment, RankAccount, Sweep
-from modules.report.gather import Gatherer
 from modules.report.markup import highlight, show
 from modules.report.page import analyse, concluded, page, with_bias_of
-from modules.report.picture import Picture
+from modules.report.rows import Picture, RowSelection
 from modules.report.scales import LinearScale, LogScale, NamedScale, OrNotSet, focus, scale_for
 
 SECTIONS = ["history", "cost", "parallel", "importance", "trials", "ranks", "again"]
@@ -101,9 +100,9 @@ def sweep(**changes: Any) -> Sweep:
 def document(
     of: list[dict[str, Any]], about: Sweep | None = None, moment: Moment | None = None
 ) -> str:
-    gathered = Gatherer(about or sweep())
-    gathered.add(of)
-    picture = Picture.of(gathered, moment or Moment(accounts=ACCOUNTS, elapsed_s=12.0))
+    selection = RowSelection(about or sweep())
+    selection.add(of)
+    picture = Picture.of(selection, moment or Moment(accounts=ACCOUNTS, elapsed_s=12.0))
     return page(picture, analyse(picture))
 
 

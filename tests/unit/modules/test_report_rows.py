@@ -12,7 +12,7 @@ from support import case_count
 
 from diel.run.results import rank_rows
 from modules.pareto import ParetoFront
-from modules.report.gather import Gatherer
+from modules.report.rows import RowSelection
 from modules.report.sweep import Sweep
 
 SWEEP = Sweep("s", "accuracy", True, ("a",), ("accuracy", "training_time_s"))
@@ -33,24 +33,24 @@ def test_the_best_are_those_that_diel_ranks_first(
 ) -> None:
     rows = [row(trial, value) for trial, value in enumerate(values)]
     order.shuffle(rows)
-    gathered = Gatherer(Sweep("s", "accuracy", maximise, ("a",)), top=top)
+    selection = RowSelection(Sweep("s", "accuracy", maximise, ("a",)), top=top)
     for one in rows:
-        gathered.add([one])
+        selection.add([one])
     ranked = rank_rows(rows, "accuracy", maximise)[:top]
-    assert [one.row["trial"] for one in gathered.top] == [record["trial"] for record in ranked]
+    assert [one.row["trial"] for one in selection.top] == [record["trial"] for record in ranked]
 
 
 @given(st.lists(st.floats(0, 1, width=16), max_size=50), st.booleans())
 def test_the_steps_are_the_trials_that_beat_all_before(values: list[float], maximise: bool) -> None:
-    gathered = Gatherer(Sweep("s", "accuracy", maximise, ("a",)))
-    gathered.add([row(trial, value) for trial, value in enumerate(values)])
+    selection = RowSelection(Sweep("s", "accuracy", maximise, ("a",)))
+    selection.add([row(trial, value) for trial, value in enumerate(values)])
     sign = 1 if maximise else -1
     expected = [
         trial
         for trial, value in enumerate(values)
         if all(sign * value > sign * other for other in values[:trial])
     ]
-    assert [step.row["trial"] for step in gathered.steps] == expected
+    assert [step.row["trial"] for step in selection.steps] == expected
 
 
 @given(st.lists(st.tuples(st.integers(0, 9), st.integers(0, 9)), max_size=40))
@@ -83,62 +83,62 @@ def test_a_very_long_front_is_thinned_out_but_for_its_ends() -> None:
 
 
 def test_memory_is_bounded_and_the_sample_is_uniform() -> None:
-    gathered = Gatherer(SWEEP, sample=500, top=20)
+    selection = RowSelection(SWEEP, sample=500, top=20)
     for start in range(0, 50_000, 1000):
-        gathered.add(
+        selection.add(
             row(trial, trial / 1e5, 1 / (1 + trial)) for trial in range(start, start + 1000)
         )
-    assert gathered.count == 50_000
-    assert len(gathered.sampled) == 500
-    assert len(gathered.top) == 20
-    assert len(gathered.steps) <= 1001  # every trial was the best so far
-    assert gathered.steps[0].row["trial"] == 0
-    assert gathered.steps[-1].row["trial"] == 49_999
-    assert not gathered.shows_all
+    assert selection.count == 50_000
+    assert len(selection.sampled) == 500
+    assert len(selection.top) == 20
+    assert len(selection.steps) <= 1001  # every trial was the best so far
+    assert selection.steps[0].row["trial"] == 0
+    assert selection.steps[-1].row["trial"] == 49_999
+    assert not selection.shows_all
     # Of 500 draws over ten equal parts: 50 each, standard deviation below 7.
     parts = [0] * 10
-    for order, _ in gathered.sampled:
+    for order, _ in selection.sampled:
         parts[order // 5000] += 1
     assert all(25 <= part <= 75 for part in parts)
-    again = Gatherer(SWEEP, sample=500, top=20)
+    again = RowSelection(SWEEP, sample=500, top=20)
     again.add(row(trial, trial / 1e5, 1 / (1 + trial)) for trial in range(50_000))
-    assert [order for order, _ in again.sampled] == [order for order, _ in gathered.sampled]
+    assert [order for order, _ in again.sampled] == [order for order, _ in selection.sampled]
 
 
 @pytest.mark.parametrize("accuracy", [math.nan, math.inf, -math.inf, None, "", "none"])
 def test_a_row_without_a_number_has_diverged(accuracy: Any) -> None:
-    gathered = Gatherer(SWEEP)
-    gathered.add([row(0, accuracy), row(1, 0.5)])
-    assert (gathered.count, gathered.failed, gathered.diverged, gathered.good) == (2, 0, 1, 1)
-    assert [one.row["trial"] for one in gathered.top] == [1]
-    (reason,) = gathered.reasons
+    selection = RowSelection(SWEEP)
+    selection.add([row(0, accuracy), row(1, 0.5)])
+    assert (selection.count, selection.failed, selection.diverged, selection.good) == (2, 0, 1, 1)
+    assert [one.row["trial"] for one in selection.top] == [1]
+    (reason,) = selection.reasons
     assert reason.startswith("accuracy is ")
 
 
 def test_reasons_of_failures_are_counted() -> None:
-    gathered = Gatherer(SWEEP)
-    gathered.add([row(0, 0.9, state="finished"), row(1, 0.8, state="stopped")])
-    gathered.add([row(2, math.nan, state="killed:\n 2 GiB"), row(3, 0.7, state="out of time")])
-    gathered.add([row(4, math.nan, state="failed", reason="killed: 2 GiB")])
-    assert gathered.reasons == {"killed: 2 GiB": 2, "out of time": 1}
-    assert gathered.good == 2
-    gathered.add(row(5 + one, math.nan, state=f"reason {one}") for one in range(100))
-    assert len(gathered.reasons) <= 21
-    assert sum(gathered.reasons.values()) == gathered.lost == 103
-    assert len(gathered.failures) == 50
+    selection = RowSelection(SWEEP)
+    selection.add([row(0, 0.9, state="finished"), row(1, 0.8, state="stopped")])
+    selection.add([row(2, math.nan, state="killed:\n 2 GiB"), row(3, 0.7, state="out of time")])
+    selection.add([row(4, math.nan, state="failed", reason="killed: 2 GiB")])
+    assert selection.reasons == {"killed: 2 GiB": 2, "out of time": 1}
+    assert selection.good == 2
+    selection.add(row(5 + one, math.nan, state=f"reason {one}") for one in range(100))
+    assert len(selection.reasons) <= 21
+    assert sum(selection.reasons.values()) == selection.lost == 103
+    assert len(selection.failures) == 50
 
 
 def test_metrics_are_found_in_the_first_row_if_they_are_not_named() -> None:
-    gathered = Gatherer(Sweep("s", "score", False, ("a",), cost="seconds"))
-    gathered.add([{"trial": 0, "a": 1, "score": 2.0, "seconds": 3.0, "trainer": 0, "seed": 9}])
-    assert list(gathered.sweep.metrics) == ["score", "seconds"]
-    assert gathered.front.front[0][0] == 0
+    selection = RowSelection(Sweep("s", "score", False, ("a",), cost="seconds"))
+    selection.add([{"trial": 0, "a": 1, "score": 2.0, "seconds": 3.0, "trainer": 0, "seed": 9}])
+    assert list(selection.sweep.metrics) == ["score", "seconds"]
+    assert selection.front.front[0][0] == 0
 
 
 def test_trainers_are_counted() -> None:
-    gathered = Gatherer(SWEEP)
-    gathered.add(row(trial, 0.5, 2.0, trainer=trial % 2) for trial in range(5))
-    assert gathered.trainers == {0: 3, 1: 2}
+    selection = RowSelection(SWEEP)
+    selection.add(row(trial, 0.5, 2.0, trainer=trial % 2) for trial in range(5))
+    assert selection.trainers == {0: 3, 1: 2}
 
 
 @settings(max_examples=case_count(30))
@@ -146,18 +146,18 @@ def test_trainers_are_counted() -> None:
 def test_where_time_is_the_objective_quality_is_accuracy(values: list[float]) -> None:
     sweep = Sweep("s", "training_time_s", False, ("a",), ("accuracy", "training_time_s"))
     assert (sweep.quality, sweep.maximise_quality) == ("accuracy", True)
-    gathered = Gatherer(sweep)
-    gathered.add(row(trial, value, 1.0) for trial, value in enumerate(values))
-    (only,) = gathered.front.front
+    selection = RowSelection(sweep)
+    selection.add(row(trial, value, 1.0) for trial, value in enumerate(values))
+    (only,) = selection.front.front
     assert only[1]["accuracy"] == max(values)
 
 
 def test_a_trial_that_was_stopped_early_is_neither_best_nor_failed() -> None:
-    gathered = Gatherer(SWEEP)
-    gathered.add([row(0, 0.5, state="finished"), row(1, 0.9, 0.1, state="stopped")])
-    gathered.add([row(2, math.nan, state="pruned")])
-    assert (gathered.good, gathered.failed, gathered.stopped) == (2, 0, 2)
-    assert [one.row["trial"] for one in gathered.top] == [0]
-    assert [step.row["trial"] for step in gathered.steps] == [0]
-    assert [record["trial"] for _, record in gathered.front.front] == [0]
-    assert [record["trial"] for _, record in gathered.sampled] == [0, 1]
+    selection = RowSelection(SWEEP)
+    selection.add([row(0, 0.5, state="finished"), row(1, 0.9, 0.1, state="stopped")])
+    selection.add([row(2, math.nan, state="pruned")])
+    assert (selection.good, selection.failed, selection.stopped) == (2, 0, 2)
+    assert [one.row["trial"] for one in selection.top] == [0]
+    assert [step.row["trial"] for step in selection.steps] == [0]
+    assert [record["trial"] for _, record in selection.front.front] == [0]
+    assert [record["trial"] for _, record in selection.sampled] == [0, 1]

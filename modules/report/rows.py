@@ -1,0 +1,432 @@
+"""The rows that a report shows, of any number of rows, in bounded memory.
+
+A `RowSelection` keeps counts, the rows that were better than all before them, the best `top` rows,
+the Pareto front, a uniform sample of all rows and the first failures. Which rows the sample takes
+follows from their number alone, so the same rows in the same order give the same report. A
+`Picture` is what it holds at one time.
+
+References
+----------
+.. [1] Li, Reservoir-Sampling Algorithms of Time Complexity O(n(1 + log(N/n))), 1994: algorithm L,
+   which skips the rows that it does not take.
+"""
+
+from __future__ import annotations
+
+import math
+from collections import Counter
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, replace
+from functools import cached_property
+from heapq import heappush, heapreplace
+from random import Random
+from typing import Any, Final, TypeAlias
+
+from diel import format_value
+
+from ..pareto import ParetoFront
+from .markup import LARGEST, as_number, show
+from .scales import LinearScale, focus
+from .sweep import (
+    CURVE,
+    DIVERGED,
+    DONE,
+    REASON,
+    STATE,
+    STOPPED,
+    TRAINER,
+    TRIAL,
+    Moment,
+    Sweep,
+)
+
+Row: TypeAlias = Mapping[str, Any]
+
+SAMPLE: Final = 1500
+TOP: Final = 100
+_STEPS: Final = 1000
+_FRONT: Final = 400
+_FAILURES_KEPT: Final = 50
+_REASONS: Final = 20
+_OTHER_REASONS: Final = "other reasons"
+_TRAINERS: Final = 4096
+SHADES: Final = 7
+"""Steps of the colour scale, from the worst to the best."""
+_LINES: Final = 700
+_TOLD: Final = 10
+BEST_CURVES: Final = 10
+STOPPED_CURVES: Final = 40
+
+
+@dataclass(frozen=True)
+class ShownRow:
+    """A row of the results that a report shows, with its score."""
+
+    order: int
+    """Number of rows before it."""
+    score: float
+    """Its objective, negated if less is better."""
+    row: Row
+
+
+class RowSelection:
+    """Collects the rows that a report shows, and counts of all rows.
+
+    Parameters
+    ----------
+    sample, top : int, optional
+        Size of the random sample, and number of best rows.
+
+    Attributes
+    ----------
+    count, failed, diverged, stopped, good : int
+        Rows so far; how many of them failed; diverged (by their state, or because their objective
+        is no finite number); were stopped early (those can be neither best nor on the front); have
+        an objective.
+    steps : list of ShownRow
+        The rows that were better than all before them; every second one of the early ones is
+        dropped where there are very many.
+    reasons : Counter
+        How many trials failed or diverged, by reason.
+    failures : list of (int, Row)
+        The first rows that failed or diverged, each with the number of rows before it.
+    trainers : Counter
+        Number of trials, by trainer.
+    """
+
+    def __init__(self, sweep: Sweep, *, sample: int = SAMPLE, top: int = TOP) -> None:
+        self.sweep = sweep
+        self.count = 0
+        self.failed = 0
+        self.diverged = 0
+        self.stopped = 0
+        self.good = 0
+        self.steps: list[ShownRow] = []
+        self.reasons: Counter[str] = Counter()
+        self.failures: list[tuple[int, Row]] = []
+        self.trainers: Counter[Any] = Counter()
+        self.front: ParetoFront[tuple[int, Row]] = ParetoFront(_FRONT)
+        self._reservoir = _Reservoir(sample)
+        self._top_size = top
+        self._top: list[tuple[float, float, int, Row]] = []
+
+    def add(self, rows: Iterable[Row]) -> None:
+        """Add rows in the order in which their trials finished.
+
+        Rows are kept, not copied: they must not be changed later.
+        """
+        sweep = self.sweep
+        objective, cost = sweep.objective, sweep.cost
+        quality, better = sweep.quality, 1.0 if sweep.maximise_quality else -1.0
+        sign = 1.0 if sweep.maximise else -1.0
+        for row in rows:
+            order = self.count
+            self.count = order + 1
+            spent = _number(row.get(cost))
+            self._note_trainer(row.get(TRAINER))
+            score = sign * _number(row.get(objective))
+            stopped = self._note_state(order, row, is_scored=score == score)
+            if score != score or stopped is None:
+                continue
+            number = self.good
+            self.good = number + 1
+            if number >= self._reservoir.next_taken:
+                self._reservoir.take(number, (order, row))
+            if stopped:
+                continue
+            if not self.steps and not sweep.metrics:
+                self.sweep = sweep = replace(sweep, metrics=sweep.metrics_of(row))
+                quality, better = sweep.quality, 1.0 if sweep.maximise_quality else -1.0
+            if not self.steps or score > self.steps[-1].score:
+                self._note_step(ShownRow(order, score, row))
+            if len(self._top) < self._top_size or score >= self._top[0][0]:
+                self._note_top(score, order, row)
+            gained = better * _number(row.get(quality))
+            if spent == spent and gained == gained:
+                self.front.add(order, (-spent, gained), (order, row))
+
+    def _note_state(self, order: int, row: Row, *, is_scored: bool) -> bool | None:
+        """Count a row by its state; return whether it was stopped early, None if it was lost."""
+        state = str(row.get(STATE) or "").lower()
+        if state in STOPPED:
+            self.stopped += 1
+            return True
+        if is_scored and state in DONE:
+            return False
+        if state in DIVERGED or state in DONE:
+            self.diverged += 1
+        else:
+            self.failed += 1
+        self._note_failure(order, row)
+        return None
+
+    @property
+    def top(self) -> list[ShownRow]:
+        """The best rows, the best first; of equals the one with the smaller number."""
+        ranked = sorted(self._top, key=lambda entry: (-entry[0], -entry[1], entry[2]))
+        return [ShownRow(order, score, row) for score, _, order, row in ranked]
+
+    @property
+    def sampled(self) -> list[tuple[int, Row]]:
+        """The rows of the sample, in the order in which they came."""
+        return sorted(self._reservoir.rows, key=lambda entry: entry[0])
+
+    @property
+    def shows_all(self) -> bool:
+        """Whether the sample holds every row that has an objective."""
+        return len(self._reservoir.rows) == self.good
+
+    def _note_step(self, step: ShownRow) -> None:
+        self.steps.append(step)
+        if len(self.steps) > _STEPS:
+            half = len(self.steps) // 2
+            del self.steps[1:half:2]
+
+    def _note_top(self, score: float, order: int, row: Row) -> None:
+        number = as_number(row.get(TRIAL))
+        tie = -float(order) if number is None else -number
+        entry = (score, tie, order, row)
+        if len(self._top) < self._top_size:
+            heappush(self._top, entry)
+        elif entry[:2] > self._top[0][:2]:
+            heapreplace(self._top, entry)
+
+    @property
+    def lost(self) -> int:
+        """How many rows have no result: they failed, or diverged."""
+        return self.failed + self.diverged
+
+    def _note_failure(self, order: int, row: Row) -> None:
+        reason = row.get(REASON) or row.get(STATE)
+        text = format_value(" ".join(str(reason or "").split()), longest=200)
+        if not text or text.lower() in DONE:
+            text = f"{self.sweep.objective} is {show(row.get(self.sweep.objective))}"
+        if text not in self.reasons and len(self.reasons) >= _REASONS:
+            text = _OTHER_REASONS
+        self.reasons[text] += 1
+        if len(self.failures) < _FAILURES_KEPT:
+            self.failures.append((order, row))
+
+    def _note_trainer(self, trainer: Any) -> None:
+        if trainer is not None and (trainer in self.trainers or len(self.trainers) < _TRAINERS):
+            self.trainers[trainer] += 1
+
+
+class _Reservoir:
+    """A uniform random sample of rows, of bounded size."""
+
+    def __init__(self, size: int) -> None:
+        self.rows: list[tuple[int, Row]] = []
+        self.next_taken = 0
+        self._size = size
+        self._random = Random(0)
+        self._weight = 1.0
+
+    def take(self, order: int, entry: tuple[int, Row]) -> None:
+        """Take a row whose number is `next_taken` or more."""
+        if len(self.rows) < self._size:
+            self.rows.append(entry)
+            if len(self.rows) == self._size:
+                self._skip(order)
+            return
+        self.rows[self._random.randrange(self._size)] = entry
+        self._skip(order)
+
+    def _skip(self, order: int) -> None:
+        self._weight *= math.exp(math.log(1.0 - self._random.random()) / self._size)
+        step = math.log(1.0 - self._random.random()) / math.log1p(-self._weight)
+        self.next_taken = order + 1 + int(min(step, 2.0**60))
+
+
+def _number(value: Any) -> float:
+    """Return a value as a float; NaN if it is no number, or beyond what can be drawn."""
+    try:
+        number = float(value)
+    except (TypeError, ValueError, OverflowError):
+        return math.nan
+    return number if -LARGEST <= number <= LARGEST else math.nan
+
+
+# -- what is shown --------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class Picture:
+    """The rows that a report shows: a sample, improvements, the best and the Pareto front."""
+
+    selection: RowSelection
+    moment: Moment
+    rows: list[Row]
+    """In the order in which they came; the lists below hold indices into it."""
+    orders: list[int]
+    """Number of trials before each row."""
+    sampled: list[int]
+    steps: list[int]
+    top: list[int]
+    front: list[int]
+    """Indices of the random sample; of rows better than all before; of the best, best first; of the
+    Pareto front, cheapest first."""
+
+    @classmethod
+    def of(cls, selection: RowSelection, moment: Moment) -> Picture:
+        """Choose the rows that a report shows from those that were selection."""
+        steps, top = selection.steps, selection.top
+        front, sampled = selection.front.front, selection.sampled
+        by_order = dict(sampled)
+        by_order.update((kept.order, kept.row) for kept in (*steps, *top))
+        by_order.update(front)
+        orders = sorted(by_order)
+        number = {order: place for place, order in enumerate(orders)}
+
+        def places(kept: Iterable[ShownRow]) -> list[int]:
+            return [number[row.order] for row in kept]
+
+        return cls(
+            selection,
+            moment,
+            [_with_none(by_order[order]) for order in orders],
+            orders,
+            [number[order] for order, _ in sampled],
+            places(steps),
+            places(top),
+            [number[order] for order, _ in front],
+        )
+
+    @property
+    def sweep(self) -> Sweep:
+        """The sweep that the rows are from."""
+        return self.selection.sweep
+
+    @property
+    def trials_text(self) -> str:
+        """How many trials have an objective, in words."""
+        return f"{self.selection.good:,} trial{'s' if self.selection.good != 1 else ''}"
+
+    def curve_of(self, place: int) -> list[tuple[float, float]]:
+        """Return the points of a row's learning curve that can be drawn, if there are several."""
+        points = []
+        for step, value in self.rows[place].get(CURVE) or ():
+            x, y = as_number(step), as_number(value)
+            if x is not None and y is not None:
+                points.append((x, y))
+        return points if len(points) > 1 else []
+
+    @cached_property
+    def curves(self) -> list[int]:
+        """The rows whose learning curves are drawn: the best, best first, then stopped ones."""
+        best = [place for place in self.top if self.curve_of(place)][:BEST_CURVES]
+        stopped = [
+            place
+            for place in self.sampled
+            if str(self.rows[place].get(STATE)).lower() in STOPPED and self.curve_of(place)
+        ]
+        return [*best, *stopped[:: -(-len(stopped) // STOPPED_CURVES) or 1]]
+
+    @property
+    def best(self) -> Row | None:
+        """The best trial."""
+        return self.rows[self.top[0]] if self.top else None
+
+    def objective_of(self, place: int) -> float:
+        """Return the objective of a row."""
+        return float(self.rows[place][self.sweep.objective])
+
+    @cached_property
+    def axis(self) -> LinearScale:
+        """The scale of the objective."""
+        return focus([self.objective_of(place) for place in range(len(self.rows))] or [0.0],
+                     self.sweep.maximise)  # fmt: skip
+
+    def shade(self, place: int) -> int:
+        """Return the colour of a row: from 0 for the worst to ``SHADES - 1`` for the best."""
+        where = self.axis.place(self.objective_of(place)) or 0.0
+        if not self.sweep.maximise:
+            where = 1.0 - where
+        return min(SHADES - 1, int(where * SHADES))
+
+    @cached_property
+    def against_cost(self) -> dict[int, tuple[float, float]]:
+        """Cost and quality of the rows that have both, by index of the row."""
+        sweep = self.sweep
+        return {
+            place: (cost, quality)
+            for place, row in enumerate(self.rows)
+            if (cost := as_number(row.get(sweep.cost))) is not None
+            and (quality := as_number(row.get(sweep.quality))) is not None
+        }
+
+    @cached_property
+    def constants(self) -> dict[str, str]:
+        """Parameters that are the same in every row that is shown, and their values as text."""
+        found = {}
+        for name in self.sweep.parameters:
+            shown = {show(row.get(name)) for row in self.rows}
+            if len(shown) == 1 and len(self.rows) > 1:
+                found[name] = shown.pop()
+        return found
+
+    @cached_property
+    def varying(self) -> list[str]:
+        """Parameters that differ between the rows that are shown."""
+        return [name for name in self.sweep.parameters if name not in self.constants]
+
+    @cached_property
+    def lines(self) -> list[int]:
+        """Rows that are drawn as lines, worst first: of very many a part, with all of the best."""
+        chosen = set(self.sampled[:: -(-len(self.sampled) // _LINES)] if self.sampled else ())
+        chosen.update(self.top)
+        sign = 1 if self.sweep.maximise else -1
+        drawn = sorted(chosen, key=lambda place: (sign * self.objective_of(place), place))
+        if self.top:
+            drawn.remove(self.top[0])
+            drawn.append(self.top[0])  # drawn last, so that no other line hides it
+        return drawn
+
+    def by_number(self, places: Iterable[int]) -> list[int]:
+        """Return rows in the order of their trials' numbers; those without one come last."""
+
+        def key(place: int) -> tuple[bool, float, int]:
+            number = as_number(self.rows[place].get(TRIAL))
+            return number is None, number or 0.0, place
+
+        return sorted(places, key=key)
+
+    def numbers(self, name: str, places: Iterable[int]) -> list[float]:
+        """Return the values of a column that are numbers."""
+        found = (as_number(self.rows[place].get(name)) for place in places)
+        return [value for value in found if value is not None]
+
+    def columns(self) -> list[str]:
+        """Return the columns of the table of trials, in their order."""
+        sweep = self.sweep
+        known = {name for row in self.rows for name in row}
+        wanted = [TRIAL, *self.varying, sweep.objective, *sweep.metrics]
+        wanted += [TRAINER, "seed"]
+        return [name for name in dict.fromkeys(wanted) if name in known]
+
+    def tell(self, place: int | str) -> list[tuple[str, Any]]:
+        """Return what a figure tells of a row: names and values, its trial's number first."""
+        row = self.rows[int(place)]
+        names = [TRIAL, self.sweep.objective, *self.varying[:_TOLD]]
+        return [(name, row.get(name)) for name in dict.fromkeys(names)]
+
+    def cells(self, place: int, columns: Iterable[str]) -> list[Any]:
+        """Return a row's values for JSON: numbers, and text for all other values."""
+        row = self.rows[place]
+        return [_cell(row.get(name)) for name in columns]
+
+
+def _with_none(row: Row) -> Row:
+    """Return a row with None for empty text: a parameter that the trial does not have."""
+    return {
+        name: None if isinstance(value, str) and not value else value for name, value in row.items()
+    }
+
+
+def _cell(value: Any) -> Any:
+    if value is None or isinstance(value, bool):
+        return show(value)
+    number = as_number(value)
+    if number is None:
+        return show(value)
+    return int(value) if number.is_integer() and abs(number) < 2**53 else float(f"{number:.7g}")
