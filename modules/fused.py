@@ -30,7 +30,7 @@ from .hyperparameters import (
     loss_of,
     optimizer_of,
 )
-from .trial import Report, Reports, marked
+from .trial import METRICS, Report, Reports, marked
 
 if TYPE_CHECKING:
     from dnn import Ensemble, History, RoutineTable
@@ -333,10 +333,8 @@ class FusedTrainings:
 
 
 def _metrics(score: Mapping[str, float], training_time_s: float) -> dict[str, Any]:
-    return {
-        **{name: score[name] for name in ("accuracy", "loss", "mcc")},
-        "training_time_s": training_time_s,
-    }
+    found = {**score, "training_time_s": training_time_s}
+    return {name: found[name] for name in METRICS}
 
 
 class _Versions:

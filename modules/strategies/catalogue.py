@@ -22,7 +22,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, Literal, TypeVar, cast, get_origin, get_type_hints
+from typing import TYPE_CHECKING, Annotated, Any, Literal, TypeVar, cast, get_origin
 
 from pydantic import BaseModel, ConfigDict, create_model
 
@@ -63,7 +63,8 @@ class Named:
         """The model of its table: the tags, and the options of the class, and of the rule's."""
         fields: dict[str, Any] = {tag: (Literal[name], name) for tag, name in self.tags.items()}
         for kind in (self.kind, RULES[self.rule].kind if self.rule else self.kind):
-            hints = get_type_hints(kind.__init__, include_extras=True)
+            # Not get_type_hints: Python 3.10 makes another type of one whose default is None.
+            hints = inspect.get_annotations(kind.__init__, eval_str=True)
             for name, parameter in inspect.signature(kind).parameters.items():
                 if get_origin(hints.get(name)) is Annotated:
                     fields[name] = (hints[name], parameter.default)

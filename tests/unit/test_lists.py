@@ -136,6 +136,8 @@ def test_the_page_of_dnn_names_all_optimizers_and_schedules() -> None:
     (schedules,) = re.findall(r"^(`.*`) come with dnn\.$", page, re.MULTILINE)
     classes = {each.__name__ for each in catalogue("schedule").values()}
     assert {*named(schedules)} == classes - {"Constant"}
+    (files,) = re.findall(r"^\| `download\(name, folder\)` \| (.*?), checked", page, re.MULTILINE)
+    assert {*named(files)} == catalogue("download").keys()
 
 
 def test_the_help_of_a_sweep_names_all_formats_of_its_export() -> None:

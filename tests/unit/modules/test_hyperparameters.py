@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import inspect
-from typing import Any
+from typing import Any, get_args
 
 import numpy as np
 import pytest
@@ -17,7 +17,7 @@ from dnn.graph.operations.activations import ACTIVATIONS, RECTIFIERS
 from dnn.metrics import MORE_IS_BETTER
 from dnn.optimizers import OPTIMIZERS
 from dnn.optimizers.schedules import SCHEDULES
-from dnn.precision import PRECISIONS
+from dnn.precision import PRECISIONS, Dtype
 from modules import trainer
 from modules.hyperparameters import (
     Hyperparameters,
@@ -45,6 +45,7 @@ def test_choices_are_those_of_dnn() -> None:
     assert choices(trainer.Options, "standardise") == set(STANDARDISATIONS)
     # The name that Keras has for float16.
     assert choices(trainer.Options, "precision") == set(PRECISIONS) - {"mixed_float16"}
+    assert set(get_args(Dtype)) == set(PRECISIONS)
     ours = {name: METRICS[name].maximise for name in METRICS if name in MORE_IS_BETTER}
     assert ours == {name: MORE_IS_BETTER[name] for name in ("loss", "accuracy", "mcc")}
 
