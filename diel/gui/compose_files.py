@@ -110,7 +110,6 @@ class Files:
         self._on_disk = composer.document.text if composer.path is not None else ""
         self._offered: Draft | None = None
         self._left: Draft | None = None  # offered, and not wanted on this page
-        self._kept: str | None = None
         self._build()
         self._offer_drafts()
         ui.timer(_OTHERS_EVERY_S, self._offer_drafts)
@@ -169,14 +168,10 @@ class Files:
         """Keep the unsaved text for pages that are built later; drop it once it is saved."""
         document = self._composer.document
         is_new = self._composer.path is None and document.text == self._began_as
-        unsaved = None if self.is_saved or is_new else document.text
-        if unsaved == self._kept:
-            return  # a page that is gone shows what was found out later; another has taken its text
-        self._kept = unsaved
-        if unsaved is None:
-            _drafts.drop(document.file, self._page)
+        if not self.is_saved and not is_new:
+            _drafts.keep(document.file, self._page, document.text)
         else:
-            _drafts.keep(document.file, self._page, unsaved)
+            _drafts.drop(document.file, self._page)
 
     def show(self) -> None:
         """Show the name of the file, and whether there are edits to save."""

@@ -7,6 +7,7 @@ import subprocess
 import sys
 from pathlib import Path
 
+import pytest
 from hosts import hosts, ip
 from support import records_of, results, run_dir, wait_until, workflow
 
@@ -41,6 +42,7 @@ def has_begun(folder: Path) -> bool:
     return bool(ledgers) and len(ledgers[0].read_bytes().splitlines()) > 3
 
 
+@pytest.mark.thorough
 def test_a_run_goes_on_without_a_host_that_is_gone(tmp_path: Path) -> None:
     workflow(tmp_path, SWEEP, m=TRAINER)
     with hosts(2) as two:

@@ -293,7 +293,7 @@ def violations(page: Any) -> list[str]:
     ]
 
 
-@pytest.mark.sample(8)
+@pytest.mark.sample(6)
 @pytest.mark.parametrize("name", SCENES)
 def test_axe_finds_nothing_and_a_phone_shows_all(
     browser: Any, served: Any, folder: Path, name: str

@@ -212,6 +212,7 @@ def test_a_sweep_is_composed_mended_started_steered_and_its_best_trial_read(
     assert journal[-1]["exit_code"] == 0
 
 
+@pytest.mark.thorough
 def test_two_browsers_on_one_file_and_a_script_that_is_submitted(
     browser: Any, served: Any, page: Any
 ) -> None:

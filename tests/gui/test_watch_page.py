@@ -117,6 +117,7 @@ def test_a_run_is_watched_stopped_and_resumed_while_servers_come_and_go(
         wait_until(lambda: all(run.state != "running" for run in list_runs(folder / "runs")))
 
 
+@pytest.mark.thorough
 def test_damaged_and_growing_runs_are_shown_as_far_as_they_go(served: Any, page: Any) -> None:
     file = served.folder / "rude.toml"
     file.write_text("[workflow]\nname = 3\n[[group]]\n")  # no graph of it can be drawn

@@ -67,6 +67,9 @@ from mpi4py import MPI
 assert (random.getstate(), os.environ.get("OMP_NUM_THREADS")) == (numbers, None)
 total = MPI.COMM_WORLD.allreduce(1)  # MPI goes on, and every rank knows how it ended
 print(f"rank {MPI.COMM_WORLD.rank} of {total}: status {status}", flush=True)
+with open(f"status.{MPI.COMM_WORLD.rank}", "w") as file:
+    file.write(f"{status} of {total}")
+MPI.COMM_WORLD.Barrier()  # mpirun ends all once the first has failed, and what they print is lost
 sys.exit(status)
 """
 
@@ -108,8 +111,7 @@ def test_a_failure_is_known_to_every_rank(tmp_path: Path) -> None:
     finished = run_driver(tmp_path, program + END)
     assert finished.status == 1, finished.output
     assert "module 'greet' failed: ValueError: no" in finished.stderr
-    for rank in range(5):
-        assert f"rank {rank} of 5: status 1" in finished.stdout
+    assert [(tmp_path / f"status.{rank}").read_text() for rank in range(5)] == ["1 of 5"] * 5
 
 
 # What is wrong with a workflow file, how the program adds its functions, and what is said.
@@ -129,6 +131,7 @@ _WRONG = {
 }
 
 
+@pytest.mark.thorough
 def test_what_cannot_be_run_is_said_once(tmp_path: Path) -> None:
     """One after the other, in one program: it goes on after each."""
     program = FUNCTIONS.replace("(BaseModel):", "(BaseModel, extra='forbid'):")

@@ -49,7 +49,7 @@ def contains(output: str, line: str) -> bool:
     return re.search(pattern, output) is not None
 
 
-@pytest.mark.sample
+@pytest.mark.thorough
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: page.stem)
 def test_the_page_step_by_step(page: Path, tmp_path: Path) -> None:
     once_is_enough()

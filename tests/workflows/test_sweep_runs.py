@@ -129,6 +129,7 @@ def test_a_trial_that_kills_its_rank_is_passed_over_after_a_restart(tmp_path: Pa
     check_passed_over(tmp_path, "ended by itself with status 3")
 
 
+@pytest.mark.thorough
 def test_a_trainer_may_have_several_ranks(tmp_path: Path) -> None:
     sweep(tmp_path, "x = [1, 2, 3, 4, 5]", "together", more="copies = 2\nprocesses = 2")
     finished = diel("run", "w.toml", cwd=tmp_path)

@@ -46,7 +46,7 @@ NEEDS_DATA = {"heart_grid": HEART}
 TRAINING = ("cancer_grid", "digits_convolution", "digits_layers", "digits_ranks", "heart_grid")
 
 
-@pytest.mark.sample(2)
+@pytest.mark.sample
 @pytest.mark.parametrize("file", FILES, ids=lambda file: file.stem)
 def test_workflow_file_runs(file: Path, tmp_path: Path) -> None:
     data = NEEDS_DATA.get(file.stem)

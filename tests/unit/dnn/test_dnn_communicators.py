@@ -19,6 +19,7 @@ from dnn.parameters import FlatBuffer, Segment
 HOSTS = [[0], [0, 0], [0, 1], [0, 0, 0], [0, 1, 0], [0, 0, 1, 1], [0, 1, 1, 1, 0], [0] * 7]
 
 
+@pytest.mark.sample(24)
 @pytest.mark.parametrize("hosts", HOSTS, ids=lambda hosts: "".join(map(str, hosts)))
 @pytest.mark.parametrize("check", CASES, ids=lambda check: check.__name__)
 def test_threads(check, hosts):

@@ -43,6 +43,7 @@ def cuda(ops, monkeypatch) -> str:
     return "cuda"
 
 
+@pytest.mark.sample(12)
 @pytest.mark.parametrize("case", CASES)
 @given(data=st.data())
 @settings(max_examples=1, deadline=None)

@@ -31,6 +31,7 @@ from dnn.errors import DisagreementError, PeerError
 from dnn.optimizers.schedules import GrowingBatch, StepDecay
 
 
+@pytest.mark.sample(8)
 @pytest.mark.parametrize("ranks", [2, 3])
 @pytest.mark.parametrize("check", CASES, ids=lambda check: check.__name__)
 def test_ranks_train_together(check, ranks, monkeypatch):

@@ -99,6 +99,7 @@ def compare(layers, optimizer, rates, *, x=X, y=LABELS, epochs=3, **options):
 DEVICES = ["cpu", "numpy"]
 
 
+@pytest.mark.sample(5)
 @pytest.mark.parametrize("device", DEVICES)
 @pytest.mark.parametrize("kind", LAYERS)
 def test_every_kind_of_layer(kind, device):
@@ -110,6 +111,7 @@ def test_every_kind_of_layer(kind, device):
     np.testing.assert_allclose(probabilities.sum(-1), 1, rtol=1e-5)
 
 
+@pytest.mark.sample(5)
 @pytest.mark.parametrize("device", DEVICES)
 @pytest.mark.parametrize("kind", OPTIMIZERS)
 def test_every_optimizer(kind, device):

@@ -36,6 +36,7 @@ def alone_and_together(expression, values, per_model):
     return [np.stack(parts) for parts in zip(*alone, strict=True)], together
 
 
+@pytest.mark.sample(12)
 @pytest.mark.parametrize("case", CASES)
 @given(data=st.data())
 @settings(max_examples=15, deadline=None)

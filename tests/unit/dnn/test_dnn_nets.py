@@ -185,6 +185,7 @@ def test_lenet5_learns_digits():
     assert model.evaluate(x[1200:], y[1200:])["accuracy"] > 0.8
 
 
+@pytest.mark.sample
 @pytest.mark.parametrize(
     ("name", "epochs"),
     [("alexnet", 15), ("vgg16", 8), ("resnet18", 4)]

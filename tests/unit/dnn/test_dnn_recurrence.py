@@ -78,6 +78,7 @@ def theirs(torch, cell, values, lengths, reverse, factors):
     return [y.detach().numpy() for y in (*outputs, *gradients)]
 
 
+@pytest.mark.sample(3)
 @pytest.mark.parametrize("cell", CELLS)
 @pytest.mark.parametrize("device", DEVICES)
 def test_outputs_and_all_gradients_against_torch(device, cell):

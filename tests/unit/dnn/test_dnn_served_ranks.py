@@ -114,6 +114,7 @@ def test_an_epoch_may_have_any_number_of_batches() -> None:
     assert run_on_threads(2, run) == [300, 300]
 
 
+@pytest.mark.sample(3)
 @pytest.mark.parametrize("name", SCHEMES)
 def test_ranks_learn_together(name: str) -> None:
     def run(communicator: Communicator) -> NeuralNetwork:

@@ -113,6 +113,7 @@ def torch_named(module):
     return {f"module.{name}": value for name, value in module.state_dict().items()}
 
 
+@pytest.mark.sample
 @pytest.mark.parametrize("name", ["alexnet", "resnet18"])
 def test_a_network_by_name_has_the_gradients_of_pytorch(name):
     torch = pytest.importorskip("torch", reason="torch, the oracle, is not installed")

@@ -250,6 +250,7 @@ NETWORKS: dict[str, list[Layer]] = {
 }  # fmt: skip
 
 
+@pytest.mark.sample(3)
 @pytest.mark.parametrize("name", NETWORKS)
 def test_every_network_comes_out_as_it_went_in(name: str, tmp_path: Path) -> None:
     layers = NETWORKS[name]

@@ -249,6 +249,7 @@ def test_data_go_to_the_gpu_once(gpu: None) -> None:
     assert sent[1:] == [0, 0, 0]
 
 
+@pytest.mark.thorough
 def test_networks_that_do_not_fit_are_trained_in_halves_then_fail(
     gpu: None, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:

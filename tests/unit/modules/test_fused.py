@@ -46,6 +46,7 @@ def timeless(metrics: dict[str, Any]) -> Any:
     )
 
 
+@pytest.mark.sample(2)
 @pytest.mark.parametrize("evaluation", [None, FOLDS])
 @pytest.mark.parametrize("rows", [None, [(0, "numpy"), (1024, "ones")], [(0, "ones")]])
 def test_together_and_alone_are_the_same_to_the_last_bit(evaluation: Any, rows: Any) -> None:
@@ -89,6 +90,7 @@ def test_together_and_alone_standardise_the_same(method: str) -> None:
     assert len(losses) == 3
 
 
+@pytest.mark.thorough
 def test_whatever_the_hyperparameters_are_nobody_can_tell_from_a_result() -> None:
     train = trainer.prepare({"dataset": "breast_cancer"}, Path())
     kinds: list[dict[str, Any]] = [
@@ -227,6 +229,7 @@ def test_wide_networks_are_trained_alone() -> None:
     assert all_of(train, [(narrow, 1)])[0] == [None]  # one alone is no crowd
 
 
+@pytest.mark.sample
 @pytest.mark.parametrize("routines", ["fixed", "measured"])
 def test_a_sweep_gives_its_trainers_many_trials_at_once(
     routines: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch

@@ -138,6 +138,7 @@ def test_random_search_that_updates_its_distribution(monkeypatch: pytest.MonkeyP
     assert sorted(rates)[30] < 1.0
 
 
+@pytest.mark.sample
 @pytest.mark.parametrize("rule", ["halving", {"rule": "median", "startup_trials": 3}])
 def test_a_model_that_performs_poorly_is_stopped_early(
     monkeypatch: pytest.MonkeyPatch, rule: Any

@@ -170,6 +170,7 @@ def test_every_scheme_has_a_name() -> None:
         assert Parallel.of(name).problem_with(2) == ""
 
 
+@pytest.mark.sample(2)
 @pytest.mark.parametrize(
     "given",
     ["data", {"pipeline": 2}, {"scheme": "local_sgd", "steps": 1}, "parameter_server"],
