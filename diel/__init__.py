@@ -15,7 +15,9 @@ if TYPE_CHECKING:
     from diel.loading.functions import import_function as import_function
     from diel.loading.functions import load_plugin as load_plugin
     from diel.loading.process_state import restoring as restoring
-    from diel.loading.reports import ResultsTable as ResultsTable
+    from diel.loading.reporter import Reporter as Reporter
+    from diel.loading.reporter import ResultsTable as ResultsTable
+    from diel.loading.trial_log import TrialLog as TrialLog
     from diel.opened_run import Run as Run
     from diel.opened_run import open_run as open_run
     from diel.plugins import installed_plugins as installed_plugins
@@ -52,8 +54,10 @@ _MODULE_OF = {
     "Context": "diel.loading.context",
     "Executive": "diel.embedding",
     "JsonLinesFile": "diel.run.json_lines",
-    "ResultsTable": "diel.loading.reports",
+    "Reporter": "diel.loading.reporter",
+    "ResultsTable": "diel.loading.reporter",
     "Run": "diel.opened_run",
+    "TrialLog": "diel.loading.trial_log",
     "as_integer": "diel.run.json_values",
     "as_number": "diel.run.json_values",
     "child_environment": "diel.workflow.programs",
@@ -87,8 +91,10 @@ __all__ = [
     "Context",
     "Executive",
     "JsonLinesFile",
+    "Reporter",
     "ResultsTable",
     "Run",
+    "TrialLog",
     "__version__",
     "as_integer",
     "as_number",

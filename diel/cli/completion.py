@@ -14,7 +14,7 @@ from typing import Final, Literal, TypeAlias
 
 from diel.errors import PluginError
 from diel.frozen import Frozen
-from diel.loading.reports import export_formats
+from diel.loading.reporter import reporters
 from diel.workflow.examples import list_examples
 
 # The names that arguments for files and folders have in the commands' help.
@@ -32,7 +32,9 @@ _FILES: Final[dict[str, Literal["toml", "folder", "file"]]] = {
 }
 _SUGGESTED: Final[Mapping[tuple[str, str], Callable[[], Iterable[str]]]] = {
     ("examples", "name"): lambda: (example.name for example in list_examples()),
-    ("sweep", "export"): export_formats,
+    ("sweep", "export"): lambda: (
+        name for reporter in reporters() for name in reporter.export_formats()
+    ),
 }
 """By command and argument: values that depend on what is installed."""
 

@@ -35,7 +35,7 @@ from diel.gui.editor import TextEditor
 from diel.gui.inspection import Inspection
 from diel.gui.inspector import Inspector, code_state
 from diel.gui.site import MOST_BOXES, Site, frame, page, tell
-from diel.loading.sweeps import new_sweep
+from diel.loading.reporter import first_answer
 from diel.text import as_tables
 from diel.workflow.document import Document
 from diel.workflow.drawing import drawing_of_draft
@@ -76,7 +76,7 @@ def add_pages(site: Site) -> None:
         path = site.resolve(file) if file else None
         if path is not None and path.suffix != ".toml":
             raise PageError(f"{file} is no workflow file: those end in .toml")
-        sweep = await run.io_bound(new_sweep) or {}
+        sweep = await run.io_bound(first_answer, lambda each: each.new_sweep()) or {}
         text = await run.io_bound(_begin_with, path, sweep if new == NEW_SWEEP else {}) or ""
         title = site.name_of(path) if path is not None else "A new workflow"
         with frame(site, title):

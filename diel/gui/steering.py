@@ -16,7 +16,8 @@ from diel.gui.cards import heading
 from diel.gui.forms import Parameter, parameter_of, safe, typed_value
 from diel.gui.processes import in_words_of_the_page, wait_for
 from diel.gui.site import printable
-from diel.loading.sweeps import WatchedSweep, steer_sweep
+from diel.loading.reporter import WatchedSweep
+from diel.loading.sweeps import steer_sweep
 from diel.run.directory import RunDirectory
 from diel.run.watched_run import WatchedRun
 from diel.text import as_toml, format_value

@@ -23,7 +23,8 @@ from diel.gui.cards import (
 )
 from diel.gui.site import Site, address, frame, page, printable
 from diel.gui.steering import SteeringPanel
-from diel.loading.sweeps import WatchedSweep, watch_sweeps
+from diel.loading.reporter import WatchedSweep
+from diel.loading.sweeps import watch_sweeps
 from diel.run.directory import RunDirectory
 from diel.run.json_values import is_number
 from diel.text import format_value, shortened

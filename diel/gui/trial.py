@@ -19,7 +19,8 @@ from diel.gui.cards import (
     links_of_run,
 )
 from diel.gui.site import Site, frame, page, printable
-from diel.loading.sweeps import WatchedSweep, watch_sweeps
+from diel.loading.reporter import WatchedSweep
+from diel.loading.sweeps import watch_sweeps
 from diel.run.directory import RunDirectory
 from diel.text import format_duration, format_value, shortened
 
