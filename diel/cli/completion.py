@@ -108,19 +108,15 @@ def bash(levels: list[Level]) -> str:
     pairs = [
         shlex.quote(f"{' '.join(command.words[:-1])}:{command.words[-1]}") for command in commands
     ]
-    behind = [
-        f"        {'|'.join(shlex.quote(f'{_key(level)}:{name}') for name in option.names)}) "
-        f"{_bash_values(option.values)}; return ;;"
+    with_values = [
+        (
+            option.is_list,
+            f"        {'|'.join(shlex.quote(f'{_key(level)}:{name}') for name in option.names)}) "
+            f"{_bash_values(option.values)}; return ;;",
+        )
         for level in levels
         for option in level.options
         if option.values is not None
-    ]
-    lists = [
-        f"        {'|'.join(shlex.quote(f'{_key(level)}:{name}') for name in option.names)}) "
-        f"{_bash_values(option.values)}; return ;;"
-        for level in levels
-        for option in level.options
-        if option.values is not None and option.is_list
     ]
     flags = [
         f"        {shlex.quote(_key(level))}) _diel_words "
@@ -132,8 +128,8 @@ def bash(levels: list[Level]) -> str:
     ]
     return _BASH.format(
         pairs="|".join(pairs),
-        behind="\n".join(behind),
-        lists="\n".join(lists),
+        behind="\n".join(line for _, line in with_values),
+        lists="\n".join(line for is_list, line in with_values if is_list),
         flags="\n".join(flags),
         first="\n".join(first),
     )
