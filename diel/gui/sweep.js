@@ -203,11 +203,5 @@ diel.sweep = (() => {
     place.replaceChildren(svg);
   };
 
-  const letGo = () => {
-    ranges.clear();
-    if (figure) draw();
-    tell();
-  };
-
-  return { watchCards, columns, rows, choose, show, letGo };
+  return { watchCards, columns, rows, choose, show };
 })();
