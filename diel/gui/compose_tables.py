@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import Any, Final, Protocol
+from typing import Any, Final, TypeAlias
 
 from nicegui import ui
 
@@ -26,18 +26,10 @@ LAYER: Final = "layer"
 """The key, in a row of `describe_network`, for the index of the table that the row is about."""
 
 
-class Edit(Protocol):
-    """Edits the document and shows it everywhere; returns whether it has changed."""
-
-    def __call__(self, change: Callable[..., None], /, *arguments: Any) -> bool:
-        """Call a method of the document with arguments; an error that refuses it is shown."""
-
-
-class AddRow(Protocol):
-    """Adds a row to the problems and updates of a form."""
-
-    def __call__(self, place: Place, error: ui.label, update: Callable[[], None]) -> None:
-        """Show problems of a place in a label; call a function whenever the form is shown."""
+Edit: TypeAlias = Callable[..., bool]
+"""Calls a method of the document with arguments, and shows the document or the error."""
+AddRow: TypeAlias = "Callable[[Place, ui.label, Callable[[], None]], None]"
+"""Shows problems of a place in a label, and calls a function whenever the form is shown."""
 
 
 # -- search spaces --------------------------------------------------------------------------------

@@ -262,8 +262,7 @@ class _MasterLoop:
         from diel import TrialLog
 
         self._output.declare()
-        self._log = TrialLog(self._ctx.run_dir, self._path.parent.name, len(self._book.recorded))
-        tuples = self._ctx.tuples
+        tuples, recorded = self._ctx.tuples, len(self._book.recorded)
         tuples.tput(self._tags.sweep(self._session), self._order())
         self._drop_stopped()
         if self._steering.is_paused:
@@ -271,6 +270,8 @@ class _MasterLoop:
             self._ctx.log.warning("the sweep is %s", _PAUSED)
         self._steer(at_once=True)
         self._dispatcher.give_out()
+        # Only now, as it takes some milliseconds to find reporters: trainers have work meanwhile.
+        self._log = TrialLog(self._ctx.run_dir, self._path.parent.name, recorded)
         while self._goes_on():
             self._output.show()
             self._warn(self._log.new_problems())
