@@ -16,7 +16,9 @@ if TYPE_CHECKING:
     from diel.loading.functions import import_function as import_function
     from diel.loading.functions import load_plugin as load_plugin
     from diel.loading.process_state import restoring as restoring
-    from diel.loading.reports import ResultsTable as ResultsTable
+    from diel.loading.reporter import Reporter as Reporter
+    from diel.loading.reporter import ResultsTable as ResultsTable
+    from diel.loading.trial_log import TrialLog as TrialLog
     from diel.opened_run import Run as Run
     from diel.opened_run import open_run as open_run
     from diel.plugins import installed_plugins as installed_plugins
@@ -55,7 +57,8 @@ _PUBLIC = {
     "loading.context": "Context",
     "loading.functions": "import_function load_plugin",
     "loading.process_state": "restoring",
-    "loading.reports": "ResultsTable",
+    "loading.reporter": "Reporter ResultsTable",
+    "loading.trial_log": "TrialLog",
     "opened_run": "Run open_run",
     "plugins": "installed_plugins",
     "processes": "end_with_parent start_helper",

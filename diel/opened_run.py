@@ -23,7 +23,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, Literal, TypeAlias
 
 from diel.errors import MissingPackage, RunDirectoryError
-from diel.loading.sweeps import WatchedSweep, watch_sweeps
+from diel.loading.reporter import WatchedSweep
+from diel.loading.sweeps import watch_sweeps
 from diel.run.directory import RunDirectory
 from diel.run.fields import Record
 from diel.run.files import open_regular

@@ -10,7 +10,7 @@
     [project.entry-points."diel.strategies"]
     annealing = "lattice.search:Annealing"      strategy = "annealing", of a sweep
     [project.entry-points."diel.reporters"]
-    lattice = "lattice.reporter"                see `diel.loading.reports.Reporter`
+    lattice = "lattice:LatticeReporter"         a class derived from `diel.Reporter`
 
 diel's own modules and its report of a sweep are found in the same way. To go through the installed
 packages takes some milliseconds: that is done once, and only where a name is asked for.

@@ -33,7 +33,7 @@ from typing import IO, Any, Final
 from diel.errors import LaunchError, RunDirectoryError, SweepCallError
 from diel.exit_codes import BAD_INPUT, FINE, NOT_FINISHED, STOPPED
 from diel.function_source import source_of
-from diel.loading.reports import reporting
+from diel.loading.reporter import first_answer
 from diel.opened_run import Run
 from diel.processes import diel_command
 from diel.run.history import summarize
@@ -206,10 +206,10 @@ def _check_guard(file: Path) -> None:
 
 def _workflow(name: str, train: str, asked: dict[str, Any], options: dict[str, Any]) -> str:
     """Return the text of a sweep's workflow file, as the reporter of sweeps describes it."""
-    for describe in reporting("describe_sweep"):
-        document = describe(name, train, asked, options)
-        return f"{_MARK}: diel run {name}.toml runs it again.\n\n{as_tables(_plain(document))}"
-    raise SweepCallError("no installed package runs sweeps: reinstall diel, which comes with one")
+    document = first_answer(lambda reporter: reporter.describe_sweep(name, train, asked, options))
+    if document is None:
+        raise SweepCallError("no installed package runs sweeps: reinstall diel, which has one")
+    return f"{_MARK}: diel run {name}.toml runs it again.\n\n{as_tables(_plain(document))}"
 
 
 def _plain(value: Any) -> Any:

@@ -23,14 +23,12 @@ class Command(Frozen):
     help: str | Callable[[], str]
     description: str
     add_arguments: Callable[[argparse.ArgumentParser], None]
-    # ``module:function``, which takes the parsed arguments and returns the exit code.
-    home: str
-    # Whether printing is its only purpose, so that it fails if its output cannot be written.
-    is_for_its_output: bool = True
+    function: str  # ``module:function``: takes the parsed arguments, returns the exit code
+    fails_without_output: bool = True  # as it only prints; False: it is done also if that fails
 
     def perform(self, options: argparse.Namespace) -> int:
         """Import the function that performs the command, and call it; return the exit code."""
-        module, _, function = self.home.partition(":")
+        module, _, function = self.function.partition(":")
         exit_code: int = getattr(import_module(module), function)(options)
         return exit_code
 
@@ -130,9 +128,7 @@ seconds.__name__ = "duration"
 
 def _join_arguments(parser: argparse.ArgumentParser) -> None:
     _add_run_dir(parser)
-    parser.add_argument(
-        "--sweep", default="", metavar="GROUP.MODULE", help="which sweep, where there are several"
-    )
+    _add_sweep(parser)
     parser.add_argument(
         "--time", type=seconds, metavar="TIME",
         help='leave after so long, such as "2 h": trials that have begun then are brought to their '
@@ -330,9 +326,7 @@ def _sweep_arguments(parser: argparse.ArgumentParser) -> None:
     steering.add_argument(
         "--trials", type=count, metavar="N", help="how many points the strategy is to try in all"
     )
-    steering.add_argument(
-        "--sweep", default="", metavar="GROUP.MODULE", help="which sweep, where there are several"
-    )
+    _add_sweep(steering)
     steering.add_argument(
         "--no-wait", action="store_true", help="do not wait for the sweep's answer"
     )
@@ -422,9 +416,7 @@ def _predict_arguments(parser: argparse.ArgumentParser) -> None:
         help="take the network of this trial: it is trained again, unless it is there (default: "
         "the best one)",
     )  # fmt: skip
-    parser.add_argument(
-        "--sweep", default="", metavar="GROUP.MODULE", help="which sweep, where there are several"
-    )
+    _add_sweep(parser)
     parser.add_argument(
         "--delimiter", metavar="C",
         help="what separates cells (default: what did in the table of the training)",
@@ -433,6 +425,12 @@ def _predict_arguments(parser: argparse.ArgumentParser) -> None:
         "--onnx", type=Path, metavar="MODEL",
         help="write the model as ONNX, with the preparation inside: it takes raw rows",
     )  # fmt: skip
+
+
+def _add_sweep(parser: argparse._ActionsContainer) -> None:
+    parser.add_argument(
+        "--sweep", default="", metavar="GROUP.MODULE", help="which sweep, where there are several"
+    )
 
 
 def _add_run_dir(parser: argparse.ArgumentParser) -> None:
@@ -455,7 +453,7 @@ COMMANDS = (
         "already: mpirun -n 64 diel run FILE.",
         _run_arguments,
         "diel.cli.run:run",
-        is_for_its_output=False,
+        fails_without_output=False,
     ),
     Command(
         "check",
@@ -464,7 +462,7 @@ COMMANDS = (
         "Options are imported to check the options.",
         _check_arguments,
         "diel.cli.workflow_file:check",
-        is_for_its_output=False,
+        fails_without_output=False,
     ),
     Command(
         "doctor",
@@ -552,7 +550,7 @@ COMMANDS = (
         "same as without it.",
         _join_arguments,
         "diel.cli.join:join",
-        is_for_its_output=False,
+        fails_without_output=False,
     ),
     Command(
         "workers",
@@ -577,7 +575,7 @@ COMMANDS = (
         "they go on. It needs pip install 'diel[gui]', and prints the address to open.",
         _gui_arguments,
         "diel.gui.server:serve",
-        is_for_its_output=False,
+        fails_without_output=False,
     ),
     Command(
         "explain",
@@ -620,7 +618,7 @@ COMMANDS = (
         "The tuple space of a run, for its executables: shell scripts, say.",
         _tuple_arguments,
         "diel.cli.tuple:use_tuples",
-        is_for_its_output=False,  # it checks its output itself
+        fails_without_output=False,  # it checks its output itself
     ),
     Command(
         "completion",

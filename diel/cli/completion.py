@@ -14,7 +14,7 @@ from typing import Final, Literal, TypeAlias
 
 from diel.errors import PluginError
 from diel.frozen import Frozen
-from diel.loading.reports import export_formats
+from diel.loading.reporter import reporters
 from diel.workflow.examples import list_examples
 
 # The names that arguments for files and folders have in the commands' help.
@@ -32,7 +32,9 @@ _FILES: Final[dict[str, Literal["toml", "folder", "file"]]] = {
 }
 _SUGGESTED: Final[Mapping[tuple[str, str], Callable[[], Iterable[str]]]] = {
     ("examples", "name"): lambda: (example.name for example in list_examples()),
-    ("sweep", "export"): export_formats,
+    ("sweep", "export"): lambda: (
+        name for reporter in reporters() for name in reporter.export_formats()
+    ),
 }
 """By command and argument: values that depend on what is installed."""
 
@@ -106,19 +108,15 @@ def bash(levels: list[Level]) -> str:
     pairs = [
         shlex.quote(f"{' '.join(command.words[:-1])}:{command.words[-1]}") for command in commands
     ]
-    behind = [
-        f"        {'|'.join(shlex.quote(f'{_key(level)}:{name}') for name in option.names)}) "
-        f"{_bash_values(option.values)}; return ;;"
+    with_values = [
+        (
+            option.is_list,
+            f"        {'|'.join(shlex.quote(f'{_key(level)}:{name}') for name in option.names)}) "
+            f"{_bash_values(option.values)}; return ;;",
+        )
         for level in levels
         for option in level.options
         if option.values is not None
-    ]
-    lists = [
-        f"        {'|'.join(shlex.quote(f'{_key(level)}:{name}') for name in option.names)}) "
-        f"{_bash_values(option.values)}; return ;;"
-        for level in levels
-        for option in level.options
-        if option.values is not None and option.is_list
     ]
     flags = [
         f"        {shlex.quote(_key(level))}) _diel_words "
@@ -130,8 +128,8 @@ def bash(levels: list[Level]) -> str:
     ]
     return _BASH.format(
         pairs="|".join(pairs),
-        behind="\n".join(behind),
-        lists="\n".join(lists),
+        behind="\n".join(line for _, line in with_values),
+        lists="\n".join(line for is_list, line in with_values if is_list),
         flags="\n".join(flags),
         first="\n".join(first),
     )

@@ -14,7 +14,7 @@ from importlib.metadata import PackageNotFoundError, requires, version
 from diel.comm.mpi import chosen_transports
 from diel.errors import LaunchError, PluginError
 from diel.executive import launch
-from diel.loading.reports import describe_machine
+from diel.loading.reporter import reporters
 from diel.processes import run_tool
 
 # Package: what it provides, and what its absence costs besides.
@@ -78,8 +78,9 @@ def doctor(options: argparse.Namespace) -> int:
         print(f"{'MPI':14s}{library}")
         print(f"{'GPU-aware MPI':14s}{gpu_aware}")
     try:
-        for name, text in describe_machine():
-            print(f"{name:14s}{text}")
+        for reporter in reporters():
+            for name, text in reporter.describe_machine():
+                print(f"{name:14s}{text}")
     except PluginError as error:
         print(f"{'reporters':14s}{error}")
     return 0 if needed else 1

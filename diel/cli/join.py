@@ -10,7 +10,8 @@ from typing import Final
 from diel.cli.output import aligned
 from diel.comm.mpi import under_mpi
 from diel.errors import LaunchError, RunDirectoryError
-from diel.loading.sweeps import find_joinable, list_workers
+from diel.loading.reporter import reporters
+from diel.loading.sweeps import find_joinable
 from diel.run.directory import RunDirectory
 from diel.run.history import DEFAULT_RUNS, find_run
 from diel.run.resumption import workflow_file_of
@@ -64,7 +65,7 @@ def workers(options: argparse.Namespace) -> int:
     """
     directory = RunDirectory(find_run(options.run_dir or DEFAULT_RUNS))
     try:
-        found = list_workers(directory)
+        found = [each for reporter in reporters() for each in reporter.list_workers(directory.path)]
     except OSError as error:
         raise RunDirectoryError(f"{directory.path} cannot be read: {error}") from error
     if not found:

@@ -47,7 +47,7 @@ def main(arguments: Sequence[str] | None = None) -> NoReturn:
     options = parse(arguments)
     try:
         status = options.command.perform(options)
-        if not status and options.command.is_for_its_output and (lost := why_output_was_lost()):
+        if not status and options.command.fails_without_output and (lost := why_output_was_lost()):
             print(f"diel: {lost}", file=sys.stderr, flush=True)
             status = FAILED
         sys.exit(status)

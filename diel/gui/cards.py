@@ -11,7 +11,7 @@ from nicegui import ui
 from nicegui.events import GenericEventArguments
 
 from diel.gui.site import Site, address, printable
-from diel.loading.sweeps import Figure
+from diel.loading.reporter import Figure
 from diel.run.directory import RunDirectory
 
 FIGURES: Final = "figures.js"

@@ -12,7 +12,8 @@ from nicegui import run, ui
 from diel.errors import DielError
 from diel.gui.cards import FIGURES, FigureCard, follow_theme, heading
 from diel.gui.site import Site, address, frame, page, text_table
-from diel.loading.sweeps import WatchedSweep, compare_sweeps, named_sweeps
+from diel.loading.reporter import WatchedSweep
+from diel.loading.sweeps import compare_sweeps, named_sweeps
 from diel.run.directory import RunDirectory
 from diel.text import format_value
 

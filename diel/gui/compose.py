@@ -6,36 +6,42 @@
       document               the text, and every edit of it
       inspection             what `diel check` finds, from another process after the last edit
       graph, form, editor    three views of the document: an edit in one shows in the others
+      files, launcher        save the document, and start it
+
+Its parts get the document, and `Composer.edit` to change it; none of them knows the page.
 """
 
 from __future__ import annotations
 
-import contextlib
 import functools
+import inspect
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Final
 
 from nicegui import background_tasks, run, ui
 from nicegui.events import GenericEventArguments, ValueChangeEventArguments
 
-from diel.errors import PROBLEMS_SHOWN, DielError, EditRefused, PageError, Problem
-from diel.gui.compose_files import (
-    NEW_FILE,
-    NEW_SWEEP,
-    Files,
-    button,
-    menu_entry,
-    menu_line,
-)
-from diel.gui.compose_form import Form, Selected
+from diel.errors import PROBLEMS_SHOWN, EditRefused, PageError, Problem
+from diel.gui.compose_files import NEW_FILE, NEW_SWEEP, Files
+from diel.gui.compose_form import Form, Selected, options_that_name
 from diel.gui.compose_launch import Launcher
 from diel.gui.editor import TextEditor
 from diel.gui.inspection import Inspection
 from diel.gui.inspector import Inspector, code_state
-from diel.gui.site import MOST_BOXES, Site, frame, page, tell
-from diel.loading.sweeps import new_sweep
+from diel.gui.site import (
+    MOST_BOXES,
+    Site,
+    button,
+    errors_shown,
+    frame,
+    menu_entry,
+    menu_line,
+    page,
+    tell,
+)
+from diel.loading.reporter import first_answer
 from diel.text import as_tables
 from diel.workflow.document import Document
 from diel.workflow.drawing import drawing_of_draft
@@ -76,13 +82,13 @@ def add_pages(site: Site) -> None:
         path = site.resolve(file) if file else None
         if path is not None and path.suffix != ".toml":
             raise PageError(f"{file} is no workflow file: those end in .toml")
-        sweep = await run.io_bound(new_sweep) or {}
+        sweep = await run.io_bound(first_answer, lambda each: each.new_sweep()) or {}
         text = await run.io_bound(_begin_with, path, sweep if new == NEW_SWEEP else {}) or ""
         title = site.name_of(path) if path is not None else "A new workflow"
         with frame(site, title):
             composer = Composer(site, path, text, sweep.get("module", ()))
             await run.io_bound(composer.document.prepare)
-            if path is None and new == NEW_SWEEP and (names := composer.names("module")):
+            if path is None and new == NEW_SWEEP and (names := composer.document.names("module")):
                 composer.selected = Selected("module", names[-1])  # it lacks what to train on
             composer.build()
 
@@ -124,9 +130,7 @@ class Composer:
     def __init__(
         self, site: Site, path: Path | None, text: str, of_sweeps: Sequence[Mapping[str, Any]]
     ) -> None:
-        self.site = site
-        self._of_sweeps = of_sweeps
-        self.path = path
+        self._site, self._path, self._of_sweeps = site, path, of_sweeps
         self.document = Document(text, path or site.folder / NEW_FILE)
         self.inspection = Inspection()
         self.selected: Selected | None = None
@@ -153,7 +157,10 @@ class Composer:
             self._build()
 
     def _build(self) -> None:
-        self.files = Files(self)
+        replace_text = functools.partial(self.edit, self.document.replace_text)
+        self._files = Files(
+            self._site, self.document, self._path, replace_text, lambda: self._unread > 0
+        )
         with ui.element("div").classes("compose-panes"):
             with ui.element("section").classes("compose-pane").props('aria-label="Graph"'):
                 self._build_edits()
@@ -161,7 +168,7 @@ class Composer:
                 self.graph.props('id="compose-graph"')
                 self.legend = ui.label().classes("compose-hint")
             with ui.element("section").classes("compose-pane").props('aria-label="Form"'):
-                self.form = Form(self)
+                self._form = Form(self.document, self.edit, self._rename)
             with ui.element("section").classes("compose-pane").props('aria-label="Text"'):
                 self.editor = TextEditor(
                     self.document.text,
@@ -172,7 +179,7 @@ class Composer:
                 ).classes("compose-editor")
                 self.problems = ui.element("ul").classes("compose-problems")
                 self.problems.props('aria-live="polite" aria-label="Problems"')
-        self.launcher = Launcher(self)
+        self._launcher = Launcher(self._site, self.document, self._files.saved)
         ui.add_head_html(f"<style>{STYLE}</style>")
         ui.on("diel_choose", self._choose)
         ui.on("diel_key", self._take_key)
@@ -188,14 +195,14 @@ class Composer:
         with ui.element("div").classes("compose-bar").props('role="toolbar" aria-label="Edit"'):
             with button("Add module", "add_box"), ui.menu():
                 self._list_modules()
-            button("Add group", "library_add", self.add_group)
+            button("Add group", "library_add", self._add_group)
             self._connect = _Menu("Runs before", "arrow_downward")
             self._inside = _Menu("Put inside", "move_down")
             self._out = button("Take out", "move_up", self._take_out)
-            self._remove = button("Remove", "delete", self.remove_selected)
+            self._remove = button("Remove", "delete", self._remove_selected)
             self._undo = button("Undo", "undo", self.undo)
-            self._redo = button("Redo", "redo", self.redo)
-            button("Check again", "refresh", self.check_again)
+            self._redo = button("Redo", "redo", lambda: self.edit(self.document.redo))
+            button("Check again", "refresh", self._check_again)
 
     # -- showing ----------------------------------------------------------------------------------
 
@@ -220,10 +227,10 @@ class Composer:
             if picture != self.graph.content:
                 self.graph.content = picture
         self._show_edits()
-        self.form.show(problems)
+        self._form.show(self.selected, self.inspection, problems)
         self._show_problems(problems, is_known=is_known)
-        self.launcher.show(is_known=is_known)
-        self.files.show()
+        self._launcher.show(self.inspection, is_known=is_known)
+        self._files.show()
 
     def _classes(self, problems: list[Problem]) -> dict[tuple[str, str], str]:
         """Return the classes of groups and modules with problems, and of what is selected."""
@@ -306,13 +313,15 @@ class Composer:
 
     def _show_edits(self) -> None:
         selected = self.selected
-        groups = self.names("group")
+        document, groups = self.document, self.document.names("group")
         is_group = selected is not None and selected.kind == "group"
         name = selected.name if selected is not None else ""
         other_groups = [group for group in groups if group != name]
         if is_group:
-            _fill(self._connect, other_groups, lambda other: self.edit("connect", name, other))
-            _fill(self._inside, other_groups, lambda other: self.edit("put_inside", name, other))
+            _fill(self._connect, other_groups, functools.partial(self.edit, document.connect, name))
+            _fill(
+                self._inside, other_groups, functools.partial(self.edit, document.put_inside, name)
+            )
             with self._inside.menu:
                 menu_entry("a new group", lambda: self._put_in_new(name))
             self.legend.text = f'Group "{name}" is chosen.'
@@ -327,32 +336,21 @@ class Composer:
         parents = {
             child
             for index in range(len(groups))
-            for child in self.document.get(("group", index, "groups")) or []
+            for child in document.get(("group", index, "groups")) or []
         }
         self._out.set_enabled(is_group and name in parents)
         self._remove.set_enabled(selected is not None)
-        self._undo.set_enabled(self.document.can_undo or self.is_unread)
-        self._redo.set_enabled(self.document.can_redo)
+        self._undo.set_enabled(document.can_undo or self._unread > 0)
+        self._redo.set_enabled(document.can_redo)
 
     # -- edits ------------------------------------------------------------------------------------
 
-    @contextlib.contextmanager
-    def errors_shown(self) -> Iterator[None]:
-        """Show an error that refuses an edit as a notification; the document stays as it is."""
-        try:
-            yield
-        except DielError as error:
-            tell(error)
-
-    def edit(self, name: str, *arguments: Any) -> bool:
+    def edit(self, change: Callable[..., object], *arguments: Any) -> bool:
         """Call a method of the document that edits it, and show it; return whether it changed."""
-        return self._edit(lambda: getattr(self.document, name)(*arguments))
-
-    def _edit(self, change: Callable[[], Any]) -> bool:
         before = self.document.text
         with self.root:
-            with self.errors_shown():
-                change()
+            with errors_shown():
+                change(*arguments)
                 if len(self.document.text) > LONGEST_TEXT:
                     letters = len(self.document.text)
                     self.document.undo()
@@ -365,39 +363,21 @@ class Composer:
     def undo(self) -> None:
         """Undo the last edit, or remove a text from the editor that is too long to be read."""
         if self._unread:
-            self.check_again()
+            self._check_again()
         else:
-            self.edit("undo")
-
-    def redo(self) -> None:
-        """Redo the edit that was undone last."""
-        self.edit("redo")
-
-    @property
-    def is_unread(self) -> bool:
-        """Whether the editor has a text that is too long to be read, and is not in `document`."""
-        return self._unread > 0
-
-    def names(self, kind: str) -> list[str]:
-        """Return the names of all modules, or of all groups."""
-        entries = self.document.draft.document.get(kind)
-        return [
-            entry["name"]
-            for entry in (entries if isinstance(entries, list) else [])
-            if isinstance(entry, dict) and isinstance(entry.get("name"), str)
-        ]
+            self.edit(self.document.undo)
 
     def _list_modules(self) -> None:
         """Build the menu of modules that can be added."""
         for title, words, table in _OWN_MODULES:
-            menu_line(title, words, functools.partial(self.add_module, table))
+            menu_line(title, words, functools.partial(self._add_module, table))
         for each in self._of_sweeps:
             words = f"{each['function']}, which comes with diel"
-            menu_line(f"sweep {each['name']}", words, functools.partial(self.add_module, each))
+            menu_line(f"sweep {each['name']}", words, functools.partial(self._add_module, each))
 
-    def add_module(self, table: Mapping[str, Any]) -> None:
+    def _add_module(self, table: Mapping[str, Any]) -> None:
         """Add a module with these keys, to the chosen group if it can have one."""
-        with self.errors_shown():
+        with errors_shown():
             keys = dict(table)
             name = self.document.free_name("module", keys.pop("name"))
             group = ""
@@ -405,60 +385,57 @@ class Composer:
                 index = self.document.index_of("group", self.selected.name)
                 if not self.document.get(("group", index, "groups")):
                     group = self.selected.name
-            if self.edit("add_module", name, keys, group):
+            if self.edit(self.document.add_module, name, keys, group):
                 self.choose(Selected("module", name))
 
-    def add_group(self) -> None:
+    def _add_group(self) -> None:
         """Add a group, with all modules in it that are in no group yet, and choose it."""
-        with self.errors_shown():
+        with errors_shown():
             name = self.document.free_name("group", "group")
             used = {
                 module
-                for index in range(len(self.names("group")))
+                for index in range(len(self.document.names("group")))
                 for module in self.document.get(("group", index, "modules")) or []
             }
-            modules = [module for module in self.names("module") if module not in used]
-            if self.edit("add_group", name, modules):
+            modules = [module for module in self.document.names("module") if module not in used]
+            if self.edit(self.document.add_group, name, modules):
                 self.choose(Selected("group", name))
 
     def _put_module(self, group: str) -> None:
         if self.selected is not None:
-            self.edit("add_to_group", self.selected.name, group)
+            self.edit(self.document.add_to_group, self.selected.name, group)
 
     def _put_in_new(self, name: str) -> None:
-        with self.errors_shown():
+        with errors_shown():
             outer = self.document.free_name("group", "together")
-            if self.edit("put_in_new_group", [name], outer):
+            if self.edit(self.document.put_in_new_group, [name], outer):
                 self.choose(Selected("group", outer))
 
     def _take_out(self) -> None:
         if self.selected is not None:
-            self.edit("take_out", self.selected.name)
+            self.edit(self.document.take_out, self.selected.name)
 
-    def remove_selected(self) -> None:
-        """Remove the chosen group or module."""
+    def _remove_selected(self) -> None:
         if self.selected is not None:
-            self.edit(f"remove_{self.selected.kind}", self.selected.name)
+            is_group = self.selected.kind == "group"
+            remove = self.document.remove_group if is_group else self.document.remove_module
+            self.edit(remove, self.selected.name)
 
-    def rename_selected(self, new: str) -> None:
+    def _rename(self, new: str) -> None:
         """Give the chosen group or module another name, everywhere."""
-        selected = self.selected
+        selected, document = self.selected, self.document
         if selected is None:
             return
 
         def rename() -> None:
             if selected.kind == "module":
-                options = self._options_that_name(selected)
-                self.document.rename_module(selected.name, new, options)
+                named = [*options_that_name(document, self.inspection, selected.name)]
+                document.rename_module(selected.name, new, named)
             else:
-                self.document.rename_group(selected.name, new)
+                document.rename_group(selected.name, new)
             self.selected = Selected(selected.kind, new)
 
-        self._edit(rename)
-
-    def _options_that_name(self, selected: Selected) -> list[tuple[str | int, ...]]:
-        """Return the places of options whose value, given or default, is a module's name."""
-        return [place for place, name in self.form.module_options() if name == selected.name]
+        self.edit(rename)
 
     def _take_typed(self, event: ValueChangeEventArguments[str]) -> None:
         text = event.value or ""
@@ -478,14 +455,14 @@ class Composer:
 
     async def _take_key(self, event: GenericEventArguments) -> None:
         actions: dict[str, Callable[[], Any]] = {
-            "remove": self.remove_selected,
+            "remove": self._remove_selected,
             "undo": self.undo,
-            "redo": self.redo,
-            "save": self.files.save,
+            "redo": lambda: self.edit(self.document.redo),
+            "save": self._files.save,
         }
         if isinstance(event.args, str) and event.args in actions:
             result = actions[event.args]()
-            if result is not None:
+            if inspect.isawaitable(result):
                 await result
 
     def _take_theme(self, is_dark: bool) -> None:
@@ -549,7 +526,7 @@ class Composer:
             self.inspection = found
             self._is_shown = False  # shown at the next look, if the user does not type then
 
-    def check_again(self) -> None:
+    def _check_again(self) -> None:
         """Inspect the text again, whether or not anything has changed."""
         self._times_asked += 1
         self.inspection.source = None

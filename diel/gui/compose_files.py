@@ -2,39 +2,37 @@
 
 from __future__ import annotations
 
-import contextlib
 import functools
 import os
-import tempfile
 from collections.abc import Callable
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final
+from typing import Final
 
 from nicegui import Client, run, ui
 
 from diel.errors import EditRefused, PageError
 from diel.frozen import Frozen
-from diel.gui.site import address, answer_to, asked, confirmed, tell
+from diel.gui.site import (
+    Site,
+    address,
+    answer_to,
+    asked,
+    button,
+    confirmed,
+    errors_shown,
+    menu_entry,
+    menu_line,
+    tell,
+)
+from diel.run.files import replacing
+from diel.workflow.document import Document
 from diel.workflow.examples import Example, copy_example, list_examples
 from diel.workflow.source import SourceProblem, read_source
-
-if TYPE_CHECKING:
-    from diel.gui.compose import Composer
 
 NEW_FILE: Final = "untitled.toml"
 NEW_SWEEP: Final = "sweep"
 """The value of ``new`` in the address of a page that begins with a sweep."""
 _OTHERS_EVERY_S: Final = 1.0
-
-
-def _umask() -> int:
-    mask = os.umask(0o077)
-    os.umask(mask)
-    return mask
-
-
-_UMASK: Final = _umask()
-"""Read once, since reading it changes it for a moment, for all threads."""
 
 
 class Draft(Frozen):
@@ -100,14 +98,33 @@ def _is_open(page: str) -> bool:
 
 
 class Files:
-    """The toolbar that opens, begins, saves and downloads the composed file."""
+    """The toolbar that opens, begins, saves and downloads the composed file.
 
-    def __init__(self, composer: Composer) -> None:
-        self._composer = composer
-        self._site = composer.site
-        self._began_as = composer.document.text
+    Parameters
+    ----------
+    site : Site
+    document : Document
+    path : Path or None
+        Of the file; None as long as it has no name.
+    replace_text : callable
+        Gives the document another text, and shows it.
+    is_unread : callable
+        Returns whether the editor has a text that is not in the document.
+    """
+
+    def __init__(
+        self,
+        site: Site,
+        document: Document,
+        path: Path | None,
+        replace_text: Callable[[str], object],
+        is_unread: Callable[[], bool],
+    ) -> None:
+        self._site, self._document, self._path = site, document, path
+        self._replace_text, self._is_unread = replace_text, is_unread
+        self._began_as = document.text
         self._page = ui.context.client.id
-        self._on_disk = composer.document.text if composer.path is not None else ""
+        self._on_disk = document.text if path is not None else ""
         self._offered: Draft | None = None
         self._left: Draft | None = None  # offered, and not wanted on this page
         self._build()
@@ -116,8 +133,8 @@ class Files:
 
     def _build(self) -> None:
         with ui.element("div").classes("compose-bar").props('role="toolbar" aria-label="File"'):
-            self._saved = ui.label().classes("compose-saved").props('role="status"')
-            button("Save", "save", lambda: self.save())
+            self._state = ui.label().classes("compose-saved").props('role="status"')
+            button("Save", "save", self.save)
             button("Save as", "save_as", self._ask_for_name)
             button("Download", "download", self._download)
             with button("Open", "folder_open"), ui.menu() as self._files:
@@ -141,7 +158,7 @@ class Files:
 
     def _offer_drafts(self) -> None:
         """Offer the text of this file that another page has not saved."""
-        document = self._composer.document
+        document = self._document
         found = _drafts.of_others(document.file, self._page)
         if found is None or found.text == document.text or found == self._left:
             self._offered = None
@@ -156,18 +173,18 @@ class Files:
         taken = self._offered
         self._decline_draft()
         if taken is not None:
-            self._composer.edit("replace_text", taken.text)
+            self._replace_text(taken.text)
 
     def _decline_draft(self) -> None:
         self._left = self._offered
         if self._left is not None and not _is_open(self._left.page):
-            _drafts.give_up(self._composer.document.file, self._left.page)
+            _drafts.give_up(self._document.file, self._left.page)
         self._offer_drafts()
 
     def _keep(self) -> None:
         """Keep the unsaved text for pages that are built later; drop it once it is saved."""
-        document = self._composer.document
-        is_new = self._composer.path is None and document.text == self._began_as
+        document = self._document
+        is_new = self._path is None and document.text == self._began_as
         if not self.is_saved and not is_new:
             _drafts.keep(document.file, self._page, document.text)
         else:
@@ -176,28 +193,32 @@ class Files:
     def show(self) -> None:
         """Show the name of the file, and whether there are edits to save."""
         is_saved = self.is_saved
-        name = self._site.name_of(self._composer.path) if self._composer.path else "not saved yet"
-        self._saved.text = name if is_saved or not self._composer.path else f"{name}, edited"
+        name = self._site.name_of(self._path) if self._path else "not saved yet"
+        self._state.text = name if is_saved or not self._path else f"{name}, edited"
         self._keep()
         ui.run_javascript(f"diel.hasEdits = {'false' if is_saved else 'true'}")
 
     @property
     def is_saved(self) -> bool:
         """Whether the file on disk has the text of the page."""
-        return self._composer.path is not None and self._on_disk == self._composer.document.text
+        return self._path is not None and self._on_disk == self._document.text
+
+    async def saved(self) -> Path | None:
+        """Save the file if it has edits; return its path, None if it was not saved."""
+        return self._path if self.is_saved or await self.save() else None
 
     async def save(self) -> bool:
         """Save the file, but ask first if it was changed meanwhile; return whether it was saved."""
-        if self._composer.path is None:
+        if self._path is None:
             return await self._ask_for_name()
-        return await self._write(self._composer.path, self._on_disk)
+        return await self._write(self._path, self._on_disk)
 
     async def _write(self, path: Path, known: str | None) -> bool:
         """Write to a path; ask first if it does not have the text ``known`` (None: no file)."""
-        text = self._composer.document.text
+        text = self._document.text
         is_written = False
-        with self._composer.errors_shown():
-            if self._composer.is_unread:
+        with errors_shown():
+            if self._is_unread():
                 raise PageError("the text is too long to be read here, and was not saved: undo it")
             if self._site.is_record(path):
                 raise PageError(
@@ -213,12 +234,12 @@ class Files:
                 )
                 if not await confirmed(f"{words} Overwrite it?", "Overwrite"):
                     return False
-            await run.io_bound(write_atomically, path, text)
+            await run.io_bound(_write, path, text)
             self._on_disk = text
-            if path != self._composer.path:
-                _drafts.drop(self._composer.document.file, self._page)
-                self._composer.path = path
-                self._composer.document.file = path
+            if path != self._path:
+                _drafts.drop(self._document.file, self._page)
+                self._path = path
+                self._document.file = path
                 ui.navigate.history.replace(address("/compose", file=self._site.name_of(path)))
             self.show()
             ui.notify(f"saved {self._site.name_of(path)}", type="positive")
@@ -226,7 +247,7 @@ class Files:
         return is_written
 
     async def _ask_for_name(self) -> bool:
-        name = self._composer.document.get(("workflow", "name"))
+        name = self._document.get(("workflow", "name"))
         stem = name if isinstance(name, str) and name else "workflow"
         with asked("Save as, in the folder of this page") as dialog:
             field = ui.input("File name", value=f"{stem}.toml").props("outlined dense autofocus")
@@ -242,11 +263,10 @@ class Files:
         except PageError as error:
             tell(error)
             return False
-        return await self._write(path, self._on_disk if path == self._composer.path else None)
+        return await self._write(path, self._on_disk if path == self._path else None)
 
     def _download(self) -> None:
-        name = self._composer.path.name if self._composer.path else NEW_FILE
-        ui.download.content(self._composer.document.text, name, "application/toml")
+        ui.download.content(self._document.text, self._document.file.name, "application/toml")
 
     async def _list_files(self) -> None:
         found = await run.io_bound(self._site.workflow_files)
@@ -260,28 +280,11 @@ class Files:
 
     async def _copy_example(self, example: Example) -> None:
         """Copy an example and the files that it needs into the folder, and open the copy."""
-        with self._composer.errors_shown():
+        with errors_shown():
             remedy = "rename or remove it, or open it as it is"
             files = await run.io_bound(copy_example, example, self._site.folder, remedy)
             if files:  # None if the server ends
                 ui.navigate.to(address("/compose", file=self._site.name_of(files[0])))
-
-
-def button(text: str, icon: str | None, on_click: Callable[..., Any] | None = None) -> ui.button:
-    """Build a flat button, as toolbars have them."""
-    return ui.button(text, icon=icon, on_click=on_click).props("flat dense no-caps")
-
-
-def menu_line(title: str, words: str, on_click: Callable[..., Any]) -> None:
-    """Build a menu entry with a line of explanation below its title."""
-    with menu_entry("", on_click), ui.item_section():
-        ui.item_label(title)
-        ui.item_label(words).props("caption").classes("compose-caption")
-
-
-def menu_entry(text: str, on_click: Callable[..., Any] | None = None) -> ui.menu_item:
-    """Build an entry of a menu, of the role that entries of menus have."""
-    return ui.menu_item(text, on_click).props("role=menuitem")
 
 
 def _text_at(path: Path) -> str | None:
@@ -294,28 +297,13 @@ def _text_at(path: Path) -> str | None:
         raise PageError(f"{path.name}: {error.problem.message}") from None
 
 
-def write_atomically(path: Path, text: str) -> None:
-    """Replace a file in one step, so that every reader finds either the old or the new text.
-
-    Raises
-    ------
-    EditRefused
-        If it cannot be written.
-    """
+def _write(path: Path, text: str) -> None:
+    """Write a file in one step, with the permissions that it has; EditRefused if that fails."""
     try:
-        descriptor, name = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}-")
-        try:
-            with os.fdopen(descriptor, "w", encoding="utf-8", newline="") as file:
-                file.write(text)
-                file.flush()
-                os.fsync(file.fileno())
-            mode = path.stat().st_mode & 0o777 if path.exists() else 0o666 & ~_UMASK
-            os.chmod(name, mode)
-            os.replace(name, path)
-        except BaseException:
-            with contextlib.suppress(OSError):
-                os.unlink(name)
-            raise
+        with replacing(path, sync=True) as file:
+            if path.exists():
+                os.fchmod(file.fileno(), path.stat().st_mode & 0o777)
+            file.write(text.encode())
     except (OSError, UnicodeEncodeError) as error:
         raise EditRefused(
             f"{path.name} cannot be written: {getattr(error, 'strerror', None) or error}",

@@ -4,33 +4,28 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from itertools import chain
-from typing import TYPE_CHECKING, Any, Final
+from typing import Any, Final
 
 from nicegui import ui
 
 from diel.errors import DielError, Problem
 from diel.frozen import Frozen
-from diel.gui.compose_tables import LAYER, TableList, as_lines, kind_of
-from diel.gui.forms import (
-    PARAMETER_KINDS,
-    FormField,
-    Parameter,
-    fields_of,
-    parameter_of,
-    safe,
-    shown,
-    typed,
-    value_of,
+from diel.gui.compose_tables import (
+    LAYER,
+    Edit,
+    TableList,
+    as_lines,
+    build_new,
+    build_space,
+    facts_about_layers,
 )
-from diel.gui.inspection import Variants
+from diel.gui.forms import FormField, Variants, fields_of, kind_of, safe, shown, typed
+from diel.gui.inspection import Inspection
 from diel.gui.site import text_table
+from diel.workflow.document import Document
 from diel.workflow.load import place_of
 from diel.workflow.model import Group, Module, TupleSpace, WorkflowTable
 from diel.workflow.source import Place
-
-if TYPE_CHECKING:
-    from diel.gui.compose import Composer
-    from diel.workflow.document import Document
 
 _OPTIONS: Final = "options"
 # Keys that are always shown; others are folded below "more keys" unless the file has them.
@@ -75,10 +70,20 @@ class _Entry(Frozen):
 
 
 class Form:
-    """The form of the chosen entry; rebuilt if it needs other fields, else updated in place."""
+    """The form of the chosen entry; rebuilt if it needs other fields, else updated in place.
 
-    def __init__(self, composer: Composer) -> None:
-        self._composer = composer
+    Parameters
+    ----------
+    document : Document
+    edit : callable
+    rename : callable
+        Called with the new name of the group or module that is chosen.
+    """
+
+    def __init__(self, document: Document, edit: Edit, rename: Callable[[str], None]) -> None:
+        self._document, self._edit, self._rename = document, edit, rename
+        self._selected: Selected | None = None
+        self._inspection = Inspection()
         self._shape: Any = None
         self._entries: list[_Entry] = []
         self._places: list[Place] = []
@@ -88,8 +93,11 @@ class Form:
         self._facts: Any = None
         self._box = ui.element("div").classes("compose-form").props('id="compose-form"')
 
-    def show(self, problems: Sequence[Problem]) -> None:
+    def show(
+        self, selected: Selected | None, inspection: Inspection, problems: Sequence[Problem]
+    ) -> None:
         """Show the chosen group or module, or else the file, with the problems of its fields."""
+        self._selected, self._inspection = selected, inspection
         tables = self._tables()
         fields = [(place, field.label, field.kind) for place, listed in tables for field in listed]
         shape = fields, self._space_names(tables), self._kinds_of_tables(tables)
@@ -101,7 +109,6 @@ class Form:
             self._box.clear()
             with self._box:
                 self._build(tables)
-        selected = self._composer.selected
         self._title.text = f'{selected.kind.title()} "{selected.name}"' if selected else "The file"
         for entry in self._entries:
             entry.update()
@@ -111,29 +118,28 @@ class Form:
     # -- which fields -----------------------------------------------------------------------------
 
     def _tables(self) -> list[tuple[Place, list[FormField]]]:
-        composer = self._composer
-        selected = composer.selected
+        selected, document = self._selected, self._document
         if selected is None:
             return [
                 (("workflow",), list(fields_of(WorkflowTable))),
                 (("tuple_space",), list(fields_of(TupleSpace))),
             ]
-        place = selected.place(composer.document)
+        place = selected.place(document)
         if selected.kind == "group":
             return [(place, list(fields_of(Group)))]
         fields = [(place, list(fields_of(Module, without=(_OPTIONS,))))]
-        options = composer.inspection.fields.get(selected.name)
+        options = self._inspection.fields.get(selected.name)
         if options is not None:  # above the other keys: a module needs some of them
             fields.insert(0, ((*place, _OPTIONS), options))
-        elif composer.document.get((*place, "executable")) is None:
-            given = composer.document.get((*place, _OPTIONS))
+        elif document.get((*place, "executable")) is None:
+            given = document.get((*place, _OPTIONS))
             names = list(given) if isinstance(given, dict) else []
             fields.append(((*place, _OPTIONS), [_plain(name) for name in names]))
         return fields
 
     def _space_names(self, tables: list[tuple[Place, list[FormField]]]) -> list[Any]:
         return [
-            (place, field.path, [*self._space((*place, *field.path))])
+            (place, field.path, self._keys_at((*place, *field.path)))
             for place, fields in tables
             for field in fields
             if field.kind == "space"
@@ -144,7 +150,7 @@ class Form:
         found: list[Any] = []
         for place, fields in tables:
             for field in fields:
-                key, value = self._key_of(field), self._composer.document.get((*place, *field.path))
+                key, value = self._key_of(field), self._document.get((*place, *field.path))
                 if field.kind == "variant":
                     found.append(kind_of(key, value))
                 elif field.kind == "tables":
@@ -152,32 +158,21 @@ class Form:
         return found
 
     def _variants_of(self, field: FormField) -> Variants | None:
-        selected = self._composer.selected
-        options = self._composer.inspection.variants.get(selected.name, {}) if selected else {}
-        return options.get(field.label)
+        name = self._selected.name if self._selected else ""
+        return self._inspection.variants.get(name, {}).get(field.label)
 
     def _key_of(self, field: FormField) -> str:
         variants = self._variants_of(field)
         return variants.key if variants is not None else ""
 
-    def _space(self, place: Place) -> dict[str, Any]:
-        space = self._composer.document.get(place)
-        return space if isinstance(space, dict) else {}
-
-    def module_options(self) -> Iterator[tuple[Place, str]]:
-        """Yield the place and the value, given or default, of each option that names a module."""
-        document = self._composer.document
-        for index, name in enumerate(self._composer.names("module")):
-            for field in self._composer.inspection.fields.get(name, ()):
-                if field.kind == "module":
-                    place: Place = ("module", index, _OPTIONS, *field.path)
-                    given = document.get(place)
-                    yield place, given if isinstance(given, str) else field.default.strip('"')
+    def _keys_at(self, place: Place) -> list[str]:
+        table = self._document.get(place)
+        return list(table) if isinstance(table, dict) else []
 
     # -- building ---------------------------------------------------------------------------------
 
     def _build(self, tables: list[tuple[Place, list[FormField]]]) -> None:
-        selected = self._composer.selected
+        selected = self._selected
         self._title = ui.label().props('role="heading" aria-level="2"')
         self._title.classes("compose-heading")
         self._head = ui.label().classes("compose-error")
@@ -190,18 +185,13 @@ class Form:
                 ui.label(heading).props('role="heading" aria-level="3"').classes("compose-subhead")
             common = () if is_options else _COMMON[kind]
             self.build_fields(place, fields, common, "options" if is_options else "keys")
-            is_free = (
-                is_options
-                and (selected.name if selected else "") not in self._composer.inspection.fields
-            )
-            if is_free:
-                self._build_new(place, "Add an option", [], lambda name: "")
+            if is_options and (selected and selected.name) not in self._inspection.fields:
+                build_new(self._document, self._edit, place, "Add an option", [], lambda name: "")
 
     def _is_ruled_out(self, place: Place) -> bool:
         """Whether the file has the key that excludes this one: ``function`` or ``executable``."""
         other = _EITHER.get(str(place[-1]))
-        document = self._composer.document
-        return other is not None and document.get((*place[:-1], other)) is not None
+        return other is not None and self._document.get((*place[:-1], other)) is not None
 
     def build_fields(
         self,
@@ -227,7 +217,7 @@ class Form:
         """
         rest = []
         for field in sorted(fields, key=lambda field: not _is_at_top(field)):
-            is_given = self._composer.document.get((*place, *field.path)) is not None
+            is_given = self._document.get((*place, *field.path)) is not None
             is_common = field.label in common and not self._is_ruled_out((*place, *field.path))
             is_common |= field.is_first or field.kind in ("space", "module", "variant", "tables")
             if is_given or is_common or (words != "keys" and len(fields) <= _FEW):
@@ -252,10 +242,12 @@ class Form:
             if field.help:
                 ui.label(field.help).classes("compose-help")
             if field.kind == "space":
-                self._build_space((*place, *field.path), field)
+                at = (*place, *field.path)
+                build_space(self._document, self._edit, at, field, self._add_row)
                 return
             if field.kind == "tables" and variants is not None:
-                TableList(self._composer, self, (*place, *field.path), field, variants).build()
+                tables = TableList(self._document, self._edit, (*place, *field.path), variants)
+                tables.build(self._add_row, self.build_fields, self._facts_about_table)
                 return
             element = self._input((*place, *field.path), field)
             label = f"{field.label} of {of}" if of else field.label
@@ -265,18 +257,20 @@ class Form:
 
         def update() -> None:
             self._update(entry)
-            lines.text = "" if field.kind == "variant" else as_lines(self._given(entry.place))
+            lines.text = (
+                "" if field.kind == "variant" else as_lines(self._document.get(entry.place))
+            )
             lines.set_visibility(bool(lines.text))
 
         entry = _Entry((*place, *field.path), field, element, update)
         self._entries.append(entry)
         if field.kind == "variant" and variants is not None:
-            kind = kind_of(variants.key, self._composer.document.get((*place, *field.path)))
+            kind = kind_of(variants.key, self._document.get((*place, *field.path)))
             inside = variants.fields.get(kind or field.default.strip('"'), [])
             with ui.element("div").classes("compose-inside"):
                 self.build_fields((*place, *field.path), inside, (), "options", field.label)
 
-    def add_row(self, place: Place, error: ui.label, update: Callable[[], None]) -> None:
+    def _add_row(self, place: Place, error: ui.label, update: Callable[[], None]) -> None:
         """Show problems of a place in a label, and call a function whenever the form is shown."""
         self._entries.append(_Entry(place, _plain(str(place[-1])), _RowError(error), update))
 
@@ -286,16 +280,15 @@ class Form:
                 if entry.place == place and entry.element is element:
                     self._commit(entry)
 
-        composer = self._composer
-        key = field.path[-1]
+        names_of, key = self._document.names, field.path[-1]
         if key in _NAMED and field.kind == "names":
             element: Any = ui.select(
-                composer.names(_NAMED[key]), multiple=True, value=[], on_change=commit
+                names_of(_NAMED[key]), multiple=True, value=[], on_change=commit
             ).props("use-chips")
         elif field.kind in ("choice", "module", "switch"):
             names = {
                 "choice": list(field.choices),
-                "module": composer.names("module"),
+                "module": names_of("module"),
                 "switch": ["true", "false"],
             }[field.kind]
             element = ui.select(names, clearable=True, value=None, on_change=commit)
@@ -309,15 +302,15 @@ class Form:
 
     def _suggestions(self, place: Place, field: FormField) -> list[str]:
         """Return common values of a field; in a list of tables also parameters of the space."""
-        composer = self._composer
+        document = self._document
         is_in_list = any(isinstance(step, int) for step in place[2:])
         names = [
             f"${name}"
-            for module, fields in composer.inspection.fields.items()
+            for module, fields in self._inspection.fields.items()
             for each in fields
-            if each.kind == "space" and is_in_list and module in composer.names("module")
-            for name in self._space(
-                ("module", composer.document.index_of("module", module), _OPTIONS, *each.path)
+            if each.kind == "space" and is_in_list and module in document.names("module")
+            for name in self._keys_at(
+                ("module", document.index_of("module", module), _OPTIONS, *each.path)
             )
         ]
         return [*field.choices, *dict.fromkeys(names)]
@@ -326,7 +319,7 @@ class Form:
 
     def _value(self, entry: _Entry) -> Any:
         """Return the value in the file as the element of a field shows it."""
-        value = self._composer.document.get(entry.place)
+        value = self._document.get(entry.place)
         if entry.field.kind == "names" and isinstance(entry.element, ui.select):
             return (
                 [name for name in value if isinstance(name, str)] if isinstance(value, list) else []
@@ -338,9 +331,6 @@ class Form:
         if entry.field.kind == "switch":
             return None if value is None else "true" if value is True else "false"
         return shown(entry.field, value)
-
-    def _given(self, place: Place) -> Any:
-        return self._composer.document.get(place)
 
     def _update(self, entry: _Entry) -> None:
         value, element = self._value(entry), entry.element
@@ -361,20 +351,20 @@ class Form:
         if entry.field.kind == "switch":
             known = ["true", "false"]
         elif entry.field.kind == "module":
-            known = self._composer.names("module")
+            known = self._document.names("module")
         elif key in _NAMED:
-            known = self._composer.names(_NAMED[key])
+            known = self._document.names(_NAMED[key])
         given = value if isinstance(value, list) else [value] if value is not None else []
         return list(dict.fromkeys([*known, *given]))
 
     def _commit(self, entry: _Entry) -> None:
         """Write the value of a field into the document, if it differs from the document's."""
-        composer = self._composer
+        document, edit = self._document, self._edit
         raw = entry.element.value
         if raw == self._value(entry):
             return
         if entry.place == (*entry.place[:2], "name") and entry.place[0] in ("module", "group"):
-            composer.rename_selected(str(raw or ""))
+            self._rename(str(raw or ""))
             self._reset(entry)
             return
         if isinstance(raw, list):
@@ -384,14 +374,14 @@ class Form:
         else:
             value = typed(entry.field, str(raw or ""))
         around = entry.place[:-1]
-        named = composer.document.get(around) if around else None
+        named = document.get(around) if around else None
         if value is None:
-            composer.edit("remove", entry.place)
+            edit(document.remove, entry.place)
         elif isinstance(named, str):  # a table that is given by its kind alone so far
             keys = [self._key_of(each.field) for each in self._entries if each.place == around]
-            composer.edit("set", around, {keys[0]: named, entry.place[-1]: value})
+            edit(document.set, around, {keys[0]: named, entry.place[-1]: value})
         else:
-            composer.edit("set", entry.place, value)
+            edit(document.set, entry.place, value)
         self._reset(entry)
 
     def _reset(self, entry: _Entry) -> None:
@@ -422,7 +412,7 @@ class Form:
     def _show_facts(self) -> None:
         """Show the size and first points of a module's sweep, and the layers of its network."""
         self._facts.clear()
-        selected, inspection = self._composer.selected, self._composer.inspection
+        selected, inspection = self._selected, self._inspection
         if selected is None:
             self._show_boundaries()
         if selected is None or selected.kind != "module":
@@ -444,7 +434,7 @@ class Form:
 
     def _show_boundaries(self) -> None:
         """Show the boundaries of the file, which can be edited in its text only."""
-        boundaries = self._given(("boundary",))
+        boundaries = self._document.get(("boundary",))
         with self._facts:
             for number, table in enumerate(boundaries if isinstance(boundaries, list) else [], 1):
                 name = table.get("name") if isinstance(table, dict) else None
@@ -452,91 +442,12 @@ class Form:
                 ui.label(as_lines(table)).classes("compose-lines")
                 ui.label("It is edited in the text.").classes("compose-help")
 
-    # -- search spaces ----------------------------------------------------------------------------
-
-    def _build_space(self, place: Place, field: FormField) -> None:
-        table = self._space(place)
-        for name in table:
-            self._build_parameter((*place, name))
-        self._build_new(
-            place,
-            "Add a parameter",
-            [name for name in field.choices if name not in table],
-            lambda name: field.starts.get(name, []),
-        )
-
-    def _build_new(
-        self,
-        place: Place,
-        words: str,
-        known: list[str],
-        start: Callable[[str], Any],
-    ) -> None:
-        """Build the select that adds a key to a table: a known key, or any key that is typed."""
-
-        def add() -> None:
-            name = str(element.value or "").strip()
-            if name and self._composer.document.get((*place, name)) is None:
-                self._composer.edit("set", (*place, name), start(name))
-
-        element = ui.select(
-            known, label=f"{words}: choose it, or type its name and Enter", with_input=True,
-            new_value_mode="add-unique", on_change=add,
-        )  # fmt: skip
-        element.props(f'outlined dense hide-dropdown-icon aria-label="{words}"')
-        element.classes("compose-new")
-
-    def _build_parameter(self, place: Place) -> None:
-        composer = self._composer
-        name = str(place[-1])
-        parameter = parameter_of(composer.document.get(place))
-        with ui.element("div").classes("compose-parameter"):
-            ui.label(name).classes("compose-key")
-            kind = ui.select(list(PARAMETER_KINDS), value=parameter.kind)
-            kind.props(f'outlined dense aria-label="kind of {safe(name)}"')
-            box = ui.element("div").classes("compose-numbers")
-            remove = ui.button(icon="delete", on_click=lambda: composer.edit("remove", place))
-            remove.props(f'flat dense aria-label="remove {safe(name)}"')
-        error = ui.label().classes("compose-error")
-        texts: dict[str, Any] = {}
-
-        def typed_parameter() -> Parameter:
-            given = {key: str(element.value or "") for key, element in texts.items()}
-            return Parameter(str(kind.value), given, parameter.condition)
-
-        def fill(texts_of: Any) -> None:
-            box.clear()
-            texts.clear()
-            with box:
-                for key in PARAMETER_KINDS[str(kind.value)]:
-                    element = ui.input(key, value=texts_of.get(key, ""))
-                    element.props(f'outlined dense aria-label="{key} of {safe(name)}"')
-                    element.on("blur", commit).on("keydown.enter", commit)
-                    texts[key] = element
-
-        def commit() -> None:
-            try:
-                value = value_of(typed_parameter())
-            except DielError as problem:
-                error.text = str(problem)
-                return
-            error.text = ""
-            if value != composer.document.get(place):
-                composer.edit("set", place, value)
-
-        def update() -> None:
-            value = composer.document.get(place)
-            try:
-                is_shown = value_of(typed_parameter()) == value
-            except DielError:  # the user has not typed all of it yet
-                return
-            if not is_shown:
-                kind.value = parameter_of(value).kind
-                fill(parameter_of(value).texts)
-
-        kind.on_value_change(lambda: fill({key: e.value for key, e in texts.items()}))
-        fill(parameter.texts)
-        self._entries.append(_Entry(place, _plain(name), _RowError(error), update))
+    def _facts_about_table(self, number: int) -> str | None:
+        """Return facts about a table of layers; None until the text has been inspected."""
+        inspection = self._inspection
+        if inspection.source != self._document.text or self._selected is None:
+            return None
+        return facts_about_layers(inspection.networks.get(self._selected.name, []), number)
 
 
 class _RowError:
@@ -553,6 +464,18 @@ class _RowError:
     @error.setter
     def error(self, words: str | None) -> None:
         self._label.text = words or ""
+
+
+def options_that_name(document: Document, inspection: Inspection, module: str) -> Iterator[Place]:
+    """Yield the places of options whose value, given or by default, is a module's name."""
+    for name in document.names("module"):
+        index = document.index_of("module", name)
+        for field in inspection.fields.get(name, ()):
+            if field.kind == "module":
+                place: Place = ("module", index, _OPTIONS, *field.path)
+                given = document.get(place)
+                if (given if isinstance(given, str) else field.default.strip('"')) == module:
+                    yield place
 
 
 def _is_at_top(field: FormField) -> bool:

@@ -8,16 +8,16 @@ import shutil
 import subprocess
 import tempfile
 import time
-from collections.abc import Sequence
+from collections.abc import Awaitable, Callable, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final
+from typing import Any, Final
 
 from nicegui import run, ui
 
 from diel.errors import DielError, LaunchError, PageError
 from diel.executive.batch_scripts import SCHEDULERS, batch_script, job_for, scheduler_here
 from diel.executive.launch import available_cores
-from diel.gui.inspection import Places, places
+from diel.gui.inspection import Inspection, Places, places
 from diel.gui.processes import (
     exit_code_of,
     in_words_of_the_page,
@@ -25,14 +25,20 @@ from diel.gui.processes import (
     start_command,
     wait_for,
 )
-from diel.gui.site import RUNS, FailureBox, address, confirmed, text_table
+from diel.gui.site import (
+    RUNS,
+    FailureBox,
+    Site,
+    address,
+    confirmed,
+    errors_shown,
+    text_table,
+)
 from diel.run.directory import RunDirectory
 from diel.run.journal import JournalReader
 from diel.run.records import RunCreated
+from diel.workflow.document import Document
 from diel.workflow.model import Workflow
-
-if TYPE_CHECKING:
-    from diel.gui.compose import Composer
 
 _AS_ROOT: Final = "--allow-run-as-root"
 _LOG: Final = "diel-run.log"
@@ -46,10 +52,21 @@ _found: set[Path] = set()
 
 
 class Launcher:
-    """The pane that starts the composed workflow, and writes a batch script for it."""
+    """The pane that starts the composed workflow, and writes a batch script for it.
 
-    def __init__(self, composer: Composer) -> None:
-        self._composer = composer
+    Parameters
+    ----------
+    site : Site
+    document : Document
+    saved : callable
+        Saves the file if it has edits, and returns its path, None if it was not saved.
+    """
+
+    def __init__(
+        self, site: Site, document: Document, saved: Callable[[], Awaitable[Path | None]]
+    ) -> None:
+        self._site, self._document, self._saved = site, document, saved
+        self._found = Inspection()
         self._is_starting = False
         self._shown: Any = None
         self._is_placing = False
@@ -76,9 +93,9 @@ class Launcher:
             with ui.expansion("Batch script").classes("compose-more").props("dense"):
                 self._build_script()
 
-    def show(self, *, is_known: bool) -> None:
+    def show(self, found: Inspection, *, is_known: bool) -> None:
         """Show the ranks that the workflow needs, once its text is known to be valid."""
-        found = self._composer.inspection
+        self._found = found
         shown = (found.source, is_known, self._is_starting)
         if shown == self._shown:
             return
@@ -108,7 +125,7 @@ class Launcher:
 
         Nothing is computed while the section is closed.
         """
-        found = self._composer.inspection
+        found = self._found
         wanted = found.source, self._ranks.value, self._per_node.value
         is_new, self._wanted = wanted != self._wanted, wanted
         if is_new or wanted == self._placed or self._is_placing or not self._where.value:
@@ -119,9 +136,8 @@ class Launcher:
             if found.workflow is not None and found.needs is not None:
                 ranks = _whole(self._ranks.value) or found.needs.moment
                 per_node = _whole(self._per_node.value) or ranks
-                shown = await run.io_bound(
-                    _places_or_error, found.workflow, ranks, per_node, self._name()
-                )
+                name = self._document.file.name
+                shown = await run.io_bound(_places_or_error, found.workflow, ranks, per_node, name)
         finally:
             self._is_placing = False
         self._placed = wanted
@@ -139,30 +155,24 @@ class Launcher:
             if shown.note:
                 ui.label(shown.note)
 
-    def _name(self) -> str:
-        path = self._composer.path
-        return path.name if path is not None else "the workflow"
-
     # -- here -------------------------------------------------------------------------------------
 
     async def _run(self, *flags: str) -> None:
-        composer = self._composer
-        if not composer.files.is_saved and not await composer.files.save():
+        path = await self._saved()
+        if path is None or self._is_starting:
             return
-        if composer.path is None or self._is_starting:
-            return
-        folder = composer.site.folder
-        arguments = ["run", str(composer.path), "--runs", str(folder / RUNS), *flags]
+        folder = self._site.folder
+        arguments = ["run", str(path), "--runs", str(folder / RUNS), *flags]
         if ranks := _whole(self._ranks.value):
             arguments += ["--ranks", str(ranks)]
         self._is_starting = True
         self._start.set_enabled(False)
         self._failure.hide()
         try:
-            composer.site.folder_of_runs()
+            self._site.folder_of_runs()
             ui.notify("starting ...")
-            started = await wait_for(start_run, arguments, folder, composer.path)
-            ui.navigate.to(address("/run", path=composer.site.name_of(started)))
+            started = await wait_for(start_run, arguments, folder, path)
+            ui.navigate.to(address("/run", path=self._site.name_of(started)))
         except DielError as error:
             self._as_root.set_visibility(_AS_ROOT in str(error))
             words = in_words_of_the_page(str(error))
@@ -193,16 +203,16 @@ class Launcher:
         self._with_script.set_visibility(False)
 
     async def _write_script(self) -> None:
-        composer = self._composer
-        with composer.errors_shown():
-            workflow = composer.inspection.workflow
-            if workflow is None or composer.inspection.source != composer.document.text:
+        with errors_shown():
+            workflow = self._found.workflow
+            if workflow is None or self._found.source != self._document.text:
                 raise LaunchError("the workflow has problems, or is being checked: mend it first")
-            if not composer.files.is_saved and not await composer.files.save():
+            path = await self._saved()
+            if path is None:
                 return
             job = job_for(
                 workflow,
-                str(composer.path),
+                str(path),
                 ranks=_whole(self._ranks.value),
                 nodes=_whole(self._nodes.value),
                 per_node=_whole(self._per_node.value),
@@ -211,7 +221,7 @@ class Launcher:
                 account=self._account.value or None,
             )
             self._written_for = str(self._scheduler.value)
-            text = batch_script(job, str(composer.path), scheduler=self._written_for)
+            text = batch_script(job, str(path), scheduler=self._written_for)
             self._script.content = text
             submits = SCHEDULERS[self._written_for].submit_stdin
             self._submitting.set_visibility(shutil.which(submits[0]) is not None)
@@ -219,14 +229,14 @@ class Launcher:
             self._with_script.set_visibility(True)
 
     def _download(self) -> None:
-        ui.download.content(self._script.content, f"{Path(self._name()).stem}.sh", "text/plain")
+        ui.download.content(self._script.content, f"{self._document.file.stem}.sh", "text/plain")
 
     async def _submit(self) -> None:
-        composer, scheduler = self._composer, SCHEDULERS[self._written_for]
+        scheduler = SCHEDULERS[self._written_for]
         if await confirmed(f"Submit this script to {scheduler.name}?", "Submit"):
-            with composer.errors_shown():
+            with errors_shown():
                 answer = await wait_for(
-                    submit, scheduler.submit_stdin, self._script.content, composer.site.folder
+                    submit, scheduler.submit_stdin, self._script.content, self._site.folder
                 )
                 ui.notify(answer or "submitted", type="positive")
 

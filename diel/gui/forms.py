@@ -91,6 +91,35 @@ class FormField(Frozen):
         return ".".join(self.path)
 
 
+class Variants(Frozen):
+    """The kinds of a table whose other keys depend on one key, as a layer's on its type.
+
+    Attributes
+    ----------
+    key : str
+        The key that decides, such as ``type``.
+    fields : mapping of str to list of FormField
+        The other keys, for each value of that key.
+    """
+
+    key: str
+    fields: Mapping[str, list[FormField]]
+
+
+def kind_of(key: str, value: Any) -> str | None:
+    """Return the kind of a table, such as the type of a layer; None if it has none.
+
+    Parameters
+    ----------
+    key : str
+        The key of the table that has its kind.
+    value : Any
+        The table, or a text that is the kind alone.
+    """
+    kind = value.get(key) if isinstance(value, dict) else value
+    return kind if isinstance(kind, str) else None
+
+
 def fields_of(
     model: type[BaseModel], without: tuple[str, ...] = (), above: tuple[str, ...] = ()
 ) -> Iterator[FormField]:

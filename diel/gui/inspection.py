@@ -32,8 +32,7 @@ from diel.errors import DielError, Problem, WorkflowError
 from diel.executive.launch import available_cores
 from diel.executive.placement.planning import RankNeeds, needs, plan_groups
 from diel.executive.placement.preview import NODE_COLUMNS, place_on_nodes
-from diel.frozen import Frozen
-from diel.gui.forms import FormField, fields_of
+from diel.gui.forms import FormField, Variants, fields_of
 from diel.loading.functions import (
     OPTIONS_CLASS,
     ModulePart,
@@ -56,21 +55,6 @@ _LONGEST: Final = 200
 _LARGEST_READ_BYTES: Final = 2**22
 """Of a file of data; a larger one would keep the page waiting."""
 _T = TypeVar("_T")
-
-
-class Variants(Frozen):
-    """The kinds of a table whose other keys depend on one key, as a layer's on its type.
-
-    Attributes
-    ----------
-    key : str
-        The key that decides, such as ``type``.
-    fields : mapping of str to list of FormField
-        The other keys, for each value of that key.
-    """
-
-    key: str
-    fields: Mapping[str, list[FormField]]
 
 
 @dataclass

@@ -27,9 +27,7 @@ _PAGES: Final = (
     "diel.gui.watch",
     "diel.gui.compose",
     "diel.gui.sweep",
-    "diel.gui.trial",
     "diel.gui.compare",
-    "diel.gui.report",
 )
 _BACKLOG: Final = 128
 _RECONNECT_S: Final = 30.0

@@ -309,6 +309,32 @@ def tell(error: DielError) -> None:
 
 
 @contextlib.contextmanager
+def errors_shown() -> Iterator[None]:
+    """Show an error of a block as a notification."""
+    try:
+        yield
+    except DielError as error:
+        tell(error)
+
+
+def button(text: str, icon: str | None, on_click: Callable[..., Any] | None = None) -> ui.button:
+    """Build a flat button, as toolbars have them."""
+    return ui.button(text, icon=icon, on_click=on_click).props("flat dense no-caps")
+
+
+def menu_line(title: str, words: str, on_click: Callable[..., Any]) -> None:
+    """Build a menu entry with a line of explanation below its title."""
+    with menu_entry("", on_click), ui.item_section():
+        ui.item_label(title)
+        ui.item_label(words).props("caption").classes("compose-caption")
+
+
+def menu_entry(text: str, on_click: Callable[..., Any] | None = None) -> ui.menu_item:
+    """Build an entry of a menu, of the role that entries of menus have."""
+    return ui.menu_item(text, on_click).props("role=menuitem")
+
+
+@contextlib.contextmanager
 def asked(question: str) -> Iterator[ui.dialog]:
     """Build a dialog that begins with a question, which is its name; elements follow below."""
     with ui.dialog() as dialog, ui.card():

@@ -15,8 +15,9 @@ from diel.errors import DielError
 from diel.gui.cards import heading
 from diel.gui.forms import Parameter, parameter_of, safe, typed_value
 from diel.gui.processes import in_words_of_the_page, wait_for
-from diel.gui.site import printable
-from diel.loading.sweeps import WatchedSweep, steer_sweep
+from diel.gui.site import button, printable
+from diel.loading.reporter import WatchedSweep
+from diel.loading.sweeps import steer_sweep
 from diel.run.directory import RunDirectory
 from diel.run.watched_run import WatchedRun
 from diel.text import as_toml, format_value
@@ -51,12 +52,12 @@ class SteeringPanel:
         with ui.expansion(_WHILE_IT_RUNS, value=True) as self._section:
             self._section.classes("sweep-card sweep-steering").props("dense")
             with ui.element("div").classes("sweep-chips"):
-                _button("Try a point", "add", self._offer_point)
+                button("Try a point", "add", self._offer_point)
                 with ui.element("div").classes("sweep-buttons") as self._live:
-                    _button("Pause", "pause", lambda: self._ask({"kind": "pause"}))
-                    _button("Go on", "play_arrow", lambda: self._ask({"kind": "resume"}))
-                    _button("Stop a trial", "stop", lambda: self._offer_number("stop"))
-                _button("Number of trials", "numbers", lambda: self._offer_number("trials"))
+                    button("Pause", "pause", lambda: self._ask({"kind": "pause"}))
+                    button("Go on", "play_arrow", lambda: self._ask({"kind": "resume"}))
+                    button("Stop a trial", "stop", lambda: self._offer_number("stop"))
+                button("Number of trials", "numbers", lambda: self._offer_number("trials"))
             self._answer = ui.label("").classes("sweep-note").props('role="status"')
         self._section.visible = False
         self._is_over = False
@@ -246,10 +247,6 @@ def named_apart(values: Sequence[Any]) -> list[str]:
     """Return values as texts: rounded as in tables, unless two of them would look the same."""
     words = [format_value(value, digits=7) for value in values]
     return words if len(set(words)) == len(words) else [as_toml(value) for value in values]
-
-
-def _button(text: str, icon: str, press: Callable[[], Any]) -> None:
-    ui.button(text, icon=icon, on_click=press).props("flat dense no-caps")
 
 
 def _dialog_buttons(text: str, ask: Callable[[], Any], close: Callable[[], Any]) -> None:

@@ -1,4 +1,4 @@
-"""The page of a sweep: the best so far, figures and a table of trials, as it goes on."""
+"""The pages of a sweep, with its best trial, figures and a table, and of each of its trials."""
 
 from __future__ import annotations
 
@@ -8,6 +8,7 @@ from typing import Any, Final
 
 from nicegui import run, ui
 
+from diel.errors import PageError
 from diel.gui.cards import (
     FIGURES,
     FigureCard,
@@ -20,10 +21,11 @@ from diel.gui.cards import (
 )
 from diel.gui.site import Site, address, frame, page, printable
 from diel.gui.steering import SteeringPanel
-from diel.loading.sweeps import WatchedSweep, watch_sweeps
+from diel.loading.reporter import WatchedSweep
+from diel.loading.sweeps import watch_sweeps
 from diel.run.directory import RunDirectory
 from diel.run.json_values import is_number
-from diel.text import format_value, shortened
+from diel.text import format_duration, format_value, shortened
 
 _LOOK_EVERY_S: Final = 1.0
 _DRAW_EVERY_S: Final = 5.0
@@ -32,10 +34,12 @@ _DRAW_SHARE: Final = 0.1
 _ROWS_AT_ONCE: Final = 1000
 """Rows of the table in one message, so that no message keeps the browser busy for long."""
 _LONGEST_CELL: Final = 300
+_LONGEST: Final = 5000  # of a value on the page of a trial
+_WHERE: Final = "the file of results"
 
 
 def add_pages(site: Site) -> None:
-    """Add the page of a sweep."""
+    """Add the page of a sweep, and that of a trial."""
 
     @page("/sweep")
     def sweep(path: str = "", name: str = "") -> None:
@@ -43,6 +47,28 @@ def add_pages(site: Site) -> None:
         with frame(site, f"Sweep of {site.name_of(directory.path)}", FIGURES, "sweep.js"):
             view = _SweepView(site, directory, name)
             ui.timer(_LOOK_EVERY_S, view.look)
+
+    @page("/trial")
+    async def trial(path: str = "", trial: str = "", name: str = "") -> None:
+        directory = RunDirectory(site.resolve_run(path))
+        if not trial.isdecimal() or len(trial) > 12:
+            raise PageError(f"{trial[:40]!a} is no number of a trial")
+        watched = await run.io_bound(_read, directory, name)
+        if watched is None:
+            raise PageError(f"{site.name_of(directory.path)} has no such sweep")
+        record = await run.io_bound(_trial_of, watched, int(trial))
+        if record is None:
+            raise PageError(f"{watched.name} has no trial {trial} so far")
+        with frame(site, f"Trial {trial} of {site.name_of(directory.path)}", FIGURES):
+            links_of_run(site, directory, watched.name)
+            card = _show_trial(record, watched.summary())
+
+            async def draw(theme: str) -> None:
+                again = await run.io_bound(_trial_of, watched, int(trial), theme)
+                if again and again["figure"] and card is not None:
+                    card.show(again["figure"])
+
+            follow_theme(draw)
 
 
 class _SweepView:
@@ -235,7 +261,7 @@ class _SweepView:
 def _as_cell(value: Any) -> Any:
     """Return a value of the table as it is sent; the page of its trial has more of a long text."""
     is_short = value is None or isinstance(value, (int, float))
-    return value if is_short else shortened(str(value), _LONGEST_CELL, "the file of results")
+    return value if is_short else shortened(str(value), _LONGEST_CELL, _WHERE)
 
 
 def _as_ranges(message: Any) -> dict[str, tuple[float, float]]:
@@ -246,3 +272,76 @@ def _as_ranges(message: Any) -> dict[str, tuple[float, float]]:
         for name, ends in entries
         if isinstance(ends, list) and len(ends) == 2 and all(map(is_number, ends))
     }
+
+
+# -- a trial --------------------------------------------------------------------------------------
+
+
+def _read(directory: RunDirectory, name: str) -> WatchedSweep | None:
+    """Return the sweep with a name, or the first one, with all that it has recorded."""
+    for watched in watch_sweeps(directory):
+        if name in ("", watched.name):
+            watched.catch_up()
+            return watched
+    return None
+
+
+def _trial_of(watched: WatchedSweep, number: int, theme: str = "light") -> dict[str, Any] | None:
+    try:
+        return watched.trial(number, theme)
+    except (OSError, ValueError) as error:
+        raise PageError(str(error)) from error
+
+
+def _show_trial(record: Mapping[str, Any], summary: Mapping[str, Any]) -> FigureCard | None:
+    """Show the record of a trial; return the card of its curve, if it has one."""
+    card = None
+    metrics = record["metrics"]
+    with ui.element("div").classes("sweep-facts"):
+        with fact("state", str(record["state"]), f"diel-{record['state']}"):
+            if record["reason"]:
+                ui.label(_short(str(record["reason"])))
+        if summary["objective"] in metrics:
+            with fact(summary["objective"], format_value(metrics[summary["objective"]])):
+                pass
+        if record["seconds"] is not None:
+            with fact("took", format_duration(record["seconds"])):
+                where = "" if record["trainer"] is None else f" on trainer {record['trainer']}"
+                ui.label(f"the whole trial{where}, with data and scores")
+        if record["started_s"] is not None:
+            when = time.localtime(record["started_s"])
+            with fact("began", time.strftime("%H:%M:%S", when)):
+                ui.label(time.strftime("%Y-%m-%d", when))
+        if record["seed"] is not None:
+            with fact("seed", str(record["seed"])):
+                pass
+    with ui.element("div").classes("sweep-cards"):
+        _values("Parameters", record["parameters"])
+        _values("What it gave", metrics)
+        if record["figure"] is not None:
+            card = FigureCard("curve", record["figure"])  # shown once the browser tells its theme
+        if record["command"]:
+            with ui.element("section").classes("sweep-card sweep-wide"):
+                heading("How to repeat it")
+                ui.label("It is tried here once more, and compared with what it gave.").classes(
+                    "sweep-note"
+                )
+                with ui.element("div").classes("sweep-command"):
+                    ui.label(record["command"]).classes("sweep-command-text")
+                    copy_button(record["command"])
+    return card
+
+
+def _values(title: str, values: Mapping[str, Any]) -> None:
+    with ui.element("section").classes("sweep-card"):
+        heading(title)
+        with ui.element("dl").classes("sweep-values"):
+            for name, value in values.items():
+                with ui.element("dt"):
+                    ui.label(_short(name))
+                with ui.element("dd"):
+                    ui.label(_short(format_value(value, digits=7)))
+
+
+def _short(text: str) -> str:
+    return printable(shortened(text, _LONGEST, _WHERE))

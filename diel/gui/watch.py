@@ -1,4 +1,4 @@
-"""The page of a run: how it goes on, and how it has ended, from its directory alone."""
+"""The pages of a run: how it goes on and has ended, from its directory alone; its reports."""
 
 from __future__ import annotations
 
@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any, Final
 from weakref import WeakValueDictionary
 
+from fastapi import Response
 from nicegui import run, ui
 
 from diel.errors import DielError, PageError
@@ -27,6 +28,8 @@ from diel.gui.site import (
 )
 from diel.gui.snapshot import SharedSnapshot, Snapshot, difference
 from diel.run.directory import RunDirectory
+from diel.run.files import open_regular
+from diel.run.history import summarize
 from diel.run.log_tail import LogTail, log_names
 from diel.run.timeline import Timeline, TimelineSpan, draw_spans
 from diel.run.watched_run import WatchedRun
@@ -44,12 +47,20 @@ _STEPS: Final = 800
 _LARGEST_FILE_BYTES: Final = 2**20
 _STRETCHES: Final = {0: "the whole run", 600: "10 minutes", 60: "a minute", 10: "10 seconds"}
 
+_POLICY: Final = (
+    "sandbox{}; default-src 'none'; script-src 'unsafe-inline'; style-src 'unsafe-inline'; "
+    "img-src data:; base-uri 'none'; form-action 'none'"
+)
+"""A run's directory may come from somebody else: scripts in its files get no cookie of the page,
+and cannot send requests to its server."""
+_CONCLUDED: Final = ("finished", "failed", "stopped")
+
 # Pages of the same run share what has been read of it.
 _shared: WeakValueDictionary[Path, SharedSnapshot] = WeakValueDictionary()
 
 
 def add_pages(site: Site) -> None:
-    """Add the page that watches a run."""
+    """Add the page that watches a run, and those that show its reports."""
 
     @page("/run")
     def watch(path: str = "") -> None:
@@ -57,6 +68,23 @@ def add_pages(site: Site) -> None:
         with frame(site, site.name_of(directory.path)):
             ui.add_head_html(f"<style>{STYLE}</style>")
             _WatchPage(site, directory)
+
+    @page("/report")
+    def report(path: str = "", file: str = "report.html") -> Response:
+        directory = RunDirectory(site.resolve_run(path))
+        reports = {each.name: each for each in directory.reports()}
+        if file not in reports:
+            there = ", ".join(reports) or "none so far: the first trials make one"
+            raise PageError(f"{site.name_of(directory.path)} has no such report; there is {there}")
+        # While a report is still being written, its script reloads it, which the policy forbids.
+        is_concluded = summarize(directory.path, time.time()).state in _CONCLUDED
+        policy = _POLICY.format(" allow-scripts" if is_concluded else "")
+        with open_regular(reports[file]) as opened:
+            return Response(
+                opened.read(),
+                media_type="text/html; charset=utf-8",
+                headers={"content-security-policy": policy, "cache-control": "no-store"},
+            )
 
 
 def _shared_snapshot(directory: RunDirectory) -> SharedSnapshot:

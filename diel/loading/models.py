@@ -14,7 +14,7 @@ from typing import Any, Protocol
 
 from diel.errors import LaunchError, MissingPackage, RunDirectoryError
 from diel.loading.functions import ModulePart, check_options, parts_with_options
-from diel.loading.reports import reporting
+from diel.loading.reporter import first_answer
 from diel.run.directory import RunDirectory
 from diel.run.journal import JournalReader
 from diel.run.view import RunView
@@ -83,13 +83,14 @@ def load_model(file: Path) -> Any:
         If what reads it is not installed.
     """
     try:
-        for load in reporting("load_model"):
-            return load(file)
+        model = first_answer(lambda reporter: reporter.load_model(file))
     except ImportError as error:
         raise MissingPackage(str(error)) from error
     except (OSError, ValueError) as error:
         raise RunDirectoryError(str(error)) from error
-    raise RunDirectoryError("no installed package can load models")
+    if model is None:
+        raise RunDirectoryError("no installed package can load models")
+    return model
 
 
 def model_of_run(directory: RunDirectory, sweep: str = "", trial: int | None = None) -> Any:
@@ -111,15 +112,14 @@ def model_of_run(directory: RunDirectory, sweep: str = "", trial: int | None = N
         If what reads it is not installed.
     """
     try:
-        for find in reporting("find_model"):
-            found = find(directory.path, sweep, trial)
-            file = found["file"] or _train_again(directory, found)
-            return load_model(Path(file))
+        found = first_answer(lambda reporter: reporter.find_model(directory.path, sweep, trial))
+        if found is None:
+            raise RunDirectoryError("no installed package can find models")
+        return load_model(Path(found["file"] or _train_again(directory, found)))
+    except RunDirectoryError:
+        raise
     except (OSError, ValueError) as error:
-        if isinstance(error, RunDirectoryError):
-            raise
         raise RunDirectoryError(str(error)) from error
-    raise RunDirectoryError("no installed package can find models")
 
 
 def _train_again(directory: RunDirectory, found: Mapping[str, Any]) -> Path:

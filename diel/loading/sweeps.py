@@ -1,20 +1,19 @@
 """Access to the sweeps of a run, through the reporters of installed packages.
 
-Only the reporter of a sweep can read its files: here a sweep has plain values, and figures that the
-reporter draws itself, or gives in Plotly's form.
+Only the reporter of a sweep can read its files: see `diel.loading.reporter.WatchedSweep`.
 """
 
 from __future__ import annotations
 
 import contextlib
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from itertools import chain, count
 from pathlib import Path
-from typing import Any, Final, Protocol, TypeAlias
+from typing import Any, Final
 
 from diel.errors import LaunchError, RunDirectoryError
-from diel.loading.reports import reporting
+from diel.loading.reporter import WatchedSweep, first_answer, reporters
 from diel.run.directory import RunDirectory
 from diel.run.history import summarize
 from diel.run.resumption import has_ended, is_finished_at_checkpoint
@@ -23,158 +22,13 @@ _LIVE: Final = ("pause", "resume", "stop")
 """Kinds of requests that only a sweep that has not ended can fulfil."""
 
 
-class DrawnFigure(Protocol):
-    """A figure that its reporter draws; a reporter may give dictionaries of Plotly instead."""
-
-    title: str
-    note: str
-    """What it shows, in a line."""
-    is_wide: bool
-    """Whether it has a row of a page for itself."""
-
-    @property
-    def style(self) -> str:
-        """A style sheet, the same for all of them."""
-
-    @property
-    def script(self) -> str:
-        """A script, the same for all of them, that defines ``DielFigures``, a class in JavaScript.
-
-        ``new DielFigures(element, {onOpen, onChoose})`` shows figures in an element: its method
-        ``show`` is called with what `draw` has returned. It calls ``onOpen`` with the number of a
-        trial that is clicked, and ``onChoose`` with a ``Map`` of ranges, as `WatchedSweep.within`
-        takes them.
-        """
-
-    def draw(self, width: float) -> str:
-        """Return the figure as HTML for a place so many pixels wide; all text in it is escaped."""
-
-    def plotly(self, theme: str = "light") -> dict[str, Any]:
-        """Return the figure as a dictionary of Plotly; ``theme`` is ``light`` or ``dark``."""
-
-
-Figure: TypeAlias = "DrawnFigure | dict[str, Any]"
-"""A figure as a reporter gives it: drawn by itself, or for Plotly."""
-
-
-class WatchedSweep(Protocol):
-    """A sweep, as far as its files have been read.
-
-    Attributes
-    ----------
-    name : str
-        Group and module, which tell it from other sweeps of the run.
-    space : mapping
-        What each parameter may be, as in a workflow file.
-    complaint : str
-        The damage found in its files so far, in a line; empty if there was none.
-    """
-
-    name: str
-    space: Mapping[str, Any]
-    complaint: str
-
-    def refresh(self) -> bool:
-        """Read new lines of its files; return whether there were any: then there may be more.
-
-        Raises
-        ------
-        OSError, ValueError
-            If its files cannot be read.
-        """
-
-    def catch_up(self) -> None:
-        """Read its files to their present ends; lines that are written meanwhile may be left.
-
-        Raises
-        ------
-        OSError, ValueError
-            If its files cannot be read.
-        """
-
-    def summary(self) -> dict[str, Any]:
-        """Return the state of the sweep as a table, with counts of trials and the best of them.
-
-        ``objective``, ``maximise``, ``parameters``; ``trials``, ``expected`` (or None), ``failed``,
-        ``diverged``, ``stopped``; ``best``: a row, or None; ``running``: numbers of trials under
-        way that have reported something; ``table``: the file of its table of results; ``model``:
-        how to use the model of the best trial, ``file``, ``command``, ``python``, or empty.
-        """
-
-    def columns(self) -> list[str]:
-        """Return the columns of the table of trials; more may come with new rows."""
-
-    def rows(self, start: int = 0) -> list[dict[str, Any]]:
-        """Return the rows of the table from a number on: numbers, words, or None, by column."""
-
-    def trials(self) -> Iterator[dict[str, Any]]:
-        """Yield a row for each trial that has ended, however many there are.
-
-        ``curve``: its learning curve, a list of ``[step, objective]``, perhaps empty.
-
-        Raises
-        ------
-        OSError, ValueError
-            If its files cannot be read.
-        """
-
-    def figures(self, theme: str = "light") -> Mapping[str, Figure]:
-        """Return the figures that have something to show, by name, in their order.
-
-        ``theme`` is ``light`` or ``dark``.
-        """
-
-    def within(self, ranges: Mapping[str, tuple[float, float]]) -> list[int]:
-        """Return the trials of the table within ranges of the axes of the figure ``parallel``.
-
-        By an axis' label: its lowest and highest place, 0 to 1; unknown axes are left out.
-        """
-
-    def point_of(self, chosen: Mapping[str, Any]) -> tuple[dict[str, Any], dict[str, str]]:
-        """Return a point with the values that were chosen, and what is wrong, by parameter.
-
-        Values of parameters that a condition switches off are left out.
-        """
-
-    def trial(self, number: int, theme: str = "light") -> dict[str, Any] | None:
-        """Return the data of a trial; None if its files do not name it yet.
-
-        ``trial``, ``state``, ``reason``, ``parameters``, ``metrics``, ``seed``, ``trainer``,
-        ``started_s``, ``seconds``, ``attempt``; ``figure``: of its learning curve, or None;
-        ``command``: repeats it, empty as long as it runs.
-
-        Raises
-        ------
-        OSError, ValueError
-            If the files cannot be read.
-        """
-
-
-def new_sweep() -> dict[str, Any]:
-    """Return the tables of a workflow file with a sweep that is still to be filled in, by title.
-
-    Empty if no installed package has sweeps.
-
-    Raises
-    ------
-    PluginError
-        If a reporter cannot be imported.
-    """
-    for describe in reporting("new_sweep"):
-        tables: dict[str, Any] = describe()
-        return tables
-    return {}
-
-
 def compare_sweeps(sweeps: Mapping[str, WatchedSweep], theme: str = "light") -> dict[str, Any]:
     """Compare sweeps, given by unique names, as far as they have been read.
 
     Returns
     -------
     dict
-        ``objective``, ``maximise``; ``rows``: of each sweep ``run``, its name; ``trials``; the
-        objective of its best trial; ``trial``, its number; and its parameters; ``figures``: each a
-        `Figure`, by name.
+        As `diel.loading.reporter.Reporter.compare_sweeps`.
 
     Raises
     ------
@@ -182,20 +36,21 @@ def compare_sweeps(sweeps: Mapping[str, WatchedSweep], theme: str = "light") -> 
         If objectives or their directions differ.
     """
     try:
-        for compare in reporting("compare_sweeps"):
-            compared: dict[str, Any] = compare(sweeps, theme)
-            return compared
+        compared = first_answer(lambda reporter: reporter.compare_sweeps(sweeps, theme))
     except ValueError as error:
         raise RunDirectoryError(str(error)) from error
-    raise RunDirectoryError("no installed package can compare sweeps")
+    if compared is None:
+        raise RunDirectoryError("no installed package can compare sweeps")
+    return compared
 
 
 def write_comparison(sweeps: Mapping[str, WatchedSweep], path: Path) -> list[Path]:
     """Write a report over several sweeps; return its files, or raise RunDirectoryError."""
     try:
-        return [write(sweeps, path) for write in reporting("write_comparison")]
+        found = [reporter.write_comparison(sweeps, path) for reporter in reporters()]
     except (OSError, ValueError) as error:
         raise RunDirectoryError(f"{path} cannot be written: {error}") from error
+    return [file for file in found if file is not None]
 
 
 def named_sweeps(directories: Sequence[RunDirectory]) -> dict[str, WatchedSweep]:
@@ -231,9 +86,9 @@ def watch_sweeps(directory: RunDirectory) -> list[WatchedSweep]:
         If a reporter cannot be imported.
     """
     found: list[WatchedSweep] = []
-    for watch in reporting("watch_sweeps"):
+    for reporter in reporters():
         with contextlib.suppress(OSError, ValueError):
-            found += watch(directory.path)
+            found += reporter.watch_sweeps(directory.path)
     return found
 
 
@@ -268,48 +123,48 @@ def steer_sweep(
     LaunchError
         If there is no such sweep, or a request makes no sense: then none has been sent.
     """
-    state = summarize(directory.path, time.time()).state
+    state = _state(directory)
     given = [dict(request) for request in asked]
     if state == "finished" and (
         late := [request["kind"] for request in given if request["kind"] in _LIVE]
     ):
         raise LaunchError(f"{directory.path} has finished: there is nothing to {late[0]}")
-    for steer in reporting("steer_sweep"):
-        try:
-            name, requests = steer(directory.path, given, sweep)
-            if reason := _why_too_late(directory, state, name):
-                raise LaunchError(reason)
-            if state == "finished":
+    try:
+        checked = first_answer(lambda reporter: reporter.steer_sweep(directory.path, given, sweep))
+        if checked is None:
+            raise LaunchError("no installed package knows of sweeps")
+        name, send = checked
+        if reason := _why_too_late(directory, state, name):
+            raise LaunchError(reason)
+        if state == "finished":
+            directory.request_extension()
+        answers = send(wait_s if state == "running" else 0.0)
+    except (OSError, ValueError) as error:
+        raise LaunchError(str(error)) from error
+    if unanswered := [answer for answer in answers if answer["accepted"] is None]:
+        _answer_instead(directory, state, name, unanswered)
+    return answers
+
+
+def _answer_instead(
+    directory: RunDirectory, state: str, sweep: str, unanswered: Sequence[dict[str, Any]]
+) -> None:
+    """Say of requests that no master has answered, in place, why they are too late, or are kept."""
+    too_late = ""
+    if state == "running":
+        # The sweep may have ended since, so that no master was left to answer.
+        state = _state(directory)
+        too_late = _why_too_late(directory, state, sweep)
+        if not too_late and state == "finished":
+            if all(answer["kind"] in _LIVE for answer in unanswered):
+                too_late = f"{directory.path} has finished meanwhile"
+            else:
                 directory.request_extension()
-            answers: list[dict[str, Any]] = requests(wait_s if state == "running" else 0.0)
-        except (OSError, ValueError) as error:
-            raise LaunchError(str(error)) from error
-        too_late = ""
-        if state == "running" and any(answer["accepted"] is None for answer in answers):
-            # The sweep may have ended since, so that no master was left to answer.
-            state = summarize(directory.path, time.time()).state
-            too_late = _why_too_late(directory, state, name)
-            kept = [answer for answer in answers if answer["accepted"] is None]
-            if not too_late and state == "finished":
-                if any(answer["kind"] not in _LIVE for answer in kept):
-                    directory.request_extension()
-                else:
-                    too_late = f"{directory.path} has finished meanwhile"
+    for answer in unanswered:
         if too_late:
-            answers = [
-                {**answer, "accepted": False, "answer": too_late}
-                if answer["accepted"] is None
-                else answer
-                for answer in answers
-            ]
+            answer |= {"accepted": False, "answer": too_late}
         elif state != "running":
-            later = f"kept: diel run --resume {directory.path} does it"
-            answers = [
-                {**answer, "answer": later if answer["accepted"] is None else answer["answer"]}
-                for answer in answers
-            ]
-        return answers
-    raise LaunchError("no installed package knows of sweeps")
+            answer["answer"] = f"kept: diel run --resume {directory.path} does it"
 
 
 def record_participation(directory: RunDirectory, said: Mapping[str, Any]) -> None:
@@ -320,11 +175,11 @@ def record_participation(directory: RunDirectory, said: Mapping[str, Any]) -> No
     LaunchError
         If that cannot be written.
     """
-    for write in reporting("record_participation"):
-        try:
-            write(directory.path, said)
-        except OSError as error:
-            raise LaunchError(f"{directory.path} cannot be written: {error}") from error
+    try:
+        for reporter in reporters():
+            reporter.record_participation(directory.path, said)
+    except OSError as error:
+        raise LaunchError(f"{directory.path} cannot be written: {error}") from error
 
 
 def find_joinable(directory: RunDirectory, sweep: str = "") -> dict[str, Any]:
@@ -349,13 +204,13 @@ def find_joinable(directory: RunDirectory, sweep: str = "") -> dict[str, Any]:
     """
     found: list[dict[str, Any]] = []
     try:
-        for joinable in reporting("joinable_sweeps"):
-            found += joinable(directory.path)
+        for reporter in reporters():
+            found += reporter.joinable_sweeps(directory.path)
     except OSError as error:
         raise LaunchError(f"{directory.path} cannot be read: {error}") from error
     if not found:
         raise LaunchError(f"{directory.path} has no sweep that has begun")
-    state = summarize(directory.path, time.time()).state
+    state = _state(directory)
     if state in ("finished", "failed", "stopped"):
         raise LaunchError(f"{directory.path} has {state}: there is no sweep to join")
     left = [entry for entry in found if not has_ended(directory, entry["group"])]
@@ -366,13 +221,8 @@ def find_joinable(directory: RunDirectory, sweep: str = "") -> dict[str, Any]:
     return wanted[0]
 
 
-def list_workers(directory: RunDirectory) -> list[dict[str, Any]]:
-    """Return the workers of other runs that take part in the sweeps of a run, or did.
-
-    Each has ``sweep``, ``worker``, ``host``, ``pid``, ``job``, ``run_dir``, ``trainers``,
-    ``trials``, ``state`` and ``heard_s``.
-    """
-    return [worker for found in reporting("list_workers") for worker in found(directory.path)]
+def _state(directory: RunDirectory) -> str:
+    return summarize(directory.path, time.time()).state
 
 
 def _why_too_late(directory: RunDirectory, state: str, sweep: str) -> str:

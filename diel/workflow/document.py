@@ -223,6 +223,15 @@ class Document:
                 return index
         raise EditRefused(f'there is no {kind} "{name}"', "choose one of the file")
 
+    def names(self, kind: str) -> list[str]:
+        """Return the names of all modules, or of all groups; empty if the text is not TOML."""
+        entries = self.draft.document.get(kind)
+        return [
+            entry["name"]
+            for entry in (entries if isinstance(entries, list) else [])
+            if isinstance(entry, dict) and isinstance(entry.get("name"), str)
+        ]
+
     def free_name(self, kind: str, wanted: str) -> str:
         """Return a name that no entry has yet: the wanted name, or that with a number behind it."""
         known = {entry.get("name") for _, entry in self._entries(kind)}

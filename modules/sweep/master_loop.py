@@ -46,7 +46,7 @@ from .steering import RequestReader, Steering
 from .warm_start import EarlierResults
 
 if TYPE_CHECKING:
-    from diel import Context
+    from diel import Context, TrialLog
 
     from ..search import Search
     from .shared import Leader
@@ -58,6 +58,8 @@ _LOOK_FOR_REQUESTS_EVERY_S: Final = 0.5
 _LONGEST_PAUSE_S: Final = 1e6
 """Timeout of a wait while the sweep is paused: a wait that has one is not taken for a deadlock."""
 _PAUSED: Final = "paused: diel sweep RUN_DIR --resume goes on"
+_LOGGED_WITHIN_S: Final[Mapping[str, float]] = {"finished": 60.0, "stopped": 5.0}
+"""How long the log of trials may take after the last trial, by how the sweep has ended."""
 _UNRANKED_SHOWN: Final = 3
 """Number of trials of which the log says at once that their metrics do not give the objectives."""
 
@@ -167,6 +169,7 @@ class _MasterLoop:
         term = None if leads is None else leads.term
         self._workers = JoinedWorkers(self._path, self._order, trainers, term)
         self._requests = RequestReader(self._path)
+        self._log: TrialLog | None = None
         self._earlier: EarlierResults | None = None
         if plan.warm_start is not None:
             search = plan.search
@@ -235,8 +238,10 @@ class _MasterLoop:
 
     def run(self) -> None:
         """Give out trials and record their outcomes, until there are no more."""
+        from diel import TrialLog
+
         self._output.declare()
-        tuples = self._ctx.tuples
+        tuples, recorded = self._ctx.tuples, len(self._queue.recorded)
         tuples.tput(self._tags.sweep(self._session), self._order())
         self._drop_stopped()
         if self._steering.is_paused:
@@ -244,8 +249,11 @@ class _MasterLoop:
             self._ctx.log.warning("the sweep is %s", _PAUSED)
         self._steer(at_once=True)
         self._dispatcher.give_out()
+        # Only now, as it takes some milliseconds to find reporters: trainers have work meanwhile.
+        self._log = TrialLog(self._ctx.run_dir, self._path.parent.name, recorded)
         while self._goes_on():
             self._output.show()
+            self._warn(self._log.new_problems())
             message = self._next_message()
             if self._steer() or message is None:
                 self._dispatcher.give_out()
@@ -508,6 +516,12 @@ class _MasterLoop:
         self._workers.close()
         self._output.close(state)
         self._ledger.close()
+        if self._log is not None:
+            self._warn(self._log.close(_LOGGED_WITHIN_S[state]))
+
+    def _warn(self, problems: list[str]) -> None:
+        for problem in problems:
+            self._ctx.log.warning("%s", problem)
 
     def conclude(self) -> dict[str, Any]:
         """Show how the sweep has ended; return its best row."""

@@ -295,6 +295,7 @@ class Leader:
         """Record that no trial of the sweep is left."""
         self._terms.end(self.term, FINISHED)
         self._has_finished = True
+        self._copy.refresh()  # the log of trials reads it
 
     def close(self) -> None:
         """End the term: if trials are left, another master may go on."""

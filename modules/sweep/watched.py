@@ -63,22 +63,13 @@ _LAST_COLUMNS: Final = ("seconds", "trainer", "seed", REASON)
 
 
 class WatchedSweep:
-    """A sweep of a run, read from its ledger while that grows.
+    """A sweep of a run, read from its ledger while that grows: what `diel.Reporter` returns.
 
     Parameters
     ----------
     run_dir : Path
     ledger : Path
         A ``trials.jsonl`` below it.
-
-    Attributes
-    ----------
-    name : str
-        Group and module of the master: ``search.master``.
-    space : dict
-        What each parameter may be, as in a workflow file.
-    complaint : str
-        What was wrong with its files so far, in a line; empty if nothing was.
 
     Raises
     ------
@@ -92,11 +83,12 @@ class WatchedSweep:
         about = about_of(ledger)
         self.run_dir, self.name, self.complaint = run_dir, ledger.parent.name, ""
         self._ledger, self._reader = ledger, LedgerReader(ledger)
+        self._trials = LedgerReader(ledger)
         self._text, self._maximise, self._objective = _objective_of(about, ledger)
         self._trainer = str(about.get("trainer", ""))
         self._of_strategy, self._enqueued, self._decided = _expected(about), 0, 0
         space = about.get("space")
-        self.space = space if isinstance(space, dict) else {}
+        self.space: Mapping[str, Any] = space if isinstance(space, dict) else {}
         sweep = Sweep(
             name=run_dir.name,
             objective=self._text,
@@ -213,13 +205,7 @@ class WatchedSweep:
     # -- results ----------------------------------------------------------------------------------
 
     def summary(self) -> dict[str, Any]:
-        """Return the state and the best trial of the sweep, as plain values.
-
-        ``objective``, ``maximise``, ``parameters``; ``trials``, ``expected``, ``failed``,
-        ``diverged``, ``stopped``; ``best``: a row, or None; ``running``: trials whose curves are
-        there already; ``table``: the name of its file with a row for each trial; ``model``: how to
-        use the model of the best trial, as `how_to_use` has it.
-        """
+        """Return the state and the best trial of the sweep, as plain values."""
         selection, sweep = self._selection, self._selection.sweep
         top = selection.top
         best = {name: _plain(value) for name, value in top[0].row.items()} if top else None
@@ -269,6 +255,13 @@ class WatchedSweep:
                 curve = [list(point) for point in row.pop(CURVE, ())]
                 yield {**{name: _plain(value) for name, value in row.items()}, "curve": curve}
 
+    def new_trials(self) -> list[dict[str, Any]]:
+        """Return trials that have ended since the last call; each with its ``reports``."""
+        return [
+            {**_data_of(record), "reports": record.get("reports", [])}
+            for _, record in self._trials.new_records(_AT_ONCE)
+        ]
+
     def figures(self, theme: str = "light") -> dict[str, Figure]:
         """Return the figures that have something to show, by name; see `figures_of`.
 
@@ -286,11 +279,7 @@ class WatchedSweep:
         return figures
 
     def within(self, ranges: Mapping[str, tuple[float, float]]) -> list[int]:
-        """Return the trials of the table within ranges of the axes of the figure ``parallel``.
-
-        `ranges` has, by an axis' title, its lowest and highest place, 0 to 1; unknown axes are
-        ignored.
-        """
+        """Return the trials of the table within ranges of the axes of the figure ``parallel``."""
         panel = self._parallel
         names = [axis.title for axis in panel.axes] if panel is not None else []
         found = []
@@ -306,10 +295,7 @@ class WatchedSweep:
         return found
 
     def point_of(self, chosen: Mapping[str, Any]) -> tuple[dict[str, Any], dict[str, str]]:
-        """Return a point with the values that were chosen, and what is wrong, by parameter.
-
-        Values of parameters that a condition switches off are left out.
-        """
+        """Return a point with the values that were chosen, and what is wrong, by parameter."""
         try:
             space = Space.parse(self.space)
         except SpaceError:  # a space that JSON cannot express: its master decides
@@ -330,9 +316,7 @@ class WatchedSweep:
     def trial(self, number: int, theme: str = "light") -> dict[str, Any] | None:
         """Return what is known of a trial, in JSON's types; None if there is no such trial yet.
 
-        ``trial``, ``state``, ``reason``, ``parameters``, ``metrics``, ``seed``, ``trainer``,
-        ``started_s``, ``seconds``, ``attempt``, ``figure`` (of its learning curve, or None) and
-        ``command``, which repeats it. An OSError if the ledger cannot be read.
+        An OSError if the ledger cannot be read.
         """
         reports = self._running.get(number)
         record: dict[str, Any] = {"trial": number, STATE: "running", "parameters": {}}
@@ -341,19 +325,26 @@ class WatchedSweep:
             reports = [(step, metrics) for step, metrics in record.get("reports", ())]
         elif reports is None:
             return None
-        names = ("seed", "trainer", "started_s", "seconds", "attempt", REASON)
-        plain = {name: _plain(record.get(name)) for name in ("trial", STATE, *names)}
         curve = trial_curves(self._selection.sweep, reports or [])
         is_alone = len(ledgers_in(self.run_dir)) == 1
         which = str(number) if is_alone else f"{self.name}:{number}"
         command = ["diel", "sweep", str(self.run_dir), "--repeat", which]
         return {
-            **plain,
-            "parameters": record["parameters"],
-            "metrics": record.get("metrics", {}),
+            **_data_of(record),
             "figure": curve,
             "command": shlex.join(command) if number in self._places else "",
         }
+
+
+def _data_of(record: Mapping[str, Any]) -> dict[str, Any]:
+    """Return what a record says of a trial, with None for what it does not say."""
+    names = ("trial", STATE, "seed", "trainer", "started_s", "seconds", "attempt", REASON)
+    plain = {name: _plain(record.get(name)) for name in names}
+    return {
+        **plain,
+        "parameters": record["parameters"],
+        "metrics": record.get("metrics", {}),
+    }
 
 
 def watched_sweeps(run_dir: Path) -> list[WatchedSweep]:

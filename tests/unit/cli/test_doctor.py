@@ -6,6 +6,7 @@ import subprocess
 import sys
 from importlib.metadata import PackageNotFoundError
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 from support import ROOT
@@ -35,7 +36,8 @@ def without(monkeypatch):
         monkeypatch.setattr(
             page, "run_tool", lambda command, _: completed(command, 0, "MPICH\nFalse\n")
         )
-        monkeypatch.setattr(page, "describe_machine", lambda: [("GPUs", "none: no driver")])
+        has = SimpleNamespace(describe_machine=lambda: [("GPUs", "none: no driver")])
+        monkeypatch.setattr(page, "reporters", lambda: [has])
 
     return remove
 
@@ -154,7 +156,7 @@ def test_a_reporter_that_cannot_be_imported_is_named(without, capsys, monkeypatc
     def broken():
         raise page.PluginError("reporter 'sweeps' of package x: ImportError")
 
-    monkeypatch.setattr(page, "describe_machine", broken)
+    monkeypatch.setattr(page, "reporters", broken)
     assert page.doctor(argparse.Namespace()) == 0
     assert "reporters     reporter 'sweeps' of package x" in capsys.readouterr().out
 

@@ -15,10 +15,10 @@ from diel.gui.compose_files import Draft, Drafts
 from diel.gui.forms import parameter_of
 from diel.gui.inspection import inspect
 from diel.gui.steering import choices_of, named_apart
-from diel.loading.sweeps import new_sweep
 from diel.text import as_tables
 from diel.workflow.document import Document
 from diel.workflow.load import draft_of_text
+from modules.reporter import SweepReporter
 
 
 def test_a_start_that_takes_long_goes_on_and_keeps_what_it_says(
@@ -45,7 +45,7 @@ def test_a_start_that_takes_long_goes_on_and_keeps_what_it_says(
 
 def test_a_new_sweep_lacks_what_its_trainer_trains_on_and_nothing_else() -> None:
     pytest.importorskip("sklearn")
-    text = as_tables(new_sweep())
+    text = as_tables(SweepReporter().new_sweep())
     (problem,) = inspect(draft_of_text(text, Path("/new.toml"))).problems
     assert problem.path == "module[1].options.dataset"
     assert "dataset or train" in problem.message
@@ -56,9 +56,9 @@ def test_a_new_sweep_lacks_what_its_trainer_trains_on_and_nothing_else() -> None
     assert found.sweeps == {"master": "20 trials, random, tried by trainer"}
     # Each of its modules can be added to another file too, with all its options.
     document = Document("", Path("/new.toml"))
-    for table in new_sweep()["module"]:
+    for table in SweepReporter().new_sweep()["module"]:
         document.add_module(table["name"], {key: table[key] for key in table if key != "name"})
-    assert document.get(("module",)) == new_sweep()["module"]
+    assert document.get(("module",)) == SweepReporter().new_sweep()["module"]
     assert "[module.options.space]" in document.text
 
 

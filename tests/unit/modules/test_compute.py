@@ -18,9 +18,10 @@ from unit.modules.sweeping import GRID, Sweep
 
 import dnn
 from dnn.memory import allocation_statistics
-from modules import compute, reporter, trainer
+from modules import compute, trainer
 from modules.compute import MOST_NETWORKS, Compute
 from modules.hyperparameters import Hyperparameters
+from modules.reporter import SweepReporter
 from modules.sweep.runners import InProcessRunner, Task
 from modules.trial import Report, Trial, TrialResult, trial_seed
 
@@ -92,7 +93,7 @@ def test_what_a_machine_lacks_for_a_gpu(monkeypatch: pytest.MonkeyPatch) -> None
     assert missing(1) == missing(0.25) == ("CuPy is not installed", "pip install 'diel[gpu]'")
     assert missing(0, device="cuda") is not None
     assert missing(0) is None
-    assert list(reporter.describe_machine()) == [
+    assert list(SweepReporter().describe_machine()) == [
         ("GPUs", "none: CuPy is not installed (pip install 'diel[gpu]')")
     ]
 
@@ -123,7 +124,7 @@ def test_another_process_asks_for_gpus(monkeypatch: pytest.MonkeyPatch, tmp_path
 
 
 def test_what_a_machine_with_gpus_has(gpu: None) -> None:
-    (first, driver, cupy, cublas) = reporter.describe_machine()
+    (first, driver, cupy, cublas) = SweepReporter().describe_machine()
     assert first == ("GPU 0", "stand-in GPU, 1024.0 GiB, 1024.0 free, compute 9.0")
     assert driver == ("driver", "CUDA 13.0")
     assert cupy[0] == "CuPy"

@@ -11,7 +11,8 @@ import pytest
 
 import dnn
 from diel.testing import Module, run_modules
-from modules import master, reporter, trainer
+from modules import master, trainer
+from modules.reporter import SweepReporter
 from modules.sweep.ledger import ledger_path, records_of
 from modules.sweep.messages import SaveModel
 from modules.sweep.models import provenance_of, trial_of
@@ -157,7 +158,7 @@ def test_a_function_of_your_own_writes_what_it_likes(tmp_path: Path) -> None:
     assert "'score': 0.75" in said
     assert "'trial': 1" in said
     with pytest.raises(ValueError, match=r"best.pt is no .safetensors file, and diel reads no"):
-        reporter.find_model(tmp_path, "", None)
+        SweepReporter().find_model(tmp_path, "", None)
 
 
 def test_a_sweep_without_a_model_says_what_to_do(tmp_path: Path) -> None:
@@ -166,8 +167,8 @@ def test_a_sweep_without_a_model_says_what_to_do(tmp_path: Path) -> None:
     with pytest.raises(
         ValueError, match=r"no model of its best trial, 1: .* save_model; with these trial"
     ):
-        reporter.find_model(tmp_path, "", None)
-    again = reporter.find_model(tmp_path, "", 0)
+        SweepReporter().find_model(tmp_path, "", None)
+    again = SweepReporter().find_model(tmp_path, "", 0)
     assert (again["file"], again["parameters"]) == (None, {"x": 0.25})
     options = trainer.Options.model_validate(
         {"train": "./mine.py:train"}, context={"folder": tmp_path}
@@ -179,40 +180,40 @@ def test_a_sweep_without_a_model_says_what_to_do(tmp_path: Path) -> None:
     with pytest.raises(ValueError, match="sklearn_trainer:train writes no models: networks of dnn"):
         trainer.save_model(ours, tmp_path, *arguments)
     with pytest.raises(ValueError, match="has no trial 5"):
-        reporter.find_model(tmp_path, "", 5)
+        SweepReporter().find_model(tmp_path, "", 5)
     wrong: list[Any] = [True, "1", 1.0, [1]]
     for trial in wrong:
         with pytest.raises(ValueError, match="a trial is a whole number, not"):
-            reporter.find_model(tmp_path, "", trial)
-    assert reporter.find_model(tmp_path, "", np.int64(0)) == again
+            SweepReporter().find_model(tmp_path, "", trial)
+    assert SweepReporter().find_model(tmp_path, "", np.int64(0)) == again
     with pytest.raises(ValueError, match="has no sweep 'x': name one of"):
-        reporter.find_model(tmp_path, "x", None)
+        SweepReporter().find_model(tmp_path, "x", None)
     with pytest.raises(ValueError, match="has no sweep that has begun"):
-        reporter.find_model(tmp_path / "nowhere", "", None)
+        SweepReporter().find_model(tmp_path / "nowhere", "", None)
     with pytest.raises(dnn.CheckpointError, match="cannot be read"):
-        reporter.load_model(tmp_path / "none.safetensors")
+        SweepReporter().load_model(tmp_path / "none.safetensors")
 
 
 def test_the_model_of_another_trial_is_trained_again(tmp_path: Path) -> None:
     options = heart(tmp_path)
     folder = swept(tmp_path, options)
     best = best_of(folder)
-    kept = reporter.find_model(tmp_path, "", best["trial"])
+    kept = SweepReporter().find_model(tmp_path, "", best["trial"])
     assert kept["file"] == str(folder / "best.safetensors")
     other = (best["trial"] + 1) % 3
-    found = reporter.find_model(tmp_path, folder.name, other)
+    found = SweepReporter().find_model(tmp_path, folder.name, other)
     given = trainer.Options.model_validate(options, context={"folder": tmp_path})
     where = Path(found["path"])
     file = trainer.save_model(
         given, tmp_path, found["parameters"], other, found["seed"], where, found["provenance"]
     )
-    assert reporter.find_model(tmp_path, "", other)["file"] == str(file)
+    assert SweepReporter().find_model(tmp_path, "", other)["file"] == str(file)
     record = next(each for each in records_of(folder / "trials.jsonl") if each["trial"] == other)
     assert dnn.load(file).provenance["metrics"]["loss"] == record["metrics"]["loss"]
     (folder / "best.safetensors").write_bytes(file.read_bytes())
     if record["metrics"]["accuracy"] < best["metrics"]["accuracy"]:
         with pytest.raises(ValueError, match=f"and trial {best['trial']} is better by now"):
-            reporter.find_model(tmp_path, "", None)
+            SweepReporter().find_model(tmp_path, "", None)
 
 
 def test_where_a_model_comes_from_is_json(tmp_path: Path) -> None:

@@ -20,7 +20,7 @@ from diel.errors import LaunchError
 from diel.loading import sweeps
 from diel.run.directory import RunDirectory
 from modules.options import SweepOptions
-from modules.reporter import steer_sweep
+from modules.reporter import SweepReporter
 from modules.search import Search
 from modules.space import Space
 from modules.strategies import WAIT, CrossEntropy, make_strategy
@@ -78,9 +78,9 @@ def test_what_makes_no_sense_is_said_at_once_and_nothing_is_asked(
     with pytest.raises(SteeringError, match=words):
         requests_for(ledger, [{"kind": "pause"}, asked])
     with pytest.raises(SteeringError, match="no sweep that has begun"):
-        steer_sweep(tmp_path / "other", [asked], "")
+        SweepReporter().steer_sweep(tmp_path / "other", [asked], "")
     with pytest.raises(SteeringError, match=r"there are g\.master"):
-        steer_sweep(tmp_path, [asked], "h.master")
+        SweepReporter().steer_sweep(tmp_path, [asked], "h.master")
     assert not ledger.with_name("requests.jsonl").exists()
 
 
@@ -414,8 +414,8 @@ def often(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def asks(sweep: Sweep, *asked: dict[str, Any], wait_s: float = 10.0) -> list[dict[str, Any]]:
-    _, perform = steer_sweep(sweep.run_dir, asked, "")
-    return perform(wait_s)
+    _, send = SweepReporter().steer_sweep(sweep.run_dir, asked, "")
+    return send(wait_s)
 
 
 def test_a_running_sweep_is_paused_enqueued_stopped_and_made_longer(sweep: Sweep) -> None:

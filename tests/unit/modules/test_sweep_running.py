@@ -16,7 +16,7 @@ from diel.errors import CopyStopped, ModuleFailed
 from diel.testing import Module, run_modules
 from modules import master, trainer, training
 from modules.objective import Objective
-from modules.reporter import watch_sweeps
+from modules.reporter import SweepReporter
 from modules.space import Space
 from modules.sweep.export import export
 from modules.sweep.ledger import ledger_path, records_of
@@ -234,7 +234,7 @@ def test_a_ledger_of_an_earlier_version_may_hold_text_as_an_objective(sweep: Swe
     assert again.returned["score"] == 0.7
     reason = "objective 'score': score = '0.9' is text, and no number: return float(...) of it"
     assert [row["state"] for row in sweep.rows if row["trial"] in ("1", "5")] == [reason] * 2
-    (watched,) = watch_sweeps(sweep.run_dir)
+    (watched,) = SweepReporter().watch_sweeps(sweep.run_dir)
     watched.catch_up()
     assert watched.summary()["failed"] == 5
     assert watched.summary()["best"]["trial"] == 7

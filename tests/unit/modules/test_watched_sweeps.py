@@ -11,7 +11,7 @@ import pytest
 from unit.modules.sweeping import GRID, Sweep
 
 from diel.cli.main import main
-from modules.reporter import watch_sweeps
+from modules.reporter import SweepReporter
 from modules.sweep.in_flight import (
     RunningCurve,
     forget_running_curves,
@@ -35,7 +35,7 @@ def test_a_growing_ledger_gives_each_trial_once(done: Sweep, tmp_path: Path) -> 
     folder.mkdir(parents=True)
     ledger = folder / "trials.jsonl"
     ledger.write_bytes(lines[0] + lines[1] + lines[2][:20])
-    (watched,) = watch_sweeps(tmp_path)
+    (watched,) = SweepReporter().watch_sweeps(tmp_path)
     assert watched.name == "group.master"
     assert watched.refresh()
     assert [row["trial"] for row in watched.rows()] == [0]
@@ -76,7 +76,7 @@ def test_what_was_asked_for_meanwhile_is_expected(
     ledger = folder / "trials.jsonl"
     lines = done.ledger.read_bytes().splitlines(keepends=True)
     ledger.write_bytes(b"".join(lines))
-    (watched,) = watch_sweeps(tmp_path)
+    (watched,) = SweepReporter().watch_sweeps(tmp_path)
     refresh = watched.refresh
 
     def growing() -> bool:  # while it is read
@@ -111,7 +111,7 @@ def test_a_point_is_chosen_without_what_a_condition_switches_off(tmp_path: Path)
     }
     about = {"space": space, "objective": ["accuracy"], "maximise": [True]}
     (folder / "trials.jsonl").write_text(json.dumps({"format": 1, "sweep": about}) + "\n")
-    (watched,) = watch_sweeps(tmp_path)
+    (watched,) = SweepReporter().watch_sweeps(tmp_path)
     assert watched.space == space
     chosen = {"kind": "b", "rate": 0.7, "deep": 1, "same": 3}
     assert watched.point_of(chosen) == ({"kind": "b", "same": 3}, {})
@@ -122,7 +122,7 @@ def test_a_point_is_chosen_without_what_a_condition_switches_off(tmp_path: Path)
 
 
 def test_what_is_known_of_a_trial(done: Sweep) -> None:
-    (watched,) = watch_sweeps(done.run_dir)
+    (watched,) = SweepReporter().watch_sweeps(done.run_dir)
     watched.refresh()
     record = next(record for record in done.records if record["trial"] == 7)
     told = watched.trial(7)
@@ -146,18 +146,18 @@ def test_an_objective_of_the_users_is_read_from_the_table_and_not_called(done: S
         "\n".join([json.dumps(asked), *records[:2], ""])
     )
     (other / "results.csv").write_text(f"trial,{text}\n0,2.5\n1,nothing\n")
-    (watched,) = watch_sweeps(other)
+    (watched,) = SweepReporter().watch_sweeps(other)
     watched.refresh()
     assert watched.summary()["best"][text] == 2.5
     assert watched.summary()["diverged"] == 1
 
 
 def test_a_folder_without_sweeps_or_with_damaged_ones_has_none(tmp_path: Path) -> None:
-    assert watch_sweeps(tmp_path) == []
+    assert SweepReporter().watch_sweeps(tmp_path) == []
     for number, text in enumerate(["", "x\n", '{"format": 1, "sweep": {"objective": 3}}\n']):
         (tmp_path / "sweeps" / f"g.{number}").mkdir(parents=True)
         (tmp_path / "sweeps" / f"g.{number}" / "trials.jsonl").write_text(text)
-    assert watch_sweeps(tmp_path) == []
+    assert SweepReporter().watch_sweeps(tmp_path) == []
 
 
 def test_a_place_in_a_ledger_gives_its_record(done: Sweep) -> None:
@@ -247,7 +247,7 @@ def test_a_recorded_trial_is_tried_once_more(
     (sweep.run_dir / "logs").mkdir()
     (sweep.run_dir / "workflow.toml").write_text(SWEEP_FILE)
     (sweep.run_dir / "mine.py").write_text((tmp_path / "mine.py").read_text())
-    (watched,) = watch_sweeps(sweep.run_dir)
+    (watched,) = SweepReporter().watch_sweeps(sweep.run_dir)
     watched.refresh()
     told = watched.trial(1)
     assert told is not None
