@@ -151,11 +151,14 @@ class Routine(NamedTuple):
         problem; only along the axis of models weights and biases may have any stride, as in a
         buffer with a row for each model. `workspace` is an array of uint8, or None where none is
         needed.
+    is_timed : bool
+        Whether it is timed with others to find the fastest; if not, a table has to name it.
     """
 
     name: str
     workspace_bytes: int
     steps: Callable[[Sequence[Array], Array, Array | None], list[Step]]
+    is_timed: bool = True
 
 
 def in_layout(layout: str, *lengths: int) -> tuple[int, ...]:

@@ -373,7 +373,7 @@ def _measured(
 def measure_convolution(
     ops: Ops, problem: Convolution, clock: Callable[[], float] = time.perf_counter
 ) -> dict[str, Any]:
-    """Time each routine; return the fastest as ``"routine"``, and ``"ms"`` of each.
+    """Time each routine that `is_timed`; return the fastest as ``"routine"``, and ``"ms"`` of each.
 
     The least time of some calls counts, since other load on the machine can only add to it. The
     calls work on arrays that are allocated here and freed afterwards. A routine that needs far more
@@ -388,7 +388,7 @@ def measure_convolution(
         ops.load(generator.standard_normal(shape, dtype.type), array)
         inputs.append(array)
     out = ops.memory(math.prod(out_shape) * dtype.itemsize).view(dtype).reshape(out_shape)
-    routines = ops.convolutions(problem)
+    routines = [each for each in ops.convolutions(problem) if each.is_timed]
     most_bytes = max(MODERATE_BYTES, SPACIOUS * min(each.workspace_bytes for each in routines))
     seconds: dict[str, float] = {}
 

@@ -1,23 +1,36 @@
-"""Shared parts of convolutions by products of our own: pieces of work, memory, K models.
+"""Shared parts of compiled convolutions: pieces of work, memory, K models.
 
-The weights are packed, or transformed, by a kernel of their own; then each thread does all of its
-piece of the work in memory of its own. A piece is cut out of the result, never out of a sum, so no
-bit depends on the number of threads.
+`UnitKernel` is for kernels that compute their result in place. `Kernels` is for products of our
+own: the weights are packed, or transformed, by a kernel of their own; then each thread does all of
+its piece of the work in memory of its own. A piece is cut out of the result, never out of a sum, so
+no bit depends on the number of threads.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from math import prod
 from typing import Any, Protocol
 
 from dnn.backend.convolution import Convolution, Routine
 from dnn.backend.cpu.blas import blas_threads
+from dnn.backend.cpu.cache import entry_of
 from dnn.backend.cpu.kernels import SPLIT_OPERATIONS, cuts
-from dnn.backend.cpu.program import Native, Record
+from dnn.backend.cpu.program import Native, Record, address_of
 from dnn.backend.cpu.registers import registers
 from dnn.backend.ops import ALIGNMENT_BYTES, Array, Step
 
-__all__ = ["FLOAT_BYTES", "Kernels", "Piece", "Task", "round_up", "row_bytes"]
+__all__ = [
+    "FLOAT_BYTES",
+    "Kernels",
+    "Piece",
+    "Task",
+    "UnitKernel",
+    "by_model",
+    "cut_pieces",
+    "round_up",
+    "row_bytes",
+]
 
 FLOAT_BYTES = 4
 
@@ -93,10 +106,13 @@ class Kernels:
             assert workspace is not None
             space, packed = workspace[kept:], workspace[:kept] if kept else None
             made: list[Step] = []
-            for first, second, bias, result in _models(problem, inputs, out):
+            for k, (first, second, result) in enumerate(by_model(problem, inputs, out)):
                 if problem.kind == "weights":
                     made.append((self._gradient, (task, first, second, result, space, whole)))
                     continue
+                bias = inputs[2] if problem.bias else None
+                if bias is not None and bias.ndim == 2:
+                    bias = bias[k]
                 if packed is not None:
                     made.append((self._pack, (task, second, packed, slice(0, task.panels))))
                 arrays = (first, second, packed, bias, result)
@@ -106,21 +122,83 @@ class Kernels:
         return Routine(name, kept + size, steps)
 
 
-def _models(
+class UnitKernel(Native):
+    """A kernel of arrays whose result is cut into units; a part of it has a slice of the units too.
+
+    An array is that of one model, contiguous, or has an axis of models, of any stride, before it.
+
+    Parameters
+    ----------
+    name : str
+    problem : Convolution
+    units : int
+    source : str
+        See `source_of`.
+    fields : callable
+        Returns the kernel's fields, given `first` and `last` unit, and for each array its address,
+        under its name, and the bytes from model to model, 0 if they share it, as ``NAME_model``.
+    axes : mapping of str to int
+        For each array, the result last, its name and the number of its axes in one model.
+    tables : sequence of array
+        Arrays whose addresses are among the fields.
+    """
+
+    def __init__(
+        self,
+        name: str,
+        problem: Convolution,
+        units: int,
+        source: str,
+        fields: Callable[..., Sequence[int]],
+        axes: Mapping[str, int],
+        tables: Sequence[Array],
+    ) -> None:
+        super().__init__(self._record, None, self._in_parts)
+        self.name, self.problem, self.units = name, problem, units
+        self.source, self.fields, self.axes, self.tables = source, fields, axes, tables
+
+    def __repr__(self) -> str:
+        return self.name
+
+    def _in_parts(self, arguments: Arguments, parts: int) -> list[Arguments]:
+        problem = self.problem
+        products = prod(problem.y_shape) * prod(problem.w_shape[1:])
+        if 2 * (problem.models or 1) * products < SPLIT_OPERATIONS:
+            return []
+        return [(*arguments, cut) for cut in cuts(self.units, parts)]
+
+    def _record(self, *arguments: Any) -> Record | None:
+        part = slice(0, self.units)
+        if isinstance(arguments[-1], slice):
+            *arguments, part = arguments  # type: ignore[assignment]
+        given = {"first": part.start, "last": part.stop}
+        for (name, axes), x in zip(self.axes.items(), arguments, strict=True):
+            of_model = x[0] if x.ndim > axes else x
+            if not of_model.flags.c_contiguous or x.dtype != self.problem.dtype:
+                return None
+            given[name] = address_of(x)
+            given[f"{name}_model"] = x.strides[0] if x.ndim > axes else 0
+        return entry_of(self.source), list(self.fields(**given))
+
+
+def by_model(
     problem: Convolution, inputs: Sequence[Array], out: Array
-) -> list[tuple[Array, Array, Array | None, Array]]:
-    """Return the inputs, the bias and the result of each model."""
-    bias = inputs[2] if problem.bias else None
+) -> Iterator[tuple[Array, Array, Array]]:
+    """Return an iterator over the two inputs and the result of each model."""
     if problem.models is None:
-        return [(inputs[0], inputs[1], bias, out)]
-    made = []
-    for k in range(problem.models):
-        first, second = (
-            x[k] if has else x for x, has in zip(inputs[:2], problem.stacked, strict=True)
-        )
-        of_k = bias[k] if bias is not None and bias.ndim == 2 else bias
-        made.append((first, second, of_k, out[k]))
-    return made
+        return iter([(inputs[0], inputs[1], out)])
+    first, second = (
+        x if stacked else [x] * problem.models
+        for x, stacked in zip(inputs[:2], problem.stacked, strict=True)
+    )
+    return zip(first, second, out, strict=True)
+
+
+def cut_pieces(length: int, unit: int, panels: int, number: int, by_panels: bool) -> list[Piece]:
+    """Cut rows or channels, at multiples of a unit, or else panels, into pieces of work."""
+    if by_panels:
+        return [(slice(0, length), cut) for cut in cuts(panels, number)]
+    return [(cut, slice(0, panels)) for cut in cuts(length, number, unit)]
 
 
 def _space_bytes(task: Task, number: int) -> int:

@@ -5,29 +5,46 @@ Weights are transposed first, so that those of a tap for all channels are contig
 
 from __future__ import annotations
 
+from collections import namedtuple
 from collections.abc import Sequence
-from functools import cache
+from functools import cache, partial
 from math import prod
-from typing import Any
 
 import numpy as np
 
 from dnn.backend.convolution import Convolution, Routine
-from dnn.backend.cpu.cache import entry_of, source_of
+from dnn.backend.cpu.cache import source_of
 from dnn.backend.cpu.chains import copy
-from dnn.backend.cpu.direct_rows import Line, lines_of_x, lines_of_y
-from dnn.backend.cpu.kernels import SPLIT_OPERATIONS, cuts
-from dnn.backend.cpu.program import Native, Record, address_of
+from dnn.backend.cpu.convolution_work import UnitKernel
+from dnn.backend.cpu.direct_rows import Line, both_lines
+from dnn.backend.cpu.program import address_of
 from dnn.backend.cpu.registers import lanes_of
 from dnn.backend.ops import Array, Step
 
-__all__ = ["routine"]
+__all__ = ["TAPS", "VECTORS", "TapsFields", "WeightsFields", "routine"]
 
 VECTORS = 4
 """Vectors of channels that are computed at once."""
 
 TAPS = 64
 """Elements of a window whose gradients are summed up at once, at most."""
+
+
+TapsFields = namedtuple(
+    "TapsFields",
+    "first last x x_model w w_model bias bias_model out out_model images channels x_image out_image"
+    " rows row_table columns column_table x_r x_s w_r w_s relu",
+)
+"""Fields of the kernel of y or of the gradient of x, where x is dy: units, arrays, numbers, tables,
+and bytes from one to the next."""
+
+WeightsFields = namedtuple(
+    "WeightsFields",
+    "first last x x_model dy dy_model out out_model images channels x_image dy_image out_rows"
+    " out_columns chunks window_rows window_columns row_stride stride row_dilation dilation"
+    " top left height width x_row dy_row",
+)
+"""Fields of the kernel of the gradient of the weights."""
 
 
 def routine(problem: Convolution) -> Routine | None:
@@ -60,97 +77,58 @@ def routine(problem: Convolution) -> Routine | None:
         x, w, *bias = inputs
         transposed = workspace[:size_bytes].view(problem.dtype).reshape(shape)
         by_channel = w.reshape(*models, problem.channels, -1)
+        starts = bias or [np.zeros(problem.channels, problem.dtype)]
         return [
             (copy, (by_channel.swapaxes(-1, -2), transposed)),
-            (kernel, (x, transposed, *(bias or [kernel.zeros]), out)),
+            (kernel, (x, transposed, *starts, out)),
         ]
 
     return Routine("depthwise", size_bytes, steps)
 
 
 @cache
-def _kernel(problem: Convolution) -> _Depthwise:
+def _kernel(problem: Convolution) -> UnitKernel:
     """Return the kernel; it exists as long as the process, since programs point to its tables."""
-    return _Depthwise(problem)
-
-
-class _Depthwise(Native):
-    """A depthwise convolution as a kernel of arrays and, for a part of it, a range of the work."""
-
-    def __init__(self, problem: Convolution) -> None:
-        super().__init__(self._record, None, self._in_parts)
-        self.problem = problem
-        item, channels = np.dtype(problem.dtype).itemsize, problem.channels
-        self.zeros = np.zeros(channels, problem.dtype)  # where sums begin without a bias
-        find = lines_of_x if problem.kind == "data" else lines_of_y
-        down, across = (
-            find(out, size, window, stride, dilation, padding[0])
-            for out, size, window, stride, dilation, padding in zip(
-                problem.out_size,
-                problem.size,
-                problem.window,
-                problem.stride,
-                problem.dilation,
-                problem.padding,
-                strict=True,
-            )
-        )
-        column = channels * item
-        x_row, y_row = (size[1] * column for size in (problem.size, problem.out_size))
-        x_image, y_image = problem.size[0] * x_row, problem.out_size[0] * y_row
-        if problem.kind == "data":
-            x_row, y_row, x_image, y_image = y_row, x_row, y_image, x_image
-        self.tables = [
-            np.array([_entry(line, *steps) for line in lines.lines], np.int64)
-            for lines, steps in (
-                (down, (y_row, x_row, problem.window[1] * column)),
-                (across, (column, column, column)),
-            )
-        ]
-        rows, columns = self.tables
-        self.units = (problem.models or 1) * problem.images * len(rows)
+    item, channels, models = np.dtype(problem.dtype).itemsize, problem.channels, problem.models or 1
+    column = channels * item
+    x_row, y_row = (size[1] * column for size in (problem.size, problem.out_size))
+    x_image, y_image = problem.size[0] * x_row, problem.out_size[0] * y_row
+    if problem.kind == "weights":
         chunks = -(-channels // (VECTORS * lanes_of(problem.dtype)))
-        self.fields = [problem.images, channels, x_image, y_image]
-        self.fields += [len(rows), address_of(rows), len(columns), address_of(columns)]
-        if problem.kind == "weights":
-            self.units = (problem.models or 1) * chunks * problem.window[0]
-            self.fields += [chunks, *problem.window, *problem.stride, *problem.dilation]
-            self.fields += [problem.padding[0][0], problem.padding[1][0], *problem.size]
-            self.fields += [x_row, y_row]
-        else:
-            self.fields += [x_row * down.input_step, column * across.input_step]
-            self.fields += [problem.window[1] * column * down.tap_step, column * across.tap_step]
-            self.fields += [int(problem.relu)]
-
-    def __repr__(self) -> str:
-        return "depthwise"
-
-    def _in_parts(self, arguments: tuple[Any, ...], parts: int) -> list[tuple[Any, ...]]:
-        problem = self.problem
-        operations = 2 * (problem.models or 1) * prod(problem.y_shape) * prod(problem.window)
-        if operations < SPLIT_OPERATIONS:
-            return []
-        return [(*arguments, cut) for cut in cuts(self.units, parts)]
-
-    def _record(self, *arguments: Any) -> Record | None:
-        arrays = [x for x in arguments if not isinstance(x, slice)]
-        part = arguments[-1] if isinstance(arguments[-1], slice) else slice(0, self.units)
-        axes = (4, 4, 4) if self.problem.kind == "weights" else (4, 2, 1, 4)
-        fields = [part.start, part.stop]
-        for x, ndim in zip(arrays, axes, strict=True):
-            of_model = x[0] if x.ndim > ndim else x
-            if not of_model.flags.c_contiguous or x.dtype != self.problem.dtype:
-                return None
-            fields += [address_of(x), x.strides[0] if x.ndim > ndim else 0]
-        kind = "weights" if self.problem.kind == "weights" else "taps"
-        return entry_of(_source(kind, self.problem.dtype)), [*fields, *self.fields]
+        weights = partial(
+            WeightsFields, images=problem.images, channels=channels, x_image=x_image,
+            dy_image=y_image, out_rows=problem.out_size[0], out_columns=problem.out_size[1],
+            chunks=chunks, window_rows=problem.window[0], window_columns=problem.window[1],
+            row_stride=problem.stride[0], stride=problem.stride[1],
+            row_dilation=problem.dilation[0], dilation=problem.dilation[1],
+            top=problem.padding[0][0], left=problem.padding[1][0],
+            height=problem.size[0], width=problem.size[1], x_row=x_row, dy_row=y_row,
+        )  # fmt: skip
+        source = source_of("depthwise_kernels", f"weights_kernel({problem.dtype!r})")
+        axes = {"x": 4, "dy": 4, "out": 4}
+        units = models * chunks * problem.window[0]
+        return UnitKernel("depthwise", problem, units, source, weights, axes, ())
+    if problem.kind == "data":
+        x_row, y_row, x_image, y_image = y_row, x_row, y_image, x_image
+    down, across = both_lines(problem)
+    w_row = problem.window[1] * column
+    rows, columns = (
+        np.array([_entry(line, *steps) for line in lines.lines], np.int64)
+        for lines, steps in ((down, (y_row, x_row, w_row)), (across, (column, column, column)))
+    )
+    taps = partial(
+        TapsFields, images=problem.images, channels=channels, x_image=x_image, out_image=y_image,
+        rows=len(rows), row_table=address_of(rows),
+        columns=len(columns), column_table=address_of(columns),
+        x_r=x_row * down.input_step, x_s=column * across.input_step,
+        w_r=w_row * down.tap_step, w_s=column * across.tap_step, relu=int(problem.relu),
+    )  # fmt: skip
+    source = source_of("depthwise_kernels", f"taps_kernel({problem.dtype!r})")
+    axes = {"x": 4, "w": 2, "bias": 1, "out": 4}
+    units = models * problem.images * len(rows)
+    return UnitKernel("depthwise", problem, units, source, taps, axes, (rows, columns))
 
 
 def _entry(line: Line, out_step: int, in_step: int, tap_step: int) -> tuple[int, int, int, int]:
     """Return where a line's result, input and first tap begin, in bytes, and its number of taps."""
     return line.place * out_step, line.of_input * in_step, line.tap * tap_step, line.taps
-
-
-@cache
-def _source(kind: str, code: str) -> str:
-    return source_of("depthwise_kernels", f"{kind}_kernel({code!r})")

@@ -15,17 +15,18 @@ x. What is cut into parts for threads is the result, so no bit depends on their 
 
 from __future__ import annotations
 
+from collections import namedtuple
 from collections.abc import Sequence
-from functools import cache
+from functools import cache, partial
 from math import gcd, prod
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 
 from dnn.backend.convolution import Convolution, Routine
-from dnn.backend.cpu.cache import entry_of, source_of
-from dnn.backend.cpu.kernels import SPLIT_OPERATIONS, cuts
-from dnn.backend.cpu.program import Native, Record, address_of
+from dnn.backend.cpu.cache import source_of
+from dnn.backend.cpu.convolution_work import UnitKernel
+from dnn.backend.cpu.program import address_of
 from dnn.backend.cpu.registers import vector_registers
 from dnn.backend.ops import Array, Step
 
@@ -33,8 +34,9 @@ __all__ = [
     "ROWS_AT_ONCE",
     "Line",
     "Lines",
-    "lines_of_x",
-    "lines_of_y",
+    "RowsFields",
+    "WeightsFields",
+    "both_lines",
     "routine",
 ]
 
@@ -43,6 +45,25 @@ ROWS_AT_ONCE = 8
 
 MOST_FILTERS, MOST_VECTORS = 8, 12
 """Limits of a tile."""
+
+
+RowsFields = namedtuple(
+    "RowsFields",
+    "first last groups blocks group_filters images rows row_table segments segment_table"
+    " x x_model w w_model bias bias_model out out_model x_image x_group w_group out_image"
+    " channels x_c x_r x_s w_f w_c w_r w_s bias_f out_f relu",
+)
+"""Fields of the kernel of y or of the gradient of x, where x is dy: units, numbers, tables, arrays,
+and bytes from one to the next (x_c: channel of x, w_f: filter, w_r: row of the window)."""
+
+WeightsFields = namedtuple(
+    "WeightsFields",
+    "first last groups filter_blocks tap_blocks group_filters group_channels window_rows"
+    " window_columns images out_rows height inner stride row_stride row_dilation top ranges"
+    " x x_model dy dy_model out out_model x_image x_c x_row x_column"
+    " dy_image dy_f dy_row dy_column",
+)
+"""Fields of the kernel of the gradient of the weights."""
 
 
 def routine(problem: Convolution) -> Routine | None:
@@ -63,16 +84,17 @@ def routine(problem: Convolution) -> Routine | None:
     kernel = _kernel(problem)
 
     def steps(inputs: Sequence[Array], out: Array, workspace: Array | None) -> list[Step]:
-        bias = () if problem.bias or problem.kind == "weights" else (kernel.zero,)
+        has_all = problem.bias or problem.kind == "weights"
+        bias = () if has_all else (np.zeros(1, problem.dtype),)  # where sums begin
         return [(kernel, (*inputs, *bias, out))]
 
     return Routine("direct_rows", 0, steps)
 
 
 @cache
-def _kernel(problem: Convolution) -> _Kernel:
+def _kernel(problem: Convolution) -> UnitKernel:
     """Return the kernel; it exists as long as the process, since programs point to its tables."""
-    return _Weights(problem) if problem.kind == "weights" else _Rows(problem)
+    return (_weights_kernel if problem.kind == "weights" else _rows_kernel)(problem)
 
 
 class _Strides(NamedTuple):
@@ -92,59 +114,9 @@ def _strides(problem: Convolution, channels: int, size: tuple[int, int]) -> _Str
     return _Strides(channels * channel, channel, row, inner)
 
 
-def _model_step(x: Array, axes: int) -> int | None:
-    """Return the bytes from model to model, 0 if all share x; None if a model is not contiguous."""
-    of_model = x[0] if x.ndim > axes else x
-    if not of_model.flags.c_contiguous:
-        return None
-    return x.strides[0] if x.ndim > axes else 0
-
-
-class _Kernel(Native):
-    """A direct convolution as a kernel of arrays and, for a part of it, a range of the work."""
-
-    def __init__(self, problem: Convolution) -> None:
-        super().__init__(self._record, None, self._in_parts)
-        self.problem = problem
-        self.inner = problem.images if problem.layout == "CHWN" else 1
-        self.images = 1 if problem.layout == "CHWN" else problem.images
-        self.operations = 2 * (problem.models or 1) * prod(problem.w_shape)
-        self.operations *= problem.images * prod(problem.out_size)
-        self.x = _strides(problem, problem.channels, problem.size)
-        self.y = _strides(problem, problem.filters, problem.out_size)
-        self.item = np.dtype(problem.dtype).itemsize
-        self.zero = np.zeros(1, problem.dtype)  # where sums begin without a bias
-        # A subclass sets these: units of work, of which a part has at least one, and the fields.
-        self.units = 0
-        self.axes: tuple[int, ...] = (4, 4, 4)
-        self.source = ""
-        self.shape: list[int] = []
-        self.strides: list[int] = []
-
-    def __repr__(self) -> str:
-        return "direct_rows"
-
-    def _in_parts(self, arguments: tuple[Any, ...], parts: int) -> list[tuple[Any, ...]]:
-        if self.operations < SPLIT_OPERATIONS:
-            return []
-        return [(*arguments, cut) for cut in cuts(self.units, parts)]
-
-    def _record(self, *arguments: Any) -> Record | None:
-        *arrays, out = (x for x in arguments if not isinstance(x, slice))
-        steps = [_model_step(x, axes) for x, axes in zip((*arrays, out), self.axes, strict=True)]
-        if None in steps or any(x.dtype != out.dtype for x in arrays):
-            return None
-        part = arguments[-1] if isinstance(arguments[-1], slice) else slice(0, self.units)
-        fields = [part.start, part.stop, *self.shape]
-        for x, step in zip((*arrays, out), steps, strict=True):
-            fields += [address_of(x), step or 0]
-        return entry_of(self.source), [*fields, *self.strides]
-
-
-@cache
-def _source(maker: str, code: str, *sizes: int) -> str:
-    made = f"{maker}({', '.join(map(repr, (code, *sizes)))})"
-    return source_of("direct_rows_kernels", made)
+def _split(problem: Convolution) -> tuple[int, int]:
+    """Return how many images stand side by side, and how many by themselves."""
+    return (problem.images, 1) if problem.layout == "CHWN" else (1, problem.images)
 
 
 class Line(NamedTuple):
@@ -196,99 +168,114 @@ def lines_of_x(out: int, size: int, window: int, stride: int, dilation: int, bef
     return Lines(lines, -dilation // common, stride // common, stride == 1)
 
 
-class _Rows(_Kernel):
-    """The kernel of y, or of the gradient of x."""
-
-    def __init__(self, problem: Convolution) -> None:
-        super().__init__(problem)
-        find = lines_of_y if problem.kind == "forward" else lines_of_x
-        self.down, self.across = (
-            find(out, size, window, stride, dilation, padding[0])
-            for out, size, window, stride, dilation, padding in zip(
-                problem.out_size,
-                problem.size,
-                problem.window,
-                problem.stride,
-                problem.dilation,
-                problem.padding,
-                strict=True,
-            )
+def both_lines(problem: Convolution) -> tuple[Lines, Lines]:
+    """Return rows and columns of y, or for the gradient of the data those of x."""
+    find = lines_of_x if problem.kind == "data" else lines_of_y
+    down, across = (
+        find(out, size, window, stride, dilation, padding[0])
+        for out, size, window, stride, dilation, padding in zip(
+            problem.out_size,
+            problem.size,
+            problem.window,
+            problem.stride,
+            problem.dilation,
+            problem.padding,
+            strict=True,
         )
-        both = (problem.filters // problem.groups, problem.channels // problem.groups)
-        self.outs, self.sums = both if problem.kind == "forward" else both[::-1]
-        self.block = min(
-            range(min(self.outs, MOST_FILTERS), 0, -1),
-            key=lambda block: -(-self.outs // block) * (block + 0.5),
-        )
-        self.vectors = min(MOST_VECTORS, vector_registers()[0] * 3 // 4 // self.block)
-        self.blocks = -(-self.outs // self.block)
-        self.units = (problem.models or 1) * self.images * problem.groups
-        self.units *= len(self.down.lines) * self.blocks
-        self.axes = (4, 4, 1, 4)
-        self.source = _source("rows_kernel", problem.dtype, self.block, self.vectors)
-        x, y = (self.x, self.y) if problem.kind == "forward" else (self.y, self.x)
-        *taps, w_row, w_column = self._weight_steps()
-        w_out, w_sum = taps if problem.kind == "forward" else taps[::-1]
-        self.rows, self.segments = self._tables(x, y, w_row, w_column)
-        self.shape = [problem.groups, self.blocks, self.outs, self.images]
-        self.shape += [len(self.rows), address_of(self.rows)]
-        self.shape += [len(self.segments), address_of(self.segments)]
-        self.strides = [x.image, x.channel * self.sums, taps[0] * problem.filters // problem.groups]
-        self.strides += [y.image, self.sums, x.channel, x.row * self.down.input_step]
-        self.strides += [x.column * self.across.input_step, w_out, w_sum]
-        self.strides += [w_row * self.down.tap_step, w_column * self.across.tap_step]
-        self.strides += [self.item if problem.bias else 0, y.channel, int(problem.relu)]
-
-    def _weight_steps(self) -> list[int]:
-        """Return the strides of the weights in bytes: of filters, channels, rows and columns."""
-        lengths = self.problem.w_shape
-        return [self.item * prod(lengths[axis + 1 :]) for axis in range(4)]
-
-    def _tables(self, x: _Strides, y: _Strides, w_row: int, w_column: int) -> tuple[Array, Array]:
-        """Return tables of where each row, and each segment of a row, begins, and of its taps."""
-        rows = [(i * y.row, h * x.row, r * w_row, taps) for i, h, r, taps in self.down.lines]
-        segments: list[list[int]] = []
-        last: Line | None = None
-        for line in self.across.lines:
-            place, of_input, tap, taps = line
-            alike = last is not None and (last.tap, last.taps) == (tap, taps)
-            if alike and self.across.is_dense:
-                segments[-1][-1] += self.inner
-            else:
-                start = [place * y.column, of_input * x.column, tap * w_column]
-                segments.append([*start, taps, self.inner])
-            last = line
-        return np.array(rows, np.int64), np.array(segments, np.int64)
+    )
+    return down, across
 
 
-class _Weights(_Kernel):
-    """The kernel of the gradient of the weights."""
+def _rows_kernel(problem: Convolution) -> UnitKernel:
+    """Return the kernel of y, or of the gradient of x."""
+    down, across = both_lines(problem)
+    outs, sums = problem.filters // problem.groups, problem.channels // problem.groups
+    x = _strides(problem, problem.channels, problem.size)
+    y = _strides(problem, problem.filters, problem.out_size)
+    item = np.dtype(problem.dtype).itemsize
+    w_f, w_c, w_r, w_s = (item * prod(problem.w_shape[axis + 1 :]) for axis in range(4))
+    w_group = w_f * outs
+    if problem.kind == "data":
+        outs, sums, x, y, w_f, w_c = sums, outs, y, x, w_c, w_f
+    block = min(
+        range(min(outs, MOST_FILTERS), 0, -1), key=lambda block: -(-outs // block) * (block + 0.5)
+    )
+    vectors = min(MOST_VECTORS, vector_registers()[0] * 3 // 4 // block)
+    blocks = -(-outs // block)
+    inner, images = _split(problem)
+    rows, segments = _tables(down, across, x, y, w_r, w_s, inner)
+    fields = partial(
+        RowsFields, groups=problem.groups, blocks=blocks, group_filters=outs, images=images,
+        rows=len(rows), row_table=address_of(rows),
+        segments=len(segments), segment_table=address_of(segments),
+        x_image=x.image, x_group=x.channel * sums, w_group=w_group, out_image=y.image,
+        channels=sums, x_c=x.channel, x_r=x.row * down.input_step,
+        x_s=x.column * across.input_step, w_f=w_f, w_c=w_c,
+        w_r=w_r * down.tap_step, w_s=w_s * across.tap_step,
+        bias_f=item if problem.bias else 0, out_f=y.channel, relu=int(problem.relu),
+    )  # fmt: skip
+    units = (problem.models or 1) * images * problem.groups * len(rows) * blocks
+    source = _source("rows_kernel", problem.dtype, block, vectors)
+    axes = {"x": 4, "w": 4, "bias": 1, "out": 4}
+    return UnitKernel("direct_rows", problem, units, source, fields, axes, (rows, segments))
 
-    def __init__(self, problem: Convolution) -> None:
-        super().__init__(problem)
-        filters, channels = problem.filters // problem.groups, problem.channels // problem.groups
-        across = channels * problem.window[1]
-        block, taps = _tile_of_weights(filters, across)
-        self.source = _source("weights_kernel", problem.dtype, block, taps)
-        blocks, tap_blocks = -(-filters // block), -(-across // taps)
-        self.units = (problem.models or 1) * problem.groups * blocks * tap_blocks
-        self.units *= problem.window[0]
-        x, y = self.x, self.y
-        width, (left, _) = problem.size[1], problem.padding[1]
-        ranges = []
-        for s in range(problem.window[1]):
-            shift = s * problem.dilation[1] - left
-            met = [
-                j for j in range(problem.out_size[1]) if 0 <= j * problem.stride[1] + shift < width
-            ]
-            ranges.append((shift * x.column, *((met[0], met[-1] + 1) if met else (0, 0))))
-        self.ranges = np.array(ranges, np.int64)
-        self.shape = [problem.groups, blocks, tap_blocks, filters, channels, *problem.window]
-        self.shape += [self.images, problem.out_size[0], problem.size[0], self.inner]
-        self.shape += [problem.stride[1], problem.stride[0], problem.dilation[0]]
-        self.shape += [problem.padding[0][0], address_of(self.ranges)]
-        self.strides = [x.image, x.channel, x.row, x.column * problem.stride[1]]
-        self.strides += [y.image, y.channel, y.row, y.column]
+
+def _tables(
+    down: Lines, across: Lines, x: _Strides, y: _Strides, w_row: int, w_column: int, inner: int
+) -> tuple[Array, Array]:
+    """Return tables of where each row, and each segment of a row, begins, and of its taps."""
+    rows = [(i * y.row, h * x.row, r * w_row, taps) for i, h, r, taps in down.lines]
+    segments: list[list[int]] = []
+    last: Line | None = None
+    for line in across.lines:
+        place, of_input, tap, taps = line
+        alike = last is not None and (last.tap, last.taps) == (tap, taps)
+        if alike and across.is_dense:
+            segments[-1][-1] += inner
+        else:
+            start = [place * y.column, of_input * x.column, tap * w_column]
+            segments.append([*start, taps, inner])
+        last = line
+    return np.array(rows, np.int64), np.array(segments, np.int64)
+
+
+def _weights_kernel(problem: Convolution) -> UnitKernel:
+    """Return the kernel of the gradient of the weights."""
+    filters, channels = problem.filters // problem.groups, problem.channels // problem.groups
+    taps_across = channels * problem.window[1]
+    block, taps = _tile_of_weights(filters, taps_across)
+    blocks, tap_blocks = -(-filters // block), -(-taps_across // taps)
+    x = _strides(problem, problem.channels, problem.size)
+    y = _strides(problem, problem.filters, problem.out_size)
+    inner, images = _split(problem)
+    (top, _), (left, _) = problem.padding
+    ranges = []
+    for s in range(problem.window[1]):
+        shift = s * problem.dilation[1] - left
+        pixels = (j * problem.stride[1] + shift for j in range(problem.out_size[1]))
+        met = [j for j, pixel in enumerate(pixels) if 0 <= pixel < problem.size[1]]
+        ranges.append((shift * x.column, *((met[0], met[-1] + 1) if met else (0, 0))))
+    table = np.array(ranges, np.int64)
+    fields = partial(
+        WeightsFields, groups=problem.groups, filter_blocks=blocks, tap_blocks=tap_blocks,
+        group_filters=filters, group_channels=channels,
+        window_rows=problem.window[0], window_columns=problem.window[1], images=images,
+        out_rows=problem.out_size[0], height=problem.size[0], inner=inner,
+        stride=problem.stride[1], row_stride=problem.stride[0],
+        row_dilation=problem.dilation[0], top=top, ranges=address_of(table),
+        x_image=x.image, x_c=x.channel, x_row=x.row, x_column=x.column * problem.stride[1],
+        dy_image=y.image, dy_f=y.channel, dy_row=y.row, dy_column=y.column,
+    )  # fmt: skip
+    units = (problem.models or 1) * problem.groups * blocks * tap_blocks * problem.window[0]
+    source = _source("weights_kernel", problem.dtype, block, taps)
+    axes = {"x": 4, "dy": 4, "out": 4}
+    return UnitKernel("direct_rows", problem, units, source, fields, axes, (table,))
+
+
+@cache
+def _source(maker: str, code: str, *sizes: int) -> str:
+    made = f"{maker}({', '.join(map(repr, (code, *sizes)))})"
+    return source_of("direct_rows_kernels", made)
 
 
 @cache

@@ -9,122 +9,116 @@ Imported when something is compiled, and only then: see `cache`.
 
 from __future__ import annotations
 
+from collections import namedtuple
+
 import numpy as np
-from llvmlite import ir
-from numba import carray, types
+from numba import carray, njit, types
 from numba.core import cgutils
 from numba.extending import intrinsic
 
-from dnn.backend.cpu.direct_rows import ROWS_AT_ONCE
-from dnn.backend.cpu.intrinsics import address_of_words, pointer, scratch
+from dnn.backend.cpu.cache import FLAGS
+from dnn.backend.cpu.direct_rows import ROWS_AT_ONCE, RowsFields, WeightsFields
+from dnn.backend.cpu.intrinsics import address_of_words, fields_type, pointer, scratch
 from dnn.backend.cpu.registers import lanes_of
-from dnn.backend.cpu.vectors import NUMBERS, WORD, Vectors
+from dnn.backend.cpu.vectors import NUMBERS, WORD, Vectors, emitted, load_word, store_zeros
 
 __all__ = ["rows_kernel", "weights_kernel"]
 
 CHUNK_ELEMENTS = 1024
 """Elements of a row at a time, so that the rows of a tile stay in the first-level cache."""
 
+ROWS, WEIGHTS = fields_type(RowsFields), fields_type(WeightsFields)
 
-def _tile(code, filters, vectors, masked):
-    """Return the intrinsic that computes y of a block of filters, for some vectors in a row."""
+RowTile = namedtuple("RowTile", "x w bias out taps_down taps_across left")
+"""Where a tile of y begins, where its first tap meets x and stands in w; the taps that meet x; the
+elements of the row that are left."""
 
-    @intrinsic
-    def tile(context, x, w, bias, out, rows, columns, left, steps):
-        def generate(context, builder, signature, arguments):
-            x, w, bias, out, rows, columns, left, steps = arguments
-            v = Vectors(code, builder)
-            channels, x_c, x_r, x_s, w_f, w_c, w_r, w_s, bias_f, out_f, relu = [
-                builder.load(v.place(builder.add(steps, WORD(8 * i)), WORD)) for i in range(11)
-            ]
-            offsets = [WORD(i * v.bytes) for i in range(vectors)]
-            masks = [
-                v.mask(builder.sub(left, WORD(i * v.lanes))) if masked else None
-                for i in range(vectors)
-            ]
-            totals = v.variables(filters, vectors)
-            for f in range(filters):
-                start = v.splat(v.number(v.address(bias, (bias_f, f))))
-                for i in range(vectors):
-                    builder.store(start, totals[f][i])
-            with (
-                cgutils.for_range(builder, channels) as over_c,
-                cgutils.for_range(builder, rows) as over_r,
-                cgutils.for_range(builder, columns) as over_s,
-            ):
-                c, r, s = over_c.index, over_r.index, over_s.index
-                x_at = v.address(x, (c, x_c), (r, x_r), (s, x_s))
-                w_at = v.address(w, (c, w_c), (r, w_r), (s, w_s))
-                read = [
-                    v.load(builder.add(x_at, offset), mask)
-                    for offset, mask in zip(offsets, masks, strict=True)
-                ]
-                for f in range(filters):
-                    weight = v.splat(v.number(v.address(w_at, (w_f, f))))
-                    for i in range(vectors):
-                        v.multiply_add(totals[f][i], weight, read[i])
-            # Without ReLU nothing is less than the least value.
-            zero, least = v.element(0), v.element(-np.inf)
-            floor = v.splat(builder.select(builder.icmp_signed("!=", relu, WORD(0)), zero, least))
-            for f in range(filters):
-                for i, (offset, mask) in enumerate(zip(offsets, masks, strict=True)):
-                    y = builder.load(totals[f][i])
-                    y = builder.select(builder.fcmp_ordered(">", floor, y), floor, y)
-                    v.store(y, v.address(builder.add(out, offset), (out_f, f)), mask)
-            return context.get_dummy_value()
 
-        word = types.int64
-        return types.void(*(word,) * 8), generate
+class _RowTile:
+    """Writes the instructions for y of a block of filters, for some vectors in a row."""
 
-    return tile
+    reads = namedtuple("reads", "channels x_c x_r x_s w_f w_c w_r w_s bias_f out_f relu")
+
+    def __init__(self, v, at, fields, filters, vectors, is_masked):
+        self.v, self.builder, self.at, self.fields = v, v.builder, at, fields
+        self.parts = v.parts(vectors, at.left if is_masked else None)
+        self.totals = v.variables(filters, vectors)
+
+    def write(self):
+        self._start()
+        self._add_taps()
+        self._finish()
+
+    def _start(self):
+        for f, of_filter in enumerate(self.totals):
+            start = self.v.splat(self.v.number(self._of_filter(self.at.bias, f, "bias_f")))
+            for total in of_filter:
+                self.builder.store(start, total)
+
+    def _add_taps(self):
+        v, builder, at, m = self.v, self.builder, self.at, self.fields
+        with (
+            cgutils.for_range(builder, m.channels) as over_c,
+            cgutils.for_range(builder, at.taps_down) as over_r,
+            cgutils.for_range(builder, at.taps_across) as over_s,
+        ):
+            c, r, s = over_c.index, over_r.index, over_s.index
+            x_at = v.address(at.x, (c, m.x_c), (r, m.x_r), (s, m.x_s))
+            w_at = v.address(at.w, (c, m.w_c), (r, m.w_r), (s, m.w_s))
+            read = [v.load(builder.add(x_at, offset), mask) for offset, mask in self.parts]
+            for f, of_filter in enumerate(self.totals):
+                weight = v.splat(v.number(self._of_filter(w_at, f, "w_f")))
+                for total, values in zip(of_filter, read, strict=True):
+                    v.multiply_add(total, weight, values)
+
+    def _finish(self):
+        v, builder = self.v, self.builder
+        for f, of_filter in enumerate(self.totals):
+            for total, (offset, mask) in zip(of_filter, self.parts, strict=True):
+                y = v.at_least(self.fields.relu, builder.load(total))
+                place = self._of_filter(builder.add(self.at.out, offset), f, "out_f")
+                v.store(y, place, mask)
+
+    def _of_filter(self, start, f, step):
+        return self.v.address(start, (getattr(self.fields, step), f))
 
 
 def rows_kernel(code, filters, vectors):
     """Return the kernel of y or of the gradient of x, for tiles of so many filters and vectors."""
     tail_vectors = (vectors + 1) // 2
-    whole = _tile(code, filters, vectors, masked=False)
-    tail = _tile(code, filters, tail_vectors, masked=True)
+    whole = emitted(_RowTile, code, filters, vectors, False)
+    tail = emitted(_RowTile, code, filters, tail_vectors, True)
     item = NUMBERS[code][2]
     width, tail_width = vectors * lanes_of(code), tail_vectors * lanes_of(code)
 
     def kernel(r):
-        first, last, groups, blocks, group_filters, images = r[0], r[1], r[2], r[3], r[4], r[5]
-        rows, row_table, segments, segment_table = r[6], r[7], r[8], r[9]
-        x_start, x_model, w_start, w_model = r[10], r[11], r[12], r[13]
-        bias_start, bias_model, out_start, out_model = r[14], r[15], r[16], r[17]
-        x_image, x_group, w_group, out_image = r[18], r[19], r[20], r[21]
-        w_f, bias_f, out_f = r[26], r[30], r[31]
-        steps = address_of_words(r) + 8 * 22
-        row_fields = carray(pointer(row_table), (4 * rows,), np.int64)
-        fields = carray(pointer(segment_table), (5 * segments,), np.int64)
-        for unit in range(first, last):
-            row, rest = 4 * (unit % rows), unit // rows
-            block, rest = rest % blocks, rest // blocks
-            group, rest = rest % groups, rest // groups
-            image, model = rest % images, rest // images
+        m = carray(pointer(address_of_words(r)), (1,), ROWS)[0]
+        rows = carray(pointer(m.row_table), (4 * m.rows,), np.int64)
+        segments = carray(pointer(m.segment_table), (5 * m.segments,), np.int64)
+        for unit in range(m.first, m.last):
+            row, rest = 4 * (unit % m.rows), unit // m.rows
+            block, rest = rest % m.blocks, rest // m.blocks
+            group, rest = rest % m.groups, rest // m.groups
+            image, model = rest % m.images, rest // m.images
             # The last block overlaps the one before it rather than being smaller.
-            w_row = w_start + model * w_model + group * w_group
-            f = min(block * filters, group_filters - filters)
-            w_row += f * w_f
-            f += group * group_filters
-            out_row = out_start + model * out_model + image * out_image + f * out_f
-            x_row = x_start + model * x_model + image * x_image + group * x_group
-            bias = bias_start + model * bias_model + f * bias_f
-            out_row += row_fields[row]
-            x_row += row_fields[row + 1]
-            w_row += row_fields[row + 2]
-            taps_down = row_fields[row + 3]
-            for segment in range(0, 5 * segments, 5):
-                out, x = out_row + fields[segment], x_row + fields[segment + 1]
-                w, taps_across = w_row + fields[segment + 2], fields[segment + 3]
-                left = fields[segment + 4]
+            f = min(block * filters, m.group_filters - filters)
+            w_row = m.w + model * m.w_model + group * m.w_group + f * m.w_f + rows[row + 2]
+            f += group * m.group_filters
+            out_row = m.out + model * m.out_model + image * m.out_image + f * m.out_f + rows[row]
+            x_row = m.x + model * m.x_model + image * m.x_image + group * m.x_group + rows[row + 1]
+            bias = m.bias + model * m.bias_model + f * m.bias_f
+            down = rows[row + 3]
+            for segment in range(0, 5 * m.segments, 5):
+                out, x = out_row + segments[segment], x_row + segments[segment + 1]
+                w, across = w_row + segments[segment + 2], segments[segment + 3]
+                left = segments[segment + 4]
                 while left >= width:
-                    whole(x, w, bias, out, taps_down, taps_across, left, steps)
+                    whole(RowTile(x, w, bias, out, down, across, left), m)
                     x += width * item
                     out += width * item
                     left -= width
                 while left > 0:
-                    tail(x, w, bias, out, taps_down, taps_across, left, steps)
+                    tail(RowTile(x, w, bias, out, down, across, left), m)
                     x += tail_width * item
                     out += tail_width * item
                     left -= tail_width
@@ -132,92 +126,99 @@ def rows_kernel(code, filters, vectors):
     return kernel
 
 
-def _dot_tile(code, filters, taps):
-    """Return the intrinsic that adds products of dy and x, of some filters and taps, to sums."""
-
-    @intrinsic
-    def dot_tile(context, dy, dy_f, x, offsets, totals, segments, dy_segment, x_segment, length):
-        def generate(context, builder, signature, arguments):
-            dy, dy_f, x, offsets, totals, segments, dy_segment, x_segment, length = arguments
-            v = Vectors(code, builder)
-            places = [[WORD((f * taps + k) * v.bytes) for k in range(taps)] for f in range(filters)]
-            sums = v.variables(filters, taps)
-            for f in range(filters):
-                for k in range(taps):
-                    builder.store(v.load(builder.add(totals, places[f][k])), sums[f][k])
-            starts = [
-                builder.add(x, builder.load(v.place(builder.add(offsets, WORD(8 * k)), WORD)))
-                for k in range(taps)
-            ]
-
-            def add(dy_at, x_at, mask=None):
-                rows = [v.load(v.address(dy_at, (dy_f, f)), mask) for f in range(filters)]
-                for k in range(taps):
-                    read = v.load(builder.add(starts[k], x_at), mask)
-                    for f in range(filters):
-                        v.multiply_add(sums[f][k], rows[f], read)
-
-            whole = builder.sdiv(length, WORD(v.lanes))
-            left = builder.srem(length, WORD(v.lanes))
-            mask = v.mask(left)
-            has_tail = builder.icmp_signed(">", left, WORD(0))
-            with cgutils.for_range(builder, segments) as over_segments:
-                segment = over_segments.index
-                dy_at, x_at = v.address(dy, (segment, dy_segment)), builder.mul(segment, x_segment)
-                with cgutils.for_range(builder, whole) as over_vectors:
-                    along = builder.mul(over_vectors.index, WORD(v.bytes))
-                    add(builder.add(dy_at, along), builder.add(x_at, along))
-                with builder.if_then(has_tail):
-                    along = builder.mul(whole, WORD(v.bytes))
-                    add(builder.add(dy_at, along), builder.add(x_at, along), mask)
-            for f in range(filters):
-                for k in range(taps):
-                    v.store(builder.load(sums[f][k]), builder.add(totals, places[f][k]))
-            return context.get_dummy_value()
-
-        word = types.int64
-        return types.void(*(word,) * 9), generate
-
-    return dot_tile
+DotTile = namedtuple("DotTile", "dy x offsets totals segments dy_segment x_segment length")
+"""Where a tile reads dy and x, in so many segments of a length and apart so many bytes; the list of
+offsets of x by tap; where its sums are."""
 
 
-def _column_tile(code, filters, taps):
-    """Return the intrinsic of `_dot_tile` for one tap, with its sums among those of `taps` taps."""
+class _DotTile:
+    """Writes the instructions that add products of dy and x, of filters and taps, to sums."""
 
-    @intrinsic
-    def column_tile(context, dy, dy_f, x, totals, segments, dy_segment, x_segment, length):
-        def generate(context, builder, signature, arguments):
-            dy, dy_f, x, totals, segments, dy_segment, x_segment, length = arguments
-            v = Vectors(code, builder)
-            places = [builder.add(totals, WORD(f * taps * v.bytes)) for f in range(filters)]
-            sums = v.variables(filters)
-            for place, total in zip(places, sums, strict=True):
-                builder.store(v.load(place), total)
-            vectors = builder.sdiv(builder.add(length, WORD(v.lanes - 1)), WORD(v.lanes))
-            with cgutils.for_range(builder, segments) as over_segments:
-                segment = over_segments.index
-                dy_at = v.address(dy, (segment, dy_segment))
-                x_at = v.address(x, (segment, x_segment))
-                with cgutils.for_range(builder, vectors) as over_vectors:
-                    i = over_vectors.index
-                    along = builder.mul(i, WORD(v.bytes))
-                    mask = v.mask(builder.sub(length, builder.mul(i, WORD(v.lanes))))
-                    read = v.load(builder.add(x_at, along), mask)
-                    for f, total in enumerate(sums):
-                        at = v.address(builder.add(dy_at, along), (dy_f, f))
-                        v.multiply_add(total, v.load(at, mask), read)
-            for place, total in zip(places, sums, strict=True):
-                v.store(builder.load(total), place)
-            return context.get_dummy_value()
+    reads = namedtuple("reads", "dy_f")
 
-        word = types.int64
-        return types.void(*(word,) * 8), generate
+    def __init__(self, v, at, fields, filters, taps):
+        self.v, self.builder, self.at, self.fields = v, v.builder, at, fields
+        self.filters, self.taps = range(filters), range(taps)
+        self.sums = v.variables(filters, taps)
 
-    return column_tile
+    def write(self):
+        self._move_sums(load=True)
+        self.starts = self._starts()
+        with cgutils.for_range(self.builder, self.at.segments) as over_segments:
+            segment = over_segments.index
+            dy_at = self.v.address(self.at.dy, (segment, self.at.dy_segment))
+            self._add_segment(dy_at, self.builder.mul(segment, self.at.x_segment))
+        self._move_sums(load=False)
+
+    def _move_sums(self, load):
+        """Load the sums from memory, or store them there."""
+        v, builder = self.v, self.builder
+        for f in self.filters:
+            for k in self.taps:
+                offset = WORD((f * len(self.taps) + k) * v.bytes)
+                place = builder.add(self.at.totals, offset)
+                if load:
+                    builder.store(v.load(place), self.sums[f][k])
+                else:
+                    v.store(builder.load(self.sums[f][k]), place)
+
+    def _starts(self):
+        """Return where each tap begins to read x."""
+        builder = self.builder
+        places = [builder.add(self.at.offsets, WORD(8 * k)) for k in self.taps]
+        return [builder.add(self.at.x, load_word(builder, place)) for place in places]
+
+    def _add_segment(self, dy_at, x_at):
+        v, builder = self.v, self.builder
+        whole = builder.sdiv(self.at.length, WORD(v.lanes))
+        left = builder.srem(self.at.length, WORD(v.lanes))
+        with cgutils.for_range(builder, whole) as over_vectors:
+            along = builder.mul(over_vectors.index, WORD(v.bytes))
+            self._add(builder.add(dy_at, along), builder.add(x_at, along))
+        with builder.if_then(builder.icmp_signed(">", left, WORD(0))):
+            along = builder.mul(whole, WORD(v.bytes))
+            self._add(builder.add(dy_at, along), builder.add(x_at, along), v.mask(left))
+
+    def _add(self, dy_at, x_at, mask=None):
+        v, builder = self.v, self.builder
+        dy = [v.load(v.address(dy_at, (self.fields.dy_f, f)), mask) for f in self.filters]
+        for k in self.taps:
+            x = v.load(builder.add(self.starts[k], x_at), mask)
+            for f in self.filters:
+                v.multiply_add(self.sums[f][k], dy[f], x)
 
 
-def _lane_sums(code):
-    """Return intrinsics: to store the sum of a vector's lanes, and to store zeros in a vector."""
+class _ColumnTile(_DotTile):
+    """The same for a single tap, whose sums are among those of several: few, shorter segments."""
+
+    def __init__(self, v, at, fields, filters, taps):
+        super().__init__(v, at, fields, filters, 1)
+        self.stride = taps
+
+    def _move_sums(self, load):
+        v, builder = self.v, self.builder
+        for f in self.filters:
+            place = builder.add(self.at.totals, WORD(f * self.stride * v.bytes))
+            if load:
+                builder.store(v.load(place), self.sums[f][0])
+            else:
+                v.store(builder.load(self.sums[f][0]), place)
+
+    def _starts(self):
+        return [self.at.x]
+
+    def _add_segment(self, dy_at, x_at):
+        v, builder = self.v, self.builder
+        vectors = builder.sdiv(builder.add(self.at.length, WORD(v.lanes - 1)), WORD(v.lanes))
+        with cgutils.for_range(builder, vectors) as over_vectors:
+            i = over_vectors.index
+            along = builder.mul(i, WORD(v.bytes))
+            mask = v.mask(builder.sub(self.at.length, builder.mul(i, WORD(v.lanes))))
+            self._add(builder.add(dy_at, along), builder.add(x_at, along), mask)
+
+
+def _store_sum(code):
+    """Return the function of kernels that stores the sum of a vector's lanes."""
 
     @intrinsic
     def store_sum(context, source, target):
@@ -229,130 +230,141 @@ def _lane_sums(code):
 
         return types.void(types.int64, types.int64), generate
 
-    @intrinsic
-    def store_zeros(context, target):
-        def generate(context, builder, signature, arguments):
-            v = Vectors(code, builder)
-            v.store(ir.Constant(v.type, None), arguments[0])
-            return context.get_dummy_value()
+    return store_sum
 
-        return types.void(types.int64), generate
 
-    return store_sum, store_zeros
+Block = namedtuple("Block", "f x dy row end first_tap begin stop totals offsets out")
+"""Filters and taps of a tile, and rows of the window: the first filter, x and dy of its group, rows
+from `row` to `end`, the first tap, the columns of y from `begin` to `stop` that all taps meet, the
+memory of sums and of offsets, and dw of the model."""
 
 
 def weights_kernel(code, filters, taps):
     """Return the kernel of the gradient of the weights, for tiles of so many filters and taps."""
-    dot_tile, column_tile = _dot_tile(code, filters, taps), _column_tile(code, filters, taps)
-    store_sum, store_zeros = _lane_sums(code)
-    item = NUMBERS[code][2]
-    vector = lanes_of(code) * item
+    dot_tile = emitted(_DotTile, code, filters, taps)
+    column_tile = emitted(_ColumnTile, code, filters, taps)
+    store_sum, clear = _store_sum(code), store_zeros(code)
+    lanes, item = lanes_of(code), NUMBERS[code][2]
+    vector = lanes * item
     sums_bytes = filters * taps * vector
     scratch_bytes, offsets_bytes = ROWS_AT_ONCE * sums_bytes, 8 * taps
 
-    def kernel(r):
-        first, last, groups, filter_blocks, tap_blocks = r[0], r[1], r[2], r[3], r[4]
-        group_filters, group_channels, window_rows, window_columns = r[5], r[6], r[7], r[8]
-        images, out_rows, height, inner, stride = r[9], r[10], r[11], r[12], r[13]
-        row_stride, row_dilation, top, ranges_at = r[14], r[15], r[16], r[17]
-        x_start, x_model, dy_start, dy_model = r[18], r[19], r[20], r[21]
-        out, out_model, x_image, x_c, x_row, x_column = r[22], r[23], r[24], r[25], r[26], r[27]
-        dy_image, dy_f, dy_row, dy_column = r[28], r[29], r[30], r[31]
-        # For each tap across: offset of its row of x from that of y, and its range of columns of y.
-        ranges = carray(pointer(ranges_at), (3 * window_columns,), np.int64)
-        totals = scratch(scratch_bytes)
-        offsets_at = scratch(offsets_bytes)
-        offsets = carray(pointer(offsets_at), (taps,), np.int64)
-        unit = first
-        while unit < last:
-            pair, row = unit // window_rows, unit % window_rows
-            end = min(window_rows, row + min(last - unit, ROWS_AT_ONCE))
-            unit += end - row
-            tap_block, rest = pair % tap_blocks, pair // tap_blocks
-            filter_block, rest = rest % filter_blocks, rest // filter_blocks
-            group, model = rest % groups, rest // groups
-            first_tap = min(tap_block * taps, group_channels * window_columns - taps)
-            f = group * group_filters + min(filter_block * filters, group_filters - filters)
-            x_group = x_start + model * x_model + group * group_channels * x_c
-            dy_block = dy_start + model * dy_model + f * dy_f
-            begin, stop = np.int64(0), np.int64(1) << 60
-            for k in range(taps):
-                tap = first_tap + k
-                s = 3 * (tap % window_columns)
-                offsets[k] = tap // window_columns * x_c + ranges[s]
-                begin, stop = max(begin, ranges[s + 1]), min(stop, ranges[s + 2])
-            for place in range(0, (end - row) * sums_bytes, vector):
-                store_zeros(totals + place)
-            # Where the rows lie one behind the other in both arrays, they are one segment.
-            if stride == 1:
-                segments, length = 1, (stop - begin) * inner
-                chunk = min(length, CHUNK_ELEMENTS)
-            else:
-                segments, length = stop - begin, inner
-                chunk = length
-            for i in range(images * out_rows):
-                image, y = i // out_rows, i % out_rows
-                dy_i = dy_block + image * dy_image + y * dy_row
-                at = 0
-                while at < length and begin < stop:
-                    some = min(length - at, chunk)
-                    for tap_row in range(row, end):
-                        x_y = y * row_stride + tap_row * row_dilation - top
-                        if 0 <= x_y < height:
-                            dot_tile(
-                                dy_i + begin * dy_column + at * item,
-                                dy_f,
-                                x_group
-                                + image * x_image
-                                + x_y * x_row
-                                + begin * x_column
-                                + at * item,
-                                offsets_at,
-                                totals + (tap_row - row) * sums_bytes,
-                                segments,
-                                dy_column,
-                                x_column,
-                                some,
-                            )
-                    at += some
+    @njit(inline="always", **FLAGS)
+    def ranges_of(m):
+        """Return for each tap across the offset of its row of x, and its range of columns of y."""
+        return carray(pointer(m.ranges), (3 * m.window_columns,), np.int64)
+
+    @njit(inline="always", **FLAGS)
+    def block_of(m, totals, offsets_at, pair, row, end):
+        """Return a block, and list the offsets of its taps."""
+        tap_block, rest = pair % m.tap_blocks, pair // m.tap_blocks
+        filter_block, rest = rest % m.filter_blocks, rest // m.filter_blocks
+        group, model = rest % m.groups, rest // m.groups
+        first_tap = min(tap_block * taps, m.group_channels * m.window_columns - taps)
+        f = group * m.group_filters + min(filter_block * filters, m.group_filters - filters)
+        offsets, ranges = carray(pointer(offsets_at), (taps,), np.int64), ranges_of(m)
+        begin, stop = np.int64(0), np.int64(1) << 60
+        for k in range(taps):
+            tap = first_tap + k
+            s = 3 * (tap % m.window_columns)
+            offsets[k] = tap // m.window_columns * m.x_c + ranges[s]
+            begin, stop = max(begin, ranges[s + 1]), min(stop, ranges[s + 2])
+        x = m.x + model * m.x_model + group * m.group_channels * m.x_c
+        dy = m.dy + model * m.dy_model + f * m.dy_f
+        out = m.out + model * m.out_model
+        return Block(f, x, dy, row, end, first_tap, begin, stop, totals, offsets_at, out)
+
+    @njit(inline="always", **FLAGS)
+    def add_common(m, b, dy, x, y):
+        """Add the products of the columns of a row of y that all taps meet."""
+        # Where the rows lie one behind the other in both arrays, they are one segment.
+        if m.stride == 1:
+            segments, length = 1, (b.stop - b.begin) * m.inner
+            chunk = min(length, CHUNK_ELEMENTS)
+        else:
+            segments, length = b.stop - b.begin, m.inner
+            chunk = length
+        dy_at, x_at = dy + b.begin * m.dy_column, x + b.begin * m.x_column
+        at = 0
+        while at < length and b.begin < b.stop:
+            some = min(length - at, chunk)
+            for row in range(b.row, b.end):
+                h = y * m.row_stride + row * m.row_dilation - m.top
+                if 0 <= h < m.height:
+                    sums = b.totals + (row - b.row) * sums_bytes
+                    x_row = x_at + h * m.x_row + at * item
+                    dot_tile(
+                        DotTile(
+                            dy_at + at * item, x_row, b.offsets, sums,
+                            segments, m.dy_column, m.x_column, some,
+                        ),
+                        m,
+                    )  # fmt: skip
+            at += some
+
+    @njit(inline="always", **FLAGS)
+    def add_border(m, b, dy, x, y, k, start, stop):
+        """Add the products of further columns that a tap meets in a row of y."""
+        offset = carray(pointer(b.offsets), (taps,), np.int64)[k]
+        segments = 1 if m.stride == 1 else stop - start
+        length = (stop - start) * m.inner if m.stride == 1 else m.inner
+        for row in range(b.row, b.end):
+            h = y * m.row_stride + row * m.row_dilation - m.top
+            if 0 <= h < m.height:
+                sums = b.totals + (row - b.row) * sums_bytes + k * vector
+                x_at = x + h * m.x_row + start * m.x_column + offset
+                column_tile(
+                    DotTile(
+                        dy + start * m.dy_column, x_at, 0, sums,
+                        segments, m.dy_column, m.x_column, length,
+                    ),
+                    m,
+                )  # fmt: skip
+
+    @njit(inline="always", **FLAGS)
+    def add_borders(m, b, dy, x, y):
+        """Add the columns of each tap left of those that all taps meet, then right."""
+        ranges = ranges_of(m)
+        for k in range(taps):
+            s = 3 * ((b.first_tap + k) % m.window_columns)
+            for side in range(2):
+                if b.begin >= b.stop:
+                    start, stop = ranges[s + 1], ranges[s + 2] * (1 - side)
+                elif side == 0:
+                    start, stop = ranges[s + 1], b.begin
+                else:
+                    start, stop = b.stop, ranges[s + 2]
+                if start < stop:
+                    add_border(m, b, dy, x, y, k, start, stop)
+
+    @njit(inline="always", **FLAGS)
+    def write(m, b):
+        """Write the sums to dw."""
+        for row in range(b.row, b.end):
+            for j in range(filters):
                 for k in range(taps):
-                    s = 3 * ((first_tap + k) % window_columns)
-                    for side in range(2):
-                        # Columns of this tap to the left of those that all taps have, then right.
-                        if begin >= stop:
-                            start, enough = ranges[s + 1], ranges[s + 2] * (1 - side)
-                        elif side == 0:
-                            start, enough = ranges[s + 1], begin
-                        else:
-                            start, enough = stop, ranges[s + 2]
-                        if start >= enough:
-                            continue
-                        for tap_row in range(row, end):
-                            x_y = y * row_stride + tap_row * row_dilation - top
-                            if 0 <= x_y < height:
-                                column_tile(
-                                    dy_i + start * dy_column,
-                                    dy_f,
-                                    x_group
-                                    + image * x_image
-                                    + x_y * x_row
-                                    + start * x_column
-                                    + offsets[k],
-                                    totals + (tap_row - row) * sums_bytes + k * vector,
-                                    1 if stride == 1 else enough - start,
-                                    dy_column,
-                                    x_column,
-                                    (enough - start) * inner if stride == 1 else inner,
-                                )
-            for tap_row in range(row, end):
-                for j in range(filters):
-                    for k in range(taps):
-                        c = (first_tap + k) // window_columns
-                        s = (first_tap + k) % window_columns
-                        w = ((f + j) * group_channels + c) * window_rows + tap_row
-                        store_sum(
-                            totals + (tap_row - row) * sums_bytes + (j * taps + k) * vector,
-                            out + model * out_model + (w * window_columns + s) * item,
-                        )
+                    c = (b.first_tap + k) // m.window_columns
+                    s = (b.first_tap + k) % m.window_columns
+                    w = ((b.f + j) * m.group_channels + c) * m.window_rows + row
+                    sums = b.totals + (row - b.row) * sums_bytes + (j * taps + k) * vector
+                    store_sum(sums, b.out + (w * m.window_columns + s) * item)
+
+    def kernel(r):
+        m = carray(pointer(address_of_words(r)), (1,), WEIGHTS)[0]
+        totals, offsets = scratch(scratch_bytes), scratch(offsets_bytes)
+        unit = m.first
+        while unit < m.last:
+            pair, row = unit // m.window_rows, unit % m.window_rows
+            end = min(m.window_rows, row + min(m.last - unit, ROWS_AT_ONCE))
+            unit += end - row
+            b = block_of(m, totals, offsets, pair, row, end)
+            for place in range(0, (end - row) * sums_bytes, vector):
+                clear(totals + place, lanes)
+            for i in range(m.images * m.out_rows):
+                image, y = i // m.out_rows, i % m.out_rows
+                dy, x = b.dy + image * m.dy_image + y * m.dy_row, b.x + image * m.x_image
+                add_common(m, b, dy, x, y)
+                add_borders(m, b, dy, x, y)
+            write(m, b)
 
     return kernel

@@ -19,6 +19,7 @@ References
 
 from __future__ import annotations
 
+from collections import namedtuple
 from functools import cache, lru_cache
 from math import prod
 from typing import Any, NamedTuple
@@ -27,13 +28,19 @@ import numpy as np
 
 from dnn.backend.convolution import Convolution, Routine
 from dnn.backend.cpu.cache import entry_of, source_of
-from dnn.backend.cpu.convolution_work import FLOAT_BYTES, Kernels, Piece, round_up, row_bytes
-from dnn.backend.cpu.kernels import cuts
+from dnn.backend.cpu.convolution_work import (
+    FLOAT_BYTES,
+    Kernels,
+    Piece,
+    cut_pieces,
+    round_up,
+    row_bytes,
+)
 from dnn.backend.cpu.program import Record, address_of
 from dnn.backend.cpu.registers import registers
 from dnn.backend.ops import Array
 
-__all__ = ["routine"]
+__all__ = ["GradientFields", "MapsFields", "PackFields", "routine"]
 
 FEW_ROWS = 512
 """Up to so many rows are done at once, and weights are packed panel by panel in between, since they
@@ -48,6 +55,30 @@ FEW_CHANNELS = 16
 
 BLOCK = 64
 """Channels of a block of the weights' gradient."""
+
+
+PackFields = namedtuple(
+    "PackFields",
+    "w target filter_bytes channel_bytes filters channels taps in_order first_panel last_panel",
+)
+"""Fields of the kernel that packs some panels of the weights; `in_order`: taps of a channel are
+neighbours."""
+
+MapsFields = namedtuple(
+    "MapsFields",
+    "x w out space table pixels starts groups taps positions images channels filters"
+    " source_pixels chunk patch_bytes first_row last_row first_panel last_panel filter_bytes"
+    " channel_bytes given bias relu",
+)
+"""Fields of the kernel of y or of the gradient of x: addresses, `_Task.geometry`, rows and panels,
+`_Task.weight_strides`, packed weights (0: none) and bias (0: none)."""
+
+GradientFields = namedtuple(
+    "GradientFields",
+    "x dy dw space table pixels starts groups taps positions images channels filters"
+    " source_pixels chunk patch_bytes first_channel last_channel first_panel last_panel block",
+)
+"""Fields of the kernel of the gradient of the weights."""
 
 
 class _Task(NamedTuple):
@@ -126,25 +157,20 @@ class _Task(NamedTuple):
 
     @property
     def geometry(self) -> list[int]:
-        """Fields after the addresses in records of all kernels but the one that packs weights."""
+        """Fields after the addresses, of all kernels but the one that packs weights."""
         return [
             *(address_of(self.table), address_of(self.positions), address_of(self.starts)),
             *(len(self.starts) - 1, self.taps, self.target_pixels, self.images),
-            *(self.channels, self.filters, self.source_pixels, self.target_pixels),
-            *(self.chunk, self.patch_bytes),
+            *(self.channels, self.filters, self.source_pixels, self.chunk, self.patch_bytes),
         ]
 
     def pieces(self, number: int) -> list[Piece]:
         """Cut the work: into rows and panels of results, or channels and panels of weights."""
-        all_panels = slice(0, self.panels)
         unit = registers().rows
         if self.kind == "weights":
-            if self.heights // unit >= number:
-                return [(cut, all_panels) for cut in cuts(self.heights, number, unit)]
-            return [(slice(0, self.heights), cut) for cut in cuts(self.panels, number)]
-        if self.few:
-            return [(slice(0, self.rows), cut) for cut in cuts(self.panels, number)]
-        return [(cut, all_panels) for cut in cuts(self.rows, number, unit)]
+            length = self.heights
+            return cut_pieces(length, unit, self.panels, number, length // unit < number)
+        return cut_pieces(self.rows, unit, self.panels, number, self.few)
 
     def piece_bytes(self, first: slice, panels: slice) -> int:
         """Return how many bytes of memory a piece of the work takes."""
@@ -205,32 +231,38 @@ def _entry(kernel: str) -> int:
 
 def _maps_record(*arguments: Any) -> Record:
     task, x, w, packed, bias, out, space, (rows, panels) = arguments
-    fields = [
-        *(address_of(x), address_of(w), address_of(out), address_of(space)),
-        *(*task.geometry, rows.start, rows.stop, panels.start, panels.stop),
-        *task.weight_strides,
-        0 if packed is None else address_of(packed),
-        0 if bias is None else address_of(bias),
-        int(task.relu),
-    ]
-    return _entry("forward"), fields
+    fields = MapsFields._make(
+        [
+            *(address_of(x), address_of(w), address_of(out), address_of(space)),
+            *(*task.geometry, rows.start, rows.stop, panels.start, panels.stop),
+            *task.weight_strides,
+            0 if packed is None else address_of(packed),
+            0 if bias is None else address_of(bias),
+            int(task.relu),
+        ]
+    )
+    return _entry("forward"), list(fields)
 
 
 def _gradient_record(*arguments: Any) -> Record:
     task, x, dy, dw, space, (channels, panels) = arguments
-    fields = [
-        *(address_of(x), address_of(dy), address_of(dw), address_of(space)),
-        *(*task.geometry, channels.start, channels.stop, panels.start, panels.stop, BLOCK),
-    ]
-    return _entry("gradient"), fields
+    fields = GradientFields._make(
+        [
+            *(address_of(x), address_of(dy), address_of(dw), address_of(space)),
+            *(*task.geometry, channels.start, channels.stop, panels.start, panels.stop, BLOCK),
+        ]
+    )
+    return _entry("gradient"), list(fields)
 
 
 def _pack_record(task: _Task, w: Array, target: Array, panels: slice) -> Record:
-    fields = [
-        *(address_of(w), address_of(target), *task.weight_strides, task.filters, task.channels),
-        *(task.taps, int(task.patch_bytes > 0), panels.start, panels.stop),
-    ]
-    return _entry("pack"), fields
+    fields = PackFields._make(
+        [
+            *(address_of(w), address_of(target), *task.weight_strides, task.filters, task.channels),
+            *(task.taps, int(task.patch_bytes > 0), panels.start, panels.stop),
+        ]
+    )
+    return _entry("pack"), list(fields)
 
 
 _KERNELS = Kernels(_pack_record, _maps_record, _gradient_record)

@@ -1,7 +1,7 @@
 """Compiled kernels of indirect convolution: products of rows of images by lists of addresses.
 
-See `indirect` for the terms, and for the order of the fields of a record. Everything is counted in
-bytes and given by address.
+See `indirect` for the terms, and for the fields of each kernel. Everything is counted in bytes and
+given by address.
 
 Imported when something is compiled, and only then: see `cache`.
 """
@@ -12,11 +12,14 @@ Imported when something is compiled, and only then: see `cache`.
 
 from __future__ import annotations
 
+from collections import namedtuple
+
 from numba import carray, float32, int32, int64, njit
 
 from dnn.backend.cpu.cache import FLAGS
 from dnn.backend.cpu.convolution_work import FLOAT_BYTES
-from dnn.backend.cpu.intrinsics import pointer
+from dnn.backend.cpu.indirect import GradientFields, MapsFields, PackFields
+from dnn.backend.cpu.intrinsics import address_of_words, fields_type, pointer
 from dnn.backend.cpu.register_tiles import (
     PANEL,
     ROW_BYTES,
@@ -34,159 +37,202 @@ DEPTH = 256
 """Channels of a panel that stay in the first-level cache."""
 
 
-@njit(inline="always", **FLAGS)
-def _address(base, image, pixels, pixel, pixel_bytes):
-    return base + (image * pixels + pixel) * pixel_bytes
+PACK, MAPS, GRADIENT = map(fields_type, (PackFields, MapsFields, GradientFields))
+
+Lists = namedtuple("Lists", "sources targets met nothing rows")
+"""Lists of the addresses that each tap of a row reads and that each row writes; whether a block of
+rows meets a tap; zeros, which are read in the padding; the number of rows."""
 
 
 @njit(inline="always", **FLAGS)
-def _list_rows(
-    table, pixels, starts, groups, taps, positions, images, first, count, rows,
-    source, source_pixels, source_bytes, nothing, target, target_pixels, target_bytes,
-    sources, targets, met,
-):  # fmt: skip
-    """List the address that each tap of a row reads, that each row writes, and which taps are met.
+def _lists_in(m, memory, most):
+    """Return lists of so many rows at an address, with zeros, and the address behind them."""
+    sources = memory + (m.channels + PANEL) * FLOAT_BYTES // 64 * 64 + 64
+    targets = sources + m.taps * most * 8
+    met = targets + most * 8
+    clear(memory, m.channels)
+    return Lists(sources, targets, met, memory, most), met + m.taps * (most // ROWS) * 8
+
+
+@njit(inline="always", **FLAGS)
+def _list_rows(m, target, first, count, lists):
+    """List the addresses of `count` rows from `first` on, and of the last one again to the end.
 
     Rows are ordered by group of positions, then by image, then by position.
     """
-    indices = carray(pointer(table), (taps, positions), int32)
-    target_indices = carray(pointer(pixels), (positions,), int32)
-    first_of = carray(pointer(starts), (groups + 1,), int64)
-    listed = carray(pointer(sources), (taps, rows), int64)
-    written = carray(pointer(targets), (rows,), int64)
-    any_met = carray(pointer(met), (taps, rows // ROWS), int64)
+    rows = lists.rows
+    indices = carray(pointer(m.table), (m.taps, m.positions), int32)
+    target_indices = carray(pointer(m.pixels), (m.positions,), int32)
+    first_of = carray(pointer(m.starts), (m.groups + 1,), int64)
+    listed = carray(pointer(lists.sources), (m.taps, rows), int64)
+    written = carray(pointer(lists.targets), (rows,), int64)
+    any_met = carray(pointer(lists.met), (m.taps, rows // ROWS), int64)
     any_met[:] = 0
     group = 0
     for i in range(rows):
         row = first + min(i, count - 1)
-        while row >= first_of[group + 1] * images:
+        while row >= first_of[group + 1] * m.images:
             group += 1
         length = first_of[group + 1] - first_of[group]
-        image, along = divmod(row - first_of[group] * images, length)
+        image, along = divmod(row - first_of[group] * m.images, length)
         position = first_of[group] + along
-        written[i] = _address(target, image, target_pixels, target_indices[position], target_bytes)
-        for tap in range(taps):
+        pixel = image * m.positions + target_indices[position]
+        written[i] = target + pixel * m.filters * FLOAT_BYTES
+        for tap in range(m.taps):
             index = indices[tap, position]
             if index < 0:
-                listed[tap, i] = nothing
+                listed[tap, i] = lists.nothing
             else:
-                listed[tap, i] = _address(source, image, source_pixels, index, source_bytes)
+                pixel = image * m.source_pixels + index
+                listed[tap, i] = m.x + pixel * m.channels * FLOAT_BYTES
                 any_met[tap, i // ROWS] = 1
 
 
 @njit(inline="always", **FLAGS)
-def _gather(sources, rows, taps, channels, patches, patch_bytes):
+def _gather(m, lists, patches):
     """Copy the pixels that all taps of a row read to a patch, for each row; list the patches."""
-    listed = carray(pointer(sources), (taps, rows), int64)
-    for i in range(rows):
-        start = patches + i * patch_bytes
-        patch = carray(pointer(start), (patch_bytes // FLOAT_BYTES,), float32)
-        for tap in range(taps):
-            pixel = carray(pointer(listed[tap, i]), (channels,), float32)
-            for c in range(channels):
-                patch[c * taps + tap] = pixel[c]
-        for j in range(channels * taps, patch_bytes // FLOAT_BYTES):
+    listed = carray(pointer(lists.sources), (m.taps, lists.rows), int64)
+    for i in range(lists.rows):
+        start = patches + i * m.patch_bytes
+        patch = carray(pointer(start), (m.patch_bytes // FLOAT_BYTES,), float32)
+        for tap in range(m.taps):
+            pixel = carray(pointer(listed[tap, i]), (m.channels,), float32)
+            for c in range(m.channels):
+                patch[c * m.taps + tap] = pixel[c]
+        for j in range(m.channels * m.taps, m.patch_bytes // FLOAT_BYTES):
             patch[j] = 0
     # All addresses in the list have been read by now.
-    for i in range(rows):
-        listed[0, i] = patches + i * patch_bytes
+    for i in range(lists.rows):
+        listed[0, i] = patches + i * m.patch_bytes
 
 
 @njit(inline="always", **FLAGS)
-def _pack_panel(w, filter_bytes, channel_bytes, filters, panel, channels, taps, in_order, packed):
+def _pack_panel(m, panel, in_order, packed):
     """Write ``packed[tap][channel][column]``, or ``[channel][tap][column]`` if `in_order`."""
-    width = min(PANEL, filters - panel * PANEL)
+    channels, taps = m.channels, m.taps
+    width = min(PANEL, m.filters - panel * PANEL)
     if width < PANEL:
         clear(packed, channels * taps * PANEL)
-    block = w + panel * PANEL * filter_bytes
-    if channel_bytes == taps * FLOAT_BYTES and (in_order or taps == 1):
-        transposed(block, filter_bytes, width, channels * taps, packed, ROW_BYTES)
+    block = m.w + panel * PANEL * m.filter_bytes
+    if m.channel_bytes == taps * FLOAT_BYTES and (in_order or taps == 1):
+        transposed(block, m.filter_bytes, width, channels * taps, packed, ROW_BYTES)
     else:
         channel_step = taps * ROW_BYTES if in_order else ROW_BYTES
         tap_step = ROW_BYTES if in_order else channels * ROW_BYTES
         for c in range(channels):
-            start = block + c * channel_bytes
-            transposed(start, filter_bytes, width, taps, packed + c * channel_step, tap_step)
+            start = block + c * m.channel_bytes
+            transposed(start, m.filter_bytes, width, taps, packed + c * channel_step, tap_step)
 
 
 def pack(r):
     """Pack some panels of the weights."""
-    w, target, filter_bytes, channel_bytes, filters, channels = r[0], r[1], r[2], r[3], r[4], r[5]
-    taps, in_order, first_panel, last_panel = r[6], r[7], r[8], r[9]
-    for panel in range(first_panel, last_panel):
-        packed = target + panel * taps * channels * ROW_BYTES
-        _pack_panel(
-            w, filter_bytes, channel_bytes, filters, panel, channels, taps, in_order, packed
-        )
+    m = carray(pointer(address_of_words(r)), (1,), PACK)[0]
+    for panel in range(m.first_panel, m.last_panel):
+        packed = m.target + panel * m.taps * m.channels * ROW_BYTES
+        _pack_panel(m, panel, m.in_order, packed)
 
 
 @njit(inline="always", **FLAGS)
-def _write_rows(sums, targets, count, offset, number, relu):
+def _begin_sums(m, sums, rows, panel):
+    """Begin the sums of a panel with the bias or 0."""
+    clear(sums, rows * PANEL)
+    if m.bias:
+        number = min(PANEL, m.filters - panel * PANEL)
+        for i in range(rows):
+            copy_floats(m.bias + panel * ROW_BYTES, sums + i * ROW_BYTES, number)
+
+
+@njit(inline="always", **FLAGS)
+def _write_rows(m, sums, lists, count, panel):
     """Write the sums of a panel to the rows of the result."""
-    written = carray(pointer(targets), (count,), int64)
-    lowest = float32(0) if relu else float32(-float("inf"))
+    written = carray(pointer(lists.targets), (count,), int64)
+    number = min(PANEL, m.filters - panel * PANEL)
+    lowest = float32(0) if m.relu else float32(-float("inf"))
     for i in range(count):
         row = carray(pointer(sums + i * ROW_BYTES), (PANEL,), float32)
-        y = carray(pointer(written[i] + offset), (number,), float32)
+        y = carray(pointer(written[i] + panel * ROW_BYTES), (number,), float32)
         for j in range(number):
             y[j] = lowest if row[j] < lowest else row[j]
 
 
 def forward(r):
     """Compute some rows and panels of the result."""
-    x, w, out, space, table, pixels, starts = r[0], r[1], r[2], r[3], r[4], r[5], r[6]
-    groups, taps, positions, images = r[7], r[8], r[9], r[10]
-    channels, filters, source_pixels, target_pixels = r[11], r[12], r[13], r[14]
-    chunk, patch_bytes, first_row, last_row = r[15], r[16], r[17], r[18]
-    first_panel, last_panel, filter_bytes, channel_bytes = r[19], r[20], r[21], r[22]
-    given, bias, relu = r[23], r[24], r[25]
-    in_order = patch_bytes > 0
-    most = (min(chunk, last_row - first_row) + ROWS - 1) // ROWS * ROWS
-    panel_bytes = taps * channels * ROW_BYTES
-    packed = space
-    sums = packed + (0 if given else panel_bytes)
+    m = carray(pointer(address_of_words(r)), (1,), MAPS)[0]
+    in_order = m.patch_bytes > 0
+    most = (min(m.chunk, m.last_row - m.first_row) + ROWS - 1) // ROWS * ROWS
+    panel_bytes = m.taps * m.channels * ROW_BYTES
+    packed = m.space
+    sums = packed + (0 if m.given else panel_bytes)
     patches = sums + most * ROW_BYTES
-    nothing = patches + most * patch_bytes
-    sources = nothing + (channels + PANEL) * FLOAT_BYTES // 64 * 64 + 64
-    targets = sources + taps * most * 8
-    met = targets + most * 8
-    clear(nothing, channels)
-    for first in range(first_row, last_row, chunk):
-        count = min(chunk, last_row - first)
+    memory, _ = _lists_in(m, patches + most * m.patch_bytes, most)
+    for first in range(m.first_row, m.last_row, m.chunk):
+        count = min(m.chunk, m.last_row - first)
         rows = (count + ROWS - 1) // ROWS * ROWS
-        _list_rows(
-            table, pixels, starts, groups, taps, positions, images, first, count, rows,
-            x, source_pixels, channels * FLOAT_BYTES, nothing,
-            out, target_pixels, filters * FLOAT_BYTES, sources, targets, met,
-        )  # fmt: skip
-        steps, depth = taps, channels
+        lists = Lists(memory.sources, memory.targets, memory.met, memory.nothing, rows)
+        _list_rows(m, m.out, first, count, lists)
+        steps, depth = m.taps, m.channels
         if in_order:
-            _gather(sources, rows, taps, channels, patches, patch_bytes)
-            steps, depth = 1, taps * channels
-        any_met = carray(pointer(met), (taps, rows // ROWS), int64)
-        for panel in range(first_panel, last_panel):
+            _gather(m, lists, patches)
+            steps, depth = 1, m.taps * m.channels
+        any_met = carray(pointer(lists.met), (m.taps, rows // ROWS), int64)
+        for panel in range(m.first_panel, m.last_panel):
             b = packed
-            if given:
-                b = given + panel * panel_bytes
+            if m.given:
+                b = m.given + panel * panel_bytes
             else:
-                _pack_panel(
-                    w, filter_bytes, channel_bytes, filters, panel, channels, taps, in_order, b
-                )
-            number = min(PANEL, filters - panel * PANEL)
-            clear(sums, rows * PANEL)
-            if bias:
-                for i in range(rows):
-                    copy_floats(bias + panel * ROW_BYTES, sums + i * ROW_BYTES, number)
+                _pack_panel(m, panel, in_order, b)
+            _begin_sums(m, sums, rows, panel)
             for step in range(steps):
                 for c in range(0, depth, DEPTH):
                     terms = b + (step * depth + c) * ROW_BYTES
                     for i in range(0, rows, ROWS):
                         if in_order or any_met[step, i // ROWS]:
                             product_of_listed_rows(
-                                sources + (step * rows + i) * 8, c * FLOAT_BYTES, terms,
+                                lists.sources + (step * rows + i) * 8, c * FLOAT_BYTES, terms,
                                 min(DEPTH, depth - c), sums + i * ROW_BYTES, ROW_BYTES,
                             )  # fmt: skip
-            _write_rows(sums, targets, count, panel * ROW_BYTES, number, relu)
+            _write_rows(m, sums, lists, count, panel)
+
+
+@njit(inline="always", **FLAGS)
+def _list_terms(lists, steps, count, gradients, terms, numbers):
+    """List, for each tap, the rows that it reads, and those of dy; padding adds nothing."""
+    read = carray(pointer(lists.sources), (steps, lists.rows), int64)
+    term = carray(pointer(terms), (steps, lists.rows), int64)
+    number_of = carray(pointer(numbers), (steps,), int64)
+    for step in range(steps):
+        number = 0
+        for i in range(count):
+            address = read[step, i]
+            read[step, number] = address
+            term[step, number] = gradients + i * ROW_BYTES
+            number += address != lists.nothing
+        number_of[step] = number
+
+
+@njit(inline="always", **FLAGS)
+def _copy_gradients(m, lists, count, gradients):
+    """Copy some rows of dy, panel by panel."""
+    written = carray(pointer(lists.targets), (lists.rows,), int64)
+    for p in range(m.last_panel - m.first_panel):
+        panel = m.first_panel + p
+        width = min(PANEL, m.filters - panel * PANEL)
+        for i in range(count):
+            to = gradients + (p * lists.rows + i) * ROW_BYTES
+            if width < PANEL:
+                clear(to, PANEL)
+            copy_floats(written[i] + panel * ROW_BYTES, to, width)
+
+
+@njit(inline="always", **FLAGS)
+def _write_weights(m, total, steps, channel, number, panel):
+    """Write the sums of `number` channels and a panel."""
+    per_filter = m.channels * m.taps
+    along = channel * steps
+    place = m.dw + (panel * PANEL * per_filter + along) * FLOAT_BYTES
+    height = min(number * steps, per_filter - along)
+    width = min(PANEL, m.filters - panel * PANEL)
+    transposed(total, ROW_BYTES, height, width, place, per_filter * FLOAT_BYTES)
 
 
 def gradient(r):
@@ -194,80 +240,45 @@ def gradient(r):
 
     With patches, channels are those of all taps.
     """
-    x, dy, dw, space, table, pixels, starts = r[0], r[1], r[2], r[3], r[4], r[5], r[6]
-    groups, taps, positions, images = r[7], r[8], r[9], r[10]
-    channels, filters, source_pixels, target_pixels = r[11], r[12], r[13], r[14]
-    chunk, patch_bytes, first_channel, last_channel = r[15], r[16], r[17], r[18]
-    first_panel, last_panel, block = r[19], r[20], r[21]
-    in_patches = patch_bytes > 0
-    all_rows = positions * images
-    own, panels = last_channel - first_channel, last_panel - first_panel
-    most = (min(chunk, all_rows) + ROWS - 1) // ROWS * ROWS
-    steps = 1 if in_patches else taps
+    m = carray(pointer(address_of_words(r)), (1,), GRADIENT)[0]
+    in_patches = m.patch_bytes > 0
+    all_rows = m.positions * m.images
+    own, panels = m.last_channel - m.first_channel, m.last_panel - m.first_panel
+    most = (min(m.chunk, all_rows) + ROWS - 1) // ROWS * ROWS
+    steps = 1 if in_patches else m.taps
     # Bytes from a channel to the next in the sums.
     channel_bytes = steps * ROW_BYTES
-    few = all_rows <= chunk
-    sums = space
-    gradients = sums + (min(block, own) if few else own * panels) * channel_bytes
+    few = all_rows <= m.chunk
+    sums = m.space
+    gradients = sums + (min(m.block, own) if few else own * panels) * channel_bytes
     patches = gradients + panels * most * ROW_BYTES
-    nothing = patches + most * patch_bytes
-    sources = nothing + (channels + PANEL) * FLOAT_BYTES // 64 * 64 + 64
-    targets = sources + taps * most * 8
-    met = targets + most * 8
-    terms = met + taps * (most // ROWS) * 8
-    numbers = terms + taps * most * 8
-    number_of = carray(pointer(numbers), (taps,), int64)
-    clear(nothing, channels)
-    for first in range(0, all_rows, chunk):
-        count = min(chunk, all_rows - first)
+    memory, terms = _lists_in(m, patches + most * m.patch_bytes, most)
+    numbers = terms + m.taps * most * 8
+    number_of = carray(pointer(numbers), (m.taps,), int64)
+    for first in range(0, all_rows, m.chunk):
+        count = min(m.chunk, all_rows - first)
         rows = (count + ROWS - 1) // ROWS * ROWS
-        _list_rows(
-            table, pixels, starts, groups, taps, positions, images, first, count, rows,
-            x, source_pixels, channels * FLOAT_BYTES, nothing,
-            dy, target_pixels, filters * FLOAT_BYTES, sources, targets, met,
-        )  # fmt: skip
+        lists = Lists(memory.sources, memory.targets, memory.met, memory.nothing, rows)
+        _list_rows(m, m.dy, first, count, lists)
         if in_patches:
-            _gather(sources, rows, taps, channels, patches, patch_bytes)
-        read = carray(pointer(sources), (taps, rows), int64)
-        term = carray(pointer(terms), (taps, rows), int64)
-        for step in range(steps):
-            number = 0
-            for i in range(count):
-                # Padding adds nothing to the sums: it is left out.
-                address = read[step, i]
-                read[step, number] = address
-                term[step, number] = gradients + i * ROW_BYTES
-                number += address != nothing
-            number_of[step] = number
-        written = carray(pointer(targets), (rows,), int64)
-        for p in range(panels):
-            panel = first_panel + p
-            width = min(PANEL, filters - panel * PANEL)
-            for i in range(count):
-                to = gradients + (p * rows + i) * ROW_BYTES
-                if width < PANEL:
-                    clear(to, PANEL)
-                copy_floats(written[i] + panel * ROW_BYTES, to, width)
-        for c in range(0, own, block):
-            number = min(block, own - c)
+            _gather(m, lists, patches)
+        _list_terms(lists, steps, count, gradients, terms, numbers)
+        _copy_gradients(m, lists, count, gradients)
+        for c in range(0, own, m.block):
+            number = min(m.block, own - c)
             for p in range(panels):
                 total = sums
                 if not few:
                     total += (c * panels + p * number) * channel_bytes
                 if first == 0:
                     clear(total, number * steps * PANEL)
+                channel = m.first_channel + c
                 for step in range(steps):
                     for i in range(0, number, ROWS):
                         product_of_listed_columns(
-                            sources + step * rows * 8, (first_channel + c + i) * FLOAT_BYTES,
+                            lists.sources + step * rows * 8, (channel + i) * FLOAT_BYTES,
                             terms + step * rows * 8, p * rows * ROW_BYTES, number_of[step],
                             total + i * channel_bytes + step * ROW_BYTES, channel_bytes,
                         )  # fmt: skip
                 if first + count == all_rows:
-                    panel = first_panel + p
-                    per_filter = channels * taps
-                    along = (first_channel + c) * steps
-                    place = dw + (panel * PANEL * per_filter + along) * FLOAT_BYTES
-                    height = min(number * steps, per_filter - along)
-                    width = min(PANEL, filters - panel * PANEL)
-                    transposed(total, ROW_BYTES, height, width, place, per_filter * FLOAT_BYTES)
+                    _write_weights(m, total, steps, channel, number, m.first_panel + p)

@@ -9,6 +9,7 @@ Imported when something is compiled, and only then: see `cache`.
 
 from __future__ import annotations
 
+import numpy as np
 from llvmlite import ir
 from numba import carray, njit, types
 from numba.extending import intrinsic
@@ -22,6 +23,7 @@ __all__ = [
     "call_gemm_32",
     "call_gemm_64",
     "call_kernel",
+    "fields_type",
     "flat",
     "part",
     "pointer",
@@ -68,6 +70,14 @@ def address_of_words(context, words):
         return builder.ptrtoint(arguments[0], _WORD)
 
     return types.int64(words), generate
+
+
+def fields_type(fields):
+    """Return the type of a record for `numba.carray`: integers, by the names in a named tuple.
+
+    Each is read from memory where a kernel uses it.
+    """
+    return np.dtype([(name, np.int64) for name in fields._fields])
 
 
 @njit

@@ -152,34 +152,38 @@ def range_kernel(body: Callable[..., None]) -> Native:
     Parameters
     ----------
     body : callable
-        A `loop` of (x, out, begin, end, ...): arrays with one axis, which begin where those given
-        begin and have their types, and integers. It does the lines from `begin` to `end`, and no
-        line depends on another one, so it is split there.
+        A `loop` of (x, out, begin, end, numbers): arrays with one axis, which begin where those
+        given begin and have their types, and a named tuple of integers. It does the lines from
+        `begin` to `end`, and no line depends on another one, so it is split there.
 
     Returns
     -------
     Native
-        Takes (x, out, begin, end, ...); the arrays need not be contiguous, since the body computes
-        indices from the integers.
+        Takes the same; the arrays need not be contiguous, since the body computes indices from the
+        integers.
     """
 
-    def record(x: Array, out: Array, *numbers: int) -> Record:
+    def record(x: Array, out: Array, begin: int, end: int, numbers: tuple[int, ...]) -> Record:
         codes = type_code(x.dtype), type_code(out.dtype)
-        fields = [address_of(x), address_of(out), *numbers]
-        return entry_of(_range_source(body, codes, len(numbers))), fields
+        fields = [address_of(x), address_of(out), begin, end, *numbers]
+        return entry_of(_range_source(body, codes, type(numbers).__name__, len(numbers))), fields
 
     def split(arguments: tuple[Any, ...], parts: int) -> list[tuple[Any, ...]]:
-        x, out, begin, end, *rest = arguments
+        x, out, begin, end, numbers = arguments
         if out.size < SPLIT_ELEMENTS or end - begin < parts:
             return []
         pieces = cuts(end - begin, parts)
-        return [(x, out, begin + cut.start, begin + cut.stop, *rest) for cut in pieces]
+        return [(x, out, begin + cut.start, begin + cut.stop, numbers) for cut in pieces]
 
     return Native(record, None, split)
 
 
 @cache
-def _range_source(body: Callable[..., None], codes: tuple[str | None, ...], numbers: int) -> str:
+def _range_source(
+    body: Callable[..., None], codes: tuple[str | None, ...], kind: str, length: int
+) -> str:
+    """Return the source of a `range_kernel` whose numbers are of a class of the body's module."""
     arrays = [f"carray(pointer(r[{at}]), ({_ALL},), {code})" for at, code in enumerate(codes)]
-    passed = ", ".join([*arrays, *(f"r[{2 + at}]" for at in range(numbers))])
+    numbers = f"loops.{kind}({', '.join(f'r[{4 + at}]' for at in range(length))})"
+    passed = ", ".join([*arrays, "r[2]", "r[3]", numbers])
     return f"{LOOPS.format(module=body.__module__)}{HEADER}    loops.{body.__name__}({passed})\n"

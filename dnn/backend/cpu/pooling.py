@@ -7,6 +7,7 @@ window meets are a stride apart. A map, of a channel or an image, is computed by
 
 from __future__ import annotations
 
+from collections import namedtuple
 from collections.abc import Sequence
 from functools import cache
 from math import prod
@@ -22,10 +23,18 @@ from dnn.backend.cpu.registers import lanes_of
 from dnn.backend.ops import Array, Step
 from dnn.backend.pooling import Pooling
 
-__all__ = ["routine"]
+__all__ = ["PoolingFields", "routine"]
 
 MOST_VECTORS = 4
 """Vectors of a line that are computed at once."""
+
+PoolingFields = namedtuple(
+    "PoolingFields",
+    "first last height width inner out_height out_width rows columns down across top before counts"
+    " x y given",
+)
+"""Fields of the kernel: maps from `first` to `last`, sizes in elements, and addresses. `given` are
+the bytes from dx, which is `x` for a gradient, to x."""
 
 KINDS = ("max", "max_gradient", "average", "average_gradient")
 
@@ -96,8 +105,9 @@ class _Lines(Native):
         if self.problem.kind.endswith("gradient"):
             of_x, of_y = of_y, of_x
             x_offset = address_of(arrays[-2]) - address_of(of_x)
-        fields = [part.start, part.stop, *self.fields]
-        return entry_of(self.source), [*fields, address_of(of_x), address_of(of_y), x_offset]
+        arrays = [address_of(of_x), address_of(of_y)]
+        fields = PoolingFields._make([part.start, part.stop, *self.fields, *arrays, x_offset])
+        return entry_of(self.source), list(fields)
 
 
 @cache

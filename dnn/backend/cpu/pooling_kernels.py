@@ -9,168 +9,164 @@ Imported when something is compiled, and only then: see `cache`.
 
 from __future__ import annotations
 
+from collections import namedtuple
 from contextlib import contextmanager
 
 import numpy as np
 from llvmlite import ir
-from numba import types
+from numba import carray
 from numba.core import cgutils
-from numba.extending import intrinsic
 
+from dnn.backend.cpu.intrinsics import address_of_words, fields_type, pointer
+from dnn.backend.cpu.pooling import PoolingFields
 from dnn.backend.cpu.registers import lanes_of
-from dnn.backend.cpu.vectors import NUMBERS, WORD, Vectors
+from dnn.backend.cpu.vectors import NUMBERS, WORD, emitted, store_zeros
 
 __all__ = ["pooling_kernel"]
 
+FIELDS = fields_type(PoolingFields)
 
-class _Taps:
-    """Loops over the taps of windows, and reads and writes the elements of x that they meet."""
+Windows = namedtuple("Windows", "x y rows columns x_row x_tap left first count")
+"""The windows of some vectors of a line: the first tap in x, and y; how many rows and columns of x
+they meet, and the bytes between these; elements of the line that are left; in a row of windows the
+first window's column of x; the address of the number of elements of a window."""
 
-    def __init__(self, v, is_row, x, rows, columns, steps, masks, row):
-        self.v, self.is_row, self.x, self.masks = v, is_row, x, masks
-        self.rows, self.columns, self.steps, self.row = rows, columns, steps, row
+
+class _Pooling:
+    """Writes the instructions for the windows of some vectors: y from x, or dx from dy and x."""
+
+    reads = namedtuple("reads", "given width across")
+
+    def __init__(self, v, at, fields, kind, is_row, overlaps, vectors):
+        self.v, self.builder, self.at, self.fields = v, v.builder, at, fields
+        self.kind, self.is_row, self.overlaps, self.vectors = kind, is_row, overlaps, vectors
+        self.offsets, self.masks = zip(*v.parts(vectors, at.left), strict=True)
+        self.zero, self.least = ir.Constant(v.type, None), v.splat(v.element(-np.inf))
+
+    def write(self):
+        {
+            "max": self._max,
+            "max_gradient": self._max_gradient,
+            "average": self._average,
+            "average_gradient": self._average_gradient,
+        }[self.kind]()
+
+    def _max(self):
+        largest, _ = self._largest(self.at.x)
+        self._write_y([self.builder.load(variable) for variable in largest])
+
+    def _max_gradient(self):
+        """Give each dy to the tap that is the first largest."""
+        v, builder = self.v, self.builder
+        _, taps = self._largest(builder.add(self.at.x, self.fields.given))
+        dy, found = self._dy(), [builder.load(variable) for variable in taps]
+
+        def share(number, i):
+            tap = v.splat(builder.sitofp(number, v.element))
+            return builder.select(builder.fcmp_ordered("==", found[i], tap), dy[i], self.zero)
+
+        self._spread(share)
+
+    def _average(self):
+        builder, totals = self.builder, self._variables(self.zero)
+        with self._taps(self.at.x) as (_, places):
+            for variable, place in zip(totals, places, strict=True):
+                total = builder.fadd(builder.load(variable), self._load(place, self.zero))
+                builder.store(total, variable)
+        each = [(builder.load(total), self._count(i)) for i, total in enumerate(totals)]
+        self._write_y([builder.fdiv(total, count) for total, count in each])
+
+    def _average_gradient(self):
+        parts = [self.builder.fdiv(dy, self._count(i)) for i, dy in enumerate(self._dy())]
+        self._spread(lambda number, i: parts[i])
+
+    def _variables(self, value):
+        """Return a variable for each vector, set to a value."""
+        variables = self.v.variables(self.vectors)
+        for variable in variables:
+            self.builder.store(value, variable)
+        return variables
 
     @contextmanager
-    def each(self):
-        """Open the loops; yield a tap's number, from 0, and pointers and mask of each vector."""
-        b, v = self.v.builder, self.v
+    def _taps(self, start):
+        """Open loops over the taps; yield a tap's number, and where it meets x in each vector."""
+        v, builder, at = self.v, self.builder, self.at
         with (
-            cgutils.for_range(b, self.rows) as over_r,
-            cgutils.for_range(b, self.columns) as over_s,
+            cgutils.for_range(builder, at.rows) as over_r,
+            cgutils.for_range(builder, at.columns) as over_s,
         ):
             r, s = over_r.index, over_s.index
-            at = v.address(self.x, (r, self.steps[0]), (s, self.steps[1]))
-            places = []
-            for i, mask in enumerate(self.masks):
-                if not self.is_row:
-                    places.append((b.add(at, WORD(i * v.bytes)), mask))
-                    continue
-                # Windows of a row: which columns of x this tap meets, and which of them there are.
-                first, width, stride = self.row
-                begin = b.add(first, b.mul(stride, WORD(i * v.lanes)))
-                columns = b.add(v.words(b.add(begin, s)), b.mul(v.words(stride), v.count()))
-                inside = b.icmp_unsigned("<", columns, v.words(width))
-                step = b.mul(stride, WORD(v.item))
-                shifted = b.add(at, b.mul(step, WORD(i * v.lanes)))
-                places.append((v.places(shifted, step), b.and_(mask, inside)))
-            yield b.add(b.mul(r, self.columns), s), places
+            place = v.address(start, (r, at.x_row), (s, at.x_tap))
+            if self.is_row:
+                places = [self._of_row(place, s, i) for i in range(self.vectors)]
+            else:
+                places = [builder.add(place, offset) for offset in self.offsets]
+                places = list(zip(places, self.masks, strict=True))
+            yield builder.add(builder.mul(r, at.columns), s), places
 
-    def load(self, place, other):
-        at, mask = place
-        return self.v.gather(at, mask, other) if self.is_row else self.v.load(at, mask, other)
+    def _of_row(self, place, s, i):
+        """Return where a tap meets x in a row of windows, which are apart, and which there are."""
+        v, builder, across = self.v, self.builder, self.fields.across
+        begin = builder.add(self.at.first, builder.mul(across, WORD(i * v.lanes)))
+        columns = builder.add(
+            v.splat(builder.add(begin, s)), builder.mul(v.splat(across), v.count())
+        )
+        inside = builder.icmp_unsigned("<", columns, v.splat(self.fields.width))
+        step = builder.mul(across, WORD(v.item))
+        shifted = builder.add(place, builder.mul(step, WORD(i * v.lanes)))
+        return v.places(shifted, step), builder.and_(self.masks[i], inside)
 
-    def store(self, values, place):
-        at, mask = place
-        if self.is_row:
-            self.v.scatter(values, at, mask)
-        else:
-            self.v.store(values, at, mask)
+    def _load(self, place, other):
+        read = self.v.gather if self.is_row else self.v.load
+        return read(*place, other)
 
+    def _largest(self, start):
+        """Return variables: the largest element of each window, and for a gradient its tap."""
+        v, builder = self.v, self.builder
+        elements, taps = self._variables(self.least), self._variables(v.splat(v.element(-1)))
+        with self._taps(start) as (number, places):
+            tap = v.splat(builder.sitofp(number, v.element))
+            for element, tap_of, place in zip(elements, taps, places, strict=True):
+                best, value = builder.load(element), self._load(place, self.least)
+                # NaN counts as larger than all numbers.
+                earlier = builder.or_(
+                    builder.fcmp_ordered(">=", best, value),
+                    builder.fcmp_unordered("uno", best, best),
+                )
+                if self.kind == "max_gradient":
+                    # Of elements that are all -inf the first is the largest.
+                    found = builder.load(tap_of)
+                    is_found = builder.fcmp_ordered(">=", found, self.zero)
+                    earlier = builder.and_(earlier, is_found)
+                    earlier = builder.or_(earlier, builder.not_(place[1]))
+                    builder.store(builder.select(earlier, found, tap), tap_of)
+                builder.store(builder.select(earlier, best, value), element)
+        return elements, taps
 
-def _tile(kind, code, is_row, overlaps, vectors):
-    """Return the intrinsic of some vectors of a line; gradients add to dx if windows overlap."""
+    def _count(self, i):
+        """Return how many elements each window has."""
+        if not self.is_row:
+            return self.v.splat(self.v.number(self.at.count))
+        one = self.v.splat(self.v.element(1))
+        return self.v.load(self.builder.add(self.at.count, self.offsets[i]), self.masks[i], one)
 
-    @intrinsic
-    def tile(context, x, y, given, rows, columns, x_row, x_tap, left, first, width, stride, counts):
-        """Compute y from x; or dx, at `x`, from dy, at `y`, and x, `given` bytes further on."""
+    def _dy(self):
+        lines = zip(self.offsets, self.masks, strict=True)
+        return [self.v.load(self.builder.add(self.at.y, offset), mask) for offset, mask in lines]
 
-        def generate(context, builder, signature, arguments):
-            x, y, given, rows, columns, x_row, x_tap, left, first, width, stride, counts = arguments
-            v = Vectors(code, builder)
-            masks = [v.mask(builder.sub(left, WORD(i * v.lanes))) for i in range(vectors)]
-            lines = [builder.add(y, WORD(i * v.bytes)) for i in range(vectors)]
-            start = builder.add(x, given) if kind == "max_gradient" else x
-            shape = rows, columns, (x_row, x_tap), masks, (first, width, stride)
-            taps = _Taps(v, is_row, start, *shape)
-            zero = ir.Constant(v.type, None)
-            least = v.splat(v.element(-np.inf))
+    def _write_y(self, values):
+        for value, offset, mask in zip(values, self.offsets, self.masks, strict=True):
+            self.v.store(value, self.builder.add(self.at.y, offset), mask)
 
-            def count(i):
-                """Return how many elements each window has."""
-                if is_row:
-                    one = v.splat(v.element(1))
-                    return v.load(builder.add(counts, WORD(i * v.bytes)), masks[i], one)
-                return v.splat(v.number(counts))
-
-            def spread(shares):
-                """Write the shares of each element of dx, or add them where windows overlap."""
-                with _Taps(v, is_row, x, *shape).each() as (number, places):
-                    for i, place in enumerate(places):
-                        share = shares(number, i)
-                        if overlaps:
-                            share = builder.fadd(taps.load(place, zero), share)
-                        taps.store(share, place)
-
-            if kind == "average_gradient":
-                dy = [v.load(line, mask) for line, mask in zip(lines, masks, strict=True)]
-                parts = [builder.fdiv(part, count(i)) for i, part in enumerate(dy)]
-                spread(lambda number, i: parts[i])
-                return context.get_dummy_value()
-
-            found = v.variables(vectors)
-            for variable in found:
-                builder.store(zero if kind == "average" else least, variable)
-            if kind == "average":
-                with taps.each() as (_, places):
-                    for variable, place in zip(found, places, strict=True):
-                        total = builder.fadd(builder.load(variable), taps.load(place, zero))
-                        builder.store(total, variable)
-                for i, variable in enumerate(found):
-                    mean = builder.fdiv(builder.load(variable), count(i))
-                    v.store(mean, lines[i], masks[i])
-                return context.get_dummy_value()
-
-            # NaN counts as larger than all numbers.
-            where = v.variables(vectors)
-            for variable in where:
-                builder.store(v.splat(v.element(-1)), variable)
-            with taps.each() as (number, places):
-                tap = v.splat(builder.sitofp(number, v.element))
-                for i, place in enumerate(places):
-                    best, value = builder.load(found[i]), taps.load(place, least)
-                    earlier = builder.or_(
-                        builder.fcmp_ordered(">=", best, value),
-                        builder.fcmp_unordered("uno", best, best),
-                    )
-                    if kind == "max_gradient":
-                        at = builder.load(where[i])
-                        # Of elements that are all -inf the first is the largest.
-                        is_found = builder.fcmp_ordered(">=", at, zero)
-                        earlier = builder.and_(earlier, is_found)
-                        earlier = builder.or_(earlier, builder.not_(place[1]))
-                        builder.store(builder.select(earlier, at, tap), where[i])
-                    builder.store(builder.select(earlier, best, value), found[i])
-            if kind == "max":
-                for variable, line, mask in zip(found, lines, masks, strict=True):
-                    v.store(builder.load(variable), line, mask)
-                return context.get_dummy_value()
-            dy = [v.load(line, mask) for line, mask in zip(lines, masks, strict=True)]
-            at = [builder.load(variable) for variable in where]
-
-            def share(number, i):
-                tap = v.splat(builder.sitofp(number, v.element))
-                return builder.select(builder.fcmp_ordered("==", at[i], tap), dy[i], zero)
-
-            spread(share)
-            return context.get_dummy_value()
-
-        return types.void(*(types.int64,) * 12), generate
-
-    return tile
-
-
-def _zeros(code):
-    @intrinsic
-    def store_zeros(context, start, left):
-        def generate(context, builder, signature, arguments):
-            start, left = arguments
-            v = Vectors(code, builder)
-            v.store(ir.Constant(v.type, None), start, v.mask(left))
-            return context.get_dummy_value()
-
-        return types.void(types.int64, types.int64), generate
-
-    return store_zeros
+    def _spread(self, shares):
+        """Write the shares of each element of dx, or add them where windows overlap."""
+        with self._taps(self.at.x) as (number, places):
+            for i, place in enumerate(places):
+                share = shares(number, i)
+                if self.overlaps:
+                    share = self.builder.fadd(self._load(place, self.zero), share)
+                write = self.v.scatter if self.is_row else self.v.store
+                write(share, *place)
 
 
 def pooling_kernel(kind, code, is_row, overlaps, vectors):
@@ -178,53 +174,44 @@ def pooling_kernel(kind, code, is_row, overlaps, vectors):
 
     `overlaps` says of a gradient that dx is added to zeros, since windows overlap or leave gaps.
     """
-    tile, store_zeros = _tile(kind, code, is_row, overlaps, vectors), _zeros(code)
+    pool, clear = emitted(_Pooling, code, kind, is_row, overlaps, vectors), store_zeros(code)
     item, lanes = NUMBERS[code][2], lanes_of(code)
     some = vectors * lanes
     clears = overlaps and kind.endswith("gradient")
 
     def kernel(r):
-        first_map, last_map, height, width, inner = r[0], r[1], r[2], r[3], r[4]
-        out_height, out_width, rows, columns = r[5], r[6], r[7], r[8]
-        down, across, top, before, counts = r[9], r[10], r[11], r[12], r[13]
-        x_start, y_start, given = r[14], r[15], r[16]
-        map_elements = height * width * inner
-        lines, length = (1, out_width) if is_row else (out_width, inner)
-        for a in range(first_map, last_map):
-            x_map = x_start + a * map_elements * item
-            y = y_start + a * out_height * out_width * inner * item
+        p = carray(pointer(address_of_words(r)), (1,), FIELDS)[0]
+        elements = p.height * p.width * p.inner
+        lines, length = (1, p.out_width) if is_row else (p.out_width, p.inner)
+        for a in range(p.first, p.last):
+            x_map = p.x + a * elements * item
+            y = p.y + a * p.out_height * p.out_width * p.inner * item
             if clears:
-                for k in range(0, map_elements, lanes):
-                    store_zeros(x_map + k * item, map_elements - k)
-            for i in range(out_height):
-                h = i * down - top
-                first_row, last_row = max(h, 0), min(h + rows, height)
+                for k in range(0, elements, lanes):
+                    clear(x_map + k * item, elements - k)
+            for i in range(p.out_height):
+                h = i * p.down - p.top
+                first_row, last_row = max(h, 0), min(h + p.rows, p.height)
                 for j in range(lines):
-                    w = j * across - before
-                    # In a row each tap meets other columns, which the tile checks by itself.
+                    w = j * p.across - p.before
+                    # In a row each tap meets other columns, and which of them there are.
                     first = w if is_row else max(w, 0)
-                    last = w + columns if is_row else min(w + columns, width)
-                    x = x_map + (first_row * width + first) * inner * item
-                    count = counts + (i * out_width + j) * item
+                    columns = p.columns if is_row else min(w + p.columns, p.width) - first
+                    x = x_map + (first_row * p.width + first) * p.inner * item
+                    count = p.counts + (i * p.out_width + j) * item
+                    x_row, x_tap = p.width * p.inner * item, p.inner * item
                     for k in range(0, length, some):
-                        tile(
-                            x,
-                            y + k * item,
-                            given,
-                            last_row - first_row,
-                            last - first,
-                            width * inner * item,
-                            inner * item,
-                            length - k,
-                            first,
-                            width,
-                            across,
-                            count,
-                        )
-                        x += some * item * (across if is_row else 1)
+                        rows = last_row - first_row
+                        pool(
+                            Windows(
+                                x, y + k * item, rows, columns, x_row, x_tap, length - k, first,
+                                count,
+                            ),
+                            p,
+                        )  # fmt: skip
+                        x += some * item * (p.across if is_row else 1)
                         if is_row:
-                            first += some * across
-                            last += some * across
+                            first += some * p.across
                             count += some * item
                     y += length * item
 

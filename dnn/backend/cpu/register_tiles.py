@@ -27,64 +27,29 @@ from dnn.backend.cpu.cache import FLAGS
 from dnn.backend.cpu.convolution_work import FLOAT_BYTES
 from dnn.backend.cpu.intrinsics import pointer, transpose_four
 from dnn.backend.cpu.registers import registers
+from dnn.backend.cpu.vectors import FAST, WORD, Vectors, load_word
 
 __all__ = [
-    "FAST",
-    "FLOAT",
     "LANES",
     "PANEL",
     "ROWS",
     "ROW_BYTES",
-    "VECTOR",
     "VECTOR_BYTES",
-    "WORD",
     "clear",
     "copy_floats",
-    "load_vector",
-    "load_word",
     "product_of_columns",
     "product_of_listed_columns",
     "product_of_listed_rows",
     "product_of_more_rows",
     "product_of_rows",
-    "splat",
-    "store_vector",
     "transposed",
     "weights_and_bias",
 ]
 
 LANES, PANEL, ROWS, MORE_ROWS = registers()
-FLOAT, WORD = ir.FloatType(), ir.IntType(64)
-VECTOR = ir.VectorType(FLOAT, LANES)
-FAST = ("contract", "nsz")
-"""Flags of arithmetic: a multiplication and an addition may be one instruction."""
-
 VECTOR_BYTES = FLOAT_BYTES * LANES
 ROW_BYTES = FLOAT_BYTES * PANEL
 """Size of a row of a panel."""
-
-
-def load_vector(builder, address):
-    """Load a vector of float32 from an address."""
-    return builder.load(builder.inttoptr(address, VECTOR.as_pointer()), align=FLOAT_BYTES)
-
-
-def store_vector(builder, value, address):
-    """Store a vector of float32 at an address."""
-    builder.store(value, builder.inttoptr(address, VECTOR.as_pointer()), align=FLOAT_BYTES)
-
-
-def load_word(builder, address):
-    """Load an integer of 64 bits from an address."""
-    return builder.load(builder.inttoptr(address, WORD.as_pointer()))
-
-
-def splat(builder, value):
-    """Return a vector with a value in all lanes."""
-    undefined = ir.Constant(VECTOR, ir.Undefined)
-    first = builder.insert_element(undefined, value, ir.IntType(32)(0))
-    lanes = ir.Constant(ir.VectorType(ir.IntType(32), LANES), None)
-    return builder.shuffle_vector(first, undefined, lanes)
 
 
 def _product(builder, depth, start, targets, operands):
@@ -97,7 +62,8 @@ def _product(builder, depth, start, targets, operands):
     targets : addresses of the block's rows in c
     operands : function of k to the addresses of the elements of a, one for each row, and of b's row
     """
-    zero = ir.Constant(VECTOR, [0.0] * LANES)
+    v = Vectors("f4", builder)
+    zero = ir.Constant(v.type, None)
     columns = [VECTOR_BYTES * v for v in range(PANEL // LANES)]
     places = [builder.add(row, WORD(column)) for row in targets for column in columns]
 
@@ -106,13 +72,13 @@ def _product(builder, depth, start, targets, operands):
     entered = builder.append_basic_block("entered")
     builder.cbranch(builder.icmp_signed("!=", start, WORD(0)), loading, entered)
     builder.position_at_end(loading)
-    given = [load_vector(builder, place) for place in places]
+    given = [v.load(place) for place in places]
     builder.branch(entered)
 
     builder.position_at_end(entered)
     sums = []
     for value in given:
-        node = builder.phi(VECTOR)
+        node = builder.phi(v.type)
         node.add_incoming(zero, before)
         node.add_incoming(value, loading)
         sums.append(node)
@@ -125,18 +91,17 @@ def _product(builder, depth, start, targets, operands):
     k.add_incoming(WORD(0), entered)
     nodes = []
     for value in sums:
-        node = builder.phi(VECTOR)
+        node = builder.phi(v.type)
         node.add_incoming(value, entered)
         nodes.append(node)
     elements, b_row = operands(k)
-    vectors = [load_vector(builder, builder.add(b_row, WORD(column))) for column in columns]
+    vectors = [v.load(builder.add(b_row, WORD(column))) for column in columns]
     totals = []
     for i, element in enumerate(elements):
-        value = builder.load(builder.inttoptr(element, FLOAT.as_pointer()), align=FLOAT_BYTES)
-        factor = splat(builder, value)
-        for v, vector in enumerate(vectors):
+        factor = v.splat(v.number(element))
+        for j, vector in enumerate(vectors):
             term = builder.fmul(factor, vector, flags=FAST)
-            totals.append(builder.fadd(term, nodes[i * len(vectors) + v], flags=FAST))
+            totals.append(builder.fadd(term, nodes[i * len(vectors) + j], flags=FAST))
     following = builder.add(k, WORD(1))
     k.add_incoming(following, body)
     for node, total in zip(nodes, totals, strict=True):
@@ -146,12 +111,12 @@ def _product(builder, depth, start, targets, operands):
     builder.position_at_end(done)
     results = []
     for value, total in zip(sums, totals, strict=True):
-        node = builder.phi(VECTOR)
+        node = builder.phi(v.type)
         node.add_incoming(value, entered)
         node.add_incoming(total, body)
         results.append(node)
     for node, place in zip(results, places, strict=True):
-        store_vector(builder, node, place)
+        v.store(node, place)
 
 
 def _steps(builder, base, step, rows=ROWS):

@@ -96,50 +96,40 @@ def _pause(context):
     return types.void(), generate
 
 
+def _called(result, *arguments):
+    """Return the function of kernels that calls a C function of 32-bit integers at an address."""
+
+    def of_c(kind):
+        return ir.IntType(32) if kind is types.int64 else ir.VoidType()
+
+    def generate(context, builder, signature, values):
+        kind = ir.FunctionType(of_c(result), [of_c(types.int64) for _ in arguments])
+        given = [builder.trunc(value, ir.IntType(32)) for value in values[1:]]
+        found = builder.call(builder.inttoptr(values[0], kind.as_pointer()), given)
+        return context.get_dummy_value() if result is types.void else builder.sext(found, _WORD)
+
+    return result(types.int64, *arguments), generate
+
+
 @intrinsic
-def _call_yield(context, function):
-    """Call sched_yield."""
+def _call(context, function):
+    """Call a C function; return its number."""
+    return _called(types.int64)
 
-    def generate(context, builder, signature, arguments):
-        kind = ir.FunctionType(ir.IntType(32), []).as_pointer()
-        builder.call(builder.inttoptr(arguments[0], kind), [])
-        return context.get_dummy_value()
 
-    return types.void(types.int64), generate
+@intrinsic
+def _set(context, function, number):
+    """Call a C function that takes a number and returns nothing."""
+    return _called(types.void, types.int64)
 
 
 @njit
 def _relax(looks, give_way):
     """Pause briefly; now and then yield this core to another thread, maybe the awaited one."""
     if give_way != 0 and looks % LOOKS_WITHOUT_YIELD == LOOKS_WITHOUT_YIELD - 1:
-        _call_yield(give_way)
+        _call(give_way)
     else:
         _pause()
-
-
-@intrinsic
-def _set_threads(context, function, threads):
-    """Call the function of BLAS that sets its number of threads."""
-
-    def generate(context, builder, signature, arguments):
-        kind = ir.FunctionType(ir.VoidType(), [ir.IntType(32)]).as_pointer()
-        number = builder.trunc(arguments[1], ir.IntType(32))
-        builder.call(builder.inttoptr(arguments[0], kind), [number])
-        return context.get_dummy_value()
-
-    return types.void(types.int64, types.int64), generate
-
-
-@intrinsic
-def _get_threads(context, function):
-    """Call the function of BLAS that returns its number of threads."""
-
-    def generate(context, builder, signature, arguments):
-        kind = ir.FunctionType(ir.IntType(32), []).as_pointer()
-        number = builder.call(builder.inttoptr(arguments[0], kind), [])
-        return builder.sext(number, _WORD)
-
-    return types.int64(types.int64), generate
 
 
 @njit
@@ -212,12 +202,12 @@ def serve(words):
 def begin(words):
     """Set BLAS to one thread; fields: programs that run, threads it had, its two functions."""
     if _add(words[0], 1) == 0:
-        _store(words[1], _get_threads(words[2]))
-    _set_threads(words[3], 1)
+        _store(words[1], _call(words[2]))
+    _set(words[3], 1)
 
 
 @njit
 def end(words):
     """Restore BLAS' number of threads when the last program ends; fields as in `begin`."""
     if _add(words[0], -1) == 1:
-        _set_threads(words[3], _load(words[1]))
+        _set(words[3], _load(words[1]))

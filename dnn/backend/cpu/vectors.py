@@ -5,19 +5,25 @@ Imported when something is compiled, and only then: see `cache`.
 
 # Numba infers the types of what it compiles.
 # mypy: disallow_untyped_defs=False, disallow_untyped_calls=False
+# mypy: disallow_untyped_decorators=False
 
 from __future__ import annotations
+
+import math
 
 from llvmlite import ir
 from numba import types
 from numba.core import cgutils
+from numba.extending import intrinsic
 
 from dnn.backend.cpu.registers import lanes_of
 
-__all__ = ["NUMBERS", "WORD", "Vectors"]
+__all__ = ["FAST", "NUMBERS", "WORD", "Vectors", "emitted", "load_word", "store_zeros"]
 
 WORD, _INDEX = ir.IntType(64), ir.IntType(32)
 CONTRACT = ("contract",)
+FAST = ("contract", "nsz")
+"""Flags of arithmetic: a multiplication and an addition may be one instruction."""
 NUMBERS = {"f4": (ir.FloatType(), types.float32, 4), "f8": (ir.DoubleType(), types.float64, 8)}
 """For each code the type of LLVM, that of Numba, and the bytes."""
 
@@ -44,8 +50,8 @@ class Vectors:
         return self.builder.inttoptr(address, (kind or self.type).as_pointer())
 
     def splat(self, value):
-        """Return a vector with one element in all lanes."""
-        undefined = ir.Constant(self.type, ir.Undefined)
+        """Return a vector with one value, an element or an integer of 64 bits, in all lanes."""
+        undefined = ir.Constant(ir.VectorType(value.type, self.lanes), ir.Undefined)
         one = self.builder.insert_element(undefined, value, _INDEX(0))
         zeros = ir.Constant(ir.VectorType(_INDEX, self.lanes), None)
         return self.builder.shuffle_vector(one, undefined, zeros)
@@ -54,21 +60,29 @@ class Vectors:
         """Load one element from an address."""
         return self.builder.load(self.place(address, self.element))
 
-    def words(self, value):
-        """Return a vector with one integer of 64 bits in all lanes."""
-        kind = ir.VectorType(WORD, self.lanes)
-        undefined = ir.Constant(kind, ir.Undefined)
-        one = self.builder.insert_element(undefined, value, _INDEX(0))
-        zeros = ir.Constant(ir.VectorType(_INDEX, self.lanes), None)
-        return self.builder.shuffle_vector(one, undefined, zeros)
-
     def count(self):
         """Return the numbers of the lanes."""
         return ir.Constant(ir.VectorType(WORD, self.lanes), list(range(self.lanes)))
 
     def mask(self, left):
         """Return a mask of the lanes before an end that is `left` elements away."""
-        return self.builder.icmp_signed("<", self.count(), self.words(left))
+        return self.builder.icmp_signed("<", self.count(), self.splat(left))
+
+    def parts(self, number, left=None):
+        """Return byte offset and mask of each of neighbouring vectors, up to an end in elements."""
+        masks = [
+            None if left is None else self.mask(self.builder.sub(left, WORD(i * self.lanes)))
+            for i in range(number)
+        ]
+        return [(WORD(i * self.bytes), mask) for i, mask in enumerate(masks)]
+
+    def at_least(self, is_bound, values):
+        """Return values, or 0 where they are less and an integer is not 0; NaN stays."""
+        zero, least = self.element(0), self.element(-math.inf)
+        is_set = self.builder.icmp_signed("!=", is_bound, WORD(0))
+        floor = self.splat(self.builder.select(is_set, zero, least))
+        below = self.builder.fcmp_ordered(">", floor, values)
+        return self.builder.select(below, floor, values)
 
     def load(self, address, mask=None, other=None):
         """Load neighbouring elements; lanes outside of a mask are `other`, 0 if left out."""
@@ -83,8 +97,8 @@ class Vectors:
 
     def places(self, address, step):
         """Return pointers to elements that lie `step` bytes apart."""
-        along = self.builder.mul(self.words(step), self.count())
-        addresses = self.builder.add(self.words(address), along)
+        along = self.builder.mul(self.splat(step), self.count())
+        addresses = self.builder.add(self.splat(address), along)
         return self.builder.inttoptr(
             addresses, ir.VectorType(self.element.as_pointer(), self.lanes)
         )
@@ -135,3 +149,62 @@ class Vectors:
 
     def _suffix(self):
         return f"v{self.lanes}f{8 * self.item}"
+
+
+def load_word(builder, address):
+    """Load an integer of 64 bits from an address."""
+    return builder.load(builder.inttoptr(address, WORD.as_pointer()))
+
+
+def emitted(writer, code, *sizes):
+    """Return the function of kernels whose instructions a class writes.
+
+    Parameters
+    ----------
+    writer : class
+        Called with `Vectors`, two named tuples and `sizes`; ``write`` writes the instructions.
+    code : str
+        Type of elements.
+
+    Returns
+    -------
+    intrinsic
+        Takes a named tuple of integers, what changes from call to call, and the fields of the
+        kernel. `writer` gets the values of LLVM: all of the first, and the fields that
+        ``writer.reads`` names.
+    """
+
+    @intrinsic
+    def emit(context, at, fields):
+        def generate(context, builder, signature, arguments):
+            at_values = cgutils.unpack_tuple(builder, arguments[0])
+            start = builder.ptrtoint(arguments[1], WORD)
+            read = writer.reads(
+                *(
+                    load_word(builder, builder.add(start, WORD(fields.offset(name))))
+                    for name in writer.reads._fields
+                )
+            )
+            v = Vectors(code, builder)
+            writer(v, at.instance_class(*at_values), read, *sizes).write()
+            return context.get_dummy_value()
+
+        return types.void(at, fields), generate
+
+    return emit
+
+
+def store_zeros(code):
+    """Return the function of kernels that stores zeros in a vector, up to an end in elements."""
+
+    @intrinsic
+    def store(context, start, left):
+        def generate(context, builder, signature, arguments):
+            start, left = arguments
+            v = Vectors(code, builder)
+            v.store(ir.Constant(v.type, None), start, v.mask(left))
+            return context.get_dummy_value()
+
+        return types.void(types.int64, types.int64), generate
+
+    return store

@@ -21,6 +21,7 @@ References
 
 from __future__ import annotations
 
+from collections import namedtuple
 from functools import cache
 from math import prod
 from typing import Any, NamedTuple
@@ -29,13 +30,28 @@ import numpy as np
 
 from dnn.backend.convolution import Convolution, Routine
 from dnn.backend.cpu.cache import entry_of, source_of
-from dnn.backend.cpu.convolution_work import FLOAT_BYTES, Kernels, Piece, round_up, row_bytes
-from dnn.backend.cpu.kernels import cuts
+from dnn.backend.cpu.convolution_work import (
+    FLOAT_BYTES,
+    Kernels,
+    Piece,
+    cut_pieces,
+    round_up,
+    row_bytes,
+)
 from dnn.backend.cpu.program import Record, address_of
 from dnn.backend.cpu.registers import registers
 from dnn.backend.ops import Array
 
-__all__ = ["TAPS", "WINDOW", "matrices", "winograd2", "winograd4"]
+__all__ = [
+    "TAPS",
+    "WINDOW",
+    "GradientFields",
+    "MapsFields",
+    "WeightsFields",
+    "matrices",
+    "winograd2",
+    "winograd4",
+]
 
 WINDOW = 3
 TAPS = WINDOW * WINDOW
@@ -49,6 +65,27 @@ CHUNK_TILES = 32
 
 DEPTH = 128
 """Channels that are summed up in one product."""
+
+
+WeightsFields = namedtuple(
+    "WeightsFields", "w target flipped channels filters depth first_panel last_panel"
+)
+"""Fields of the kernel that transforms the weights of some panels."""
+
+MapsFields = namedtuple(
+    "MapsFields",
+    "x w out space height width channels down right out_height out_width filters tiles_down"
+    " tiles_across chunk first_tile last_tile first_panel last_panel depth given bias relu flipped",
+)
+"""Fields of the kernel of y or of the gradient of x: addresses, `_Task.geometry`, tiles and panels,
+transformed weights (0: none) and bias (0: none)."""
+
+GradientFields = namedtuple(
+    "GradientFields",
+    "x dy dw space height width channels down right out_height out_width filters tiles_down"
+    " tiles_across chunk all_tiles first_channel last_channel first_panel last_panel depth",
+)
+"""Fields of the kernel of the gradient of the weights."""
 
 
 def matrices(tile: int) -> tuple[Array, Array, Array]:
@@ -146,22 +183,16 @@ class _Task(NamedTuple):
 
     @property
     def geometry(self) -> list[int]:
-        """Fields after the addresses in records of all kernels but the transform of weights."""
+        """Fields after the addresses, of all kernels but the transform of weights."""
         sizes = [*self.size, self.channels, self.down, self.right, *self.out_size, self.filters]
         return [*sizes, *self.tiles, self.chunk]
 
     def pieces(self, number: int) -> list[Piece]:
         """Cut the work: into tiles and panels of results, or channels and panels of weights."""
-        all_panels = slice(0, self.panels)
         if self.kind == "weights":
-            lanes = registers().lanes
-            whole = slice(0, self.padded_channels)
-            if self.padded_channels // lanes >= number:
-                return [(cut, all_panels) for cut in cuts(self.padded_channels, number, lanes)]
-            return [(whole, cut) for cut in cuts(self.panels, number)]
-        if self.few:
-            return [(slice(0, self.all_tiles), cut) for cut in cuts(self.panels, number)]
-        return [(cut, all_panels) for cut in cuts(self.all_tiles, number, registers().rows)]
+            length, lanes = self.padded_channels, registers().lanes
+            return cut_pieces(length, lanes, self.panels, number, length // lanes < number)
+        return cut_pieces(self.all_tiles, registers().rows, self.panels, number, self.few)
 
     def piece_bytes(self, first: slice, panels: slice) -> int:
         """Return how many bytes of memory a piece of the work takes."""
@@ -197,35 +228,44 @@ def _gap() -> int:
 
 @cache
 def _entry(kernel: str, tile: int) -> int:
-    return entry_of(source_of("winograd_kernels", f"{kernel}_{tile}"))
+    return entry_of(source_of("winograd_kernels", f"{kernel}({tile})"))
 
 
 def _maps_record(*arguments: Any) -> Record:
     task, x, w, transformed, bias, out, space, (tiles, panels) = arguments
-    fields = [
-        *(address_of(x), address_of(w), address_of(out), address_of(space)),
-        *(*task.geometry, tiles.start, tiles.stop, panels.start, panels.stop, task.depth),
-        0 if transformed is None else address_of(transformed),
-        0 if bias is None else address_of(bias),
-        *(task.relu, task.kind == "data"),
-    ]
-    return _entry("forward", task.tile), [int(field) for field in fields]
+    fields = MapsFields._make(
+        [
+            *(address_of(x), address_of(w), address_of(out), address_of(space)),
+            *(*task.geometry, tiles.start, tiles.stop, panels.start, panels.stop, task.depth),
+            0 if transformed is None else address_of(transformed),
+            0 if bias is None else address_of(bias),
+            int(task.relu),
+            int(task.kind == "data"),
+        ]
+    )
+    return _entry("forward", task.tile), list(fields)
 
 
 def _gradient_record(*arguments: Any) -> Record:
     task, x, dy, dw, space, (channels, panels) = arguments
-    fields = [
-        *(address_of(x), address_of(dy), address_of(dw), address_of(space)),
-        *(*task.geometry, task.all_tiles),
-        *(channels.start, channels.stop, panels.start, panels.stop, task.depth),
-    ]
-    return _entry("gradient", task.tile), fields
+    fields = GradientFields._make(
+        [
+            *(address_of(x), address_of(dy), address_of(dw), address_of(space)),
+            *(*task.geometry, task.all_tiles),
+            *(channels.start, channels.stop, panels.start, panels.stop, task.depth),
+        ]
+    )
+    return _entry("gradient", task.tile), list(fields)
 
 
 def _weights_record(task: _Task, w: Array, target: Array, panels: slice) -> Record:
-    fields = [address_of(w), address_of(target), int(task.kind == "data"), task.channels]
-    fields += [task.filters, task.depth, panels.start, panels.stop]
-    return _entry("weights", task.tile), fields
+    fields = WeightsFields._make(
+        [
+            *(address_of(w), address_of(target), int(task.kind == "data"), task.channels),
+            *(task.filters, task.depth, panels.start, panels.stop),
+        ]
+    )
+    return _entry("weights", task.tile), list(fields)
 
 
 _KERNELS = Kernels(_weights_record, _maps_record, _gradient_record)

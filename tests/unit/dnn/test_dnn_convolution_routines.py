@@ -9,23 +9,28 @@ from image_problems import convolution_inputs, convolution_of, exact, run
 pytest.importorskip("numba", reason="Numba is not installed: there is no choice")
 
 from dnn.backend import Ops, ops_for, routines
-from dnn.backend.cpu import batched_gemm, fft, im2col, indirect
+from dnn.backend.cpu import convolutions, im2col, indirect
 from dnn.backend.routines import ConvolutionChoices, RoutineTable, convolution_key
 from dnn.errors import ConfigurationError
 
 OPS = ops_for("cpu")
-ROUTINES = {im2col: 10, batched_gemm: 10, fft: 10}
+ROUTINES = {
+    "im2col": im2col.routine,
+    "batched_gemm": convolutions.batched_gemm,
+    "fft": convolutions.fft,
+}
+WRONG = 10
 """By how many units in the last place of the largest value each may be wrong, at these shapes."""
 
 
-@pytest.mark.parametrize("module", ROUTINES, ids=lambda module: module.__name__.split(".")[-1])
-def test_each_routine_computes_what_numpy_does(module):
+@pytest.mark.parametrize("name", ROUTINES)
+def test_each_routine_computes_what_numpy_does(name):
     taken = 0
     for seed in range(60):
         problem = convolution_of(seed)
         if problem.kind == "forward":
             problem = problem._replace(bias=seed % 2 == 0, relu=seed % 3 == 0)
-        routine = module.routine(problem)
+        routine = ROUTINES[name](problem)
         if routine is None:
             continue
         taken += 1
@@ -33,24 +38,24 @@ def test_each_routine_computes_what_numpy_does(module):
         expected = exact(problem, inputs)
         largest = np.finfo("f4").eps * max(np.abs(expected).max(), 1)
         wrong = np.abs(run(OPS, routine, problem, inputs) - expected).max() / largest
-        assert wrong < ROUTINES[module], (seed, problem, wrong)
+        assert wrong < WRONG, (seed, problem, wrong)
     assert taken >= 10
 
 
-@pytest.mark.parametrize("module", ROUTINES, ids=lambda module: module.__name__.split(".")[-1])
+@pytest.mark.parametrize("name", ROUTINES)
 @pytest.mark.parametrize("stacked", [(True, True), (True, False), (False, True)])
-def test_each_of_k_models_is_what_it_is_alone(module, stacked):
+def test_each_of_k_models_is_what_it_is_alone(name, stacked):
     for seed, kind in enumerate(("forward", "data", "weights")):
         problem = convolution_of(
             seed, kind=kind, models=3, stacked=stacked, layout="NHWC", stride=(1, 1),
             bias=kind == "forward", relu=kind == "forward",
         )  # fmt: skip
         inputs = convolution_inputs(problem, seed)
-        together = run(OPS, module.routine(problem), problem, inputs)
+        together = run(OPS, ROUTINES[name](problem), problem, inputs)
         alone = problem._replace(models=None, stacked=(False, False))
         for k in range(3):
             mine = [x[k] if has else x for x, has in zip(inputs, (*stacked, True), strict=False)]
-            expected = run(OPS, module.routine(alone), alone, mine)
+            expected = run(OPS, ROUTINES[name](alone), alone, mine)
             np.testing.assert_array_equal(together[k], expected)
 
 
@@ -119,6 +124,21 @@ def test_a_table_has_precedence_and_notes_what_was_measured_later(measured, tmp_
     assert given.convolutions.names == {KEY: "im2col", convolution_key(other): "direct"}
     (file,) = folder.iterdir()
     assert json.loads(file.read_text())["routine"] == "direct"
+
+
+@pytest.mark.parametrize("name", ["batched_gemm", "fft"])
+def test_what_only_a_table_chooses_is_not_timed(name):
+    (offered,) = (each for each in OPS.convolutions(LARGE) if each.name == name)
+    assert not offered.is_timed
+    table = RoutineTable.from_json(json.dumps({"convolution": {KEY: name}}))
+    assert ops_for("cpu", table).convolution(LARGE).name == name
+
+    class Known(Ops):
+        def convolutions(self, problem):
+            return [offered, *super().convolutions(problem)]
+
+    small = LARGE._replace(images=1, size=(4, 4))
+    assert list(routines.measure_convolution(Known(), small)["ms"]) == ["direct"]
 
 
 def test_the_first_rank_that_writes_decides_for_all(measured, tmp_path):

@@ -7,7 +7,7 @@ from dnn.backend import Convolution, Ops, empty
 
 pytest.importorskip("numba")
 
-from dnn.backend.cpu import depthwise, direct_rows
+from dnn.backend.cpu import convolution_work, depthwise, direct_rows
 from dnn.backend.cpu.program import Program
 
 TOLERANCE = {"f4": 1e-5, "f8": 1e-13}
@@ -77,7 +77,7 @@ def test_it_is_the_definition(kind):
 
 @pytest.mark.parametrize("kind", ["forward", "data", "weights"])
 def test_parts_and_models_have_the_bits_of_one(kind, monkeypatch):
-    monkeypatch.setattr(direct_rows, "SPLIT_OPERATIONS", 0)
+    monkeypatch.setattr(convolution_work, "SPLIT_OPERATIONS", 0)
     generator = np.random.default_rng(5)
     for stacked in ((True, True), (False, True), (True, False)):
         problem = drawn(generator, kind)._replace(models=3, stacked=stacked, bias=False)
@@ -98,7 +98,7 @@ def test_parts_and_models_have_the_bits_of_one(kind, monkeypatch):
 
 @pytest.mark.parametrize("kind", ["forward", "data", "weights"])
 def test_channels_by_themselves(kind, monkeypatch):
-    monkeypatch.setattr(depthwise, "SPLIT_OPERATIONS", 0)
+    monkeypatch.setattr(convolution_work, "SPLIT_OPERATIONS", 0)
     generator = np.random.default_rng(8)
     for channels in (1, 5, 16, 40, 130, 64, 3, 70):
         every = dict.fromkeys(("groups", "channels", "filters"), channels)
