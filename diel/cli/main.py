@@ -1,4 +1,4 @@
-"""The command ``diel``. Each command imports what it needs when it runs."""
+"""The command ``diel``: its arguments are parsed, and the command that they name is performed."""
 
 from __future__ import annotations
 
