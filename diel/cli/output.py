@@ -1,4 +1,4 @@
-"""Print without errors: the reader of a pipe may have left, a disk be full, a stream be closed.
+"""Printing that never raises: a pipe's reader may have left, a disk be full, a stream be closed.
 
 A run goes on even if nobody watches it, so text that cannot be written is dropped.
 """

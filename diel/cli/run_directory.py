@@ -1,4 +1,4 @@
-"""Commands about run directories: ``diel runs``, ``trace`` and ``report``."""
+"""Commands about run directories: ``diel runs``, ``trace``, ``compare`` and ``report``."""
 
 from __future__ import annotations
 

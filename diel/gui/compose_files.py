@@ -1,4 +1,4 @@
-"""Open, begin, save and download the file of the page that composes, and keep unsaved edits."""
+"""The toolbar of the page that composes: open, save and download files, keep unsaved edits."""
 
 from __future__ import annotations
 

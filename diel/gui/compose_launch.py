@@ -1,4 +1,4 @@
-"""Start a workflow from the page that composes it: on this machine, or as a batch job."""
+"""The pane of the page that composes, to start a workflow: on this machine, or as a batch job."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Start commands of diel that go on when the server of the page ends, and wait for processes."""
+"""Commands of diel that the page starts, and their messages in words of the page."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The panel that changes a running sweep from a browser: try a point, pause it, add trials.
+"""The panel of a sweep's page that changes it while it runs: try a point, pause it, add trials.
 
 It calls the same function as `diel sweep RUN_DIR --enqueue ...`, so that both refuse the same
 requests, in the same words.
