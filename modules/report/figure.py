@@ -70,10 +70,11 @@ class Figure:
         written : callable
             Writes names of columns.
         with_tips : bool
-            Whether it says itself what the script tells of its trials.
+            Whether it says itself what the script tells of its trials; of very many it then shows
+            a part.
         """
         large, small = [], []
-        for panel in self.panels:
+        for panel in self._thinned if with_tips else self.panels:
             drawing = draw(panel, width, written)
             if isinstance(panel, (Plot, Heatmap)) and panel.caption:
                 small.append(tag("figure", tag("figcaption", written(panel.caption)), drawing))
@@ -94,7 +95,14 @@ class Figure:
 
     def plotly(self, theme: str = "light") -> Dictionary:
         """Return the figure as a dictionary for Plotly; `theme` is ``light`` or ``dark``."""
-        return as_plotly(self.panels, self.tell, theme)
+        return as_plotly(self._thinned, self.tell, theme)
+
+    @property
+    def _thinned(self) -> list[Panel]:
+        return [
+            panel.thinned() if isinstance(panel, (Plot, ParallelCoordinates)) else panel
+            for panel in self.panels
+        ]
 
     def _keys(self) -> Markup | None:
         """Return the keys of layers, which the script makes buttons that hide them."""
@@ -111,7 +119,7 @@ class Figure:
         return tag("div", *keys, class_="keys") if len(keys) > 1 else None
 
     def _rows(self) -> Iterator[RowId]:
-        for panel in self.panels:
+        for panel in self._thinned:
             if isinstance(panel, Plot):
                 for layer in panel.layers:
                     yield from layer.rows

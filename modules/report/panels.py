@@ -13,13 +13,20 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
-from typing import Any, Literal, TypeAlias
+from dataclasses import dataclass, replace
+from typing import Any, Final, Literal, TypeAlias
 
 from .scales import NamedScale, Scale
 
 RowId: TypeAlias = "int | str"
 """Names a trial in a figure: by default its place among the rows of a `Picture`."""
+
+
+_DOTS: Final = 500
+_LINES: Final = 280
+_BEST_LINES: Final = 20
+"""How many dots of a layer and lines are drawn where a browser must not take long, and how many of
+the lines are the best."""
 
 
 @dataclass(frozen=True)
@@ -65,6 +72,13 @@ class Layer:
     text: str = ""
     is_extra: bool = False
 
+    def thinned(self) -> Layer:
+        """Return the layer with a part of its dots, if there are very many."""
+        every = -(-len(self.x) // _DOTS)
+        if self.kind != "dots" or every < 2:
+            return self
+        return replace(self, x=self.x[::every], y=self.y[::every], rows=self.rows[::every])
+
 
 @dataclass(frozen=True)
 class Plot:
@@ -76,6 +90,10 @@ class Plot:
     label: str
     """What it shows, for those who cannot see it."""
     caption: str = ""
+
+    def thinned(self) -> Plot:
+        """Return the plot with a part of its dots, if there are very many."""
+        return replace(self, layers=[layer.thinned() for layer in self.layers])
 
 
 @dataclass(frozen=True)
@@ -151,6 +169,17 @@ class ParallelCoordinates:
     shades: Sequence[int]
     ends: tuple[str, str]
     maximise: bool
+
+    def thinned(self) -> ParallelCoordinates:
+        """Return a part of the lines, if there are very many, with those of the best."""
+        every, least = -(-len(self.rows) // _LINES), max(0, len(self.rows) - _BEST_LINES)
+        shown = [n for n in range(len(self.rows)) if n % every == 0 or n >= least]
+        return replace(
+            self,
+            rows=[self.rows[n] for n in shown],
+            values=[self.values[n] for n in shown],
+            shades=[self.shades[n] for n in shown],
+        )
 
     def places(self, values: Sequence[Any]) -> list[float | None]:
         """Return where a line crosses each axis, from 0 to 1; None where it does not.

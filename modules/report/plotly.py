@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Any, Final, TypeAlias
 
 from .markup import escape, show
@@ -21,12 +21,7 @@ Dictionary: TypeAlias = "dict[str, Any]"
 Told: TypeAlias = "Sequence[tuple[str, Any]]"
 """Names and values that are told of a trial; the first is its number."""
 
-_DOTS: Final = 500
-"""Most dots of a trace, of more a part is drawn: a browser must not take long for a figure."""
 _MANY: Final = 200
-_LINES: Final = 280
-_BEST_LINES: Final = 20
-"""Of very many lines about `_LINES` are drawn, and so many of the best."""
 _EDGE: Final = 0.015
 """How far within the end of an axis that is, as a share of the axis: dots are not cut there."""
 
@@ -149,17 +144,15 @@ def _points(layer: Layer, plot: Plot, mode: str, **about: Any) -> Dictionary:
 
 
 def _dots(layer: Layer, plot: Plot, tell: Callable[[RowId], Told], colours: Theme) -> Dictionary:
-    every = -(-len(layer.x) // _DOTS) or 1
-    shown = replace(layer, x=layer.x[::every], y=layer.y[::every], rows=layer.rows[::every])
     is_cloud = layer.style in ("cloud", "far")
-    told = [tell(row) for row in shown.rows]
+    told = [tell(row) for row in layer.rows]
     marker = {
         "color": colours.of(layer.style),
-        "size": (4 if len(shown.x) > _MANY else 6) if is_cloud else 8,
+        "size": (4 if len(layer.x) > _MANY else 6) if is_cloud else 8,
         "opacity": 0.6 if is_cloud else 1.0,
     }
     return _points(
-        shown, plot, "markers", marker=marker, customdata=[entries[0][1] for entries in told],
+        layer, plot, "markers", marker=marker, customdata=[entries[0][1] for entries in told],
         text=[_lines(*entries) for entries in told], hoverinfo="text",
     )  # fmt: skip
 
@@ -223,9 +216,7 @@ def _lines(*told: tuple[str, Any]) -> str:
 
 
 def _parallel(parallel: ParallelCoordinates, colours: Theme) -> Dictionary:
-    every = -(-len(parallel.values) // _LINES)
-    values = [*parallel.values[:-_BEST_LINES][::every], *parallel.values[-_BEST_LINES:]]
-    across = [*zip(*map(parallel.places, values), strict=True)]
+    across = [*zip(*map(parallel.places, parallel.values), strict=True)]
     dimensions = []
     for axis, places in zip(parallel.axes, across, strict=True):
         ticks = parallel.ticks(axis, 8)
