@@ -60,50 +60,54 @@ def _list_rows(m, target, first, count, lists):
 
     Rows are ordered by group of positions, then by image, then by position.
     """
-    rows = lists.rows
-    indices = carray(pointer(m.table), (m.taps, m.positions), int32)
-    target_indices = carray(pointer(m.pixels), (m.positions,), int32)
-    first_of = carray(pointer(m.starts), (m.groups + 1,), int64)
-    listed = carray(pointer(lists.sources), (m.taps, rows), int64)
+    # Fields are read once: what is written to the lists might be any memory.
+    rows, nothing, x = lists.rows, lists.nothing, m.x
+    taps, positions, groups, images = m.taps, m.positions, m.groups, m.images
+    filters, channels, source_pixels = m.filters, m.channels, m.source_pixels
+    indices = carray(pointer(m.table), (taps, positions), int32)
+    target_indices = carray(pointer(m.pixels), (positions,), int32)
+    first_of = carray(pointer(m.starts), (groups + 1,), int64)
+    listed = carray(pointer(lists.sources), (taps, rows), int64)
     written = carray(pointer(lists.targets), (rows,), int64)
-    any_met = carray(pointer(lists.met), (m.taps, rows // ROWS), int64)
+    any_met = carray(pointer(lists.met), (taps, rows // ROWS), int64)
     any_met[:] = 0
     group = 0
     for i in range(rows):
         row = first + min(i, count - 1)
-        while row >= first_of[group + 1] * m.images:
+        while row >= first_of[group + 1] * images:
             group += 1
         length = first_of[group + 1] - first_of[group]
-        image, along = divmod(row - first_of[group] * m.images, length)
+        image, along = divmod(row - first_of[group] * images, length)
         position = first_of[group] + along
-        pixel = image * m.positions + target_indices[position]
-        written[i] = target + pixel * m.filters * FLOAT_BYTES
-        for tap in range(m.taps):
+        pixel = image * positions + target_indices[position]
+        written[i] = target + pixel * filters * FLOAT_BYTES
+        for tap in range(taps):
             index = indices[tap, position]
             if index < 0:
-                listed[tap, i] = lists.nothing
+                listed[tap, i] = nothing
             else:
-                pixel = image * m.source_pixels + index
-                listed[tap, i] = m.x + pixel * m.channels * FLOAT_BYTES
+                pixel = image * source_pixels + index
+                listed[tap, i] = x + pixel * channels * FLOAT_BYTES
                 any_met[tap, i // ROWS] = 1
 
 
 @njit(inline="always", **FLAGS)
 def _gather(m, lists, patches):
     """Copy the pixels that all taps of a row read to a patch, for each row; list the patches."""
-    listed = carray(pointer(lists.sources), (m.taps, lists.rows), int64)
+    taps, channels, patch_bytes = m.taps, m.channels, m.patch_bytes
+    listed = carray(pointer(lists.sources), (taps, lists.rows), int64)
     for i in range(lists.rows):
-        start = patches + i * m.patch_bytes
-        patch = carray(pointer(start), (m.patch_bytes // FLOAT_BYTES,), float32)
-        for tap in range(m.taps):
-            pixel = carray(pointer(listed[tap, i]), (m.channels,), float32)
-            for c in range(m.channels):
-                patch[c * m.taps + tap] = pixel[c]
-        for j in range(m.channels * m.taps, m.patch_bytes // FLOAT_BYTES):
+        start = patches + i * patch_bytes
+        patch = carray(pointer(start), (patch_bytes // FLOAT_BYTES,), float32)
+        for tap in range(taps):
+            pixel = carray(pointer(listed[tap, i]), (channels,), float32)
+            for c in range(channels):
+                patch[c * taps + tap] = pixel[c]
+        for j in range(channels * taps, patch_bytes // FLOAT_BYTES):
             patch[j] = 0
     # All addresses in the list have been read by now.
     for i in range(lists.rows):
-        listed[0, i] = patches + i * m.patch_bytes
+        listed[0, i] = patches + i * patch_bytes
 
 
 @njit(inline="always", **FLAGS)

@@ -181,25 +181,30 @@ def pooling_kernel(kind, code, is_row, overlaps, vectors):
 
     def kernel(r):
         p = carray(pointer(address_of_words(r)), (1,), FIELDS)[0]
-        elements = p.height * p.width * p.inner
-        lines, length = (1, p.out_width) if is_row else (p.out_width, p.inner)
+        # Fields of the loops are read once: y might be any memory.
+        height, width, inner = p.height, p.width, p.inner
+        out_height, out_width, counts = p.out_height, p.out_width, p.counts
+        down, across, top, before = p.down, p.across, p.top, p.before
+        window_rows, window_columns = p.rows, p.columns
+        x_row, x_tap = width * inner * item, inner * item
+        elements = height * width * inner
+        lines, length = (1, out_width) if is_row else (out_width, inner)
         for a in range(p.first, p.last):
             x_map = p.x + a * elements * item
-            y = p.y + a * p.out_height * p.out_width * p.inner * item
+            y = p.y + a * out_height * out_width * inner * item
             if clears:
                 for k in range(0, elements, lanes):
                     clear(x_map + k * item, elements - k)
-            for i in range(p.out_height):
-                h = i * p.down - p.top
-                first_row, last_row = max(h, 0), min(h + p.rows, p.height)
+            for i in range(out_height):
+                h = i * down - top
+                first_row, last_row = max(h, 0), min(h + window_rows, height)
                 for j in range(lines):
-                    w = j * p.across - p.before
+                    w = j * across - before
                     # In a row each tap meets other columns, and which of them there are.
                     first = w if is_row else max(w, 0)
-                    columns = p.columns if is_row else min(w + p.columns, p.width) - first
-                    x = x_map + (first_row * p.width + first) * p.inner * item
-                    count = p.counts + (i * p.out_width + j) * item
-                    x_row, x_tap = p.width * p.inner * item, p.inner * item
+                    columns = window_columns if is_row else min(w + window_columns, width) - first
+                    x = x_map + (first_row * width + first) * inner * item
+                    count = counts + (i * out_width + j) * item
                     for k in range(0, length, some):
                         rows = last_row - first_row
                         pool(
@@ -209,9 +214,9 @@ def pooling_kernel(kind, code, is_row, overlaps, vectors):
                             ),
                             p,
                         )  # fmt: skip
-                        x += some * item * (p.across if is_row else 1)
+                        x += some * item * (across if is_row else 1)
                         if is_row:
-                            first += some * p.across
+                            first += some * across
                             count += some * item
                     y += length * item
 
