@@ -116,6 +116,20 @@ class Backwards:
     def tell(self, trial: int, parameters: dict[str, Any], score: float | None) -> None: ...
 ''',
     ),
+    "modules/report/figures.py": (
+        "",
+        '''
+
+@figure
+def endings(known: Known) -> Figure | None:
+    """Describe when trials ended."""
+    rows = known.picture.top
+    layer = Layer("dots", "trial", "a trial", [0.5] * len(rows), [0.5] * len(rows))
+    axes = Axis("time", LinearScale(0.0, 1.0)), Axis("trial", LinearScale(0.0, 1.0))
+    plot = Plot(*axes, [layer], "when trials ended")
+    return Figure("endings", "When trials ended", "A dot for each.", [plot], known.picture.tell)
+''',
+    ),
 }
 
 # Runs in the copy, and prints what it finds there.
@@ -129,7 +143,11 @@ from diel.executive.batch_scripts import SCHEDULERS, batch_job
 from diel.executive.launch import is_one_machine
 from diel.gui.forms import fields_of
 from modules.hyperparameters import Hyperparameters, layers_of, loss_of, optimizer_of
+from pathlib import Path
 from modules.master import Options, option_variants
+from modules.report import Moment, Sweep, write_report
+from modules.report.figures import figures_of
+from modules.report.rows import Picture, RowSelection
 from modules.search import Search
 
 def diel(*arguments):
@@ -175,6 +193,16 @@ asked = {"space": {"a": [1, 2, 3, 4]}, "trials": 5}
 table = {"name": "backwards", "stride": 2}
 search = Search(Options.model_validate({**asked, "strategy": table}))
 found["points"] = [search.ask(trial) for trial in range(3)]
+
+sweep = Sweep("study", "accuracy", True, ("a",))
+rows = [{"trial": n, "a": n, "accuracy": n / 9, "state": "finished"} for n in range(9)]
+selection = RowSelection(sweep)
+selection.add(rows)
+figure = figures_of(Picture.of(selection, Moment()), None)["endings"]
+found["drawn"] = figure.draw(600.0)
+found["for Plotly"] = figure.plotly()["data"][0]["x"]
+write_report(Path("report.html"), sweep, rows, Moment())
+found["report"] = Path("report.html").read_text()
 print(json.dumps(found))
 """
 
@@ -242,3 +270,9 @@ def test_a_strategy(found: dict[str, Any]) -> None:
     assert "backwards, one of an installed package" in found["help of the form"]
     assert found["options of the form"] == [["stride", "1"]]
     assert found["points"] == [{"a": 4}, {"a": 2}, None]
+
+
+def test_a_figure(found: dict[str, Any]) -> None:
+    assert "when trials ended" in found["drawn"]
+    assert len(found["for Plotly"]) == 9
+    assert "When trials ended" in found["report"]

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from diel.errors import Problem, WorkflowError
-from diel.executive.placement.planning import RankNeeds, rank_needs
+from diel.executive.placement.planning import RankNeeds, needs
 from diel.text import duration_s, format_duration
 from diel.workflow.load import load_workflow
 from diel.workflow.model import Group, Workflow
@@ -221,12 +221,12 @@ def test_the_largest_moment_of_a_nest(folder: Path) -> None:
         + leaf("w").replace('"a"', '"one"')
         + leaf("last", depends=["all"]).replace('"a"', '"seven"')
     ).replace('depends = ["y"]\n', "")
-    needs = rank_needs(load(folder, text), fill_copies=1, service_ranks=2)
+    needed = needs(load(folder, text), cores=1)
     # x and y together, w beside their nest, and z beside all of them.
-    assert needs == RankNeeds(minimum=2 + 7, moment=2 + 3 + 5 + 1 + 7, total=2 + 23)
+    assert needed == RankNeeds(minimum=2 + 7, moment=2 + 3 + 5 + 1 + 7, total=2 + 23)
     in_turn = text.replace('name = "x"\n', 'name = "x"\ndepends = ["y"]\n')
-    needs = rank_needs(load(folder, in_turn), fill_copies=1, service_ranks=2)
-    assert needs.moment == 2 + 7 + 7  # z and last
+    needed = needs(load(folder, in_turn), cores=1)
+    assert needed.moment == 2 + 7 + 7  # z and last
 
 
 # -- durations ------------------------------------------------------------------------------------
