@@ -124,7 +124,7 @@ class Backwards:
 def endings(known: Known) -> Figure | None:
     """Describe when trials ended."""
     rows = known.picture.top
-    layer = Layer("dots", "trial", "a trial", [0.5] * len(rows), [0.5] * len(rows))
+    layer = Layer("dots", "cloud", "a trial", [0.5] * len(rows), [0.5] * len(rows))
     axes = Axis("time", LinearScale(0.0, 1.0)), Axis("trial", LinearScale(0.0, 1.0))
     plot = Plot(*axes, [layer], "when trials ended")
     return Figure("endings", "When trials ended", "A dot for each.", [plot], known.picture.tell)
