@@ -205,7 +205,11 @@ def test_a_sweep_is_composed_mended_started_steered_and_its_best_trial_read(
     page.get_by_role("link", name="sweep", exact=True).click()
     # The report, whose scripts are not those of the page.
     page.get_by_role("link", name="report", exact=True).click()
-    page.locator("#tip").wait_for(state="attached")
+    dots = page.locator("section#history path.dots.best")
+    dots.scroll_into_view_if_needed()
+    place = dots.bounding_box()  # the best trial is the last one: its dot is the upper right end
+    page.mouse.move(place["x"] + place["width"] - 4, place["y"] + 4)
+    page.locator("#tip").wait_for()
     assert page.evaluate("window.origin") == "null"
     (run,) = (served.folder / "runs").glob("sweep-*")
     journal = [json.loads(line) for line in RunDirectory(run).journal.read_text().splitlines()]
