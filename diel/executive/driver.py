@@ -365,7 +365,7 @@ class Driver:
     def _tuple_client(self) -> TupleClient:
         if self._tuples is None:
             from diel.tuples.client import TupleClient
-            from diel.tuples.replicated_transport import open_transport
+            from diel.tuples.mpi_transport import open_transport
 
             transport = open_transport(
                 self._parent.comm,

@@ -62,7 +62,7 @@ from diel.run.directory import RunDirectory, state_of, state_stem
 from diel.run.json_values import StoredValue, plain
 from diel.text import describe_error
 from diel.tuples.client import TupleClient
-from diel.tuples.replicated_transport import open_transport
+from diel.tuples.mpi_transport import open_transport
 from diel.workflow.programs import launcher_forgotten
 
 if TYPE_CHECKING:
