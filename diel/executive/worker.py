@@ -45,7 +45,7 @@ from diel.executive.messages import (
 )
 from diel.executive.outcome import ReturnedFolder, detail, noting_crashes, recordable
 from diel.executive.plans import CopyPlan, place_modules
-from diel.executive.rank_times import SpanRecorder
+from diel.executive.rank_times import SpanRecorder, trace_calls
 from diel.executive.signals import release_signals
 from diel.executive.tuple_server import GOODBYE_TIMEOUT_S, serve_tuples
 from diel.executive.wait_reporter import WaitReporter
@@ -210,11 +210,9 @@ class _Worker:
             self._meter,
         )
         self._transport = transport
-        self._tuples: TupleClient = TupleClient(transport)
+        self._tuples = TupleClient(transport)
         if welcome.traces_all:
-            from diel.tuples.traced import TracedClient
-
-            self._tuples = TracedClient(transport, self._meter)
+            trace_calls(self._tuples, self._meter)
         self._leaves: Mailbox[LeaveCopy | ForgetRanks] = Mailbox(
             parent.comm,
             sends=tags.WORKER_TO_EXECUTIVE,
