@@ -20,7 +20,7 @@ from diel.coupling.address import Address
 from diel.coupling.channel import Channel
 from diel.coupling.messages import MessageCounts
 from diel.errors import CopyStopped, RunStopped, TupleError
-from diel.executive.child_processes import ChildProcesses
+from diel.executive.leftovers import ChildProcesses
 from diel.executive.messages import (
     ForgetRanks,
     Goodbye,
