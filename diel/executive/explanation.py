@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Final, Literal, TypeAlias
 
-from diel.executive.group_tree import GroupTree
+from diel.executive.groups import GroupTree
 from diel.executive.plans import GroupPlan, planned
 from diel.executive.scheduler import Obstacle, find_ranks
 from diel.frozen import Frozen

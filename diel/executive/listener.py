@@ -14,8 +14,8 @@ from typing import TYPE_CHECKING, Any, Final
 
 from diel.comm.meter import NO_TIMES, Times
 from diel.executive import messages
-from diel.executive.copies import policy_for
 from diel.executive.events import Event
+from diel.executive.groups import policy_for
 from diel.run.json_values import plain
 from diel.run.records import MessageLogged, ModuleTimes, ProgressMade, RankTimes, TimeAccounted
 from diel.run.status import write_status
