@@ -97,17 +97,8 @@ class RunExplanation(Frozen):
 def explain(view: RunView, status: StatusView, now_s: float) -> RunExplanation:
     """Return why each group does not run, and which copies or groups could end each rank's wait.
 
-    Parameters
-    ----------
-    view : RunView
-        From the journal. For a run that has not begun the result is empty.
-    status : StatusView
-    now_s : float, seconds since 1970
-
-    Raises
-    ------
-    ValueError
-        If the groups of a damaged journal could never start.
+    For a run that has not begun the result is empty. A ValueError if the groups of a damaged
+    journal could never start.
     """
     if view.started is None:
         return RunExplanation((), (), view.refusal)

@@ -54,24 +54,10 @@ def find_rank_launcher(
 ) -> Mpiexec:
     """Return the launcher that starts the ranks in this environment.
 
-    It is mpiexec, but ``flux run`` within a job of Flux, and srun within a job of Slurm if MPI is
-    the site's and Slurm offers a plugin for it.
-
-    Parameters
-    ----------
-    asked : str or None
-        One of `LAUNCHERS`, if the user has chosen a launcher.
-    environment : mapping
-        Of this process.
-    threads : int, optional
-        The most threads of a rank.
-    allow_run_as_root : bool, optional
-        Whether the user said that this is fine.
-
-    Raises
-    ------
-    LaunchError
-        If the chosen launcher does not exist or cannot start ranks of this MPI, or none is found.
+    If the user has not asked for one of `LAUNCHERS`, it is mpiexec, but ``flux run`` within a job
+    of Flux, and srun within a job of Slurm if MPI is the site's and Slurm offers a plugin for it.
+    `threads` is the most of a rank. A LaunchError if the one that is asked for does not exist or
+    cannot start ranks of this MPI, or none is found.
     """
     name = asked or _default_launcher(environment)
     if name == "flux":
@@ -131,15 +117,7 @@ def mpi_plugins(text: str) -> tuple[str, ...]:
 
 
 def plugin_for(implementation: str, offered: Sequence[str]) -> str | None:
-    """Return the Slurm plugin by which ranks of an MPI find each other; None if none is offered.
-
-    Parameters
-    ----------
-    implementation : str
-        From `implementation_in`.
-    offered : sequence of str
-        From `mpi_plugins`.
-    """
+    """Return the Slurm plugin by which ranks of an MPI find each other; None if none is offered."""
     for pattern in _PLUGINS.get(implementation, "").split("|"):
         fitting = [plugin for plugin in offered if pattern and re.fullmatch(pattern, plugin)]
         if fitting:
@@ -211,10 +189,7 @@ def _can_reach_hosts_of_pbs() -> bool:
 def library_implementation() -> str:
     """Return which MPI library mpi4py loads, as `implementation_in` names it, without MPI_Init.
 
-    Raises
-    ------
-    LaunchError
-        If mpi4py cannot load an MPI library.
+    A LaunchError if mpi4py cannot load an MPI library.
     """
     try:
         answer = run_tool(python_command(_LIBRARY), _ANSWER_TIMEOUT_S)

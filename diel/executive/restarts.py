@@ -62,10 +62,7 @@ class Restarts:
     def refusal(self, progress: Progress) -> str:
         """Return why a run that has just died is not started again; an empty text if it is.
 
-        Parameters
-        ----------
-        progress : tuple of int
-            From `progress_of`.
+        `progress` is from `progress_of`.
         """
         pairs = list(zip(progress, self._furthest, strict=True))
         is_further = any(now > before for now, before in pairs)
@@ -217,18 +214,8 @@ def _on_answering_hosts(
 def record_stop(directory: RunDirectory, restarts: int) -> None:
     """Record that a run ends because a stop was requested before its next restart.
 
-    Parameters
-    ----------
-    directory : RunDirectory
-    restarts : int
-        The number of restarts before that.
-
-    Raises
-    ------
-    FileNotFoundError
-        If the run directory was removed.
-    RunDirectoryError
-        If another process still writes the journal.
+    A FileNotFoundError if the run directory was removed, a RunDirectoryError if another process
+    still writes the journal.
     """
     stop = StopOrdered(reason=directory.stop_reason())
     ended = RunEnded(exit_code=directory.exit_code_of_stop(), restarts=restarts)

@@ -195,13 +195,7 @@ class Scheduler:
         return [*self._tree.start(), *self._advance()]
 
     def handle(self, event: Event) -> list[Instruction]:
-        """Process an event and return the instructions that follow from it.
-
-        Returns
-        -------
-        list of Instruction
-            To be performed in this order.
-        """
+        """Process an event; return the instructions that follow, to be performed in this order."""
         if self.stopping:
             return []  # whatever happens now is a consequence of the stop
         return self._handlers[type(event)](event)

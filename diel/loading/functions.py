@@ -120,17 +120,9 @@ def import_function(spec: str, folder: Path, kind: str = MODULES) -> Callable[..
 
 
 def load_plugin(spec: str, folder: Path, kind: str = MODULES) -> Callable[..., Any]:
-    """Import the class or function that an option of a module names; raise PluginError if it fails.
+    """Import the class or function that an option of a module names; as `import_function`.
 
-    Parameters
-    ----------
-    spec, folder, kind
-        As for `import_function`.
-
-    Raises
-    ------
-    PluginError
-        If there is no such class or function, or its import fails.
+    A PluginError if there is no such class or function, or its import fails.
     """
     try:
         return import_function(spec, folder, kind)

@@ -62,12 +62,8 @@ class SavedState:
     def save(self, state: Any) -> None:
         """Write the next version, whole or not at all.
 
-        Raises
-        ------
-        PayloadError
-            If the state holds anything but plain values, bytes and arrays.
-        OSError
-            If it cannot be written; the version before is still there.
+        A PayloadError if the state holds anything but plain values, bytes and arrays. An OSError if
+        it cannot be written; the version before is still there.
         """
         name = f"{self._stem}_{self._version + 1}{_SUFFIX}"
         self._folder.mkdir(exist_ok=True)
@@ -79,10 +75,7 @@ class SavedState:
     def restored(self) -> Any:
         """Return the state that was saved before the run was resumed; None if there is none.
 
-        Raises
-        ------
-        RunDirectoryError
-            If it cannot be read.
+        A RunDirectoryError if it cannot be read.
         """
         return read_state(self._folder / self._restored) if self._restored else None
 
@@ -90,11 +83,8 @@ class SavedState:
 def write_state(file: IO[bytes], state: Any) -> None:
     """Write a state to a file.
 
-    Raises
-    ------
-    PayloadError
-        If it holds anything else than None, truth values, numbers, text, bytes, arrays, and lists
-        and tables of such; says where.
+    A PayloadError if it holds anything else than None, truth values, numbers, text, bytes, arrays,
+    and lists and tables of such; it says where.
     """
     import zipfile
 
@@ -105,13 +95,7 @@ def write_state(file: IO[bytes], state: Any) -> None:
 
 
 def read_state(path: Path) -> Any:
-    """Return a state that `write_state` wrote.
-
-    Raises
-    ------
-    RunDirectoryError
-        If the file is missing or damaged.
-    """
+    """Return a state that `write_state` wrote; a RunDirectoryError if it is missing or damaged."""
     import zipfile
 
     try:

@@ -25,15 +25,8 @@ _LIVE: Final = ("pause", "resume", "stop")
 def compare_sweeps(sweeps: Mapping[str, WatchedSweep], theme: str = "light") -> dict[str, Any]:
     """Compare sweeps, given by unique names, as far as they have been read.
 
-    Returns
-    -------
-    dict
-        As `diel.loading.reporter.Reporter.compare_sweeps`.
-
-    Raises
-    ------
-    RunDirectoryError
-        If objectives or their directions differ.
+    Returns what `diel.loading.reporter.Reporter.compare_sweeps` does. A RunDirectoryError if
+    objectives or their directions differ.
     """
     try:
         compared = first_answer(lambda reporter: reporter.compare_sweeps(sweeps, theme))
@@ -56,10 +49,7 @@ def write_comparison(sweeps: Mapping[str, WatchedSweep], path: Path) -> list[Pat
 def named_sweeps(directories: Sequence[RunDirectory]) -> dict[str, WatchedSweep]:
     """Return the sweeps of several runs, read to their present ends, by unique names.
 
-    Raises
-    ------
-    RunDirectoryError
-        If a run has no sweep.
+    A RunDirectoryError if a run has no sweep.
     """
     found: dict[str, WatchedSweep] = {}
     for directory in directories:
@@ -80,10 +70,7 @@ def named_sweeps(directories: Sequence[RunDirectory]) -> dict[str, WatchedSweep]
 def watch_sweeps(directory: RunDirectory) -> list[WatchedSweep]:
     """Return the sweeps of a run that have begun; none, if there are none.
 
-    Raises
-    ------
-    PluginError
-        If a reporter cannot be imported.
+    A PluginError if a reporter cannot be imported.
     """
     found: list[WatchedSweep] = []
     for reporter in reporters():
@@ -170,10 +157,7 @@ def _answer_instead(
 def record_participation(directory: RunDirectory, said: Mapping[str, Any]) -> None:
     """Have reporters write for a run that has not begun which sweep it takes part in.
 
-    Raises
-    ------
-    LaunchError
-        If that cannot be written.
+    A LaunchError if that cannot be written.
     """
     try:
         for reporter in reporters():

@@ -69,20 +69,12 @@ def open_transport(
 
 
 class MpiTransport(Transport):
-    """A transport to tuple servers over MPI.
+    """A transport to tuple servers, given by their ranks, over MPI.
 
-    Parameters
-    ----------
-    comm : MPI.Intracomm
-    servers : sequence of int
-        The servers' ranks.
-    safe_point : callable
-        Called at intervals during waits; an exception that it raises ends the wait.
-    transfer_safe_point : callable, optional
-        Called instead during the transfer of a payload, which must complete unless the whole run
-        ends.
-    meter : Meter, optional
-        Measures waits that outlast a few quick polls, and transfers of separate payloads.
+    `safe_point` is called at intervals during waits; an exception that it raises ends the wait.
+    During the transfer of a payload, which must complete unless the whole run ends,
+    `transfer_safe_point` is called instead. The meter measures waits that outlast a few quick
+    polls, and transfers of separate payloads.
     """
 
     def __init__(
@@ -442,16 +434,8 @@ class SentMessages:
 
     A reply means that all earlier messages to that partition are in both stores. Puts have no
     reply, but their number is limited by credit, and the request for more credit has a reply.
-
-    Parameters
-    ----------
-    heads, tails : sequence of int
-        The ranks of the head and the tail of each partition.
-
-    Attributes
-    ----------
-    ranks : list of int
-        The rank that requests for each partition go to at present.
+    `ranks` has for each partition the rank that requests go to at present: the head, or else the
+    tail.
     """
 
     def __init__(self, heads: Sequence[int], tails: Sequence[int]) -> None:
@@ -500,17 +484,10 @@ class SentMessages:
             self._receipts[partition].append(request_id)
 
     def fail_over(self, dead: Collection[int]) -> list[tuple[int, bytes, Payload]]:
-        """Switch to the tails of partitions whose heads have died.
+        """Switch to the tails of partitions whose heads have died; return the messages to resend.
 
-        Returns
-        -------
-        list of (int, bytes, payload)
-            The messages to resend, in this order: partition, message and payload.
-
-        Raises
-        ------
-        TupleError
-            If both servers of a partition have died.
+        Each is partition, message and payload. A TupleError if both servers of a partition have
+        died.
         """
         resent: list[tuple[int, bytes, Payload]] = []
         for partition, (rank, tail) in enumerate(zip(self.ranks, self._tails, strict=True)):

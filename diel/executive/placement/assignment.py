@@ -82,19 +82,10 @@ class RankAssignment:
         return tuple(dict.fromkeys(gpu for gpus in gpus_by_rank for gpu in gpus))
 
     def choose(self, plan: GroupPlan, free: Sequence[int]) -> GroupRanks | None:
-        """Choose the ranks of a group.
+        """Choose the ranks of a group among those that run nothing, which are in ascending order.
 
-        Parameters
-        ----------
-        plan : GroupPlan
-        free : sequence of int
-            Ranks that run nothing, in ascending order.
-
-        Returns
-        -------
-        tuple of tuple of int, or None
-            The ranks of each copy, module by module in the group's order; None if the free ranks
-            do not suffice.
+        Returns the ranks of each copy, module by module in the group's order; None if the free
+        ranks do not suffice.
         """
         shape = self._shapes.get(plan.name)
         if shape is None:
