@@ -159,14 +159,7 @@ class Listener:
 
 
 class TimeTable:
-    """Adds up the times that ranks report, by rank and by module.
-
-    Parameters
-    ----------
-    servers, pool : iterable of int
-    host_of : callable
-        From a rank to its host.
-    """
+    """Adds up the times that ranks report, by rank and by module."""
 
     def __init__(
         self, servers: Iterable[int], pool: Iterable[int], host_of: Callable[[int], str]
@@ -260,12 +253,7 @@ class StatusWriter:
     def write_if_due(self, now_s: float, unix_time: Callable[[], float] = time.time) -> None:
         """Write the file if anything has changed, at most every 0.4 s.
 
-        Parameters
-        ----------
-        now_s : float
-            On the clock of the reported waits.
-        unix_time : callable, optional
-            Returns seconds since 1970.
+        `now_s` is on the clock of the reported waits, `unix_time` returns seconds since 1970.
         """
         if now_s < self._next_s:
             return

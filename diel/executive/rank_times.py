@@ -152,12 +152,7 @@ def clock_offset_s(clock: Callable[[], float]) -> float:
 def event_of(span: Span, rank: int, offset_ns: int) -> Event:
     """Return a span as an event of a trace, with times in nanoseconds since 1970.
 
-    Parameters
-    ----------
-    span : Span
-    rank : int
-    offset_ns : int
-        To add to the meter's clock for nanoseconds since 1970.
+    The offset is added to the meter's clock for that.
     """
     tag = span.about
     if isinstance(tag, bytes):

@@ -142,23 +142,10 @@ def after_loss(
 ) -> Restart | None:
     """Record what a run has lost; return the restart that follows, None without one.
 
-    Parameters
-    ----------
-    restarts : Restarts
-    view, directory, launcher_status
-        As for `is_lost`.
-    ranks : int
-        How many had been started.
-    hosts : callable
-        From the record of the start to the hosts of its ranks, and whether each answers; empty if
-        all ranks are on this host.
-    fits : callable
-        From a number of ranks to why the workflow cannot run on them; an empty text if it can.
-
-    Raises
-    ------
-    RunDirectoryError
-        If another process still writes the journal.
+    So many ranks had been started. `hosts` tells from the record of the start which hosts its ranks
+    were on, and whether each answers; none if all ranks are on this host. `fits` tells why the
+    workflow cannot run on a number of ranks; an empty text if it can. A RunDirectoryError if
+    another process still writes the journal.
     """
     loss = find_loss(view, directory, launcher_status)
     refusal = restarts.refusal(progress_of(view, directory))

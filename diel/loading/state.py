@@ -38,16 +38,9 @@ _SCALARS: Final = (bool, int, float, str, bytes)
 class SavedState:
     """Saved states of a rank of a copy in an iteration of its group: new ones, and one to restore.
 
-    Parameters
-    ----------
-    folder : Path
-        Made with the first version.
-    stem : str
-        Of the file's names, the same whenever the run is started.
-    restored : str
-        The name of the version to restore; empty if there is none.
-    saved : callable
-        Called with the name of each version, once it has been written.
+    The folder is made with the first version. The stem of the file's names is the same whenever the
+    run is started. `restored` is the name of the version to restore, if there is one. `saved` is
+    called with the name of each version, once it has been written.
     """
 
     def __init__(

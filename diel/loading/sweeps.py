@@ -88,27 +88,14 @@ def steer_sweep(
 ) -> list[dict[str, Any]]:
     """Send requests to a sweep while it runs, or keep them for when it is resumed.
 
-    Parameters
-    ----------
-    directory : RunDirectory
-    asked : sequence of mapping
-        Each has ``kind``, one of ``enqueue`` (and ``parameters``), ``pause``, ``resume``, ``stop``
-        (and ``number``, of a trial) and ``trials`` (and ``number``, how many there are to be).
-    sweep : str, optional
-        Which of several, as ``group.module``.
-    wait_s : float, seconds, optional
-        How long to wait for answers; none where the run has ended.
+    Each request has ``kind``, one of ``enqueue`` (and ``parameters``), ``pause``, ``resume``,
+    ``stop`` (and ``number``, of a trial) and ``trials`` (and ``number``, how many there are to be).
+    The sweep of several is named as ``group.module``. Answers are waited for so long; not at all
+    where the run has ended.
 
-    Returns
-    -------
-    list of dict
-        For each request: ``kind``, ``accepted`` (None: not answered yet, it is kept), ``answer``,
-        and ``trial``, the number of a trial that was enqueued, or None.
-
-    Raises
-    ------
-    LaunchError
-        If there is no such sweep, or a request makes no sense: then none has been sent.
+    Returns for each request: ``kind``, ``accepted`` (None: not answered yet, it is kept),
+    ``answer``, and ``trial``, the number of a trial that was enqueued, or None. A LaunchError if
+    there is no such sweep, or a request makes no sense: then none has been sent.
     """
     state = _state(directory)
     given = [dict(request) for request in asked]
@@ -167,24 +154,11 @@ def record_participation(directory: RunDirectory, said: Mapping[str, Any]) -> No
 
 
 def find_joinable(directory: RunDirectory, sweep: str = "") -> dict[str, Any]:
-    """Return the sweep of a run that other runs may join.
+    """Return the sweep of a run, as ``group.module`` of several, that other runs may join.
 
-    Parameters
-    ----------
-    directory : RunDirectory
-    sweep : str, optional
-        Which of several, as ``group.module``.
-
-    Returns
-    -------
-    dict
-        ``name``; ``group``, ``master``, ``trainer``: the modules that a run needs to take part,
-        the master followed by a number in an iteration of its group; ``ledger``: its file.
-
-    Raises
-    ------
-    LaunchError
-        If there is no such sweep, or several.
+    It has ``name``; ``group``, ``master``, ``trainer``: the modules that a run needs to take part,
+    the master followed by a number in an iteration of its group; ``ledger``: its file. A
+    LaunchError if there is no such sweep, or several.
     """
     found: list[dict[str, Any]] = []
     try:

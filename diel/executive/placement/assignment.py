@@ -32,20 +32,9 @@ _CHOICES_REMEMBERED: Final = 1000
 
 
 class RankAssignment:
-    """Assigns ranks to copies, and GPUs to ranks.
+    """Assigns ranks to copies, and GPUs to ranks, on the nodes where the ranks of the pool are.
 
-    Parameters
-    ----------
-    nodes : sequence of Node
-        Where the ranks of the pool are.
-    needs : mapping of str to Need
-        By module name.
-    groups : sequence of GroupPlan
-
-    Raises
-    ------
-    TooFewGpus
-        If some group could never start.
+    A TooFewGpus if some group could never start.
     """
 
     def __init__(
