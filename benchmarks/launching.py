@@ -52,10 +52,10 @@ def diel_run(file: Path, folder: Path, ranks: int | None = None) -> Ran:
 
 def mpiexec(ranks: int) -> list[str]:
     """Return the line that starts ranks here, as diel itself starts them."""
-    from diel.executive import launch
+    from diel.executive.rank_launcher import Mpiexec, find_mpiexec, mpi_implementation
 
-    command = launch.find_mpiexec()
-    return launch.Mpiexec(command, launch.mpi_implementation(command), True).line(ranks)
+    command = find_mpiexec()
+    return Mpiexec(command, mpi_implementation(command), True).line(ranks)
 
 
 def output_of(line: list[object]) -> str:

@@ -12,8 +12,7 @@ from pathlib import Path
 from typing import Any, Final
 
 from diel.errors import TupleError, TupleSocketError, TupleTimeout
-from diel.programs.tuple_connection import TupleConnection
-from diel.programs.tuple_protocol import BEST_FORM, LATE
+from diel.programs.tuple_protocol import BEST_FORM, LATE, TupleConnection
 from diel.run.directory import RunDirectory
 from diel.run.json_values import LARGEST_NUMBER
 from diel.tuples.tags import (

@@ -63,7 +63,7 @@ class Finished:
 
 @cache
 def mpi_implementation() -> str:
-    from diel.executive.launch import find_mpiexec, mpi_implementation
+    from diel.executive.rank_launcher import find_mpiexec, mpi_implementation
 
     return mpi_implementation(find_mpiexec())
 
@@ -76,7 +76,7 @@ def once_is_enough() -> None:
 
 def mpiexec(ranks: int) -> list[str]:
     """Return the start of a command line for so many ranks, more than there are cores too."""
-    from diel.executive.launch import find_mpiexec
+    from diel.executive.rank_launcher import find_mpiexec
 
     line = [str(find_mpiexec()), "-n", str(ranks)]
     if mpi_implementation() != "Open MPI":

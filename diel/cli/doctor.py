@@ -13,7 +13,7 @@ from importlib.metadata import PackageNotFoundError, requires, version
 
 from diel.comm.mpi import chosen_transports
 from diel.errors import LaunchError, PluginError
-from diel.executive import launch
+from diel.executive.rank_launcher import find_mpiexec
 from diel.loading.reporter import reporters
 from diel.processes import run_tool
 
@@ -55,7 +55,7 @@ def doctor(options: argparse.Namespace) -> int:
     """Print a line for each part; return the exit code, 1 where no run is possible."""
     print(f"{'python':14s}{platform.python_version()}")
     try:
-        mpiexec = launch.find_mpiexec()
+        mpiexec = find_mpiexec()
         print(f"{'mpiexec':14s}{mpiexec}")
         print(f"{'transports':14s}{_transports()}")
         needed = True

@@ -33,8 +33,9 @@ if TYPE_CHECKING:
     from diel.cli.display import Display
     from diel.comm.parent import Parent
     from diel.executive.driver import RunObserver
-    from diel.executive.launch import Launched, LauncherSignals, Mpiexec
+    from diel.executive.launch import Launched, LauncherSignals
     from diel.executive.plans import RunPlan
+    from diel.executive.rank_launcher import Mpiexec
     from diel.executive.signals import StopSignals
     from diel.run.records import RunStarted
     from diel.workflow.load import Draft

@@ -15,11 +15,11 @@ from pathlib import Path
 from typing import Any, Final, NoReturn
 
 from diel.errors import DielError, TupleSocketError
-from diel.programs.tuple_connection import TupleConnection
 from diel.programs.tuple_protocol import (
     LATE,
     SPELLING,
     Fields,
+    TupleConnection,
     parse_tag,
     spell_tag,
 )

@@ -24,16 +24,7 @@ _leave: Final = os._exit  # itself: it is replaced, to note crashes, while modul
 
 
 class DeadRanks:
-    """The ranks of a communicator that have died, as far as this rank has found out.
-
-    Parameters
-    ----------
-    comm : MPI.Intracomm
-
-    Attributes
-    ----------
-    ranks : set of int
-    """
+    """The ranks of a communicator that have died, as far as this rank has found out."""
 
     def __init__(self, comm: MPI.Intracomm) -> None:
         from mpi4py import MPI
@@ -89,21 +80,9 @@ class DeadRanks:
     def message_came(self, error: MPI.Exception, receive: MPI.Prequest, status: MPI.Status) -> bool:
         """Handle the error of a test of an open receive; return whether a message has come.
 
-        Open MPI raises that a rank has died also where a whole message of another rank has come:
-        the test has ended the receive then, as a test without an error does.
-
-        Parameters
-        ----------
-        error : MPI.Exception
-        receive : MPI.Prequest
-            Persistent. It is started again where it has ended without a message.
-        status : MPI.Status
-            As the test has left it.
-
-        Returns
-        -------
-        bool
-            Whether a message has come all the same, which `status` describes.
+        Open MPI raises that a rank has died also where a whole message of another rank has come,
+        which `status` describes then: the test has ended the receive, as a test without an error
+        does. The receive is persistent, and started again where it has ended without a message.
         """
         self.note(error)
         now = self._of_open_receive

@@ -106,17 +106,8 @@ def count_received(size_bytes: int, meter: Meter, about: object = None) -> None:
 def to_host(array: Any, meter: Meter, about: object = None) -> np.ndarray[Any, Any]:
     """Return a copy of a GPU's array in memory of the host, C-contiguous; the meter counts it.
 
-    Parameters
-    ----------
-    array : array
-    meter : Meter
-    about : object, optional
-        The tag that the array is sent under, for the trace.
-
-    Raises
-    ------
-    PayloadError
-        If the array is not CuPy's, and CuPy cannot be imported.
+    `about` is the tag that it is sent under, for the trace. A PayloadError if the array is not
+    CuPy's, and CuPy cannot be imported.
     """
     since_s = meter.clock()
     _finish_work()

@@ -24,13 +24,6 @@ def visible_gpus(
 
     Where that variable is set, as by a batch system, it alone decides. Otherwise all GPUs count for
     which the driver has a folder, or else those that ``nvidia-smi -L`` lists.
-
-    Parameters
-    ----------
-    environment : mapping, optional
-        Default: that of this process.
-    driver_folder : Path, optional
-        Where the driver has a folder for each GPU.
     """
     environment = os.environ if environment is None else environment
     given = environment.get(VISIBLE_GPUS)

@@ -33,16 +33,10 @@ class _Arrival:
 
 
 class Mailbox(Generic[Incoming]):
-    """Sends and receives objects, in order for each pair of ranks.
+    """Sends and receives objects, in order for each pair of ranks; each way has an MPI tag.
 
     All ranks are of one run, so objects are pickled. A large one is received piece by piece while
     the caller goes on polling: a sender that computes in between cannot hold up the receiver.
-
-    Parameters
-    ----------
-    comm : MPI.Intracomm
-    sends, receives : int
-        The MPI tags of the two directions.
     """
 
     def __init__(self, comm: MPI.Intracomm, *, sends: int, receives: int) -> None:

@@ -86,21 +86,8 @@ def under_mpi() -> bool:
 def check_that_tasks_are_ranks(environment: Mapping[str, str], ranks: int = 1) -> None:
     """Refuse to run where a launcher started several processes, each of which MPI takes for alone.
 
-    Each would run the whole workflow. The first process raises, the others exit silently.
-
-    Parameters
-    ----------
-    environment : mapping
-        Of this process.
-    ranks : int, optional
-        How many ranks MPI knows of; 1 without MPI.
-
-    Raises
-    ------
-    LaunchError
-        In the first process.
-    SystemExit
-        In the others.
+    Each would run the whole workflow. The first process raises a LaunchError, the others exit
+    silently. `ranks` is how many MPI knows of, 1 without MPI.
     """
     if ranks > 1:
         return
@@ -121,16 +108,9 @@ def check_that_tasks_are_ranks(environment: Mapping[str, str], ranks: int = 1) -
 def world(*, finalizes_at_exit: bool = True) -> MPI.Intracomm:
     """Start MPI if need be, with the transports that fit where the ranks are; return COMM_WORLD.
 
-    Parameters
-    ----------
-    finalizes_at_exit : bool, optional
-        Whether mpi4py finalizes MPI when Python exits. If an error ends a rank, that would wait for
-        ranks that wait for this one; without it the launcher ends them all.
-
-    Raises
-    ------
-    LaunchError
-        If mpi4py finds no MPI library.
+    By default mpi4py finalizes MPI when Python exits. If an error ends a rank, that would wait for
+    ranks that wait for this one; without it the launcher ends them all. A LaunchError if mpi4py
+    finds no MPI library.
     """
     os.environ.update(transports_for(os.environ))
     try:
@@ -177,10 +157,7 @@ def all_ranks_are_here(environment: Mapping[str, str]) -> bool:
 def chosen_transports(environment: Mapping[str, str]) -> list[str]:
     """Return the settings by which a person has chosen MPI's transports: ``name=value``.
 
-    Parameters
-    ----------
-    environment : mapping
-        Of this process; its HOME is where Open MPI's file of settings is looked for.
+    Open MPI's file of settings is looked for in the HOME of the environment.
     """
     found = [f"{n}={value}" for n, value in environment.items() if n.startswith(_CHOSEN_BY)]
     text = ""
@@ -221,22 +198,12 @@ _yield_flag: list[tuple[ctypes.c_bool, bool]] = []
 
 
 def yield_when_idle(yields: bool) -> bool:
-    """Set whether MPI gives the core to other processes when a poll finds nothing.
+    """Set whether MPI gives the core away when a poll finds nothing; return the setting before.
 
     Open MPI does so where ranks share cores, whatever ``OMPI_MCA_mpi_yield_when_idle`` says. While
     a rank blocks in MPI that is right. A rank that polls a few times and then sleeps would come
     back from each poll milliseconds later, if other processes compute on its core. So Open MPI's
-    flag is set directly; other MPIs have none.
-
-    Parameters
-    ----------
-    yields : bool
-        True: as MPI chose at its start. False: never.
-
-    Returns
-    -------
-    bool
-        The setting before.
+    flag is set directly, to what MPI chose at its start or to never; other MPIs have none.
     """
     if not _yield_flag:
         try:

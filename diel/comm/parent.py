@@ -105,15 +105,10 @@ class Parent:
         yield_when_idle(may_block)
 
     def create_communicator(self, ranks: Sequence[int], serial: int) -> MPI.Intracomm:
-        """Make a communicator of some ranks; collective over these alone.
+        """Make a communicator of some ranks, in this order; collective over these alone.
 
-        Parameters
-        ----------
-        ranks : sequence of int
-            Ranks of the parent communicator; rank i of the result is ``ranks[i]``.
-        serial : int
-            A number: the same on all of these ranks, and different for communicators that
-            overlapping ranks make at the same time.
+        The serial number is the same on all of these ranks, and different for communicators that
+        overlapping ranks make at the same time.
         """
         if len(ranks) == 1:
             return self._mpi.COMM_SELF.Dup()
@@ -132,19 +127,9 @@ class Parent:
     ) -> int:
         """Wait until all ranks are done with a communicator, receive what is left, and free it.
 
-        MPICH reuses context ids: a message that was never received would reach the next
-        communicator with the same id.
-
-        Parameters
-        ----------
-        comm : MPI.Intracomm
-        safe_point : callable, optional
-            Called during the wait; default: `raise_if_stopped`.
-
-        Returns
-        -------
-        int
-            Messages that were sent on it and never received.
+        Returns how many messages were sent on it and never received. MPICH reuses context ids: such
+        a message would reach the next communicator with the same id. `safe_point` is called during
+        the wait; by default it is `raise_if_stopped`.
         """
         MPI = self._mpi
         if comm.Get_size() > 1:
@@ -168,13 +153,10 @@ class Parent:
             return False
 
     def raise_if_stopped(self) -> None:
-        """Raise RunStopped if the run is stopping: the safe point of every wait in diel.
+        """Raise RunStopped if rank 0 has told this rank that the run is stopping.
 
-        Raises
-        ------
-        RunStopped
-            If rank 0 has told this rank that the run is stopping. The message is not received,
-            so that every further wait ends too.
+        It is the safe point of every wait in diel. The message is not received, so that every
+        further wait ends too.
         """
         if self.stop_was_announced():
             raise RunStopped("the run is stopping: another module failed, or a stop was asked for")

@@ -111,18 +111,9 @@ class Backoff:
             self._wakeup.call_off()
 
     def pause(self, limit_s: float = math.inf) -> bool:
-        """Pause before the next poll.
+        """Pause before the next poll; return whether it is time for a caller's slower checks.
 
-        Parameters
-        ----------
-        limit_s : float, seconds, optional
-            The longest pause.
-
-        Returns
-        -------
-        bool
-            Whether this is the moment for a caller's slower checks: it slept, and the last such
-            moment is a while ago; or it was woken.
+        It is if this has slept, and the last such time is a while ago, or if it was woken.
         """
         self._polls += 1
         if self._is_spinning():

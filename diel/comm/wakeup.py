@@ -83,17 +83,9 @@ class Wakeup:
     def open(self, token: str, place: Path | None = None) -> None:
         """Map the flags of this host's ranks, and bind the socket by which they wake this one.
 
-        Parameters
-        ----------
-        token : str
-            The same for all ranks of the run, and for no other run.
-        place : Path, optional
-            Where the folder is made. Default: ``/dev/shm``, else the folder for temporary files.
-
-        Raises
-        ------
-        OSError
-            If that is not possible; the rank can go on without.
+        The token is the same for all ranks of the run, and for no other run. By default the folder
+        is made in ``/dev/shm``, else where temporary files are. An OSError if that is not possible;
+        the rank can go on without.
         """
         folder = private_folder(token, place)
         file = os.open(folder / _FLAGS, os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW, 0o600)
@@ -169,18 +161,9 @@ class Wakeup:
         self.flags[self._at] = 0
 
     def sleep(self, timeout_s: float, files: Sequence[FileDescriptorLike] = ()) -> bool:
-        """Sleep after `announce`, until another rank wakes this one or the timeout is over.
+        """Sleep after `announce`, until another rank wakes this one; return whether one has.
 
-        Parameters
-        ----------
-        timeout_s : float, seconds
-        files : sequence of int or of objects with a fileno, optional
-            Files that end the sleep too, when one can be read.
-
-        Returns
-        -------
-        bool
-            Whether another rank has woken this one.
+        The sleep also ends with the timeout, or when one of the files can be read.
         """
         assert self._socket is not None
         if not self.flags[self._at]:  # woken between `announce` and now
@@ -234,10 +217,7 @@ def sleep_on(files: Sequence[FileDescriptorLike], timeout_s: float) -> list[int]
 def private_folder(token: str, place: Path | None = None) -> Path:
     """Return the folder of a run on this host, which its first rank makes.
 
-    Raises
-    ------
-    OSError
-        If it cannot be made, or another user has made it.
+    An OSError if it cannot be made, or another user has made it.
     """
     if place is None:
         place = Path("/dev/shm")

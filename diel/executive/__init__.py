@@ -8,6 +8,6 @@
     rank 1 ...    tuple servers
 
     placement/    (pure)      copies, ranks and GPUs; who would run where, as a preview
-    launch.py, rank_launcher.py   starting mpiexec, srun or flux; choosing among them
+    launch.py, rank_launcher.py   waiting for mpiexec, srun or flux; choosing among them
     batch_scripts.py              what a batch job needs, and scripts that ask for it
 """

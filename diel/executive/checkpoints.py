@@ -30,19 +30,8 @@ _AFTER_FAILURE_S: Final = 60.0
 class Checkpoints:
     """Saves checkpoints of a run, and decides when one is due.
 
-    Parameters
-    ----------
-    recorder : Recorder
-    tuples : callable
-        Returns the client that reads the tuples.
-    number : int
-        The number of the last checkpoint; 0 for none.
-    states : sequence of str
-        The files of modules' states that belong to that checkpoint.
-    every_s : float, optional
-        How often to save a checkpoint whether an iteration has finished or not.
-    clock : callable, optional
-        Returns seconds.
+    `number` and `states` are of the last checkpoint: 0 and none before the first. Every `every_s`
+    one is saved whether an iteration has finished or not.
     """
 
     def __init__(
@@ -95,16 +84,9 @@ class Checkpoints:
     def save(self, hear: Callable[[], object] = lambda: None) -> None:
         """Save a checkpoint: the tuples to a file, then a record with that file and all states.
 
-        Parameters
-        ----------
-        hear : callable, optional
-            Called when the tuples have been copied: reports that ranks sent before that have to be
-            in the journal before the checkpoint's record.
-
-        Raises
-        ------
-        OSError
-            If the file cannot be written; earlier checkpoints are kept.
+        `hear` is called when the tuples have been copied: reports that ranks sent before that have
+        to be in the journal before the checkpoint's record. An OSError if the file cannot be
+        written; earlier checkpoints are kept.
         """
         started_s = self._clock()
         directory, tuples = self._recorder.directory, self._tuples()

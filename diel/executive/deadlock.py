@@ -64,12 +64,7 @@ class WaitWatch:
     ) -> Sequence[Mapping[str, Any]] | None:
         """Search for a deadlock; return what the servers hold if two searches in a row found one.
 
-        Parameters
-        ----------
-        running : collection of int
-            Ranks that run modules.
-        survey : callable
-            Asks every server what it holds; called if all ranks wait.
+        If all ranks that run modules wait, `survey` is called: it asks every server what it holds.
         """
         surveys = survey() if self.all_wait(running) else None
         was_suspected = self._is_suspected

@@ -88,19 +88,9 @@ class RunObserver(Protocol):
 class Driver:
     """Runs a planned workflow on the ranks of a parent communicator.
 
-    Parameters
-    ----------
-    parent : Parent
-    recorder : Recorder
-    plan : RunPlan
-        Complete: with the twins of servers, and the copies for which there are GPUs.
-    assignment : RankAssignment
-        Which ranks a copy takes, and which GPUs a rank has.
-    observer : RunObserver
-    resumption : Resumption
-        Where the run begins: at the last checkpoint of an earlier start, if it is resumed.
-    binding : Binding, optional
-        Looks whether the cores of ranks suffice, if some are bound to cores.
+    The plan is complete: with the twins of servers, and the copies for which there are GPUs. A
+    resumed run begins at the last checkpoint of an earlier start. `binding` looks whether the cores
+    of ranks suffice, if some are bound to cores.
     """
 
     def __init__(
@@ -185,28 +175,11 @@ class Driver:
         }
 
     def run(self, started: RunStarted, warning: str = "", *, traces_all: bool = False) -> int:
-        """Run the workflow to its end.
+        """Run the workflow to its end, and return the exit code, as `diel.exit_codes` lists them.
 
-        Parameters
-        ----------
-        started : RunStarted
-            The first record.
-        warning : str, optional
-            The text of a warning to record after it.
-        traces_all : bool, optional
-            Whether to keep every single call of the tuple space for the trace.
-
-        Returns
-        -------
-        int
-            The exit code, as `diel.exit_codes` lists them.
-
-        Raises
-        ------
-        CheckpointError
-            If the tuples of a resumed run cannot be restored; no module has started.
-        OSError
-            If nothing can be recorded any more, as where the disk is full.
+        `started` is the first record; the text of a warning is recorded after it. A CheckpointError
+        if the tuples of a resumed run cannot be restored; no module has started. An OSError if
+        nothing can be recorded any more, as where the disk is full.
         """
         self._recorder.record(started)
         if warning:
@@ -365,7 +338,7 @@ class Driver:
     def _tuple_client(self) -> TupleClient:
         if self._tuples is None:
             from diel.tuples.client import TupleClient
-            from diel.tuples.replicated_transport import open_transport
+            from diel.tuples.mpi_transport import open_transport
 
             transport = open_transport(
                 self._parent.comm,

@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Final, Literal, TypeAlias
 
-from diel.executive.group_tree import GroupTree
+from diel.executive.groups import GroupTree
 from diel.executive.plans import GroupPlan, planned
 from diel.executive.scheduler import Obstacle, find_ranks
 from diel.frozen import Frozen
@@ -97,17 +97,8 @@ class RunExplanation(Frozen):
 def explain(view: RunView, status: StatusView, now_s: float) -> RunExplanation:
     """Return why each group does not run, and which copies or groups could end each rank's wait.
 
-    Parameters
-    ----------
-    view : RunView
-        From the journal. For a run that has not begun the result is empty.
-    status : StatusView
-    now_s : float, seconds since 1970
-
-    Raises
-    ------
-    ValueError
-        If the groups of a damaged journal could never start.
+    For a run that has not begun the result is empty. A ValueError if the groups of a damaged
+    journal could never start.
     """
     if view.started is None:
         return RunExplanation((), (), view.refusal)

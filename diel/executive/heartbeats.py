@@ -56,12 +56,6 @@ class SilenceWatch:
 
     Time in which rank 0 was stopped or busy counts as one beat at most: heartbeats that were sent
     meanwhile have yet to be read.
-
-    Parameters
-    ----------
-    timeout_s : float
-    every_s : float
-        The interval of heartbeats.
     """
 
     def __init__(self, timeout_s: float, every_s: float) -> None:
@@ -124,20 +118,7 @@ class HeartbeatAddress(NamedTuple):
 def start_heartbeat(address: HeartbeatAddress, pids: Mapping[int, int]) -> subprocess.Popen[bytes]:
     """Start the process that reports to rank 0 which ranks of this host are alive.
 
-    Parameters
-    ----------
-    address : HeartbeatAddress
-    pids : mapping of int to int
-        The process id of each rank of this host.
-
-    Returns
-    -------
-    subprocess.Popen
-
-    Raises
-    ------
-    OSError
-        If the process cannot be started, or does not reach rank 0.
+    `pids` has their process ids. An OSError if it cannot be started, or does not reach rank 0.
     """
     settings = {**address._asdict(), "pids": pids}
     own_socket, helper_socket = socket.socketpair()
@@ -340,18 +321,8 @@ class ServerLost(Exception):
 class LostRanks:
     """Detects which ranks have died or fallen silent, and returns events for the scheduler.
 
-    Parameters
-    ----------
-    parent : Parent
-    heartbeats : Heartbeats
-    plan : RunPlan
-    forget : callable
-        Called with ranks that have died, before the event is returned.
-
-    Attributes
-    ----------
-    dead, silent : set of int
-        Ranks for which there has been an event.
+    `forget` is called with ranks that have died, before the event is returned. There has been an
+    event for those that are in `dead` and `silent`.
     """
 
     def __init__(

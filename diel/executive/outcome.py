@@ -44,14 +44,8 @@ _DEEPEST: Final = 100
 class ReturnedFolder:
     """The folder for returned values that are too large for the journal, with a limit on its size.
 
-    Parameters
-    ----------
-    path : Path
-        Created with the first value.
-    limit_bytes : int
-        The limit on the size of all its files together, of whichever ranks.
-    ranks : int
-        How many ranks may write there.
+    It is created with the first value. The limit is that of all its files together, of whichever of
+    the ranks.
     """
 
     def __init__(self, path: Path, limit_bytes: int, ranks: int) -> None:
@@ -118,23 +112,10 @@ class ReturnedFolder:
 
 
 def recordable(value: Any, folder: ReturnedFolder, stem: str, limit_bytes: int) -> Any:
-    """Return a value as the journal can hold it; a large value is written to a file.
+    """Return a value as the journal can hold it: in JSON's own types, or a `StoredValue`.
 
-    Parameters
-    ----------
-    value : object
-        The value that a module has returned.
-    folder : ReturnedFolder
-        The folder for large values.
-    stem : str
-        The file's name without its suffix. A file of that name is replaced.
-    limit_bytes : int
-        The limit on its size as JSON.
-
-    Returns
-    -------
-    object
-        In JSON's own types, or a `StoredValue`.
+    A value that is larger than the limit as JSON is written to a file in the folder, which is named
+    by the stem; a file of that name is replaced.
     """
     if value is None or type(value) in (bool, float):
         return plain(value)

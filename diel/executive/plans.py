@@ -217,18 +217,10 @@ class ModulePlacement(NamedTuple):
 def place_modules(
     group: GroupPlan, ranks: Sequence[int], first_serial: int
 ) -> Iterator[ModulePlacement]:
-    """Yield the ranks and serials of each module of a group.
+    """Yield the ranks and serials of each module of a group, from the ranks of all its copies.
 
     Rank 0 and the ranks of the group compute the same placement by this, so that an order contains
-    only the group, its ranks and a serial, but no copies.
-
-    Parameters
-    ----------
-    group : GroupPlan
-    ranks : sequence of int
-        The ranks of all copies, in order.
-    first_serial : int
-        The first of `serials_of(group)` unused serials.
+    only the group, its ranks and the first of `serials_of(group)` unused serials, but no copies.
     """
     serial, first = first_serial, 0
     for module in group.modules:
@@ -359,11 +351,7 @@ class RunPlan(Frozen):
     def save(self, path: Path, source: str) -> None:
         """Write the plan for rank 0, unless it has what JSON cannot hold: boundaries, dates.
 
-        Parameters
-        ----------
-        path : Path
-        source : str
-            The text of the workflow file when it was checked.
+        `source` is the text of the workflow file when it was checked.
         """
         if self.boundaries:
             return
@@ -374,11 +362,8 @@ class RunPlan(Frozen):
     def take(cls, path: Path, file: str, ranks: int) -> RunPlan | None:
         """Read the plan that `save` wrote, and remove it.
 
-        Returns
-        -------
-        RunPlan or None
-            None if no plan was saved for this number of ranks, it is damaged, or the workflow file
-            has changed: then the file is checked again.
+        None if no plan was saved for this number of ranks, it is damaged, or the workflow file has
+        changed: then the file is checked again.
         """
         try:
             source, given = read_json(path, with_nan=True)

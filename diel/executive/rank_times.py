@@ -1,24 +1,80 @@
-"""How a rank spends its time: its spans, for the run's trace, and their sums, for rank 0."""
+"""How a rank spends its time: its spans, for the run's trace, and their sums, for rank 0.
+
+Of the calls of the tuple space the trace has only the waits, unless a full trace is requested.
+"""
 
 from __future__ import annotations
 
 import contextlib
+import functools
 import time
 from collections.abc import Callable, Iterator, Mapping
 from typing import TYPE_CHECKING, Any, Final
 
 from diel.comm.meter import Meter, Span, Times
 from diel.run.trace_part import Event, TracePart, span_event
+from diel.tuples.handles import Claim
 from diel.tuples.protocol import is_piece
 from diel.tuples.tags import decode_tag, format_tag
 
 if TYPE_CHECKING:
     from diel.executive.plans import CopyPlan
     from diel.run.directory import RunDirectory
+    from diel.tuples.client import TupleClient
 
 _SAVE_EVERY_S: Final = 0.5
 _LONGEST_NAME: Final = 120
 _CLOCK_LOOKS: Final = 5
+
+TRACED: Final = (
+    "tput",
+    "put_if_absent",
+    "increment",
+    "update",
+    "tget",
+    "tread",
+    "tget_nowait",
+    "tread_nowait",
+    "claim",
+    "count",
+    "collect",
+    "dist_tput",
+    "dist_tget",
+    "dist_tread",
+)
+"""Calls of a tuple client whose first argument is a tag."""
+
+
+def trace_calls(client: TupleClient, meter: Meter) -> None:
+    """Have a client record when each of its calls began and ended, with tag and bytes."""
+    for name in TRACED:
+        setattr(client, name, _traced(getattr(client, name), meter))
+
+
+def _traced(call: Callable[..., Any], meter: Meter) -> Callable[..., Any]:
+    @functools.wraps(call)
+    def traced(tag: Any, *arguments: Any, **options: Any) -> Any:
+        value = arguments[0] if arguments else None
+        since_s = meter.clock()
+        try:
+            returned = call(tag, *arguments, **options)
+            if returned is not None:
+                value = returned[1] if options.get("with_tag") else returned
+            return returned
+        finally:
+            size_bytes = _size_of(value)
+            meter.keep(Span("tuples", since_s, meter.clock(), call.__name__, tag, size_bytes))
+
+    return traced
+
+
+def _size_of(value: object) -> int | None:
+    if isinstance(value, Claim):
+        value = value.value
+    if isinstance(value, (bytes, bytearray)):
+        return len(value)
+    size = getattr(value, "nbytes", None)
+    return size if isinstance(size, int) else None
 
 
 class SpanRecorder:
@@ -96,12 +152,7 @@ def clock_offset_s(clock: Callable[[], float]) -> float:
 def event_of(span: Span, rank: int, offset_ns: int) -> Event:
     """Return a span as an event of a trace, with times in nanoseconds since 1970.
 
-    Parameters
-    ----------
-    span : Span
-    rank : int
-    offset_ns : int
-        To add to the meter's clock for nanoseconds since 1970.
+    The offset is added to the meter's clock for that.
     """
     tag = span.about
     if isinstance(tag, bytes):

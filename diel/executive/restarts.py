@@ -62,10 +62,7 @@ class Restarts:
     def refusal(self, progress: Progress) -> str:
         """Return why a run that has just died is not started again; an empty text if it is.
 
-        Parameters
-        ----------
-        progress : tuple of int
-            From `progress_of`.
+        `progress` is from `progress_of`.
         """
         pairs = list(zip(progress, self._furthest, strict=True))
         is_further = any(now > before for now, before in pairs)
@@ -145,23 +142,10 @@ def after_loss(
 ) -> Restart | None:
     """Record what a run has lost; return the restart that follows, None without one.
 
-    Parameters
-    ----------
-    restarts : Restarts
-    view, directory, launcher_status
-        As for `is_lost`.
-    ranks : int
-        How many had been started.
-    hosts : callable
-        From the record of the start to the hosts of its ranks, and whether each answers; empty if
-        all ranks are on this host.
-    fits : callable
-        From a number of ranks to why the workflow cannot run on them; an empty text if it can.
-
-    Raises
-    ------
-    RunDirectoryError
-        If another process still writes the journal.
+    So many ranks had been started. `hosts` tells from the record of the start which hosts its ranks
+    were on, and whether each answers; none if all ranks are on this host. `fits` tells why the
+    workflow cannot run on a number of ranks; an empty text if it can. A RunDirectoryError if
+    another process still writes the journal.
     """
     loss = find_loss(view, directory, launcher_status)
     refusal = restarts.refusal(progress_of(view, directory))
@@ -217,18 +201,8 @@ def _on_answering_hosts(
 def record_stop(directory: RunDirectory, restarts: int) -> None:
     """Record that a run ends because a stop was requested before its next restart.
 
-    Parameters
-    ----------
-    directory : RunDirectory
-    restarts : int
-        The number of restarts before that.
-
-    Raises
-    ------
-    FileNotFoundError
-        If the run directory was removed.
-    RunDirectoryError
-        If another process still writes the journal.
+    A FileNotFoundError if the run directory was removed, a RunDirectoryError if another process
+    still writes the journal.
     """
     stop = StopOrdered(reason=directory.stop_reason())
     ended = RunEnded(exit_code=directory.exit_code_of_stop(), restarts=restarts)

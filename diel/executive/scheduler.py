@@ -6,8 +6,7 @@ and no clock here.
 ::
 
     scheduler.py    ready groups take their ranks from the pool and return them
-    group_tree.py   which iteration of which group is ready
-    copies.py       the copies of one iteration, and what follows a failure
+    groups.py       which iteration of which group is ready, and how far its copies are
     plans.py        groups, modules and copies    events.py   events and instructions
 
 A group becomes ready when every group that it depends on has finished, and again for each further
@@ -22,7 +21,6 @@ from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from itertools import chain, count
 from typing import Any, TypeAlias
 
-from diel.executive.copies import RunningCopy, RunningGroup, policy_for
 from diel.executive.events import (
     AbandonCopy,
     ConnectModule,
@@ -39,7 +37,7 @@ from diel.executive.events import (
     TagLooked,
     TimeLimitPassed,
 )
-from diel.executive.group_tree import GroupTree
+from diel.executive.groups import GroupTree, RunningCopy, RunningGroup, policy_for
 from diel.executive.messages import LossAllowed, ModuleCommAsked, RankFailed, RankFinished, RankLeft
 from diel.executive.plans import CopyPlan, GroupPlan, Iteration
 from diel.exit_codes import FAILED
@@ -197,13 +195,7 @@ class Scheduler:
         return [*self._tree.start(), *self._advance()]
 
     def handle(self, event: Event) -> list[Instruction]:
-        """Process an event and return the instructions that follow from it.
-
-        Returns
-        -------
-        list of Instruction
-            To be performed in this order.
-        """
+        """Process an event; return the instructions that follow, to be performed in this order."""
         if self.stopping:
             return []  # whatever happens now is a consequence of the stop
         return self._handlers[type(event)](event)

@@ -29,16 +29,8 @@ Wait: TypeAlias = "tuple[str, object, float]"
 class WaitReporter:
     """Tracks what a rank waits for, and reports waits that last a second to rank 0.
 
-    Parameters
-    ----------
-    tuples : TupleClient
-    transport : Transport
-        The transport of `tuples`.
-    channel : Channel
-    meter : Meter
-        Its `name_wait` and `after_wait` hooks are set here.
-    report : callable
-        Sends a report to rank 0.
+    The transport is that of the client. The meter's `name_wait` and `after_wait` hooks are set
+    here.
     """
 
     def __init__(
@@ -78,12 +70,8 @@ class WaitReporter:
     def waiting(self, call: str, *, counts: bool = True) -> Iterator[None]:
         """Mark this rank as waiting for other ranks, though not for their messages.
 
-        Parameters
-        ----------
-        call : str
-            The name of the wait, as it is reported.
-        counts : bool, optional
-            Whether the meter counts it as waiting: a rank that lends its core to a program works.
+        `call` is the name of the wait, as it is reported. A rank that lends its core to a program
+        works: then `counts` is false, and the meter does not count it as waiting.
         """
         self._wait_for_peers = (call, "", math.inf)
         try:

@@ -20,7 +20,7 @@ from diel.coupling.address import Address
 from diel.coupling.channel import Channel
 from diel.coupling.messages import MessageCounts
 from diel.errors import CopyStopped, RunStopped, TupleError
-from diel.executive.child_processes import ChildProcesses
+from diel.executive.leftovers import ChildProcesses
 from diel.executive.messages import (
     ForgetRanks,
     Goodbye,
@@ -45,7 +45,7 @@ from diel.executive.messages import (
 )
 from diel.executive.outcome import ReturnedFolder, detail, noting_crashes, recordable
 from diel.executive.plans import CopyPlan, place_modules
-from diel.executive.rank_times import SpanRecorder
+from diel.executive.rank_times import SpanRecorder, trace_calls
 from diel.executive.signals import release_signals
 from diel.executive.tuple_server import GOODBYE_TIMEOUT_S, serve_tuples
 from diel.executive.wait_reporter import WaitReporter
@@ -62,7 +62,7 @@ from diel.run.directory import RunDirectory, state_of, state_stem
 from diel.run.json_values import StoredValue, plain
 from diel.text import describe_error
 from diel.tuples.client import TupleClient
-from diel.tuples.replicated_transport import open_transport
+from diel.tuples.mpi_transport import open_transport
 from diel.workflow.programs import launcher_forgotten
 
 if TYPE_CHECKING:
@@ -210,11 +210,9 @@ class _Worker:
             self._meter,
         )
         self._transport = transport
-        self._tuples: TupleClient = TupleClient(transport)
+        self._tuples = TupleClient(transport)
         if welcome.traces_all:
-            from diel.tuples.traced import TracedClient
-
-            self._tuples = TracedClient(transport, self._meter)
+            trace_calls(self._tuples, self._meter)
         self._leaves: Mailbox[LeaveCopy | ForgetRanks] = Mailbox(
             parent.comm,
             sends=tags.WORKER_TO_EXECUTIVE,

@@ -93,15 +93,9 @@ _known = _Known()
 def use_folder(folder: Path, module_files: Sequence[Path] = ()) -> None:
     """Set the workflow file's folder for this process and its children, and put it on ``sys.path``.
 
-    It is the first there, or the last if libraries have names of its files.
-
-    Parameters
-    ----------
-    folder : Path
-        Absolute.
-    module_files : sequence of Path, optional
-        Files of its modules and of their options: those outside of the folder can be imported by
-        their names too.
+    The folder is absolute. It is the first there, or the last if libraries have names of its files.
+    Files of its modules and of their options that are outside of the folder can be imported by
+    their names too.
     """
     if not _known.workflow and FOLDERS_VARIABLE in os.environ:  # it may know more of this workflow
         _known.ask_parent()
@@ -211,12 +205,9 @@ def _folder_named(key: str) -> str:
 
 
 def import_file(file: Path) -> ModuleType:
-    """Import a module file as a part of its folder's package; exceptions of its code are passed on.
+    """Import a file, by its absolute path, as a part of its folder's package.
 
-    Parameters
-    ----------
-    file : Path
-        Absolute.
+    Exceptions of its code are passed on.
     """
     package = package_of(file.parent)
     if package in sys.modules:  # else its spec sees to it
@@ -327,10 +318,7 @@ def _folder_of(module_name: object) -> _Folder | None:
 def _find_own(name: str, scope: Mapping[str, Any]) -> tuple[_Folder, str] | None:
     """Find what code with these globals imports in its folder, or beside the workflow file.
 
-    Returns
-    -------
-    (_Folder, str) or None
-        The folder that has it, and its full name.
+    Returns the folder that has it, and its full name.
     """
     caller = scope.get("__name__")
     folder = _folder_of(caller)

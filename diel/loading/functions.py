@@ -98,20 +98,9 @@ def import_code(location: FunctionLocation, folder: Path) -> ModuleType:
 def import_function(spec: str, folder: Path, kind: str = MODULES) -> Callable[..., Any]:
     """Import the function that a place names, as a workflow file in a folder may write it.
 
-    Parameters
-    ----------
-    spec : str
-        ``./file.py:function``, ``package.module:function``, or the name of an entry point.
-    folder : Path
-    kind : str, optional
-        Of the plugins among which a name is looked for, see `diel.plugins`.
-
-    Raises
-    ------
-    LookupError
-        If there is no such function.
-    Exception
-        Whatever its file raises at import.
+    A place is ``./file.py:function``, ``package.module:function``, or the name of an entry point
+    among the plugins of a kind, see `diel.plugins`. A LookupError if there is no such function;
+    whatever its file raises at import is passed on.
     """
     folder = Path(folder).absolute()
     with _IMPORTING:
@@ -120,17 +109,9 @@ def import_function(spec: str, folder: Path, kind: str = MODULES) -> Callable[..
 
 
 def load_plugin(spec: str, folder: Path, kind: str = MODULES) -> Callable[..., Any]:
-    """Import the class or function that an option of a module names; raise PluginError if it fails.
+    """Import the class or function that an option of a module names; as `import_function`.
 
-    Parameters
-    ----------
-    spec, folder, kind
-        As for `import_function`.
-
-    Raises
-    ------
-    PluginError
-        If there is no such class or function, or its import fails.
+    A PluginError if there is no such class or function, or its import fails.
     """
     try:
         return import_function(spec, folder, kind)

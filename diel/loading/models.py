@@ -75,12 +75,8 @@ class TrainedModel(Protocol):
 def load_model(file: Path) -> Any:
     """Load a trained model from a file, ready for raw samples.
 
-    Raises
-    ------
-    RunDirectoryError
-        If it cannot be read, or holds something else.
-    MissingPackage
-        If what reads it is not installed.
+    A RunDirectoryError if it cannot be read, or holds something else; a MissingPackage if what
+    reads it is not installed.
     """
     try:
         model = first_answer(lambda reporter: reporter.load_model(file))
@@ -96,20 +92,9 @@ def load_model(file: Path) -> Any:
 def model_of_run(directory: RunDirectory, sweep: str = "", trial: int | None = None) -> Any:
     """Load the model of a trial of a run's sweep, by default of the best one.
 
-    Parameters
-    ----------
-    directory : RunDirectory
-    sweep : str, optional
-        Which of several, as ``group.module``.
-    trial : int, optional
-        Unless its model was kept, it is trained again, in this process, and its model kept.
-
-    Raises
-    ------
-    RunDirectoryError
-        If there is no such sweep, trial or model.
-    MissingPackage
-        If what reads it is not installed.
+    The sweep of several is named as ``group.module``. Unless the trial's model was kept, it is
+    trained again, in this process, and its model kept. A RunDirectoryError if there is no such
+    sweep, trial or model; a MissingPackage if what reads it is not installed.
     """
     try:
         found = first_answer(lambda reporter: reporter.find_model(directory.path, sweep, trial))
@@ -153,14 +138,8 @@ def _train_again(directory: RunDirectory, found: Mapping[str, Any]) -> Path:
 def trainer_of(directory: RunDirectory, sweep: str) -> tuple[ModulePart, ModulePart, Path]:
     """Return the master and the trainer of a run's sweep, and the folder of their workflow file.
 
-    The file is that of the run, as it is now, or else the copy in the run's directory.
-
-    Raises
-    ------
-    LaunchError
-        If the file does not have them any more.
-    WorkflowError
-        If the file is not valid any more.
+    The file is that of the run, as it is now, or else the copy in the run's directory. A
+    LaunchError if it does not have them any more, a WorkflowError if it is not valid any more.
     """
     view = RunView()
     for record in JournalReader(directory.journal).new_records():

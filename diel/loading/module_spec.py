@@ -49,13 +49,7 @@ class ModuleSpec(Frozen):
         )
 
     def files(self, folder: Path) -> Iterator[Path]:
-        """Yield the Python files that the entry names: of its function, and of its options.
-
-        Parameters
-        ----------
-        folder : Path
-            Of the workflow file.
-        """
+        """Yield the Python files that the entry names: of its function, and of its options."""
         if self.function is not None and self.function.file is not None:
             yield self.function.file
         for text in _texts(self.options):

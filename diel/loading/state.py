@@ -38,16 +38,9 @@ _SCALARS: Final = (bool, int, float, str, bytes)
 class SavedState:
     """Saved states of a rank of a copy in an iteration of its group: new ones, and one to restore.
 
-    Parameters
-    ----------
-    folder : Path
-        Made with the first version.
-    stem : str
-        Of the file's names, the same whenever the run is started.
-    restored : str
-        The name of the version to restore; empty if there is none.
-    saved : callable
-        Called with the name of each version, once it has been written.
+    The folder is made with the first version. The stem of the file's names is the same whenever the
+    run is started. `restored` is the name of the version to restore, if there is one. `saved` is
+    called with the name of each version, once it has been written.
     """
 
     def __init__(
@@ -62,12 +55,8 @@ class SavedState:
     def save(self, state: Any) -> None:
         """Write the next version, whole or not at all.
 
-        Raises
-        ------
-        PayloadError
-            If the state holds anything but plain values, bytes and arrays.
-        OSError
-            If it cannot be written; the version before is still there.
+        A PayloadError if the state holds anything but plain values, bytes and arrays. An OSError if
+        it cannot be written; the version before is still there.
         """
         name = f"{self._stem}_{self._version + 1}{_SUFFIX}"
         self._folder.mkdir(exist_ok=True)
@@ -79,10 +68,7 @@ class SavedState:
     def restored(self) -> Any:
         """Return the state that was saved before the run was resumed; None if there is none.
 
-        Raises
-        ------
-        RunDirectoryError
-            If it cannot be read.
+        A RunDirectoryError if it cannot be read.
         """
         return read_state(self._folder / self._restored) if self._restored else None
 
@@ -90,11 +76,8 @@ class SavedState:
 def write_state(file: IO[bytes], state: Any) -> None:
     """Write a state to a file.
 
-    Raises
-    ------
-    PayloadError
-        If it holds anything else than None, truth values, numbers, text, bytes, arrays, and lists
-        and tables of such; says where.
+    A PayloadError if it holds anything else than None, truth values, numbers, text, bytes, arrays,
+    and lists and tables of such; it says where.
     """
     import zipfile
 
@@ -105,13 +88,7 @@ def write_state(file: IO[bytes], state: Any) -> None:
 
 
 def read_state(path: Path) -> Any:
-    """Return a state that `write_state` wrote.
-
-    Raises
-    ------
-    RunDirectoryError
-        If the file is missing or damaged.
-    """
+    """Return a state that `write_state` wrote; a RunDirectoryError if it is missing or damaged."""
     import zipfile
 
     try:

@@ -25,15 +25,8 @@ _LIVE: Final = ("pause", "resume", "stop")
 def compare_sweeps(sweeps: Mapping[str, WatchedSweep], theme: str = "light") -> dict[str, Any]:
     """Compare sweeps, given by unique names, as far as they have been read.
 
-    Returns
-    -------
-    dict
-        As `diel.loading.reporter.Reporter.compare_sweeps`.
-
-    Raises
-    ------
-    RunDirectoryError
-        If objectives or their directions differ.
+    Returns what `diel.loading.reporter.Reporter.compare_sweeps` does. A RunDirectoryError if
+    objectives or their directions differ.
     """
     try:
         compared = first_answer(lambda reporter: reporter.compare_sweeps(sweeps, theme))
@@ -56,10 +49,7 @@ def write_comparison(sweeps: Mapping[str, WatchedSweep], path: Path) -> list[Pat
 def named_sweeps(directories: Sequence[RunDirectory]) -> dict[str, WatchedSweep]:
     """Return the sweeps of several runs, read to their present ends, by unique names.
 
-    Raises
-    ------
-    RunDirectoryError
-        If a run has no sweep.
+    A RunDirectoryError if a run has no sweep.
     """
     found: dict[str, WatchedSweep] = {}
     for directory in directories:
@@ -80,10 +70,7 @@ def named_sweeps(directories: Sequence[RunDirectory]) -> dict[str, WatchedSweep]
 def watch_sweeps(directory: RunDirectory) -> list[WatchedSweep]:
     """Return the sweeps of a run that have begun; none, if there are none.
 
-    Raises
-    ------
-    PluginError
-        If a reporter cannot be imported.
+    A PluginError if a reporter cannot be imported.
     """
     found: list[WatchedSweep] = []
     for reporter in reporters():
@@ -101,27 +88,14 @@ def steer_sweep(
 ) -> list[dict[str, Any]]:
     """Send requests to a sweep while it runs, or keep them for when it is resumed.
 
-    Parameters
-    ----------
-    directory : RunDirectory
-    asked : sequence of mapping
-        Each has ``kind``, one of ``enqueue`` (and ``parameters``), ``pause``, ``resume``, ``stop``
-        (and ``number``, of a trial) and ``trials`` (and ``number``, how many there are to be).
-    sweep : str, optional
-        Which of several, as ``group.module``.
-    wait_s : float, seconds, optional
-        How long to wait for answers; none where the run has ended.
+    Each request has ``kind``, one of ``enqueue`` (and ``parameters``), ``pause``, ``resume``,
+    ``stop`` (and ``number``, of a trial) and ``trials`` (and ``number``, how many there are to be).
+    The sweep of several is named as ``group.module``. Answers are waited for so long; not at all
+    where the run has ended.
 
-    Returns
-    -------
-    list of dict
-        For each request: ``kind``, ``accepted`` (None: not answered yet, it is kept), ``answer``,
-        and ``trial``, the number of a trial that was enqueued, or None.
-
-    Raises
-    ------
-    LaunchError
-        If there is no such sweep, or a request makes no sense: then none has been sent.
+    Returns for each request: ``kind``, ``accepted`` (None: not answered yet, it is kept),
+    ``answer``, and ``trial``, the number of a trial that was enqueued, or None. A LaunchError if
+    there is no such sweep, or a request makes no sense: then none has been sent.
     """
     state = _state(directory)
     given = [dict(request) for request in asked]
@@ -170,10 +144,7 @@ def _answer_instead(
 def record_participation(directory: RunDirectory, said: Mapping[str, Any]) -> None:
     """Have reporters write for a run that has not begun which sweep it takes part in.
 
-    Raises
-    ------
-    LaunchError
-        If that cannot be written.
+    A LaunchError if that cannot be written.
     """
     try:
         for reporter in reporters():
@@ -183,24 +154,11 @@ def record_participation(directory: RunDirectory, said: Mapping[str, Any]) -> No
 
 
 def find_joinable(directory: RunDirectory, sweep: str = "") -> dict[str, Any]:
-    """Return the sweep of a run that other runs may join.
+    """Return the sweep of a run, as ``group.module`` of several, that other runs may join.
 
-    Parameters
-    ----------
-    directory : RunDirectory
-    sweep : str, optional
-        Which of several, as ``group.module``.
-
-    Returns
-    -------
-    dict
-        ``name``; ``group``, ``master``, ``trainer``: the modules that a run needs to take part,
-        the master followed by a number in an iteration of its group; ``ledger``: its file.
-
-    Raises
-    ------
-    LaunchError
-        If there is no such sweep, or several.
+    It has ``name``; ``group``, ``master``, ``trainer``: the modules that a run needs to take part,
+    the master followed by a number in an iteration of its group; ``ledger``: its file. A
+    LaunchError if there is no such sweep, or several.
     """
     found: list[dict[str, Any]] = []
     try:

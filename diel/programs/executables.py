@@ -276,17 +276,8 @@ def _check_stdin(stdin: Path | None) -> None:
 class ExecutableCopies:
     """Runs the copies of executables on a rank: once each, or once for each of their tasks.
 
-    Parameters
-    ----------
-    directory : RunDirectory
-    folder : Path
-        Of the workflow file.
-    tuples : TupleClient
-        The client for ``diel tuple`` in a program, and for the task counter.
-    wakeup : Wakeup
-        Of this rank.
-    session : str
-        As in `Welcome`: a resumed run has a new task counter.
+    `tuples` is the client for ``diel tuple`` in a program, and for the task counter: a resumed run,
+    which has another session, has a new one. `folder` is that of the workflow file.
     """
 
     def __init__(
@@ -313,20 +304,9 @@ class ExecutableCopies:
     ) -> None:
         """Run a copy to its end, on its first rank.
 
-        Parameters
-        ----------
-        order : RunCopy
-        spec : ModuleSpec
-            Of an executable.
-        safe_point : callable
-            Called while a program runs; an exception that it raises ends the program.
-        record : callable
-            Called with the class of a record for the journal, and its fields.
-
-        Raises
-        ------
-        ModuleFailed
-            If a program cannot be started, or does not end well.
+        `safe_point` is called while a program runs; an exception that it raises ends the program.
+        `record` is called with the class of a record for the journal, and its fields. A
+        ModuleFailed if a program cannot be started, or does not end well.
         """
         assert spec.executable is not None
         plan, tasks = order.plan, spec.executable.tasks

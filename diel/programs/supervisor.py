@@ -267,21 +267,11 @@ def become_subreaper() -> None:
 
 
 def descendants(spared: Collection[int] = (), since_ticks: int = 0) -> list[int]:
-    """Return the process ids of all descendants of this process.
+    """Return the process ids of all descendants of this process, also of those not reaped yet.
 
-    Parameters
-    ----------
-    spared : collection of int, optional
-        Children that are left out, with all that is below them.
-    since_ticks : int, optional
-        Children that were started earlier are left out too, with all that is below them, and so are
-        children of the same tick in the session of this process, which no program is in. In clock
-        ticks since the kernel started, see `now_ticks`.
-
-    Returns
-    -------
-    list of int
-        With processes that have ended and were not reaped.
+    Children in `spared` are left out, with all that is below them. So are children that were
+    started before `since_ticks`, in clock ticks since the kernel started (see `now_ticks`), and
+    those of that tick in the session of this process, which no program is in.
     """
     own_pid, session = os.getpid(), os.getsid(0)
     children: dict[int, list[int]] = {}

@@ -1,4 +1,4 @@
-"""The protocol of the tuple socket, between a program and the rank that started it.
+"""The protocol of the tuple socket, and its client, in a program of a run or outside of it.
 
 ::
 
@@ -10,18 +10,24 @@
       the next request                ──>
 
 Each message is a line of JSON, whose ``size`` is the number of bytes that follow it.
-A client sends one request after the other; `docs/executables.md` says what the fields may hold. The
-command imports this file too, so it imports little.
+A client sends one request after the other; `docs/executables.md` says what the fields may hold.
+``diel tuple`` imports this file, so it imports little.
 """
 
 from __future__ import annotations
 
+import contextlib
 import json
+import os
 import re
-from typing import Any, Final, NamedTuple, TypeAlias
+import socket
+from typing import TYPE_CHECKING, Any, Final, NamedTuple, TypeAlias
 
-from diel.errors import TagError
+from diel.errors import TagError, TupleSocketError
 from diel.run.json_values import DamagedRecord, is_integer, parse_json
+
+if TYPE_CHECKING:
+    from diel.run.directory import RunDirectory
 
 TUPLE_SOCKET: Final = "DIEL_TUPLE_SOCKET"
 TOKEN: Final = "DIEL_TOKEN"
@@ -37,6 +43,7 @@ BEST_FORM: Final = "fitting"
 """In a get or read, in place of a form: the one that keeps most of a value; the answer names it."""
 
 LONGEST_HEAD_BYTES: Final = 64 * 1024
+_RECEIVE_BYTES: Final = 2**18
 
 Fields: TypeAlias = "list[str | int | None]"
 """The fields of a tag or pattern; None stands for any."""
@@ -109,6 +116,104 @@ def _read_head(line: bytes) -> dict[str, Any]:
     if not isinstance(head, dict) or not is_integer(head.get("size"), 0):
         raise NotUnderstood("a head that is no table with a size")
     return head
+
+
+# -- the client -----------------------------------------------------------------------------------
+
+
+class TupleConnection:
+    """A connection to a tuple socket.
+
+    The token is sent with each request; others are refused. A `TupleSocketError` if the run is over
+    or out of reach, and from `ask`, if the rank refuses.
+    """
+
+    def __init__(self, address: str, token: str) -> None:
+        self.has_ended = False
+        self._token = token
+        self._unpacker = Unpacker()
+        self._socket = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+        try:
+            self._socket.connect(address)
+        except OSError as error:
+            self._socket.close()
+            raise TupleSocketError(
+                f"{address} cannot be reached ({error.strerror or error}): the run is over, or "
+                "goes on on another node"
+            ) from None
+
+    @classmethod
+    def of_program(cls) -> TupleConnection:
+        """Connect to the rank that has started this program, or its ancestor."""
+        address = os.environ.get(TUPLE_SOCKET, "")
+        if not address:
+            raise TupleSocketError(
+                f"{TUPLE_SOCKET} is not set: diel tuple works in what a run's executable starts, "
+                "and elsewhere with --run RUN_DIR; a function module has ctx.tuples"
+            )
+        return cls(address, os.environ.get(TOKEN, ""))
+
+    @classmethod
+    def of_run(cls, directory: RunDirectory) -> TupleConnection:
+        """Connect to the executive of a run that goes on on this host."""
+        import platform  # here, since the socket of a rank needs neither
+
+        from diel.run.tuple_access import read_tuple_access
+
+        access = read_tuple_access(directory)
+        if access is None:
+            raise TupleSocketError(
+                f"{directory.path} offers no tuples: the run has not begun, or has ended; of one "
+                "that has ended, diel.open_run(...).tuples reads the last checkpoint"
+            )
+        here = platform.node()
+        if access.host != here:
+            raise TupleSocketError(
+                f"the executive of {directory.path} runs on {access.host or 'another host'}, and "
+                f"this is {here}: ask there, as with ssh {access.host or 'HOST'}"
+            )
+        return cls(access.address, access.token)
+
+    def ask(self, head: dict[str, Any], body: bytes = b"") -> SocketMessage:
+        """Send a request and return its answer, with the status ``done`` or ``late``."""
+        self._send(pack({**head, "token": self._token}, body))
+        answer = self._receive()
+        if answer.head.get("status") not in (DONE, LATE):
+            raise TupleSocketError(str(answer.head.get("why")))
+        return answer
+
+    def confirm(self, *, received: bool = True) -> None:
+        """Confirm that the value of a get was received, or have its tuple given back."""
+        self._send(pack({"received": received}))
+
+    def _send(self, data: bytes) -> None:
+        with contextlib.suppress(OSError):  # the rank's answer, or its end, tells why
+            self._socket.sendall(data)
+
+    def _receive(self) -> SocketMessage:
+        try:
+            while True:
+                message = self._unpacker.next()
+                if message is not None:
+                    return message
+                data = self._socket.recv(_RECEIVE_BYTES)
+                if not data:
+                    break
+                self._unpacker.feed(data)
+        except (OSError, NotUnderstood):
+            pass
+        self.has_ended = True
+        raise TupleSocketError("the run has ended, or is ending: it has not answered")
+
+    def close(self) -> None:
+        """Close the connection."""
+        self._socket.close()
+
+    def __enter__(self) -> TupleConnection:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
 
 
 # -- tags on a command line, where everything is a string -----------------------------------------

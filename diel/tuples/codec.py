@@ -117,10 +117,7 @@ class Encoded(NamedTuple):
 def encode(value: object) -> tuple[int, bytes, Any]:
     """Return kind, meta and memory of a value; bytes and C-contiguous arrays are not copied.
 
-    Raises
-    ------
-    PayloadError
-        If the value is neither bytes nor an array and cannot be pickled.
+    A PayloadError if the value is neither bytes nor an array and cannot be pickled.
     """
     kind = type(value)
     if kind is bytes:
@@ -200,11 +197,8 @@ def _set_attributes(array: object, attributes: dict[str, Any]) -> None:
 def decode(kind: int, meta: bytes, buffer: bytes | bytearray | memoryview) -> Any:
     """Return the encoded value; an array is a writable view of `buffer`, or of a copy of bytes.
 
-    Raises
-    ------
-    PayloadError
-        If a pickled object cannot be rebuilt here, or the encoding is invalid, as in a checkpoint
-        that was tampered with.
+    A PayloadError if a pickled object cannot be rebuilt here, or the encoding is invalid, as in a
+    checkpoint that was tampered with.
     """
     if kind == BYTES:
         return bytes(buffer)
@@ -243,10 +237,8 @@ def _described(data: bytes | bytearray | memoryview) -> str:
 def check(kind: int, meta: bytes, size_bytes: int) -> None:
     """Check that an encoding is valid, without unpickling.
 
-    Raises
-    ------
-    PayloadError
-        If the kind is unknown, or the size does not fit a number, or an array of the meta.
+    A PayloadError if the kind is unknown, or the size does not fit a number, or an array of the
+    meta.
     """
     if kind in (BYTES, PICKLE):
         return

@@ -54,15 +54,8 @@ Forward: TypeAlias = Callable[[int, bytes, Payload], None]
 def choose_tails(hosts: Sequence[str]) -> tuple[int, ...]:
     """Choose a tail for the partition of each server, on another host if there is one.
 
-    Parameters
-    ----------
-    hosts : sequence of str
-        The host of each server.
-
-    Returns
-    -------
-    tuple of int
-        The index of the server that is the tail of each partition; balanced as far as hosts allow.
+    Returns the index of the server that is the tail of each partition; balanced as far as hosts
+    allow.
     """
     load = [0] * len(hosts)
     tails = []

@@ -443,10 +443,7 @@ def whole_value(reply: Reply, name: str, tag: object) -> Any:
 def value_of(reply: Reply, payload: Any, name: str, remains: str) -> Any:
     """Return the value of a tuple in a reply, whose payload may have come in pieces.
 
-    Raises
-    ------
-    PayloadError
-        If it cannot be rebuilt here; `remains` says what becomes of the tuple then.
+    A PayloadError if it cannot be rebuilt here; `remains` says what becomes of the tuple then.
     """
     try:
         return codec.decode(reply.kind & ~STRIPED, reply.meta, payload)

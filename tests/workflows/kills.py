@@ -454,7 +454,7 @@ def small_disk(folder: Path) -> Iterator[bool]:
 
 def _names_ranks() -> bool:
     """Whether the launcher here says which rank was lost: MPICH's does not."""
-    from diel.executive.launch import find_mpiexec, mpi_implementation
+    from diel.executive.rank_launcher import find_mpiexec, mpi_implementation
 
     return mpi_implementation(find_mpiexec()) == "Open MPI"
 

@@ -32,20 +32,9 @@ _CHOICES_REMEMBERED: Final = 1000
 
 
 class RankAssignment:
-    """Assigns ranks to copies, and GPUs to ranks.
+    """Assigns ranks to copies, and GPUs to ranks, on the nodes where the ranks of the pool are.
 
-    Parameters
-    ----------
-    nodes : sequence of Node
-        Where the ranks of the pool are.
-    needs : mapping of str to Need
-        By module name.
-    groups : sequence of GroupPlan
-
-    Raises
-    ------
-    TooFewGpus
-        If some group could never start.
+    A TooFewGpus if some group could never start.
     """
 
     def __init__(
@@ -82,19 +71,10 @@ class RankAssignment:
         return tuple(dict.fromkeys(gpu for gpus in gpus_by_rank for gpu in gpus))
 
     def choose(self, plan: GroupPlan, free: Sequence[int]) -> GroupRanks | None:
-        """Choose the ranks of a group.
+        """Choose the ranks of a group among those that run nothing, which are in ascending order.
 
-        Parameters
-        ----------
-        plan : GroupPlan
-        free : sequence of int
-            Ranks that run nothing, in ascending order.
-
-        Returns
-        -------
-        tuple of tuple of int, or None
-            The ranks of each copy, module by module in the group's order; None if the free ranks
-            do not suffice.
+        Returns the ranks of each copy, module by module in the group's order; None if the free
+        ranks do not suffice.
         """
         shape = self._shapes.get(plan.name)
         if shape is None:

@@ -80,13 +80,7 @@ def exact_size(gpus: float) -> Size:
 
 
 def nodes_of(ranks: Iterable[tuple[int, str, tuple[str, ...]]]) -> list[Node]:
-    """Group ranks by host into nodes, in the order of their first ranks.
-
-    Parameters
-    ----------
-    ranks : iterable of (rank, host, gpus)
-        Every rank of the pool, and the GPUs that it sees.
-    """
+    """Group ranks, each with its host and its GPUs, into nodes, in the order of first ranks."""
     by_host: dict[str, dict[int, tuple[str, ...]]] = {}
     for rank, host, gpus in ranks:
         by_host.setdefault(host, {})[rank] = gpus

@@ -33,13 +33,9 @@ def server_ranks(workflow: Workflow) -> tuple[int, ...]:
 
 
 def spread_servers(servers: int, hosts: Sequence[str]) -> tuple[int, ...]:
-    """Choose the ranks that serve tuples, on as many different hosts as possible.
+    """Choose the ranks that serve tuples, on as many as possible of the hosts, given by rank.
 
-    Parameters
-    ----------
-    servers : int
-    hosts : sequence of str
-        The host of each rank; rank 0, the executive, serves no tuples.
+    Rank 0, the executive, serves no tuples.
     """
     ranks_of: dict[str, list[int]] = {}
     for rank, host in enumerate(hosts[1:], 1):
@@ -60,10 +56,7 @@ def _service_ranks(workflow: Workflow) -> int:
 def plan_run(workflow: Workflow, draft: Draft, world_size: int) -> RunPlan:
     """Return the plan of a workflow, which was read from a draft, for a number of ranks.
 
-    Raises
-    ------
-    WorkflowError
-        If some group of modules needs more ranks than there are; the message has both numbers.
+    A WorkflowError if some group of modules needs more ranks than there are; it has both numbers.
     """
     settings, tuple_space = workflow.settings, workflow.tuple_space
     return RunPlan(
@@ -96,18 +89,8 @@ def plan_run(workflow: Workflow, draft: Draft, world_size: int) -> RunPlan:
 def plan_groups(workflow: Workflow, world_size: int, shown_as: str) -> list[GroupPlan]:
     """Return the plan of every group, with the number of copies for a number of ranks.
 
-    Parameters
-    ----------
-    workflow : Workflow
-    world_size : int
-        All ranks, the executive and the servers included.
-    shown_as : str
-        The workflow file as the user named it.
-
-    Raises
-    ------
-    WorkflowError
-        If some group of modules needs more ranks than there are; the message has both numbers.
+    These are all ranks, the executive and the servers included. A WorkflowError if some group of
+    modules needs more than there are; it has both numbers, and names the file as the user did.
     """
     available = len(pool_ranks(workflow, world_size))
     plans = [_plan_group(workflow, group, available) for group in workflow.groups]
@@ -176,12 +159,8 @@ class RankNeeds(Frozen):
 def needs(workflow: Workflow, cores: int) -> RankNeeds:
     """Count the ranks that a workflow needs.
 
-    Parameters
-    ----------
-    workflow : Workflow
-    cores : int
-        So many copies the "fill" modules of one group share, for `moment` and `total`; each has at
-        least one.
+    For `moment` and `total` the "fill" modules of one group share so many cores; each has at least
+    one copy.
     """
     service_ranks = _service_ranks(workflow)
     leaves = [group for group in workflow.groups if group.modules]
@@ -211,31 +190,14 @@ def _moment(workflow: Workflow, beside: Sequence[Group], ranks: Mapping[str, int
 
 
 def fill_group(group_modules: Sequence[Module], pool_ranks: int) -> dict[str, int]:
-    """Return how many copies each module of a group gets on a number of ranks.
+    """Return how many copies each module of a group gets on a number of ranks, by name.
 
-    Parameters
-    ----------
-    group_modules : sequence of Module
-        In the group's order.
-    pool_ranks : int
-        Ranks that the group may use.
-
-    Returns
-    -------
-    dict from module name to copies
-        Every module of the group; modules without "fill" have the copies of the file.
-
-    Raises
-    ------
-    ValueError
-        If the pool is too small for one copy of each "fill" beside the other modules.
-
-    Notes
-    -----
-    The fills share the ranks that the other modules leave equally. A fill whose copy is larger than
-    its share still gets that one copy, and the other fills share the rest: so every pool that holds
-    one copy of each is enough. Ranks that remain go to the first fill whose copies fit into them;
-    fewer ranks than the smallest copy has stay unused.
+    Modules without "fill" have the copies of the file. The fills share the ranks that the other
+    modules leave equally. A fill whose copy is larger than its share still gets that one copy, and
+    the other fills share the rest: so every pool that holds one copy of each is enough. Ranks that
+    remain go to the first fill whose copies fit into them; fewer ranks than the smallest copy has
+    stay unused. A ValueError if the pool is too small for one copy of each "fill" beside the other
+    modules.
     """
     needed = sum(module.processes * _fixed_copies(module, 1) for module in group_modules)
     if needed > pool_ranks:
@@ -296,29 +258,10 @@ def assign_ranks(
 ) -> tuple[list[GroupPlan], RankAssignment]:
     """Assign GPUs to ranks, and limit the copies of "fill" modules to the available GPUs.
 
-    Parameters
-    ----------
-    plans : sequence of GroupPlan
-        From `plan_groups`.
-    needs : mapping of str to Need
-        Of all modules, by name.
-    nodes : sequence of Node
-        Where the ranks of the pool are.
-    shown_as : str
-        The workflow file as the user named it.
-    no_gpu_remedy : str, optional
-        The remedy in the message where no node has a GPU; the default is for simulated nodes.
-
-    Returns
-    -------
-    plans : list of GroupPlan
-        As given, except that a "fill" with GPUs has no more copies than there are GPUs for.
-    assignment : RankAssignment
-
-    Raises
-    ------
-    WorkflowError
-        If there are too few GPUs; the message has both numbers.
+    Returns the plans, from `plan_groups`, in which a "fill" with GPUs has no more copies than there
+    are GPUs for, and the assignment. A WorkflowError if there are too few GPUs; it has both
+    numbers, names the file as the user did, and says the remedy where no node has a GPU: the
+    default is for simulated nodes.
     """
     plans = list(plans)
     if not any(need.gpus for need in needs.values()):
@@ -335,13 +278,7 @@ def assign_ranks(
 def simulated_nodes(pool: Sequence[int], per_node: int, gpus_per_node: int) -> list[Node]:
     """Return imaginary nodes with equally many ranks, in order, and equally many GPUs.
 
-    Parameters
-    ----------
-    pool : sequence of int
-        The ranks that run modules.
-    per_node : int
-        Ranks on a node, including rank 0 and the tuple servers.
-    gpus_per_node : int
+    The ranks of a node include rank 0 and the tuple servers, which are not in the pool.
     """
     gpus = tuple(str(index) for index in range(gpus_per_node))
     ranks: dict[int, list[int]] = {}
@@ -355,10 +292,7 @@ def fewest_gpus_per_node(
 ) -> int:
     """Return the smallest number of GPUs on each node with which all copies run as planned.
 
-    Raises
-    ------
-    ValueError
-        If no number is enough.
+    A ValueError if no number is enough.
     """
     needs = needs_of(workflow)
     if not any(need.gpus for need in needs.values()):

@@ -52,15 +52,7 @@ class PreviewRow(Frozen):
 
 
 class SchedulePreview:
-    """Which copies would run where, moment after moment.
-
-    Parameters
-    ----------
-    workflow : Workflow
-    plans : sequence of GroupPlan
-        As `diel.executive.placement.planning.assign_ranks` returns them.
-    assignment : RankAssignment
-    """
+    """Which copies would run where, moment after moment, by plans and ranks of `assign_ranks`."""
 
     def __init__(
         self, workflow: Workflow, plans: Sequence[GroupPlan], assignment: RankAssignment
@@ -99,10 +91,7 @@ class SchedulePreview:
 def moments(plans: Sequence[GroupPlan], assignment: RankAssignment) -> list[list[CopyPlan]]:
     """Return, moment after moment, the copies that would run at the same time.
 
-    Raises
-    ------
-    ValueError
-        If a group could never start; no valid workflow has such a group.
+    A ValueError if a group could never start; no valid workflow has such a group.
     """
     once = [plan.replace(iterations=1, until=None) for plan in plans]
     is_moment_over = True
@@ -154,25 +143,11 @@ def place_on_nodes(
     shown_as: str,
     most_nodes: int | None = None,
 ) -> NodePreview:
-    """Return which copies would run on which ranks of equal nodes.
+    """Return which copies would run on which ranks of equal nodes, by the plans of `plan_groups`.
 
-    Parameters
-    ----------
-    workflow : Workflow
-    plans : sequence of GroupPlan
-        For `ranks` ranks, as `diel.executive.placement.planning.plan_groups` returns them.
-    ranks, per_node : int
-    gpus_per_node : int, optional
-        By default the smallest number that suffices.
-    shown_as : str
-        The workflow file as the user named it.
-    most_nodes : int, optional
-        Show only this many nodes, the first ones; by default all.
-
-    Raises
-    ------
-    WorkflowError
-        If there are too few GPUs.
+    By default each node has the smallest number of GPUs that suffices. The first `most_nodes` are
+    shown, by default all. A WorkflowError if there are too few GPUs; it names the file as the user
+    did.
     """
     pool = pool_ranks(workflow, ranks)
     if gpus_per_node is None:

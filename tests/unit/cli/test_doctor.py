@@ -31,7 +31,7 @@ def without(monkeypatch):
             return "1.2.3"
 
         monkeypatch.setattr(page, "version", version)
-        monkeypatch.setattr(page.launch, "find_mpiexec", lambda: Path("/usr/bin/mpiexec"))
+        monkeypatch.setattr(page, "find_mpiexec", lambda: Path("/usr/bin/mpiexec"))
         monkeypatch.setattr(page.os, "environ", {})
         monkeypatch.setattr(
             page, "run_tool", lambda command, _: completed(command, 0, "MPICH\nFalse\n")
@@ -131,7 +131,7 @@ def test_without_mpiexec_no_run_is_possible(without, capsys, monkeypatch):
     def none():
         raise page.LaunchError("no mpiexec beside this Python")
 
-    monkeypatch.setattr(page.launch, "find_mpiexec", none)
+    monkeypatch.setattr(page, "find_mpiexec", none)
     assert page.doctor(argparse.Namespace()) == 1
     assert "mpiexec       missing; no mpiexec beside" in capsys.readouterr().out
 

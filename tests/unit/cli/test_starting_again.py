@@ -13,8 +13,9 @@ from support import record, workflow
 
 from diel.cli.display import PlainDisplay
 from diel.cli.run import _LaunchedRun
-from diel.executive.launch import LauncherSignals, Mpiexec
+from diel.executive.launch import LauncherSignals
 from diel.executive.placement.planning import plan_run
+from diel.executive.rank_launcher import Mpiexec
 from diel.exit_codes import STOPPED
 from diel.loading.functions import check_options
 from diel.run.directory import RunDirectory

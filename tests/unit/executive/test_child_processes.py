@@ -8,11 +8,11 @@ import sys
 # A process of its own: that it adopts orphans cannot be taken back.
 SCRIPT = """
 import multiprocessing.resource_tracker, os, subprocess, time
-from diel.executive import child_processes
-from diel.executive.child_processes import ChildProcesses, children as present
+from diel.executive import leftovers
+from diel.executive.leftovers import ChildProcesses, children as present
 
-child_processes._GRACE_S = 0.2
-child_processes._COMMAND_CHARACTERS = 60  # less than the path of a Python and its helper's name
+leftovers._GRACE_S = 0.2
+leftovers._COMMAND_CHARACTERS = 60  # less than the path of a Python and its helper's name
 told = []
 
 def start(line, **options):

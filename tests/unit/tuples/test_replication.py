@@ -14,6 +14,7 @@ from unit.tuples.driving import key_bytes
 
 from diel.errors import TupleError
 from diel.tuples import codec
+from diel.tuples.mpi_transport import SentMessages
 from diel.tuples.protocol import (
     INLINE_BYTES,
     Operation,
@@ -28,7 +29,6 @@ from diel.tuples.protocol import (
     unpack_reply,
     unseal,
 )
-from diel.tuples.replicated_transport import SentMessages
 from diel.tuples.replication import ReplicatedStores, choose_tails
 from diel.tuples.store import TupleStore
 

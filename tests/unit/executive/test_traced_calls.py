@@ -9,9 +9,15 @@ import pytest
 
 from diel.comm.meter import Meter, Span
 from diel.errors import TupleTimeout
+from diel.executive.rank_times import TRACED, trace_calls
 from diel.tuples.client import TupleClient
-from diel.tuples.traced import TRACED, TracedClient
 from diel.tuples.transport import LocalTransport
+
+
+def traced_client(meter: Meter) -> TupleClient:
+    client = TupleClient(LocalTransport())
+    trace_calls(client, meter)
+    return client
 
 
 def kept(meter: Meter) -> list[tuple[str, object, int | None]]:
@@ -20,7 +26,7 @@ def kept(meter: Meter) -> list[tuple[str, object, int | None]]:
 
 def test_every_call_is_kept_with_its_tag_and_its_bytes() -> None:
     meter = Meter()
-    client = TracedClient(LocalTransport(), meter)
+    client = traced_client(meter)
     client.tput("a", b"abc")
     client.tput(("b", 1), np.zeros(100))
     assert client.tget("a") == b"abc"
@@ -47,7 +53,7 @@ def test_every_call_is_kept_with_its_tag_and_its_bytes() -> None:
 
 def test_a_call_that_fails_is_kept() -> None:
     meter = Meter()
-    client = TracedClient(LocalTransport(), meter)
+    client = traced_client(meter)
     with pytest.raises(TupleTimeout):
         client.tget("a", timeout=0)
     (span,) = meter.take_spans()
@@ -64,8 +70,9 @@ def test_every_public_call_with_a_tag_is_traced() -> None:
     }
     # Those that return what waits later, whose waits are kept like any other; and a tget by name.
     assert with_tag - set(TRACED) == {"subscribe", "watch", "tget_unless"}
+    client = traced_client(Meter())
     for name in TRACED:
-        assert getattr(TracedClient, name).__doc__ == getattr(TupleClient, name).__doc__
+        assert getattr(client, name).__doc__ == getattr(TupleClient, name).__doc__
 
 
 def test_the_client_of_every_other_run_is_untouched() -> None:
