@@ -8,9 +8,16 @@ import sys
 import time
 from typing import TYPE_CHECKING, Final
 
-from diel.cli import panels
 from diel.cli.conclusion import rank_times_lines
-from diel.cli.display import PlainDisplay
+from diel.cli.display import (
+    PlainDisplay,
+    draw_bars,
+    draw_copies,
+    draw_failure,
+    draw_groups,
+    draw_head,
+    draw_servers,
+)
 from diel.cli.output import console
 from diel.run.directory import RunDirectory
 from diel.run.history import DEFAULT_RUNS, find_run
@@ -57,14 +64,14 @@ def draw(watched: WatchedRun, *, is_lively: bool = True) -> RenderableType:
             words = "starting the MPI ranks ..." if waits else view.refusal or watched.state
             return Text(f"{words}\n{damage}".rstrip(), style="dim")
         parts = [
-            panels.head(view, watched.state, now_s),
-            *panels.failure(view),
-            panels.groups(view, is_lively=is_lively and not watched.has_ended),
-            *panels.copies(view, watched.status, now_s),
+            draw_head(view, watched.state, now_s),
+            *draw_failure(view),
+            draw_groups(view, is_lively=is_lively and not watched.has_ended),
+            *draw_copies(view, watched.status, now_s),
         ]
         if not watched.has_ended:
-            parts += panels.servers(watched.status)
-        parts += panels.bars(view, StatusView() if watched.has_ended else watched.status)
+            parts += draw_servers(watched.status)
+        parts += draw_bars(view, StatusView() if watched.has_ended else watched.status)
         if watched.has_ended:
             parts += [Text(line) for line in rank_times_lines(view)]
         if damage:
