@@ -8,7 +8,7 @@ import numpy as np
 from hypothesis import given
 from hypothesis import strategies as st
 
-from diel.workflow.sections import (
+from diel.workflow.boundary import (
     Box,
     divide,
     intersection,
