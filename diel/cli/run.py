@@ -23,7 +23,7 @@ from diel.comm.mpi import (
 from diel.errors import DielError, LaunchError
 from diel.exit_codes import BAD_INPUT, INTERNAL_ERROR
 from diel.run.directory import RunDirectory
-from diel.run.json_lines import locked_file
+from diel.run.files import locked_file
 from diel.text import describe_error, describe_traceback, is_short_of_memory
 
 if TYPE_CHECKING:

@@ -15,8 +15,7 @@ from diel.executive.explanation import WaitExplanation, explain
 from diel.gui.processes import in_words_of_the_page
 from diel.run.records import Failure, ModuleFailed, RunLost, RunStarted
 from diel.run.status import StatusView, WaitView
-from diel.run.time_table import time_table
-from diel.run.view import GroupView, RunView
+from diel.run.view import GroupView, RunView, time_table
 from diel.run.watched_run import WatchedRun, latest_progress
 from diel.text import format_bytes, shortened
 

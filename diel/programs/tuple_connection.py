@@ -22,8 +22,7 @@ from diel.programs.tuple_protocol import (
     Unpacker,
     pack,
 )
-from diel.run.directory import RunDirectory
-from diel.run.tuple_access import read_tuple_access
+from diel.run.directory import RunDirectory, read_tuple_access
 
 _RECEIVE_BYTES: Final = 2**18
 

@@ -17,8 +17,7 @@ from diel.exit_codes import FAILED, FINE, NOT_FINISHED, STOPPED
 from diel.frozen import Frozen
 from diel.run.directory import RunDirectory
 from diel.run.fields import Record
-from diel.run.files import open_regular
-from diel.run.json_lines import is_locked
+from diel.run.files import is_locked, open_regular
 from diel.run.json_values import DamagedRecord
 from diel.run.records import (
     DEADLOCK,

@@ -229,7 +229,7 @@ def test_a_rank_without_mpi_says_what_to_install(python: list[str], tmp_path: Pa
             ["numpy", "mpi4py", "rich"],
         ),
         ("import diel.workflow.load, diel.loading.functions", ["numpy", "mpi4py"]),
-        ("import diel.run.view, diel.run.recorder", ["numpy", "mpi4py", "pydantic", "rich"]),
+        ("import diel.run.view, diel.run.journal", ["numpy", "mpi4py", "pydantic", "rich"]),
         ("import diel.executive.worker, diel.executive.rank0", ["numpy", "mpi4py"]),
         ("import diel.executive.worker", ["pydantic", "rich", "subprocess", "socket"]),
         ("import diel.tuples.server, diel.tuples.client, diel.coupling.channel", ["numpy"]),
