@@ -411,11 +411,6 @@ def whole(shape: Sequence[int]) -> Box:
     return tuple((0, length) for length in shape)
 
 
-def shape_of(box: Box) -> tuple[int, ...]:
-    """Return the shape of a box."""
-    return tuple(stop - start for start, stop in box)
-
-
 def slices(box: Box) -> tuple[slice, ...]:
     """Return the index of a box in its array: ``array[slices(box)]``."""
     return tuple(slice(start, stop) for start, stop in box)
