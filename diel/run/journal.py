@@ -208,6 +208,14 @@ class JournalReader:
                 yield b"" if was_long else line
 
 
+def read_view(directory: RunDirectory) -> tuple[RunView, str]:
+    """Return the state of a run by all of its journal, and the damage found there, in a line."""
+    view, reader = RunView(), JournalReader(directory.journal)
+    for record in reader.new_records():
+        view.apply(record)
+    return view, reader.complaint
+
+
 class _Consistency:
     """Checks records against earlier ones: their groups and tables have to be known."""
 
@@ -297,9 +305,7 @@ class Recorder(JournalWriter):
         self._return_to_checkpoint()
 
     def _return_to_checkpoint(self) -> None:
-        view = RunView()
-        for record in JournalReader(self.directory.journal).new_records():
-            view.apply(record)
+        view, _ = read_view(self.directory)
         if not view.resumed:
             return
         for number in range(1, _TABLES):

@@ -221,7 +221,7 @@ def test_a_rank_without_mpi_says_what_to_install(python: list[str], tmp_path: Pa
             ["numpy", "pydantic", "mpi4py", "rich", "subprocess", "asyncio", "diel.tuples"],
         ),
         (
-            "import diel.cli.run_directory, diel.cli.new_module",
+            "import diel.cli.run_directory, diel.cli.templates",
             ["numpy", "pydantic", "mpi4py", "rich"],
         ),
         (
