@@ -85,12 +85,12 @@ class RunSummary(Frozen):
     reason: str
 
 
-def list_runs(folder: Path, now_s: float | None = None) -> list[RunSummary]:
+def list_runs(folder: Path) -> list[RunSummary]:
     """Return the runs in a folder, newest first; of a run directory, that run alone.
 
-    `now_s` is in seconds since 1970. A RunDirectoryError if there is no such folder.
+    A RunDirectoryError if there is no such folder.
     """
-    now_s = time.time() if now_s is None else now_s
+    now_s = time.time()
     if is_run(folder):
         return [summarize(folder, now_s)]
     try:

@@ -24,6 +24,7 @@ from diel.run.records import (
     ResultAdded,
     ResultsDeclared,
     ResultsShown,
+    RunCreated,
     RunResumed,
     RunStarted,
     TableName,
@@ -214,6 +215,14 @@ def read_view(directory: RunDirectory) -> tuple[RunView, str]:
     for record in reader.new_records():
         view.apply(record)
     return view, reader.complaint
+
+
+def is_run_of(directory: RunDirectory, file: Path) -> bool:
+    """Whether a directory is that of a run of a workflow file, which has begun."""
+    if not directory.journal.is_file():
+        return False
+    records = JournalReader(directory.journal).new_records()[:2]
+    return any(isinstance(record, RunCreated) and record.file == str(file) for record in records)
 
 
 class _Consistency:
