@@ -6,7 +6,6 @@ and nothing else of a run.
 
 from __future__ import annotations
 
-import argparse
 import contextlib
 import sys
 import time
@@ -40,6 +39,8 @@ from diel.run.watched_run import WatchedRun, latest_progress
 from diel.text import format_bytes, format_duration, format_times
 
 if TYPE_CHECKING:
+    import argparse
+
     from rich.console import RenderableType
     from typing_extensions import Self
 
