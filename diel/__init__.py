@@ -24,14 +24,14 @@ if TYPE_CHECKING:
     from diel.plugins import installed_plugins as installed_plugins
     from diel.processes import end_with_parent as end_with_parent
     from diel.processes import start_helper as start_helper
+    from diel.run.files import JsonLinesFile as JsonLinesFile
     from diel.run.files import file_opener as file_opener
     from diel.run.files import open_regular as open_regular
     from diel.run.files import part_of as part_of
     from diel.run.files import read_json as read_json
     from diel.run.files import replace_file as replace_file
     from diel.run.files import replacing as replacing
-    from diel.run.json_lines import JsonLinesFile as JsonLinesFile
-    from diel.run.json_lines import whole_lines as whole_lines
+    from diel.run.files import whole_lines as whole_lines
     from diel.run.json_values import as_integer as as_integer
     from diel.run.json_values import as_number as as_number
     from diel.run.json_values import parse_json as parse_json
@@ -62,8 +62,10 @@ _PUBLIC = {
     "opened_run": "Run open_run",
     "plugins": "installed_plugins",
     "processes": "end_with_parent start_helper",
-    "run.files": "file_opener open_regular part_of read_json replace_file replacing",
-    "run.json_lines": "JsonLinesFile whole_lines",
+    "run.files": (
+        "JsonLinesFile file_opener open_regular part_of read_json replace_file replacing "
+        "whole_lines"
+    ),
     "run.json_values": "as_integer as_number parse_json",
     "sweeping": "sweep",
     "text": "describe_error describe_traceback duration_s format_duration format_value",

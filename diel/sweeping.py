@@ -36,9 +36,9 @@ from diel.function_source import source_of
 from diel.loading.reporter import first_answer
 from diel.opened_run import Run
 from diel.processes import diel_command
+from diel.run.directory import RunDirectory
 from diel.run.history import summarize
-from diel.run.journal import JournalReader
-from diel.run.records import RunCreated
+from diel.run.journal import is_run_of
 from diel.text import as_tables
 
 _STARTED_BY: Final = "DIEL_SWEEP_OF"
@@ -337,11 +337,7 @@ def _new_run(runs: Path, there: set[Path], file: Path) -> Run | None:
         if folder in there:
             continue
         with contextlib.suppress(RunDirectoryError, OSError):
-            records = JournalReader(folder / "journal.jsonl").new_records()
-            if any(
-                isinstance(record, RunCreated) and record.file == str(file)
-                for record in records[:2]
-            ):
+            if is_run_of(RunDirectory(folder), file):
                 return Run(folder)
     return None
 

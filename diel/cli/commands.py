@@ -493,7 +493,7 @@ COMMANDS = (
         "List the workflow files that come with diel, and what each does; or copy one, with the "
         "files that it needs. A file that is there already is never replaced.",
         _examples_arguments,
-        "diel.cli.examples:examples",
+        "diel.cli.templates:examples",
     ),
     Command(
         "new-module",
@@ -501,7 +501,7 @@ COMMANDS = (
         "Write NAME.py, test_NAME.py and NAME.toml: a module that works, its test and a workflow "
         "that runs it. A file that is there already is never touched.",
         _new_module_arguments,
-        "diel.cli.new_module:new_module",
+        "diel.cli.templates:new_module",
     ),
     Command(
         "batch",
@@ -566,7 +566,7 @@ COMMANDS = (
         "Show a run as it goes on: groups, copies, who waits for what, tuples and results. It "
         "reads the run's directory, from whatever machine sees that, and ends with the run.",
         _watch_arguments,
-        "diel.cli.watch:watch",
+        "diel.cli.display:watch",
     ),
     Command(
         "gui",

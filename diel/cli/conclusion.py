@@ -25,8 +25,7 @@ from diel.run.records import (
     RanksLost,
 )
 from diel.run.results import best_of_table, best_row, rank_rows
-from diel.run.time_table import time_table
-from diel.run.view import ResultsView, RunView
+from diel.run.view import ResultsView, RunView, time_table
 from diel.text import format_times, format_value
 
 TABLE_ROWS: Final = 10

@@ -1,20 +1,23 @@
 """Show a run while it goes on: by a live display on a terminal, by plain lines otherwise.
 
-Both read the run directory and nothing else of a run.
+``diel run`` shows its own run, ``diel watch`` that of another terminal. Both read the run directory
+and nothing else of a run.
 """
 
 from __future__ import annotations
 
+import contextlib
 import sys
 import time
+from collections.abc import Sequence
 from threading import Lock
 from typing import TYPE_CHECKING, Any, Final
 
-from diel.cli import panels
-from diel.cli.conclusion import TABLE_ROWS, print_conclusion, print_failure
+from diel.cli.conclusion import TABLE_ROWS, print_conclusion, print_failure, rank_times_lines
 from diel.cli.output import console, warn
 from diel.run.directory import RunDirectory
 from diel.run.fields import Record
+from diel.run.history import DEFAULT_RUNS, find_run
 from diel.run.journal import JournalReader
 from diel.run.records import (
     Failure,
@@ -31,9 +34,13 @@ from diel.run.records import (
     TableName,
 )
 from diel.run.status import StatusView, read_status
-from diel.run.view import RunView
+from diel.run.view import CopyView, GroupView, RunView
+from diel.run.watched_run import WatchedRun, latest_progress
+from diel.text import format_bytes, format_duration, format_times
 
 if TYPE_CHECKING:
+    import argparse
+
     from rich.console import RenderableType
     from typing_extensions import Self
 
@@ -41,6 +48,10 @@ _PLAIN_PROGRESS_EVERY_S: Final = 2.0
 _PLAIN_SILENCE_S: Final = 10.0
 """After so long without a line, one is printed for each of a few copies that report progress."""
 _PLAIN_COPIES: Final = 4
+_WATCH_EVERY_S: Final = 0.25
+_PLAIN_WIDTH: Final = 120
+_COPIES_SHOWN: Final = 16
+_RANKS_NAMED: Final = 4
 
 
 def display_for(directory: RunDirectory, table_rows: int | None = None) -> Display:
@@ -307,4 +318,213 @@ class LiveDisplay(Display):
             return Text("starting the MPI ranks ...", style="dim")
         with self._changing:
             view = self.view
-            return Group(panels.head(view), panels.groups(view), *panels.bars(view, self._status))
+            return Group(_draw_head(view), _draw_groups(view), *_draw_bars(view, self._status))
+
+
+# -- diel watch -----------------------------------------------------------------------------------
+
+
+def watch(options: argparse.Namespace) -> int:
+    """Show a run until it ends; return the exit code.
+
+    Raises
+    ------
+    RunDirectoryError
+        If there is no such run.
+    """
+    watched = WatchedRun(RunDirectory(find_run(options.run_dir or DEFAULT_RUNS)))
+    if options.once:
+        watched.look()
+        _print_state(watched)
+        return 0
+    with contextlib.suppress(KeyboardInterrupt):
+        if sys.stdout.isatty():
+            _watch_live(watched)
+        else:
+            _watch_plainly(watched)
+    return 0
+
+
+def _draw_run(watched: WatchedRun, *, is_lively: bool = True) -> RenderableType:
+    """Draw a run: its state, failure, groups, copies, tuple servers, progress and rank times."""
+    from rich.console import Group
+    from rich.text import Text
+
+    with watched.unchanged() as view:
+        now_s, damage = watched.latest_s(), watched.complaint
+        if not view.started_s:
+            waits = not watched.has_ended
+            words = "starting the MPI ranks ..." if waits else view.refusal or watched.state
+            return Text(f"{words}\n{damage}".rstrip(), style="dim")
+        parts = [
+            _draw_head(view, watched.state, now_s),
+            *_draw_failure(view),
+            _draw_groups(view, is_lively=is_lively and not watched.has_ended),
+            *_draw_copies(view, watched.status, now_s),
+        ]
+        if not watched.has_ended:
+            parts += _draw_servers(watched.status)
+        parts += _draw_bars(view, StatusView() if watched.has_ended else watched.status)
+        if watched.has_ended:
+            parts += [Text(line) for line in rank_times_lines(view)]
+        if damage:
+            parts.append(Text(damage, style="yellow"))
+        return Group(*parts)
+
+
+def _print_state(watched: WatchedRun) -> None:
+    printer = console(width=_PLAIN_WIDTH, color_system=None, force_terminal=False)
+    with printer.capture() as capture:
+        printer.print(_draw_run(watched, is_lively=False))
+    print("\n".join(line.rstrip() for line in capture.get().splitlines()), flush=True)
+
+
+def _watch_live(watched: WatchedRun) -> None:
+    from rich.live import Live
+
+    watched.look()
+    with Live(get_renderable=lambda: _draw_run(watched), console=console(), refresh_per_second=8):
+        while not watched.has_ended:
+            time.sleep(_WATCH_EVERY_S)
+            watched.look()
+
+
+def _watch_plainly(watched: WatchedRun) -> None:
+    """Print a line for each event, for an output that cannot be redrawn."""
+    display = PlainDisplay(watched.directory)
+    watched.look()
+    while not watched.has_ended:
+        display.refresh()
+        time.sleep(_WATCH_EVERY_S)
+        watched.look()
+    display.refresh()
+    _print_state(watched)
+
+
+# -- parts of a picture of a run ------------------------------------------------------------------
+
+
+def _draw_head(view: RunView, state: str = "running", now_s: float | None = None) -> RenderableType:
+    """Draw a run's name, ranks, duration, restarts and state, in a line."""
+    from rich.text import Text
+
+    seconds = view.lasted_s(view.ended_s or now_s or time.time())
+    said = "" if state == "running" else f", {state}"
+    again = f", restarted {format_times(view.restarts)}" if view.restarts else ""
+    return Text.assemble(
+        (view.name, "bold"), f" on {view.ranks} ranks, {seconds:.1f} s{again}{said}"
+    )
+
+
+def _draw_failure(view: RunView) -> list[RenderableType]:
+    """Draw the root cause of a run's failure, or else its last loss of ranks, in a line."""
+    from rich.text import Text
+
+    record = view.failure
+    if view.losses and record is None:
+        return [Text(view.losses[-1].explanation, style="red")]
+    if record is None:
+        return []
+    if isinstance(record, ModuleFailed):
+        text = f"{record.name} failed: {record.error}"
+    else:
+        text = record.explanation.splitlines()[0]
+    return [Text(text, style="red")]
+
+
+def _draw_groups(view: RunView, *, is_lively: bool = True) -> RenderableType:
+    """Draw the groups: which run, in which iteration, with how many copies."""
+    from rich.spinner import Spinner
+    from rich.table import Table
+    from rich.text import Text
+
+    marks: dict[str, RenderableType] = {
+        "waiting": Text("·", style="dim"),
+        "running": Spinner("dots", style="cyan") if is_lively else Text("▸"),
+        "finished": Text("✓", style="green"),
+        "stopped": Text("✗", style="red"),
+    }
+    table = Table.grid(padding=(0, 1))
+    for group in view.groups.values():
+        done = f"{group.copies_finished} of {group.copies} copies finished" if group.copies else ""
+        state = group.state
+        if state == "running" and group.repeats:
+            state = group.describe_iteration(group.iteration[-1:])
+        name = "  " * _depth(group, view) + group.name
+        table.add_row(marks[group.state], name, Text(state, style="dim"), Text(done))
+    return table
+
+
+def _depth(group: GroupView, view: RunView) -> int:
+    return 1 + _depth(view.groups[group.inside], view) if group.inside else 0
+
+
+def _draw_bars(view: RunView, status: StatusView) -> list[RenderableType]:
+    """Draw the progress of results, and of copies that report it."""
+    from rich.progress_bar import ProgressBar
+    from rich.table import Table
+    from rich.text import Text
+
+    table = Table.grid(padding=(0, 1))
+    for results in view.results.values():
+        done, total = results.count, results.expected
+        table.add_row(
+            f"{results.module}: results",
+            ProgressBar(total=total, completed=done, width=40),
+            f"{done}/{total}" if total is not None else str(done),
+            Text(results.best_text),
+        )
+    for name, (reached, whole, text) in latest_progress(view, status).items():
+        bar = ProgressBar(total=whole, completed=reached, width=40)
+        table.add_row(name, bar, f"{reached:g}/{whole:g}" if whole else f"{reached:g}", text)
+    return [table] if table.row_count else []
+
+
+def _draw_copies(view: RunView, status: StatusView, now_s: float) -> list[RenderableType]:
+    """Draw the copies that run: on which ranks, for how long, and what they wait for."""
+    from rich.table import Table
+    from rich.text import Text
+
+    table = Table.grid(padding=(0, 2))
+    shown = list(view.running.values())[:_COPIES_SHOWN]
+    for copy in shown:
+        attempt = f", attempt {copy.attempt}" if copy.attempt > 1 else ""
+        table.add_row(
+            f"  {copy.name}",
+            Text(_ranks(copy.ranks), style="dim"),
+            format_duration(max(0.0, now_s - copy.started_s)) + attempt,
+            Text(_waits(copy, status, now_s), style="yellow"),
+        )
+    if len(view.running) > len(shown):
+        table.add_row(f"  ... and {len(view.running) - len(shown)} more copies")
+    return [table] if shown else []
+
+
+def _ranks(ranks: Sequence[int]) -> str:
+    if len(ranks) == 1:
+        return f"rank {ranks[0]}"
+    named = ", ".join(map(str, ranks[:_RANKS_NAMED]))
+    return f"ranks {named}" + (", ..." if len(ranks) > _RANKS_NAMED else "")
+
+
+def _waits(copy: CopyView, status: StatusView, now_s: float) -> str:
+    """Describe what a copy waits for: its first rank that waits, and how many of them wait."""
+    waiting = [wait for wait in status.waiting if wait.rank in copy.ranks]
+    if not waiting:
+        return ""
+    first = waiting[0]
+    ranks = "" if len(copy.ranks) == 1 else f"{len(waiting)} of {len(copy.ranks)} ranks: "
+    return f"waits: {ranks}{first.what}, {format_duration(max(0.0, now_s - first.since_s))}"
+
+
+def _draw_servers(status: StatusView) -> list[RenderableType]:
+    """Draw how many tuples and bytes each tuple server holds, in a line for each."""
+    from rich.text import Text
+
+    return [
+        Text(
+            f"  tuple server on rank {server.rank}: {server.tuples:,} tuples, "
+            f"{format_bytes(server.size_bytes)} of {format_bytes(server.capacity_bytes)}"
+        )
+        for server in status.servers
+    ]

@@ -23,7 +23,7 @@ from diel.loading.environment import set_thread_environment
 from diel.loading.functions import check_options
 from diel.run.directory import RunDirectory
 from diel.run.history import DEFAULT_RUNS, find_run, summarize
-from diel.run.journal import JournalReader
+from diel.run.journal import read_view
 from diel.run.records import RunStarted
 from diel.run.status import StatusView, read_status
 from diel.run.view import RunView
@@ -44,11 +44,9 @@ def explain(options: argparse.Namespace) -> int:
     if options.ranks is not None:
         raise LaunchError("-n N goes with a workflow file: a run has its ranks")
     directory = RunDirectory(find_run(path))
-    view, reader = RunView(), JournalReader(directory.journal)
-    for record in reader.new_records():
-        view.apply(record)
-    if reader.complaint:
-        warn(reader.complaint)
+    view, complaint = read_view(directory)
+    if complaint:
+        warn(complaint)
     now_s = time.time()
     summary = summarize(directory.path, now_s)
     status = StatusView() if summary.state == "killed" else read_status(directory)

@@ -23,7 +23,7 @@ from diel.comm.mpi import (
 from diel.errors import DielError, LaunchError
 from diel.exit_codes import BAD_INPUT, INTERNAL_ERROR
 from diel.run.directory import RunDirectory
-from diel.run.json_lines import locked_file
+from diel.run.files import locked_file
 from diel.text import describe_error, describe_traceback, is_short_of_memory
 
 if TYPE_CHECKING:
@@ -43,12 +43,7 @@ if TYPE_CHECKING:
 
 
 _RANKS_A_CORE = 64
-# Not ``python -m diel``: with that, files in the current folder could hide modules of diel or of
-# Python.
-_RANK = (
-    "import sys; sys.path = [place for place in sys.path if place]; "
-    "from diel.cli.run import start_rank; start_rank(sys.argv[-1])"
-)
+_RANK = "from diel.cli.run import start_rank; import sys; start_rank(sys.argv[-1])"
 
 
 class RankOptions(NamedTuple):
@@ -297,6 +292,7 @@ class _LaunchedRun:
         self, plan: RunPlan, *, resumes: bool, hosts: Sequence[tuple[str, int]] = ()
     ) -> Launched:
         from diel.executive.launch import Launched
+        from diel.processes import python_command
 
         plan.save(self._directory.plan, self._draft.source)
         run_dir = str(self._directory.path)
@@ -308,7 +304,7 @@ class _LaunchedRun:
             run_dir,
         )
         launcher = self._mpiexec.line(plan.ranks, hosts, survives_loss=plan.survives_loss)
-        line = [*launcher, sys.executable, "-c", _RANK, "run"]
+        line = [*launcher, *python_command(_RANK), "run"]
         return Launched(
             [*line, json.dumps(given)],
             self._directory,

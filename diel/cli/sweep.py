@@ -28,8 +28,7 @@ from diel.loading.models import trainer_of
 from diel.loading.sweeps import watch_sweeps
 from diel.run.directory import RunDirectory
 from diel.run.history import is_run
-from diel.run.journal import JournalReader
-from diel.run.view import RunView
+from diel.run.journal import read_view
 from diel.text import format_duration, format_value, trials_in_words
 from diel.workflow.load import read_draft
 
@@ -60,7 +59,9 @@ def sweep(options: argparse.Namespace) -> int:
         return _steer(options, requests)
     if is_run(options.file):
         directory = RunDirectory(options.file)
-        view = _view(directory)
+        view, complaint = read_view(directory)
+        if complaint:
+            warn(complaint)
         if options.repeat is None and not print_rankings(
             view, directory, options.top or TABLE_ROWS
         ):
@@ -192,15 +193,6 @@ def _print_estimate(
 
 
 # -- after ----------------------------------------------------------------------------------------
-
-
-def _view(directory: RunDirectory) -> RunView:
-    view, reader = RunView(), JournalReader(directory.journal)
-    for record in reader.new_records():
-        view.apply(record)
-    if reader.complaint:
-        warn(reader.complaint)
-    return view
 
 
 def _repeat(directory: RunDirectory, wanted: str) -> int:

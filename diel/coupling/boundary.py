@@ -20,8 +20,7 @@ from diel.coupling.channel import Bound, Channel, Subject
 from diel.coupling.messages import INLINE_BYTES, Sending, boundary_key
 from diel.errors import BoundaryError
 from diel.tuples import codec
-from diel.workflow.boundary import Part
-from diel.workflow.sections import Box, intersection, is_empty, slices
+from diel.workflow.boundary import Box, Part, intersection, is_empty, slices
 
 if TYPE_CHECKING:
     from diel.comm.direct import Transfer

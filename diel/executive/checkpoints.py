@@ -19,7 +19,7 @@ from diel.run.records import CheckpointSaved
 
 if TYPE_CHECKING:
     from diel.executive.messages import StateSaved
-    from diel.run.recorder import Recorder
+    from diel.run.journal import Recorder
     from diel.tuples.client import TupleClient
 
 _SHARE: Final = 0.05

@@ -58,7 +58,7 @@ if TYPE_CHECKING:
     from diel.executive.placement.assignment import RankAssignment
     from diel.executive.plans import CopyPlan, RunPlan
     from diel.loading.module_spec import ModuleSpec
-    from diel.run.recorder import Recorder
+    from diel.run.journal import Recorder
     from diel.run.resumption import Resumption
     from diel.tuples.client import TupleClient
 

@@ -23,9 +23,8 @@ from diel.loading.environment import thread_environment
 from diel.loading.output import shorten
 from diel.programs.supervised import Program, Supervisor
 from diel.run.directory import RunDirectory
-from diel.run.files import file_opener, open_regular
+from diel.run.files import file_opener, is_locked, open_regular
 from diel.run.journal import JournalReader
-from diel.run.json_lines import is_locked
 from diel.run.records import RunCreated, RunResumed
 
 # If any of these is set, mpiexec may start ranks on other machines too.

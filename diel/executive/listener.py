@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from diel.executive.messages import Report, ServerStatus
     from diel.executive.plans import CopyPlan, RunPlan
     from diel.run.directory import RunDirectory
-    from diel.run.recorder import Recorder
+    from diel.run.journal import Recorder
 
 
 _SERVER: Final = "tuple server"

@@ -13,7 +13,7 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING, Final
 
 from diel.errors import DielError
-from diel.run.tuple_access import TupleAccess, write_tuple_access
+from diel.run.directory import TupleAccess, write_tuple_access
 
 if TYPE_CHECKING:
     from diel.programs.tuple_socket import TupleSocket

@@ -22,7 +22,7 @@ from diel.executive.plans import RunPlan, recorded
 from diel.exit_codes import BAD_INPUT
 from diel.loading.environment import set_thread_environment
 from diel.run.directory import RunDirectory
-from diel.run.recorder import Recorder
+from diel.run.journal import Recorder
 from diel.run.records import Node as NodeRecord
 from diel.run.records import RunRefused, RunStarted
 from diel.run.resumption import Resumption, resumption

@@ -35,10 +35,8 @@ from diel.gui.site import (
     text_table,
 )
 from diel.run.directory import RunDirectory
-from diel.run.journal import JournalReader
-from diel.run.records import RunCreated
+from diel.run.journal import is_run_of
 from diel.workflow.document import Document
-from diel.workflow.model import Workflow
 
 _AS_ROOT: Final = "--allow-run-as-root"
 _LOG: Final = "diel-run.log"
@@ -131,13 +129,17 @@ class Launcher:
         if is_new or wanted == self._placed or self._is_placing or not self._where.value:
             return
         self._is_placing = True
+        shown: Places | DielError | None = None
         try:
-            shown: Places | DielError | None = None
             if found.workflow is not None and found.needs is not None:
                 ranks = _whole(self._ranks.value) or found.needs.moment
                 per_node = _whole(self._per_node.value) or ranks
                 name = self._document.file.name
-                shown = await run.io_bound(_places_or_error, found.workflow, ranks, per_node, name)
+                shown = await run.io_bound(
+                    places, found.workflow, ranks=ranks, per_node=per_node, shown_as=name
+                )
+        except DielError as error:
+            shown = error
         finally:
             self._is_placing = False
         self._placed = wanted
@@ -241,15 +243,6 @@ class Launcher:
                 ui.notify(answer or "submitted", type="positive")
 
 
-def _places_or_error(
-    workflow: Workflow, ranks: int, per_node: int, shown_as: str
-) -> Places | DielError:
-    try:
-        return places(workflow, ranks=ranks, per_node=per_node, shown_as=shown_as)
-    except DielError as error:
-        return error
-
-
 def start_run(arguments: list[str], folder: Path, file: Path) -> Path:
     """Start ``diel run`` and return the directory of its run, once that is there.
 
@@ -297,10 +290,7 @@ def start_run(arguments: list[str], folder: Path, file: Path) -> Path:
 
 def _is_new_run_of(place: Path, file: Path) -> bool:
     """Whether a folder is the directory of a run of a file, and was not returned before."""
-    if not RunDirectory(place).journal.is_file() or place in _found:
-        return False
-    records = JournalReader(RunDirectory(place).journal).new_records()
-    is_ours = any(isinstance(record, RunCreated) and record.file == str(file) for record in records)
+    is_ours = place not in _found and is_run_of(RunDirectory(place), file)
     if is_ours:
         _found.add(place)
     return is_ours

@@ -15,7 +15,7 @@ from typing import Any, Final
 
 from diel.errors import Problem
 from diel.gui.inspection import Findings, Inspection, inspect, inspection_of, runs_code
-from diel.processes import python_command, start_helper
+from diel.processes import python_command, signal_name, start_helper
 from diel.workflow.load import Draft
 from diel.workflow.source import LARGEST_FILE_BYTES
 
@@ -161,10 +161,7 @@ def _how(exit_code: int | None) -> str:
         return ""
     if exit_code >= 0:
         return f" with exit code {exit_code}"
-    try:
-        return f" by {signal.Signals(-exit_code).name}"
-    except ValueError:
-        return f" by signal {-exit_code}"
+    return f" by {signal_name(-exit_code)}"
 
 
 def _failed(draft: Draft, problem: Problem) -> Inspection:

@@ -15,8 +15,7 @@ from diel.executive.explanation import WaitExplanation, explain
 from diel.gui.processes import in_words_of_the_page
 from diel.run.records import Failure, ModuleFailed, RunLost, RunStarted
 from diel.run.status import StatusView, WaitView
-from diel.run.time_table import time_table
-from diel.run.view import GroupView, RunView
+from diel.run.view import GroupView, RunView, time_table
 from diel.run.watched_run import WatchedRun, latest_progress
 from diel.text import format_bytes, shortened
 
@@ -78,12 +77,7 @@ def snapshot(watched: WatchedRun) -> Snapshot:
 
 
 class SharedSnapshot:
-    """The snapshot of a run that all its pages share; made anew only after a change.
-
-    Parameters
-    ----------
-    watched : WatchedRun
-    """
+    """The snapshot of a run that all its pages share; made anew only after a change."""
 
     def __init__(self, watched: WatchedRun) -> None:
         self.watched = watched
@@ -114,7 +108,7 @@ class SharedSnapshot:
 def difference(before: Snapshot, after: Snapshot) -> Snapshot:
     """Return the parts of two snapshots that differ; of tables, ``{"set": rows, "gone": keys}``.
 
-    `apply_difference` makes `after` of `before` and this difference.
+    `page.js` makes `after` of `before` and this difference.
     """
     changed: Snapshot = {}
     for part, value in after.items():
@@ -130,18 +124,6 @@ def difference(before: Snapshot, after: Snapshot) -> Snapshot:
             "gone": [key for key in old if key not in value],
         }
     return changed
-
-
-def apply_difference(before: Snapshot, changed: Snapshot) -> Snapshot:
-    """Return a snapshot with a difference applied, as `page.js` does in the browser."""
-    after = dict(before)
-    for part, value in changed.items():
-        if part in _BY_KEY:
-            rows = {k: row for k, row in before.get(part, {}).items() if k not in value["gone"]}
-            after[part] = {**rows, **value["set"]}
-        else:
-            after[part] = value
-    return after
 
 
 def _head(watched: WatchedRun, view: RunView) -> dict[str, Any]:

@@ -158,7 +158,7 @@ class TupleConnection:
         """Connect to the executive of a run that goes on on this host."""
         import platform  # here, since the socket of a rank needs neither
 
-        from diel.run.tuple_access import read_tuple_access
+        from diel.run.directory import read_tuple_access
 
         access = read_tuple_access(directory)
         if access is None:

@@ -48,6 +48,7 @@ from typing import Final
 
 from diel.errors import RunDirectoryError
 from diel.exit_codes import NOT_FINISHED, STOPPED
+from diel.frozen import Frozen
 from diel.run.files import PART, file_opener, open_regular, part_of, read_json, replace_file
 from diel.run.json_values import parse_json
 
@@ -451,3 +452,35 @@ def _make_unused(parent: Path, stem: str, mode: int) -> Path:
             continue
         return path
     raise FileExistsError(f"{stem} and 998 more of that name exist")
+
+
+# -- access to the tuples from outside ------------------------------------------------------------
+
+
+class TupleAccess(Frozen):
+    """Content of ``tuples.json``: the socket by which the tuples of a run can be reached.
+
+    Only its owner may read the file (mode 0600), and the folder of the socket is open to the owner
+    only.
+    """
+
+    host: str  # where the socket is
+    address: str  # its path
+    token: str  # to be sent with each request
+
+
+def write_tuple_access(directory: RunDirectory, access: TupleAccess) -> None:
+    """Write ``tuples.json`` in one step, in place of an older one.
+
+    An OSError if it cannot be written.
+    """
+    replace_file(directory.tuple_access, json.dumps(access.as_dict()), mode=0o600)
+
+
+def read_tuple_access(directory: RunDirectory) -> TupleAccess | None:
+    """Return the content of ``tuples.json``; None if it is missing or cannot be read."""
+    try:
+        found = read_json(directory.tuple_access)
+        return TupleAccess(str(found["host"]), str(found["address"]), str(found["token"]))
+    except (OSError, ValueError, LookupError, TypeError):
+        return None

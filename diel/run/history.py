@@ -17,8 +17,7 @@ from diel.exit_codes import FAILED, FINE, NOT_FINISHED, STOPPED
 from diel.frozen import Frozen
 from diel.run.directory import RunDirectory
 from diel.run.fields import Record
-from diel.run.files import open_regular
-from diel.run.json_lines import is_locked
+from diel.run.files import is_locked, open_regular
 from diel.run.json_values import DamagedRecord
 from diel.run.records import (
     DEADLOCK,
@@ -86,12 +85,12 @@ class RunSummary(Frozen):
     reason: str
 
 
-def list_runs(folder: Path, now_s: float | None = None) -> list[RunSummary]:
+def list_runs(folder: Path) -> list[RunSummary]:
     """Return the runs in a folder, newest first; of a run directory, that run alone.
 
-    `now_s` is in seconds since 1970. A RunDirectoryError if there is no such folder.
+    A RunDirectoryError if there is no such folder.
     """
-    now_s = time.time() if now_s is None else now_s
+    now_s = time.time()
     if is_run(folder):
         return [summarize(folder, now_s)]
     try:

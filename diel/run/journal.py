@@ -1,4 +1,7 @@
-"""The journal: what happened in a run, one JSON record a line, only ever appended to."""
+"""The journal: what happened in a run, one JSON record a line, only ever appended to.
+
+Rank 0 writes it by a `Recorder`, which writes the tables of results too.
+"""
 
 from __future__ import annotations
 
@@ -7,29 +10,33 @@ import json
 import math
 import os
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import BinaryIO, Final
 
 from diel.errors import RunDirectoryError
 from diel.frozen import Frozen
+from diel.run.directory import RunDirectory, new_results_file
 from diel.run.fields import Record, encoded
-from diel.run.files import open_regular
-from diel.run.json_lines import JsonLinesFile
+from diel.run.files import JsonLinesFile, open_regular
 from diel.run.json_values import DEEPEST, DamagedRecord, as_json, plain
 from diel.run.records import (
     ResultAdded,
     ResultsDeclared,
     ResultsShown,
+    RunCreated,
     RunResumed,
     RunStarted,
     TableName,
     decode,
 )
-from diel.run.results import is_score
+from diel.run.results import ResultsWriter, is_score
+from diel.run.view import RunView
 
 _STRICT_ENCODER: Final = json.JSONEncoder(ensure_ascii=False, allow_nan=False)
 _LONGEST_LINE_BYTES: Final = 2**28
+_TABLES: Final = 1000
+"""More tables of results than any run has."""
 
 
 class JournalWriter:
@@ -202,6 +209,22 @@ class JournalReader:
                 yield b"" if was_long else line
 
 
+def read_view(directory: RunDirectory) -> tuple[RunView, str]:
+    """Return the state of a run by all of its journal, and the damage found there, in a line."""
+    view, reader = RunView(), JournalReader(directory.journal)
+    for record in reader.new_records():
+        view.apply(record)
+    return view, reader.complaint
+
+
+def is_run_of(directory: RunDirectory, file: Path) -> bool:
+    """Whether a directory is that of a run of a workflow file, which has begun."""
+    if not directory.journal.is_file():
+        return False
+    records = JournalReader(directory.journal).new_records()[:2]
+    return any(isinstance(record, RunCreated) and record.file == str(file) for record in records)
+
+
 class _Consistency:
     """Checks records against earlier ones: their groups and tables have to be known."""
 
@@ -271,3 +294,73 @@ def _line_of(record: Record, time_s: float) -> bytes:
         with contextlib.suppress(TypeError, ValueError, RecursionError):
             return _STRICT_ENCODER.encode(table).encode("utf-8", "replace") + b"\n"
     return as_json(plain(table)) + b"\n"
+
+
+# -- with the tables of results -------------------------------------------------------------------
+
+
+class Recorder(JournalWriter):
+    """Writer of rank 0: appends records to the journal, and rows of results to ``results.csv`` too.
+
+    Where a run is resumed, the tables of results are first brought back to its last checkpoint. A
+    RunDirectoryError if another process writes there.
+    """
+
+    def __init__(self, directory: RunDirectory) -> None:
+        super().__init__(directory.journal)
+        self.directory = directory
+        self._results: dict[TableName, ResultsWriter] = {}
+        self._is_lost = False
+        self._return_to_checkpoint()
+
+    def _return_to_checkpoint(self) -> None:
+        view, _ = read_view(self.directory)
+        if not view.resumed:
+            return
+        for number in range(1, _TABLES):
+            file = self.directory.results_table(number)
+            if not file.exists():
+                break
+            if file.name not in view.own_files:
+                file.unlink()
+        for name, table in view.results.items():
+            if table.file:
+                continue
+            writer = self._add_table(name, table.columns)
+            for row in table.rows:
+                writer.write(row)
+
+    def _add_table(self, name: TableName, columns: Sequence[str]) -> ResultsWriter:
+        file = new_results_file(self.directory.path)
+        self._results[name] = ResultsWriter(file, columns)
+        return self._results[name]
+
+    def record(self, record: Record) -> Record:
+        """Write a record; it is in the file when this returns. Returns it with its time."""
+        record = self.write(record)
+        if self._is_lost:
+            return record
+        if isinstance(record, ResultsDeclared) and not record.file:
+            if record.table not in self._results:
+                self._add_table(record.table, record.columns)
+        elif isinstance(record, ResultAdded):
+            self._results[record.table].write(record.row)
+        return record
+
+    def loss(self) -> str:
+        """Return how the journal or the run directory was damaged, in words; empty if it was not.
+
+        After that only processes that have the journal open see new records: no table is begun.
+        """
+        damage = self.damage()
+        if not damage:
+            return ""
+        self._is_lost = True
+        is_there = self.directory.path.is_dir()
+        return f"{self.directory.journal if is_there else self.directory.path} {damage}"
+
+    def close(self) -> None:
+        """Write everything to the disk and close the files."""
+        for results in self._results.values():
+            results.close()
+        super().close()

@@ -20,9 +20,8 @@ from diel.errors import RunDirectoryError
 from diel.frozen import Frozen
 from diel.run.directory import LOST_OR_ENDED, RunDirectory
 from diel.run.fields import Record
-from diel.run.files import open_regular
+from diel.run.files import locked_file, open_regular
 from diel.run.journal import Damage, JournalReader, JournalWriter
-from diel.run.json_lines import locked_file
 from diel.run.records import (
     FORMAT,
     LOSSES,

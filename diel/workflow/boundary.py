@@ -18,8 +18,8 @@ and groups that it names.
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator, Mapping, Sequence
-from typing import TYPE_CHECKING, Annotated, Any, Literal
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from typing import TYPE_CHECKING, Annotated, Any, Literal, TypeAlias
 
 from pydantic import Field, ValidationInfo, field_validator
 from pydantic_core import PydanticCustomError
@@ -28,7 +28,6 @@ from diel.errors import Problem, limited
 from diel.text import did_you_mean, show, some_of
 from diel.workflow.annotations import InWords
 from diel.workflow.fields import Count, Name, StrictTable
-from diel.workflow.sections import Box, divide, intersection, outside, show_box, whole
 
 if TYPE_CHECKING:
     from diel.workflow.module import Module
@@ -40,6 +39,9 @@ Dtype = Literal[
 
 AheadPolicy = Literal["wait", "drop oldest", "error"]
 """What a sender does that is as far ahead of a receiver as it may be."""
+
+Box: TypeAlias = "tuple[tuple[int, int], ...]"
+"""For each axis (start, stop): the first index in the box, and the first index behind it."""
 
 LARGEST_POINTS = 2**40
 
@@ -399,3 +401,70 @@ def _check_group(
             f"no group has all of its modules: {names}",
             "only modules of one group run together: list them in the modules of one [[group]]",
         )
+
+
+# -- sections as boxes of index ranges ------------------------------------------------------------
+
+
+def whole(shape: Sequence[int]) -> Box:
+    """Return the box that covers a whole array of this shape."""
+    return tuple((0, length) for length in shape)
+
+
+def slices(box: Box) -> tuple[slice, ...]:
+    """Return the index of a box in its array: ``array[slices(box)]``."""
+    return tuple(slice(start, stop) for start, stop in box)
+
+
+def is_empty(box: Box) -> bool:
+    """Whether a box has no items."""
+    return any(start >= stop for start, stop in box)
+
+
+def intersection(box: Box, other: Box) -> Box | None:
+    """Return the box that two boxes share, None if they do not overlap."""
+    shared = tuple(
+        (max(start, other_start), min(stop, other_stop))
+        for (start, stop), (other_start, other_stop) in zip(box, other, strict=True)
+    )
+    return None if is_empty(shared) else shared
+
+
+def divide(box: Box, axis: int, parts: int) -> list[Box]:
+    """Cut a box along an axis into parts of equal length; the first parts share the remainder."""
+    start, stop = box[axis]
+    each, remainder = divmod(stop - start, parts)
+    boxes = []
+    for index in range(parts):
+        end = start + each + (index < remainder)
+        boxes.append((*box[:axis], (start, end), *box[axis + 1 :]))
+        start = end
+    return boxes
+
+
+def outside(box: Box, others: Iterable[Box]) -> list[Box]:
+    """Return the part of a box that no other box covers, as boxes that do not overlap."""
+    left = [] if is_empty(box) else [box]
+    for other in others:
+        left = [piece for part in left for piece in _without(part, other)]
+    return left
+
+
+def _without(box: Box, other: Box) -> list[Box]:
+    shared = intersection(box, other)
+    if shared is None:
+        return [box]
+    pieces = []
+    for axis, ((start, stop), (shared_start, shared_stop)) in enumerate(
+        zip(box, shared, strict=True)
+    ):
+        # Along the axes before this one a piece has only the shared range, so none overlap.
+        for cut in ((start, shared_start), (shared_stop, stop)):
+            if cut[0] < cut[1]:
+                pieces.append((*shared[:axis], cut, *box[axis + 1 :]))
+    return pieces
+
+
+def show_box(box: Box) -> str:
+    """Return a box as a workflow file writes it: ``[[0, 64], [0, 1]]``."""
+    return f"[{', '.join(f'[{start}, {stop}]' for start, stop in box)}]"

@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 from support import ROOT, execute, once_is_enough
 
-from diel.cli.new_module import MODULE
+from diel.cli.templates import MODULE
 from diel.loading.context import Context
 
 PAGE = ROOT / "docs" / "modules.md"

@@ -24,7 +24,7 @@ from support import status_of
 from diel.cli.main import main
 from diel.errors import RunDirectoryError
 from diel.run.directory import RunDirectory
-from diel.run.recorder import Recorder
+from diel.run.journal import Recorder
 from diel.run.resumption import order_resumption
 from diel.run.status import write_status
 from diel.run.trace_part import TracePart, span_event

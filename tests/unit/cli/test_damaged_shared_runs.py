@@ -26,9 +26,8 @@ from diel.errors import DielError
 from diel.executive.plans import RunPlan
 from diel.gui.snapshot import snapshot
 from diel.loading.state import read_state, write_state
-from diel.run.directory import RunDirectory
+from diel.run.directory import RunDirectory, TupleAccess, write_tuple_access
 from diel.run.journal import JournalWriter
-from diel.run.tuple_access import TupleAccess, write_tuple_access
 from diel.run.watched_run import WatchedRun
 from diel.run_tuples import SavedTuples
 from diel.testing import TupleSpace

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 from support import ROOT, diel, status_of
 
-from diel.cli.new_module import LONGEST_NAME, write_new
+from diel.cli.templates import LONGEST_NAME, write_new
 from diel.errors import NewModuleError
 
 LONGEST = "n" * LONGEST_NAME

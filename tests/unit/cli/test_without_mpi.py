@@ -221,7 +221,7 @@ def test_a_rank_without_mpi_says_what_to_install(python: list[str], tmp_path: Pa
             ["numpy", "pydantic", "mpi4py", "rich", "subprocess", "asyncio", "diel.tuples"],
         ),
         (
-            "import diel.cli.run_directory, diel.cli.new_module",
+            "import diel.cli.run_directory, diel.cli.templates",
             ["numpy", "pydantic", "mpi4py", "rich"],
         ),
         (
@@ -229,7 +229,7 @@ def test_a_rank_without_mpi_says_what_to_install(python: list[str], tmp_path: Pa
             ["numpy", "mpi4py", "rich"],
         ),
         ("import diel.workflow.load, diel.loading.functions", ["numpy", "mpi4py"]),
-        ("import diel.run.view, diel.run.recorder", ["numpy", "mpi4py", "pydantic", "rich"]),
+        ("import diel.run.view, diel.run.journal", ["numpy", "mpi4py", "pydantic", "rich"]),
         ("import diel.executive.worker, diel.executive.rank0", ["numpy", "mpi4py"]),
         ("import diel.executive.worker", ["pydantic", "rich", "subprocess", "socket"]),
         ("import diel.tuples.server, diel.tuples.client, diel.coupling.channel", ["numpy"]),

@@ -8,8 +8,7 @@ import pytest
 from diel.executive.checkpoints import Checkpoints
 from diel.executive.messages import StateSaved
 from diel.run.directory import RunDirectory
-from diel.run.journal import JournalReader
-from diel.run.recorder import Recorder
+from diel.run.journal import JournalReader, Recorder
 from diel.run.records import CheckpointSaved, RunCreated
 from diel.tuples.client import TupleClient
 from diel.tuples.transport import LocalTransport

@@ -13,8 +13,7 @@ from diel.executive.driver import Driver
 from diel.executive.listener import TimeTable
 from diel.executive.outside_socket import OutsideSocket
 from diel.run.directory import RunDirectory
-from diel.run.journal import JournalReader
-from diel.run.recorder import Recorder
+from diel.run.journal import JournalReader, Recorder
 from diel.run.records import JournalLost, RunEnded
 
 

@@ -11,7 +11,7 @@ from support import record, status_of
 from diel.errors import RunDirectoryError
 from diel.loading.reports import conclude_reports, write_reports
 from diel.run.directory import RunDirectory
-from diel.run.recorder import Recorder
+from diel.run.journal import Recorder
 
 ACCOUNT = {
     "rank": 2,

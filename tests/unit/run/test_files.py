@@ -11,9 +11,16 @@ import pytest
 
 from diel.errors import RunDirectoryError
 from diel.run.directory import RunDirectory
-from diel.run.files import PART, file_opener, open_regular, read_json, replace_file, replacing
+from diel.run.files import (
+    PART,
+    JsonLinesFile,
+    file_opener,
+    open_regular,
+    read_json,
+    replace_file,
+    replacing,
+)
 from diel.run.journal import JournalWriter
-from diel.run.json_lines import JsonLinesFile
 from diel.run.json_values import DamagedRecord, as_integer, as_number, parse_json
 from diel.run.results import ResultsWriter
 from diel.run.trace_part import TracePart

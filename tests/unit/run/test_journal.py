@@ -18,11 +18,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from diel.errors import RunDirectoryError
-from diel.run import journal, json_lines
+from diel.run import files, journal
 from diel.run.directory import RunDirectory
 from diel.run.fields import EVENTS, Record, encoded
-from diel.run.journal import Damage, JournalReader, JournalWriter
-from diel.run.recorder import Recorder
+from diel.run.journal import Damage, JournalReader, JournalWriter, Recorder
 from diel.run.records import (
     FORMAT,
     CopyFinished,
@@ -320,7 +319,7 @@ def test_a_lock_that_is_held_for_a_moment_is_waited_for(
         JournalWriter(path).close()
         assert len(naps) == 3
     with JournalWriter(path):
-        monkeypatch.setattr(json_lines, "_LOCK_S", 0.0)
+        monkeypatch.setattr(files, "_LOCK_S", 0.0)
         with pytest.raises(RunDirectoryError, match="is being written"):
             JournalWriter(path)
     JournalWriter(path).close()  # given back

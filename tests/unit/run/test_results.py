@@ -15,8 +15,7 @@ from support import record
 
 from diel.errors import RunDirectoryError
 from diel.run.directory import RunDirectory, new_results_file
-from diel.run.journal import JournalReader
-from diel.run.recorder import Recorder
+from diel.run.journal import JournalReader, Recorder
 from diel.run.records import ResultsDeclared
 from diel.run.results import ResultsWriter, best_of_table, rank_rows
 

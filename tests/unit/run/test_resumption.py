@@ -10,9 +10,8 @@ from support import record
 
 from diel.errors import RunDirectoryError
 from diel.run.directory import LOST_OR_ENDED, RunDirectory
-from diel.run.journal import JournalReader, JournalWriter
-from diel.run.json_lines import locked_file
-from diel.run.recorder import Recorder
+from diel.run.files import locked_file
+from diel.run.journal import JournalReader, JournalWriter, Recorder
 from diel.run.resumption import order_resumption, resumption
 from diel.run.view import RunView
 

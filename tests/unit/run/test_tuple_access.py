@@ -8,8 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from diel.run.directory import RunDirectory
-from diel.run.tuple_access import TupleAccess, read_tuple_access, write_tuple_access
+from diel.run.directory import RunDirectory, TupleAccess, read_tuple_access, write_tuple_access
 
 FIRST = TupleAccess("here", "/tmp/diel-1/tuples", "0" * 32)
 

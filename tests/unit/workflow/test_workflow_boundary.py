@@ -9,9 +9,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from diel.errors import WorkflowError
-from diel.workflow.boundary import Boundary, Part
+from diel.workflow.boundary import Boundary, Part, outside, whole
 from diel.workflow.load import load_workflow
-from diel.workflow.sections import outside, whole
 
 MODULES = """
 [[module]]

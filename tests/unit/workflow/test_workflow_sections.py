@@ -8,13 +8,12 @@ import numpy as np
 from hypothesis import given
 from hypothesis import strategies as st
 
-from diel.workflow.sections import (
+from diel.workflow.boundary import (
     Box,
     divide,
     intersection,
     is_empty,
     outside,
-    shape_of,
     show_box,
     slices,
     whole,
@@ -55,7 +54,7 @@ def test_what_is_outside_of_others_is_there_once(data: st.DataObject, axes: int)
 def test_parts_are_equal_and_make_up_the_whole(box: Box, axis: int, parts: int) -> None:
     shares = divide(box, axis, parts)
     assert len(shares) == parts
-    lengths = [shape_of(share)[axis] for share in shares]
+    lengths = [share[axis][1] - share[axis][0] for share in shares]
     assert max(lengths) - min(lengths) <= 1
     assert lengths == sorted(lengths, reverse=True)
     assert sum(len(points(share)) for share in shares) == len(points(box))
@@ -66,7 +65,7 @@ def test_parts_are_equal_and_make_up_the_whole(box: Box, axis: int, parts: int) 
 def test_a_box_is_an_index(box: Box) -> None:
     array = np.zeros((LENGTH,) * 3)
     array[slices(box)] = 1
-    assert array[slices(box)].shape == shape_of(box)
+    assert array[slices(box)].shape == tuple(stop - start for start, stop in box)
     assert set(map(tuple, np.argwhere(array).tolist())) == points(box)
 
 

@@ -1,4 +1,4 @@
-"""``diel new-module``: a module that works, its test, and a workflow that runs it."""
+"""``diel new-module`` and ``diel examples``: files to begin with, which work as they are."""
 
 from __future__ import annotations
 
@@ -6,13 +6,16 @@ import argparse
 import importlib.util
 import keyword
 import re
+import shlex
 import sys
 import unicodedata
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Final
 
-from diel.errors import NewModuleError
+from diel.cli.output import aligned
+from diel.errors import LaunchError, NewModuleError
+from diel.workflow.examples import copy_example, find_example, list_examples
 
 LONGEST_NAME: Final = 60  # lines with it stay shorter than most formatters allow
 
@@ -191,3 +194,28 @@ def write_new(files: Mapping[Path, str]) -> None:
             f"{error.filename or file.parent} cannot be written: {error.strerror}; choose another "
             "folder with --in"
         ) from error
+
+
+# -- diel examples --------------------------------------------------------------------------------
+
+
+def examples(options: argparse.Namespace) -> int:
+    """List the examples, or copy an example; return the exit code.
+
+    Raises
+    ------
+    LaunchError
+        If there are no examples, none has that name, or the copy would replace a file.
+    """
+    if options.name is not None:
+        files = copy_example(find_example(options.name), options.to)
+        for file in files:
+            print(file)
+        print(f"diel run {shlex.quote(str(files[0]))}")
+        return 0
+    found = list_examples()
+    if not found:
+        raise LaunchError("this installation of diel carries no examples: pip install diel again")
+    print("\n".join(aligned([(example.name, example.text) for example in found])))
+    print("diel examples NAME copies one, with the files that it needs")
+    return 0
