@@ -12,9 +12,9 @@ from typing import TYPE_CHECKING, Any
 from diel import Reporter
 
 from .sweep import in_flight
-from .sweep.export import FORMATS, curves_of
 from .sweep.ledger import about_of, ledgers_in
 from .sweep.models import how_to_use
+from .sweep.output import FORMATS, curves_of
 
 if TYPE_CHECKING:
     from diel import ResultsTable
