@@ -6,5 +6,5 @@
     a trainer       worker_loop, runners, subprocess_runner
     between them    messages, in_flight
     other runs      shared, joining; joined_workers has the master's end and a worker's
-    observers       steering, watched, comparison, output
+    observers       steering, watched, output
 """
