@@ -146,7 +146,7 @@ Curves = Mapping[str, Sequence[tuple[float, float]]]
 def draw(curves: Curves, points: Curves, label: str) -> str:
     """Return an SVG: efficiency against ranks, each curve named where it ends."""
     from modules.report.markup import tag
-    from modules.report.scales import LinearScale, LogScale
+    from modules.report.panels import LinearScale, LogScale
     from modules.report.svg import Frame, text
 
     class Ranks(LogScale):

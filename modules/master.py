@@ -17,8 +17,10 @@ from .problems import at
 from .search import Search
 from .space import Space
 from .strategies import RULES, STRATEGIES
+from .sweep.ledger import ledgers_in
 from .sweep.master_loop import SweepPlan
 from .sweep.messages import Tags
+from .sweep.output import check_formats, export
 from .sweep.shared import run_sweep
 from .sweep.warm_start import check_fits, find_ledger, is_copied
 
@@ -139,14 +141,9 @@ def export_sweep(run_dir: Path, formats: list[str], folder: Path) -> list[Path]:
 
     A ValueError if a format is unknown, or what it needs is not installed.
     """
-    from .sweep.export import export
-
-    ledgers = sorted((run_dir / "sweeps").glob("*/trials.jsonl"))
-    return [file for ledger in ledgers for file in export(ledger, formats, folder)]
+    return [file for ledger in ledgers_in(run_dir) for file in export(ledger, formats, folder)]
 
 
 def check_export(formats: list[str]) -> None:
     """Check, before a sweep is run, that it can be exported so; errors as `export_sweep`."""
-    from .sweep.export import check_formats
-
     check_formats(formats)

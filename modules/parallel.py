@@ -50,10 +50,7 @@ class Parallel:
     def of(cls, given: str | Mapping[str, Any]) -> Parallel:
         """Return the scheme that an option names; a table without a name is a mesh.
 
-        Raises
-        ------
-        PydanticCustomError
-            If there is no such scheme, or it has no such option.
+        A `PydanticCustomError` if there is no such scheme, or it has no such option.
         """
         if isinstance(given, str):
             name, options = given, {}
@@ -91,14 +88,7 @@ class Parallel:
     def scheme(self, comm: Any) -> Any:
         """Create the scheme on the ranks of a communicator, all of which call this.
 
-        Parameters
-        ----------
-        comm : dnn.distributed.Communicator or mpi4py.MPI.Intracomm
-
-        Returns
-        -------
-        Scheme
-            For the argument ``parallel`` of `dnn.NeuralNetwork`.
+        It is for the argument ``parallel`` of `dnn.NeuralNetwork`; `comm` is of dnn, or of mpi4py.
         """
         return self._kind(comm, **self.options)
 

@@ -12,9 +12,9 @@ from typing import TYPE_CHECKING, Any
 from diel import Reporter
 
 from .sweep import in_flight
-from .sweep.export import FORMATS, curves_of
 from .sweep.ledger import about_of, ledgers_in
 from .sweep.models import how_to_use
+from .sweep.output import FORMATS, curves_of
 
 if TYPE_CHECKING:
     from diel import ResultsTable
@@ -77,15 +77,15 @@ class SweepReporter(Reporter):
 
     def compare_sweeps(self, sweeps: Mapping[str, Any], theme: str = "light") -> dict[str, Any]:
         """Compare sweeps; a ValueError if their objectives differ."""
-        from .sweep.comparison import compare
+        from .sweep.watched import compare
 
         return compare(sweeps)
 
     def write_comparison(self, sweeps: Mapping[str, Any], path: Path) -> Path:
         """Write one report over several sweeps; errors as `compare_sweeps`, or an OSError."""
-        from .sweep import comparison
+        from .sweep.watched import write_comparison
 
-        return comparison.write_comparison(sweeps, path)
+        return write_comparison(sweeps, path)
 
     def steer_sweep(
         self, run_dir: Path, asked: Sequence[Mapping[str, Any]], sweep: str

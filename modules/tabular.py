@@ -110,10 +110,7 @@ def shape_of(options: Mapping[str, Any], folder: Path) -> DataShape:
 def augmentations_of(given: Sequence[str | Mapping[str, Any]]) -> list[Augmentation]:
     """Return the augmentations in a list of names, or of tables of a name and its options.
 
-    Raises
-    ------
-    PydanticCustomError
-        If there is no such change, or it has no such option, or not with that value.
+    A `PydanticCustomError` if there is no such change, or no such option, or not with that value.
     """
     import dnn
 

@@ -232,37 +232,16 @@ def train(
     compute: Compute = _ON_CPU,
     scheme: Any = None,
 ) -> dict[str, Any]:
-    """Train one network.
+    """Train one network with `Hyperparameters`; return its metrics.
 
-    Parameters
-    ----------
-    parameters : mapping
-        `Hyperparameters`; what is left out has its default.
-    seed : int
-    data : SplitData
-    report : Report, optional
-        Gets the metrics after each epoch, and may end the training; where it cannot, after those
-        of `curve_epochs`.
-    table : RoutineTable, optional
-        Routine table of the run.
-    epoch_s : float, seconds, optional
-        As in `estimated_time_s`.
-    compute : Compute, optional
-        The CPU, in float32, if left out.
-    scheme : dnn.Scheme, optional
-        By which several ranks train the network together; each of them makes the same call.
+    These are `METRICS`: accuracy, loss and Matthews correlation coefficient on the validation rows,
+    and what the training takes in seconds, see `estimated_time_s`, which takes `epoch_s`;
+    ``diverged`` if it did; in float16 ``skipped_steps`` too.
 
-    Returns
-    -------
-    dict of str to float or bool
-        `METRICS`: accuracy, loss and Matthews correlation coefficient on the validation rows,
-        and what the training takes in seconds, see `estimated_time_s`; ``diverged`` if it did; in
-        float16 ``skipped_steps`` too.
-
-    Raises
-    ------
-    NonFiniteError
-        If the loss was never finite in float16; it names the layer.
+    `report` gets the metrics after each epoch, and may end the training; where it cannot, after
+    those of `curve_epochs`. By `scheme`, a `dnn.Scheme`, several ranks train the network together;
+    each of them makes the same call. A `NonFiniteError`, which names the layer, if the loss was
+    never finite in float16.
     """
     wanted = Hyperparameters.model_validate(dict(parameters))
     model = _model(wanted, seed, data, table, compute, scheme)

@@ -6,30 +6,28 @@
     k_fold      every row is scored once a repeat; the best of K is still optimistic
     nested      the choice is made inside each outer fold, and scored on rows that had no part in it
 
-`splits` cuts rows as a workflow file says, `jobs` lists what a trial has to train, and `bias`
+`splits` cuts rows as a workflow file says and lists what a trial has to train, and `bias`
 compares the score of the best trial with an honest estimate.
 """
 
 from .bias import BiasReport, SelectionBias, luck
-from .jobs import (
-    Evaluated,
-    PreparedSplits,
-    SplitData,
-    TrainingJob,
-    collect,
-    jobs_of,
-    means,
-    prepared,
-)
 from .splits import (
+    Evaluated,
     EvaluationError,
     EvaluationOptions,
     Fold,
     NestedFold,
+    PreparedSplits,
+    SplitData,
+    TrainingJob,
+    collect,
     holdout,
+    jobs_of,
     k_fold,
+    means,
     nested_folds,
     oddities,
+    prepared,
 )
 
 __all__ = [

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from statistics import fmean, stdev
 
 from ..objective import Objective, ObjectiveError
-from .jobs import Evaluated
+from .splits import Evaluated
 
 
 @dataclass(frozen=True)

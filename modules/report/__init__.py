@@ -2,17 +2,17 @@
 
 ::
 
-    rows ──> RowSelection ──> Picture ──> sections ──────> page ──> live (the file)
-             bounded          what is     figures            the page of `diel gui`
-             memory           shown         └──> figure ──┴──> Plotly
+    rows ──> RowSelection ──> SweepView ──────────────────> page ──> live (the file)
+             bounded          what is  └─> figures          the page of `diel gui`
+             memory           shown          └──> figure ──┴──> Plotly
                                  └──────> importance
 
 A function in `figures` says what a figure shows; `svg` and `plotly` draw it. All but `live` is
 pure: no clock, no files.
 """
 
+from .data import Moment, RankAccount, Sweep
 from .live import LiveReport, conclude_report, write_report
-from .sweep import Moment, RankAccount, Sweep
 
 __all__ = [
     "LiveReport",

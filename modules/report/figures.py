@@ -1,7 +1,7 @@
 """The figures of a sweep, each a function: the report, the page and Plotly draw what it returns.
 
 A function that is decorated with `figure` is called with what is `Known` of a sweep, and returns
-None where it has nothing to show. Figures show a `Picture`, so their size is bounded whatever the
+None where it has nothing to show. Figures show a `SweepView`, so their size is bounded whatever the
 number of trials. All names in them are as the user wrote them.
 """
 
@@ -13,24 +13,28 @@ from dataclasses import dataclass, field
 from typing import Final, TypeAlias
 
 from ..trial import Reports
+from .data import STARTED, STATE, STOPPED, TOOK, TRAINER, TRIAL, Sweep, SweepView
 from .figure import Figure
 from .importance import TREES, Effect, Importance
 from .markup import as_number, show, with_unit, words
-from .panels import Axis, Heatmap, Layer, ParallelCoordinates, Plot, StackedBars
-from .plotly import Told
-from .rows import Picture
-from .scales import (
+from .panels import (
+    Axis,
+    Heatmap,
+    Layer,
     LinearScale,
     LogScale,
     NamedScale,
+    ParallelCoordinates,
+    Plot,
     Scale,
+    StackedBars,
     focus,
     is_logarithmic,
     natural,
     scale_for,
     spread,
 )
-from .sweep import STARTED, STATE, STOPPED, TOOK, TRAINER, TRIAL, Sweep
+from .plotly import Told
 
 Curve: TypeAlias = "Sequence[tuple[float, float]]"
 """Steps, and a value at each."""
@@ -52,14 +56,14 @@ class Known:
 
     Attributes
     ----------
-    picture : Picture
+    view : SweepView
     found : Importance or None
-        From `analyse`, of this picture or an earlier one.
+        From `analyse`, of this view or an earlier one.
     running : mapping of int to sequence
         For each trial in flight: steps, and the objective at each.
     """
 
-    picture: Picture
+    view: SweepView
     found: Importance | None = None
     running: Mapping[int, Curve] = field(default_factory=dict)
 
@@ -74,12 +78,12 @@ def figure(describe: Callable[[Known], Figure | None]) -> Callable[[Known], Figu
 
 
 def figures_of(
-    picture: Picture,
+    view: SweepView,
     found: Importance | None,
     running: Mapping[int, Curve] | None = None,
 ) -> dict[str, Figure]:
     """Return the figures of a sweep that have something to show, by name; see `Known`."""
-    known = Known(picture, found, running or {})
+    known = Known(view, found, running or {})
     described = [describe(known) for describe in _FIGURES]
     return {each.name: each for each in described if each is not None}
 
@@ -90,51 +94,49 @@ def figures_of(
 @figure
 def history(known: Known) -> Figure | None:
     """Describe the objective of trials in order of completion, and the best so far."""
-    picture = known.picture
-    if not picture.top:
+    view = known.view
+    if not view.top:
         return None
-    sweep, selection, steps = picture.sweep, picture.selection, picture.steps
+    sweep, selection, steps = view.sweep, view.selection, view.steps
     count = max(1, selection.count)
-    cloud = sorted({*picture.sampled, *picture.top} - set(steps))
-    places = {
-        row: (picture.orders[row] + 1.0, picture.objective_of(row)) for row in (*cloud, *steps)
-    }
+    cloud = sorted({*view.sampled, *view.top} - set(steps))
+    places = {row: (view.orders[row] + 1.0, view.objective_of(row)) for row in (*cloud, *steps)}
     note = f"Each dot is a trial; the line is the {sweep.direction} so far"
     if len(steps) > 1:
         note += f", which {len(steps) - 1} trials have improved" if len(steps) > 2 else (
             ", improved once"
         )  # fmt: skip
     layers = [
-        *_cloud({row: places[row] for row in cloud}, picture.axis),
+        *_cloud({row: places[row] for row in cloud}, view.axis),
         *_best(steps, places, count, f"{sweep.direction} so far", "better than all before"),
     ]
     failures = selection.failures
     if failures and len(failures) == selection.lost:
         orders = [order + 1 for order, _ in failures]
-        low = [picture.axis.low] * len(orders)
+        low = [view.axis.low] * len(orders)
         layers.append(Layer("ticks", "failed", "failed or diverged", orders, low))
     plot = Plot(
         Axis("trials, in order of completion", LinearScale(0.0, float(count))),
-        Axis(sweep.objective, picture.axis),
+        Axis(sweep.objective, view.axis),
         layers,
         f"{sweep.direction} {sweep.objective} so far, and that of each trial",
     )
-    is_alone = not picture.against_cost
-    return Figure("history", "History", f"{note}.", [plot], picture.tell, is_alone)
+    is_alone = not view.against_cost
+    return Figure("history", "History", f"{note}.", [plot], view.tell, is_alone)
 
 
 @figure
 def cost(known: Known) -> Figure | None:
     """Describe quality against training time, with the Pareto front of both."""
-    picture = known.picture
-    sweep, pairs = picture.sweep, picture.against_cost
+    view = known.view
+    sweep, pairs = view.sweep, view.against_cost
     if not pairs:
         return None
     x = _cost_scale([spent for spent, _ in pairs.values()])
     y = focus([quality for _, quality in pairs.values()], sweep.maximise_quality)
-    front = [row for row in picture.front if row in pairs]
-    thinned = " It is thinned out." if picture.selection.front.thinned else ""
-    many = f"{len(picture.front)} trial{'s' if len(picture.front) != 1 else ''}"
+    front = [row for row in view.front if row in pairs]
+    thinned = " It is thinned out." if view.selection.front.thinned else ""
+    many = f"{len(view.front)} trial{'s' if len(view.front) != 1 else ''}"
     plot = Plot(
         Axis(with_unit(sweep.cost), x),
         Axis(sweep.quality, y),
@@ -149,7 +151,7 @@ def cost(known: Known) -> Figure | None:
         f"{words(sweep.quality).capitalize()} against {words(sweep.cost)}",
         f"The stairs are the Pareto front, {many}: none is both better and cheaper.{thinned}",
         [plot],
-        picture.tell,
+        view.tell,
         is_wide=False,
     )
 
@@ -186,19 +188,19 @@ def _cost_scale(costs: Sequence[float]) -> LinearScale | LogScale:
 @figure
 def curves(known: Known) -> Figure | None:
     """Describe the learning curves of the best, the stopped and the running trials."""
-    picture, top = known.picture, known.picture.top
+    view, top = known.view, known.view.top
     running = {
         trial: points
         for trial in sorted(known.running)[:_RUNNING_CURVES]
         if (points := [(step, y) for step, y in known.running[trial] if math.isfinite(y)])
     }
-    if not picture.curves and not running:
+    if not view.curves and not running:
         return None
     layers: list[Layer] = []
     ends: dict[str, list[tuple[int, float, float]]] = {}
-    for row in reversed(picture.curves):  # the best is drawn over the others
+    for row in reversed(view.curves):  # the best is drawn over the others
         style = "stopped" if row not in top else "best" if row == top[0] else "cloud"
-        xs, ys = zip(*picture.curve_of(row), strict=True)
+        xs, ys = zip(*view.curve_of(row), strict=True)
         layers.append(Layer("line", style, _CURVES[style], xs, ys, [row]))
         ends.setdefault(style, []).append((row, xs[-1], ys[-1]))
     for trial, points in running.items():
@@ -206,28 +208,28 @@ def curves(known: Known) -> Figure | None:
         layers.append(Layer("line", "running", _CURVES["running"], xs, ys, text=f"trial {trial}"))
     everything = [y for layer in layers for y in layer.y]
     # First steps are far worse than the rest: a twentieth of all points may lie on the edge.
-    maximise = picture.sweep.maximise
+    maximise = view.sweep.maximise
     shown = sorted(everything, reverse=not maximise)[len(everything) // 20 :]
     for style, places in ends.items():  # where each trial was stopped or done
         rows, xs, ys = zip(*places, strict=True)
         layers.append(Layer("dots", style, _CURVES[style], xs, ys, rows))
     plot = Plot(
         Axis("step", spread([x for layer in layers for x in layer.x])),
-        Axis(picture.sweep.objective, focus(shown, maximise, far=_FAR_IN_CURVES)),
+        Axis(view.sweep.objective, focus(shown, maximise, far=_FAR_IN_CURVES)),
         layers,
-        f"{picture.sweep.objective} of the best and the stopped trials, step by step",
+        f"{view.sweep.objective} of the best and the stopped trials, step by step",
     )
-    note = _note_on_curves(picture, len(ends.get("stopped", ())), len(running))
-    return Figure("curves", "Learning curves", note, [plot], picture.tell)
+    note = _note_on_curves(view, len(ends.get("stopped", ())), len(running))
+    return Figure("curves", "Learning curves", note, [plot], view.tell)
 
 
-def _note_on_curves(picture: Picture, stopped: int, running: int) -> str:
-    best = len(picture.curves) - stopped
+def _note_on_curves(view: SweepView, stopped: int, running: int) -> str:
+    best = len(view.curves) - stopped
     note = "What the best trial has reported on its way"
     if best > 1:
         note = f"What the {best} best trials have reported on their way"
     if stopped:
-        of = f" of {picture.selection.stopped:,}" if stopped < picture.selection.stopped else ""
+        of = f" of {view.selection.stopped:,}" if stopped < view.selection.stopped else ""
         note += f", and, dashed, {stopped}{of} that were stopped early, up to there"
     if not best:
         note = "What trials have reported on their way"
@@ -248,33 +250,33 @@ _CURVES: Final = {
 @figure
 def parallel(known: Known) -> Figure | None:
     """Describe trials in parallel coordinates, on whose axes ranges can be chosen."""
-    picture = known.picture
-    sweep, rows = picture.sweep, picture.lines
-    if not picture.varying or len(rows) < 2:
+    view = known.view
+    sweep, rows = view.sweep, view.lines
+    if not view.varying or len(rows) < 2:
         return None
-    names = [*picture.varying, sweep.objective]
-    values = [[picture.rows[row].get(name) for name in names] for row in rows]
+    names = [*view.varying, sweep.objective]
+    values = [[view.rows[row].get(name) for name in names] for row in rows]
     columns = [*zip(*values, strict=True)]
-    scales: list[Scale] = [*map(scale_for, columns[:-1]), picture.axis]
+    scales: list[Scale] = [*map(scale_for, columns[:-1]), view.axis]
     worst, best = columns[-1][0], columns[-1][-1]
-    edge = picture.axis.low if sweep.maximise else picture.axis.high
-    is_beyond = picture.axis.place(worst) in (0.0, 1.0)
+    edge = view.axis.low if sweep.maximise else view.axis.high
+    is_beyond = view.axis.place(worst) in (0.0, 1.0)
     panel = ParallelCoordinates(
         [Axis(name, scale) for name, scale in zip(names, scales, strict=True)],
         rows,
         values,
-        [picture.shade(row) for row in rows],
+        [view.shade(row) for row in rows],
         (f"{show(edge)} and worse" if is_beyond else show(worst), show(best)),
         sweep.maximise,
     )
-    constants = ", ".join(f"{words(name)} {value}" for name, value in picture.constants.items())
+    constants = ", ".join(f"{words(name)} {value}" for name, value in view.constants.items())
     return Figure(
         "parallel",
         "Parameters",
         "Each line is a trial. Drag along an axis to choose a range, or use the arrow keys, with "
         "Shift for its upper end; a click or Esc lets go. The table follows.",
         [panel],
-        picture.tell,
+        view.tell,
         remarks=[f"For all trials: {constants}."] if constants else [],
     )
 
@@ -282,10 +284,10 @@ def parallel(known: Known) -> Figure | None:
 @figure
 def importance(known: Known) -> Figure | None:
     """Describe how far each parameter decides the objective, alone and with one other."""
-    found, picture = known.found, known.picture
+    found, view = known.found, known.view
     if found is None:
         return None
-    objective = picture.sweep.objective
+    objective = view.sweep.objective
     shares = StackedBars(
         f"share of the variance of {objective}, {found.trials:,} trials",
         [("alone", "alone"), ("with one other", "pairs")],
@@ -314,7 +316,7 @@ def importance(known: Known) -> Figure | None:
         f"{found.trials:,} trials, that a parameter explains alone (number, dark) and with one "
         "other (light, half of each pair).",
         [shares, *(_effect(effect, known, found) for effect in found.effects[:_EFFECTS])],
-        picture.tell,
+        view.tell,
         warning=f"{explained}: too little to trust these shares." if is_weak else "",
         subtitle=f"Expected {words(objective)}, whatever the other parameters are",
         remarks=[*together, method],
@@ -326,11 +328,11 @@ def _effect(effect: Effect, known: Known, found: Importance) -> Plot:
     scale = _with_room([value for shown in found.effects for value in shown.mean])
     longest = max(len(label) for label in effect.labels[:: max(1, len(effect.labels) // 4)])
     labels = NamedScale(effect.labels, most=max(2, 220 // (7 * min(longest, 14) + 12)))
-    best = (max if known.picture.sweep.maximise else min)(effect.mean)
+    best = (max if known.view.sweep.maximise else min)(effect.mean)
     at = effect.mean.index(best)
     return Plot(
         Axis(effect.name, labels),
-        Axis(known.picture.sweep.objective, scale),
+        Axis(known.view.sweep.objective, scale),
         [
             Layer("line", "effect", "", effect.labels, effect.mean),
             Layer("dots", "effect", "", effect.labels, effect.mean),
@@ -352,7 +354,7 @@ def contour(known: Known) -> Figure | None:
     planes = known.found.planes[:_PLANES] if known.found is not None else []
     if not planes:
         return None
-    sweep = known.picture.sweep
+    sweep = known.view.sweep
     return Figure(
         "contour",
         "Two parameters together",
@@ -364,7 +366,7 @@ def contour(known: Known) -> Figure | None:
                     sweep.maximise, sweep.objective)
             for plane in planes
         ],
-        known.picture.tell,
+        known.view.tell,
     )  # fmt: skip
 
 
@@ -374,10 +376,10 @@ def contour(known: Known) -> Figure | None:
 @figure
 def timeline(known: Known) -> Figure | None:
     """Describe when each trial ran, on which trainer."""
-    picture = known.picture
+    view = known.view
     spans = []
-    for row in sorted({*picture.sampled, *picture.top}):
-        values = picture.rows[row]
+    for row in sorted({*view.sampled, *view.top}):
+        values = view.rows[row]
         start, took = as_number(values.get(STARTED)), as_number(values.get(TOOK))
         if start is not None and took is not None:
             is_stopped = str(values.get(STATE)).lower() in STOPPED
@@ -402,7 +404,7 @@ def timeline(known: Known) -> Figure | None:
         "when trials ran, by trainer",
     )
     note = "One bar for each trial, by trainer."
-    return Figure("timeline", "When trials ran", note, [plot], picture.tell)
+    return Figure("timeline", "When trials ran", note, [plot], view.tell)
 
 
 # -- one trial, several sweeps --------------------------------------------------------------------
@@ -430,22 +432,22 @@ def trial_curves(sweep: Sweep, reports: Reports) -> Figure | None:
     return Figure("curve", "Learning curve", "What it has reported.", panels, lambda _: ())
 
 
-def comparison_figures(pictures: Mapping[str, Picture]) -> dict[str, Figure]:
+def comparison_figures(views: Mapping[str, SweepView]) -> dict[str, Figure]:
     """Return figures over several sweeps, by their names: ``history`` and ``cost``.
 
     The best so far against the number of trials, and the fronts of quality against cost.
     """
-    first = next(iter(pictures.values())).sweep
+    first = next(iter(views.values())).sweep
     better = f"The {first.direction} {words(first.objective)} so far"
     steps = {
-        name: {row: (picture.orders[row] + 1.0, picture.objective_of(row)) for row in picture.steps}
-        for name, picture in pictures.items()
+        name: {row: (view.orders[row] + 1.0, view.objective_of(row)) for row in view.steps}
+        for name, view in views.items()
     }
     fronts = {
-        name: {row: pair for row in picture.front if (pair := picture.against_cost.get(row))}
-        for name, picture in pictures.items()
+        name: {row: pair for row in view.front if (pair := view.against_cost.get(row))}
+        for name, view in views.items()
     }
-    counts = [picture.selection.count for picture in pictures.values()]
+    counts = [view.selection.count for view in views.values()]
     values = [y for places in steps.values() for _, y in places.values()]
     pairs = [pair for places in fronts.values() for pair in places.values()]
     described = []
@@ -471,8 +473,8 @@ def comparison_figures(pictures: Mapping[str, Picture]) -> dict[str, Figure]:
 
     def tell(row: object) -> Told:
         number, _, place = str(row).partition(".")
-        name, picture = list(pictures.items())[int(number)]
-        trial, *others = picture.tell(int(place))
+        name, view = list(views.items())[int(number)]
+        trial, *others = view.tell(int(place))
         return [trial, ("run", name), *others]
 
     return {name: Figure(name, title, note, [plot], tell) for name, title, note, plot in described}

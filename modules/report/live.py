@@ -15,10 +15,8 @@ from typing import TYPE_CHECKING, Any, Final
 
 from diel import open_regular, replace_file
 
-from .importance import Importance
-from .page import analyse, concluded, page, with_bias_of
-from .rows import Picture, Row, RowSelection
-from .sweep import Moment, RankAccount, Sweep
+from .data import Moment, RankAccount, Row, RowSelection, Sweep, SweepView
+from .page import GrowingImportance, analyse, concluded, page, with_bias_of
 
 if TYPE_CHECKING:
     from ..evaluation import BiasReport
@@ -26,8 +24,6 @@ if TYPE_CHECKING:
 _EVERY_S: Final = 3.0
 _SHARE: Final = 0.02
 """Largest share of the time that goes into the report while the sweep runs."""
-_LEARN_AGAIN: Final = 1.5
-"""Importances are computed again when there are so many times as many trials."""
 
 
 class LiveReport:
@@ -83,8 +79,7 @@ class LiveReport:
         self._due_s = self._started_s
         self._earlier = 0
         self._lost = ""
-        self._found: Importance | None = None
-        self._learned_from = 0
+        self._importance = GrowingImportance()
         self._write_live()
 
     def add(self, rows: Iterable[Row]) -> None:
@@ -119,23 +114,21 @@ class LiveReport:
 
     def close(self, state: str = "finished") -> None:
         """Write the report a last time; `state` is ``finished``, ``failed`` or ``stopped``."""
-        self._write(state, None, learns=True)
+        self._write(state, None)
 
     def _write_live(self) -> None:
         before_s = self._clock()
-        learns = self._selection.good >= _LEARN_AGAIN * self._learned_from
-        self._write("running", max(5.0, self._every_s), learns=learns)
+        self._write("running", max(5.0, self._every_s))
         now_s = self._clock()
         self._due_s = now_s + max(self._every_s, (now_s - before_s) / _SHARE)
 
-    def _write(self, state: str, reload_s: float | None, *, learns: bool) -> None:
+    def _write(self, state: str, reload_s: float | None) -> None:
         elapsed_s = self._clock() - self._started_s
         try:
             moment = Moment(state, elapsed_s, now(), (), self._bias(), self._earlier, reload_s)
-            picture = Picture.of(self._selection, moment)
-            if learns:
-                self._found, self._learned_from = analyse(picture), self._selection.good
-            replace_file(self.path, page(picture, self._found))
+            view = SweepView.of(self._selection, moment)
+            found = self._importance.of(view, at_once=reload_s is None)
+            replace_file(self.path, page(view, found))
             self.problem = self._lost
         except Exception as error:  # a report that cannot be written must not end the sweep
             self.problem = f"{self.path} cannot be written: {_describe(error)}"
@@ -173,8 +166,8 @@ def write_report(
     """
     selection = RowSelection(sweep)
     selection.add(rows)
-    picture = Picture.of(selection, moment)
-    document = page(picture, analyse(picture))
+    view = SweepView.of(selection, moment)
+    document = page(view, analyse(view))
     file = Path(path)
     if moment.bias is None and file.is_file():
         with contextlib.suppress(ValueError):  # raised if the file is no report of a sweep

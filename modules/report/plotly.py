@@ -13,8 +13,18 @@ from dataclasses import dataclass
 from typing import Any, Final, TypeAlias
 
 from .markup import escape, show
-from .panels import Heatmap, Layer, Panel, ParallelCoordinates, Plot, RowId, StackedBars
-from .scales import LinearScale, LogScale, NamedScale
+from .panels import (
+    Heatmap,
+    Layer,
+    LinearScale,
+    LogScale,
+    NamedScale,
+    Panel,
+    ParallelCoordinates,
+    Plot,
+    RowId,
+    StackedBars,
+)
 
 Dictionary: TypeAlias = "dict[str, Any]"
 """A figure of Plotly, with ``data`` and ``layout``, or a part of it."""
@@ -83,14 +93,7 @@ def as_plotly(panels: Sequence[Panel], tell: Callable[[RowId], Told], theme: str
     """Return panels as one figure of Plotly.
 
     Layers of several plots share its axes; of several planes a menu chooses one. What stands beside
-    shares is left out.
-
-    Parameters
-    ----------
-    panels : sequence of Panel
-    tell : callable
-        Returns what is told of a trial.
-    theme : {"light", "dark"}
+    shares is left out. `tell` returns what is told of a trial.
     """
     colours, first = THEMES[theme], panels[0]
     if isinstance(first, ParallelCoordinates):

@@ -16,10 +16,9 @@ from typing import Any, Final, TypeAlias
 
 from diel import format_value
 
+from .data import SHADES
 from .markup import Markup, bar_row, escape, join, place, tag
-from .panels import Axis, Heatmap, Layer, Panel, ParallelCoordinates, Plot, StackedBars
-from .rows import SHADES
-from .scales import Scale
+from .panels import Axis, Heatmap, Layer, Panel, ParallelCoordinates, Plot, Scale, StackedBars
 
 Written: TypeAlias = "Callable[[str], str]"
 """Writes the name of a column for people."""
@@ -42,15 +41,9 @@ _MANY: Final = 500
 
 @singledispatch
 def draw(panel: Panel, width: float, written: Written) -> Markup:
-    """Draw a panel.
+    """Draw a panel; `written` writes names of columns on its axes.
 
-    Parameters
-    ----------
-    panel : Panel
-    width : float, pixels
-        Of large ones; small ones have one size.
-    written : callable
-        Writes names of columns on the axes.
+    `width` is that of large ones in pixels; small ones have one size.
     """
     raise TypeError(f"{panel!r} is no panel")
 

@@ -7,7 +7,7 @@
         orders-<term>.jsonl     worker <── master: the sweep; leases; verdicts; stops; the end
     sweeps/<group>.<master>/finished    no trial is left: for workers that the master has lost
 
-The master's end is in `joined_workers`, a worker's in `joined_loop`.
+Both ends, the master's and a worker's, are in `joined_workers`.
 
 A worker is a run with trainers of its own. Each file has one writer and one reader and only grows,
 which any shared file system can do: nothing is locked, replaced or removed. A writer without
@@ -337,18 +337,9 @@ def report_of(message: Message, first_trainer: int, trainers: int) -> Intermedia
 def list_workers(ledger: Path, now_s: float) -> list[dict[str, Any]]:
     """Return the workers that take part in a sweep, or did, in the order in which they joined.
 
-    Parameters
-    ----------
-    ledger : Path
-    now_s : float
-        Seconds since 1970, by the clock of the file system.
-
-    Returns
-    -------
-    list of dict
-        ``worker``, ``host``, ``pid``, ``job``, ``run_dir``, ``trainers``; ``trials``: how many it
-        has run; ``state``: ``here``, ``silent``, or how it left; ``heard_s``: seconds since it was
-        heard of last.
+    Each has ``worker``, ``host``, ``pid``, ``job``, ``run_dir``, ``trainers``; ``trials``: how many
+    it has run; ``state``: ``here``, ``silent``, or how it left; ``heard_s``: seconds since it was
+    heard of last. `now_s` is the time since 1970 by the clock of the file system.
     """
     found = []
     for name in names_in(ledger.with_name(FOLDER)):

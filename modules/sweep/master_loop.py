@@ -217,7 +217,7 @@ class _MasterLoop:
                 care = "it is not tried again" if is_last else "it is tried once more"
             self._ctx.log.warning("%s when the run was ended: %s", left, care)
         if len(self._queue.recorded):
-            self._output.resume()
+            self._output.report.resume()
             self._ctx.log.info("%d trials are recorded already", len(self._queue.recorded))
             self._output.add_facts(self._results.computed_by)
 
@@ -425,7 +425,7 @@ class _MasterLoop:
             usage = how_to_use(self._ctx.run_dir, self._path)
             if usage:
                 self._model += f"\nto score new rows with it: {usage['command']}"
-            self._output.add_model(usage)
+            self._output.report.add_model(usage)
         elif self._saves_models:
             self._ctx.log.warning("the best model was not kept: %s", saved.reason)
 

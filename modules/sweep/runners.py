@@ -88,7 +88,7 @@ class Task:
         )
 
 
-def agreement_facts(train: Train) -> dict[str, str]:
+def facts_of(train: Train) -> dict[str, str]:
     """Return the device facts of a function: its attribute ``facts``; empty if it has none."""
     facts = getattr(train, "facts", None)
     if not isinstance(facts, Mapping):
@@ -180,7 +180,7 @@ class InProcessRunner:
         """Whether the function can write the model of a trial."""
         self.unread = unread_attributes(task, self._train)
         """A text on each attribute of the function that nobody reads."""
-        self.facts = agreement_facts(self._train)
+        self.facts = facts_of(self._train)
         """Device facts of the function; empty if it has none."""
         self._task, self._comm = task, comm
         self.communicator: Communicator | None = None

@@ -41,7 +41,7 @@ from diel import (
 )
 from diel.errors import ModuleFailed
 
-from .joined_loop import JoinedLoop, MasterLink, WorkerEnd
+from .joined_workers import JoinedLoop, MasterLink, WorkerEnd
 from .joining import SILENCE_S, Identity, is_finished
 from .ledger import LedgerError, LedgerReplaced, about_of, as_written, has_begun, ledger_path
 from .master_loop import SweepPlan, conclude_sweep, dismiss_trainers, run_master

@@ -1,8 +1,8 @@
-"""A sweep as its files have it so far, for displays: its results, its table and its figures.
+"""Sweeps as their files have them so far, for displays: results, table, figures, comparison.
 
 ::
 
-    trials.jsonl ──> LedgerReader ──> rows ──> RowSelection ──> Picture ──> figures
+    trials.jsonl ──> LedgerReader ──> rows ──> RowSelection ──> SweepView ──> figures
                                         └────> the table
 
 Nothing of the workflow's own code is run: where the objective is a function of the user's, its
@@ -20,17 +20,28 @@ from collections.abc import Iterator, Mapping
 from dataclasses import replace
 from itertools import islice
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final
+from typing import Any, Final
 
-from diel import open_regular
+from diel import open_regular, replace_file
 
 from ..objective import Objective, ObjectiveError
+from ..report.data import (
+    CURVE,
+    DONE,
+    REASON,
+    STATE,
+    STOPPED,
+    TRIAL,
+    Moment,
+    RowSelection,
+    Sweep,
+    SweepView,
+)
 from ..report.figure import Figure
-from ..report.figures import figures_of, trial_curves
-from ..report.page import analyse
+from ..report.figures import comparison_figures, figures_of, trial_curves
+from ..report.live import now
+from ..report.page import GrowingImportance, comparison_page
 from ..report.panels import ParallelCoordinates
-from ..report.rows import Picture, RowSelection
-from ..report.sweep import CURVE, DONE, REASON, STATE, STOPPED, TRIAL, Moment, Sweep
 from ..space import Space, SpaceError
 from ..trial import Reports, thinned
 from .in_flight import read_running_curves
@@ -49,14 +60,9 @@ from .models import how_to_use
 from .output import cell
 from .steering import point_problems
 
-if TYPE_CHECKING:
-    from ..report.importance import Importance
-
 _AT_ONCE: Final = 20_000
 _TABLE_ROWS: Final = 20_000
 """Most trials of the table, beside later ones that are better than all before."""
-_LEARN_AGAIN: Final = 1.5
-"""Importances are computed again when there are so many times as many trials."""
 _NOT_CHOSEN: Final = object()
 _LAST_COLUMNS: Final = ("seconds", "trainer", "seed", REASON)
 """Columns of the table behind the metrics."""
@@ -65,18 +71,7 @@ _LAST_COLUMNS: Final = ("seconds", "trainer", "seed", REASON)
 class WatchedSweep:
     """A sweep of a run, read from its ledger while that grows: what `diel.Reporter` returns.
 
-    Parameters
-    ----------
-    run_dir : Path
-    ledger : Path
-        A ``trials.jsonl`` below it.
-
-    Raises
-    ------
-    LedgerError
-        If the file is no ledger.
-    OSError
-        If it cannot be read.
+    A `LedgerError` if the file is no ledger, an OSError if it cannot be read.
     """
 
     def __init__(self, run_dir: Path, ledger: Path) -> None:
@@ -102,8 +97,7 @@ class WatchedSweep:
         self._places: dict[int, int] = {}
         self._columns: dict[str, None] = {}
         self._rows: list[dict[str, Any]] = []
-        self._found: Importance | None = None
-        self._learned_from = 0
+        self._importance = GrowingImportance()
         self._running: dict[int, Reports] = {}
         self._parallel: ParallelCoordinates | None = None
 
@@ -267,11 +261,9 @@ class WatchedSweep:
 
         They know the colours of both themes.
         """
-        picture = self.picture()
-        if self._selection.good >= _LEARN_AGAIN * self._learned_from:
-            self._found, self._learned_from = analyse(picture), self._selection.good
+        view = self.view()
         running = {trial: self._curve_of(curve) for trial, curve in self._running.items()}
-        figures = figures_of(picture, self._found, running)
+        figures = figures_of(view, self._importance.of(view), running)
         panels = figures["parallel"].panels if "parallel" in figures else ()
         self._parallel = next(
             (panel for panel in panels if isinstance(panel, ParallelCoordinates)), None
@@ -304,9 +296,9 @@ class WatchedSweep:
         point = {name: value for name, value in point.items() if value is not _NOT_CHOSEN}
         return point, point_problems(space, point)
 
-    def picture(self) -> Picture:
+    def view(self) -> SweepView:
         """Return the rows that figures show."""
-        return Picture.of(self._selection, Moment())
+        return SweepView.of(self._selection, Moment())
 
     @property
     def goal(self) -> str:
@@ -391,3 +383,57 @@ def _plain(value: Any) -> Any:
     if isinstance(value, (list, tuple)):
         return str(cell(value))
     return json.dumps(value, default=str)
+
+
+# -- several sweeps -------------------------------------------------------------------------------
+
+
+class NotComparable(ValueError):
+    """Sweeps that are to be compared differ in their objectives."""
+
+
+def compare(sweeps: Mapping[str, WatchedSweep]) -> dict[str, Any]:
+    """Compare sweeps, as far as they have been read, by the names that tell them apart.
+
+    Returns ``objective``, ``maximise``; ``rows``: of each sweep its name, ``trials``, the objective
+    of its best trial, that trial's number and its parameters; ``figures`` by name. `NotComparable`
+    if objectives or their directions differ.
+    """
+    views = _comparable(sweeps)
+    first = next(iter(views.values())).sweep
+    return {
+        "objective": first.objective,
+        "maximise": first.maximise,
+        "rows": [_best_row(name, sweep) for name, sweep in sweeps.items()],
+        "figures": comparison_figures(views),
+    }
+
+
+def write_comparison(sweeps: Mapping[str, WatchedSweep], path: Path) -> Path:
+    """Write one report over several sweeps; return its file.
+
+    An OSError if that fails, `NotComparable` as `compare`.
+    """
+    replace_file(path, comparison_page(_comparable(sweeps), written=now()))
+    return path
+
+
+def _comparable(sweeps: Mapping[str, WatchedSweep]) -> dict[str, SweepView]:
+    """Return what a report shows of sweeps that have one objective, in one direction."""
+    (first, reference), *rest = sweeps.items()
+    for name, sweep in rest:
+        if sweep.goal != reference.goal:
+            raise NotComparable(
+                f"these sweeps have different goals: {first} {reference.goal}, and {name} "
+                f"{sweep.goal}; compare sweeps of one objective"
+            )
+    return {name: sweep.view() for name, sweep in sweeps.items()}
+
+
+def _best_row(name: str, sweep: WatchedSweep) -> dict[str, Any]:
+    """Return a row of a table on one sweep: its number of trials, and its best trial."""
+    summary = sweep.summary()
+    best = summary["best"] or {}
+    objective = summary["objective"]
+    row = {"run": name, "trials": summary["trials"], objective: best.get(objective)}
+    return {**row, "trial": best.get("trial"), **{p: best.get(p) for p in summary["parameters"]}}

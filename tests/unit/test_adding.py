@@ -123,11 +123,11 @@ class Backwards:
 @figure
 def endings(known: Known) -> Figure | None:
     """Describe when trials ended."""
-    rows = known.picture.top
+    rows = known.view.top
     layer = Layer("dots", "cloud", "a trial", [0.5] * len(rows), [0.5] * len(rows))
     axes = Axis("time", LinearScale(0.0, 1.0)), Axis("trial", LinearScale(0.0, 1.0))
     plot = Plot(*axes, [layer], "when trials ended")
-    return Figure("endings", "When trials ended", "A dot for each.", [plot], known.picture.tell)
+    return Figure("endings", "When trials ended", "A dot for each.", [plot], known.view.tell)
 ''',
     ),
 }
@@ -147,7 +147,7 @@ from pathlib import Path
 from modules.master import Options, option_variants
 from modules.report import Moment, Sweep, write_report
 from modules.report.figures import figures_of
-from modules.report.rows import Picture, RowSelection
+from modules.report.data import SweepView, RowSelection
 from modules.search import Search
 
 def diel(*arguments):
@@ -198,7 +198,7 @@ sweep = Sweep("study", "accuracy", True, ("a",))
 rows = [{"trial": n, "a": n, "accuracy": n / 9, "state": "finished"} for n in range(9)]
 selection = RowSelection(sweep)
 selection.add(rows)
-figure = figures_of(Picture.of(selection, Moment()), None)["endings"]
+figure = figures_of(SweepView.of(selection, Moment()), None)["endings"]
 found["drawn"] = figure.draw(600.0)
 found["for Plotly"] = figure.plotly()["data"][0]["x"]
 write_report(Path("report.html"), sweep, rows, Moment())

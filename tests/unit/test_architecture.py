@@ -67,7 +67,7 @@ LAYERS = {
         options report
         search
         sweep
-        compute sklearn_trainer torch_trainer
+        compute sklearn_trainer torch_trainer trainer_options
         fused
         training
         master trainer

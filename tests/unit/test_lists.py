@@ -15,7 +15,7 @@ from dnn import catalogue
 from modules.hyperparameters import Hyperparameters, defaults
 from modules.parallel import SCHEMES
 from modules.strategies import RULES, STRATEGIES
-from modules.sweep.export import FORMATS
+from modules.sweep.output import FORMATS
 from modules.trainer import Options
 from modules.trial import METRICS
 

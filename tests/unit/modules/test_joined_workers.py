@@ -24,8 +24,7 @@ from unit.modules.sweeping import GRID, Sweep
 from diel.errors import ModuleFailed, RunStopped
 from diel.run.journal import JournalWriter
 from diel.testing import ModuleRun
-from modules.sweep.joined_loop import MasterLink
-from modules.sweep.joined_workers import JoinedWorkers, WorkerChange
+from modules.sweep.joined_workers import JoinedWorkers, MasterLink, WorkerChange
 from modules.sweep.joining import (
     SILENCE_S,
     Identity,

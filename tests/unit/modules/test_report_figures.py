@@ -10,10 +10,10 @@ from typing import Any
 import pytest
 
 from modules.report import Moment, Sweep
+from modules.report.data import RowSelection, SweepView
 from modules.report.figures import comparison_figures, figures_of, trial_curves
 from modules.report.page import analyse
 from modules.report.plotly import THEMES
-from modules.report.rows import Picture, RowSelection
 
 SWEEP = Sweep("study", "accuracy", True, ("rate", "hidden", "kind"), expected=60)
 ALL = {"history", "cost", "curves", "parallel", "importance", "contour", "timeline"}
@@ -44,25 +44,25 @@ def rows(count: int) -> list[dict[str, Any]]:
     return made
 
 
-def picture_of(made: list[dict[str, Any]], sweep: Sweep = SWEEP) -> Picture:
+def view_of(made: list[dict[str, Any]], sweep: Sweep = SWEEP) -> SweepView:
     selection = RowSelection(sweep)
     selection.add(made)
-    return Picture.of(selection, Moment())
+    return SweepView.of(selection, Moment())
 
 
 def for_plotly(
-    picture: Picture, theme: str = "light", running: Any = None, *, with_importance: bool = True
+    view: SweepView, theme: str = "light", running: Any = None, *, with_importance: bool = True
 ) -> dict[str, Any]:
-    found = analyse(picture) if with_importance else None
-    figures = figures_of(picture, found, running)
+    found = analyse(view) if with_importance else None
+    figures = figures_of(view, found, running)
     return {name: figure.plotly(theme) for name, figure in figures.items()}
 
 
 def test_figures_say_what_the_rows_say() -> None:
     made = rows(60)
-    picture = picture_of(made)
+    view = view_of(made)
     running = {77: [(1, 0.2), (2, 0.4)]}
-    figures = for_plotly(picture, running=running)
+    figures = for_plotly(view, running=running)
     assert set(figures) == ALL
     finished = [row["accuracy"] for row in made if row["state"] == "finished"]
     cloud, line, steps = figures["history"]["data"]
@@ -86,9 +86,9 @@ def test_figures_say_what_the_rows_say() -> None:
 
 
 def test_they_are_plain_and_html_in_values_stays_text() -> None:
-    picture = picture_of(rows(60))
+    view = view_of(rows(60))
     for theme in THEMES:
-        figures = for_plotly(picture, theme)
+        figures = for_plotly(view, theme)
         text = json.dumps(figures, allow_nan=False)
         parallel = json.dumps(figures["parallel"])  # whose labels Plotly takes as they are
         assert "&lt;b&gt;tanh" in text
@@ -100,19 +100,19 @@ def test_they_are_plain_and_html_in_values_stays_text() -> None:
 
 
 def test_what_has_nothing_to_show_is_left_out() -> None:
-    assert figures_of(picture_of([]), None) == {}
+    assert figures_of(view_of([]), None) == {}
     failed = {"trial": 0, "rate": 1.0, "state": "out of memory"}
-    assert figures_of(picture_of([failed]), None) == {}
+    assert figures_of(view_of([failed]), None) == {}
     few = [{"trial": n, "rate": 0.1, "accuracy": 0.5 + n / 9, "state": "finished"} for n in (0, 1)]
-    picture = picture_of(few)
-    assert set(figures_of(picture, analyse(picture))) == {"history"}
+    view = view_of(few)
+    assert set(figures_of(view, analyse(view))) == {"history"}
 
 
 def test_their_size_is_bounded_and_nothing_needs_a_graphics_card() -> None:
     some = rows(60)
     many = [{**some[trial % 60], "trial": trial} for trial in range(4000)]
-    picture = picture_of(many)
-    figures = for_plotly(picture)
+    view = view_of(many)
+    figures = for_plotly(view)
     cloud = figures["history"]["data"][0]
     assert {trace["type"] for name in ("history", "cost") for trace in figures[name]["data"]} == {
         "scatter"
@@ -121,7 +121,7 @@ def test_their_size_is_bounded_and_nothing_needs_a_graphics_card() -> None:
     (lines,) = figures["parallel"]["data"]
     best = max(row["accuracy"] for row in many if row["state"] == "finished")
     last = lines["dimensions"][-1]["values"][-1]
-    assert last == picture.axis.place(best) == max(lines["line"]["color"])
+    assert last == view.axis.place(best) == max(lines["line"]["color"])
     assert {len(axis["values"]) for axis in lines["dimensions"]} <= set(range(100, 301))
     assert sum(len(bars["x"]) for bars in figures["timeline"]["data"]) <= 400
     assert len(json.dumps(figures)) < 500_000
@@ -133,8 +133,8 @@ def test_names_stand_as_the_user_wrote_them() -> None:
         {"trial": n, "hidden_units": n % 7, "warm_up_s": n / 3, "val_loss": n % 5, "state": "done"}
         for n in range(60)
     ]
-    picture = picture_of(made, sweep)
-    figures = for_plotly(picture)
+    view = view_of(made, sweep)
+    figures = for_plotly(view)
     labels = [axis["label"] for axis in figures["parallel"]["data"][0]["dimensions"]]
     assert labels == ["hidden_units", "warm_up_s", "val_loss"]
     assert figures["history"]["layout"]["yaxis"]["title"]["text"] == "val_loss"
@@ -166,7 +166,7 @@ def test_trials_that_are_far_worse_stand_at_the_edge_under_a_name_that_says_so(
     for trial, value in far.items():
         made[trial] |= {"accuracy": value, "training_time_s": 1.0 + 0.01 * trial}
     made[5]["learning curve"] = [(1, -1e8 * sign), (2, sign * 0.9), (3, sign * 0.9)]
-    figures = for_plotly(picture_of(made, sweep), with_importance=False)
+    figures = for_plotly(view_of(made, sweep), with_importance=False)
     for name in ("history", "cost", "curves"):
         low, high = figures[name]["layout"]["yaxis"]["range"]
         for trace in figures[name]["data"]:
@@ -185,7 +185,7 @@ def test_trials_that_are_far_worse_stand_at_the_edge_under_a_name_that_says_so(
 
 def test_a_sweep_far_worse_than_those_beside_it_stands_at_the_edge() -> None:
     bad = [{**row, "accuracy": row["accuracy"] - 1e7} for row in rows(20)]
-    pictures = {"good": picture_of(rows(40)), "bad": picture_of(bad)}
-    figure = comparison_figures(pictures)["history"].plotly()
+    views = {"good": view_of(rows(40)), "bad": view_of(bad)}
+    figure = comparison_figures(views)["history"].plotly()
     low, high = figure["layout"]["yaxis"]["range"]
     assert all(low < y < high for trace in figure["data"] for y in trace["y"])

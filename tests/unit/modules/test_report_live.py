@@ -117,7 +117,7 @@ def test_rows_that_nobody_foresaw_end_no_sweep(tmp_path: Path) -> None:
     report.add([{**rows(0, 1)[0], "trainer": ["a list", "of all things"]}])
     report.add(rows(1, 5))
     report.close()
-    assert "lacks trials: TypeError: unhashable type: 'list' (rows.py:" in report.problem
+    assert "lacks trials: TypeError: unhashable type: 'list' (data.py:" in report.problem
     assert "All 4 trials with a result" in (tmp_path / "report.html").read_text()
 
 

@@ -19,10 +19,10 @@ from support import case_count
 
 from modules.evaluation import BiasReport
 from modules.report import Moment, RankAccount, Sweep
+from modules.report.data import RowSelection, SweepView
 from modules.report.markup import highlight, show
 from modules.report.page import analyse, concluded, page, with_bias_of
-from modules.report.rows import Picture, RowSelection
-from modules.report.scales import LinearScale, LogScale, NamedScale, OrNotSet, focus, scale_for
+from modules.report.panels import LinearScale, LogScale, NamedScale, OrNotSet, focus, scale_for
 
 SECTIONS = ["history", "cost", "parallel", "importance", "trials", "ranks", "again"]
 ACCOUNTS = [
@@ -102,8 +102,8 @@ def document(
 ) -> str:
     selection = RowSelection(about or sweep())
     selection.add(of)
-    picture = Picture.of(selection, moment or Moment(accounts=ACCOUNTS, elapsed_s=12.0))
-    return page(picture, analyse(picture))
+    view = SweepView.of(selection, moment or Moment(accounts=ACCOUNTS, elapsed_s=12.0))
+    return page(view, analyse(view))
 
 
 def data_of(parsed: Parsed) -> Any:

@@ -12,8 +12,7 @@ from support import case_count
 
 from diel.run.results import rank_rows
 from modules.pareto import ParetoFront
-from modules.report.rows import RowSelection
-from modules.report.sweep import Sweep
+from modules.report.data import RowSelection, Sweep
 
 SWEEP = Sweep("s", "accuracy", True, ("a",), ("accuracy", "training_time_s"))
 

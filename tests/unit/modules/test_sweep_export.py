@@ -9,8 +9,8 @@ from typing import Any
 
 import pytest
 
-from modules.sweep.export import ExportError, export
 from modules.sweep.ledger import Ledger
+from modules.sweep.output import ExportError, export
 
 RECORDS: list[dict[str, Any]] = [
     {

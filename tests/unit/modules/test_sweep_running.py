@@ -18,10 +18,10 @@ from modules import master, trainer, training
 from modules.objective import Objective
 from modules.reporter import SweepReporter
 from modules.space import Space
-from modules.sweep.export import export
 from modules.sweep.ledger import ledger_path, records_of
 from modules.sweep.master_loop import SweepFailed
 from modules.sweep.messages import Tags
+from modules.sweep.output import export
 from modules.sweep.warm_start import EarlierResults
 from modules.trial import trial_seed
 
