@@ -24,7 +24,7 @@ __all__ = ["gradient_steps", "steps", "weight_steps"]
 
 _LOOPS = """\
 import dnn.backend.cpu.recurrence_kernels
-from dnn.backend.cpu.compiling import compiled_loops
+from dnn.backend.cpu.cache import compiled_loops
 
 loops = compiled_loops(dnn.backend.cpu.recurrence_kernels)
 """
