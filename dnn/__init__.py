@@ -24,8 +24,8 @@ if TYPE_CHECKING:
     from dnn.compilation import watched_compilation as watched_compilation
     from dnn.data.augmentation import *  # noqa: F403
     from dnn.data.dataset import *  # noqa: F403
-    from dnn.data.downloads import *  # noqa: F403
     from dnn.data.images import *  # noqa: F403
+    from dnn.data.known_sets import download as download
     from dnn.data.labels import *  # noqa: F403
     from dnn.data.loading import *  # noqa: F403
     from dnn.data.sequences import *  # noqa: F403
@@ -68,8 +68,8 @@ _PUBLIC = {
         Dataset batches impute prefetch standardise train_validation_split
         train_validation_test_split
     """,
-    "data.downloads": "download",
     "data.images": "load_cifar10 load_cifar100 load_image_folder load_npz",
+    "data.known_sets": "download",
     "data.labels": "class_weights",
     "data.loading": """
         load_breast_cancer load_cleveland load_csv load_dataset load_digits load_fashion_mnist

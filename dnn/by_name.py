@@ -14,7 +14,7 @@ _TABLES: Final = {
     "activation": "dnn.graph.operations.activations:ACTIVATIONS",
     "augmentation": "dnn.data.augmentation:AUGMENTATIONS",
     "data set": "dnn.data.known_sets:DATASETS",
-    "download": "dnn.data.downloads:SOURCES",
+    "download": "dnn.data.known_sets:SOURCES",
     "initializer": "dnn.initializers:INITIALIZERS",
     "loss": "dnn.losses:LOSSES",
     "optimizer": "dnn.optimizers:OPTIMIZERS",

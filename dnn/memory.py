@@ -21,14 +21,14 @@ import threading
 import weakref
 from copy import deepcopy
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
 from dnn.arrays import dtype_of
 from dnn.backend import device as devices
-from dnn.backend.device import Device
+from dnn.backend.device import CudaMemory, Device
 from dnn.backend.ops import Array, Ops
 from dnn.errors import (
     ConfigurationError,
@@ -38,9 +38,6 @@ from dnn.errors import (
     explains_arguments,
     unknown_name,
 )
-
-if TYPE_CHECKING:
-    from dnn.backend.cuda.memory import CudaMemory
 
 __all__ = ["MemoryKind", "MemoryManager", "allocation_statistics", "default_kind"]
 
@@ -79,8 +76,6 @@ def _device_of(kind: MemoryKind, device: str | Device | CudaMemory | None) -> Cu
         raise DeviceError(f"{kind.name} memory is a GPU's, and the device is {where}")
     if problem := devices.cuda_problem(where.index):
         raise DeviceError(f"{kind.name} memory needs a GPU: {problem}", str(where))
-    from dnn.backend.cuda.memory import CudaMemory
-
     return CudaMemory(where.index)
 
 

@@ -9,15 +9,7 @@ from typing import ClassVar
 from operation_cases import FORMULAS
 
 from dnn import SGD, AdaGrad, Adam, AdamW, NAdam, RMSProp
-from dnn.backend.cuda import (
-    classification,
-    direct_convolution,
-    formulas,
-    gathers,
-    im2col,
-    noise,
-    pooling,
-)
+from dnn.backend.cuda import batches, direct_convolution, formulas, im2col, pooling, reductions
 from dnn.backend.cuda.formulas import (
     ADAM_COEFFICIENTS,
     ADJUST_SCALE,
@@ -144,12 +136,12 @@ def all_kernels() -> Iterator[Kernel]:
         yield reduction_kernel(total, (narrow, "f4"), by_rows)
     yield reduction_kernel(total.first_stage(), ("u2", "f4"), True)
     for code in FLOATS:
-        yield classification.log_softmax_kernel(code)
-        yield classification.narrow_log_softmax_kernel(code)
-        yield noise.uniform_noise_kernel(code)
-        yield gathers.end_batch_kernel(code, "f8")
-        yield classification.tally_classes_kernel(code)
-    yield gathers.end_batch_kernel("f4", "f4")
+        yield reductions.log_softmax_kernel(code)
+        yield reductions.narrow_log_softmax_kernel(code)
+        yield batches.uniform_noise_kernel(code)
+        yield batches.end_batch_kernel(code, "f8")
+        yield reductions.tally_classes_kernel(code)
+    yield batches.end_batch_kernel("f4", "f4")
     for formula, (code, axes) in itertools.product(
         (*FORWARD.values(), *BACKWARD.values()), (("f4", 2), ("f4", 3), ("f8", 2))
     ):
@@ -169,6 +161,6 @@ def all_kernels() -> Iterator[Kernel]:
             yield kernel("data", code)
             yield kernel("weights", code)
     for code in (*FLOATS, "i8", "u1", "b1"):
-        yield gathers.take_rows_kernel(code)
-        yield gathers.take_batch_kernel(code)
-        yield gathers.add_rows_kernel(code)
+        yield batches.take_rows_kernel(code)
+        yield batches.take_batch_kernel(code)
+        yield batches.add_rows_kernel(code)

@@ -469,7 +469,7 @@ def install(monkeypatch):
     """Be the module cupy, with cuBLAS, for the length of a test."""
     from fake_cublas import load_library
 
-    from dnn.backend.cuda import memory
+    from dnn.backend import device
 
     monkeypatch.setitem(sys.modules, "cupy", sys.modules[__name__])
     monkeypatch.setitem(sys.modules, "cupyx", SimpleNamespace(empty_pinned=empty_pinned))
@@ -478,8 +478,8 @@ def install(monkeypatch):
     for place in ("dnn.cuda_problem", "dnn.backend.device.cuda_problem"):
         monkeypatch.setattr(place, lambda index=0: None)
     # A stream of this module, kept for the test.
-    copy_stream = functools.cache(memory._copy_stream.__wrapped__)
-    monkeypatch.setattr(memory, "_copy_stream", copy_stream)
+    copy_stream = functools.cache(device._copy_stream.__wrapped__)
+    monkeypatch.setattr(device, "_copy_stream", copy_stream)
     compile_all()
 
 

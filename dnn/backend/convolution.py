@@ -206,15 +206,6 @@ def direct(ops: Any, problem: Convolution) -> Routine:
 
     It computes every problem, and with calls that every device has: copies, sums of two arrays and
     products. Other routines are tested against it.
-
-    Parameters
-    ----------
-    ops : Ops
-    problem : Convolution
-
-    Returns
-    -------
-    Routine
     """
     counted = _Arrays(problem.dtype, None)
     _space(problem, counted)

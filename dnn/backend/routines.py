@@ -310,25 +310,12 @@ def choose_convolution(ops: Ops, problem: Convolution, machine: ConvolutionChoic
     """Return the routine of a convolution, from a table or by measuring.
 
     The choice comes from the table of `ops`, if there is one with this shape, else from `machine`,
-    else routines are measured. Without an entry in the table a small convolution takes the first
+    the choices for this processor and number of threads, else routines are measured, and the choice
+    is added to `machine`. Without an entry in the table a small convolution takes the first
     routine, and so does any other where ``DNN_ROUTINES`` is ``"fixed"``.
 
-    Parameters
-    ----------
-    ops : Ops
-    problem : Convolution
-    machine : ConvolutionChoices
-        Choices for this processor and number of threads; a new choice is added to it.
-
-    Returns
-    -------
-    Routine
-
-    Raises
-    ------
-    ConfigurationError
-        If the table names a routine that does not compute this convolution here, or
-        ``DNN_ROUTINES`` is anything else.
+    Raises `ConfigurationError` if the table names a routine that does not compute this convolution
+    here, or ``DNN_ROUTINES`` is anything else.
     """
     mode = os.environ.get(ROUTINES_VARIABLE, "")
     if mode not in ("", "fixed"):

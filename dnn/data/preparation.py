@@ -277,18 +277,7 @@ _KEY: Final = "step"
 
 
 def prepared(x: Array, steps: Sequence[Step]) -> Array:
-    """Return raw samples as a network takes them.
-
-    Parameters
-    ----------
-    x : array, shape (n, d)
-        Of uint8 or of float32, as a `Dataset` has them.
-    steps : sequence of Step
-
-    Returns
-    -------
-    array of float32, shape (n, features)
-    """
+    """Return raw samples, of uint8 or float32 as a `Dataset` has them, as a network takes them."""
     for step in steps:
         x = step.apply(x)
     return np.ascontiguousarray(x, np.float32) if steps else x

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from dnn.distributed.communicator import Communicator as Communicator
+    from dnn.distributed.communicator import Request as Request
     from dnn.distributed.data_parallel import DataParallel as DataParallel
     from dnn.distributed.local_sgd import LocalSGD as LocalSGD
     from dnn.distributed.mesh import Mesh as Mesh
@@ -19,11 +20,10 @@ if TYPE_CHECKING:
     from dnn.distributed.parameter_server import ParameterServer as ParameterServer
     from dnn.distributed.simulation import SimulatedWorkers as SimulatedWorkers
     from dnn.distributed.threads import run_on_threads as run_on_threads
-    from dnn.distributed.transfers import Request as Request
     from dnn.distributed.tuple_space import TupleCommunicator as TupleCommunicator
 
 _PUBLIC = {
-    "communicator": "Communicator",
+    "communicator": "Communicator Request",
     "data_parallel": "DataParallel",
     "mesh": "Mesh",
     "local_sgd": "LocalSGD",
@@ -32,7 +32,6 @@ _PUBLIC = {
     "parameter_server": "AsynchronousSGD ParameterServer",
     "simulation": "SimulatedWorkers",
     "threads": "run_on_threads",
-    "transfers": "Request",
     "tuple_space": "TupleCommunicator",
 }
 _MODULE_OF = {name: module for module, names in _PUBLIC.items() for name in names.split()}

@@ -31,11 +31,7 @@ _COMPARED = 1 << 20
 def agreement_facts(fit: Fit, same_rows: bool) -> dict[str, Any]:
     """Return everything that has to be the same on all ranks, as values of JSON by name.
 
-    Parameters
-    ----------
-    fit : Fit
-    same_rows : bool
-        Whether ranks are given the same samples.
+    `same_rows` says whether ranks are given the same samples.
     """
     networks, network, samples = fit.networks, fit.networks._network, fit.training
     size, progress, held_out = fit.batch_size, networks._progress, fit.held_out

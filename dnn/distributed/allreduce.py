@@ -475,10 +475,6 @@ def fixed_choice(size_bytes: int, ranks: int, offered: Sequence[str]) -> str:
 class SumChoices:
     """Routines of a communicator for each class of sizes, decided together at the first sum.
 
-    Parameters
-    ----------
-    communicator : MessageCommunicator
-
     Attributes
     ----------
     names : dict of int to str

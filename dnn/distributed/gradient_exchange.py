@@ -23,8 +23,7 @@ from typing import Any, Final
 import numpy as np
 
 from dnn.backend import Array
-from dnn.distributed.communicator import Communicator
-from dnn.distributed.transfers import Request
+from dnn.distributed.communicator import Communicator, Request
 from dnn.graph.operation import Step
 from dnn.parameters import FlatBuffer
 from dnn.training.network import Network
@@ -169,13 +168,7 @@ class GradientExchange:
         self.share()
 
     def interleaved(self, steps: Sequence[Step]) -> list[Step]:
-        """Return steps that compute gradients and begin sums of buckets where these are ready.
-
-        Parameters
-        ----------
-        steps : sequence of (function, arguments)
-            Steps that write the gradients.
-        """
+        """Return steps that compute gradients and begin sums of buckets where these are ready."""
         buffer = self._network.gradients
         last = last_uses(steps, buffer)
         starts = [0] * len(steps)  # how many buckets are begun after each step

@@ -28,9 +28,8 @@ from dnn.backend import Array
 from dnn.backend.rounding import BFLOAT16, HALF, SINGLE
 from dnn.distributed import allreduce, device_arrays
 from dnn.distributed.allreduce import Routine, SumChoices, named_routine
-from dnn.distributed.communicator import Communicator
+from dnn.distributed.communicator import Communicator, Request, Sum, Transfer
 from dnn.distributed.shared_memory import HostMemory
-from dnn.distributed.transfers import Request, Sum, Transfer
 from dnn.errors import (
     CommunicationError,
     DtypeError,
@@ -148,10 +147,7 @@ class MessageCommunicator(ABC):
     def report_failure(self, error: BaseException) -> None:
         """Report to all other ranks that this one has failed, and give up what is in flight.
 
-        Parameters
-        ----------
-        error : exception
-            An error that came from another rank is not reported again.
+        An error that came from another rank is not reported again.
         """
         try:
             self._send_failure(error)
@@ -475,13 +471,7 @@ class MessageCommunicator(ABC):
     # Small values: at the beginning and end of a training.
 
     def broadcast(self, array: Array, root: int = 0) -> None:
-        """Replace an array by the array of one rank.
-
-        Parameters
-        ----------
-        array : array, C-contiguous
-        root : int
-        """
+        """Replace an array, contiguous, by the array of one rank."""
         tag = self._next_tag()
         above, below = allreduce.tree_of(self.rank, self.size, root)
         if above is not None:
@@ -490,17 +480,7 @@ class MessageCommunicator(ABC):
             request.wait()
 
     def gather_values(self, value: Any) -> list[Any]:
-        """Return the values of all ranks, on every rank.
-
-        Parameters
-        ----------
-        value : None, bool, int, float, str, or lists and dicts of them
-
-        Returns
-        -------
-        list
-            In order of rank.
-        """
+        """Return the values of all ranks, of types of JSON, on every rank, in order of rank."""
         tag = self._next_tag()
         above, below = allreduce.tree_of(self.rank, self.size, 0)
         known = {str(self.rank): value}
@@ -532,14 +512,7 @@ class MessageCommunicator(ABC):
     def split(self, color: int) -> Communicator:
         """Return a communicator of all ranks that give the same color, in order of rank.
 
-        Parameters
-        ----------
-        color : int
-
-        Returns
-        -------
-        Communicator
-            A failure that is reported to it reaches all ranks of the communicator that was split.
+        A failure that is reported to it reaches all ranks of the communicator that was split.
         """
         colors = self.gather_values(color)
         part = self._part([rank for rank, each in enumerate(colors) if each == color], color)

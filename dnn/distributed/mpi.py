@@ -15,7 +15,7 @@ import numpy as np
 
 from dnn.backend import Array
 from dnn.distributed.allreduce import Routine, Steps
-from dnn.distributed.communicator import DEFAULT_TIMEOUT_S, Communicator
+from dnn.distributed.communicator import DEFAULT_TIMEOUT_S, Communicator, Transfer
 from dnn.distributed.device_arrays import GPU_AWARE, finish_work, is_gpu_aware
 from dnn.distributed.messages import FAILURE_TAG, MessageCommunicator, failure_message
 from dnn.distributed.shared_memory import (
@@ -26,7 +26,6 @@ from dnn.distributed.shared_memory import (
     pieces_of,
     remove_file,
 )
-from dnn.distributed.transfers import Transfer
 from dnn.errors import CommunicationError, ConfigurationError, PeerError
 
 if TYPE_CHECKING:

@@ -14,11 +14,10 @@ from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any
 
 from dnn.backend import Array
-from dnn.distributed.communicator import Communicator
+from dnn.distributed.communicator import Communicator, Transfer
 from dnn.distributed.device_arrays import finish_work, on_device
 from dnn.distributed.messages import MessageCommunicator
 from dnn.distributed.mpi import communicator_of
-from dnn.distributed.transfers import Transfer
 from dnn.errors import ConfigurationError, DtypeError, MissingDependencyError, PeerError
 
 if TYPE_CHECKING:
@@ -97,13 +96,7 @@ class NcclCommunicator(MessageCommunicator):
         return self._by_nccl("allReduce", array, self._library.NCCL_SUM)
 
     def broadcast(self, array: Array, root: int = 0) -> None:
-        """Replace an array by the array of one rank.
-
-        Parameters
-        ----------
-        array : array, C-contiguous
-        root : int
-        """
+        """Replace an array, contiguous, by the array of one rank."""
         if not on_device(array):
             super().broadcast(array, root)
             return

@@ -16,10 +16,10 @@ from collections.abc import Sequence
 from typing import Any, cast
 
 from dnn.backend import Array
+from dnn.distributed.communicator import Request, Transfer
 from dnn.distributed.messages import MessageCommunicator
 from dnn.distributed.scheme import EpochTotals, RanksScheme, average, on_host, own_noise
 from dnn.distributed.server import EpochArguments, ServedTrainer, ServerOptions
-from dnn.distributed.transfers import Request, Transfer
 from dnn.errors import ConfigurationError, explains_arguments
 from dnn.optimizers import Optimizer, Update
 from dnn.training.epoch import TrainingTask

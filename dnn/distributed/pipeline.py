@@ -44,9 +44,9 @@ import numpy as np
 
 from dnn.backend import Array, empty
 from dnn.data.augmentation import Images
+from dnn.distributed.communicator import Request
 from dnn.distributed.partition import even_bounds
 from dnn.distributed.stage import StageNetwork, StagePlan
-from dnn.distributed.transfers import Request
 from dnn.errors import check_count
 from dnn.graph.operation import Step
 from dnn.training.data import Rows

@@ -63,20 +63,10 @@ def memory_is_ordered() -> bool:
 
 
 def map_file(name: str, size_bytes: int, create: bool) -> Array | None:
-    """Map memory that several processes share by a name, as bytes; None if that is impossible.
+    """Map memory that several processes share by a name, which this one or another has made.
 
-    Parameters
-    ----------
-    name : str
-    size_bytes : int
-    create : bool
-        Whether this process makes the memory, or maps memory that another has made.
-
-    Returns
-    -------
-    array of uint8, or None
-        None where the system has no such memory, or too little of it, or memory of that name is
-        not visible to this process.
+    None where the system has no such memory, or too little of it, or memory of that name is not
+    visible to this process.
     """
     flags = os.O_RDWR | (os.O_CREAT | os.O_EXCL if create else 0)
     try:

@@ -1,4 +1,4 @@
-"""Chains of elementwise operations as one loop each, written from their formulas.
+"""Chains of elementwise operations, and sums of their results, as one loop each.
 
 A chain is a tuple of instructions, each a formula and the places of its operands: first come the
 inputs, then the results of the instructions before. ``((add, 0, 1), (tanh, 2))`` is
@@ -10,11 +10,17 @@ axes that are contiguous in every array are joined::
     for i in range(n0):
         for j in range(n1):
             for k in range(n2):                 out[k] = f(a[k], b[0], ...), in vector registers
+
+A sum of a chain never writes the result of the chain to memory. The axes that are summed are
+neighbours. Of rows of channels (NHWC) the columns are summed, and of channels first (CHWN) the
+rows; each in blocks, whose sums are added in float64. Threads have columns, or rows, of their own,
+so no result depends on how many there are.
 """
 
 from __future__ import annotations
 
 import enum
+import math
 from collections.abc import Sequence
 from functools import cache
 from typing import Any
@@ -27,7 +33,15 @@ from dnn.backend.cpu.program import Native, Record, address_of, type_code
 from dnn.backend.formula import COPY, Formula, Language, Writer
 from dnn.backend.ops import Array, Chain, Ops
 
-__all__ = ["NUMBA", "chain_kernel", "chain_record", "copy", "elementwise_kernel", "fill"]
+__all__ = [
+    "NUMBA",
+    "chain_kernel",
+    "chain_record",
+    "chain_sum",
+    "copy",
+    "elementwise_kernel",
+    "fill",
+]
 
 VECTOR_MATH = ("exp", "expm1", "log", "sigmoid", "tanh")
 """Functions that `vector_math` has for each type."""
@@ -177,14 +191,16 @@ def _split_elements(arguments: tuple[Any, ...], parts: int) -> list[tuple[Any, .
         return []
     axis = next(i for i, length in enumerate(out.shape) if length > 1)
     unit = LINE_ELEMENTS if axis == out.ndim - 1 else 1
-    if out.shape[axis] < parts:
-        return []
-    views = [np.broadcast_to(x, out.shape) for x in inputs]
-    result = []
-    for cut in cuts(out.shape[axis], parts, unit):
-        place = (slice(None),) * axis + (cut,)
-        result.append((*(view[place] for view in views), out[place]))
-    return result
+    return [] if out.shape[axis] < parts else _pieces(inputs, out, out.shape, axis, parts, unit)
+
+
+def _pieces(
+    inputs: Sequence[Array], out: Array, shape: tuple[int, ...], axis: int, parts: int, unit: int
+) -> list[tuple[Any, ...]]:
+    """Cut a result, and the inputs as they broadcast to a shape, into parts along an axis."""
+    views = [np.broadcast_to(x, shape) for x in inputs]
+    places = [(slice(None),) * axis + (cut,) for cut in cuts(shape[axis], parts, unit)]
+    return [(*(view[place] for view in views), out[place]) for place in places]
 
 
 @cache
@@ -211,13 +227,7 @@ _TRANSPOSITION = """\
 def _transposition_record(x: Array, out: Array, lengths: list[int], strides: Any) -> Record | None:
     """Return the record of ``out[...] = x`` for matrices that are transposed, else None.
 
-    Parameters
-    ----------
-    x, out : array, of one shape and type
-    lengths : list of int
-        Lengths of the axes of both, with neighbouring axes joined where both arrays allow it.
-    strides : pair of list of int, bytes
-        Strides of x and of out along these axes.
+    `lengths` and `strides` are those of x and of out, with neighbouring axes joined.
     """
     code = type_code(out.dtype)
     item = out.itemsize
@@ -282,3 +292,177 @@ def chain_kernel(chain: Chain) -> Native:
 
 copy = _copy()
 fill = _fill()
+
+
+TILE = 128
+"""Columns whose sums are on the stack at once."""
+
+BLOCK_ROWS = 64
+BLOCK_COLUMNS = 1024
+"""How many terms are added before their sum goes to float64."""
+
+_COLUMNS = """\
+    n = r[2]
+    block = carray(pointer(intrinsics.scratch({tile_bytes})), ({tile},), {code})
+    total = carray(pointer(intrinsics.scratch({total_bytes})), ({tile},), f8)
+    for g in range(r[0]):
+        for begin in range(0, n, {tile}):
+            width = {tile} if begin + {tile} < n else n - begin
+            for k in range(width):
+                total[k] = f8(0)
+            for first in range(0, r[1], {rows}):
+                last = first + {rows} if first + {rows} < r[1] else r[1]
+                for k in range(width):
+                    block[k] = {code}(0)
+                for i in range(first, last):
+{arrays}
+                    for k in range(width):
+{lines}
+                        block[k] = block[k] + {value}
+                for k in range(width):
+                    total[k] = total[k] + block[k]
+            out = carray(pointer(r[3] + g * r[4] + begin * {item}), (width,), {code})
+            for k in range(width):
+                out[k] = {code}(total[k])
+"""
+
+_ROWS = """\
+    n = r[2]
+    for g in range(r[0]):
+        for i in range(r[1]):
+{arrays}
+            total = f8(0)
+            for first in range(0, n, {columns}):
+                last = first + {columns} if first + {columns} < n else n
+                part = {code}(0)
+                for k in range(first, last):
+{lines}
+                    part = part + {value}
+                total = total + part
+            carray(pointer(r[3] + g * r[4] + i * r[5]), (1,), {code})[0] = {code}(total)
+"""
+
+
+@cache
+def _sum_source(chain: Chain, along: tuple[bool, ...], code: str, of_rows: bool) -> str:
+    writer = Writer(NUMBA, code)
+    item = np.dtype(code).itemsize
+    indent = " " * (12 if of_rows else 20)
+    arrays, names = [], []
+    for number, is_along in enumerate(along):
+        at = (6 if of_rows else 5) + 3 * number
+        place = f"r[{at}] + g * r[{at + 1}] + i * r[{at + 2}]"
+        if is_along:
+            shift, length = ("", "n") if of_rows else (f" + begin * {item}", "width")
+            array = f"carray(pointer({place}{shift}), ({length},), {code})"
+            names.append(f"x{number}[k]")
+        else:
+            array = f"carray(pointer({place}), (1,), {code})[0]"
+            names.append(f"x{number}")
+        arrays.append(f"{indent}x{number} = {array}")
+    for formula, *operands in chain:
+        value = writer.formula(formula, [names[operand] for operand in operands])
+        names.append(writer.named(value))
+    inner = " " * (20 if of_rows else 24)
+    # In a row terms may be added in any order, so that vector registers are used.
+    header = _HEADER.replace('{"nsz"}', '{"nsz", "reassoc"}') if of_rows else _HEADER
+    return header + (_ROWS if of_rows else _COLUMNS).format(
+        code=code,
+        item=item,
+        tile=TILE,
+        tile_bytes=TILE * item,
+        total_bytes=TILE * 8,
+        rows=BLOCK_ROWS,
+        columns=BLOCK_COLUMNS,
+        arrays="\n".join(arrays),
+        lines="\n".join(inner + line for line in writer.lines),
+        value=names[-1],
+    )
+
+
+def chain_sum(chain: Chain, shape: tuple[int, ...], axes: tuple[int, ...]) -> Native:
+    """Return the kernel that sums a chain over axes; its arguments are the inputs, and the result.
+
+    The inputs broadcast to `shape`, whose `axes`, in ascending order, have length 1 in the result.
+    """
+
+    def record(*arguments: Any) -> Record | None:
+        *inputs, out = arguments
+        expected = tuple(1 if i in axes else n for i, n in enumerate(out.shape))
+        if expected != out.shape:
+            return None
+        whole = tuple(shape[i] if i in axes else n for i, n in enumerate(out.shape))
+        return _sum_record(chain, inputs, out, whole, axes)
+
+    def split(arguments: tuple[Any, ...], parts: int) -> list[tuple[Any, ...]]:
+        *inputs, out = arguments
+        axis = axes[-1] + 1 if math.prod(shape[axes[-1] + 1 :]) > 1 else 0
+        axis = next((i for i in range(axis, len(shape)) if shape[i] > 1), axis)
+        if math.prod(shape) < SPLIT_ELEMENTS or axis in axes or axis >= len(shape):
+            return []
+        unit = LINE_ELEMENTS if axis > axes[-1] else 1
+        result = _pieces(inputs, out, shape, axis, parts, unit)
+        return result if len(result) > 1 else []
+
+    return Native(record, None, split)
+
+
+_Axes = tuple[int, list[int]]
+"""Joined axes: their length, and the stride in each array."""
+
+
+def _sum_record(
+    chain: Chain, inputs: Sequence[Array], out: Array, shape: tuple[int, ...], axes: tuple[int, ...]
+) -> Record | None:
+    code, item = type_code(out.dtype), out.itemsize
+    if code not in ("f4", "f8") or any(x.dtype != out.dtype for x in inputs) or not out.size:
+        return None
+    views = [np.broadcast_to(x, shape) for x in inputs]
+    found = _axes_of_sum(views, out, shape, axes)
+    if found is None:
+        return None
+    before, summed, after, of_out, columns = found
+    of_rows = after[0] == 1  # the innermost axis is summed
+    inner = (summed if of_rows else after)[1]
+    if any(step not in (0, item) for step in inner) or (not of_rows and columns[1][0] != item):
+        return None
+    groups, rows = ([0] * len(views), before[1]) if of_rows else (before[1], summed[1])
+    lengths = [1, before[0], summed[0]] if of_rows else [before[0], summed[0], after[0]]
+    of_result = [0, of_out[1][0]] if of_rows else [of_out[1][0]]
+    fields = [*lengths, address_of(out), *of_result]
+    for view, group, row in zip(views, groups, rows, strict=True):
+        fields += [address_of(view), group, row]
+    along = tuple(step == item for step in inner)
+    return entry_of(_sum_source(chain, along, code, of_rows)), fields
+
+
+def _axes_of_sum(
+    views: Sequence[Array], out: Array, shape: tuple[int, ...], axes: tuple[int, ...]
+) -> list[_Axes] | None:
+    """Return the joined axes before, among and after those that are summed; None if there are more.
+
+    Then those of the result, before and after.
+    """
+    first, last = axes[0], axes[-1] + 1
+    parts = slice(first), slice(first, last), slice(last, None)
+    joined = [_joined(shape[part], [view.strides[part] for view in views]) for part in parts]
+    joined += [_joined(out.shape[part], [out.strides[part]]) for part in parts[::2]]
+    found = [each for each in joined if each is not None]
+    return found if len(found) == len(joined) and len(axes) == last - first else None
+
+
+def _joined(shape: tuple[int, ...], strides: Sequence[tuple[int, ...]]) -> _Axes | None:
+    """Join axes; None where they cannot be one."""
+    length, steps = 1, [0] * len(strides)
+    for axis in reversed(range(len(shape))):
+        if shape[axis] == 1:
+            continue
+        if length == 1:
+            steps = [array_strides[axis] for array_strides in strides]
+        elif any(
+            array_strides[axis] != step * length
+            for array_strides, step in zip(strides, steps, strict=True)
+        ):
+            return None
+        length *= shape[axis]
+    return length, steps

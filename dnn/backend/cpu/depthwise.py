@@ -48,16 +48,7 @@ WeightsFields = namedtuple(
 
 
 def routine(problem: Convolution) -> Routine | None:
-    """Return the routine of a depthwise convolution, or None for a problem that it does not take.
-
-    Parameters
-    ----------
-    problem : Convolution
-
-    Returns
-    -------
-    Routine or None
-    """
+    """Return the routine of a depthwise convolution, or None for a problem it does not take."""
     is_depthwise = problem.groups == problem.channels == problem.filters
     if problem.layout != "NHWC" or not is_depthwise or problem.dtype not in ("f4", "f8"):
         return None

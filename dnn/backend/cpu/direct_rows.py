@@ -67,16 +67,7 @@ WeightsFields = namedtuple(
 
 
 def routine(problem: Convolution) -> Routine | None:
-    """Return the direct convolution by rows, or None for a problem that it does not take.
-
-    Parameters
-    ----------
-    problem : Convolution
-
-    Returns
-    -------
-    Routine or None
-    """
+    """Return the direct convolution by rows, or None for a problem that it does not take."""
     if problem.layout == "NHWC" or problem.dtype not in ("f4", "f8") or problem.is_empty:
         return None
     if problem.layout == "NCHW" and problem.stride[1] != 1:

@@ -46,7 +46,7 @@ _ALL = 1 << 60
 
 LOOPS = """\
 import {module}
-from dnn.backend.cpu.compiling import compiled_loops
+from dnn.backend.cpu.cache import compiled_loops
 
 loops = compiled_loops({module})
 """

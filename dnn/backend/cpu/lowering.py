@@ -3,7 +3,7 @@
 Networks have tens of such kernels, each a few lines of arithmetic in a loop. Numba would take
 0.15 s for each, most of it to find types that are evident here; this takes a fifth of that.
 
-It supports what `chains`, `chain_sums` and `updates` write, and the functions of `vector_math`:
+It supports what `chains` and `updates` write, and the functions of `vector_math`:
 integers of 64 bits, arrays that `carray` makes with one axis, loops over ranges, arithmetic,
 comparisons and choices. All other sources are left to Numba. Where both compile a source, values
 have the same types, so that results are the same; of a choice both values are computed.

@@ -8,19 +8,9 @@ from typing import Any
 import numpy as np
 
 from dnn.backend.convolution import Convolution, Routine
-from dnn.backend.cpu import (
-    chain_sums,
-    chains,
-    classification,
-    gathers,
-    noise,
-    products,
-    reductions,
-    updates,
-)
+from dnn.backend.cpu import batches, chains, products, reductions, updates
 from dnn.backend.cpu.blas import blas_threads
 from dnn.backend.cpu.cache import measured_with
-from dnn.backend.cpu.fused_update import fuse_update
 from dnn.backend.cpu.program import Native, link
 from dnn.backend.formula import Formula, UpdateFormula
 from dnn.backend.ops import Array, Chain, Ops, Step
@@ -53,16 +43,16 @@ class CpuOps(Ops):
 
     copy: Any = chains.copy
     fill: Any = chains.fill
-    take_rows: Any = gathers.take_rows
-    take_batch: Any = gathers.take_batch
-    take_images: Any = gathers.take_images
-    end_batch: Any = gathers.end_batch
+    take_rows: Any = batches.take_rows
+    take_batch: Any = batches.take_batch
+    take_images: Any = batches.take_images
+    end_batch: Any = batches.end_batch
     sum: Any = reductions.sum_over_axes
     sum_of_squares: Any = reductions.sum_of_squares
-    log_softmax: Any = classification.log_softmax
-    mean_cross_entropy: Any = classification.mean_cross_entropy
-    tally_classes: Any = classification.tally_classes
-    uniform_noise: Any = noise.uniform_noise
+    log_softmax: Any = reductions.log_softmax
+    mean_cross_entropy: Any = reductions.mean_cross_entropy
+    tally_classes: Any = reductions.tally_classes
+    uniform_noise: Any = batches.uniform_noise
     clip_factor: Any = updates.clip_factor
     adam_coefficients: Any = updates.adam_coefficients
     gemm: Any = products.gemm
@@ -97,7 +87,7 @@ class CpuOps(Ops):
     ) -> list[Step] | None:
         """Return the call of one kernel for a chain and its sum, None where there is none."""
         shape = np.broadcast_shapes(*(x.shape for x in inputs))
-        kernel = chain_sums.chain_sum(chain, shape, axes)
+        kernel = chains.chain_sum(chain, shape, axes)
         arguments = (*inputs, out)
         return None if kernel.record(*arguments) is None else [(kernel, arguments)]
 
@@ -176,7 +166,7 @@ class CpuOps(Ops):
     ) -> list[Step]:
         """Join neighbouring kernels into programs."""
         if scratch is not None:
-            steps = fuse_update(steps, scratch, self.gemm)
+            steps = updates.fuse_update(steps, scratch, self.gemm)
         return link([self._routine(step) for step in steps], self._splits)
 
     def _splits(self, function: Native, arguments: tuple[Any, ...]) -> bool:

@@ -40,16 +40,7 @@ KINDS = ("max", "max_gradient", "average", "average_gradient")
 
 
 def routine(problem: Pooling) -> Routine | None:
-    """Return the routine of a pooling in one pass, or None for a kind that it does not compute.
-
-    Parameters
-    ----------
-    problem : Pooling
-
-    Returns
-    -------
-    Routine or None
-    """
+    """Return the routine of a pooling in one pass, or None for a kind that it does not compute."""
     if problem.kind not in KINDS or not prod(problem.x_shape):
         return None
     kernel = _kernel(problem)

@@ -7,6 +7,8 @@ other, so threads share the batch, each over all time steps. The loops are in `r
 
 from __future__ import annotations
 
+from collections import namedtuple
+from collections.abc import Sequence
 from functools import cache
 from typing import Any
 
@@ -24,76 +26,91 @@ __all__ = ["gradient_steps", "steps", "weight_steps"]
 
 _LOOPS = """\
 import dnn.backend.cpu.recurrence_kernels
-from dnn.backend.cpu.compiling import compiled_loops
+from dnn.backend.cpu.cache import compiled_loops
 
 loops = compiled_loops(dnn.backend.cpu.recurrence_kernels)
 """
 
+ForwardFields = namedtuple(
+    "ForwardFields",
+    "gemm count rows units at_states step at_cells at_gates gates_step at_x x_step at_bias"
+    " at_hidden_bias at_weights at_lengths first forwards gap from_zeros",
+)
+"""Fields of a forward pass: what is `at_` is an address, and what ends in `step` the bytes to the
+next time step; `first` is the number of the time step that comes first."""
+
 _FORWARD = """\
-    rows, units, step = r[2], r[3], r[5]
-    bias = carray(pointer(r[11]), ({products} * units,), {code})
-    hidden_bias = carray(pointer(r[12]), ({products} * units,), {code})
-    lengths = carray(pointer(r[14]), ((rows - 1) * r[17] + 1,), {code})
-    for s in range(r[1]):
-        h, h_after = r[4] + s * step, r[4] + (s + 1) * step
-        c, c_after = r[6] + s * step, r[6] + (s + 1) * step
-        gates = r[7] + s * r[8]
-        if s == 0 and r[18] != 0:  # of zeros
+    bias = carray(pointer(at_bias), ({products} * units,), {code})
+    hidden_bias = carray(pointer(at_hidden_bias), ({products} * units,), {code})
+    lengths = carray(pointer(at_lengths), ((rows - 1) * gap + 1,), {code})
+    for s in range(count):
+        h, h_after = at_states + s * step, at_states + (s + 1) * step
+        c, c_after = at_cells + s * step, at_cells + (s + 1) * step
+        gates = at_gates + s * gates_step
+        if s == 0 and from_zeros != 0:  # of zeros
             loops.fill_rows({code}(0), carray(pointer({out}), (rows, {leading} * units), {code}))
         else:
 {product}        loops.{cell}_rows(
             carray(pointer(gates), (rows, {leading} * units), {code}),
-            carray(pointer(r[9] + s * r[10]), (rows, {products} * units), {code}),
+            carray(pointer(at_x + s * x_step), (rows, {products} * units), {code}),
             bias, hidden_bias,
             carray(pointer(c), (rows, units), {code}),
             carray(pointer(c_after), (rows, units), {code}),
             carray(pointer(h), (rows, units), {code}),
             carray(pointer(h_after), (rows, units), {code}),
-            lengths, r[17], r[15] + s * r[16], intrinsics.part,
+            lengths, gap, first + s * forwards, intrinsics.part,
             vector_math.sigmoid_{code}, vector_math.tanh_{code},
         )
 """
 
+GradientFields = namedtuple(
+    "GradientFields",
+    "gemm count rows units at_states step at_cells at_gates gates_step at_dy dy_step at_dx dx_step"
+    " at_weights at_dh at_dc at_space at_hidden at_lengths first forwards at_start at_arriving"
+    " dy_row gap",
+)
+"""Fields of a gradient, as `ForwardFields`: `at_start` is 0 if no gradient of what the first time
+step starts from is wanted; gradients arrive in dh or dc."""
+
 _GRADIENT = """\
-    rows, units, step = r[2], r[3], r[5]
-    lengths = carray(pointer(r[18]), ((rows - 1) * r[24] + 1,), {code})
-    dh = carray(pointer(r[14]), (rows, units), {code})
-    dc = carray(pointer(r[15]), (rows, units), {code})
-    space = carray(pointer(r[16]), (rows, units), {code})
-    arriving = carray(pointer(r[22]), (rows, units), {code})
-    hidden = carray(pointer(r[17]), (rows, {products} * units), {code})
+    lengths = carray(pointer(at_lengths), ((rows - 1) * gap + 1,), {code})
+    dh = carray(pointer(at_dh), (rows, units), {code})
+    dc = carray(pointer(at_dc), (rows, units), {code})
+    space = carray(pointer(at_space), (rows, units), {code})
+    arriving = carray(pointer(at_arriving), (rows, units), {code})
+    hidden = carray(pointer(at_hidden), (rows, {products} * units), {code})
     loops.fill_rows({code}(0), dh)
     loops.fill_rows({code}(0), dc)
-    for s in range(r[1]):
-        h, h_after = r[4] - s * step, r[4] - (s - 1) * step
-        c, c_after = r[6] - s * step, r[6] - (s - 1) * step
-        dx = r[11] - s * r[12]
+    for s in range(count):
+        h, h_after = at_states - s * step, at_states - (s - 1) * step
+        c, c_after = at_cells - s * step, at_cells - (s - 1) * step
+        dx = at_dx - s * dx_step
         for b in range(rows):
-            row = carray(pointer(r[9] - s * r[10] + b * r[23]), (units,), {code})
+            row = carray(pointer(at_dy - s * dy_step + b * dy_row), (units,), {code})
             loops.added(row, intrinsics.part(arriving, b * units, units))
         loops.{cell}_gradient_rows(
-            carray(pointer(r[7] - s * r[8]), (rows, {leading} * units), {code}),
+            carray(pointer(at_gates - s * gates_step), (rows, {leading} * units), {code}),
             carray(pointer(c), (rows, units), {code}),
             carray(pointer(c_after), (rows, units), {code}),
             carray(pointer(h), (rows, units), {code}),
             carray(pointer(h_after), (rows, units), {code}),
             carray(pointer(dx), (rows, {products} * units), {code}),
-            dh, dc, space, hidden, lengths, r[24], r[19] - s * r[20],
+            dh, dc, space, hidden, lengths, gap, first - s * forwards,
             intrinsics.part, vector_math.tanh_{code},
         )
         # Of what the first time step starts from a gradient may not be wanted.
-        if s + 1 < r[1] or r[21] != 0:
+        if s + 1 < count or at_start != 0:
 {product}            loops.added_rows(space, dh)
-    if r[21] != 0:
-        first = carray(pointer(r[21]), (rows, {products} * units), {code})
-        loops.copy_rows(dh, first, 0)
+    if at_start != 0:
+        start = carray(pointer(at_start), (rows, {products} * units), {code})
+        loops.copy_rows(dh, start, 0)
 {of_first_cell}
 """
 
 _BY_BLAS = """\
             intrinsics.call_gemm_{bits}(
-                r[0], {unchanged}, {unchanged}, rows, {columns}, {depth}, {code}(1),
-                {a}, {depth}, r[13], {columns}, {code}(0), {out}, {leading},
+                gemm, {unchanged}, {unchanged}, rows, {columns}, {depth}, {code}(1),
+                {a}, {depth}, at_weights, {columns}, {code}(0), {out}, {leading},
             )
 """
 _IN_REGISTERS = """\
@@ -102,8 +119,9 @@ _IN_REGISTERS = """\
                     # The last block begins so that it ends with the rows.
                     at = min(row, rows - {block})
                     register_tiles.{of_block}(
-                        {a} + 4 * at * {depth}, 4 * {depth}, r[13] + 4 * {panel} * panel * {depth},
-                        {depth}, {out} + 4 * (at * {leading} + panel * {panel}), 4 * {leading}, 0,
+                        {a} + 4 * at * {depth}, 4 * {depth},
+                        at_weights + 4 * {panel} * panel * {depth}, {depth},
+                        {out} + 4 * (at * {leading} + panel * {panel}), 4 * {leading}, 0,
                     )
 """
 """Products with weights in panels of some columns each, as `register_tiles` takes them."""
@@ -167,6 +185,12 @@ def _gemm(code: str) -> Gemm:
     return found
 
 
+def _header(fields: Sequence[str], block: int) -> str:
+    """Return the beginning of a source, in which the fields have their names."""
+    names = "".join(f"    {name} = r[{at}]\n" for at, name in enumerate(fields))
+    return f"{_LOOPS}{_TILES if block else ''}{HEADER}{names}"
+
+
 @cache
 def _forward_source(cell: Cell, code: str, block: int) -> str:
     leading, out = f"{cell.gates or 1} * units", "gates" if cell.gates else "h_after"
@@ -174,7 +198,7 @@ def _forward_source(cell: Cell, code: str, block: int) -> str:
         block, code, columns=f"({cell.products} * units)", depth="units", a="h",
         out=out, leading=f"({leading})",
     )  # fmt: skip
-    return f"{_LOOPS}{_TILES if block else ''}{HEADER}" + _FORWARD.format(
+    return _header(ForwardFields._fields, block) + _FORWARD.format(
         cell=cell.name, code=code, products=cell.products, leading=cell.gates or 1,
         product=product, out=out,
     )  # fmt: skip
@@ -182,12 +206,12 @@ def _forward_source(cell: Cell, code: str, block: int) -> str:
 
 @cache
 def _gradient_source(cell: Cell, code: str, block: int) -> str:
-    of_first_cell = "        loops.copy_rows(dc, first, units)\n" if cell.has_cell else ""
+    of_first_cell = "        loops.copy_rows(dc, start, units)\n" if cell.has_cell else ""
     product = _product(
         block, code, columns="units", depth=f"({cell.products} * units)",
-        a="r[17]" if cell.name == "gru" else "dx", out="r[16]", leading="units",
+        a="at_hidden" if cell.name == "gru" else "dx", out="at_space", leading="units",
     )  # fmt: skip
-    return f"{_LOOPS}{_TILES if block else ''}{HEADER}" + _GRADIENT.format(
+    return _header(GradientFields._fields, block) + _GRADIENT.format(
         cell=cell.name, code=code, products=cell.products, leading=cell.gates or 1,
         product=product, of_first_cell=of_first_cell,
     )  # fmt: skip
@@ -272,15 +296,18 @@ def _forward_kernel(cell: Cell, reverse: bool, from_zeros: bool, tiles: bool) ->
         if code is None or found is None:
             return None
         count = len(inputs)
-        fields = [
-            found.address, count, states.shape[1], states.shape[2],
-            address_of(states[first]), forwards * states.strides[0], address_of(cells[first]),
-            address_of(gates[first]), forwards * gates.strides[0],
-            address_of(inputs[first]), forwards * inputs.strides[0],
-            address_of(bias), address_of(hidden_bias), address_of(transposed), address_of(lengths),
-            first % count, forwards, _gap(lengths), int(from_zeros),
-        ]  # fmt: skip
-        return entry_of(_forward_source(cell, code, _block_of(tiles, states.shape[1]))), fields
+        fields = ForwardFields(
+            gemm=found.address, count=count, rows=states.shape[1], units=states.shape[2],
+            at_states=address_of(states[first]), step=forwards * states.strides[0],
+            at_cells=address_of(cells[first]),
+            at_gates=address_of(gates[first]), gates_step=forwards * gates.strides[0],
+            at_x=address_of(inputs[first]), x_step=forwards * inputs.strides[0],
+            at_bias=address_of(bias), at_hidden_bias=address_of(hidden_bias),
+            at_weights=address_of(transposed), at_lengths=address_of(lengths),
+            first=first % count, forwards=forwards, gap=_gap(lengths), from_zeros=int(from_zeros),
+        )  # fmt: skip
+        source = _forward_source(cell, code, _block_of(tiles, states.shape[1]))
+        return entry_of(source), list(fields)
 
     def split(arguments: tuple[Any, ...], parts: int) -> list[tuple[Any, ...]]:
         operations = 2 * arguments[0].size * arguments[-1].shape[-1]
@@ -319,18 +346,22 @@ def _gradient_kernel(
             return None
         count = len(dy)
         before = 1 if reverse else count - 1
-        fields = [
-            found.address, count, states.shape[1], states.shape[2],
-            address_of(states[before]), forwards * states.strides[0], address_of(cells[before]),
-            address_of(gates[last]), forwards * gates.strides[0],
-            address_of(dy[last]), forwards * dy.strides[0],
-            address_of(dx[last % count]), forwards * dx.strides[0],
-            *map(address_of, (weight, dh, dc, space, hidden, lengths)),
-            last % count, forwards, address_of(dx[count]) if starts else 0,
-            address_of(dc if of_cells else dh), dy.strides[1],
-            _gap(lengths),
-        ]  # fmt: skip
-        return entry_of(_gradient_source(cell, code, _block_of(tiles, states.shape[1]))), fields
+        fields = GradientFields(
+            gemm=found.address, count=count, rows=states.shape[1], units=states.shape[2],
+            at_states=address_of(states[before]), step=forwards * states.strides[0],
+            at_cells=address_of(cells[before]),
+            at_gates=address_of(gates[last]), gates_step=forwards * gates.strides[0],
+            at_dy=address_of(dy[last]), dy_step=forwards * dy.strides[0],
+            at_dx=address_of(dx[last % count]), dx_step=forwards * dx.strides[0],
+            at_weights=address_of(weight), at_dh=address_of(dh), at_dc=address_of(dc),
+            at_space=address_of(space), at_hidden=address_of(hidden),
+            at_lengths=address_of(lengths), first=last % count, forwards=forwards,
+            at_start=address_of(dx[count]) if starts else 0,
+            at_arriving=address_of(dc if of_cells else dh), dy_row=dy.strides[1],
+            gap=_gap(lengths),
+        )  # fmt: skip
+        source = _gradient_source(cell, code, _block_of(tiles, states.shape[1]))
+        return entry_of(source), list(fields)
 
     def split(arguments: tuple[Any, ...], parts: int) -> list[tuple[Any, ...]]:
         operations = 2 * arguments[-1].size * arguments[0].shape[-1]

@@ -15,19 +15,16 @@ import numpy as np
 import dnn
 from dnn.backend.convolution import Convolution, Routine
 from dnn.backend.cuda import (
-    classification,
+    batches,
     direct_convolution,
     formulas,
-    gathers,
     im2col,
-    noise,
     pooling,
     products,
     reductions,
 )
-from dnn.backend.cuda.cublaslt import CublasLt, Prepared
 from dnn.backend.cuda.launch import Launcher, Replay
-from dnn.backend.cuda.products import Cublas
+from dnn.backend.cuda.products import Cublas, CublasLt, Prepared
 from dnn.backend.cuda.source import Elementwise
 from dnn.backend.device import Device, allocating, import_cupy, version_text
 from dnn.backend.formula import ADD, COPY, RELU, Formula, UpdateFormula
@@ -296,10 +293,10 @@ class CudaOps(Ops):
         """Set every element of `out` to a value."""
         self.run_elementwise(formulas.of_formula(COPY), float(value), out)
 
-    take_rows: Any = _launched(gathers.take_rows)
-    add_rows: Any = _launched(gathers.add_rows)
-    take_batch: Any = _launched(gathers.take_batch)
-    end_batch: Any = _launched(gathers.end_batch)
+    take_rows: Any = _launched(batches.take_rows)
+    add_rows: Any = _launched(batches.add_rows)
+    take_batch: Any = _launched(batches.take_batch)
+    end_batch: Any = _launched(batches.end_batch)
 
     def sum(self, x: Array, axes: tuple[int, ...], out: Array) -> None:  # type: ignore[override]
         """Sum over `axes`; over rows or columns by the routine in the table of routines."""
@@ -403,11 +400,11 @@ class CudaOps(Ops):
     all_finite: Any = _launched(reductions.all_finite)
     _finite_flags: Any = _launched(reductions.finite_flags)
 
-    log_softmax: Any = _launched(classification.log_softmax)
-    mean_cross_entropy: Any = _launched(classification.mean_cross_entropy)
-    tally_classes: Any = _launched(classification.tally_classes)
+    log_softmax: Any = _launched(reductions.log_softmax)
+    mean_cross_entropy: Any = _launched(reductions.mean_cross_entropy)
+    tally_classes: Any = _launched(reductions.tally_classes)
 
-    uniform_noise: Any = _launched(noise.uniform_noise)
+    uniform_noise: Any = _launched(batches.uniform_noise)
 
     clip_factor: Any = _launched(formulas.clip_factor)
     _adjust_scale: Any = _launched(formulas.adjust_scale)

@@ -8,7 +8,7 @@ from communicator_cases import CASES, check_disagreement
 
 import dnn
 from dnn.backend.routines import ROUTINES_VARIABLE, ConvolutionChoices
-from dnn.distributed import allreduce, communicator_of, run_on_threads, transfers
+from dnn.distributed import allreduce, communicator, communicator_of, run_on_threads
 from dnn.distributed.allreduce import ALLREDUCE_VARIABLE, ROUTINES, fixed_choice, size_class
 from dnn.distributed.scheme import share_gradients
 from dnn.distributed.threads import ThreadCommunicator
@@ -122,7 +122,7 @@ def test_long_waits_sleep_longer(monkeypatch):
                 comm.receive(np.zeros(1), 1).wait()
 
     clock = SimpleNamespace(perf_counter=perf_counter, sleep=sleep)
-    monkeypatch.setattr(transfers, "time", clock)
+    monkeypatch.setattr(communicator, "time", clock)
     run_on_threads(2, wait_in_vain, timeout_s=0.2)
     assert max(seconds for at_s, seconds in slept if at_s < 0.1) <= 1e-3
     assert slept[-1][1] == 5e-3

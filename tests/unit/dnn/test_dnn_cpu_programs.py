@@ -27,10 +27,10 @@ pytest.importorskip("numba", reason="Numba is not installed: there are no compil
 
 from dnn.backend.cpu import cache, program
 from dnn.backend.cpu.cache import HEADER, entry_of
-from dnn.backend.cpu.fused_update import fuse_update
 from dnn.backend.cpu.ops import CpuOps
 from dnn.backend.cpu.program import Program
 from dnn.backend.cpu.thread_pool import ASLEEP, ThreadPool
+from dnn.backend.cpu.updates import fuse_update
 
 DESCENT = UpdateFormula("descent", ("w", "g"), ("rate",), (("w", "w - rate * g"),))
 

@@ -14,7 +14,8 @@ import pytest
 from fake_cublas import narrowed, tf32, widened
 from numpy.lib.stride_tricks import as_strided
 
-from dnn.backend.cuda.cublaslt import (
+from dnn.backend.cuda.ops import CudaOps
+from dnn.backend.cuda.products import (
     BIAS_BATCH_STRIDE,
     BIAS_POINTER,
     EPILOGUE,
@@ -22,9 +23,9 @@ from dnn.backend.cuda.cublaslt import (
     MOST_WORKSPACE_BYTES,
     TRANSPOSE_A,
     CublasLt,
+    load_library,
+    product_of,
 )
-from dnn.backend.cuda.ops import CudaOps
-from dnn.backend.cuda.products import load_library, product_of
 from dnn.backend.device import Device
 from dnn.errors import DeviceError, DtypeError, ShapeError
 

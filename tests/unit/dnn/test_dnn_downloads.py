@@ -13,7 +13,7 @@ import pytest
 from support import DATA
 
 import dnn
-from dnn.data import downloads
+from dnn.data import known_sets
 from dnn.errors import ConfigurationError, DataError
 
 CONTENT = np.random.default_rng(0).integers(0, 256, 200_000, dtype=np.uint8).tobytes()
@@ -83,8 +83,9 @@ def server(monkeypatch):
     for name in ("http_proxy", "HTTP_PROXY", "all_proxy", "ALL_PROXY"):
         monkeypatch.delenv(name, raising=False)
     digest = hashlib.sha256(CONTENT).hexdigest()
-    files = tuple(downloads._File(name, len(CONTENT), digest) for name in NAMES)
-    monkeypatch.setitem(downloads.SOURCES, "made", downloads._Source("http://127.0.0.1:9/", files))
+    files = tuple(known_sets._File(name, len(CONTENT), digest) for name in NAMES)
+    source = known_sets._Source("http://127.0.0.1:9/", files)
+    monkeypatch.setitem(known_sets.SOURCES, "made", source)
     with Server() as server:
         thread = threading.Thread(target=server.serve_forever, args=(0.01,))
         thread.start()
@@ -163,7 +164,7 @@ def test_the_time_limit_is_kept_where_bytes_come_one_by_one(server, tmp_path):
     server.piece, server.pause_s = 100, 0.01  # a whole chunk takes more than 6 s
     with pytest.raises(DataError, match="time_limit_s is over"):
         dnn.download("made", tmp_path, mirror=server.url, time_limit_s=0.2)
-    assert sum(map(len, files_in(tmp_path).values())) < downloads._CHUNK_BYTES
+    assert sum(map(len, files_in(tmp_path).values())) < known_sets._CHUNK_BYTES
     server.silent_after = 0
     with pytest.raises(DataError, match="time_limit_s is over"):
         dnn.download("made", tmp_path, mirror=server.url, time_limit_s=0.2)
@@ -172,8 +173,8 @@ def test_the_time_limit_is_kept_where_bytes_come_one_by_one(server, tmp_path):
 def test_a_server_that_is_not_there_or_has_no_such_file(server, tmp_path, monkeypatch):
     with pytest.raises(DataError, match=r"127\.0\.0\.1:9/first\.gz: .*refused"):
         dnn.download("made", tmp_path / "set")
-    files = (downloads._File("third.gz", 1, "0" * 64),)
-    monkeypatch.setitem(downloads.SOURCES, "made", downloads._Source(server.url + "/", files))
+    files = (known_sets._File("third.gz", 1, "0" * 64),)
+    monkeypatch.setitem(known_sets.SOURCES, "made", known_sets._Source(server.url + "/", files))
     with pytest.raises(DataError, match=r"third\.gz: the server answers 404"):
         dnn.download("made", tmp_path / "set")
     assert files_in(tmp_path / "set") == {}
@@ -207,7 +208,7 @@ def test_the_checksums_of_mnist_are_those_of_its_files():
     folder = DATA / "mnist"
     if not folder.exists():
         pytest.skip("there is no mnist in the folder DIEL_DATA")
-    for file in downloads.SOURCES["mnist"].files:
+    for file in known_sets.SOURCES["mnist"].files:
         raw = (folder / file.name).read_bytes()
         assert (len(raw), hashlib.sha256(raw).hexdigest()) == (file.size_bytes, file.sha256)
 

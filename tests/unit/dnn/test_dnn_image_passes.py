@@ -238,7 +238,7 @@ def test_what_is_summed_over_images_is_not_written(case, dtype, large):
 
 def test_a_sum_does_not_depend_on_how_many_threads_there_are():
     pytest.importorskip("numba", reason="Numba, which compiles sums, is not installed")
-    from dnn.backend.cpu.chain_sums import chain_sum
+    from dnn.backend.cpu.chains import chain_sum
     from dnn.backend.formula import COPY
 
     x = np.random.default_rng(0).normal(size=(8, 32, 32, 96)).astype("f4")

@@ -11,8 +11,8 @@ pytest.importorskip("numba")
 
 import llvmlite.binding as llvm
 
-from dnn.backend.cpu import cache, chain_sums, chains, lowering, updates
-from dnn.backend.cpu.compiling import compiled
+from dnn.backend.cpu import cache, chains, lowering, updates
+from dnn.backend.cpu.cache import compiled_by_numba
 from dnn.backend.formula import MULTIPLY, SIGMOID, Formula, UpdateFormula
 
 N = 1001
@@ -52,7 +52,7 @@ def column_sums(code):
     out = np.empty(6, code)
     step = 6 * out.itemsize
     shape = [1, 150, 6, out.ctypes.data, 0, x.ctypes.data, 0, step, y.ctypes.data, 0, step]
-    return chain_sums._source(((MULTIPLY, 0, 1),), (True, True), code, False), shape, out, (x, y)
+    return chains._sum_source(((MULTIPLY, 0, 1),), (True, True), code, False), shape, out, (x, y)
 
 
 def update(code):
@@ -96,7 +96,7 @@ def test_the_bits_are_those_of_numba(case):
     found = out.copy()
     for each, earlier in zip((out, *kept), before, strict=True):
         each[...] = earlier
-    _, code = compiled(source, f"{symbol}_numba", cache.target_machine())
+    _, code = compiled_by_numba(source, f"{symbol}_numba")
     run(code, f"{symbol}_numba", words)
     np.testing.assert_array_equal(found, out)
     assert not np.array_equal(found, before[0])
@@ -147,7 +147,7 @@ def test_random_formulas_have_the_bits_of_numba_and_the_values_of_numpy(code, se
     if code == "f4":
         for *_, out in results:
             out.fill(0)
-        run(compiled(source, "drawn_by_numba", machine)[1], "drawn_by_numba", words)
+        run(compiled_by_numba(source, "drawn_by_numba")[1], "drawn_by_numba", words)
         for mine, (formula, _, out) in zip(found, results, strict=True):
             np.testing.assert_array_equal(mine, out, formula.expression)
     for mine, (formula, inputs, out) in zip(found, results, strict=True):

@@ -10,7 +10,7 @@ import pytest
 from pydantic import ValidationError
 
 from dnn import ConfigurationError, Dataset, reading_options, standardise
-from dnn.data.downloads import SOURCES
+from dnn.data.known_sets import SOURCES
 from dnn.data.loading import DATASETS
 from modules import tabular, trainer
 from modules.sweep.runners import Limits
