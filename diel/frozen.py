@@ -1,4 +1,4 @@
-"""`Frozen`: classes like frozen dataclasses, which share their methods.
+"""`Frozen`: immutable records like frozen dataclasses, but without their time at import.
 
 `dataclass` writes and compiles methods for each class, half a millisecond each, and every rank of a
 run imports dozens of them.

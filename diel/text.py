@@ -1,4 +1,4 @@
-"""Text for people: durations, sizes, values of tables and of TOML, the name nearest to another."""
+"""Durations and sizes, from text and to text; values, errors and TOML as text; near names."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""`catalogue`: what networks are made of and trained on, by the names that texts use."""
+"""`catalogue`: activations, losses, optimizers, data sets, precisions and more, by name."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Names of other libraries and the names that stand for them here, for error messages.
+"""Names in PyTorch, Keras and scikit-learn, and ours for the same, for messages of errors.
 
 Nothing is accepted under two names. For a name of Keras, PyTorch or scikit-learn the
 message gives ours, or what to do instead.

@@ -1,4 +1,4 @@
-"""What this package reads by name of a user's function or class, and names that are taken for it.
+"""Attributes of a user's function or strategy that are read, and misspelt ones that are not.
 
 What a user calls otherwise would be ignored without a word: a model that is never written, a rule
 that never stops a trial.

@@ -1,4 +1,4 @@
-"""Options of a sweep in a workflow file: all their problems are found at once, each at its place.
+"""The options of a sweep's master, checked as a whole: `objective`, `strategy`, `until`, `space`.
 
 ::
 

@@ -1,4 +1,4 @@
-"""Problems of the options in a workflow file: each at its place, with its remedy."""
+"""Functions that word problems of a master's or trainer's options, with place and remedy."""
 
 from __future__ import annotations
 

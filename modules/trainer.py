@@ -28,7 +28,7 @@ from .evaluation import PreparedSplits, TrainingJob, jobs_of, oddities
 from .hyperparameters import Hyperparameters, layers_of
 from .layer_list import built, layer_models, rows_of, with_layers
 from .sweep.runners import InProcessRunner, Limits, Task, parse_memory
-from .sweep.worker_loop import comm_of, run_trainer
+from .sweep.trainer_loop import comm_of, run_trainer
 from .tabular import ReadingOptions, augmentations_of, is_own, shape_of
 from .trainer_options import LAYERS, OF_DATASET, TrainerOptions
 from .training import NetworkTrainer, train

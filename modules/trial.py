@@ -1,4 +1,4 @@
-"""One trial of a sweep: its parameters and seed, what its function reports, and what it returns.
+"""One trial: parameters, seed, the `report` that its function is given, and how it is run.
 
 A trainer is a function ``train(parameters, report) -> metrics``. It may come from a function
 ``prepare(options, folder)`` that loads the data once for all trials, say.

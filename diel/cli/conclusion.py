@@ -10,7 +10,7 @@ from typing import Any, Final
 
 from diel.cli.output import aligned, console, warn
 from diel.errors import RunDirectoryError
-from diel.executive.losses import find_loss
+from diel.executive.run_losses import find_loss
 from diel.exit_codes import FAILED
 from diel.loading.reports import explain_lost_ranks
 from diel.run.directory import RunDirectory

@@ -1,4 +1,4 @@
-"""Messages from any rank to any other: a head, and perhaps a payload that waits for its receiver.
+"""MPI underneath direct messages: small heads at once, payloads when the receiver asks.
 
 ::
 

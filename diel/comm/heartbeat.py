@@ -1,4 +1,4 @@
-"""The process that reports to rank 0 which ranks of its host are alive; one on each other host.
+"""The process on a host that watches its ranks' processes and reports to rank 0: its program.
 
 Neither MPI nor its launcher notice in time that a host's network is cut, or that a process has been
 stopped. A rank that computes cannot report; this process can, at no cost to the rank::

@@ -1,4 +1,4 @@
-"""The times of a rank: seconds of working, waiting and communicating, and its longer spans.
+"""`Meter`: measures a rank's waits and transfers; the rest of the time counts as work.
 
 Work is not measured: it is the time that is left. Only waits that go on after a few quick polls are
 measured, and transfers of payloads that travel in messages of their own. An operation that is

@@ -1,4 +1,4 @@
-"""Addresses, and the peers of a rank: all ranks of the modules of its group."""
+"""`Address`, (module, copy, rank) in a group, and `Peers`: which rank of the run each one is."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Messages of one rank to and from the other ranks of its group."""
+"""`Channel`: `send`, `recv` and `move` of `ctx`, between the ranks of a group."""
 
 from __future__ import annotations
 

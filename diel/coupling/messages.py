@@ -1,4 +1,4 @@
-"""The messages of one rank: the format of a head, the inbox and the outbox.
+"""`Inbox` and `Outbox` of direct messages, below `Channel`: heads, counts, order, what is dropped.
 
 The head of a message comes before its payload:
 

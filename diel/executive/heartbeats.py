@@ -1,4 +1,4 @@
-"""How rank 0 finds lost ranks: those that MPI reports as dead, and those that no longer respond.
+"""Rank 0's side of heartbeats: which ranks or hosts are silent or dead, and thus lost.
 
 Each loss is one event for the scheduler. Where rank 0 itself waits for the answer of a tuple server
 that is lost, `ServerLost` ends the wait and carries the event.

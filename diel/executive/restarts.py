@@ -18,7 +18,7 @@ from collections.abc import Callable, Mapping
 from typing import Final, TypeAlias
 
 from diel.errors import RunDirectoryError
-from diel.executive.losses import find_loss
+from diel.executive.run_losses import find_loss
 from diel.exit_codes import BAD_INPUT
 from diel.frozen import Frozen
 from diel.run.directory import RunDirectory

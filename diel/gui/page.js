@@ -1,6 +1,7 @@
 "use strict";
 
-// The part of the pages that runs in the browser. Text of a run is set as textContent, never as HTML.
+// The script of all pages: tables, the page of a run, edits that would be lost, the theme.
+// Text of a run is set as textContent, never as HTML.
 globalThis.diel = {};
 
 diel.part = (name) => document.querySelector(`[data-part="${name}"]`);

@@ -1,4 +1,4 @@
-"""The threads of BLAS and OpenMP that a module has on a rank.
+"""BLAS and OpenMP threads of a module on a rank: set by environment, limited, and verified.
 
 The number of threads comes from the workflow file and never from the number of ranks: one and two
 BLAS threads give different bits. It is set before NumPy is imported, and verified afterwards.

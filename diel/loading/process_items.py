@@ -1,4 +1,4 @@
-"""What of a process its modules may change: each part, how it is read and how it is set.
+"""Each part of a process that modules may change (folder, signals, sys.path): read and set.
 
 `diel.loading.process_state` restores it after each copy of a module.
 """

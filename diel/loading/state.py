@@ -1,4 +1,4 @@
-r"""Saved states of modules: plain values and arrays in a file, without pickle.
+r"""What `ctx.checkpoint` saves, and `ctx.restored` reads: values and arrays without pickle.
 
 ::
 

@@ -1,4 +1,4 @@
-"""The base class of a workflow file's tables, and the types of single values: names, counts."""
+"""Types of values in a workflow file: names, counts, durations, shares of GPUs; `StrictTable`."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Models of the tables of a valid workflow file.
+"""Models of a workflow file: `[workflow]`, `[tuple_space]`, `[[group]]`, and `Workflow`, the whole.
 
 ::
 

@@ -1,4 +1,4 @@
-"""The array functions that plans consist of, in NumPy.
+"""`Ops`: every function of arrays that a plan calls, in NumPy; the reference for all devices.
 
 Every function writes into its last parameter, ``out``, and allocates no array: arrays for
 intermediate values are passed in as workspace. The generic class here is the oracle of the tests; a

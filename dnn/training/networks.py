@@ -1,4 +1,4 @@
-"""Training of K networks of the same layers, by one loop over epochs.
+"""`Networks`, the base of `NeuralNetwork` and `Ensemble`, and `Fit`, the loop over epochs.
 
 Users hold a `NeuralNetwork` or an `Ensemble`. Both derive from `Networks`; a `NeuralNetwork` has
 K = 1, and its arrays have no axis of models.

@@ -1,4 +1,4 @@
-"""`Scheme`: how a network is trained, in one process, and the interface for several ranks.
+"""`Scheme`: the interface by which `fit` trains, and the one for a single process.
 
 `Networks` and `Fit` call a `Scheme` to build a network, to bind it to its optimizer, to train and
 to evaluate it, and to make all ranks agree. The scheme of this file is that of one process; those

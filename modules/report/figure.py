@@ -1,4 +1,4 @@
-"""A figure: what it shows, and how it is drawn, as HTML and for Plotly."""
+"""`Figure`, panels with a title and a note: draws itself as HTML, or as Plotly's dictionary."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The figures of a sweep, each a function: the report, the page and Plotly draw what it returns.
+"""The figures by name: history, cost, curves, parallel, importance, contour, timeline.
 
 A function that is decorated with `figure` is called with what is `Known` of a sweep, and returns
 None where it has nothing to show. Figures show a `SweepView`, so their size is bounded whatever the

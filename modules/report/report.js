@@ -1,4 +1,4 @@
-/* Everything is drawn without this: it lets one point at trials, choose ranges and sort. */
+/* The script of a report, which is complete without it: points at trials, chooses ranges, sorts. */
 "use strict";
 (() => {
   const data = JSON.parse(document.getElementById("data").textContent), root = document.documentElement;

@@ -1,4 +1,4 @@
-"""The strategies and the rules, by the names that a workflow file gives them.
+"""`@strategy` and `@stopping_rule` enter a class under a name; options are checked, objects made.
 
 Each stands in its own file, which may be any of this package, with its name and its options::
 

@@ -1,4 +1,4 @@
-"""The interface of strategies, and those in which a trial's parameters follow from its number.
+"""The interface of strategies; `grid` and `random`, whose points follow from a trial's number.
 
 A strategy is asked for the parameters of a trial, and told how good they were. Trials are numbered
 0, 1, 2, ... in the order in which they are first asked for. Scores are always such that larger is

@@ -1,4 +1,4 @@
-"""Files of trials in flight: which trials each rank is running, and their learning curves so far.
+"""Which trials each rank is running, and their learning curves, as files that survive its death.
 
 ::
 

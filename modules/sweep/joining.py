@@ -1,4 +1,4 @@
-"""Files between the master of a sweep and workers of other runs: their writers and messages.
+"""The files by which a sweep's master and joined runs talk: leases, outcomes, reports, heartbeats.
 
 ::
 

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 from support import diel, journal, run_dir, workflow
 
-from modules.sweep.worker_loop import NOT_TRIED
+from modules.sweep.trainer_loop import NOT_TRIED
 
 FUNCTIONS = """
 import os, signal

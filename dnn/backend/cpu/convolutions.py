@@ -1,4 +1,4 @@
-"""The routines of convolution on the CPU, in the order in which they are preferred.
+"""`ROUTINES`, convolutions on the CPU by preference; two of them, batched GEMM and FFT, in NumPy.
 
 Compiled ones are in modules of their own, as functions that return None for a problem that they do
 not support. Two more are here, in NumPy, as the literature describes them: `batched_gemm`, one

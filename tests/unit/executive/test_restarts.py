@@ -9,8 +9,8 @@ from pathlib import Path
 import pytest
 from support import record
 
-from diel.executive.losses import find_loss
 from diel.executive.restarts import Restarts, after_loss, is_lost
+from diel.executive.run_losses import find_loss
 from diel.run.directory import LOST_OR_ENDED, RunDirectory
 from diel.run.journal import JournalReader
 from diel.run.records import RunLost

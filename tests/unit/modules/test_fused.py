@@ -13,7 +13,7 @@ from dnn import History, RoutineTable
 from modules import master, trainer, training
 from modules.compute import MOST_NETWORKS
 from modules.fused import estimated_time_s
-from modules.sweep import worker_loop
+from modules.sweep import trainer_loop
 from modules.sweep.ledger import ledger_path, records_of
 from modules.trial import SPLITS, Report, Trial, TrialResult, run_trial, trial_seed
 
@@ -243,7 +243,7 @@ def test_a_sweep_gives_its_trainers_many_trials_at_once(
 
     monkeypatch.setattr(training.NetworkTrainer, "train_together", counting)
     # Everything is said, however quickly it follows the last.
-    monkeypatch.setattr(worker_loop, "_SHOW_EVERY_S", 0.0)
+    monkeypatch.setattr(trainer_loop, "_SHOW_EVERY_S", 0.0)
     monkeypatch.setattr(context, "_PROGRESS_EVERY_S", 0.0)
     given = {"dataset": "breast_cancer", "routines": routines}
     options = {

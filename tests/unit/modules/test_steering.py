@@ -410,7 +410,7 @@ def steered_sweep(sweep: Sweep, wanted: dict[str, Any], steps: Any, **more: Any)
 @pytest.fixture(autouse=True)
 def often(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("modules.sweep.master_loop._LOOK_FOR_REQUESTS_EVERY_S", 0.02)
-    monkeypatch.setattr("modules.sweep.worker_loop._LOOK_FOR_STOPS_EVERY_S", 0.02)
+    monkeypatch.setattr("modules.sweep.trainer_loop._LOOK_FOR_STOPS_EVERY_S", 0.02)
 
 
 def asks(sweep: Sweep, *asked: dict[str, Any], wait_s: float = 10.0) -> list[dict[str, Any]]:

@@ -207,7 +207,7 @@ def test_a_trainer_shows_the_curve_of_a_long_trial(
 ) -> None:
     monkeypatch.setattr("modules.sweep.in_flight._WRITE_CURVE_EVERY_S", 0.0)
     monkeypatch.setattr("modules.sweep.in_flight._CURVES_PER_S", math.inf)
-    monkeypatch.setattr("modules.sweep.worker_loop._SHOW_EVERY_S", 0.0)
+    monkeypatch.setattr("modules.sweep.trainer_loop._SHOW_EVERY_S", 0.0)
     sweep = Sweep(tmp_path)
     (tmp_path / "mine.py").write_text(
         "import pathlib\n"

@@ -1,4 +1,4 @@
-"""A trainer's loop: claim a lease, run its trials, put their outcome."""
+"""The loop of a trainer, in any run: claim a lease, run its trials, put their outcome."""
 
 from __future__ import annotations
 
