@@ -286,7 +286,7 @@ class _Worker:
                 before = self._meter.times()
                 report = self._perform(order)
                 self._report(report.replace(times=self._meter.times().minus(before)))
-                # Rank 0 goes on meanwhile.
+                os.sched_yield()  # rank 0 may share this core: it goes on first
                 copy = order.plan.module, order.plan.copy_index
                 self._process_state.restore(partial(self._warn, *copy))
                 self._spans.save_if_due()
