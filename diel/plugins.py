@@ -172,7 +172,8 @@ def module_packages() -> dict[str, Path]:
 def import_installed(name: str) -> ModuleType:
     """Import a module of an installed package, even where a user's folder has the package's name.
 
-    A package of modules is imported under an alias, so it must import its own files relatively.
+    A package of modules is imported under an alias, so it must import its own files relatively,
+    unless Python has it already under its name: then there is no second copy of it.
 
     Parameters
     ----------
@@ -185,6 +186,8 @@ def import_installed(name: str) -> ModuleType:
         return importlib.import_module(name)
     alias = _ALIAS + top
     if alias not in sys.modules:
+        if str(folder) in getattr(sys.modules.get(top), "__path__", ()):
+            return importlib.import_module(name)
         _import_as(alias, folder)
     return importlib.import_module(f"{alias}.{rest}") if rest else sys.modules[alias]
 
