@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import json
 import re
+import subprocess
 import sys
 from collections.abc import Iterator
 from pathlib import Path
@@ -220,6 +221,17 @@ def test_a_folder_of_the_same_name_hides_what_it_has(site: Path, tmp_path: Path)
 def test_a_plugin_that_cannot_be_used(site: Path, name: str, message: str) -> None:
     with pytest.raises(PluginError, match=message):
         load_installed("strategies", name)
+
+
+def test_a_package_of_modules_is_imported_once(tmp_path: Path) -> None:
+    # In a process of its own: here an earlier test may have imported it under either name.
+    code = (
+        "import sys, modules.objective; from diel.plugins import import_installed as get; "
+        "assert get('modules.objective') is modules.objective; "
+        "del sys.modules['modules'], sys.modules['modules.objective']; "
+        "assert get('modules.objective') is not modules.objective"
+    )
+    subprocess.run([sys.executable, "-c", code], cwd=tmp_path, check=True, timeout=60)
 
 
 def test_two_packages_with_the_same_name(site: Path) -> None:
