@@ -38,6 +38,7 @@ from fake_streams import (
     CUDARuntimeError,
     Device,
     Event,
+    Graph,  # noqa: F401 - for whoever imports this in place of CuPy
     Stream,
     check_device,
     deviceSynchronize,
