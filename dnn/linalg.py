@@ -13,7 +13,7 @@ import numpy as np
 import numpy.typing as npt
 
 from dnn.backend import Array
-from dnn.backend.device import import_cupy
+from dnn.backend.device import CPU, current_device, import_cupy
 from dnn.errors import DataError, DeviceError, DtypeError, ShapeError, explains_arguments
 from dnn.tensor import Tensor
 from dnn.tensor.elements import is_foreign
@@ -212,7 +212,8 @@ def _computed(
         wanted = "square matrices" if square else f"an array of at least {axes} axes"
         raise ShapeError(name, f"it takes {wanted}, not {shape}", shape)
     try:
-        found = function(import_cupy() if is_foreign(array) else np, array)
+        with current_device(x.device if isinstance(x, Tensor) else CPU):
+            found = function(import_cupy() if is_foreign(array) else np, array)
     except np.linalg.LinAlgError as error:
         raise DataError(f"{name}: {error}") from None
     except TypeError as error:

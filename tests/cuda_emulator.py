@@ -102,7 +102,11 @@ static void launch_(unsigned int blocks, unsigned int threads, bool syncs, void 
 }
 """
 
-OPTIONS = ["-std=c++17", "-O0", "-ffp-contract=off", "-shared", "-fPIC", "-w"]
+ROUNDING = ["-O0", "-ffp-contract=off"]
+if os.environ.get("DIEL_STANDIN_FMA") == "1":  # which GCC does among its optimisations alone
+    ROUNDING = ["-O1", "-fexpensive-optimizations", "-ffp-contract=fast"]
+    ROUNDING += ["-mfma"] if platform.machine() == "x86_64" else []
+OPTIONS = ["-std=c++17", *ROUNDING, "-shared", "-fPIC", "-w"]
 COMPILER = shutil.which("g++")
 
 

@@ -465,6 +465,9 @@ def check_arithmetic(device):
             np.testing.assert_array_equal(result, expected[name], err_msg=name)
         there += there
         np.testing.assert_array_equal(there, values * 2)
+        masked = dnn.Tensor.from_array(values, kind=kind, device=device)
+        np.add(masked, 1, out=masked, where=masked > 2)
+        np.testing.assert_array_equal(masked, np.where(values > 2, values + 1, values))
         misfits = {
             "add": lambda a: a + a.T,
             "matmul": lambda a: a @ a,

@@ -17,7 +17,7 @@ from dataclasses import dataclass
 from typing import Any, ClassVar, NamedTuple
 
 import numpy as np
-from fake_cupy import Stream
+from fake_streams import Stream, stream_at
 
 CODES = {0: "f4", 1: "f8", 2: "f2", 14: "u2"}
 """cudaDataType: CUDA_R_32F, _64F, _16F, _16BF."""
@@ -428,7 +428,7 @@ class CublasLt(Library):
 
 
 def _stream(pointer: int) -> Stream:
-    return Stream.alive[pointer]
+    return stream_at(pointer)
 
 
 def load_library(name: str) -> Library:

@@ -69,7 +69,7 @@ def device_memory(array: Any) -> memoryview:
     The memoryview keeps the array alive. The GPU's work is finished before, since MPI does not
     regard streams.
     """
-    _finish_work()
+    _finish_work(array)
     address = array.__cuda_array_interface__["data"][0]
     memory = (ctypes.c_ubyte * device_bytes(array)).from_address(address)
     memory.array = array  # type: ignore[attr-defined]
@@ -110,7 +110,7 @@ def to_host(array: Any, meter: Meter, about: object = None) -> np.ndarray[Any, A
     CuPy's, and CuPy cannot be imported.
     """
     since_s = meter.clock()
-    _finish_work()
+    _finish_work(array)
     source = array if hasattr(array, "get") else _as_cupy(array)
     host, memory = _host_memory(source)
     if memory == _PINNED:
@@ -140,7 +140,7 @@ class HostStaging(Frozen):
         """Copy the received values to the GPU's array; the meter counts them."""
         since_s = meter.clock()
         self.out.set(self.host)
-        _finish_work()  # from pinned memory CuPy returns before it has read it
+        _finish_work(self.out)  # from pinned memory CuPy returns before it has read it
         meter.communicated(since_s, f"to the GPU, through {self.memory}", about, self.host.nbytes)
 
 
@@ -159,14 +159,16 @@ def _host_memory(array: Any) -> tuple[np.ndarray[Any, Any], str]:
     return host, _PINNED
 
 
-def _finish_work() -> None:
-    """Wait until the GPU has finished all work of this process."""
+def _finish_work(array: Any) -> None:
+    """Wait until the GPU of an array, or the current one, has finished all work of this process."""
     cupy = sys.modules.get("cupy")
-    if cupy is not None:
+    if cupy is not None and isinstance(array, cupy.ndarray):
+        array.device.synchronize()
+    elif cupy is not None:
         cupy.cuda.runtime.deviceSynchronize()
     torch = sys.modules.get("torch")
     if torch is not None and torch.cuda.is_initialized():  # else PyTorch may be built without CUDA
-        torch.cuda.synchronize()
+        torch.cuda.synchronize(array.device if isinstance(array, torch.Tensor) else None)
 
 
 def _as_cupy(array: Any) -> Any:

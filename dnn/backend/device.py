@@ -30,6 +30,7 @@ __all__ = [
     "Device",
     "allocating",
     "cuda_problem",
+    "current_device",
     "free_bytes",
     "free_memory",
     "import_cupy",
@@ -188,6 +189,17 @@ def version_text(number: int) -> str:
 
 OUT_OF_MEMORY = 2
 """Value of cudaErrorMemoryAllocation."""
+
+
+def current_device(device: Device) -> contextlib.AbstractContextManager[object]:
+    """Return a context in which a GPU is CuPy's current one in this thread; none for the CPU.
+
+    CuPy allocates and computes on the current GPU, wherever the operands are.
+    """
+    if device.kind == "cpu":
+        return contextlib.nullcontext()
+    gpu: contextlib.AbstractContextManager[object] = import_cupy().cuda.Device(device.index)
+    return gpu
 
 
 @contextlib.contextmanager

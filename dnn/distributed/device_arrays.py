@@ -41,11 +41,9 @@ def on_device(array: Any) -> bool:
     return not isinstance(array, np.ndarray)
 
 
-def finish_work() -> None:
-    """Wait until the GPU has done all work of this process, since MPI knows no streams."""
-    import cupy
-
-    cupy.cuda.runtime.deviceSynchronize()
+def finish_work(array: Any) -> None:
+    """Wait until the GPU of an array has done all its work, since MPI knows no streams."""
+    array.device.synchronize()
 
 
 def memory_for(array: Any) -> Array:
@@ -59,7 +57,7 @@ def memory_for(array: Any) -> Array:
 def from_device(array: Any) -> Array:
     """Return a copy of a GPU's array in pinned memory."""
     host = memory_for(array)
-    finish_work()
+    finish_work(array)
     array.get(out=host)
     return host
 
@@ -67,4 +65,4 @@ def from_device(array: Any) -> Array:
 def to_device(host: Array, array: Any) -> None:
     """Copy an array of the host to a GPU's array, and wait until that is done."""
     array.set(host)
-    finish_work()
+    finish_work(array)

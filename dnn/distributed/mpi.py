@@ -286,7 +286,7 @@ class MpiCommunicator(MessageCommunicator):
 
     def _device_steps(self, array: Any, wire: str | None, routine: str | None) -> Steps:
         if wire is None and routine is None and self.device_transport == GPU_AWARE:
-            finish_work()
+            finish_work(array)
             return self._sum_by_mpi(array, 0)
         return super()._device_steps(array, wire, routine)
 

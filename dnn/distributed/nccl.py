@@ -112,7 +112,7 @@ class NcclCommunicator(MessageCommunicator):
         import cupy
 
         kind = getattr(self._library, _TYPES[array.dtype.name])
-        finish_work()  # NCCL does not wait for other streams
+        finish_work(array)  # NCCL does not wait for other streams
         stream = cupy.cuda.get_current_stream()
         address = array.data.ptr
         addresses = (address, address) if operation == "allReduce" else (address,)

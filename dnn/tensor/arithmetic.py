@@ -9,7 +9,7 @@ import numpy as np
 import numpy.typing as npt
 
 from dnn.backend import Array
-from dnn.backend.device import CPU, Device
+from dnn.backend.device import CPU, Device, current_device, import_cupy
 from dnn.errors import DeviceError, OutOfRangeError, ShapeError
 from dnn.graph.node import Shape
 from dnn.memory import MemoryKind, MemoryManager
@@ -35,7 +35,8 @@ def _reduction(name: str, result: str) -> Callable[..., Any]:
         options: dict[str, Any] = {} if dtype is None else {"dtype": dtype}
         if keepdims:
             options["keepdims"] = True
-        values = self._result(getattr(self._array(), name)(axis=axis, **options))
+        with current_device(self.device):
+            values = self._result(getattr(self._array(), name)(axis=axis, **options))
         if out is None:
             return values
         out[...] = values
@@ -75,18 +76,26 @@ class Arithmetic(Elements, np.lib.mixins.NDArrayOperatorsMixin):
     def __array_ufunc__(
         self, ufunc: np.ufunc, method: str, *inputs: Any, out: tuple[Any, ...] = (), **options: Any
     ) -> Any:
-        where = options.get("where")
+        where = options.pop("where", None)
         on_host = self._computes_on_host(ufunc.__name__, (*inputs, *out, where))
 
         def array_of(x: Any, for_writing: bool = False) -> Any:
             return x._array(for_writing, on_host) if isinstance(x, Elements) else x
 
-        if where is not None:
+        gpu = CPU if on_host else self.device
+        targets = tuple(array_of(x, True) for x in out)
+        # CuPy's functions take no mask: what it leaves out is computed, and not copied.
+        masked = where is not None and gpu != CPU and method == "__call__"
+        if where is not None and not masked:
             options["where"] = array_of(where)
-        if out:
-            options["out"] = tuple(array_of(x, True) for x in out)
+        if targets and not masked:
+            options["out"] = targets
         try:
-            result = getattr(ufunc, method)(*map(array_of, inputs), **options)
+            with current_device(gpu):
+                result = getattr(ufunc, method)(*map(array_of, inputs), **options)
+                if masked:
+                    for target, values in zip(targets, _as_tuple(result), strict=False):
+                        import_cupy().copyto(target, values, where=array_of(where))
         except ValueError as error:
             shapes = [np.shape(x) for x in inputs], [np.shape(x) for x in out]
             if method != "__call__" or _fit(ufunc, *shapes):
@@ -95,9 +104,10 @@ class Arithmetic(Elements, np.lib.mixins.NDArrayOperatorsMixin):
             raise ShapeError(ufunc.__name__, f"{given} do not fit: {error}", *shapes[0]) from None
         if out:
             return out[0] if len(out) == 1 else out
-        if isinstance(result, tuple):
-            return tuple(self._result(each) for each in result)
-        return self._result(result)
+        with current_device(gpu):
+            if isinstance(result, tuple):
+                return tuple(self._result(each) for each in result)
+            return self._result(result)
 
     def _computes_on_host(self, where: str, operands: Sequence[Any]) -> bool:
         """Return whether operands meet on the host.
@@ -232,6 +242,10 @@ class Arithmetic(Elements, np.lib.mixins.NDArrayOperatorsMixin):
             If the shapes do not fit.
         """
         return self @ other
+
+
+def _as_tuple(found: Any) -> tuple[Any, ...]:
+    return found if isinstance(found, tuple) else (found,)
 
 
 def _fit(ufunc: np.ufunc, inputs: Sequence[Shape], outputs: Sequence[Shape]) -> bool:

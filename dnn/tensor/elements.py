@@ -12,7 +12,7 @@ import numpy as np
 import numpy.typing as npt
 
 from dnn.backend import Array
-from dnn.backend.device import CPU, Device, import_cupy
+from dnn.backend.device import CPU, Device, current_device, import_cupy
 from dnn.errors import DtypeError, OutOfRangeError, ShapeError
 from dnn.graph.node import Shape
 from dnn.memory import MemoryKind, MemoryManager
@@ -396,8 +396,9 @@ class Elements:
             raise ShapeError("tensor", message, array.shape, part.shape)
         if self.memory.kind is MemoryKind.DEVICE:
             # Not through the host: the rest of the memory need not be copied there and back.
-            values = import_cupy().asarray(array.astype(self.dtype))
-            part.of_device(self.memory.write_device())[...] = values
+            with current_device(self.device):
+                values = import_cupy().asarray(array.astype(self.dtype))
+                part.of_device(self.memory.write_device())[...] = values
         else:
             part.of_host(self.memory.write_host())[...] = array
 

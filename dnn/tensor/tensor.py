@@ -12,7 +12,7 @@ import numpy.typing as npt
 
 from dnn.arrays import array_of, dtype_of
 from dnn.backend import Array
-from dnn.backend.device import Device, import_cupy
+from dnn.backend.device import Device, current_device, import_cupy
 from dnn.errors import DeviceError, DtypeError, ShapeError, explains_arguments
 from dnn.graph.node import Shape
 from dnn.initializers import Initializer, initializer_of
@@ -339,7 +339,8 @@ class Tensor(Arithmetic):
         if self.is_contiguous:
             target.copy_from(self.memory, self.offset, self.size)
         elif self.memory.kind is MemoryKind.DEVICE:
-            packed = self.cupy().copy()
+            with current_device(self.device):
+                packed = self.cupy().copy()
             target.copy_from(MemoryManager.wrap(packed, self.device))
         else:
             target.copy_from(MemoryManager.wrap(np.ascontiguousarray(self.numpy()).reshape(-1)))
@@ -379,9 +380,11 @@ def _host_array(values: npt.ArrayLike, dtype: npt.DTypeLike | None) -> Array:
 
 def _shared_with_cupy(array: Any) -> tuple[MemoryManager, Shape]:
     """Return the memory of a CuPy array, or of a contiguous copy of it, and its shape."""
+    device = Device("cuda", array.device.id)
     if not array.flags.c_contiguous:  # `ascontiguousarray` gives an array without axes one
-        array = array.copy()
-    memory = MemoryManager.wrap(array, Device("cuda", array.device.id))
+        with current_device(device):
+            array = array.copy()
+    memory = MemoryManager.wrap(array, device)
     return memory, tuple(array.shape)
 
 

@@ -70,16 +70,21 @@ class Call(NamedTuple):
 @functools.cache
 def compiled(cupy: Any, index: int, kernel: Kernel) -> Any:
     """Return a kernel's compiled function on a GPU; all networks of a process share it."""
-    with compiling("CuPy's cache"):
+    with cupy.cuda.Device(index), compiling("CuPy's cache"):
         return cupy.RawModule(code=kernel.program, options=OPTIONS).get_function(kernel.name)
 
 
 class Launcher:
-    """Compiles kernels when they are first called, and calls them."""
+    """Compiles kernels when they are first called, and calls them on its GPU.
+
+    Each thread has a current GPU of its own, the first one at its start: `gpu` makes this one the
+    current one within a block.
+    """
 
     def __init__(self, cupy: Any, index: int = 0) -> None:
         self.cupy = cupy
         self.index = index
+        self.gpu = cupy.cuda.Device(index)
         self._workspaces: dict[str, Any] = {}
         self._recording: list[Call] | None = None
 
@@ -101,7 +106,8 @@ class Launcher:
         """Call a function now, or record the call."""
         call = Call(function, arguments)
         if self._recording is None:
-            call.run()
+            with self.gpu:
+                call.run()
         else:
             self._recording.append(call)
 
@@ -226,7 +232,7 @@ class Launcher:
         """Return memory for parts of results, shared by reductions, which run one by one."""
         if code not in self._workspaces:
             size, kind = FEW * MOST_PARTS, np.dtype(code)
-            with allocating(self.cupy, size * kind.itemsize, self.index):
+            with self.gpu, allocating(self.cupy, size * kind.itemsize, self.index):
                 self._workspaces[code] = self.cupy.empty(size, kind)
         return self._workspaces[code]
 
@@ -234,6 +240,9 @@ class Launcher:
         if not isinstance(operand, self.cupy.ndarray):
             message = f"{operation}: {type(operand).__name__} where an array of the GPU is needed"
             raise DeviceError(message)
+        if operand.data.device_id != self.index:
+            message = f"an array of cuda:{operand.data.device_id} where one of cuda:{self.index}"
+            raise DeviceError(f"{operation}: {message} is needed")
         if operand.dtype == np.uint16 and not bfloat16:
             raise DtypeError(f"{operation}: on a GPU 16-bit whole numbers are not supported")
 
@@ -252,8 +261,10 @@ class Replay:
         cupy: Any,
         calls: Sequence[Call],
         prepare: Callable[[], None],
+        index: int = 0,
     ) -> None:
         self._cupy = cupy
+        self._gpu = cupy.cuda.Device(index)
         self._calls = tuple(calls)
         self._prepare = prepare
         self._graph: Any = None
@@ -265,7 +276,11 @@ class Replay:
         return len(self._calls)
 
     def run(self) -> None:
-        """Do all calls in the current stream."""
+        """Do all calls in the current stream of their GPU."""
+        with self._gpu:
+            self._run()
+
+    def _run(self) -> None:
         if self._graph is None and self._may_capture and self._runs:
             self._capture()
         self._runs += 1

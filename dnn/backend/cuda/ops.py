@@ -225,7 +225,8 @@ class CudaOps(Ops):
     @functools.cached_property
     def lt(self) -> CublasLt:
         """Handle of cuBLASLt, loaded when a product first has a bias or relu."""
-        return CublasLt(self.cupy, self.blas)
+        with self.launcher.gpu:
+            return CublasLt(self.cupy, self.blas)
 
     def link(self, steps: Sequence[Step], scratch: Array | None = None) -> list[Step]:
         """Record the kernels that steps launch, to be replayed as one CUDA graph where possible.
@@ -235,7 +236,7 @@ class CudaOps(Ops):
         linked: list[Step] = []
         for ours, part in itertools.groupby(steps, self._is_ours):
             if not ours:
-                linked += part
+                linked += [(self._call_outside, step) for step in part]
                 continue
             self.launcher.begin_recording()
             try:
@@ -244,10 +245,15 @@ class CudaOps(Ops):
             finally:
                 calls = self.launcher.end_recording()
             if calls:
-                replay = Replay(self.cupy, calls, self.blas.use_current_stream)
+                replay = Replay(self.cupy, calls, self.blas.use_current_stream, self._index)
                 self._replays.add(replay)
                 linked.append((replay.run, ()))
         return linked
+
+    def _call_outside(self, function: Callable[..., object], arguments: Sequence[Any]) -> None:
+        """Call a function that is no method of this object, which may use CuPy's."""
+        with self.launcher.gpu:
+            function(*arguments)
 
     def _is_ours(self, step: Step) -> bool:
         return getattr(step[0], "__self__", None) is self
@@ -260,19 +266,20 @@ class CudaOps(Ops):
 
     def memory(self, size_bytes: int) -> Array:  # type: ignore[override]
         """Return new memory as bytes, not initialised; CuPy aligns it to 512 bytes."""
-        with allocating(self.cupy, size_bytes, self._index):
+        with self.launcher.gpu, allocating(self.cupy, size_bytes, self._index):
             raw: Array = self.cupy.empty(size_bytes, np.uint8)
         return raw
 
     def asarray(self, x: Array) -> Array:  # type: ignore[override]
         """Return an array on the GPU, the same one if it is there already."""
-        with allocating(self.cupy, x.nbytes, self._index):
+        with self.launcher.gpu, allocating(self.cupy, x.nbytes, self._index):
             array: Array = self.cupy.asarray(x)
         return array
 
     def to_host(self, x: Array) -> Array:  # type: ignore[override]
         """Return a copy on the host, after all earlier work is done."""
-        host: Array = self.cupy.asnumpy(x)
+        with self.launcher.gpu:
+            host: Array = self.cupy.asnumpy(x)
         return host
 
     def load(self, x: Array, out: Array) -> None:  # type: ignore[override]
@@ -280,7 +287,8 @@ class CudaOps(Ops):
         # Not `ascontiguousarray`: it would add an axis to an array without axes.
         host = np.array(np.broadcast_to(x, out.shape), out.dtype, order="C")
         if out.flags.c_contiguous:
-            out.set(host)  # type: ignore[attr-defined]
+            with self.launcher.gpu:
+                out.set(host)  # type: ignore[attr-defined]
         else:
             self.copy(self.asarray(host), out)
 
@@ -349,9 +357,10 @@ class CudaOps(Ops):
         return [(self._run_and_wait, (calls,))]
 
     def _run_and_wait(self, calls: Sequence[Step]) -> None:
-        for function, arguments in calls:
-            function(*arguments)
-        self.cupy.cuda.get_current_stream().synchronize()
+        with self.launcher.gpu:
+            for function, arguments in calls:
+                function(*arguments)
+            self.cupy.cuda.get_current_stream().synchronize()
 
     @property
     def choices(self) -> ConvolutionChoices:

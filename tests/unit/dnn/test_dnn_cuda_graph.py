@@ -199,7 +199,7 @@ def test_networks_of_a_thread_share_kernels_and_the_handle_of_cublas(monkeypatch
     class Counting(fake_cupy.RawModule):
         def __init__(self, code, options=()):
             compiled.append(code)
-            super().__init__(code, options)
+            super().__init__(code, options=options)
 
     monkeypatch.setattr(fake_cupy, "RawModule", Counting)
     launch.compiled.cache_clear()

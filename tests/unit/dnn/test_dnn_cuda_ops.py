@@ -434,6 +434,7 @@ def launched(ops, function, *arguments):
     before = len(kernels), len(products)
     fake_cupy.Stream.log.clear()
     function(*arguments)
+    fake_cupy.deviceSynchronize()
     names = {name.split("__")[0] for name in kernels[before[0] :]}
     names |= {(asked.rows, asked.columns) for asked in products[before[1] :]}
     return names | {name for name in fake_cupy.Stream.log if name.startswith("cupy")}

@@ -99,34 +99,3 @@ def test_types_that_kernels_do_not_know() -> None:
     assert code_of(np.float32) == "f4"
     with pytest.raises(TypeError, match="complex64"):
         code_of(np.complex64)
-
-
-def test_the_stand_in_has_nothing_that_cupy_lacks() -> None:
-    """What the tests of a GPU's code lean on must be there on a GPU."""
-    cupy = pytest.importorskip("cupy", reason="cupy (the extra nvrtc) is not installed")
-    import fake_cupy
-
-    ours = {"Blas", "Pointer", "compile_all", "install", "empty_pinned"}
-    pairs = [(fake_cupy.ndarray, cupy.ndarray), (fake_cupy.Stream, cupy.cuda.Stream)]
-    pairs += [(fake_cupy.Device, cupy.cuda.Device), (fake_cupy.Graph, cupy.cuda.Graph)]
-    pairs += [(fake_cupy.cuda, cupy.cuda), (fake_cupy.cuda.runtime, cupy.cuda.runtime)]
-    pairs += [(fake_cupy.RawModule, cupy.RawModule)]
-    pairs += [(fake_cupy.Event, cupy.cuda.Event), (fake_cupy.MemoryPool, cupy.cuda.MemoryPool)]
-    pairs += [(fake_cupy.linalg, cupy.linalg), (fake_cupy.fft, cupy.fft)]
-    bookkeeping = {"captured", "compiled", "fails", "launched", "launches", "now", "put"}
-    bookkeeping |= {"alive", "begun", "done", "finish", "log", "place", "stream"}
-    bookkeeping |= {"capacity", "give_back", "held", "limit", "take", "used"}
-    missing = []
-    for mine, theirs in pairs:
-        names = {name for name in vars(mine) if not name.startswith("_")} - bookkeeping
-        missing += [f"{theirs}.{name}" for name in names if not hasattr(theirs, name)]
-    for name, value in vars(fake_cupy).items():
-        made_here = getattr(value, "__module__", None) == "fake_cupy"
-        functions = made_here and not name.startswith("_") and name not in ours
-        places = (cupy, cupy.cuda, cupy.cuda.runtime, cupy.cuda.memory)
-        if functions and not any(hasattr(place, name) for place in places):
-            missing.append(f"cupy.{name}")
-    assert missing == []
-    import cupyx
-
-    assert callable(cupyx.empty_pinned)

@@ -91,12 +91,13 @@ def test_a_capture_needs_a_workspace_after_each_change_of_the_stream(cublas, mat
 
 def test_a_copy_on_a_stream_of_its_own_is_there_when_it_was_waited_for():
     copies, there = fake_cupy.Stream(non_blocking=True), fake_cupy.empty(3, "f4")
-    host = np.arange(3, dtype="f4")
+    host = fake_cupy.empty_pinned(3, "f4")
+    host[:] = np.arange(3)
     there.set(host, copies)
     event = copies.record()
     assert not np.array_equal(there.get(), host)
     host[0] = 7  # what is copied is what the host has when the copy is made
-    fake_cupy.Stream.now[-1].wait_event(event)
+    fake_cupy.get_current_stream().wait_event(event)
     np.testing.assert_array_equal(there.get(), [7, 1, 2])
 
 

@@ -262,7 +262,7 @@ def test_networks_that_do_not_fit_are_trained_in_halves_then_fail(
         monkeypatch.setattr(Compute, "most_networks", lambda self, *of_networks: most)
         gc.collect()
         pool().free_all_blocks()
-        before = pool.used
+        before = pool().used_bytes()
         monkeypatch.setattr(pool, "capacity", 2**40 if room_bytes is None else before + room_bytes)
         here = InProcessRunner(Task(trainer.prepare, given, Path()))
         trials = [Trial(number, point, trial_seed(3, number)) for number in range(count)]
@@ -271,7 +271,7 @@ def test_networks_that_do_not_fit_are_trained_in_halves_then_fail(
             result or here(trial, None) for trial, result in zip(trials, together, strict=True)
         ]
         monkeypatch.setattr(pool, "capacity", 2**40)
-        return results, pool.held - before
+        return results, pool().total_bytes() - before
 
     expected, all_bytes = trained(8, 8)
     _, two_bytes = trained(2, 8)
@@ -298,13 +298,13 @@ def test_networks_that_do_not_fit_are_trained_in_halves_then_fail(
 def test_copies_that_share_a_gpu_share_its_memory(
     gpu: None, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    pool = fake_cupy.MemoryPool
-    monkeypatch.setattr(pool, "limit", 0)
+    pool = fake_cupy.get_default_memory_pool()
+    monkeypatch.setitem(pool.rooms, 0, fake_cupy.Room())
     Compute("cuda").begin()
     Compute("cpu", share=0.5).begin()
-    assert pool.limit == 0
+    assert pool.get_limit() == 0
     Compute("cuda", share=0.25).begin()
-    assert pool.limit == pool.capacity // 4
+    assert pool.get_limit() == pool.capacity // 4
 
 
 def test_a_loss_that_is_never_finite_in_float16_fails_with_the_layer() -> None:
