@@ -19,6 +19,7 @@ import math
 import sys
 import tempfile
 import time
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -26,6 +27,9 @@ import conv_nets
 import conv_routines
 import harness
 import numpy as np
+
+NETS = ("resnet18_cifar_step", "lstm_step", "lenet5_step", "vgg16_cifar_step")
+"""Those first that matter most, where time runs out."""
 
 
 def dnn_worker(setup: str) -> None:
@@ -91,16 +95,16 @@ WORKERS = {"dnn": dnn_worker, "torch": torch_worker}
 
 
 def steps(
-    setup: str, pythons: dict[str, str], nets: list[str], blocks: int
-) -> dict[tuple[str, str], list[float]]:
-    """Let both train in turn; return milliseconds of a step, of each block but the first."""
-    times: dict[tuple[str, str], list[float]] = {}
+    setup: str, pythons: dict[str, str], version: str | None, nets: list[str], blocks: int
+) -> Iterator[harness.Result]:
+    """Let both train in turn; the first block of a network warms up."""
     with contextlib.ExitStack() as stack:
         contenders = [
             stack.enter_context(harness.Worker(__file__, name, python, 2, setup))
             for name, python in pythons.items()
         ]
         for net in nets:
+            times: dict[str, list[float]] = {}
             for block in range(1 + blocks):
                 answers = {each.name: each.ask(net=net) for each in contenders}
                 losses = [answer["loss"] for answer in answers.values()]
@@ -108,17 +112,17 @@ def steps(
                     raise RuntimeError(f"{net}: the losses differ: {losses}")
                 if block:
                     for name, answer in answers.items():
-                        times.setdefault((name, net), []).append(answer["ms"])
-    return times
+                        times.setdefault(name, []).append(answer["ms"])
+            peer = f"PyTorch {version}, eager"
+            yield harness.compare(net, times["dnn"], times.get("torch"), peer, "ms a step")
 
 
-def routines(names: list[str]) -> list[harness.Result]:
+def routines(names: list[str]) -> Iterator[harness.Result]:
     """Time each routine of some convolutions, NHWC, against the fastest one."""
-
     from dnn import ops_for
     from dnn.backend.routines import measure_convolution
 
-    ops, rows = ops_for("cuda"), []
+    ops = ops_for("cuda")
     for name in names:
         for kind in conv_routines.SHAPES[name].kinds:
             problem = conv_routines.problem_of(name, kind)._replace(layout="NHWC")
@@ -126,8 +130,7 @@ def routines(names: list[str]) -> list[harness.Result]:
             best = found["ms"][found["routine"]]
             for routine, ms in found["ms"].items():
                 row = f"{name}_{kind}_{routine}"
-                rows.append(harness.compare(row, [ms], [best], found["routine"], "ms"))
-    return rows
+                yield harness.compare(row, [ms], [best], found["routine"], "ms")
 
 
 def main() -> None:
@@ -137,7 +140,7 @@ def main() -> None:
         WORKERS[options.worker](options.setup)
         return
     harness.require_gpu("conv_gpu")
-    nets, shapes = list(conv_nets.NETS), list(conv_routines.SHAPES)
+    nets, shapes = list(NETS), list(conv_routines.SHAPES)
     blocks, samples = (3 if options.quick else 7), 0
     if options.quick:
         shapes = [name for name in shapes if conv_routines.SHAPES[name].quick]
@@ -150,13 +153,8 @@ def main() -> None:
     with tempfile.TemporaryDirectory() as folder:
         setup = Path(folder) / "setup.npz"
         conv_nets.write_setup(setup, samples, {name: conv_nets.NETS[name] for name in nets})
-        times = steps(str(setup), pythons, nets, blocks)
-    peer = f"PyTorch {version}, eager"
-    rows = [
-        harness.compare(name, times["dnn", name], times.get(("torch", name)), peer, "ms a step")
-        for name in nets
-    ]
-    harness.report([*rows, *routines(shapes)], options.json, **harness.gpu())
+        rows = steps(str(setup), pythons, version, nets, blocks)
+        harness.report(itertools.chain(rows, routines(shapes)), options.json, **harness.gpu())
 
 
 if __name__ == "__main__":

@@ -144,7 +144,7 @@ def parser(description: str | None) -> argparse.ArgumentParser:
         description=description, formatter_class=argparse.RawDescriptionHelpFormatter
     )
     options.add_argument("--quick", action="store_true", help="fewer repetitions, under 50 s")
-    options.add_argument("--json", type=Path, metavar="PATH", help="write the results there")
+    options.add_argument("--json", type=Path, metavar="PATH", help="write each row there at once")
     options.add_argument(
         "--peer-python",
         default=os.environ.get(PEER_PYTHON, sys.executable),
@@ -302,23 +302,29 @@ def serve(
         print(json.dumps(work(**json.loads(line))), file=answers, flush=True)
 
 
-def report(results: Sequence[Result], path: Path | None, **further: str) -> None:
-    """Print the table, and write it as JSON where a path is given.
+def report(results: Iterable[Result], path: Path | None, **further: str) -> None:
+    """Print each row when it is there, and keep those so far as JSON where a path is given.
 
-    `further` is told of the machine besides.
+    Whoever ends the benchmark before its time finds the rows that were measured: the file is
+    whole after each. A row with the name of an earlier one takes its place, as one that was
+    measured again does. `further` is told of the machine besides.
     """
     about = {**machine(), **further}
     print(", ".join(f"{key} {value}" for key, value in about.items()))
-    width = max(len(row.name) for row in results)
-    print(f"{'name':{width}s}{'ours':>10s}{'peer':>10s}  {'unit':14s}{'ratio':>7s}  peer")
+    print(f"{'name':40s}{'ours':>10s}{'peer':>10s}  {'unit':14s}{'ratio':>7s}  peer", flush=True)
+    if path is not None:
+        path.parent.mkdir(parents=True, exist_ok=True)
+    rows: dict[str, dict[str, Any]] = {}
     for row in results:
         ours, peer = (
             "missing" if value is None else f"{value:.4g}" for value in (row.ours, row.peer)
         )
         ratio = "" if row.ratio is None else f"{row.ratio:.2f}"
-        print(
-            f"{row.name:{width}s}{ours:>10s}{peer:>10s}  {row.unit:14s}{ratio:>7s}  {row.peer_name}"
-        )
-    if path is not None:
-        rows = [asdict(row) for row in results]
-        path.write_text(json.dumps({"machine": about, "results": rows}, indent=1) + "\n")
+        columns = f"{row.name:40s}{ours:>10s}{peer:>10s}  {row.unit:14s}{ratio:>7s}"
+        print(f"{columns}  {row.peer_name}", flush=True)
+        rows[row.name] = asdict(row)
+        if path is not None:
+            written = path.with_name(path.name + ".part")
+            kept = {"machine": about, "results": list(rows.values())}
+            written.write_text(json.dumps(kept, indent=1) + "\n")
+            written.replace(path)

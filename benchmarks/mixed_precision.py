@@ -16,11 +16,12 @@ Needs a GPU, CuPy for this interpreter and a PyTorch with CUDA for the peer's.
 
 from __future__ import annotations
 
+import contextlib
 import functools
 import math
 import sys
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import harness
@@ -125,6 +126,39 @@ def serve(training: Callable[[int, int, str], Train]) -> None:
     harness.serve(work)
 
 
+def measure(
+    pythons: dict[str, str], version: str | None, blocks: int, *, tiny: bool
+) -> Iterator[harness.Result]:
+    """Let both train in turn, in each precision after the other."""
+    times: dict[tuple[str, int, str], list[float]] = {}
+    with contextlib.ExitStack() as stack:
+        contenders = [
+            stack.enter_context(harness.Worker(__file__, name, python, 2))
+            for name, python in pythons.items()
+        ]
+        for width, batch in (TINY if tiny else BATCH_OF_WIDTH).items():
+            task = {
+                "width": width,
+                "batch": batch,
+                "steps": 8 if tiny else 2000 if width < 1000 else 40,
+            }
+            for precision in PRECISIONS:
+                for _ in range(blocks):
+                    for each in contenders:
+                        answer = each.ask(precision=precision, **task)
+                        if not math.isfinite(answer["last"]) or answer["last"] > answer["first"]:
+                            about = f"{each.name}, {precision}"
+                            raise RuntimeError(f"{about}: nothing is learned: {answer}")
+                        times.setdefault((each.name, width, precision), []).append(answer["ms"])
+                row, ours = f"width{width}_{precision}", times["dnn", width, precision]
+                theirs = times.get(("torch", width, precision))
+                yield harness.compare(row, ours, theirs, f"PyTorch {version}", "ms per step")
+                if precision != "float32":
+                    plain = times["dnn", width, "float32"]
+                    name = f"{row}_vs_float32"
+                    yield harness.compare(name, ours, plain, "ours, float32", "ms per step")
+
+
 def main() -> None:
     options = harness.gpu_parser(__doc__).parse_args()
     sys.path.insert(0, str(harness.REPOSITORY))
@@ -136,30 +170,7 @@ def main() -> None:
     version = harness.version_of("torch", options.peer_python)
     if version and harness.torch_finds_gpu(options.peer_python):
         pythons["torch"] = options.peer_python
-    blocks = 2 if options.quick else 5
-    sizes = TINY if options.tiny else BATCH_OF_WIDTH
-    times: dict[tuple[str, int, str], list[float]] = {}
-    for name, python in pythons.items():
-        with harness.Worker(__file__, name, python, 2) as worker:
-            for width, batch in sizes.items():
-                steps = 8 if options.tiny else 2000 if width < 1000 else 40
-                for precision in PRECISIONS:
-                    for _ in range(blocks):
-                        task = {"width": width, "batch": batch, "steps": steps}
-                        answer = worker.ask(precision=precision, **task)
-                        if not math.isfinite(answer["last"]) or answer["last"] > answer["first"]:
-                            raise RuntimeError(f"{name}, {precision}: nothing is learned: {answer}")
-                        times.setdefault((name, width, precision), []).append(answer["ms"])
-    rows = []
-    for width in sizes:
-        for precision in PRECISIONS:
-            row, ours = f"width{width}_{precision}", times["dnn", width, precision]
-            theirs = times.get(("torch", width, precision))
-            rows.append(harness.compare(row, ours, theirs, f"PyTorch {version}", "ms per step"))
-            if precision != "float32":
-                plain = times["dnn", width, "float32"]
-                name = f"{row}_vs_float32"
-                rows.append(harness.compare(name, ours, plain, "ours, float32", "ms per step"))
+    rows = measure(pythons, version, 2 if options.quick else 5, tiny=options.tiny)
     harness.report(rows, options.json, **harness.gpu())
 
 

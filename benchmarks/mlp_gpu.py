@@ -20,7 +20,7 @@ import os
 import sys
 import tempfile
 import time
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -182,11 +182,15 @@ PEERS = {"torch": "eager", "torch_compile": "torch.compile", "torch_graph": "CUD
 def measure(
     setup: str,
     pythons: dict[str, str],
+    version: str | None,
     restarts: int,
     blocks: int,
     compiled_depths: Sequence[int] = DEPTHS,
-) -> dict[tuple[str, int], list[float]]:
-    """Let the contenders train in turn; return the seconds of each block of five epochs."""
+) -> Iterator[harness.Result]:
+    """Let the contenders train in turn, the deepest network first.
+
+    A depth's rows are of all blocks so far, and come again after each restart.
+    """
     times: dict[tuple[str, int], list[float]] = {}
     for _ in range(restarts):
         with contextlib.ExitStack() as stack:
@@ -194,7 +198,7 @@ def measure(
                 stack.enter_context(harness.Worker(__file__, name, python, 2, setup))
                 for name, python in pythons.items()
             ]
-            for depth in DEPTHS:
+            for depth in reversed(DEPTHS):
                 for block in range(1 + blocks):  # the first warms up
                     losses = {}
                     for contender in list(contenders):
@@ -213,7 +217,14 @@ def measure(
                             times.setdefault((contender.name, depth), []).append(answer["seconds"])
                     if not math.isclose(max(losses.values()), min(losses.values()), rel_tol=1e-2):
                         raise RuntimeError(f"depth {depth}: the losses differ: {losses}")
-    return times
+                for peer, about in PEERS.items():
+                    yield harness.compare(
+                        f"mnist_depth{depth}_vs_{peer}",
+                        times["dnn", depth],
+                        times.get((peer, depth)),
+                        f"PyTorch {version}, {about}",
+                        f"s for {EPOCHS} epochs",
+                    )
 
 
 def main() -> None:
@@ -225,7 +236,7 @@ def main() -> None:
     harness.require_gpu("mlp_gpu")
     restarts, blocks, samples = (1, 3, 12000) if options.quick else (3, 5, 60000)
     if options.tiny:
-        samples = 2 * BATCH
+        restarts, blocks, samples = 1, 1, BATCH
     pythons = {"dnn": sys.executable}
     version = harness.version_of("torch", options.peer_python)
     if version and harness.torch_finds_gpu(options.peer_python):
@@ -235,24 +246,8 @@ def main() -> None:
         write_setup(setup, samples, EPOCHS * (1 + blocks))
         # A network takes torch.compile some 10 s.
         compiled_depths = DEPTHS[-1:] if options.quick else DEPTHS
-        times = measure(str(setup), pythons, restarts, blocks, compiled_depths)
-    unit = f"s for {EPOCHS} epochs"
-    harness.report(
-        [
-            harness.compare(
-                f"mnist_depth{depth}_vs_{peer}",
-                times["dnn", depth],
-                times.get((peer, depth)),
-                f"PyTorch {version}, {about}",
-                unit,
-            )
-            for depth in DEPTHS
-            for peer, about in PEERS.items()
-        ],
-        options.json,
-        **harness.gpu(),
-        samples=str(samples),
-    )
+        rows = measure(str(setup), pythons, version, restarts, blocks, compiled_depths)
+        harness.report(rows, options.json, **harness.gpu(), samples=str(samples))
 
 
 if __name__ == "__main__":

@@ -12,10 +12,11 @@ measured alone.
 
 from __future__ import annotations
 
+import itertools
 import math
 import sys
 import time
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 
 import harness
@@ -30,13 +31,15 @@ Times = dict[tuple[str, str], dict[int, list[float]]]
 """Microseconds of a sum, by device and routine, and by rows of the matrix."""
 
 
-def measure(device: str, sizes: tuple[int, ...], blocks: int) -> Times:
-    """Return the times of every routine of a device; routines take turns."""
+def measure(
+    device: str, sizes: tuple[int, ...], blocks: int, times: Times
+) -> Iterator[harness.Result]:
+    """Compare each routine with the one that is taken without a table; routines take turns."""
     from dnn import RoutineTable, ops_for
     from dnn.backend.routines import CANDIDATES
 
     operation = OPERATION[device]
-    times: Times = {(device, routine): {} for routine in CANDIDATES[operation]}
+    default, *others = CANDIDATES[operation]
     for n in sizes:
         values = np.random.default_rng(n).random((n, n), np.float32)
         repeated = {}
@@ -59,21 +62,11 @@ def measure(device: str, sizes: tuple[int, ...], blocks: int) -> Times:
         for _ in range(blocks):
             for routine, (repeat, count) in repeated.items():
                 each_us = repeat(count) / count * 1e6
-                times[device, routine].setdefault(n, []).append(each_us)
-    return times
-
-
-def rows(times: Times) -> list[harness.Result]:
-    """Compare each routine with the one that is taken without a table."""
-    found = []
-    for (device, routine), by_size in times.items():
-        default = next(name for of, name in times if of == device)
-        for n, measured in by_size.items():
-            if routine != default:
-                name = f"sum_{device}_{n}x{n}_{routine}"
-                peer = times[device, default][n]
-                found.append(harness.compare(name, measured, peer, default, "us"))
-    return found
+                of_routine = times.setdefault((device, routine), {})
+                of_routine.setdefault(n, []).append(each_us)
+        for routine in others:
+            name, peer = f"sum_{device}_{n}x{n}_{routine}", times[device, default][n]
+            yield harness.compare(name, times[device, routine][n], peer, default, "us")
 
 
 # -- the figure -----------------------------------------------------------------------------------
@@ -129,15 +122,17 @@ def main() -> None:
     sizes = TINY if options.tiny else SIZES[::2] if options.quick else SIZES
     without = {"cuda": cuda_problem(), "cpu": None if has_numba() else "Numba is not installed"}
     times: Times = {}
+    rows: list[Iterator[harness.Result]] = []
     for device, problem in without.items():
         if problem:
             print(f"reductions: not measured on {device}: {problem}", file=sys.stderr)
         else:
-            times |= measure(device, sizes, 3 if options.quick or options.tiny else 7)
-    if not times:
+            blocks = 3 if options.quick or options.tiny else 7
+            rows.append(measure(device, sizes, blocks, times))
+    if not rows:
         sys.exit("reductions: nothing to measure")
     about = {} if without["cuda"] else harness.gpu()
-    harness.report(rows(times), options.json, **about)
+    harness.report(itertools.chain(*rows), options.json, **about)
     if options.json:
         curves = {
             f"{routine} on {device}": {n: float(np.median(us)) for n, us in by_size.items()}

@@ -15,13 +15,15 @@ CuPy for this interpreter and a PyTorch with CUDA for the peer's.
 
 from __future__ import annotations
 
+import argparse
+import contextlib
 import csv
 import random
 import statistics
 import sys
 import tempfile
 import time
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -189,6 +191,47 @@ def captured(torch: Any, step: Any) -> Any:
     return graph.replay
 
 
+def measure(
+    pythons: dict[str, str], version: str | None, options: argparse.Namespace
+) -> Iterator[harness.Result]:
+    """Let both train so many networks at a time, in turn; then time a whole run."""
+    sizes: Sequence[int] = AT_ONCE[::2] if options.quick else AT_ONCE
+    trials, epochs, blocks = TRIALS, EPOCHS, 2 if options.quick else 5
+    if options.tiny:
+        sizes, trials, epochs = (4, 8), 16, 2
+    with tempfile.TemporaryDirectory() as name:
+        folder = Path(name)
+        setup = folder / "heart.data"
+        sweep_heart.write_data(setup)
+        with contextlib.ExitStack() as stack:
+            contenders = [
+                stack.enter_context(harness.Worker(__file__, name, python, 2, str(setup)))
+                for name, python in pythons.items()
+            ]
+            for at_once in sizes:
+                rates: dict[str, list[float]] = {}
+                accuracies = {}
+                for each in contenders:
+                    each.ask(at_once=at_once, trials=at_once, epochs=2)  # compiles, captures
+                for _ in range(blocks):
+                    for each in contenders:
+                        answer = each.ask(at_once=at_once, trials=trials, epochs=epochs)
+                        rates.setdefault(each.name, []).append(answer["per_s"])
+                        accuracies[each.name] = answer["accuracy"]
+                if max(accuracies.values()) - min(accuracies.values()) > 0.1:
+                    raise RuntimeError(f"{at_once} at once: mean accuracies differ: {accuracies}")
+                yield harness.compare(
+                    f"heart_fused_{at_once}_vs_vmap",
+                    rates["dnn"],
+                    rates.get("torch"),
+                    f"PyTorch {version}, vmap",
+                    "trials/s",
+                    more_is_better=True,
+                )
+        run_rate, _, _ = sweep_heart.sweep(folder, "copies = 1\ngpus = 1", trials, epochs)
+    yield harness.compare("heart_sweep_run", [run_rate], None, "none", "trials/s")
+
+
 def main() -> None:
     options = harness.gpu_parser(__doc__).parse_args()
     sys.path.insert(0, str(harness.REPOSITORY))
@@ -200,42 +243,7 @@ def main() -> None:
     version = harness.version_of("torch", options.peer_python)
     if version and harness.torch_finds_gpu(options.peer_python):
         pythons["torch"] = options.peer_python
-    sizes: Sequence[int] = AT_ONCE[::2] if options.quick else AT_ONCE
-    trials, epochs = TRIALS, EPOCHS
-    if options.tiny:
-        sizes, trials, epochs = (4, 8), 16, 2
-    rates: dict[tuple[str, int], list[float]] = {}
-    accuracies: dict[str, float] = {}
-    with tempfile.TemporaryDirectory() as name:
-        folder = Path(name)
-        sweep_heart.write_data(folder / "heart.data")
-        for contender, python in pythons.items():
-            with harness.Worker(
-                __file__, contender, python, 2, str(folder / "heart.data")
-            ) as worker:
-                for at_once in sizes:
-                    task = {"at_once": at_once, "trials": trials, "epochs": epochs}
-                    worker.ask(at_once=at_once, trials=at_once, epochs=2)  # compiles, captures
-                    for _ in range(2 if options.quick else 5):
-                        answer = worker.ask(**task)
-                        rates.setdefault((contender, at_once), []).append(answer["per_s"])
-                    accuracies[contender] = answer["accuracy"]
-        if max(accuracies.values()) - min(accuracies.values()) > 0.1:
-            raise RuntimeError(f"mean accuracies differ: {accuracies}")
-        run_rate, _, _ = sweep_heart.sweep(folder, "copies = 1\ngpus = 1", trials, epochs)
-    rows = [
-        harness.compare(
-            f"heart_fused_{at_once}_vs_vmap",
-            rates["dnn", at_once],
-            rates.get(("torch", at_once)),
-            f"PyTorch {version}, vmap",
-            "trials/s",
-            more_is_better=True,
-        )
-        for at_once in sizes
-    ]
-    rows.append(harness.compare("heart_sweep_run", [run_rate], None, "none", "trials/s"))
-    harness.report(rows, options.json, **harness.gpu())
+    harness.report(measure(pythons, version, options), options.json, **harness.gpu())
 
 
 if __name__ == "__main__":
