@@ -108,7 +108,9 @@ def test_a_program_runs_its_functions_as_modules(
 
 def test_a_failure_is_known_to_every_rank(tmp_path: Path) -> None:
     program = PYTHON.replace("def greet(ctx):", "def greet(ctx):\n    raise ValueError('no')")
-    finished = run_driver(tmp_path, program + END)
+    # A rank that is slow to leave, on a busy machine, would be aborted, and all others with it.
+    patience = "import diel.executive.driver\ndiel.executive.driver._FAREWELL_TIMEOUT_S = 60.0\n"
+    finished = run_driver(tmp_path, patience + program + END)
     assert finished.status == 1, finished.output
     assert "module 'greet' failed: ValueError: no" in finished.stderr
     assert [(tmp_path / f"status.{rank}").read_text() for rank in range(5)] == ["1 of 5"] * 5
