@@ -235,18 +235,3 @@ def test_the_death_of_diel_run_is_no_failure_of_a_program_that_it_ends(tmp_path:
     assert summary.state in ("killed", "stopped")  # the ranks may be in time to end it in order
     assert "SIGTERM came" in summary.reason
     assert "solver" not in summary.reason
-
-
-@pytest.mark.thorough
-def test_a_run_that_is_stopped_ends_who_waits_in_diel_tuple(tmp_path: Path) -> None:
-    script = "echo $$ ready > pid; diel tuple get never; echo 'not reached'"
-    workflow(tmp_path, one_group(program("waiter", "sh", "-c", script)))
-    with started_diel("run", "w.toml", cwd=tmp_path) as run:
-        pid = pid_in(tmp_path / "pid")
-        time.sleep(0.5)
-        run.send_signal(signal.SIGINT)
-        stdout, stderr = run.communicate(timeout=10)
-    assert run.returncode == 130, stderr
-    assert "was stopped" in stdout
-    assert not is_alive(pid)
-    assert "not reached" not in log(tmp_path, "waiter.0.0.log")

@@ -151,7 +151,7 @@ def test_executable_modules_that_fail(tmp_path: Path) -> None:
     finished = diel("run", workflow(tmp_path, toml), cwd=tmp_path)
     assert finished.status == 1
     assert "exited with status 3" in finished.stderr
-    assert "the disk is full" in finished.stderr
+    assert "bad.0 | the disk is full" in finished.stderr
     assert not (tmp_path / "after-it").exists()
     records = journal(tmp_path)
     assert not of(records, "CopyFinished")
