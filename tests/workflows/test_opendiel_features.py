@@ -3,7 +3,7 @@
 ::
 
     executive library       test_executive_library
-    driver mode             test_driver_mode
+    driver mode             test_driver_mode.py
     managed modules         test_managed_modules
     executable modules      test_executable_modules, test_executable_modules_that_fail
     resources               test_resources
@@ -25,7 +25,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from support import diel, execute, journal, mpiexec, results, run_dir, workflow
+from support import diel, execute, journal, results, run_dir, workflow
 
 
 def module(name: str, function: str, **keys: object) -> str:
@@ -109,21 +109,6 @@ def test_executive_library(ran: Path) -> None:
         ("GroupStarted", name) for name in ("first", "second", "last")
     ]
     assert order.index(("GroupFinished", "first")) < order.index(("GroupStarted", "second"))
-
-
-def test_driver_mode(tmp_path: Path) -> None:
-    """A main file of one's own: ``IELAddModule(function, name)``, then ``IELExecutive``."""
-    program = """
-from mpi4py import MPI
-from diel.iel import IELAddModule, IELExecutive, IEL_tget, IEL_tput
-IELAddModule(lambda ctx: IEL_tput("x", 7), "giver")
-IELAddModule(lambda ctx: IEL_tget("x"), "taker")
-raise SystemExit(IELExecutive(MPI.COMM_WORLD, "w.toml"))
-"""
-    workflow(tmp_path, entry("giver") + entry("taker") + group("g", "giver", "taker"), main=program)
-    finished = execute([*mpiexec(4), sys.executable, "main.py"], cwd=tmp_path)
-    assert finished.status == 0, finished.output
-    assert returned(tmp_path) == {"giver": [None], "taker": [7]}
 
 
 PARTS["managed"] = (
