@@ -31,8 +31,8 @@ OWN_TEST = {
         "digits_grid",
         "heart_search",
         "hello",
-        "pipeline",
     ),
+    "pipeline",  # test_trace_runs
     *("mnist_allreduce", "mnist_server", "mnist_asgd", "mnist_local_sgd", "mnist_pipeline"),
     "mnist_mesh",
     "mnist_large_batch",
@@ -178,15 +178,6 @@ def test_hello_exchanges_tuples(tmp_path: Path) -> None:
     assert "copy 1 heard 'Hello, answerer!'" in finished.stdout
     log = run_dir(tmp_path) / "logs" / "answerer.0.0.log"
     assert "received 'Hello, answerer!'" in log.read_text()
-
-
-@pytest.mark.thorough
-def test_pipeline_hands_a_file_to_an_executable(tmp_path: Path) -> None:
-    check_end(diel("run", WORKFLOWS / "pipeline.toml", cwd=tmp_path), tmp_path)
-    log = (run_dir(tmp_path) / "logs" / "summary.0.0.log").read_text()
-    assert len(re.findall(r"copy \d: 3\.1", log)) == 3
-    starts = [record["group"] for record in records_of(tmp_path, "GroupStarted")]
-    assert starts == ["estimate", "report"]
 
 
 @pytest.mark.thorough
