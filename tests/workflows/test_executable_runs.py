@@ -53,6 +53,7 @@ def log(folder: Path, name: str) -> str:
 
 
 @pytest.mark.thorough
+@pytest.mark.usefixtures("once")
 def test_the_ensemble_agrees_with_theory(tmp_path: Path) -> None:
     if shutil.which("cc") is None:
         pytest.skip("there is no C compiler, cc")

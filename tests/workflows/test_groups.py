@@ -73,6 +73,7 @@ def iterations(folder: Path, group: str, event: str = "GroupStarted") -> list[li
 
 
 @pytest.mark.thorough
+@pytest.mark.usefixtures("once")
 def test_nests_repeat_and_end_by_a_tag(tmp_path: Path) -> None:
     """On the fewest ranks that do, so that groups take turns."""
     finished = diel("run", "-n", 4, workflow(tmp_path, NEST, m=MODULES), cwd=tmp_path)

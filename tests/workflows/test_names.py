@@ -31,6 +31,7 @@ depends = ["both"]
 """
 
 
+@pytest.mark.usefixtures("once")
 def test_both_packages_work_in_one_run(tmp_path: Path) -> None:
     pytest.importorskip("sklearn", reason="the digits come with scikit-learn")
     package = tmp_path / "modules"
@@ -154,6 +155,7 @@ def records(tmp_path_factory: pytest.TempPathFactory) -> list[dict[str, Any]]:
     return records_of(tmp_path, "CopyFinished")
 
 
+@pytest.mark.usefixtures("once")
 def test_files_of_one_name_in_several_folders(records: list[dict[str, Any]]) -> None:
     returned = {record["module"]: record["returned"] for record in records}
     assert {name: returned[name] for name in FILES} == {
@@ -165,6 +167,7 @@ def test_files_of_one_name_in_several_folders(records: list[dict[str, Any]]) -> 
     }
 
 
+@pytest.mark.usefixtures("once")
 def test_files_of_one_folder_meet_no_helper_of_another_on_their_rank(
     records: list[dict[str, Any]],
 ) -> None:

@@ -318,6 +318,7 @@ def test_direct_communication(ran: Path) -> None:
     assert found["fluid"] == [[1.0, 1.0, 1.0, 1.0, 4.0, 4.0, 5.0, 5.0]]
 
 
+@pytest.mark.usefixtures("once")
 def test_modmaker(tmp_path: Path) -> None:
     """``diel new-module`` makes the skeleton of a module: its test passes and its workflow runs."""
     assert diel("new-module", "adder", cwd=tmp_path).status == 0

@@ -58,6 +58,7 @@ def printed(folder: Path, name: str) -> str:
 
 
 @pytest.mark.thorough
+@pytest.mark.usefixtures("once")
 def test_each_copy_sees_its_own_gpus(tmp_path: Path) -> None:
     file = workflow(
         tmp_path,
@@ -102,6 +103,7 @@ def test_a_rank_keeps_its_gpus_from_group_to_group(tmp_path: Path) -> None:
     assert [seen for seen, _, _ in returned(tmp_path, "late")] == ["4", "5", "6", "7"]
 
 
+@pytest.mark.usefixtures("once")
 def test_copies_share_gpus(tmp_path: Path) -> None:
     code = """
 import os
@@ -120,6 +122,7 @@ def run(ctx):
 
 @pytest.mark.thorough
 @pytest.mark.parametrize("variable", ["3", ""])
+@pytest.mark.usefixtures("once")
 def test_who_asks_for_none_finds_the_environment_as_it_was(tmp_path: Path, variable: str) -> None:
     file = workflow(
         tmp_path,

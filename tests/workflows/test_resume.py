@@ -166,6 +166,7 @@ def killed(tmp_path_factory: pytest.TempPathFactory) -> Story:
     return story(tmp_path_factory.mktemp("killed"), "kill")
 
 
+@pytest.mark.usefixtures("once")
 def test_a_run_that_failed_is_shown(failed: Story) -> None:
     assert failed.first.status == 1, failed.first.output
     assert "module 'add' failed: ValueError: only this once" in failed.first.stderr
@@ -198,6 +199,7 @@ def check_cut_short(story: Story, state: str, ended: str) -> None:
     assert story.listed["state"] == state
 
 
+@pytest.mark.usefixtures("once")
 def test_a_run_that_failed_goes_on_from_its_last_checkpoint(failed: Story) -> None:
     check_went_on(failed)
     spans = [
@@ -242,6 +244,7 @@ def test_a_run_that_was_stopped_goes_on_with_another_number_of_ranks(tmp_path: P
     assert "has finished: nothing is left to run" in once_more.output
 
 
+@pytest.mark.usefixtures("once")
 def test_what_cannot_be_resumed_is_said(failed: Story, tmp_path: Path) -> None:
     for what, words in (("changed", "is not what it was"), ("damaged", "cannot be resumed")):
         status, output = failed.refused[what]

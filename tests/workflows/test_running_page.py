@@ -6,6 +6,7 @@ import re
 import sys
 from pathlib import Path
 
+import pytest
 from support import ROOT, execute, mpiexec
 
 PAGE = (ROOT / "docs" / "running.md").read_text(encoding="utf-8")
@@ -26,6 +27,7 @@ for name in ("Executive", "IELExecutive"):
 """
 
 
+@pytest.mark.usefixtures("once")
 def test_the_drivers_of_the_page(tmp_path: Path) -> None:
     (tmp_path / "study.toml").write_text(block("toml", 0))
     program = block("python", 0)

@@ -49,6 +49,7 @@ def listed(folder: Path) -> dict[str, object]:
     return only
 
 
+@pytest.mark.usefixtures("once")
 def test_while_it_runs_and_afterwards(tmp_path: Path) -> None:
     finished = diel("run", workflow(tmp_path, WORKFLOW, m=SEEN_FROM_WITHIN), cwd=tmp_path)
     assert finished.status == 0, finished.output

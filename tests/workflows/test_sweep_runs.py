@@ -76,6 +76,7 @@ def trials(folder: Path) -> list[dict[str, Any]]:
 # -- trainers in trouble --------------------------------------------------------------------------
 
 
+@pytest.mark.usefixtures("once")
 def test_a_trial_in_a_process_of_its_own_may_die_in_any_way(tmp_path: Path) -> None:
     sweep(
         tmp_path,
@@ -141,6 +142,7 @@ def test_a_trainer_may_have_several_ranks(tmp_path: Path) -> None:
 
 
 @pytest.mark.thorough
+@pytest.mark.usefixtures("once")
 def test_the_trials_of_a_copy_that_is_given_up_are_done_all_the_same(tmp_path: Path) -> None:
     """A trainer of somebody's own fails in the middle of a lease, in one of its copies."""
     code = """

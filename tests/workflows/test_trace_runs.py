@@ -69,6 +69,7 @@ def names(spans: list[dict[str, Any]]) -> list[str]:
 
 
 @pytest.mark.thorough
+@pytest.mark.usefixtures("once")
 def test_the_trace_tells_the_story_of_a_pipeline(tmp_path: Path) -> None:
     """Which hands a file to an executable."""
     check_end(diel("run", WORKFLOWS / "pipeline.toml", cwd=tmp_path), tmp_path)
@@ -149,6 +150,7 @@ def sink(ctx):
 
 @pytest.mark.thorough
 @pytest.mark.parametrize("is_aware", [False, True])
+@pytest.mark.usefixtures("once")
 def test_the_way_of_arrays_of_gpus_is_in_the_trace(tmp_path: Path, is_aware: bool) -> None:
     """The GPUs are the stand-in's, whose memory is the host's: any MPI can take its addresses."""
     file = workflow(tmp_path, COUPLED.replace("iterations = 2\n", ""), m=GPUS)
@@ -188,6 +190,7 @@ def test_every_call_is_traced_where_that_is_asked_for(tmp_path: Path) -> None:
     assert small["args"] == {"tag": "'done'", "bytes": 1}
 
 
+@pytest.mark.usefixtures("once")
 def test_a_run_is_watched_from_another_terminal(tmp_path: Path) -> None:
     toml = """
 [[module]]
