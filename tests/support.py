@@ -68,12 +68,6 @@ def mpi_implementation() -> str:
     return mpi_implementation(find_mpiexec())
 
 
-def once_is_enough() -> None:
-    """Skip what depends on no MPI under another one than Open MPI."""
-    if mpi_implementation() != "Open MPI":
-        pytest.skip("what it shows depends on no MPI: once is enough, under Open MPI")
-
-
 def mpiexec(ranks: int) -> list[str]:
     """Return the start of a command line for so many ranks, more than there are cores too."""
     from diel.executive.rank_launcher import find_mpiexec

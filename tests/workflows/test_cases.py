@@ -20,7 +20,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 import pytest
-from support import DATA, ROOT, execute, mpiexec, once_is_enough
+from support import DATA, ROOT, execute, mpiexec
 
 CASES = DATA.parent / "cases"
 if not CASES.is_dir():
@@ -292,8 +292,8 @@ TABLE = (
         for case in TABLE
     ],
 )
+@pytest.mark.usefixtures("once")
 def test_a_case(case: Case, tmp_path: Path) -> None:
-    once_is_enough()
     skip_without(case)
     # The command has a limit of its own, which may be longer than that of any other test.
     faulthandler.cancel_dump_traceback_later()

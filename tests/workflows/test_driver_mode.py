@@ -1,4 +1,8 @@
-"""A program of one's own that runs a workflow: openDIEL's way, and Python's."""
+"""A program of one's own that runs workflows: openDIEL's way, and Python's.
+
+It is started once: a run that ends well each way, one that fails, and files that cannot be run, one
+after the other. After each of them the program goes on.
+"""
 
 from __future__ import annotations
 
@@ -8,8 +12,9 @@ import sys
 from pathlib import Path
 
 import pytest
-from support import execute, mpiexec, records_of
+from support import Finished, execute, mpiexec, records_of
 
+RANKS = 5
 FILE = """\
 [[module]]
 name = "greet"
@@ -22,8 +27,7 @@ name = "talk"
 modules = ["greet", "listener"]
 iterations = 2
 """
-
-FUNCTIONS = """\
+PROGRAM = """\
 import os, random, sys
 from pydantic import BaseModel
 
@@ -31,7 +35,7 @@ random.seed(1)
 os.environ.pop("OMP_NUM_THREADS", None)
 numbers = random.getstate()
 
-class Options(BaseModel):
+class Options(BaseModel, extra="forbid"):
     greeting: str = "nothing"
 
 def greet(ctx):
@@ -40,116 +44,115 @@ def greet(ctx):
 def listen(ctx):
     if ctx.comm.rank == 0:
         return ctx.tuples.tget("greeting")
-"""
 
-PYTHON = (
-    FUNCTIONS
-    + """
+def fails(ctx):
+    raise ValueError("no")
+
 import diel
-executive = diel.Executive("w.toml")
-status = executive.add_module(greet).add_module(listen, "listener").run()
-"""
-)
-
-OPENDIEL = (
-    FUNCTIONS
-    + """
+import diel.executive.driver
+from diel.iel import IELAddModule, IELExecutive, IEL_tget, IEL_tput
 from mpi4py import MPI
-from diel.iel import IELAddModule, IELExecutive
-IELAddModule(greet, "greet")
-IELAddModule(listen, "listener")
-status = IELExecutive(MPI.COMM_WORLD, "w.toml")
+
+# A rank that is slow to leave, on a busy machine, would be aborted, and all others with it.
+diel.executive.driver._FAREWELL_TIMEOUT_S = 60.0
+here, world = os.getcwd(), MPI.COMM_WORLD
+
+def run(name, start):
+    os.chdir(os.path.join(here, name))
+    status = start()
+    assert (random.getstate(), os.environ.get("OMP_NUM_THREADS")) == (numbers, None)
+    total = world.allreduce(1)  # MPI goes on, and every rank knows how it ended
+    with open(f"status.{world.rank}", "w") as file:
+        file.write(f"{status} of {total}")
+    return status
+
+def with_iel():
+    IELAddModule(lambda ctx: IEL_tput("greeting", ctx.options.greeting), "greet")
+    IELAddModule(lambda ctx: IEL_tget("greeting") if ctx.comm.rank == 0 else None, "listener")
+    return IELExecutive(world, "w.toml")
+
+def executive(**functions):
+    added = diel.Executive("w.toml").add_module(greet)
+    for name, function in functions.items():
+        added.add_module(function, name)
+    return added.run
+
+run("Executive", executive(listener=listen))
+run("IELExecutive", with_iel)
 """
-)
-
-END = """
-from mpi4py import MPI
-assert (random.getstate(), os.environ.get("OMP_NUM_THREADS")) == (numbers, None)
-total = MPI.COMM_WORLD.allreduce(1)  # MPI goes on, and every rank knows how it ended
-print(f"rank {MPI.COMM_WORLD.rank} of {total}: status {status}", flush=True)
-with open(f"status.{MPI.COMM_WORLD.rank}", "w") as file:
-    file.write(f"{status} of {total}")
-MPI.COMM_WORLD.Barrier()  # mpirun ends all once the first has failed, and what they print is lost
-sys.exit(status)
-"""
-
-
-def run_driver(folder: Path, program: str, file: str = FILE, ranks: int = 5):  # type: ignore[no-untyped-def]
-    (folder / "driver.py").write_text(program)
-    (folder / "w.toml").write_text(file)
-    return execute([*mpiexec(ranks), sys.executable, "driver.py"], cwd=folder)
-
-
-@pytest.mark.thorough
-@pytest.mark.parametrize(
-    ("program", "table", "others_may"),
-    [(PYTHON, "", 0), (OPENDIEL, "[workflow]\nprivate = false\n", 0o055)],
-    ids=["Executive", "IELExecutive"],
-)
-def test_a_program_runs_its_functions_as_modules(
-    program: str, table: str, others_may: int, tmp_path: Path
-) -> None:
-    before = os.umask(0o022)
-    try:
-        finished = run_driver(tmp_path, program + END, table + FILE)
-    finally:
-        os.umask(before)
-    assert finished.status == 0, finished.output
-    (run,) = (tmp_path / "runs").iterdir()
-    assert stat.S_IMODE(run.stat().st_mode) == 0o700 | others_may
-    for rank in range(5):
-        assert f"rank {rank} of 5: status 0" in finished.stdout
-    ended = records_of(tmp_path, "CopyFinished")
-    assert [record["returned"] for record in ended if record["module"] == "listener"] == [
-        "hello",
-        "hello",
-    ]
-
-
-def test_a_failure_is_known_to_every_rank(tmp_path: Path) -> None:
-    program = PYTHON.replace("def greet(ctx):", "def greet(ctx):\n    raise ValueError('no')")
-    finished = run_driver(tmp_path, program + END)
-    assert finished.status == 1, finished.output
-    assert "module 'greet' failed: ValueError: no" in finished.stderr
-    assert [(tmp_path / f"status.{rank}").read_text() for rank in range(5)] == ["1 of 5"] * 5
-
-
 # What is wrong with a workflow file, how the program adds its functions, and what is said.
-_WRONG = {
-    "unknown module": (FILE, {"listner": "listen"}, 'did you mean "listener"?'),
+WRONG = {
+    "unknown module": (FILE, "listner=listen", 'did you mean "listener"?'),
     "two functions": (
         FILE.replace('"greet"\n', '"greet"\nfunction = "./driver.py:greet"\n'),
-        {"listener": "listen"},
+        "listener=listen",
         "has added a function",
     ),
     "options": (
         FILE.replace("greeting =", "greting ="),
-        {"listener": "listen"},
+        "listener=listen",
         "unknown key greting",
     ),
-    "no function": (FILE, {}, "add its function in the program that runs this file"),
+    "no function": (FILE, "", "add its function in the program that runs this file"),
 }
+END = """
+run("failure", diel.Executive("w.toml").add_module(fails, "greet").add_module(listen, "listener").run)
+world.Barrier()  # mpirun ends all once the first has failed, and what they print is lost
+sys.exit(1)
+"""  # noqa: E501
 
 
-@pytest.mark.thorough
-def test_what_cannot_be_run_is_said_once(tmp_path: Path) -> None:
-    """One after the other, in one program: it goes on after each."""
-    program = FUNCTIONS.replace("(BaseModel):", "(BaseModel, extra='forbid'):")
-    program += "import diel\nfrom mpi4py import MPI\nrank = MPI.COMM_WORLD.rank\n"
-    for number, (file, functions, _) in enumerate(_WRONG.values()):
-        (tmp_path / f"{number}.toml").write_text(file)
-        added = "".join(f'.add_module({what}, "{name}")' for name, what in functions.items())
-        program += f"""
-status = diel.Executive("{number}.toml").add_module(greet){added}.run()
-print(f"file {number}, rank {{rank}}: status {{status}}", flush=True)
-"""
-    finished = run_driver(tmp_path, program, ranks=3)
-    assert finished.status == 0, finished.output
-    told = finished.stderr.split("diel: ")[1:]
-    assert len(told) == len(_WRONG), finished.stderr
-    for number, (name, (_, _, words)) in enumerate(_WRONG.items()):
-        assert told[number].startswith(f"{number}.toml: ")
-        assert told[number].count(words) == 1, f"{name}: {told[number]}"
-        for rank in range(3):
-            assert f"file {number}, rank {rank}: status 2" in finished.stdout
-    assert "Traceback" not in finished.output
+@pytest.fixture(scope="module")
+def ran(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Finished]:
+    """Return the folder with a folder for each run, and how the program ended."""
+    folder = tmp_path_factory.mktemp("driver")
+    program = PROGRAM
+    files = {"Executive": FILE, "IELExecutive": f"[workflow]\nprivate = false\n{FILE}"}
+    for name, (file, functions, _) in WRONG.items():
+        files[name] = file
+        program += f"run({name!r}, executive({functions}))\n"
+    for name, file in {**files, "failure": FILE}.items():
+        (folder / name).mkdir()
+        (folder / name / "w.toml").write_text(file)
+    (folder / "driver.py").write_text(program + END)
+    before = os.umask(0o022)
+    try:
+        finished = execute([*mpiexec(RANKS), sys.executable, "driver.py"], cwd=folder)
+    finally:
+        os.umask(before)
+    assert finished.status == 1, finished.output
+    return folder, finished
+
+
+def statuses(folder: Path) -> list[str]:
+    """Return what each rank has been told."""
+    return [(folder / f"status.{rank}").read_text() for rank in range(RANKS)]
+
+
+@pytest.mark.parametrize(("name", "others_may"), [("Executive", 0), ("IELExecutive", 0o055)])
+def test_a_program_runs_its_functions_as_modules(
+    ran: tuple[Path, Finished], name: str, others_may: int
+) -> None:
+    folder = ran[0] / name
+    assert statuses(folder) == [f"0 of {RANKS}"] * RANKS
+    (run,) = (folder / "runs").iterdir()
+    assert stat.S_IMODE(run.stat().st_mode) == 0o700 | others_may
+    ended = records_of(folder, "CopyFinished", module="listener")
+    assert [record["returned"] for record in ended] == ["hello", "hello"]
+
+
+def test_a_failure_is_known_to_every_rank(ran: tuple[Path, Finished]) -> None:
+    folder, finished = ran
+    assert "module 'greet' failed: ValueError: no" in finished.stderr
+    assert statuses(folder / "failure") == [f"1 of {RANKS}"] * RANKS
+
+
+def test_what_cannot_be_run_is_said_once(ran: tuple[Path, Finished]) -> None:
+    folder, finished = ran
+    told = [text for text in finished.stderr.split("diel: ") if text.startswith("w.toml: ")]
+    assert len(told) == len(WRONG), finished.stderr
+    for text, (name, (_, _, words)) in zip(told, WRONG.items(), strict=True):
+        assert text.count(words) == 1, f"{name}: {text}"
+        assert "Traceback" not in text
+        assert statuses(folder / name) == [f"2 of {RANKS}"] * RANKS
+        assert not (folder / name / "runs").exists()

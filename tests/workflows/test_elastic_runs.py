@@ -89,6 +89,7 @@ modules = ["one", "three"]
 """
 
 
+@pytest.mark.usefixtures("once")
 def test_killed_on_two_ranks_it_goes_on_with_one_and_with_three(tmp_path: Path) -> None:
     workflow(tmp_path, KILLED, m=TRAINING)
     killed = diel("run", "w.toml", cwd=tmp_path)

@@ -43,9 +43,9 @@ def function(name: str) -> str:
     return f'[[module]]\nname = "{name}"\nfunction = "./m.py:{name}"\n'
 
 
-def one_group(*entries: str) -> str:
+def one_group(*entries: str, name: str = "g") -> str:
     names = [text.split('"')[1] for text in entries]
-    return "".join(entries) + f'[[group]]\nname = "g"\nmodules = {names!r}\n'.replace("'", '"')
+    return "".join(entries) + f'[[group]]\nname = "{name}"\nmodules = {names!r}\n'.replace("'", '"')
 
 
 def log(folder: Path, name: str) -> str:
@@ -53,6 +53,7 @@ def log(folder: Path, name: str) -> str:
 
 
 @pytest.mark.thorough
+@pytest.mark.usefixtures("once")
 def test_the_ensemble_agrees_with_theory(tmp_path: Path) -> None:
     if shutil.which("cc") is None:
         pytest.skip("there is no C compiler, cc")
@@ -68,20 +69,79 @@ def test_the_ensemble_agrees_with_theory(tmp_path: Path) -> None:
     assert len(set(means)) == 8  # each has random numbers of its own
 
 
+FUNCTIONS = """\
+import numpy as np
+
+def take(ctx):
+    return [ctx.tuples.tget(("sum", copy)) for copy in range(2)]
+
+def boss(ctx):
+    for job in range(6):
+        ctx.tuples.tput(("job", job), np.full(3, job))
+    found = sorted(ctx.tuples.tget(("done", job)) for job in range(6))
+    for copy in range(2):
+        ctx.tuples.tput(f"over {copy}", None)
+    return found
+"""
+SOLVER = """\
+import subprocess, sys
+from mpi4py import MPI
+comm = MPI.COMM_WORLD
+total = comm.allreduce(comm.rank + 1)
+if comm.rank == 0:
+    text = f"[{comm.size}, {total}]"
+    subprocess.run(["diel", "tuple", "put", "--json", sys.argv[1], text], check=True)
+"""
+ABORTS = "from mpi4py import MPI\nMPI.COMM_WORLD.Abort(7)\n"
+WORK = """\
+set -e
+i=0
+while [ $i -lt 3 ]; do
+    # Whatever it is called: the server that has one tells.
+    diel tuple get --npy --with-tag '["job", null]' > job
+    tag=$(head -n 1 job); tail -n +2 job | diel tuple put --npy "mine/of/$DIEL_COPY" -
+    sum=$(diel tuple get --json "*/of/$DIEL_COPY" | tr -d '[] ' | tr ',' '+')
+    diel tuple put --json "done/${tag#job/}" $(($sum))
+    i=$((i + 1))
+done
+diel tuple get "over $DIEL_COPY"
+diel tuple get --nowait "over $DIEL_COPY" || echo "exit code $?"
+"""
+
+
 @pytest.fixture(scope="module")
 def ended_well(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Finished]:
-    """One run, for several tests: a folder, and how the command ended."""
+    """One run, of several tuple servers, for several tests: a folder, and how the command ended."""
     folder = tmp_path_factory.mktemp("ended_well")
+    (folder / "work.sh").write_text(WORK)
     task = (
         "echo $DIEL_TASK >> done; echo task {task} of $DIEL_TASKS; "
         "[ {task} != 3 ] || [ -e failed ] || {{ touch failed; exit 5; }}"
     )
-    toml = one_group(
-        program("facts", "env"),
-        program("t", "sh", "-c", task, tasks="10", copies="2", retries="1"),
-        program("careless", sys.executable, "daemon.py", "pid"),
-    )
-    finished = diel("run", workflow(folder, toml, daemon=DETACH), cwd=folder)
+    python = sys.executable
+    more = ["--oversubscribe"] if mpi_implementation() == "Open MPI" else []
+    on_two = {"launcher": repr(["mpiexec", "-n", "{processes}", *more]), "processes": "2"}
+    groups = {
+        "programs": [
+            program("facts", "env"),
+            program("t", "sh", "-c", task, tasks="10", copies="2", retries="1"),
+            program("careless", python, "daemon.py", "pid"),
+        ],
+        "mpi": [
+            program("solver", python, "solver.py", "sum/{copy}", copies="2", **on_two),
+            function("take"),
+        ],
+        "aborted": [program("aborts", python, "aborts.py", on_failure='"continue"', **on_two)],
+        "tuples": [
+            function("boss"),
+            program("worker", "sh", "{folder}/work.sh", copies="2", directory='"{run_dir}/{copy}"'),
+        ],
+    }
+    toml = "[tuple_space]\nservers = 3\n"
+    for (name, entries), before in zip(groups.items(), ["", *groups], strict=False):
+        toml += one_group(*entries, name=name) + (f'depends = ["{before}"]\n' if before else "")
+    files = {"daemon": DETACH, "solver": SOLVER, "aborts": ABORTS, "m": FUNCTIONS}
+    finished = diel("run", workflow(folder, toml, **files), cwd=folder)
     assert finished.status == 0, finished.output
     return folder, finished
 
@@ -110,7 +170,7 @@ def test_copies_share_tasks_and_one_that_failed_is_done_again(
     assert sorted(done) == sorted([*range(10), 3])
     logs = (run_dir(folder) / "logs").glob("t.*.0.log")
     assert "task 9 of 10\n" in "".join(file.read_text() for file in logs)
-    (failure,) = records_of(folder, "ModuleFailed")
+    (failure,) = records_of(folder, "ModuleFailed", module="t")
     assert failure["error"].startswith("ModuleFailed: task 3: sh -c ")
     assert journal(folder)[-1]["tuples_left"] == 0
 
@@ -123,81 +183,23 @@ def test_what_a_program_leaves_behind_is_ended_with_a_warning(
     assert not is_alive(pid_in(folder / "pid"))
 
 
-def test_an_mpi_program_runs_inside_a_rank(tmp_path: Path) -> None:
-    script = """\
-import subprocess, sys
-from mpi4py import MPI
-comm = MPI.COMM_WORLD
-total = comm.allreduce(comm.rank + 1)
-if comm.rank == 0:
-    subprocess.run(["diel", "tuple", "put", "--json", sys.argv[1], f"[{comm.size}, {total}]"], check=True)
-"""  # noqa: E501
-    more = ["--oversubscribe"] if mpi_implementation() == "Open MPI" else []
-    launcher = ["mpiexec", "-n", "{processes}", *more]
-    entry = program(
-        "solver",
-        *(sys.executable, "solver.py", "sum/{copy}"),
-        launcher=repr(launcher),
-        processes="2",
-        copies="2",
-    )
-    take = "def take(ctx):\n    return [ctx.tuples.tget(('sum', copy)) for copy in range(2)]\n"
-    workflow(tmp_path, one_group(entry, function("take")), m=take, solver=script)
-    finished = diel("run", "w.toml", cwd=tmp_path)
-    assert finished.status == 0, finished.output
-    assert "take.0 returned [[2, 3], [2, 3]]" in finished.stdout
+def test_an_mpi_program_runs_inside_a_rank(ended_well: tuple[Path, Finished]) -> None:
+    assert "take.0 returned [[2, 3], [2, 3]]" in ended_well[1].stdout
 
 
-@pytest.mark.thorough
-def test_an_mpi_program_that_aborts_is_a_failure(tmp_path: Path) -> None:
-    more = ["--oversubscribe"] if mpi_implementation() == "Open MPI" else []
-    script = "from mpi4py import MPI\nMPI.COMM_WORLD.Abort(7)\n"
-    entry = program(
-        "solver", sys.executable, "solver.py", launcher=repr(["mpiexec", "-n", "2", *more])
-    )
-    workflow(tmp_path, one_group(entry), solver=script)
-    finished = diel("run", "w.toml", cwd=tmp_path)
-    assert finished.status == 1
-    assert "module 'solver' failed: ModuleFailed: mpiexec -n 2" in finished.stderr
-    assert "exited with status 7" in finished.stderr
+def test_an_mpi_program_that_aborts_is_a_failure(ended_well: tuple[Path, Finished]) -> None:
+    (failure,) = records_of(ended_well[0], "ModuleFailed", module="aborts")
+    assert failure["error"].startswith("ModuleFailed: mpiexec -n 2")
+    assert "exited with status 7" in failure["error"]
 
 
-def test_scripts_and_functions_exchange_tuples_over_several_servers(tmp_path: Path) -> None:
-    code = """\
-import numpy as np
-def boss(ctx):
-    for job in range(6):
-        ctx.tuples.tput(("job", job), np.full(3, job))
-    found = sorted(ctx.tuples.tget(("done", job)) for job in range(6))
-    for copy in range(2):
-        ctx.tuples.tput(f"over {copy}", None)
-    return found
-"""
-    script = """\
-set -e
-i=0
-while [ $i -lt 3 ]; do
-    # Whatever it is called: the server that has one tells.
-    diel tuple get --npy --with-tag '["job", null]' > job
-    tag=$(head -n 1 job); tail -n +2 job | diel tuple put --npy "mine/of/$DIEL_COPY" -
-    sum=$(diel tuple get --json "*/of/$DIEL_COPY" | tr -d '[] ' | tr ',' '+')
-    diel tuple put --json "done/${tag#job/}" $(($sum))
-    i=$((i + 1))
-done
-diel tuple get "over $DIEL_COPY"
-diel tuple get --nowait "over $DIEL_COPY" || echo "exit code $?"
-"""
-    (tmp_path / "work.sh").write_text(script)
-    toml = "[tuple_space]\nservers = 3\n" + one_group(
-        function("boss"),
-        program("worker", "sh", "{folder}/work.sh", copies="2", directory='"{run_dir}/{copy}"'),
-    )
-    workflow(tmp_path, toml, m=code)
-    finished = diel("run", "w.toml", cwd=tmp_path)
-    assert finished.status == 0, finished.output
+def test_scripts_and_functions_exchange_tuples_over_several_servers(
+    ended_well: tuple[Path, Finished],
+) -> None:
+    folder, finished = ended_well
     assert "boss.0 returned [0, 3, 6, 9, 12, 15]" in finished.stdout
-    assert log(tmp_path, "worker.0.0.log") == "null\nexit code 1\n"
-    assert journal(tmp_path)[-1]["tuples_left"] == 0
+    assert log(folder, "worker.0.0.log") == "null\nexit code 1\n"
+    assert journal(folder)[-1]["tuples_left"] == 0
 
 
 def test_a_rank_that_is_killed_leaves_no_process_of_its_program(tmp_path: Path) -> None:
@@ -235,18 +237,3 @@ def test_the_death_of_diel_run_is_no_failure_of_a_program_that_it_ends(tmp_path:
     assert summary.state in ("killed", "stopped")  # the ranks may be in time to end it in order
     assert "SIGTERM came" in summary.reason
     assert "solver" not in summary.reason
-
-
-@pytest.mark.thorough
-def test_a_run_that_is_stopped_ends_who_waits_in_diel_tuple(tmp_path: Path) -> None:
-    script = "echo $$ ready > pid; diel tuple get never; echo 'not reached'"
-    workflow(tmp_path, one_group(program("waiter", "sh", "-c", script)))
-    with started_diel("run", "w.toml", cwd=tmp_path) as run:
-        pid = pid_in(tmp_path / "pid")
-        time.sleep(0.5)
-        run.send_signal(signal.SIGINT)
-        stdout, stderr = run.communicate(timeout=10)
-    assert run.returncode == 130, stderr
-    assert "was stopped" in stdout
-    assert not is_alive(pid)
-    assert "not reached" not in log(tmp_path, "waiter.0.0.log")

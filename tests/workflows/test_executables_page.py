@@ -59,6 +59,7 @@ def test_every_file_of_the_page_is_tested() -> None:
 
 
 @pytest.mark.thorough
+@pytest.mark.usefixtures("once")
 def test_each_copy_has_arguments_a_folder_and_an_input_of_its_own(folder: Path) -> None:
     run(folder, "render.toml")
     for copy in range(3):
@@ -69,6 +70,7 @@ def test_each_copy_has_arguments_a_folder_and_an_input_of_its_own(folder: Path) 
 
 
 @pytest.mark.thorough
+@pytest.mark.usefixtures("once")
 def test_copies_share_the_tasks(folder: Path) -> None:
     run(folder, "cases.toml")
     for task in range(20):
@@ -86,6 +88,7 @@ def test_a_program_with_a_launcher_of_its_own(folder: Path) -> None:
 
 @pytest.mark.sample
 @pytest.mark.parametrize("name", ["jobs.toml", "squares.toml", "cells.toml"])
+@pytest.mark.usefixtures("once")
 def test_a_program_works_through_the_tuple_space(name: str, folder: Path) -> None:
     if name == "cells.toml" and shutil.which("cc") is None:
         pytest.skip("there is no C compiler, cc")

@@ -23,7 +23,6 @@ from support import (
     check_end,
     diel,
     execute,
-    once_is_enough,
     results,
     run_dir,
     workflow,
@@ -41,12 +40,6 @@ def standin() -> dict[str, str]:
         pytest.skip("there is no C++ compiler to run CUDA kernels with")
     folder = str(ROOT / "tests" / "standin")
     return {"PYTHONPATH": folder, "CUDA_VISIBLE_DEVICES": "0,1"}
-
-
-@pytest.fixture
-def once() -> None:
-    """Skip what depends on no MPI under another one than Open MPI."""
-    once_is_enough()
 
 
 SWEEP = """\
@@ -82,6 +75,7 @@ def trials(folder: Path) -> list[dict[str, Any]]:
     return [json.loads(line) for line in ledger.read_text().splitlines()[1:]]
 
 
+@pytest.mark.usefixtures("once")
 def test_a_sweep_trains_on_one_gpu_a_copy(standin: dict[str, str], tmp_path: Path) -> None:
     logs = tmp_path / "logs"
     logs.mkdir()
@@ -115,8 +109,9 @@ def test_a_sweep_trains_on_one_gpu_a_copy(standin: dict[str, str], tmp_path: Pat
 
 
 @pytest.mark.thorough
+@pytest.mark.usefixtures("once")
 def test_copies_share_a_gpu_and_say_once_why_no_graph_is_captured(
-    standin: dict[str, str], once: None, tmp_path: Path
+    standin: dict[str, str], tmp_path: Path
 ) -> None:
     """Folds and early stopping too, as on the CPU."""
     text = SWEEP.format(
@@ -142,8 +137,9 @@ def test_copies_share_a_gpu_and_say_once_why_no_graph_is_captured(
 
 
 @pytest.mark.thorough
+@pytest.mark.usefixtures("once")
 def test_networks_that_do_not_fit_on_the_gpu_are_trained_in_halves(
-    standin: dict[str, str], once: None, tmp_path: Path
+    standin: dict[str, str], tmp_path: Path
 ) -> None:
     text = SWEEP.format(trials=16, epochs=1, master="", trainer="gpus = 1", options="")
     # cuBLAS takes 32 MiB of it.
@@ -158,7 +154,8 @@ def test_networks_that_do_not_fit_on_the_gpu_are_trained_in_halves(
 
 @pytest.mark.thorough
 @pytest.mark.slow
-def test_the_tests_for_a_gpu_pass_on_the_stand_in(standin: dict[str, str], once: None) -> None:
+@pytest.mark.usefixtures("once")
+def test_the_tests_for_a_gpu_pass_on_the_stand_in(standin: dict[str, str]) -> None:
     """So that a GPU is the only thing that is new to them.
 
     Without those whose functions other tests run on the stand-in, and those that need PyTorch's
@@ -192,6 +189,7 @@ def test_without_a_gpu_no_rank_starts(tmp_path: Path) -> None:
     assert not (tmp_path / "runs").exists()
 
 
+@pytest.mark.usefixtures("once")
 def test_the_script_for_a_gpu_takes_eight_minutes_at_most() -> None:
     script = ROOT / "benchmarks" / "on_a_gpu.sh"
     subprocess.run(["bash", "-n", script], check=True)

@@ -20,11 +20,6 @@ def converges(ctx):
 def checks(ctx):
     assert ctx.tuples.tget_nowait(("converged", 1)) == "a value that stays"
     return ctx.tuples.tget_nowait("rounds")
-
-def first_only(ctx):
-    if ctx.iteration == (0,):
-        return
-    ctx.tuples.tget("from the next group")
 """
 
 NEST = """
@@ -78,9 +73,14 @@ def iterations(folder: Path, group: str, event: str = "GroupStarted") -> list[li
 
 
 @pytest.mark.thorough
+@pytest.mark.usefixtures("once")
 def test_nests_repeat_and_end_by_a_tag(tmp_path: Path) -> None:
-    finished = diel("run", workflow(tmp_path, NEST, m=MODULES), cwd=tmp_path)
+    """On the fewest ranks that do, so that groups take turns."""
+    finished = diel("run", "-n", 4, workflow(tmp_path, NEST, m=MODULES), cwd=tmp_path)
     assert finished.status == 0, finished.output
+    for record in records_of(tmp_path, "GroupStarted"):
+        ranks = [rank for those in record.get("placement", {}).values() for rank in those]
+        assert set(ranks) <= {2, 3}
     for group, inner in (("A", 5), ("B", 3)):
         expected = [[outer, one] for outer in range(3) for one in range(inner)]
         assert iterations(tmp_path, group) == expected
@@ -89,6 +89,7 @@ def test_nests_repeat_and_end_by_a_tag(tmp_path: Path) -> None:
         told = [record["returned"] for record in records_of(tmp_path, "CopyFinished", group=group)]
         assert [one for one in told if one is not None] == expected, module
     assert iterations(tmp_path, "AB") == [[0], [1], [2]]
+    assert iterations(tmp_path, "AB", "GroupFinished") == [[0], [1], [2]]
     log = (run_dir(tmp_path) / "logs" / "shell.0.0.log").read_text()
     assert log.split("\n")[:4] == [f"iteration {one}" for one in ("0.0", "0.1", "0.2", "1.0")]
     # until, without and with a limit
@@ -106,40 +107,3 @@ def test_nests_repeat_and_end_by_a_tag(tmp_path: Path) -> None:
     assert journal(tmp_path)[-1]["tuples_left"] == 0
     assert "group solve finished after 3 iterations: the tuple that ends it" in finished.stdout
     assert "group AB finished after 3 iterations" in finished.stdout
-
-
-@pytest.mark.thorough
-def test_ranks_are_used_again(tmp_path: Path) -> None:
-    """On the fewest ranks that do, groups take turns."""
-    finished = diel("run", "-n", 4, workflow(tmp_path, NEST, m=MODULES), cwd=tmp_path)
-    assert finished.status == 0, finished.output
-    for record in records_of(tmp_path, "GroupStarted"):
-        ranks = [rank for those in record.get("placement", {}).values() for rank in those]
-        assert set(ranks) <= {2, 3}
-    assert iterations(tmp_path, "AB", "GroupFinished") == [[0], [1], [2]]
-
-
-@pytest.mark.thorough
-def test_a_deadlock_in_a_later_iteration_names_what_is_to_come(tmp_path: Path) -> None:
-    toml = """
-[[module]]
-name = "loop"
-function = "./m.py:first_only"
-[[module]]
-name = "other"
-function = "./m.py:where"
-[[group]]
-name = "looping"
-modules = ["loop"]
-until = "done"
-[[group]]
-name = "next"
-modules = ["other"]
-depends = ["looping"]
-"""
-    finished = diel("run", workflow(tmp_path, toml, m=MODULES), cwd=tmp_path)
-    assert finished.status == 1, finished.output
-    assert "deadlock" in finished.stderr
-    assert "loop.0 has waited" in finished.stderr
-    assert "could have put it: loop.0" not in finished.stderr
-    assert "looping (further iterations), next" in finished.stderr

@@ -12,7 +12,8 @@ import sys
 from pathlib import Path
 from typing import Any
 
-from support import diel, once_is_enough, wait_until
+import pytest
+from support import diel, wait_until
 from workflows.kills import family
 from workflows.test_sweep_runs import sweep
 
@@ -44,8 +45,8 @@ def records_in(ledger: Path) -> list[dict[str, Any]]:
     return [json.loads(line) for line in ledger.read_bytes().split(b"\n")[1:-1]]
 
 
+@pytest.mark.usefixtures("once")
 def test_runs_share_a_sweep_whoever_is_killed(tmp_path: Path) -> None:
-    once_is_enough()
     sweep(tmp_path, f"x = {{ from = 0, to = {TRIALS - 1}, step = 1 }}", more="copies = 1")
     (tmp_path / "m.py").write_text(WAITS)
     folder = tmp_path / "shared" / "sweeps" / "search.master"

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
-from support import ROOT, execute, once_is_enough
+from support import ROOT, execute
 
 from diel.cli.templates import MODULE
 from diel.loading.context import Context
@@ -51,8 +51,8 @@ def contains(output: str, line: str) -> bool:
 
 @pytest.mark.thorough
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: page.stem)
+@pytest.mark.usefixtures("once")
 def test_the_page_step_by_step(page: Path, tmp_path: Path) -> None:
-    once_is_enough()
     kinds = follow(blocks(page), tmp_path)
     assert kinds.count("sh") > 5
     assert len(kinds) == page.read_text().count("```") // 2
@@ -60,9 +60,9 @@ def test_the_page_step_by_step(page: Path, tmp_path: Path) -> None:
 
 @pytest.mark.thorough
 @pytest.mark.slow
+@pytest.mark.usefixtures("once")
 def test_from_a_first_grid_to_nested_evaluation(tmp_path: Path) -> None:
     """The commands of docs/sweeps.md; its other snippets have tests/unit/modules."""
-    once_is_enough()
     pytest.importorskip("sklearn", reason="the rows of the page come with scikit-learn")
     for name, text in FILE.findall(SWEEPS.read_text(encoding="utf-8")):
         (tmp_path / name).write_text(text)

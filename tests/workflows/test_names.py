@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import sys
 from pathlib import Path
+from typing import Any
 
 import pytest
-from support import diel, records_of
+from support import diel, execute, records_of
 
 TOML = """\
 [[module]]
@@ -29,9 +31,8 @@ depends = ["both"]
 """
 
 
-@pytest.mark.sample
-@pytest.mark.parametrize("with_init", [True, False])
-def test_both_packages_work_in_one_run(with_init: bool, tmp_path: Path) -> None:
+@pytest.mark.usefixtures("once")
+def test_both_packages_work_in_one_run(tmp_path: Path) -> None:
     pytest.importorskip("sklearn", reason="the digits come with scikit-learn")
     package = tmp_path / "modules"
     package.mkdir()
@@ -40,8 +41,6 @@ def test_both_packages_work_in_one_run(with_init: bool, tmp_path: Path) -> None:
     )
     # A name that ours has too, with something else in it.
     (package / "space.py").write_text("ANSWER = 42\n")
-    if with_init:
-        (package / "__init__.py").write_text("")
     (tmp_path / "w.toml").write_text(TOML)
     finished = diel("run", "w.toml", cwd=tmp_path)
     assert finished.status == 0, finished.output
@@ -106,8 +105,21 @@ FILES = {
 }
 
 
-@pytest.mark.thorough
-def test_files_of_one_name_in_several_folders(tmp_path: Path) -> None:
+# One after the other on one rank.
+IN_TURN = [
+    "./top.py:run",
+    "./in/a/one.py:run",
+    "./in/b/run.py:run",
+    "./in/a/two.py:run",
+    "./top.py:run",
+]
+TOLD = "import os, beside_top\ndef run(ctx): return beside_top.WHERE, os.getpid()\n"
+
+
+@pytest.fixture(scope="module")
+def records(tmp_path_factory: pytest.TempPathFactory) -> list[dict[str, Any]]:
+    """Return what the copies of one run have returned, of files in many folders."""
+    tmp_path = tmp_path_factory.mktemp("names")
     files = dict(FOLDERS)
     for folder in ("flow", "flow/a", "flow/b", "outside"):
         files[f"{folder}/late.py"] = f"WHERE = {folder!r}\n"
@@ -120,6 +132,15 @@ def test_files_of_one_name_in_several_folders(tmp_path: Path) -> None:
     modules[0] += "copies = 2\n"
     groups = [("first", ["a", "b"], []), ("second", ["tool"], ["first"])]
     groups += [("third", ["beside"], ["second"]), ("fourth", ["last"], ["third"])]
+    for folder in ("", "in/a", "in/b"):
+        files[f"flow/{folder}/beside_top.py"] = f"WHERE = {folder!r}\n"
+    for number, function in enumerate(IN_TURN):
+        files[f"flow/{function.removesuffix(':run')}"] = TOLD
+        modules.append(f'[[module]]\nname = "m{number}"\nfunction = "{function}"\n')
+        groups.append((f"g{number}", [f"m{number}"], [groups[-1][0]]))
+    # None of these is what diel imports.
+    for name in ("random.py", "diel.py", "rich.py"):
+        files[name] = "raise ImportError('this is not the one')"
     files["flow/w.toml"] = "".join(modules) + "".join(
         f'[[group]]\nname = "{name}"\nmodules = {members}\ndepends = {depends}\n'
         for name, members, depends in groups
@@ -127,13 +148,17 @@ def test_files_of_one_name_in_several_folders(tmp_path: Path) -> None:
     for name, text in files.items():
         (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
         (tmp_path / name).write_text(text)
-    finished = diel("run", "w.toml", cwd=tmp_path / "flow")
+    start = "from diel.cli.main import main; main(['run', 'flow/w.toml'])"
+    line = [sys.executable, "-c", f"import sys; sys.path.pop(0)\n{start}"]
+    finished = execute(line, cwd=tmp_path)
     assert finished.status == 0, finished.output
-    returned = {
-        record["module"]: record["returned"]
-        for record in records_of(tmp_path / "flow", "CopyFinished")
-    }
-    assert returned == {
+    return records_of(tmp_path, "CopyFinished")
+
+
+@pytest.mark.usefixtures("once")
+def test_files_of_one_name_in_several_folders(records: list[dict[str, Any]]) -> None:
+    returned = {record["module"]: record["returned"] for record in records}
+    assert {name: returned[name] for name in FILES} == {
         "a": [True, "flow/a"],
         "b": [[0, 1, 7], ["flow/a"] * 3, "flow/b"],
         "tool": None,
@@ -142,27 +167,12 @@ def test_files_of_one_name_in_several_folders(tmp_path: Path) -> None:
     }
 
 
-def test_files_of_one_folder_meet_no_helper_of_another_on_their_rank(tmp_path: Path) -> None:
-    functions = [
-        "./top.py:run",
-        "./a/one.py:run",
-        "./b/run.py:run",
-        "./a/two.py:run",
-        "./top.py:run",
-    ]
-    text = "import helper\ndef run(ctx): return helper.WHERE\n"
-    for folder in ("", "a", "b"):
-        (tmp_path / folder).mkdir(exist_ok=True)
-        (tmp_path / folder / "helper.py").write_text(f"WHERE = {folder!r}\n")
-    for function in functions:
-        (tmp_path / function.removesuffix(":run")).write_text(text)
-    groups = "".join(
-        f'[[module]]\nname = "m{n}"\nfunction = "{function}"\n[[group]]\nname = "g{n}"\n'
-        f'modules = ["m{n}"]\ndepends = {[f"g{n - 1}"] if n else []}\n'
-        for n, function in enumerate(functions)
-    )
-    (tmp_path / "w.toml").write_text(groups)
-    finished = diel("run", "w.toml", "-n", 3, cwd=tmp_path)
-    assert finished.status == 0, finished.output
-    records = records_of(tmp_path, "CopyFinished")
-    assert [record["returned"] for record in records] == ["", "a", "b", "a", ""]
+@pytest.mark.usefixtures("once")
+def test_files_of_one_folder_meet_no_helper_of_another_on_their_rank(
+    records: list[dict[str, Any]],
+) -> None:
+    """And files in the current folder hide nothing from any of them."""
+    names = [f"m{number}" for number in range(len(IN_TURN))]
+    told = [record["returned"] for record in records if record["module"] in names]
+    assert [where for where, _ in told] == ["", "in/a", "in/b", "in/a", ""]
+    assert len({pid for _, pid in told}) == 1

@@ -53,6 +53,7 @@ depends = ["ask"]
 """
 
 
+@pytest.mark.usefixtures("once")
 def test_a_run_is_asked_from_outside(tmp_path: Path) -> None:
     (tmp_path / "asked.py").write_text(MODULE)
     (tmp_path / "asked.toml").write_text(FILE)

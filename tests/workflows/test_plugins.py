@@ -151,6 +151,7 @@ def site(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
         sys.modules.pop(name, None)
 
 
+@pytest.mark.usefixtures("once")
 def test_a_run_with_an_installed_module_strategy_trainer_and_reporter(
     site: Path, tmp_path: Path
 ) -> None:

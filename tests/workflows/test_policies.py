@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from support import diel, journal, records_of, run_dir, workflow
+from support import Finished, diel, journal, records_of, run_dir, workflow
 
 MODULES = """
 import time
@@ -64,10 +64,6 @@ def computes(ctx):
 def fine(ctx):
     return "fine"
 
-def only_the_first_shares(ctx):
-    if ctx.copy_index == 0:
-        ctx.module_comm
-
 def waits_then_helps(ctx):
     if ctx.tuples.increment(("waited", ctx.copy_index)) == 1:
         ctx.tuples.tget("a tuple that the second attempt puts")
@@ -101,8 +97,21 @@ def returned(folder: Path) -> dict[str, Any]:
     }
 
 
-def test_copies_start_again_on_clean_ranks(tmp_path: Path) -> None:
-    """Of two ranks, of those that share a communicator, and of one that held a claim."""
+@pytest.fixture(scope="module")
+def went_on(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Finished]:
+    """Return the folder of one run of groups one after the other, and how the command ended."""
+    folder = tmp_path_factory.mktemp("went_on")
+    groups = {
+        "again": ["flaky"],
+        "after": ["clean"],
+        "together": ["shares"],
+        "jobs": ["job"],
+        "held": ["holder"],
+        "given-back": ["counts"],
+        "limited": ["waiter", "sleeper"],
+        "then": ["fine"],
+        "last": ["helper", "needy"],  # nobody else runs, so that all wait
+    }
     toml = (
         entry("flaky", "fails_twice", processes=2, retries=2)
         + entry("clean", "clean", processes=1)
@@ -110,81 +119,70 @@ def test_copies_start_again_on_clean_ranks(tmp_path: Path) -> None:
         + entry("job", "puts_a_job")
         + entry("holder", "holds_and_fails", on_failure='"continue"', retries=1)
         + entry("counts", "counts")
-        + group("again", "flaky")
-        + group("after", "clean", depends="again")
-        + group("together", "shares", depends="after")
-        + group("jobs", "job")
-        + group("held", "holder", depends="jobs")
-        + group("given back", "counts", depends="held").replace("given back", "given-back")
-    )
-    finished = diel("run", workflow(tmp_path, toml, m=MODULES), cwd=tmp_path)
-    assert finished.status == 0, finished.output
-    failures = [
-        (record["module"], record["copy"], record["attempt"], record["copy_rank"], record["policy"])
-        for record in records_of(tmp_path, "ModuleFailed")
-    ]
-    assert [failure for failure in failures if failure[0] == "flaky"] == [
-        ("flaky", 0, 1, 1, "retry"),
-        ("flaky", 0, 2, 0, "retry"),
-    ]
-    assert [failure for failure in failures if failure[0] == "shares"] == [
-        ("shares", 1, 1, 0, "retry")
-    ]
-    assert [failure for failure in failures if failure[0] == "holder"] == [
-        ("holder", 0, 1, 0, "retry"),
-        ("holder", 0, 2, 0, "continue"),
-    ]
-    (again,) = records_of(tmp_path, "CopiesRestarted", module="shares")
-    assert again["copies"] == [0, 1]
-    assert again["attempt"] == 2
-    assert returned(tmp_path) == {
-        "flaky.0": [6, 3],
-        "clean.0": "mine",
-        "shares.0": 2,
-        "shares.1": 2,
-        "job.0": None,
-        "counts.0": 42,
-    }
-    (flaky,) = records_of(tmp_path, "CopyFinished", module="flaky")
-    assert flaky["attempt"] == 3
-    assert "went on without a copy that failed:" in finished.stdout
-    assert "holder.0 (group held, 2 attempts): ValueError: with a claim" in finished.stdout
-    assert "shares.1 failed at attempt 1, starts again, with all copies" in finished.stdout
-    assert finished.stderr == ""
-
-
-def test_time_limits_end_what_waits_and_programs(tmp_path: Path) -> None:
-    toml = (
-        entry("waiter", "waits", time_limit=0.5, on_failure='"continue"', copies=2)
+        + entry("waiter", "waits", time_limit=0.5, on_failure='"continue"', copies=2)
         + '[[module]]\nname = "sleeper"\nexecutable = ["sleep", "60"]\n'
         'time_limit = "700 ms"\non_failure = "continue"\nprocesses = 2\n'
         + entry("fine", "fine", time_limit='"1 h"')
-        + group("g", "waiter", "sleeper")
-        + group("h", "fine", depends="g")
+        + entry("helper", "waits_then_helps", time_limit=4, retries=1)
+        + entry("needy", "needs_help")
     )
-    finished = diel("run", workflow(tmp_path, toml, m=MODULES), cwd=tmp_path)
+    for (name, modules), before in zip(groups.items(), ["", *groups], strict=False):
+        toml += group(name, *modules, depends=before)
+    finished = diel("run", workflow(folder, toml, m=MODULES), cwd=folder)
     assert finished.status == 0, finished.output
+    assert finished.stderr == ""
+    return folder, finished
+
+
+def failures(folder: Path, module: str) -> list[tuple[object, ...]]:
+    return [
+        tuple(record[key] for key in ("copy", "attempt", "copy_rank", "policy"))
+        for record in records_of(folder, "ModuleFailed", module=module)
+    ]
+
+
+def test_copies_start_again_on_clean_ranks(went_on: tuple[Path, Finished]) -> None:
+    """Of two ranks, of those that share a communicator, and of one that held a claim."""
+    folder, finished = went_on
+    assert failures(folder, "flaky") == [(0, 1, 1, "retry"), (0, 2, 0, "retry")]
+    assert failures(folder, "shares") == [(1, 1, 0, "retry")]
+    assert failures(folder, "holder") == [(0, 1, 0, "retry"), (0, 2, 0, "continue")]
+    (again,) = records_of(folder, "CopiesRestarted", module="shares")
+    assert again["copies"] == [0, 1]
+    assert again["attempt"] == 2
+    found = returned(folder)
+    assert (found["flaky.0"], found["clean.0"]) == ([6, 3], "mine")
+    assert (found["shares.0"], found["shares.1"]) == (2, 2)
+    assert found["counts.0"] == 42
+    assert "holder.0" not in found
+    (flaky,) = records_of(folder, "CopyFinished", module="flaky")
+    assert flaky["attempt"] == 3
+    assert "holder.0 (group held, 2 attempts): ValueError: with a claim" in finished.stdout
+    assert "shares.1 failed at attempt 1, starts again, with all copies" in finished.stdout
+
+
+def test_time_limits_end_what_waits_and_programs(went_on: tuple[Path, Finished]) -> None:
+    folder, finished = went_on
     errors = {
         (record["module"], record["copy"]): record["error"]
-        for record in records_of(tmp_path, "ModuleFailed")
+        for record in records_of(folder, "ModuleFailed", group="limited")
     }
     assert errors == {
         ("waiter", 0): "time limit of 0.5 s exceeded",
         ("waiter", 1): "time limit of 0.5 s exceeded",
         ("sleeper", 0): "time limit of 0.7 s exceeded",
     }
-    assert returned(tmp_path) == {"fine.0": "fine"}
-    assert len(records_of(tmp_path, "CopyGivenUp")) == 3
-    assert "told: the copy" in (run_dir(tmp_path) / "logs" / "waiter.0.0.log").read_text()
-    assert "went on without 3 copies" in finished.stdout
+    assert len(records_of(folder, "CopyGivenUp", group="limited")) == 3
+    assert returned(folder)["fine.0"] == "fine"
+    assert "told: the copy" in (run_dir(folder) / "logs" / "waiter.0.0.log").read_text()
+    assert "went on without 4 copies that failed:" in finished.stdout
 
 
-@pytest.mark.thorough
-def test_a_time_limit_stops_the_run_by_default(tmp_path: Path) -> None:
-    toml = entry("waiter", "waits", time_limit=0.5) + group("g", "waiter")
-    finished = diel("run", workflow(tmp_path, toml, m=MODULES), cwd=tmp_path)
-    assert finished.status == 1, finished.output
-    assert "module 'waiter' failed: time limit of 0.5 s exceeded" in finished.stderr
+def test_a_time_limit_that_is_yet_to_pass_is_no_deadlock(went_on: tuple[Path, Finished]) -> None:
+    """All wait, but one of them will start again and then do better."""
+    folder, _ = went_on
+    assert len(failures(folder, "helper")) == 1
+    assert returned(folder)["needy.0"] == 1
 
 
 @pytest.mark.thorough
@@ -205,25 +203,3 @@ def test_a_rank_that_cannot_be_told_ends_the_run(tmp_path: Path) -> None:
     assert "it computes, or sits in an MPI call of its own" in finished.stderr
     assert records_of(tmp_path, "RanksAborted")[0]["ranks"] == [3]
     assert journal(tmp_path)[-1]["event"] == "RunEnded"
-
-
-@pytest.mark.thorough
-def test_a_time_limit_that_is_yet_to_pass_is_no_deadlock(tmp_path: Path) -> None:
-    """All wait, but one of them will start again and then do better."""
-    toml = (
-        entry("helper", "waits_then_helps", time_limit=4, retries=1)
-        + entry("needy", "needs_help")
-        + group("g", "helper", "needy")
-    )
-    finished = diel("run", workflow(tmp_path, toml, m=MODULES), cwd=tmp_path)
-    assert finished.status == 0, finished.output
-    assert returned(tmp_path)["needy.0"] == 1
-
-
-@pytest.mark.thorough
-def test_a_communicator_that_not_all_ask_for_is_a_deadlock(tmp_path: Path) -> None:
-    toml = entry("shares", "only_the_first_shares", copies=2) + group("g", "shares")
-    finished = diel("run", workflow(tmp_path, toml, m=MODULES), cwd=tmp_path)
-    assert finished.status == 1, finished.output
-    assert "shares.0 has waited" in finished.stderr
-    assert "in ctx.module_comm for the module's other ranks" in finished.stderr

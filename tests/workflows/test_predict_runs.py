@@ -75,6 +75,7 @@ def rows(path: Path, seed: int) -> None:
 
 
 @pytest.mark.thorough
+@pytest.mark.usefixtures("once")
 def test_networks_of_several_ranks_and_of_a_function_of_ones_own(tmp_path: Path) -> None:
     rows(tmp_path / "mine.csv", 1)
     rows(tmp_path / "new.csv", 2)

@@ -43,6 +43,7 @@ diel.sweep(train, {"rate": [1]})
 """
 
 
+@pytest.mark.usefixtures("once")
 def test_a_script_sweeps_its_function(tmp_path: Path) -> None:
     text = SCRIPT.replace("diel.SweepCallError", "ValueError")
     (tmp_path / "mine.py").write_text(text)
@@ -61,6 +62,7 @@ def test_a_script_sweeps_its_function(tmp_path: Path) -> None:
 
 
 @pytest.mark.thorough
+@pytest.mark.usefixtures("once")
 def test_the_notebook_runs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     pytest.importorskip("pandas")
     pytest.importorskip("plotly")

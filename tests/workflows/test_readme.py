@@ -5,9 +5,11 @@ from __future__ import annotations
 import re
 from pathlib import Path
 
+import pytest
 from support import ROOT, diel, run_dir
 
 
+@pytest.mark.usefixtures("once")
 def test_the_study_of_the_readme(tmp_path: Path) -> None:
     text = (ROOT / "README.md").read_text()
     files = re.findall(r"```(?:python|toml)\n# (\w+\.(?:py|toml))\n(.*?)```", text, re.DOTALL)

@@ -15,6 +15,7 @@ FILES = dict(re.findall(r"^```\w+\n# (\w+\.\w+)\n(.*?)^```$", PAGE, re.MULTILINE
 
 
 @pytest.mark.thorough
+@pytest.mark.usefixtures("once")
 def test_the_files_of_the_page(tmp_path: Path) -> None:
     """A user's own folder of the name of ours does not stand in the way."""
     (tmp_path / "modules").mkdir()

@@ -11,7 +11,19 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from support import diel, execute, journal, mpiexec, mpirun_diel, records_of, run_dir, workflow
+from support import (
+    diel,
+    execute,
+    journal,
+    mpiexec,
+    mpirun_diel,
+    records_of,
+    run_dir,
+    status_of,
+    workflow,
+)
+
+from diel.loading.environment import THREAD_VARIABLES
 
 FOUR = {"CUDA_VISIBLE_DEVICES": "4,5,6,7"}
 
@@ -58,6 +70,7 @@ def printed(folder: Path, name: str) -> str:
 
 
 @pytest.mark.thorough
+@pytest.mark.usefixtures("once")
 def test_each_copy_sees_its_own_gpus(tmp_path: Path) -> None:
     file = workflow(
         tmp_path,
@@ -102,6 +115,7 @@ def test_a_rank_keeps_its_gpus_from_group_to_group(tmp_path: Path) -> None:
     assert [seen for seen, _, _ in returned(tmp_path, "late")] == ["4", "5", "6", "7"]
 
 
+@pytest.mark.usefixtures("once")
 def test_copies_share_gpus(tmp_path: Path) -> None:
     code = """
 import os
@@ -120,6 +134,7 @@ def run(ctx):
 
 @pytest.mark.thorough
 @pytest.mark.parametrize("variable", ["3", ""])
+@pytest.mark.usefixtures("once")
 def test_who_asks_for_none_finds_the_environment_as_it_was(tmp_path: Path, variable: str) -> None:
     file = workflow(
         tmp_path,
@@ -133,22 +148,28 @@ def test_who_asks_for_none_finds_the_environment_as_it_was(tmp_path: Path, varia
     assert printed(tmp_path, "program") == f"{variable} 1 1".strip()
 
 
-def test_too_few_gpus_are_found_before_anything_runs(tmp_path: Path) -> None:
+def test_too_few_gpus_are_found_before_anything_runs(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    for variable in THREAD_VARIABLES:  # the command sets them: give them back afterwards
+        monkeypatch.setenv(variable, "1")
+    monkeypatch.chdir(tmp_path)
     file = workflow(
         tmp_path, function("m", "copies = 3", "gpus = 2") + group("g", "m"), seen=SEEN_AT_IMPORT
     )
-    for finished in (
-        diel("run", file, cwd=tmp_path, environment=FOUR),
-        mpirun_diel(5, "run", file, cwd=tmp_path, environment=FOUR),
-    ):
-        assert finished.status == 2, finished.output
-        assert "too few GPUs for 'g': 6 needed (3 ranks with 2)" in finished.stderr
-        assert "available: 4 for 3 ranks on " in finished.stderr
-        assert "Traceback" not in finished.output
-    finished = diel("run", file, cwd=tmp_path, environment={"CUDA_VISIBLE_DEVICES": ""})
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "4,5,6,7")
+    assert status_of("run", file) == 2
+    finished = mpirun_diel(5, "run", file, cwd=tmp_path)
     assert finished.status == 2, finished.output
-    assert "available: none on " in finished.stderr
-    assert "(is there an NVIDIA driver (nvidia-smi)? CUDA_VISIBLE_DEVICES is '')" in finished.stderr
+    for told in (capsys.readouterr().err, finished.stderr):
+        assert "too few GPUs for 'g': 6 needed (3 ranks with 2)" in told
+        assert "available: 4 for 3 ranks on " in told
+        assert "Traceback" not in told
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "")
+    assert status_of("run", file) == 2
+    told = capsys.readouterr().err
+    assert "available: none on " in told
+    assert "(is there an NVIDIA driver (nvidia-smi)? CUDA_VISIBLE_DEVICES is '')" in told
     assert not (tmp_path / "runs").exists()
 
 

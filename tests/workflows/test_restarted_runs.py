@@ -135,15 +135,6 @@ def test_a_long_module_goes_on_from_the_state_that_it_had_saved(tmp_path: Path) 
     assert len(list((run_dir(tmp_path) / "states").iterdir())) < 6
 
 
-@pytest.mark.thorough
-def test_what_the_run_itself_has_ended_is_not_done_again(tmp_path: Path) -> None:
-    workflow(tmp_path, ONE.format(function="fail"), m=MODULES)
-    finished = diel("run", "--restarts", 9, "w.toml", cwd=tmp_path)
-    assert finished.status == 1
-    assert "not a matter of ranks" in finished.stderr
-    assert records_of(tmp_path, "RunLost") == records_of(tmp_path, "RunResumed") == []
-
-
 def test_restarts_need_a_launcher_of_ours(tmp_path: Path) -> None:
     workflow(tmp_path, ONE.format(function="fail"), m=MODULES)
     refused = mpirun_diel(2, "run", "--restarts", 1, "w.toml", cwd=tmp_path)

@@ -1,4 +1,4 @@
-"""The program of one's own in docs/running.md does what the page says."""
+"""The programs of one's own in docs/running.md do what the page says."""
 
 from __future__ import annotations
 
@@ -16,15 +16,25 @@ def block(kind: str, number: int) -> str:
     return re.findall(rf"^```{kind}\n(.*?)^```$", PAGE, re.MULTILINE | re.DOTALL)[number]
 
 
-@pytest.mark.sample
-@pytest.mark.parametrize("manner", ["Executive", "IELExecutive"])
-def test_the_driver_of_the_page(manner: str, tmp_path: Path) -> None:
+# One after the other, as two programs would do it.
+BOTH = """
+import runpy
+for name in ("Executive", "IELExecutive"):
+    try:
+        runpy.run_path(f"{name}.py", run_name="__main__")
+    except SystemExit as ended:
+        assert not ended.code, (name, ended.code)
+"""
+
+
+@pytest.mark.usefixtures("once")
+def test_the_drivers_of_the_page(tmp_path: Path) -> None:
     (tmp_path / "study.toml").write_text(block("toml", 0))
     program = block("python", 0)
-    if manner == "IELExecutive":
-        program = program[: program.index("executive =")] + block("python", 1)
-    (tmp_path / "driver.py").write_text(program)
-    finished = execute([*mpiexec(5), sys.executable, "driver.py"], cwd=tmp_path)
+    (tmp_path / "Executive.py").write_text(program)
+    program = program[: program.index("executive =")] + block("python", 1)
+    (tmp_path / "IELExecutive.py").write_text(program)
+    finished = execute([*mpiexec(5), sys.executable, "-c", BOTH], cwd=tmp_path)
     assert finished.status == 0, finished.output
-    (log,) = (tmp_path / "runs").glob("*/logs/listener.0.0.log")
-    assert log.read_text() == "heard hello\n"
+    logs = list((tmp_path / "runs").glob("*/logs/listener.0.0.log"))
+    assert [log.read_text() for log in logs] == ["heard hello\n"] * 2

@@ -109,6 +109,7 @@ def test_a_report_is_made_of_them(folder: Path, run: str, count: int) -> None:
     assert f'<span class="what">trials</span><b>{count}</b>' in page
 
 
+@pytest.mark.usefixtures("once")
 def test_a_killed_one_goes_on_to_the_same_results(folder: Path) -> None:
     """From its ledger, its checkpoint of the tuple space, and its tables of results."""
     before = trials(folder / "killed")

@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from support import diel, journal, mpirun_diel, results, run_dir, workflow
+from support import Finished, diel, journal, mpirun_diel, run_dir, workflow
 
 TRAINER = """
 import ctypes, os, time
@@ -68,24 +68,41 @@ def sweep(
     return workflow(folder, text, m=TRAINER)
 
 
-def trials(folder: Path) -> list[dict[str, Any]]:
-    path = run_dir(folder) / "sweeps" / "search.master" / "trials.jsonl"
+def trials(folder: Path, sweep: str = "search.master") -> list[dict[str, Any]]:
+    path = run_dir(folder) / "sweeps" / sweep / "trials.jsonl"
     return [json.loads(line) for line in path.read_text().splitlines()[1:]]
 
 
 # -- trainers in trouble --------------------------------------------------------------------------
 
 
-def test_a_trial_in_a_process_of_its_own_may_die_in_any_way(tmp_path: Path) -> None:
-    sweep(
-        tmp_path,
-        'kind = ["fine", "raises", "segfault", "hangs", "leaves", "eats", "good"]',
-        "dangerous",
-        'time_limit = 1.5\nmemory_limit = "300 MiB"',
+@pytest.fixture(scope="module")
+def two_sweeps(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Finished]:
+    """Return the folder of one run of two sweeps, and how the command ended."""
+    folder = tmp_path_factory.mktemp("sweeps")
+    isolated = SWEEP.format(
+        space='kind = ["fine", "raises", "segfault", "hangs", "leaves", "eats", "good"]',
+        train="dangerous",
+        options='time_limit = 1.5\nmemory_limit = "300 MiB"',
+        more="copies = 2",
     )
-    finished = diel("run", "w.toml", cwd=tmp_path)
+    ranks = SWEEP.format(
+        space="x = [1, 2, 3, 4, 5]", train="together", options="", more="copies = 2\nprocesses = 2"
+    )
+    for name in ("master", "trainer", "search"):
+        ranks = ranks.replace(f'"{name}"', f'"{name}_of_ranks"')
+    ranks = ranks.replace("seed = 9", 'seed = 9\ntrainer = "trainer_of_ranks"')
+    toml = f'{isolated}{ranks}depends = ["search"]\n'
+    finished = diel("run", workflow(folder, toml, m=TRAINER), cwd=folder)
     assert finished.status == 0, finished.output
-    states = {trial["parameters"]["kind"]: trial for trial in trials(tmp_path)}
+    return folder, finished
+
+
+def test_a_trial_in_a_process_of_its_own_may_die_in_any_way(
+    two_sweeps: tuple[Path, Finished],
+) -> None:
+    folder, finished = two_sweeps
+    states = {trial["parameters"]["kind"]: trial for trial in trials(folder)}
     reasons = {kind: state.get("reason", "") for kind, state in states.items()}
     assert reasons["fine"] == reasons["good"] == ""
     assert reasons["raises"] == "ValueError: as it does"
@@ -129,18 +146,18 @@ def test_a_trial_that_kills_its_rank_is_passed_over_after_a_restart(tmp_path: Pa
     check_passed_over(tmp_path, "ended by itself with status 3")
 
 
-@pytest.mark.thorough
-def test_a_trainer_may_have_several_ranks(tmp_path: Path) -> None:
-    sweep(tmp_path, "x = [1, 2, 3, 4, 5]", "together", more="copies = 2\nprocesses = 2")
-    finished = diel("run", "w.toml", cwd=tmp_path)
-    assert finished.status == 0, finished.output
-    rows = {int(row["x"]): row for row in results(tmp_path)}
-    assert {x: float(row["score"]) for x, row in rows.items()} == {x: 2.0 * x for x in range(1, 6)}
-    assert {row["ranks"] for row in rows.values()} == {"2"}
-    assert journal(tmp_path)[-1]["tuples_left"] == 0
+def test_a_trainer_may_have_several_ranks(two_sweeps: tuple[Path, Finished]) -> None:
+    folder, _ = two_sweeps
+    found = {
+        trial["parameters"]["x"]: trial["metrics"]
+        for trial in trials(folder, "search_of_ranks.master_of_ranks")
+    }
+    assert found == {x: {"score": 2.0 * x, "ranks": 2} for x in range(1, 6)}
+    assert journal(folder)[-1]["tuples_left"] == 0
 
 
 @pytest.mark.thorough
+@pytest.mark.usefixtures("once")
 def test_the_trials_of_a_copy_that_is_given_up_are_done_all_the_same(tmp_path: Path) -> None:
     """A trainer of somebody's own fails in the middle of a lease, in one of its copies."""
     code = """

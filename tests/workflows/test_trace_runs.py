@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import signal
 import subprocess
 import sys
@@ -10,11 +11,21 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from support import ROOT, WORKFLOWS, diel, mpirun_diel, records_of, run_dir, wait_until, workflow
+from support import (
+    ROOT,
+    WORKFLOWS,
+    check_end,
+    diel,
+    mpirun_diel,
+    records_of,
+    run_dir,
+    wait_until,
+    workflow,
+)
 from trace_rules import checked_events, spans_of
 
 MODULES = """
-import os, signal, time
+import time
 import numpy as np
 
 def source(ctx):
@@ -34,13 +45,6 @@ def patient(ctx):
 def slow(ctx):
     (ctx.run_dir / "started").touch()
     time.sleep(60)
-
-def kills_itself(ctx):
-    time.sleep(1.0)
-    os.kill(os.getpid(), signal.SIGKILL)
-
-def raises(ctx):
-    raise ValueError("on purpose")
 """
 COUPLED = """
 [[module]]
@@ -56,17 +60,6 @@ iterations = 2
 """
 
 
-def one_module(function: str) -> str:
-    return f"""
-[[module]]
-name = "m"
-function = "./m.py:{function}"
-[[group]]
-name = "g"
-modules = ["m"]
-"""
-
-
 def events_of(folder: Path) -> list[dict[str, Any]]:
     return checked_events(run_dir(folder) / "trace.json")
 
@@ -76,9 +69,14 @@ def names(spans: list[dict[str, Any]]) -> list[str]:
 
 
 @pytest.mark.thorough
+@pytest.mark.usefixtures("once")
 def test_the_trace_tells_the_story_of_a_pipeline(tmp_path: Path) -> None:
-    finished = diel("run", WORKFLOWS / "pipeline.toml", cwd=tmp_path)
-    assert finished.status == 0, finished.output
+    """Which hands a file to an executable."""
+    check_end(diel("run", WORKFLOWS / "pipeline.toml", cwd=tmp_path), tmp_path)
+    log = (run_dir(tmp_path) / "logs" / "summary.0.0.log").read_text()
+    assert len(re.findall(r"copy \d: 3\.1", log)) == 3
+    starts = [record["group"] for record in records_of(tmp_path, "GroupStarted")]
+    assert starts == ["estimate", "report"]
     events = events_of(tmp_path)
     estimate, report = spans_of(events, "group")
     assert names([estimate, report]) == ["group estimate 0", "group report 0"]
@@ -152,6 +150,7 @@ def sink(ctx):
 
 @pytest.mark.thorough
 @pytest.mark.parametrize("is_aware", [False, True])
+@pytest.mark.usefixtures("once")
 def test_the_way_of_arrays_of_gpus_is_in_the_trace(tmp_path: Path, is_aware: bool) -> None:
     """The GPUs are the stand-in's, whose memory is the host's: any MPI can take its addresses."""
     file = workflow(tmp_path, COUPLED.replace("iterations = 2\n", ""), m=GPUS)
@@ -191,28 +190,7 @@ def test_every_call_is_traced_where_that_is_asked_for(tmp_path: Path) -> None:
     assert small["args"] == {"tag": "'done'", "bytes": 1}
 
 
-@pytest.mark.sample
-@pytest.mark.parametrize(
-    ("function", "ended"), [("raises", "failed"), ("kills_itself", "cut short")]
-)
-def test_a_run_that_fails_or_is_killed_has_a_trace(
-    tmp_path: Path, function: str, ended: str
-) -> None:
-    file = workflow(tmp_path, one_module(function), m=MODULES)
-    finished = diel("run", file, cwd=tmp_path)
-    assert finished.status == 1, finished.output
-    events = events_of(tmp_path)
-    (module,) = spans_of(events, "module")
-    assert (module["name"], module["args"]["ended"]) == ("m.0", ended)
-    (group,) = spans_of(events, "group")
-    assert group["args"]["ended_by"] == "cut short"
-    state = "failed" if ended == "failed" else "killed"
-    watched = diel("watch", "--once", cwd=tmp_path)
-    assert (watched.status, watched.stderr) == (0, "")
-    assert state in watched.stdout
-    assert ("m.0 failed: ValueError: on purpose" in watched.stdout) == (ended == "failed")
-
-
+@pytest.mark.usefixtures("once")
 def test_a_run_is_watched_from_another_terminal(tmp_path: Path) -> None:
     toml = """
 [[module]]
@@ -275,22 +253,3 @@ modules = ["slow", "patient", "source"]
     }
     # The one that sleeps has heard nothing and was aborted.
     assert ended == {"slow.0": "cut short", "patient.0": "stopped", "source.0": "stopped"}
-
-
-@pytest.mark.thorough
-def test_a_resumed_run_goes_on_in_its_trace(tmp_path: Path) -> None:
-    source = (
-        MODULES
-        + """
-def once(ctx):
-    if not (ctx.run_dir / "again").exists():
-        (ctx.run_dir / "again").touch()
-        raise ValueError("the first time")
-"""
-    )
-    file = workflow(tmp_path, one_module("once"), m=source)
-    assert diel("run", file, cwd=tmp_path).status == 1
-    resumed = diel("run", "--resume", run_dir(tmp_path), cwd=tmp_path)
-    assert resumed.status == 0, resumed.output
-    modules = spans_of(events_of(tmp_path), "module")
-    assert [module["args"]["ended"] for module in modules] == ["failed", "finished"]

@@ -81,6 +81,7 @@ def test_a_trial_that_fails_on_one_rank_fails_on_all_and_the_next_one_is_run(
 
 
 @pytest.mark.thorough
+@pytest.mark.usefixtures("once")
 def test_a_copy_fails_whose_rank_cannot_be_told(tmp_path: Path) -> None:
     """A function that waits in MPI itself: the run names the cause, and ends."""
     sweep(tmp_path, "fine", "one raises in MPI", "last")
@@ -91,6 +92,7 @@ def test_a_copy_fails_whose_rank_cannot_be_told(tmp_path: Path) -> None:
 
 
 @pytest.mark.thorough
+@pytest.mark.usefixtures("once")
 def test_a_sweep_goes_on_after_the_death_of_a_rank(tmp_path: Path) -> None:
     """A trial is tried twice: one that kills its rank each time is passed over from then on."""
     sweep(tmp_path, "fine", "one dies", "always dies", "last")
@@ -139,6 +141,7 @@ def run(ctx):
 
 
 @pytest.mark.thorough
+@pytest.mark.usefixtures("once")
 def test_a_rank_that_raises_between_two_steps_is_the_cause_of_the_end(tmp_path: Path) -> None:
     toml = '[[module]]\nname = "net"\nfunction = "./net.py:run"\nprocesses = 2\n'
     workflow(tmp_path, toml + '[[group]]\nname = "train"\nmodules = ["net"]\n', net=NETWORK)

@@ -16,7 +16,6 @@ from support import (
     check_end,
     diel,
     mpirun_diel,
-    once_is_enough,
     records_of,
     results,
     run_dir,
@@ -31,8 +30,8 @@ OWN_TEST = {
         "digits_grid",
         "heart_search",
         "hello",
-        "pipeline",
     ),
+    "pipeline",  # test_trace_runs
     *("mnist_allreduce", "mnist_server", "mnist_asgd", "mnist_local_sgd", "mnist_pipeline"),
     "mnist_mesh",
     "mnist_large_batch",
@@ -48,11 +47,12 @@ TRAINING = ("cancer_grid", "digits_convolution", "digits_layers", "digits_ranks"
 
 @pytest.mark.sample
 @pytest.mark.parametrize("file", FILES, ids=lambda file: file.stem)
+@pytest.mark.usefixtures("once")
 def test_workflow_file_runs(file: Path, tmp_path: Path) -> None:
     data = NEEDS_DATA.get(file.stem)
     if data is not None and not data.exists():
         pytest.skip(f"there is no {data}; set DIEL_DATA")
-    if file.stem in TRAINING and not THOROUGH:
+    if file.stem in TRAINING:  # more of them show nothing else
         file = shortened(file.name, tmp_path, epochs="1")
     finished = diel("run", file, cwd=tmp_path, environment={"DIEL_DATA": str(DATA)})
     check_end(finished, tmp_path)
@@ -60,8 +60,8 @@ def test_workflow_file_runs(file: Path, tmp_path: Path) -> None:
 
 @pytest.mark.thorough
 @pytest.mark.slow
+@pytest.mark.usefixtures("once")
 def test_a_network_learns_mnist(tmp_path: Path) -> None:
-    once_is_enough()
     if not (DATA / "mnist").exists():
         pytest.skip(f"there is no {DATA / 'mnist'}; set DIEL_DATA")
     epochs, least = (5, 0.98) if THOROUGH else (2, 0.97)
@@ -110,6 +110,7 @@ def part_of_mnist(folder: Path, training: int, test: int) -> dict[str, str]:
 
 
 @pytest.mark.thorough
+@pytest.mark.usefixtures("once")
 def test_lenet_learns_digits(tmp_path: Path) -> None:
     environment = part_of_mnist(tmp_path, 2000, 1000)
     file = shortened("mnist_lenet.toml", tmp_path, images="1900", epochs="2", threads="1")
@@ -124,6 +125,7 @@ OF_SEVERAL = ("mnist_mesh", "mnist_large_batch")
 
 
 @pytest.mark.thorough
+@pytest.mark.usefixtures("once")
 def test_ranks_train_one_network_together(tmp_path: Path) -> None:
     """Every file as a group of one run: to start each would take five times as long.
 
@@ -152,6 +154,7 @@ def test_ranks_train_one_network_together(tmp_path: Path) -> None:
 
 
 @pytest.mark.thorough
+@pytest.mark.usefixtures("once")
 def test_resnet_takes_cifar(tmp_path: Path) -> None:
     generator = np.random.default_rng(0)
     (tmp_path / "cifar10").mkdir()
@@ -181,16 +184,8 @@ def test_hello_exchanges_tuples(tmp_path: Path) -> None:
 
 
 @pytest.mark.thorough
-def test_pipeline_hands_a_file_to_an_executable(tmp_path: Path) -> None:
-    check_end(diel("run", WORKFLOWS / "pipeline.toml", cwd=tmp_path), tmp_path)
-    log = (run_dir(tmp_path) / "logs" / "summary.0.0.log").read_text()
-    assert len(re.findall(r"copy \d: 3\.1", log)) == 3
-    starts = [record["group"] for record in records_of(tmp_path, "GroupStarted")]
-    assert starts == ["estimate", "report"]
-
-
-@pytest.mark.thorough
 @pytest.mark.slow
+@pytest.mark.usefixtures("once")
 def test_digits_sweep_is_good_and_the_same_for_any_number_of_ranks(tmp_path: Path) -> None:
     pytest.importorskip("sklearn", reason="the digits come with scikit-learn")
     tables = []
@@ -253,8 +248,8 @@ def test_the_number_of_threads_comes_from_the_file(tmp_path: Path) -> None:
 
 @pytest.mark.thorough
 @pytest.mark.slow
+@pytest.mark.usefixtures("once")
 def test_the_heart_search_reports_the_honest_figure_first(tmp_path: Path) -> None:
-    once_is_enough()
     if not HEART.exists():
         pytest.skip(f"there is no {HEART}; set DIEL_DATA")
     file, trials = WORKFLOWS / "heart_search.toml", 200

@@ -14,6 +14,7 @@ from diel.comm.mpi import check_that_tasks_are_ranks
 from diel.comm.waiting import wait_for
 from diel.errors import LaunchError
 from diel.executive import launch
+from diel.exit_codes import NOT_FINISHED, STOPPED
 from diel.programs.supervisor import descendants
 from diel.run.directory import RunDirectory
 from diel.run.journal import JournalWriter
@@ -74,6 +75,29 @@ def test_ctrl_c_asks_the_run_to_stop(directory: RunDirectory) -> None:
     launched = launched_as(shell(script), directory, threads=1)
     assert launched.wait(CtrlC()) == 9
     assert signal.getsignal(signal.SIGINT) is before
+
+
+@pytest.mark.parametrize(
+    ("number", "exit_code"),
+    [
+        (signal.SIGINT, STOPPED),
+        (signal.SIGHUP, STOPPED),
+        (signal.SIGTERM, NOT_FINISHED),
+        (signal.SIGUSR1, NOT_FINISHED),
+    ],
+)
+def test_a_stop_has_the_exit_code_of_its_signal(
+    directory: RunDirectory, number: signal.Signals, exit_code: int
+) -> None:
+    before = signal.signal(number, signal.SIG_DFL)
+    try:
+        with launch.LauncherSignals() as signals:
+            os.kill(os.getpid(), number)
+            assert signals.is_asked
+            signals.request_stop(directory)
+    finally:
+        signal.signal(number, before)
+    assert directory.exit_code_of_stop() == exit_code
 
 
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGHUP])

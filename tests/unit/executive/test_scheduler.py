@@ -405,6 +405,17 @@ def test_a_time_limit_is_a_failure_of_nobody_in_particular() -> None:
     ]
 
 
+def test_a_time_limit_stops_the_run_as_other_failures_do() -> None:
+    scheduler = Scheduler([group("g", ("a", 1, 1))], [2])
+    (start,) = started(scheduler.start())
+    (plan,) = start.copies
+    assert scheduler.handle(TimeLimitPassed(plan.serial, "late")) == [
+        ModuleFailed(**plan.place, ranks=(2,), error="late", policy="stop"),
+        StopOrdered(reason="a.0 failed"),
+        StopRun("a.0 failed"),
+    ]
+
+
 def test_a_rank_that_does_not_leave_ends_the_run() -> None:
     scheduler = Scheduler([group("g", ("a", 1, 3, "continue"))], [2, 3, 4])
     (start,) = started(scheduler.start())

@@ -34,6 +34,10 @@ def is_gone_soon(pid: int) -> bool:
     return wait_for(lambda: True if not is_alive(pid) else None, PATIENCE_S) is True
 
 
+def has_stopped(pid: int) -> bool:
+    return " T " in Path(f"/proc/{pid}/stat").read_text()
+
+
 @pytest.fixture
 def supervisor() -> Iterator[Supervisor]:
     supervisor = Supervisor(child_environment())
@@ -150,8 +154,7 @@ def test_ending_a_program_ends_its_daemons(start: Start, tmp_path: Path) -> None
 def test_a_program_that_is_stopped_is_ended_too(start: Start, tmp_path: Path) -> None:
     program = start("sh", "-c", "echo $$ ready > pid; trap 'exit 9' TERM; kill -STOP $$")
     pid = pid_in(tmp_path / "pid")
-    stat = Path(f"/proc/{pid}/stat")
-    assert wait_for(lambda: " T " in stat.read_text() or None, PATIENCE_S)
+    assert wait_for(lambda: has_stopped(pid) or None, PATIENCE_S)
     program.end()
     assert program.poll() == Ending(status=9)
 
@@ -295,6 +298,9 @@ def test_when_both_are_killed_the_launchers_supervisor_ends_the_rest(
     both["rank"] = parent_of(both["supervisor"])
     for name in NAMES:
         pid_in(tmp_path / name)
+    for pid in both.values():  # else the second one might end some of the rest before it dies
+        os.kill(pid, signal.SIGSTOP)
+        assert wait_for(lambda pid=pid: has_stopped(pid) or None, PATIENCE_S)
     for who in (first, *(both.keys() - {first})):
         os.kill(both[who], signal.SIGKILL)
     ending = ending_of(rank)
