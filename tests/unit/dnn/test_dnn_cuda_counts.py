@@ -1,0 +1,69 @@
+"""Nodes of a captured training step, and bytes that they move: none may grow."""
+
+from __future__ import annotations
+
+from collections import Counter
+
+import pytest
+import step_counts
+from step_counts import STEPS, Node
+
+import dnn
+from dnn.backend.cuda.source import function
+
+KEPT = step_counts.kept()
+WRITE = "`python tests/step_counts.py` writes what is counted now"
+
+
+@pytest.mark.parametrize("name", STEPS)
+def test_a_step_needs_no_more_than_is_written(name):
+    found, written = step_counts.count(name), KEPT[name]
+    for key in ("nodes", "bytes"):
+        now, before = getattr(found, key), getattr(written, key)
+        assert now <= before, f"{name}: {key} of a step have grown from {before:,} to {now:,}"
+    assert found == written, f"{name} needs less than before, or other products: {WRITE}"
+
+
+def test_every_number_that_is_written_is_of_a_step():
+    assert list(KEPT) == list(STEPS)
+
+
+def test_the_nodes_of_a_step_by_hand():
+    def model():
+        return dnn.NeuralNetwork(
+            [dnn.Input(7), dnn.FullyConnected(3)], optimizer=dnn.SGD(0.1), seed=1, device="cuda"
+        )
+
+    x, y, batch = step_counts._classified(5, 7, classes=3)
+    nodes = step_counts.nodes_of_step(model, x, y, batch)
+    products = [node for node in nodes if node.flops]
+    # Forward: x, weights and bias are read. Backward: the gradient of the weights, x^T dy.
+    forward = Node("product of f4", 4 * (5 * 7 + 7 * 3 + 3), 4 * 5 * 3, 2 * 5 * 7 * 3)
+    backward = Node("product of f4", 4 * (5 * 7 + 5 * 3), 4 * 7 * 3, 2 * 5 * 7 * 3)
+    assert products == [forward, backward]
+    taken = {node.kind: node for node in nodes}["take_batch__f4"]
+    assert taken.bytes_written == 4 * 5 * 7
+
+
+@pytest.mark.parametrize(
+    ("body", "is_loaded"),
+    [
+        ("x[i] = 0;", False),
+        ("x[i + y[2]] = y[1];", False),
+        ("x[i] += 1;", True),
+        ("y[0] = x[i] == 0;", True),
+        ("x[i] = x[i] + 1;", True),
+    ],
+)
+def test_what_a_kernel_changes_counts_twice(body, is_loaded):
+    kernel = function("f", "float* x, float* y", body)
+    assert step_counts._is_loaded(kernel.source, "x") is is_loaded
+
+
+def test_nodes_do_not_grow_with_the_number_of_networks():
+    few, many = step_counts.heart(2), step_counts.heart(50)
+    assert [node.kind for node in few] == [node.kind for node in many]
+    # A product is one call for all networks.
+    for one, other in zip(few, many, strict=True):
+        assert one.flops * 25 == other.flops
+    assert Counter(bool(node.flops) for node in many)[True] == KEPT["1,000 heart networks"].products
