@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import contextlib
 import ctypes
+import functools
 import json
 import math
 import os
@@ -146,25 +147,25 @@ def counting() -> Iterator[list[Node]]:
         yield nodes
 
 
-def nodes_of_step(model: Any, x: Any, y: Any, batch: int) -> list[Node]:
-    """Return the nodes of a training step, in order."""
-    replays: list[launch.Replay] = []
-    begin = launch.Replay.__init__
+def nodes_of_step(model: Callable[[], Any], x: Any, y: Any, batch: int) -> list[Node]:
+    """Return the nodes of a training step of a model that is made, in order."""
+    runs: list[tuple[launch.Replay, list[Node]]] = []
+    call_all = launch.Replay._call_all
 
-    def keep(self: launch.Replay, *arguments: Any) -> None:
-        begin(self, *arguments)
-        replays.append(self)
+    def kept(replay: launch.Replay) -> None:
+        nodes.clear()
+        call_all(replay)
+        runs.append((replay, list(nodes)))
 
-    with counting() as nodes, mock.patch.object(launch.Replay, "__init__", keep):
+    with counting() as nodes, mock.patch.object(launch.Replay, "_call_all", kept):
         made = model()
         options = {} if isinstance(made, dnn.Ensemble) else {"progress": False}
         made.fit(x, y, epochs=1, batch_size=batch, **options)
-        (step,) = replays
-        assert step.how == "one CUDA graph"
-        nodes.clear()
-        step._call_all()
-        assert len(nodes) == len(step), "a step has calls that are neither kernels nor products"
-        return list(nodes)
+    (first, found), (captured, _) = runs
+    assert first is captured
+    assert first.how == "one CUDA graph"
+    assert len(found) == len(first), "a step has calls that are neither kernels nor products"
+    return found
 
 
 def _classified(batch: int, *shape: int, classes: int = 10) -> tuple[Any, Any, int]:
@@ -190,7 +191,7 @@ def _narrow_mlp(dtype: str) -> Callable[[], list[Node]]:
     )
 
 
-def _net(name: str, dtype: str = "float32") -> Callable[[], list[Node]]:
+def _net(name: str, dtype: str = "float32", batch: int = 0) -> Callable[[], list[Node]]:
     import conv_nets
 
     net = conv_nets.NETS[name]
@@ -199,7 +200,7 @@ def _net(name: str, dtype: str = "float32") -> Callable[[], list[Node]]:
         def model() -> Any:
             return conv_nets.dnn_model(net, None, name, device="cuda", dtype=dtype)
 
-        return nodes_of_step(model, *_classified(net.batch, *net.shape))
+        return nodes_of_step(model, *_classified(batch or net.batch, *net.shape))
 
     return count
 
@@ -235,9 +236,15 @@ STEPS: dict[str, Callable[[], list[Node]]] = {
 """What counts a step, by its name in `FILE`."""
 
 
+@functools.cache
+def nodes_of(name: str) -> tuple[Node, ...]:
+    """Return the nodes of a step of `STEPS`, in order."""
+    return tuple(STEPS[name]())
+
+
 def count(name: str) -> Counts:
     """Count a step of `STEPS`."""
-    nodes = STEPS[name]()
+    nodes = nodes_of(name)
     return Counts(
         nodes=len(nodes),
         products=sum(node.flops > 0 for node in nodes),

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib
 from collections import Counter
 
 import pytest
@@ -12,7 +13,12 @@ import dnn
 from dnn.backend.cuda.source import function
 
 KEPT = step_counts.kept()
-WRITE = "`python tests/step_counts.py` writes what is counted now"
+WRITE = "`python tests/step_counts.py` and `python benchmarks/roofline_gpu.py` write the new ones"
+
+
+@pytest.fixture(scope="module")
+def roofline():
+    return importlib.import_module("roofline_gpu")
 
 
 @pytest.mark.parametrize("name", STEPS)
@@ -67,3 +73,28 @@ def test_nodes_do_not_grow_with_the_number_of_networks():
     for one, other in zip(few, many, strict=True):
         assert one.flops * 25 == other.flops
     assert Counter(bool(node.flops) for node in many)[True] == KEPT["1,000 heart networks"].products
+
+
+def test_the_time_of_a_step_is_that_of_its_nodes_by_their_longest_part(roofline):
+    nodes = [
+        Node("product of f4", 0, 0, int(67e12)),  # 1 s of flops
+        Node("copy", int(3.35e12), int(3.35e12)),  # 2 s of bytes
+        Node("nothing", 4, 4),
+    ]
+    step = roofline.Step(nodes, int(67e12), "f4")
+    assert roofline.bound(step, 0.5) == roofline.Bound(3.5, "bytes")
+    assert roofline.bound(step, 4.0) == roofline.Bound(12.0, "nodes")
+    # Flops that no product has are those of a kernel.
+    step = roofline.Step(nodes, 5 * int(67e12), "f4")
+    assert roofline.bound(step, 0.5) == roofline.Bound(7.5, "flops")
+
+
+def test_products_have_the_flops_of_their_layers(roofline):
+    for name, step in roofline.steps().items():
+        if name.startswith(("MLP", "1,000")):  # in others a kernel may multiply, too
+            assert sum(node.flops for node in step.nodes) == step.flops
+
+
+def test_the_table_of_the_page_is_what_the_counts_give(roofline):
+    page = roofline.PAGE.read_text(encoding="utf-8")
+    assert roofline.with_table(page, roofline.BEGIN, roofline.table()) == page, WRITE
