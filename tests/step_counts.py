@@ -191,16 +191,17 @@ def _narrow_mlp(dtype: str) -> Callable[[], list[Node]]:
     )
 
 
-def _net(name: str, dtype: str = "float32", batch: int = 0) -> Callable[[], list[Node]]:
+def net(name: str, dtype: str = "float32", batch: int = 0) -> Callable[[], list[Node]]:
+    """Return what counts a step of a network of `benchmarks/conv_nets.py`."""
     import conv_nets
 
-    net = conv_nets.NETS[name]
+    of = conv_nets.NETS[name]
 
     def count() -> list[Node]:
         def model() -> Any:
-            return conv_nets.dnn_model(net, None, name, device="cuda", dtype=dtype)
+            return conv_nets.dnn_model(of, None, name, device="cuda", dtype=dtype)
 
-        return nodes_of_step(model, *_classified(batch or net.batch, *net.shape))
+        return nodes_of_step(model, *_classified(batch or of.batch, *of.shape))
 
     return count
 
@@ -226,11 +227,11 @@ STEPS: dict[str, Callable[[], list[Node]]] = {
         f"MLP depth 3, relu, {dtype}": _narrow_mlp(dtype)
         for dtype in ("float32", "tf32", "float16", "bfloat16")
     },
-    "LeNet-5": _net("lenet5_step"),
-    "VGG-16": _net("vgg16_cifar_step"),
-    "ResNet-18": _net("resnet18_cifar_step"),
-    "ResNet-18, bfloat16": _net("resnet18_cifar_step", "bfloat16"),
-    "LSTM of 28 steps": _net("lstm_step"),
+    "LeNet-5": net("lenet5_step"),
+    "VGG-16": net("vgg16_cifar_step"),
+    "ResNet-18": net("resnet18_cifar_step"),
+    "ResNet-18, bfloat16": net("resnet18_cifar_step", "bfloat16"),
+    "LSTM of 28 steps": net("lstm_step"),
     "1,000 heart networks": lambda: heart(1000),
 }
 """What counts a step, by its name in `FILE`."""

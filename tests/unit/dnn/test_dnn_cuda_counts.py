@@ -5,15 +5,25 @@ from __future__ import annotations
 import importlib
 from collections import Counter
 
+import cuda_emulator
+import fake_cupy
+import memory_traffic
+import numpy as np
 import pytest
 import step_counts
 from step_counts import STEPS, Node
 
 import dnn
-from dnn.backend.cuda.source import function
+from dnn.backend.cuda.launch import Launcher
+from dnn.backend.cuda.source import for_each, function
 
 KEPT = step_counts.kept()
 WRITE = "`python tests/step_counts.py` and `python benchmarks/roofline_gpu.py` write the new ones"
+
+
+needs_compiler = pytest.mark.skipif(
+    cuda_emulator.COMPILER is None, reason="there is no C++ compiler to run CUDA kernels with"
+)
 
 
 @pytest.fixture(scope="module")
@@ -98,3 +108,37 @@ def test_products_have_the_flops_of_their_layers(roofline):
 def test_the_table_of_the_page_is_what_the_counts_give(roofline):
     page = roofline.PAGE.read_text(encoding="utf-8")
     assert roofline.with_table(page, roofline.BEGIN, roofline.table()) == page, WRITE
+
+
+@needs_compiler
+@pytest.mark.parametrize(
+    ("body", "moved", "least"),
+    [
+        # 300 numbers of 4 bytes are 38 sectors, and no two of the two blocks share one.
+        ("out[i] = x[i];", 2 * 38 * 32, 2 * 300 * 4),
+        ("out[i] = x[0];", 2 * 32 + 38 * 32, 4 + 300 * 4),  # each block loads it
+        ("out[i] = x[i * 8];", 300 * 32 + 38 * 32, 2 * 300 * 4),
+        ("out[i] += x[i];", 3 * 38 * 32, 3 * 300 * 4),
+        ("reinterpret_cast<F4*>(out)[0] = reinterpret_cast<const F4*>(x)[1];", 4 * 32, 2 * 16),
+    ],
+)
+def test_what_a_kernel_moves_by_hand(body, moved, least):
+    kernel = function(
+        "moves",
+        "const float* x, float* out, const long long n",
+        f"struct alignas(16) F4 {{ float a, b, c, d; }};\n    {for_each(body)}",
+    )
+    with memory_traffic.running() as launches:
+        x, out = fake_cupy.empty(2400, "f4"), fake_cupy.empty(300, "f4")
+        Launcher(fake_cupy).for_each(kernel, 300, [x, out, np.int64(300)])
+    assert launches == [memory_traffic.Traffic("moves", moved, least)]
+
+
+@needs_compiler
+@pytest.mark.slow
+@pytest.mark.thorough
+def test_the_table_of_kernels_is_what_they_move(roofline):
+    page = roofline.PAGE.read_text(encoding="utf-8")
+    assert roofline.with_table(page, memory_traffic.BEGIN, memory_traffic.table()) == page, (
+        "`python tests/memory_traffic.py` writes it"
+    )
