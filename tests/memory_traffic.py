@@ -41,7 +41,8 @@ LEAST_SHOWN_BYTES = 1_000_000
 FLAGS = (
     *("-O1", "-fno-exceptions", "-fsanitize=thread"),
     *("--param", "tsan-instrument-func-entry-exit=0"),
-    "-nodefaultlibs",  # without its runtime library, whose functions are defined below
+    # Without the runtime library of the sanitizer, whose functions are defined below.
+    *("-nodefaultlibs", "-Wl,--no-as-needed", "-lgcc_s", "-lm", "-lc"),
 )
 
 HOOKS = """

@@ -135,6 +135,19 @@ def test_what_a_kernel_moves_by_hand(body, moved, least):
 
 
 @needs_compiler
+@pytest.mark.parametrize(
+    "name", ["MLP depth 4", pytest.param("MLP depth 3, relu, float16", marks=pytest.mark.thorough)]
+)
+def test_bytes_from_arguments_are_those_that_kernels_need(name):
+    moved = memory_traffic.launches_of(STEPS[name])
+    counted = [node for node in step_counts.nodes_of(name) if not node.flops]
+    assert [one.kind for one in moved] == [node.kind for node in counted]
+    needed = sum(one.least_bytes for one in moved)
+    total = sum(node.bytes_read + node.bytes_written for node in counted)
+    assert total == pytest.approx(needed, rel=0.02)
+
+
+@needs_compiler
 @pytest.mark.slow
 @pytest.mark.thorough
 def test_the_table_of_kernels_is_what_they_move(roofline):
