@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import gc
+import hashlib
 import importlib.util
 import json
 import math
@@ -17,7 +19,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from diel import open_regular, part_of
 
-from .hyperparameters import Hyperparameters, optimizer_of
+from .hyperparameters import Hyperparameters, dropout_rates, layers_of, loss_of, optimizer_of
 
 if TYPE_CHECKING:
     from diel import Context
@@ -43,6 +45,9 @@ _HIDDEN_MEASURED: Final = ((16,), (128,), (230, 230), (750, 750), (2000, 2000))
 `_CLASSES` outputs."""
 _FEATURES, _CLASSES = 32, 10
 _COUNTS_MEASURED: Final = (1, 16, 64, 256, 1024)
+_COUNTS_OF_LAYERS_MEASURED: Final = (1, 4, 16, 64)
+"""As `_COUNTS_MEASURED`, of networks that are measured themselves."""
+_STEPS_MEASURED: Final = 8
 _MOST_MEASURED: Final = 2**24
 """Most parameters of all networks in a measurement: to draw more takes the CPU seconds."""
 _SHARE_OF_MEMORY: Final = 0.8
@@ -151,7 +156,8 @@ class Compute:
         """Return how many networks with such hyperparameters to put into one plan, at least 1.
 
         On a GPU as many as fit its free memory, but no more than are fastest for networks of that
-        size: measured, if `table` has it, or else estimated.
+        size: measured, if `table` has it, or else estimated. Those with layers of other kinds than
+        dense ones are measured by `fastest_count`, or else trained alone.
         """
         if wanted.is_recurrent:
             return 1  # several in one plan have not been measured
@@ -173,6 +179,80 @@ class Compute:
         )
         fits = int(_SHARE_OF_MEMORY * self.share * free_bytes / size_bytes)
         return max(1, min(most, fits, _MOST_ON_GPU))
+
+    def fastest_count(
+        self,
+        wanted: Hyperparameters,
+        features: int,
+        classes: int,
+        shape: tuple[int, ...] | None,
+        table: RoutineTable,
+    ) -> int:
+        """Return how many networks of such layers are trained fastest in one plan on this GPU.
+
+        More are tried as long as each of them takes less time, and memory suffices. The first
+        process of a run that asks measures it; `table` has the answer for all others.
+        """
+        from dnn import OutOfDeviceMemory, free_memory
+
+        measured = (wanted.plan_key(), features, classes, shape, self.precision)
+        key = f"networks-{hashlib.blake2b(repr(measured).encode(), digest_size=8).hexdigest()}"
+        choices = table.convolutions
+        with choices.measuring():
+            found = choices.find(key)
+            if found is None:
+                seconds: dict[int, float] = {}
+                for networks in _COUNTS_OF_LAYERS_MEASURED:
+                    try:
+                        each_s = self._layers_epoch_s(
+                            wanted, features, classes, shape, networks, table
+                        )
+                    except OutOfDeviceMemory:
+                        break
+                    if each_s >= min(seconds.values(), default=math.inf):
+                        break
+                    seconds[networks] = each_s
+                gc.collect()
+                free_memory(self.device)
+                times_ms = {str(networks): 1e3 * each_s for networks, each_s in seconds.items()}
+                fastest = max(seconds, default=1)
+                found = choices.keep(key, {"routine": str(fastest), "ms": times_ms})
+        return int(found)
+
+    def _layers_epoch_s(
+        self,
+        wanted: Hyperparameters,
+        features: int,
+        classes: int,
+        shape: tuple[int, ...] | None,
+        networks: int,
+        table: RoutineTable,
+    ) -> float:
+        """Return the seconds of a short epoch divided by the number of networks trained in it."""
+        import numpy as np
+
+        from dnn import Ensemble
+
+        rows = np.arange(_STEPS_MEASURED * wanted.batch_size)
+        # With the default rate: the time of a network that diverges says nothing.
+        alike = [wanted.model_copy(update={"learning_rate": None})] * networks
+        ensemble = Ensemble(
+            layers_of(wanted, features, classes, shape),
+            loss_of(alike),
+            optimizer_of(alike, len(rows)),
+            seeds=range(networks),
+            states=dropout_rates(alike),
+            routines=table,
+            **self.networks,
+        )
+        x = np.sin(rows[:, None] + np.arange(features))
+        histories = ensemble.fit(x, rows % classes, epochs=3, batch_size=wanted.batch_size)
+        return min(histories[0].epoch_times_s)
+
+    @staticmethod
+    def measures_networks(table: RoutineTable | None) -> bool:
+        """Whether a run measures how many networks to train in one plan, as `table` says."""
+        return table is not None and _NETWORKS_ON_GPU in table.choices
 
     def measure_routines(self) -> RoutineTable:
         """Measure which routines are fastest on this machine; on a GPU it takes some seconds."""

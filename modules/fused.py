@@ -251,12 +251,19 @@ class FusedTrainings:
             return self._compute.most_networks(wanted, self._rounds[0].features)
         key = wanted.plan_key()
         if key not in self._most:
-            data = self._versions
-            self._most[key] = self._compute.most_networks(
-                wanted, data.features, data.classes, self._free_bytes, self._table
-            )
+            self._most[key] = self._most_on_gpu(wanted)
         self._networks_at_once = max(self._most.values())
         return self._most[key]
+
+    def _most_on_gpu(self, wanted: Hyperparameters) -> int:
+        data, compute, table = self._versions, self._compute, self._table
+        is_dense = not wanted.is_convolutional and not wanted.is_recurrent and not wanted.layers
+        if table is None or is_dense or not compute.measures_networks(table):
+            return compute.most_networks(
+                wanted, data.features, data.classes, self._free_bytes, table
+            )
+        with compute.without_warnings():
+            return compute.fastest_count(wanted, data.features, data.classes, data.shape, table)
 
     @cached_property
     def _versions(self) -> _Versions:

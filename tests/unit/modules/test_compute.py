@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gc
+import json
 import logging
 import re
 import sys
@@ -18,7 +19,7 @@ from unit.modules.sweeping import GRID, Sweep
 
 import dnn
 from dnn.memory import allocation_statistics
-from modules import compute, trainer
+from modules import compute, fused, trainer
 from modules.compute import MOST_NETWORKS, Compute
 from modules.hyperparameters import Hyperparameters
 from modules.reporter import SweepReporter
@@ -234,6 +235,68 @@ def test_how_many_networks_pay_on_a_gpu_is_measured(
     train = trainer.prepare(options, Path())
     for hidden, expected in (([4], 64), ([300, 300], 256)):  # memory is no bound here
         assert train._together._most_networks(Hyperparameters(hidden=hidden)) == expected
+
+
+@pytest.mark.parametrize(
+    "layers",
+    [
+        {"channels": [2], "kernel": 2},
+        pytest.param({"recurrent": [4]}, marks=pytest.mark.thorough),
+    ],
+)
+def test_how_many_networks_of_other_layers_pay_is_measured_when_they_are_met(
+    gpu: None, layers: dict[str, Any], monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    table = dnn.RoutineTable({"gpu_models": [(0, "64")]}).to_json()
+    point = {**layers, "hidden": [4], "epochs": 1, "batch_size": 512}
+    given = {"dataset": "digits", "standardise": "one scale", "compute": {"device": "cuda"}}
+    asked: list[int] = []
+    clock = {1: 1.0, 4: 0.5, 16: 0.6}  # seconds of a network, by how many are in the plan
+    measure = Compute._layers_epoch_s
+
+    def layers_epoch_s(self: Compute, *of_networks: Any) -> float:
+        networks = of_networks[-2]
+        asked.append(networks)
+        assert networks > 1 or measure(self, *of_networks) > 0
+        return clock[networks]
+
+    def losses(table: str | None) -> list[Any]:
+        options = {**given, **({"table": table} if table else {})}
+        train = trainer.prepare(options, Path())
+        train._together._table = train._table and train._table.kept_in(tmp_path)
+        reports = [Report(0, seed, options={}, folder=Path()) for seed in (1, 2, 3)]
+        together = train.train_together([(point, report) for report in reports])
+        assert [found is None for found in together] == [table is None] * 3
+        found = [one or train(point, report) for one, report in zip(together, reports, strict=True)]
+        return [{**metrics, "training_time_s": 0} for metrics in found]
+
+    monkeypatch.setattr(Compute, "_layers_epoch_s", layers_epoch_s)
+    monkeypatch.setattr(compute, "_STEPS_MEASURED", 1)
+    monkeypatch.setattr(fused, "_TIMED_EPOCHS", 1)
+    alone = losses(None)
+    assert not asked  # only if the run measures
+    assert losses(table) == alone
+    assert asked == [1, 4, 16]  # 16 are slower
+    (file,) = tmp_path.glob("networks-*.json")
+    assert json.loads(file.read_text())["routine"] == "4"
+
+    def count() -> int:
+        there = dnn.RoutineTable.from_json(table).kept_in(tmp_path)
+        wanted = Hyperparameters.model_validate(point)
+        return Compute("cuda").fastest_count(wanted, 64, 10, (1, 8, 8), there)
+
+    assert count() == 4
+    assert asked == [1, 4, 16]  # the run knows it, whichever process asks
+    # Memory ends it, too.
+    file.unlink()
+
+    def out_of_memory(self: Compute, *of_networks: Any) -> float:
+        if of_networks[-2] > 1:
+            raise dnn.OutOfDeviceMemory("cuda:0", 2, 1, 1)
+        return 1.0
+
+    monkeypatch.setattr(Compute, "_layers_epoch_s", out_of_memory)
+    assert count() == 1
 
 
 def test_data_go_to_the_gpu_once(gpu: None) -> None:

@@ -1,0 +1,235 @@
+"""Bytes that kernels exchange with memory, counted while they run on the CPU, access by access.
+
+A kernel's own source is compiled for the emulator with calls at each access, those that compilers
+have for ThreadSanitizer. Blocks run one after the other, so what a block exchanges with the
+level-2 cache is counted as if its level-1 cache lost nothing: sectors of 32 bytes, each once a
+block. The least that is possible is each byte that is read once, and each that is written once.
+``python tests/memory_traffic.py`` writes the table of docs/gpu.md, which takes a minute or two.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import ctypes
+import hashlib
+import itertools
+import os
+import re
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass
+from typing import Any
+from unittest import mock
+
+import cuda_emulator
+import fake_cublas
+import fake_cupy
+import pytest
+import step_counts
+
+from dnn.backend.cuda import launch
+
+BEGIN = "<!-- traffic: python tests/memory_traffic.py -->\n"
+STEPS = {
+    "MLP depth 4": step_counts.STEPS["MLP depth 4"],
+    "LeNet-5": step_counts.STEPS["LeNet-5"],
+    "LSTM of 28 steps": step_counts.STEPS["LSTM of 28 steps"],
+    "ResNet-18 of 2 images": step_counts.net("resnet18_cifar_step", batch=2),
+}
+"""Steps of the table; of ResNet-18 few images, since it is run on the CPU."""
+
+LEAST_SHOWN_BYTES = 1_000_000
+FLAGS = (
+    *("-O1", "-fno-exceptions", "-fsanitize=thread"),
+    *("--param", "tsan-instrument-func-entry-exit=0"),
+    # Without the runtime library of the sanitizer, whose functions are defined below.
+    *("-nodefaultlibs", "-Wl,--no-as-needed", "-lgcc_s", "-lm", "-lc"),
+)
+
+HOOKS = """
+#define HOOK extern "C" __attribute__((no_sanitize("thread"), visibility("hidden")))
+struct array_ { unsigned long low, high; unsigned int *by[2]; unsigned char *seen; };
+static array_ arrays_[64];
+static unsigned int arrays_count_;
+static long long moved_[2];
+
+HOOK void touch_(unsigned long at, unsigned long size, int writes) {
+    for (unsigned int k = 0; k < arrays_count_; ++k) {
+        array_& of = arrays_[k];
+        if (at < of.low || at >= of.high) continue;
+        const unsigned long first = at - of.low, last = first + size - 1;
+        for (unsigned long s = first / 32; s <= last / 32; ++s)
+            if (of.by[writes][s] != blockIdx.x + 1) {
+                of.by[writes][s] = blockIdx.x + 1;
+                moved_[writes] += 32;
+            }
+        for (unsigned long b = first; b <= last; ++b) of.seen[b] |= 1 << writes;
+        return;
+    }
+}
+
+extern "C" __attribute__((no_sanitize("thread"), visibility("default")))
+void begin_counting(unsigned int count, const unsigned long* bounds) {
+    arrays_count_ = count;
+    moved_[0] = moved_[1] = 0;
+    for (unsigned int k = 0; k < count; ++k) {
+        array_& of = arrays_[k];
+        of.low = bounds[2 * k] / 32 * 32;
+        of.high = bounds[2 * k + 1];
+        const unsigned long size = of.high - of.low + 32;
+        for (auto& stamps : of.by) stamps = (unsigned int*)calloc(size / 32 + 1, 4);
+        of.seen = (unsigned char*)calloc(size, 1);
+    }
+}
+
+extern "C" __attribute__((no_sanitize("thread"), visibility("default")))
+void end_counting(long long* found) {
+    for (int i = 0; i < 2; ++i) { found[i] = moved_[i]; found[2 + i] = 0; }
+    for (unsigned int k = 0; k < arrays_count_; ++k) {
+        array_& of = arrays_[k];
+        for (unsigned long b = 0; b < of.high - of.low; ++b) {
+            found[2] += of.seen[b] & 1;
+            found[3] += of.seen[b] >> 1;
+        }
+        for (auto stamps : of.by) free(stamps);
+        free(of.seen);
+    }
+    arrays_count_ = 0;
+}
+
+HOOK void __tsan_init() {}
+#define HOOKS_OF(size) \\
+    HOOK void __tsan_read##size(unsigned long at) { touch_(at, size, 0); } \\
+    HOOK void __tsan_write##size(unsigned long at) { touch_(at, size, 1); } \\
+    HOOK void __tsan_unaligned_read##size(unsigned long at) { touch_(at, size, 0); } \\
+    HOOK void __tsan_unaligned_write##size(unsigned long at) { touch_(at, size, 1); }
+HOOKS_OF(1) HOOKS_OF(2) HOOKS_OF(4) HOOKS_OF(8) HOOKS_OF(16)
+HOOK void __tsan_read_range(unsigned long at, unsigned long size) { touch_(at, size, 0); }
+HOOK void __tsan_write_range(unsigned long at, unsigned long size) { touch_(at, size, 1); }
+"""
+
+
+@dataclass(frozen=True)
+class Traffic:
+    """Bytes of a launch: moved between blocks and the level-2 cache, and the least possible."""
+
+    kind: str
+    moved_bytes: int
+    least_bytes: int
+
+
+def _library(kernel: Any) -> Any:
+    """Return a kernel, compiled with counts of its accesses."""
+    header = cuda_emulator.HEADER + HOOKS
+    digest = hashlib.sha256(f"{header}{FLAGS}".encode()).hexdigest()[:8]
+    made = cuda_emulator.compiled(f"traffic-{digest}.h.gch", header, "-x", "c++-header", *FLAGS)
+    code = re.sub("#include <cuda_.*", "", cuda_emulator.with_launcher(kernel.program, kernel.name))
+    name = hashlib.sha256(f"{digest}{code}".encode()).hexdigest()[:16]
+    arguments = (*FLAGS, "-include", str(made.with_suffix("")))
+    loaded = ctypes.CDLL(str(cuda_emulator.compiled(f"{name}.cpp.so", code, *arguments)))
+    loaded[f"launch_{kernel.name}"].argtypes = [ctypes.c_uint, ctypes.c_uint, ctypes.c_void_p]
+    loaded.begin_counting.argtypes = [ctypes.c_uint, ctypes.c_void_p]
+    return loaded
+
+
+def _bounds(arguments: tuple[Any, ...]) -> list[tuple[int, int]]:
+    """Return where arrays lie, from and to; those that overlap as one."""
+    found: list[tuple[int, int]] = []
+    spans = []
+    for array in arguments:
+        if isinstance(array, fake_cupy.ndarray) and array.size:
+            steps = [(n - 1) * step for n, step in zip(array.shape, array.strides, strict=True)]
+            at = array.data.ptr
+            low, high = sum(min(0, step) for step in steps), sum(max(0, step) for step in steps)
+            spans.append((at + low, at + high + array.dtype.itemsize))
+    for low, high in sorted(spans):
+        if found and low < found[-1][1]:
+            found[-1] = (found[-1][0], max(high, found[-1][1]))
+        else:
+            found.append((low, high))
+    return found
+
+
+@contextlib.contextmanager
+def running() -> Iterator[list[Any]]:
+    """Let ``device="cuda"`` be a GPU that computes and counts; give the list of its launches."""
+    launches: list[Any] = []
+    multiply = fake_cublas.Library._multiply
+
+    def compiled(cupy: Any, index: int, kernel: Any) -> Callable[..., None]:
+        loaded = _library(kernel)
+        fake_cupy.RawModule.compiled[kernel.name] = loaded[f"launch_{kernel.name}"]
+        run = cupy.RawModule(code=kernel.program).get_function(kernel.name)
+        kind = re.sub(r"_[0-9a-f]{12}", "", kernel.name)
+
+        def function(grid: Any, block: Any, arguments: tuple[Any, ...]) -> None:
+            bounds = _bounds(arguments)
+            flat = [end for span in bounds for end in span]
+            loaded.begin_counting(len(bounds), (ctypes.c_ulong * len(flat))(*flat))
+            run(grid, block, arguments)
+            found = (ctypes.c_longlong * 4)()
+            loaded.end_counting(found)
+            launches.append(Traffic(kind, found[0] + found[1], found[2] + found[3]))
+
+        return function
+
+    def multiplied(library: Any, *arguments: Any, **options: Any) -> Any:
+        launches.append(None)
+        return multiply(library, *arguments, **options)
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(fake_cupy, "compile_all", lambda: None, raising=False)
+        fake_cupy.install(patch)
+        patch.setattr(fake_cupy.RawModule, "compiled", {})
+        patch.setattr(launch, "compiled", compiled)
+        patch.setattr(fake_cublas.Library, "_multiply", multiplied)
+        patch.setenv("DNN_ROUTINES", "fixed")
+        yield launches
+
+
+def launches_of(count: Callable[[], Any]) -> list[Traffic]:
+    """Return the kernels of a step that `step_counts` counts, in order."""
+    with mock.patch.object(step_counts, "counting", running):
+        return [launch for launch in count() if launch is not None]
+
+
+def by_kind(launches: Iterable[Traffic]) -> dict[str, list[Traffic]]:
+    """Return launches by the name of their kernel, with types that repeat counted."""
+    found: dict[str, list[Traffic]] = {}
+    for one in launches:
+        name, *rest = one.kind.split("__")
+        types = itertools.groupby(rest[0].split("_") if rest else ())
+        words = [f"{key} x {n}" if (n := len(list(group))) > 1 else key for key, group in types]
+        last = [f"axes: {part}" if part.isdigit() else f"by {part}" for part in rest[1:]]
+        found.setdefault(f"`{name}`, {', '.join([*words, *last])}", []).append(one)
+    return found
+
+
+def table() -> str:
+    """Return the kernels of `STEPS` that move the most, as Markdown."""
+    launches = [one for count in STEPS.values() for one in launches_of(count)]
+    rows: list[tuple[str, int, int, int]] = []
+    others = [0, 0, 0]
+    for kind, some in by_kind(launches).items():
+        numbers = len(some), sum(x.moved_bytes for x in some), sum(x.least_bytes for x in some)
+        if numbers[1] >= LEAST_SHOWN_BYTES:
+            rows.append((kind, *numbers))
+        else:
+            others = [sum(pair) for pair in zip(others, numbers, strict=True)]
+    rows.sort(key=lambda row: row[3] - row[2])
+    lines = ["| kernel | launches | MB moved | MB at least | ratio |", "|---|--:|--:|--:|--:|"]
+    for kind, count, moved, least in (*rows, ("all others", *others)):
+        numbers = f"{count} | {moved / 1e6:,.1f} | {least / 1e6:,.1f} | {moved / least:.2f}"
+        lines.append(f"| {kind} | {numbers} |")
+    return "\n".join(lines) + "\n"
+
+
+def main() -> None:
+    from roofline_gpu import PAGE, with_table
+
+    os.environ.setdefault("CUDA_VISIBLE_DEVICES", "0")
+    page = with_table(PAGE.read_text(encoding="utf-8"), BEGIN, table())
+    PAGE.write_text(page, encoding="utf-8")
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,272 @@
+"""What a training step on a GPU launches and moves: counted on the stand-in, with no work done.
+
+Kernels and products do nothing, so a ResNet-18 takes a fraction of a second and no compiler. Of
+each node of a step (a kernel, or a call of cuBLAS) the bytes are counted that it has to read and
+to write: every argument once, however often the kernel loads an element, and twice what it changes.
+``python tests/step_counts.py`` writes `FILE` anew.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import ctypes
+import functools
+import json
+import math
+import os
+import re
+import sys
+from collections.abc import Callable, Iterator
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+from unittest import mock
+
+import cuda_emulator
+import fake_cublas
+import fake_cupy
+import numpy as np
+import pytest
+
+import dnn
+from dnn.backend.cuda import launch
+
+ROOT = Path(__file__).parents[1]
+FILE = Path(__file__).parent / "fixtures" / "dnn" / "step_counts.json"
+
+if str(ROOT / "benchmarks") not in sys.path:
+    sys.path.append(str(ROOT / "benchmarks"))
+
+
+@dataclass(frozen=True)
+class Node:
+    """A kernel or a product of a step; `flops` only of products, whose `kind` says their types."""
+
+    kind: str
+    bytes_read: int
+    bytes_written: int
+    flops: int = 0
+
+
+@dataclass(frozen=True)
+class Counts:
+    """Numbers of one step.
+
+    Attributes
+    ----------
+    nodes : int
+        Kernels, and calls of cuBLAS and cuBLASLt.
+    products : int
+        Those of `nodes` that are calls of cuBLAS and cuBLASLt.
+    bytes : int
+        Read and written by all nodes.
+    flops : int
+        Of the products, two for a multiplication with its addition.
+    """
+
+    nodes: int
+    products: int
+    bytes: int
+    flops: int
+
+
+def _elements(array: Any) -> int:
+    lengths = zip(array.shape, array.strides, strict=True)
+    return math.prod(length for length, step in lengths if step)
+
+
+def _is_loaded(source: str, name: str) -> bool:
+    """Whether an element of a parameter is used other than as the left side of an assignment."""
+    body = source[source.index("{") :]
+    for found in re.finditer(rf"\b{name}\[", body):
+        depth, at = 1, found.end()
+        while depth:
+            depth += {"[": 1, "]": -1}.get(body[at], 0)
+            at += 1
+        if not re.match(r"\s*=[^=]", body[at:]):
+            return True
+    return False
+
+
+def _kernel_node(kernel: Any, arguments: tuple[Any, ...]) -> Node:
+    source, name = kernel.source, kernel.name
+    head = source[source.index(f"void {name}(") :]
+    words = [one.split()[-1] for one in head[head.index("(") + 1 : head.index(")")].split(",")]
+    kinds = cuda_emulator.parameter_types(source, name)
+    read = written = 0
+    for word, kind, argument in zip(words, kinds, arguments, strict=True):
+        if not kind.endswith("*"):
+            continue
+        size = _elements(argument) * argument.dtype.itemsize
+        if kind.startswith("const "):
+            read += size
+        else:
+            written += size
+            read += size * _is_loaded(source, word)
+    if name.startswith("take_"):  # of all rows it reads those that it writes
+        read = written
+    return Node(re.sub(r"_[0-9a-f]{12}", "", name), read, written)
+
+
+def _product_node(asked: Any, matrices: Any, scalars: tuple[int, int], bias: Any) -> Node:
+    def size(matrix: Any) -> int:
+        number = matrix.rows * matrix.columns * np.dtype(matrix.code).itemsize
+        return int(number * (asked.batch if matrix.step else 1))
+
+    a, b, c, d = matrices
+    kind = ctypes.c_double if asked.compute == 70 else ctypes.c_float
+    read = size(a) + size(b) + (size(c) if kind.from_address(scalars[1]).value else 0)
+    read += size(bias) if bias is not None else 0
+    flops = 2 * asked.rows * asked.columns * asked.inner * asked.batch
+    types = "tf32" if asked.compute == 77 else a.code
+    return Node(f"product of {types}", read, size(d), flops)
+
+
+@contextlib.contextmanager
+def counting() -> Iterator[list[Node]]:
+    """Let ``device="cuda"`` be a GPU on which nothing is computed; give the list of its nodes."""
+    nodes: list[Node] = []
+
+    def compiled(cupy: Any, index: int, kernel: Any) -> Callable[..., None]:
+        def function(grid: Any, block: Any, arguments: tuple[Any, ...]) -> None:
+            nodes.append(_kernel_node(kernel, arguments))
+
+        return function
+
+    def multiply(library: Any, asked: Any, matrices: Any, scalars: Any, *rest: Any) -> int:
+        _, bias, *_ = (*rest, None)  # after the stream
+        nodes.append(_product_node(asked, matrices, scalars, bias))
+        return 0
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(fake_cupy, "compile_all", lambda: None, raising=False)
+        fake_cupy.install(patch)
+        patch.setattr(launch, "compiled", compiled)
+        patch.setattr(fake_cublas.Library, "_multiply", multiply)
+        patch.setenv("DNN_ROUTINES", "fixed")
+        yield nodes
+
+
+def nodes_of_step(model: Callable[[], Any], x: Any, y: Any, batch: int) -> list[Node]:
+    """Return the nodes of a training step of a model that is made, in order."""
+    runs: list[tuple[launch.Replay, list[Node]]] = []
+    call_all = launch.Replay._call_all
+
+    def kept(replay: launch.Replay) -> None:
+        nodes.clear()
+        call_all(replay)
+        runs.append((replay, list(nodes)))
+
+    with counting() as nodes, mock.patch.object(launch.Replay, "_call_all", kept):
+        made = model()
+        options = {} if isinstance(made, dnn.Ensemble) else {"progress": False}
+        made.fit(x, y, epochs=1, batch_size=batch, **options)
+    (first, found), (captured, _) = runs
+    assert first is captured
+    assert first.how == "one CUDA graph"
+    assert len(found) == len(first), "a step has calls that are neither kernels nor products"
+    return found
+
+
+def _classified(batch: int, *shape: int, classes: int = 10) -> tuple[Any, Any, int]:
+    """Return rows of two batches, with their classes."""
+    return np.zeros((2 * batch, *shape), np.float32), np.arange(2 * batch) % classes, batch
+
+
+def _mlp(depth: int, optimizer: Any, activation: str = "sigmoid", dtype: str = "float32") -> Any:
+    layers = dnn.mlp(784, [528] * depth, 10, activation)
+    return dnn.NeuralNetwork(layers, optimizer=optimizer, seed=1, device="cuda", dtype=dtype)
+
+
+def _sgd_mlp(depth: int) -> Callable[[], list[Node]]:
+    # The network of `benchmarks/mlp_gpu.py`.
+    optimizer = dnn.SGD(0.05, weight_decay=0.001)
+    return lambda: nodes_of_step(lambda: _mlp(depth, optimizer), *_classified(100, 784))
+
+
+def _narrow_mlp(dtype: str) -> Callable[[], list[Node]]:
+    # The network of `benchmarks/mixed_precision.py`.
+    return lambda: nodes_of_step(
+        lambda: _mlp(3, dnn.SGD(1e-3), "relu", dtype), *_classified(100, 784)
+    )
+
+
+def net(name: str, dtype: str = "float32", batch: int = 0) -> Callable[[], list[Node]]:
+    """Return what counts a step of a network of `benchmarks/conv_nets.py`."""
+    import conv_nets
+
+    of = conv_nets.NETS[name]
+
+    def count() -> list[Node]:
+        def model() -> Any:
+            return conv_nets.dnn_model(of, None, name, device="cuda", dtype=dtype)
+
+        return nodes_of_step(model, *_classified(batch or of.batch, *of.shape))
+
+    return count
+
+
+def heart(networks: int) -> list[Node]:
+    """Return the nodes of a step of networks of `benchmarks/sweep_heart.py`, as one plan."""
+
+    def model() -> Any:
+        rates = np.linspace(0.003, 0.1, networks)
+        optimizer = dnn.SGD(rates, momentum=rates * 9, weight_decay=rates / 100)
+        layers = dnn.mlp(13, [16] * 5, 2, "tanh")
+        return dnn.Ensemble(layers, optimizer=optimizer, seeds=range(networks), device="cuda")
+
+    return nodes_of_step(model, *_classified(32, 13, classes=2))
+
+
+STEPS: dict[str, Callable[[], list[Node]]] = {
+    **{f"MLP depth {depth}": _sgd_mlp(depth) for depth in (1, 2, 3, 4)},
+    "MLP depth 3, relu, Adam": lambda: nodes_of_step(
+        lambda: _mlp(3, dnn.Adam(1e-3), "relu"), *_classified(100, 784)
+    ),
+    **{
+        f"MLP depth 3, relu, {dtype}": _narrow_mlp(dtype)
+        for dtype in ("float32", "tf32", "float16", "bfloat16")
+    },
+    "LeNet-5": net("lenet5_step"),
+    "VGG-16": net("vgg16_cifar_step"),
+    "ResNet-18": net("resnet18_cifar_step"),
+    "ResNet-18, bfloat16": net("resnet18_cifar_step", "bfloat16"),
+    "LSTM of 28 steps": net("lstm_step"),
+    "1,000 heart networks": lambda: heart(1000),
+}
+"""What counts a step, by its name in `FILE`."""
+
+
+@functools.cache
+def nodes_of(name: str) -> tuple[Node, ...]:
+    """Return the nodes of a step of `STEPS`, in order."""
+    return tuple(STEPS[name]())
+
+
+def count(name: str) -> Counts:
+    """Count a step of `STEPS`."""
+    nodes = nodes_of(name)
+    return Counts(
+        nodes=len(nodes),
+        products=sum(node.flops > 0 for node in nodes),
+        bytes=sum(node.bytes_read + node.bytes_written for node in nodes),
+        flops=sum(node.flops for node in nodes),
+    )
+
+
+def kept() -> dict[str, Counts]:
+    """Return the numbers in `FILE`."""
+    found = json.loads(FILE.read_text(encoding="utf-8"))
+    return {name: Counts(**numbers) for name, numbers in found.items()}
+
+
+def main() -> None:
+    os.environ.setdefault("CUDA_VISIBLE_DEVICES", "0")
+    found = {name: asdict(count(name)) for name in STEPS}
+    FILE.write_text(json.dumps(found, indent=2) + "\n", encoding="utf-8")
+    for name, numbers in found.items():
+        print(f"{name:28s}", *(f"{key} {number:>14,}" for key, number in numbers.items()))
+
+
+if __name__ == "__main__":
+    main()
