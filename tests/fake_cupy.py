@@ -408,7 +408,8 @@ def getDeviceProperties(device):
 
 
 def deviceGetAttribute(attribute, device):
-    return {20: 0, 75: 9, 76: 0}[attribute]  # compute mode, and capability
+    # Processors, compute mode, and capability.
+    return {16: 132, 20: 0, 75: 9, 76: 0}[attribute]
 
 
 cuda = SimpleNamespace(
