@@ -786,7 +786,8 @@ def getDeviceProperties(device):
 
 
 def deviceGetAttribute(attrib, device):
-    return {20: 0, 75: 9, 76: 0}[attrib]  # compute mode, and capability
+    # Processors, compute mode, and capability.
+    return {16: 132, 20: 0, 75: 9, 76: 0}[attrib]
 
 
 cuda = SimpleNamespace(

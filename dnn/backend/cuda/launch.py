@@ -10,14 +10,16 @@ from __future__ import annotations
 
 import functools
 import logging
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
 
 from dnn.backend.cuda.source import (
+    LONG,
     REDUCED_AXES,
     SCALAR,
+    SHORT,
     THREADS,
     Elementwise,
     Kernel,
@@ -40,8 +42,19 @@ __all__ = [
     "require_contiguous",
 ]
 
-BLOCKS = 2048
-"""Most blocks of a launch: 15 for each of an H200's 132 processors; the kernels loop."""
+PROCESSORS = 16  # cudaDevAttrMultiProcessorCount
+PROCESSOR_THREADS = 2048
+"""Threads that a processor of a GPU has at once, or fewer; kernels loop over what is left."""
+
+LOAD_BYTES = 16
+"""Most bytes that a thread loads or stores by one instruction."""
+
+FEWEST_FOR_LOADS = 1 << 15
+"""Elements from which on a thread computes as many as one load has. A GPU has more threads than
+fewer elements are, so that each had better compute one."""
+
+MOST_SHORT = (1 << 31) - 1
+"""Most elements that are numbered by 32 bits, and largest distance between them."""
 
 NUMBERS = (int, float, np.number)
 
@@ -85,6 +98,9 @@ class Launcher:
         self.cupy = cupy
         self.index = index
         self.gpu = cupy.cuda.Device(index)
+        # More blocks than run at once would only begin later.
+        processors = cupy.cuda.runtime.deviceGetAttribute(PROCESSORS, index)
+        self.most_blocks = processors * PROCESSOR_THREADS // THREADS
         self._workspaces: dict[str, Any] = {}
         self._recording: list[Call] | None = None
 
@@ -115,7 +131,7 @@ class Launcher:
 
     def launch(self, kernel: Kernel, blocks: int, arguments: Sequence[Any]) -> None:
         """Launch a kernel with blocks of `THREADS` threads."""
-        grid = (max(1, min(blocks, BLOCKS)),)
+        grid = (max(1, min(blocks, self.most_blocks)),)
         function = compiled(self.cupy, self.index, kernel)
         self.call(function, grid, (THREADS,), tuple(arguments))
 
@@ -158,11 +174,14 @@ class Launcher:
             except ValueError as error:
                 raise ShapeError(spec.name, str(error), operand_shape, shape) from None
         lengths, strides = collapse(shape, strides)
-        kernel = elementwise_kernel(spec, tuple(codes), len(lengths))
         elements = int(np.prod(lengths, dtype=np.int64))
+        arrays = {name: x for name, x in named.items() if not isinstance(x, NUMBERS)}
+        many, shared = _loads(spec, arrays, lengths, strides)
+        index = SHORT if max(_spans(lengths, strides)) <= MOST_SHORT else LONG
+        kernel = elementwise_kernel(spec, tuple(codes), len(lengths), index, many, shared)
         numbers = [*integers, elements, *lengths[1:], *(s for steps in strides for s in steps)]
         arguments = [np.float64(x) if isinstance(x, NUMBERS) else x for x in operands]
-        self.for_each(kernel, elements, [*arguments, *map(np.int64, numbers)])
+        self.for_each(kernel, -(-elements // many), [*arguments, *map(np.int64, numbers)])
 
     def reduce(
         self,
@@ -325,6 +344,40 @@ def log_fallback(calls: int, reason: str) -> None:
         _logged.add(reason)
         message = "a plan of %d calls is launched call by call, not as a CUDA graph: %s"
         logging.getLogger("dnn").warning(message, calls, reason)
+
+
+def _spans(lengths: Shape, strides: Sequence[Shape]) -> list[int]:
+    """Return the number of elements, and for each array the largest distance between elements."""
+    spans = [
+        sum((n - 1) * abs(step) for n, step in zip(lengths, steps, strict=True))
+        for steps in strides
+    ]
+    return [int(np.prod(lengths, dtype=np.int64)), *spans]
+
+
+def _loads(
+    spec: Elementwise, arrays: Mapping[str, Any], lengths: Shape, strides: Sequence[Shape]
+) -> tuple[int, frozenset[str]]:
+    """Return how many neighbours a thread is to load at once, 1 where arrays do not allow more.
+
+    And of which arrays one element serves all neighbours.
+    """
+    none: frozenset[str] = frozenset()
+    steps = dict(zip(arrays, strides, strict=True))
+    shared = frozenset(name for name, each in steps.items() if not each[-1])
+    elements = np.prod(lengths, dtype=np.int64)
+    if spec.pointers or elements < FEWEST_FOR_LOADS or shared & {*spec.writes}:
+        return 1, none
+    several = {name: x for name, x in arrays.items() if name not in shared}
+    many = LOAD_BYTES // max(x.dtype.itemsize for x in several.values())
+    fits = (
+        (not spec.gate or spec.gate in shared)
+        and all(steps[name][-1] == 1 for name in several)
+        and not any(step % many for name in several for step in steps[name][:-1])
+        and not any(x.data.ptr % (many * x.dtype.itemsize) for x in several.values())
+        and (len(lengths) == 1 or lengths[-1] % many == 0)
+    )
+    return (many, shared) if fits else (1, none)
 
 
 def _parts(results: int, elements: int, outer: Sequence[int], inner: Sequence[int]) -> int:

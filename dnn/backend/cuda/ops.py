@@ -21,6 +21,7 @@ from dnn.backend.cuda import (
     im2col,
     pooling,
     products,
+    recurrence,
     reductions,
 )
 from dnn.backend.cuda.launch import Launcher, Replay
@@ -30,6 +31,7 @@ from dnn.backend.device import Device, allocating, import_cupy, version_text
 from dnn.backend.formula import ADD, COPY, RELU, Formula, UpdateFormula
 from dnn.backend.ops import Array, Chain, Ops, Step, empty
 from dnn.backend.pooling import Pooling
+from dnn.backend.recurrence import GradientArrays, Recurrence
 from dnn.backend.rounding import BFLOAT16, HALF, SINGLE
 from dnn.backend.routines import (
     CANDIDATES,
@@ -400,6 +402,35 @@ class CudaOps(Ops):
     def pooling(self, problem: Pooling) -> Routine:
         """Return the routine that computes a pooling by one kernel."""
         return pooling.routine(self, problem)
+
+    def recurrence(
+        self,
+        given: Recurrence,
+        inputs: Array,
+        bias: Array,
+        hidden_bias: Array,
+        transposed: Array,
+    ) -> list[Step]:
+        """Return the calls of one kernel over all time steps where its weights fit the cache."""
+        if not recurrence.fits(given):
+            return super().recurrence(given, inputs, bias, hidden_bias, transposed)
+        arguments = (given, inputs, bias, hidden_bias, transposed)
+        return [
+            (self.copy, (given.weight.swapaxes(-1, -2), transposed)),
+            (self.run_kernels, (recurrence.forward, *arguments)),
+        ]
+
+    def recurrence_gradient(self, given: Recurrence, arrays: GradientArrays) -> list[Step]:
+        """Return the calls of one kernel over all time steps where its weights fit the cache."""
+        if not recurrence.fits(given):
+            return super().recurrence_gradient(given, arrays)
+        weight, space = given.weight, arrays.workspace[-1]
+        if recurrence.is_aligned(weight):
+            return [(self.run_kernels, (recurrence.gradient, given, arrays, weight))]
+        return [
+            (self.copy, (weight, space)),
+            (self.run_kernels, (recurrence.gradient, given, arrays, space)),
+        ]
 
     prod: Any = _launched(reductions.reduction("prod"))
     max: Any = _launched(reductions.reduction("max"))

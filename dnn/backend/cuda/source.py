@@ -12,14 +12,19 @@ from __future__ import annotations
 import functools
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from typing import NamedTuple
 
 import numpy as np
 import numpy.typing as npt
 
 __all__ = [
     "HEADERS",
+    "ITEM_BYTES",
+    "LONG",
     "SCALAR",
+    "SHORT",
     "Elementwise",
+    "Index",
     "Kernel",
     "Reduction",
     "elementwise_kernel",
@@ -45,6 +50,8 @@ C_TYPES = {
     "u8": "unsigned long long",
     "b1": "bool",
 }
+ITEM_BYTES = {code: int(code[1]) for code in C_TYPES}
+
 NARROW = ("f2", "u2")
 """Types that are only stored; arithmetic is in float."""
 
@@ -213,19 +220,49 @@ def _parameters(spec: Elementwise, types: dict[str, str], arrays: list[str], axe
     return f"{', '.join(operands)}, {lengths(' '.join(numbers))}"
 
 
-def _places(arrays: list[str], axes: int) -> list[str]:
-    """Return the statements that compute where the elements of a thread are."""
-    lines = ["long long rest_ = i_;"] if axes > 1 else []
+class Index(NamedTuple):
+    """C types of the number of an element, and of its distance from the first one in memory."""
+
+    number: str
+    place: str
+
+
+SHORT, LONG = Index("unsigned int", "int"), Index("long long", "long long")
+"""Numbers of 32 bits, below 2^31 elements, of which a GPU computes quotients faster; of 64."""
+
+
+def _places(arrays: list[str], axes: int, index: Index, many: int = 1) -> list[str]:
+    """Return the statements that compute where the elements of a thread are.
+
+    Of `many` neighbours along the last axis, where the first one is.
+    """
+    number, place = index
+    times = f" * {many}" if many > 1 else ""
+    lines = [f"{number} rest_ = i_;"] if axes > 1 else []
     for axis in reversed(range(1, axes)):
-        lines.append(f"const long long i{axis}_ = rest_ % n{axis}_; rest_ /= n{axis}_;")
-    lines.append(f"const long long i0_ = {'rest_' if axes > 1 else 'i_'};")
+        last = axis == axes - 1
+        length = f"({number})n{axis}_"
+        if last and many > 1:
+            length = f"({length} / {many})"
+        at = f"rest_ % {length}{times if last else ''}"
+        lines.append(f"const {place} i{axis}_ = {at}; rest_ /= {length};")
+    lines.append(f"const {place} i0_ = {'rest_' if axes > 1 else f'i_{times}'};")
     for name in arrays:
-        terms = " + ".join(f"i{axis}_ * {name}_{axis}_" for axis in range(axes))
-        lines.append(f"const long long at_{name} = {terms};")
+        terms = " + ".join(f"i{axis}_ * ({place}){name}_{axis}_" for axis in range(axes))
+        lines.append(f"const {place} at_{name} = {terms};")
     return lines
 
 
-def _load(spec: Elementwise, name: str, code: str) -> str:
+def _each_index(index: Index, first: str, end: str, lines: Sequence[str]) -> str:
+    """Return the loop over all i_ from `first` to `end` that a thread has."""
+    number, body = index.number, "\n        ".join(lines)
+    start = f"{first}({number})blockIdx.x * blockDim.x + threadIdx.x"
+    return f"""for ({number} i_ = {start}; i_ < ({number})({end}); i_ += step_) {{
+        {body}
+    }}"""
+
+
+def _load(spec: Elementwise, name: str, code: str, element: str) -> str:
     """Return the statement that declares the variable of an operand."""
     if code == SCALAR:
         return f"const A {name} = (A)p_{name};"
@@ -233,29 +270,102 @@ def _load(spec: Elementwise, name: str, code: str) -> str:
     if name in spec.only_written:
         return f"{kind} {name};"
     qualifier = "" if name in spec.writes else "const "
-    return f"{qualifier}{kind} {name} = ({kind})p_{name}[at_{name}];"
+    return f"{qualifier}{kind} {name} = ({kind}){element};"
 
 
-@functools.cache
-def elementwise_kernel(spec: Elementwise, codes: tuple[str, ...], axes: int) -> Kernel:
-    """Return the kernel of an elementwise function for types of operands and a number of axes.
-
-    Its parameters: each operand, the integers of `spec`, the number of elements, the lengths of all
-    axes but the first, and for each operand that is an array its strides.
-    """
-    types = dict(zip(spec.parameters, codes, strict=True))
-    arrays = [name for name in spec.parameters if types[name] != SCALAR]
-    loads = [_load(spec, name, types[name]) for name in types if name not in spec.pointers]
+def _one_by_one(spec: Elementwise, types: dict[str, str], places: list[str]) -> list[str]:
+    """Return the statements that compute one element."""
+    loads = [
+        _load(spec, name, code, f"p_{name}[at_{name}]")
+        for name, code in types.items()
+        if name not in spec.pointers
+    ]
     condition = f"if ({spec.gate} != 0) " if spec.gate else ""
     stores = [
         f"{condition}p_{name}[at_{name}] = {stored(types[name], name)};" for name in spec.writes
     ]
-    lines = [*_places(arrays, axes), *loads, *spec.body.strip().splitlines(), *stores]
+    return [*places, *loads, *spec.body.strip().splitlines(), *stores]
+
+
+def _several_at_once(
+    spec: Elementwise, types: dict[str, str], places: list[str], shared: frozenset[str], many: int
+) -> list[str]:
+    """Return the statements that compute `many` elements, all operands but `shared` by one load."""
+    lines = list(places)
+    single, inner = [], []
+    for name, code in types.items():
+        if code == SCALAR or name in shared:
+            single.append(_load(spec, name, code, f"p_{name}[at_{name}]"))
+            continue
+        kind = f"V_{name}"
+        size = many * ITEM_BYTES[code]
+        first = "" if name in spec.only_written else f" = *(const {kind}*)&p_{name}[at_{name}]"
+        lines.append(f"struct alignas({size}) {kind} {{ {C_TYPES[code]} of[{many}]; }};")
+        lines.append(f"{kind} v_{name}{first};")
+        inner.append(_load(spec, name, code, f"v_{name}.of[v_]"))
+    inner += spec.body.strip().splitlines()
+    inner += [f"v_{name}.of[v_] = {stored(types[name], name)};" for name in spec.writes]
+    condition = f"if ({spec.gate} != 0) " if spec.gate else ""
+    return [
+        *lines,
+        *single,
+        "#pragma unroll",
+        f"for (int v_ = 0; v_ < {many}; ++v_) {{",
+        *(f"    {line}" for line in inner),
+        "}",
+        *(f"{condition}*(V_{name}*)&p_{name}[at_{name}] = v_{name};" for name in spec.writes),
+    ]
+
+
+@functools.cache
+def elementwise_kernel(
+    spec: Elementwise,
+    codes: tuple[str, ...],
+    axes: int,
+    index: Index = SHORT,
+    many: int = 1,
+    shared: frozenset[str] = frozenset(),
+) -> Kernel:
+    """Return the kernel of an elementwise function.
+
+    Parameters
+    ----------
+    spec : Elementwise
+    codes : tuple of str
+        Type of each operand.
+    axes : int
+    index : Index
+    many : int
+        Neighbours along the last axis that a thread loads, computes and stores at once. There may
+        be a remainder if that is the only axis.
+    shared : frozenset of str
+        Operands of which, with `many`, one element serves all neighbours.
+
+    Returns
+    -------
+    Kernel
+        Its parameters: each operand, the integers of `spec`, the number of elements, the lengths of
+        all axes but the first, and for each operand that is an array its strides.
+    """
+    types = dict(zip(spec.parameters, codes, strict=True))
+    arrays = [name for name in spec.parameters if types[name] != SCALAR]
     written = [types[name] for name in spec.writes]
     main = _main_type([code for code in (*written, *codes) if code != "b1"] or ["b1"])
-    body = for_each("\n        ".join(lines), "_")
-    name = f"{spec.name}__{'_'.join(codes)}__{axes}"
-    return function(name, _parameters(spec, types, arrays, axes), f"typedef {main} A;\n    {body}")
+    one = _one_by_one(spec, types, _places(arrays, axes, index))
+    name = f"{spec.name}__{'_'.join(codes)}__{axes}{'_long' if index is LONG else ''}"
+    loops = [f"const {index.number} step_ = ({index.number})gridDim.x * blockDim.x;"]
+    if many == 1:
+        loops.append(_each_index(index, "", "n_", one))
+    else:
+        name += f"_by_{many}_{''.join(str(int(x in shared)) for x in arrays)}"
+        places = _places(arrays, axes, index, many)
+        several = _several_at_once(spec, types, places, shared, many)
+        loops.append(_each_index(index, "", f"n_ / {many}", several))
+        if axes == 1:
+            first = f"({index.number})(n_ / {many} * {many}) + "
+            loops.append(_each_index(index, first, "n_", one))
+    body = "\n    ".join([f"typedef {main} A;", *loops])
+    return function(name, _parameters(spec, types, arrays, axes), body)
 
 
 REDUCED_AXES = 3

@@ -32,6 +32,18 @@ def ops() -> CudaOps:
     return CudaOps(Device("cuda"), fake_cupy, fake_cupy.Blas())
 
 
+@pytest.fixture
+def at_once(monkeypatch):
+    """Let threads compute several elements of small arrays, too."""
+    monkeypatch.setattr("dnn.backend.cuda.launch.FEWEST_FOR_LOADS", 1)
+    fake_cupy.RawModule.launches.clear()
+
+
+def kernel_kinds():
+    """Return the names of the kernels that were launched, from their types of elements on."""
+    return [name.partition("__")[2] for name in fake_cupy.RawModule.launches]
+
+
 def both(ops, name, arguments, outputs, dtype="float32"):
     """Call a function on either device and compare what it wrote into the arrays of `outputs`."""
     expected = [a.copy() if isinstance(a, np.ndarray) else a for a in arguments]
@@ -285,7 +297,9 @@ def test_binary_cross_entropy(ops):
 
 @pytest.mark.parametrize("models", [None, 3])
 @pytest.mark.parametrize("optimizer", OPTIMIZERS, ids=repr)
-def test_updates_of_optimizers(ops, optimizer, models, monkeypatch):
+@pytest.mark.parametrize("fewest", [1, 1000])
+def test_updates_of_optimizers(ops, optimizer, models, fewest, monkeypatch):
+    monkeypatch.setattr("dnn.backend.cuda.launch.FEWEST_FOR_LOADS", fewest)
     fake_cupy.install(monkeypatch)
     results = []
     for device in (ORACLE, ops):
@@ -361,7 +375,10 @@ def run(steps):
 
 
 @pytest.mark.parametrize("optimizer", OPTIMIZERS[::3], ids=repr)
-def test_updates_leave_out_rows_whose_flag_is_zero(ops, optimizer, monkeypatch):
+@pytest.mark.parametrize("fewest", [1, 1000])
+def test_updates_leave_out_rows_whose_flag_is_zero(ops, optimizer, fewest, monkeypatch):
+    monkeypatch.setattr("dnn.backend.cuda.launch.FEWEST_FOR_LOADS", fewest)
+    fake_cupy.RawModule.launches.clear()
     fake_cupy.install(monkeypatch)
     segments = [Segment("weight", (5, 7), 0)]
 
@@ -388,6 +405,7 @@ def test_updates_leave_out_rows_whose_flag_is_zero(ops, optimizer, monkeypatch):
     run(ops.conditional(flags, [(ops.load, (np.float32(9), kept[0]))], kept))
     np.testing.assert_array_equal(ops.to_host(kept[0])[::2], np.full_like(before[0][::2], 9))
     np.testing.assert_array_equal(ops.to_host(kept[0])[1], before[0][1])
+    assert any("__2_by_4_" in kind for kind in kernel_kinds()) == (fewest == 1)
 
 
 def test_scales_are_halved_and_doubled(ops):
@@ -494,3 +512,57 @@ def test_routines_are_measured_as_cuda_graphs(ops, monkeypatch):
     monkeypatch.setattr(fake_cupy.Stream, "fails", "operation not permitted when capturing")
     assert [list(calls) for _, _, calls in ops.candidates()] == [["kernel"]] * 2
     assert RoutineTable.measure(ops).choices == {"gpu_sum": [(0, "kernel")]}
+
+
+# -- several elements for each thread --------------------------------------------------------------
+
+
+@pytest.mark.parametrize("index", ["short", "long"])
+@pytest.mark.parametrize(
+    ("dtype", "shape", "of_other", "kind"),
+    [
+        ("float32", (3, 41), (3, 41), "1_by_4_000"),  # with a remainder
+        ("float32", (2, 1), (2, 1), "1_by_4_000"),  # which is all there is
+        ("float32", (5, 8), (8,), "2_by_4_000"),
+        ("float32", (5, 8), (5, 1), "2_by_4_010"),
+        ("float32", (3, 5, 8), (3, 1, 8), "3_by_4_000"),
+        ("float32", (5, 41), (), "1_by_4_010"),
+        ("float64", (5, 3), (5, 3), "1_by_2_000"),
+        ("float16", (5, 9), (5, 9), "1_by_8_000"),
+        ("float32", (5, 6), (6,), "2"),  # rows are no multiple of a load
+    ],
+)
+def test_a_thread_computes_neighbours(
+    ops, at_once, monkeypatch, dtype, shape, of_other, kind, index
+):
+    if index == "long":
+        monkeypatch.setattr("dnn.backend.cuda.launch.MOST_SHORT", 0)
+        kind = kind.replace("_by", "_long_by") if "_by" in kind else f"{kind}_long"
+    a, b = normal(*shape, dtype=dtype), normal(*of_other, dtype=dtype, seed=1)
+    both(ops, "multiply", [a, b, np.empty(shape, dtype)], {-1}, dtype)
+    (found,) = kernel_kinds()
+    assert found.endswith(f"__{kind}")
+
+
+def test_a_thread_computes_one_element_of_arrays_that_loads_do_not_fit(ops, at_once):
+    memory = ops.asarray(normal(101))
+    wanted = ops.to_host(memory) + 1
+    out = ops.asarray(np.zeros(101, "f4"))
+    for part in (slice(1, 100), slice(0, 100, 2), slice(None, None, -1), slice(4, 99)):
+        compute(ops, "add", memory[part], 1.0, out[part])
+        np.testing.assert_array_equal(ops.to_host(out[part]), wanted[part])
+    square = ops.asarray(normal(8, 8, seed=2))
+    compute(ops, "add", square.swapaxes(0, 1), 1.0, out[:64].reshape(8, 8))
+    np.testing.assert_array_equal(ops.to_host(out[:64]).reshape(8, 8), ops.to_host(square).T + 1)
+    assert [kind.partition("__")[2] for kind in kernel_kinds()] == ["1", "1", "1", "1_by_4_00", "2"]
+
+
+def test_a_thread_converts_and_compares_neighbours(ops, at_once):
+    x = normal(3, 50)
+    for code, many in (("f2", 4), ("f8", 2), ("b1", 4)):
+        given, out = ops.asarray(x), ops.asarray(np.zeros(x.shape, code))
+        ops.copy(given, out)
+        np.testing.assert_array_equal(ops.to_host(out), x.astype(code))
+        assert kernel_kinds()[-1] == f"f4_{code}__1_by_{many}_00"
+    both(ops, "greater", [x, normal(3, 50, seed=1), np.zeros(x.shape, bool)], {-1})
+    assert kernel_kinds()[-1] == "f4_f4_b1__1_by_4_000"

@@ -19,12 +19,11 @@ from dnn.backend.ops import Ops
 
 
 def test_every_function_of_the_oracle_has_one_on_the_gpu() -> None:
-    # `device` is set in `__init__`; what else is done to images and sequences is made of others,
-    # or is done on the host.
+    # `device` is set in `__init__`; the others are made of functions, or are done on the host.
     wanted = {name for name, _ in inspect.getmembers(Ops) if not name.startswith("_")}
     missing = {name for name in wanted if getattr(CudaOps, name) is getattr(Ops, name)}
-    recurrences = {"recurrence", "recurrence_gradient", "weights_and_bias"}
-    assert missing == {"chain_sum", "device", "take_images", *recurrences}, sorted(missing)
+    wanted = {"chain_sum", "device", "take_images", "weights_and_bias"}
+    assert missing == wanted, sorted(missing)
 
 
 def test_kernels_are_named_uniquely() -> None:
