@@ -19,6 +19,7 @@ import numpy.typing as npt
 
 from dnn.backend.convolution import ALIGNMENT_BYTES, Convolution, Routine, direct
 from dnn.backend.formula import ADD, RELU, Formula, Step, UpdateFormula
+from dnn.backend.normalisation import BatchNormSums
 from dnn.backend.philox import uniform_noise
 from dnn.backend.pooling import Pooling, pool_by_taps
 from dnn.backend.recurrence import GradientArrays, Recurrence, gradient_steps, recurrence_steps
@@ -527,6 +528,13 @@ class Ops:
     def pooling(self, problem: Pooling) -> Routine:
         """Return the routine that computes a pooling."""
         return pool_by_taps(self, problem)
+
+    def batch_norm(self, problem: BatchNormSums) -> Routine:
+        """Return the routine that sums up numbers of batch normalisation.
+
+        Only where the pass ``batch_norm_sums`` is one of `passes`.
+        """
+        raise NotImplementedError
 
     # Random numbers.
 

@@ -1,10 +1,15 @@
 """Convolution as a product of cuBLAS: the window's columns, written out, times the weights.
 
-A row of columns has the pixels under the window, channels innermost, for one pixel of y; so y with
-channels last is columns times weights, in one call for as many images as fit. The gradient of the
-images is a product of dy and weights, gathered from columns; that of the weights is a product of dy
-and the columns of x. With windows of one pixel images are multiplied in place. In other layouts
-there is a transpose of y besides.
+A row of columns has the pixels under the window for one pixel of y; so y with channels last is
+columns times weights, in one call for as many images as fit. The gradient of the images is a
+product of dy and weights, gathered from columns; that of the weights is a product of dy and the
+columns of x. With windows of one pixel images are multiplied in place. In other layouts there is a
+transpose of y besides.
+
+Columns that are filled have the order of the weights, channels and then taps, so that weights are
+read, and their gradient is written, where they are stored. Columns that are gathered have taps and
+then channels, so that neighbouring threads read neighbours; weights are a small part of that
+memory, and are brought into this order first.
 """
 
 from __future__ import annotations
@@ -32,7 +37,7 @@ LANES = 32
 
 
 def fill_kernel(code: str) -> Kernel:
-    """Return the kernel that writes the columns of x, (models, groups, pixels, taps, channels).
+    """Return the kernel that writes the columns of x, (models, groups, pixels, channels, taps).
 
     Its parameters: x, columns, and `GEOMETRY`.
     """
@@ -50,7 +55,7 @@ def fill_kernel(code: str) -> Kernel:
         const {kind}* from = p_x + m * x_m + n * x_n + (long long)g * per_group * x_c;
         {kind}* to = p_columns + line * depth;
         for (int k = lane; k < depth; k += {LANES}) {{
-            const int tap = k / per_group, c = k % per_group;
+            const int c = k / taps, tap = k % taps;
             const int y = first_y + tap / across * apart_y, x = first_x + tap % across * apart_x;
             const bool is_inside = y >= 0 && y < height && x >= 0 && x < width;
             to[k] = is_inside ? from[c * x_c + y * x_y + x * x_x] : {stored(code, "0")};
@@ -62,6 +67,8 @@ def fill_kernel(code: str) -> Kernel:
 
 def gather_kernel(code: str, out: str) -> Kernel:
     """Return the kernel that sums all occurrences of each element of x in columns, of type `out`.
+
+    Columns are (models, groups, pixels, taps, channels).
 
     Its parameters: columns, x, and `GEOMETRY`.
     """
@@ -132,9 +139,11 @@ def _sizes(problem: Convolution) -> _Sizes:
     room = max(1, COLUMNS_BYTES // (each * item))  # images
     at_once = max(1, min(several, room // problem.images))
     images = min(problem.images, room)
-    rounds = problem.kind == "weights" and problem.precision in ("float16", "bfloat16")
-    weights = 0 if taps == 1 and not rounds else models * math.prod(problem.w_shape)
     turns_of_images = problem.kind == "weights" and images < problem.images
+    # Weights with taps first, or a gradient that is added up in float32 and rounded once.
+    narrow = problem.precision in ("float16", "bfloat16")
+    packs = taps > 1 if problem.kind == "data" else turns_of_images and narrow
+    weights = models * math.prod(problem.w_shape) if packs else 0
     result_models = models if several == 1 else at_once
     maps = 0 if is_last else result_models * images * area * problem.filters
     return _Sizes(
@@ -225,29 +234,19 @@ class _Calls:
         view: Array = x[:, 0] if self.problem.groups == 1 else x
         return view
 
-    def _packed(self, w: Array, space: Array | None) -> Array:
-        """Return weights as (models, filters, taps, channels): in `space`, or w itself."""
-        problem = self.problem
-        shape = (len(w), problem.filters, math.prod(problem.window), w.shape[2])
-        if space is None:
-            return w.reshape(shape)
-        return space[: math.prod(shape)].reshape(shape)
-
-    def _taps_last(self, w: Array) -> Array:
-        """Return weights as (models, filters, taps, channels), a view."""
-        view: Array = w.reshape(*w.shape[:3], -1).swapaxes(-1, -2)
-        return view
-
-    def _by_group(self, packed: Array) -> Array:
-        """Return packed weights as matrices, (models, groups, filters, depth)."""
+    def _by_group(self, w: Array) -> Array:
+        """Return weights as matrices, (models, groups, filters, depth)."""
         groups = self.problem.groups
         filters = self.problem.filters // groups
-        return self._matrices(packed.reshape(len(packed), groups, filters, -1))
+        return self._matrices(w.reshape(len(w), groups, filters, -1))
 
-    def _given_weights(self, w: Array) -> Array:
-        packed = self._packed(w, self.weights)
-        if self.weights is not None:
-            self.steps += self.ops.convert(self._taps_last(w), packed)
+    def _taps_first(self, w: Array) -> Array:
+        """Return weights as matrices whose depth has taps first; windows of one pixel have none."""
+        if self.weights is None:
+            return self._by_group(w)
+        seen = w.reshape(*w.shape[:3], -1).swapaxes(-1, -2)
+        packed = self.weights[: w.size].reshape(seen.shape)
+        self.steps += self.ops.convert(seen, packed)
         return self._by_group(packed)
 
     def _columns_of(self, x: Array, y: Array) -> Array:
@@ -277,7 +276,7 @@ class _Calls:
         return self._matrices(rows), images, seen
 
     def _forward(self, x: Array, w: Array, y: Array) -> None:
-        ops, weights = self.ops, self._given_weights(w)
+        ops, weights = self.ops, self._by_group(w)
         for models, images in self._turns():
             target = y[models][self._of_images(images)]
             columns = self._filled(self._part(x, models, images), target)
@@ -313,7 +312,7 @@ class _Calls:
         return (slice(None),) * (1 + self.problem.layout.index("N")) + (images,)
 
     def _data(self, dy: Array, w: Array, dx: Array) -> None:
-        ops, weights = self.ops, self._given_weights(w)
+        ops, weights = self.ops, self._taps_first(w)
         for models, images in self._turns():
             gradients = self._part(dy, models, images)
             rows, maps, seen = self._rows_of(gradients)
@@ -329,18 +328,18 @@ class _Calls:
 
     def _weights(self, x: Array, dy: Array, dw: Array) -> None:
         ops = self.ops
-        packed = self._packed(dw, self.weights)
+        whole = dw if self.weights is None else self.weights.reshape(dw.shape)
         for models, images in self._turns():
             gradients = self._part(dy, models, images)
             columns = self._filled(self._part(x, models, images), gradients)
             rows, maps, seen = self._rows_of(gradients)
             if self.maps is not None:
                 self.steps += ops.convert(seen, maps)
-            target = total = self._by_group(packed[models])
+            target = total = self._by_group(whole[models])
             if images.start:
-                target = self._by_group(self.term[: total.size].reshape(packed[models].shape))
+                target = self._by_group(self.term[: total.size].reshape(whole[models].shape))
             self._multiply(rows.swapaxes(-1, -2), columns, target)
             if target is not total:
                 self.steps.append(ops.elementwise(ADD, (total, target), total))
         if self.weights is not None:
-            self.steps.append((ops.copy, (packed, self._taps_last(dw))))
+            self.steps += ops.convert(whole, dw)

@@ -255,6 +255,15 @@ class Launcher:
                 self._workspaces[code] = self.cupy.empty(size, kind)
         return self._workspaces[code]
 
+    def counters(self, number: int) -> Any:
+        """Return integers that are 0 between kernels: a kernel that counts has to reset them."""
+        size = 1 << max(10, (number - 1).bit_length())
+        key = f"counters {size}"
+        if key not in self._workspaces:
+            with allocating(self.cupy, 4 * size, self.index):
+                self._workspaces[key] = self.cupy.asarray(np.zeros(size, np.int32))
+        return self._workspaces[key]
+
     def _check(self, operation: str, operand: Any, bfloat16: bool = False) -> None:
         if not isinstance(operand, self.cupy.ndarray):
             message = f"{operation}: {type(operand).__name__} where an array of the GPU is needed"
@@ -269,6 +278,8 @@ class Launcher:
 class Replay:
     """Repeats calls, as a CUDA graph if it can; `prepare` is called in the stream that captures.
 
+    `steps` are what the calls come from: they keep arrays alive of which a call has only addresses.
+
     Attributes
     ----------
     how : str
@@ -281,11 +292,13 @@ class Replay:
         calls: Sequence[Call],
         prepare: Callable[[], None],
         index: int = 0,
+        steps: Sequence[Any] = (),
     ) -> None:
         self._cupy = cupy
         self._gpu = cupy.cuda.Device(index)
         self._calls = tuple(calls)
         self._prepare = prepare
+        self._steps = steps
         self._graph: Any = None
         self._runs = 0
         self.how = "launches: not captured before the second run"

@@ -6,7 +6,7 @@ import functools
 import hashlib
 import itertools
 import weakref
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -15,7 +15,9 @@ import numpy as np
 import dnn
 from dnn.backend.convolution import Convolution, Routine
 from dnn.backend.cuda import (
+    batch_norm,
     batches,
+    copies,
     direct_convolution,
     formulas,
     im2col,
@@ -29,6 +31,7 @@ from dnn.backend.cuda.products import Cublas, CublasLt, Prepared
 from dnn.backend.cuda.source import Elementwise
 from dnn.backend.device import Device, allocating, import_cupy, version_text
 from dnn.backend.formula import ADD, COPY, RELU, Formula, UpdateFormula
+from dnn.backend.normalisation import BatchNormSums
 from dnn.backend.ops import Array, Chain, Ops, Step, empty
 from dnn.backend.pooling import Pooling
 from dnn.backend.recurrence import GradientArrays, Recurrence
@@ -80,7 +83,7 @@ class CudaOps(Ops):
     """
 
     description = "CUDA kernels"
-    passes = ("product_bias", "elementwise_fusion")
+    passes = ("batch_norm_sums", "product_bias", "elementwise_fusion", "copies_last")
     takes_narrow = True
     in_blocks = False
 
@@ -236,18 +239,19 @@ class CudaOps(Ops):
         A function that is no method of this object is called between two graphs.
         """
         linked: list[Step] = []
-        for ours, part in itertools.groupby(steps, self._is_ours):
+        for ours, each in itertools.groupby(steps, self._is_ours):
+            part = list(each)
             if not ours:
                 linked += [(self._call_outside, step) for step in part]
                 continue
             self.launcher.begin_recording()
             try:
-                for function, arguments in part:
+                for function, arguments in self._joined(part):
                     function(*arguments)
             finally:
                 calls = self.launcher.end_recording()
             if calls:
-                replay = Replay(self.cupy, calls, self.blas.use_current_stream, self._index)
+                replay = Replay(self.cupy, calls, self.blas.use_current_stream, self._index, part)
                 self._replays.add(replay)
                 linked.append((replay.run, ()))
         return linked
@@ -256,6 +260,25 @@ class CudaOps(Ops):
         """Call a function that is no method of this object, which may use CuPy's."""
         with self.launcher.gpu:
             function(*arguments)
+
+    def _joined(self, steps: Iterable[Step]) -> Iterator[Step]:
+        """Yield steps, with small copies that follow each other as one call."""
+        waiting: list[tuple[Array, Array]] = []
+        for function, arguments in steps:
+            is_small = function == self.copy and copies.is_small(*arguments)
+            if waiting and not (is_small and copies.may_join(arguments, waiting)):
+                yield from self._copies(waiting)
+                waiting = []
+            if is_small:
+                waiting.append(arguments)
+            else:
+                yield function, arguments
+        yield from self._copies(waiting)
+
+    def _copies(self, pairs: Sequence[tuple[Array, Array]]) -> list[Step]:
+        if len(pairs) > 1:
+            return [(self.run_kernels, (copies.copy_all, *pairs))]
+        return [(self.copy, pair) for pair in pairs]
 
     def _is_ours(self, step: Step) -> bool:
         return getattr(step[0], "__self__", None) is self
@@ -431,6 +454,10 @@ class CudaOps(Ops):
             (self.copy, (weight, space)),
             (self.run_kernels, (recurrence.gradient, given, arrays, space)),
         ]
+
+    def batch_norm(self, problem: BatchNormSums) -> Routine:
+        """Return the routine that sums up numbers of batch normalisation by one kernel."""
+        return batch_norm.routine(self, problem)
 
     prod: Any = _launched(reductions.reduction("prod"))
     max: Any = _launched(reductions.reduction("max"))

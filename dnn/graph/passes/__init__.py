@@ -5,13 +5,17 @@
 | `simplification` | constant_folding, common_subexpressions, dead_code, buffer_reuse, |
 | | softmax_cross_entropy |
 | `image_layout` | pooling_relu, batch_norm_folding, image_layout, convolution_relu |
+| `batch_norm` | batch_norm_sums |
 | `precision` | product_bias, float16 (also called mixed_precision), bfloat16, tf32 |
 | `recomputation` | recomputation, where it is asked for |
-| `fusion` | elementwise_fusion, chain_sums, matmul_bias_activation, products_last |
+| `fusion` | elementwise_fusion, chain_sums, matmul_bias_activation, products_last, |
+| | copies_last |
 """
 
+from dnn.graph.passes.batch_norm import batch_norm_sums
 from dnn.graph.passes.fusion import (
     chain_sums,
+    copies_last,
     elementwise_fusion,
     matmul_bias_activation,
     products_last,
@@ -56,6 +60,7 @@ __all__ = [
     "Graph",
     "Pass",
     "batch_norm_folding",
+    "batch_norm_sums",
     "bfloat16",
     "buffer_reuse",
     "chain_sums",
@@ -63,6 +68,7 @@ __all__ = [
     "common_subexpressions",
     "constant_folding",
     "convolution_relu",
+    "copies_last",
     "dead_code",
     "default_passes",
     "elementwise_fusion",

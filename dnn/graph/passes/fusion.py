@@ -22,7 +22,13 @@ from dnn.graph.operations.elementwise import Elementwise, formula_of
 from dnn.graph.passes.graph import Graph, register_pass, rewrite
 from dnn.graph.passes.simplification import dead_code
 
-__all__ = ["chain_sums", "elementwise_fusion", "matmul_bias_activation", "products_last"]
+__all__ = [
+    "chain_sums",
+    "copies_last",
+    "elementwise_fusion",
+    "matmul_bias_activation",
+    "products_last",
+]
 
 CALLED_FOR_EACH_ELEMENT = {"log1p", "**"}
 """Functions without a vectorised routine."""
@@ -316,3 +322,20 @@ def products_last(graph: Graph) -> Graph:
         if node not in moved:
             order += [node, *waiting.get(node, ())]
     return replace(graph, order=tuple(order))
+
+
+@register_pass("copies_last")
+def copies_last(graph: Graph) -> Graph:
+    """Copy parts of results that are only outputs, such as gradients, one after the other.
+
+    They are views, unless their array is given. A device may copy all of them in one call then.
+    """
+    readers = graph.readers()
+    wanted = Counter(graph.outputs)
+
+    def is_last(node: Node) -> bool:
+        is_view = node.operation is not None and node.operation.view
+        return is_view and readers[node] == wanted[node]
+
+    first = [node for node in graph.order if not is_last(node)]
+    return replace(graph, order=(*first, *filter(is_last, graph.order)))

@@ -221,6 +221,9 @@ PASSES_BEFORE_DEVICE = (
 )
 PASSES_AFTER_DEVICE = ("buffer_reuse",)
 
+PASSES_BEFORE_ROUNDING = ("batch_norm_sums",)
+"""Passes of a device that look for nodes which passes that round change."""
+
 
 def register_pass(name: str) -> Callable[[Callable[[Graph], Graph]], Callable[[Graph], Graph]]:
     """Enter a pass in `PASSES`, under the name that `optimise` and `Plan` take.
@@ -244,14 +247,15 @@ def default_passes(ops: Ops) -> tuple[str, ...]:
 def precision_passes(precision: Precision, ops: Ops, recompute: bool = False) -> tuple[str, ...]:
     """Return the names of the passes for training in a precision.
 
-    Passes that round stand before those of `ops`. They are the same on every device, so that
-    rounding is at the same places. With `recompute` cheap results are not kept, see
-    `recomputation`.
+    Passes that round stand before those of `ops`, but for `PASSES_BEFORE_ROUNDING`. They are the
+    same on every device, so that rounding is at the same places. With `recompute` cheap results
+    are not kept, see `recomputation`.
     """
     rounding = precision.passes or ()
-    own = (name for name in ops.passes if name not in rounding)
+    first = (name for name in ops.passes if name in PASSES_BEFORE_ROUNDING)
+    own = (name for name in ops.passes if name not in (*PASSES_BEFORE_ROUNDING, *rounding))
     last = ("recomputation",) if recompute else ()
-    return (*PASSES_BEFORE_DEVICE, *rounding, *own, *last, *PASSES_AFTER_DEVICE)
+    return (*PASSES_BEFORE_DEVICE, *first, *rounding, *own, *last, *PASSES_AFTER_DEVICE)
 
 
 def checking_passes() -> tuple[str, ...]:

@@ -32,13 +32,16 @@ from dnn.graph.operation import Arrays, Operation, Step
 from dnn.graph.operations.convolution import ConvolutionOperation
 from dnn.graph.operations.elementwise import Elementwise, is_elementwise
 from dnn.graph.operations.reductions import SumTo
-from dnn.graph.passes.graph import Graph, register_pass, rewrite
+from dnn.graph.passes.graph import Graph, register_pass, rewrite, with_inputs
 from dnn.graph.passes.simplification import dead_code
 
 __all__ = ["MADE_BY_PRECISION", "bfloat16", "float16", "mixed_precision", "product_bias", "tf32"]
 
 PRODUCTS = ("matmul", "biased_product")
 """Kinds of float32 nodes that get operands of less precision, besides convolutions."""
+
+SUMS_OF_IMAGES = ("batch_norm_sums", "batch_statistics")
+"""Kinds of nodes that read images of any type, and sum them up in float32."""
 
 MADE_BY_PRECISION = ("convert", "reduced_convolution", "reduced_matmul", "rounded_chain")
 """Kinds of nodes that may be narrow; such a node of uint16 holds the bits of bfloat16."""
@@ -290,6 +293,8 @@ def _narrowing(precision: str, kept: np.dtype[Any]) -> Callable[[Graph], Graph]:
                 return Node(
                     "sum_to", node.shape, SINGLE, (x,), node.attributes, node.name, NarrowSumTo()
                 )
+            elif node.kind in SUMS_OF_IMAGES and any(x in rounded for x in inputs):
+                return with_inputs(node, tuple(rounded.get(x, x) for x in inputs))
             else:
                 return None
             back = convert(new, SINGLE)
