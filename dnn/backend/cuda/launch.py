@@ -11,10 +11,11 @@ from __future__ import annotations
 import functools
 import logging
 from collections.abc import Callable, Sequence
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 
+from dnn.backend.cuda.joining import Call, Launch, Uses, dependencies, joint_launches
 from dnn.backend.cuda.source import (
     REDUCED_AXES,
     SCALAR,
@@ -31,7 +32,6 @@ from dnn.compilation import compiling
 from dnn.errors import DeviceError, DtypeError, ShapeError
 
 __all__ = [
-    "Call",
     "Launcher",
     "Replay",
     "broadcast_strides",
@@ -56,17 +56,6 @@ _Loops = tuple[Sequence[int], Sequence[Sequence[int]]]
 OPTIONS = ("--std=c++17",)
 
 
-class Call(NamedTuple):
-    """A function and its arguments, as a replay calls it."""
-
-    function: Any
-    arguments: tuple[Any, ...]
-
-    def run(self) -> None:
-        """Call the function."""
-        self.function(*self.arguments)
-
-
 @functools.cache
 def compiled(cupy: Any, index: int, kernel: Kernel) -> Any:
     """Return a kernel's compiled function on a GPU; all networks of a process share it."""
@@ -81,7 +70,7 @@ class Launcher:
         self.cupy = cupy
         self.index = index
         self._workspaces: dict[str, Any] = {}
-        self._recording: list[Call] | None = None
+        self._recording: list[tuple[Call | Launch, Uses | None]] | None = None
 
     # Recording.
 
@@ -92,26 +81,46 @@ class Launcher:
         self._recording = []
 
     def end_recording(self) -> list[Call]:
-        """Stop recording, and return the calls that were recorded."""
-        assert self._recording is not None
-        calls, self._recording = self._recording, None
-        return calls
+        """Stop recording, and return what was recorded: calls, and launches of one or more kernels.
 
-    def call(self, function: Any, *arguments: Any) -> None:
-        """Call a function now, or record the call."""
+        They are in an order that gives the same results.
+        """
+        assert self._recording is not None
+        recorded, self._recording = self._recording, None
+        calls, uses = zip(*recorded, strict=True) if recorded else ((), ())
+        ordered = joint_launches(calls, dependencies(uses))
+        return [self._call(each) if isinstance(each, Launch) else each for each in ordered]
+
+    def call(self, function: Any, *arguments: Any, uses: Uses | None = None) -> None:
+        """Call a function now, or record the call.
+
+        `uses` is the memory that it reads and writes; without it, no call changes places with it.
+        """
         call = Call(function, arguments)
         if self._recording is None:
             call.run()
         else:
-            self._recording.append(call)
+            self._recording.append((call, uses))
 
     # Launching.
 
-    def launch(self, kernel: Kernel, blocks: int, arguments: Sequence[Any]) -> None:
-        """Launch a kernel with blocks of `THREADS` threads."""
-        grid = (max(1, min(blocks, BLOCKS)),)
-        function = compiled(self.cupy, self.index, kernel)
-        self.call(function, grid, (THREADS,), tuple(arguments))
+    def launch(
+        self, kernel: Kernel, blocks: int, arguments: Sequence[Any], joins: bool = True
+    ) -> None:
+        """Launch a kernel with blocks of `THREADS` threads.
+
+        With `joins` it may share a launch with others when calls are recorded. That is not for
+        kernels that need much memory of a processor of the GPU.
+        """
+        launch = Launch(kernel, max(1, min(blocks, BLOCKS)), tuple(arguments), joins)
+        if self._recording is None:
+            self._call(launch).run()
+        else:
+            self._recording.append((launch, launch.uses()))
+
+    def _call(self, launch: Launch) -> Call:
+        function = compiled(self.cupy, self.index, launch.kernel)
+        return Call(function, ((launch.blocks,), (THREADS,), launch.arguments))
 
     def for_each(self, kernel: Kernel, elements: int, arguments: Sequence[Any]) -> None:
         """Launch a kernel with a thread for each of a number of elements."""

@@ -23,6 +23,7 @@ from dnn.backend.cuda import (
     products,
     reductions,
 )
+from dnn.backend.cuda.joining import Uses
 from dnn.backend.cuda.launch import Launcher, Replay
 from dnn.backend.cuda.products import Cublas, CublasLt, Prepared
 from dnn.backend.cuda.source import Elementwise
@@ -220,7 +221,8 @@ class CudaOps(Ops):
             products.multiply(self.launcher, self.blas, a, b, out, fast_tf32)
 
     def _run_prepared(self, prepared: Prepared, *operands: Any) -> None:
-        self.launcher.call(self.lt.run, prepared)
+        *inputs, out = operands
+        self.launcher.call(self.lt.run, prepared, uses=Uses.of(inputs, (out,)))
 
     @functools.cached_property
     def lt(self) -> CublasLt:
@@ -319,7 +321,8 @@ class CudaOps(Ops):
             a, b = (ones.reshape(1, -1), x) if rows else (x, ones.reshape(-1, 1))
             self._multiply(a, b, out, False)
         elif how == "library" and x.dtype == out.dtype:
-            self.launcher.call(self.cupy.sum, x, axes, None, out, True)
+            uses = Uses.of((x,), (out,))
+            self.launcher.call(self.cupy.sum, x, axes, None, out, True, uses=uses)
         else:
             self.launcher.reduce(reductions.REDUCTIONS["sum"], [x], axes, out, bfloat16=bfloat16)
 

@@ -24,6 +24,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
+from dnn.backend.cuda.joining import Uses
 from dnn.backend.cuda.launch import Launcher, element_strides
 from dnn.backend.cuda.source import code_of
 from dnn.backend.device import allocating
@@ -147,7 +148,8 @@ def multiply(
         pointers = [
             x.data.ptr + at * x.dtype.itemsize for x, at in zip(operands, offsets, strict=True)
         ]
-        launcher.call(blas.multiply, codes, product, *pointers, operands, fast_tf32)
+        arguments = (codes, product, *pointers, operands, fast_tf32)
+        launcher.call(blas.multiply, *arguments, uses=Uses.of((a, b), (out,)))
 
 
 def _orientation(x: Any) -> tuple[bool, int]:

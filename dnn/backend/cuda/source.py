@@ -62,13 +62,25 @@ class Kernel:
     Attributes
     ----------
     name : str
-        Name of the function in `source`; different sources have different names.
-    source : str
-        A whole program, without includes.
+        Name of the function; different functions have different names.
+    parameters : str
+        Their declarations in C++, of which those of arrays that are only read say ``const``.
+    body : str
+        Statements.
+    functions : str
+        Functions that the statements call.
     """
 
     name: str
-    source: str
+    parameters: str
+    body: str
+    functions: str = ""
+
+    @property
+    def source(self) -> str:
+        """A whole program, without includes."""
+        head = f'extern "C" __global__ void {self.name}(\n    {self.parameters})'
+        return f"{self.functions}{head}\n{{\n    {self.body}\n}}\n"
 
     @property
     def program(self) -> str:
@@ -82,10 +94,9 @@ def lengths(names: str) -> str:
     return ", ".join(f"const long long {name}" for name in names.split())
 
 
-def function(name: str, parameters: str, body: str) -> Kernel:
+def function(name: str, parameters: str, body: str, functions: str = "") -> Kernel:
     """Return the kernel of parameters, as C++ declares them, and statements."""
-    source = f'extern "C" __global__ void {name}(\n    {parameters})\n{{\n    {body}\n}}\n'
-    return Kernel(name, source)
+    return Kernel(name, parameters, body, functions)
 
 
 def for_each(body: str, suffix: str = "") -> str:
