@@ -13,8 +13,9 @@ from __future__ import annotations
 
 import functools
 import hashlib
+import itertools
 import re
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -84,10 +85,16 @@ class Uses(NamedTuple):
 
 
 class Call(NamedTuple):
-    """A function and its arguments, as a replay calls it."""
+    """A function and its arguments, as a replay calls it.
+
+    Calls of one `key` that do not depend on each other may become one: `together` returns it,
+    given their arguments.
+    """
 
     function: Any
     arguments: tuple[Any, ...]
+    key: Any = None
+    together: Callable[[Sequence[tuple[Any, ...]]], Call] | None = None
 
     def run(self) -> None:
         """Call the function."""
@@ -154,8 +161,8 @@ def joint_launches(
 ) -> list[Call | Launch]:
     """Return calls in an order in which as many kernels as possible share a launch.
 
-    Other calls are done as soon as they can, and kernels only where no other call is ready: then
-    all that are ready are one launch.
+    Other calls are done as soon as they can, those of one key at once where that is possible.
+    Kernels are launched only where no other call is ready, all that are ready in one launch.
 
     Parameters
     ----------
@@ -168,29 +175,65 @@ def joint_launches(
     for i, each in enumerate(before):
         for j in each:
             after[j].append(i)
+    partners = _partners(calls, before)
     ready = {i for i, each in enumerate(missing) if not each}
+    left = set(range(len(calls)))
     ordered: list[Call | Launch] = []
 
     def done(i: int) -> None:
         ready.discard(i)
+        left.discard(i)
         for j in after[i]:
             missing[j].discard(i)
             if not missing[j]:
                 ready.add(j)
 
     while ready:
-        alone = [i for i in ready if not _joins(calls[i])]
-        if alone:
-            first = min(alone)
-            ordered.append(calls[first])
-            done(first)
+        kernels = [i for i in ready if _joins(calls[i])]
+        # A call waits for others that it may be one with, as long as there is something else to do.
+        others = [i for i in ready if i not in kernels]
+        prompt = [i for i in others if partners[i] & left <= ready]
+        if prompt or not kernels:
+            first = min(prompt or others)
+            chosen = sorted({first, *(partners[first] & ready)})
+            ordered.append(_together([calls[i] for i in chosen]))  # type: ignore[misc]
+            for i in chosen:
+                done(i)
             continue
-        lanes = [[i] for i in sorted(ready)[:MOST_LANES]]
+        lanes = [[i] for i in sorted(kernels)[:MOST_LANES]]
         for lane in lanes:
             done(lane[0])
         _extend(lanes, calls, before, ready, done)
         ordered += _launches([[calls[i] for i in lane] for lane in lanes])  # type: ignore[misc]
     return ordered
+
+
+def _partners(calls: Sequence[Call | Launch], before: Sequence[set[int]]) -> list[set[int]]:
+    """Return for each call the calls of its key of which neither needs the other's result."""
+    of_key: dict[Any, list[int]] = {}
+    for i, call in enumerate(calls):
+        if isinstance(call, Call) and call.key is not None:
+            of_key.setdefault(call.key, []).append(i)
+    needed: list[int] = []  # all calls that have to be done before, directly or not, as bits
+    for each in before:
+        bits = 0
+        for j in each:
+            bits |= needed[j] | 1 << j
+        needed.append(bits)
+    partners: list[set[int]] = [set() for _ in calls]
+    for alike in of_key.values():
+        for i, j in itertools.combinations(alike, 2):
+            if not needed[j] >> i & 1:
+                partners[i].add(j)
+                partners[j].add(i)
+    return partners
+
+
+def _together(calls: Sequence[Call]) -> Call:
+    """Return one call in the place of calls of one key."""
+    if len(calls) == 1 or calls[0].together is None:
+        return calls[0]
+    return calls[0].together([call.arguments for call in calls])
 
 
 def _extend(

@@ -91,12 +91,11 @@ class Launcher:
         ordered = joint_launches(calls, dependencies(uses))
         return [self._call(each) if isinstance(each, Launch) else each for each in ordered]
 
-    def call(self, function: Any, *arguments: Any, uses: Uses | None = None) -> None:
+    def call(self, call: Call, uses: Uses | None = None) -> None:
         """Call a function now, or record the call.
 
         `uses` is the memory that it reads and writes; without it, no call changes places with it.
         """
-        call = Call(function, arguments)
         if self._recording is None:
             call.run()
         else:
@@ -284,8 +283,8 @@ class Replay:
             self._call_all()
 
     def _call_all(self) -> None:
-        for function, arguments in self._calls:
-            function(*arguments)
+        for call in self._calls:
+            call.run()
 
     def _capture(self) -> None:
         """Try to make the graph; nothing is computed."""

@@ -23,7 +23,7 @@ from dnn.backend.cuda import (
     products,
     reductions,
 )
-from dnn.backend.cuda.joining import Uses
+from dnn.backend.cuda.joining import Call, Uses
 from dnn.backend.cuda.launch import Launcher, Replay
 from dnn.backend.cuda.products import Cublas, CublasLt, Prepared
 from dnn.backend.cuda.source import Elementwise
@@ -79,7 +79,7 @@ class CudaOps(Ops):
     """
 
     description = "CUDA kernels"
-    passes = ("product_bias", "elementwise_fusion")
+    passes = ("product_bias", "elementwise_fusion", "products_together")
     takes_narrow = True
     in_blocks = False
 
@@ -222,7 +222,7 @@ class CudaOps(Ops):
 
     def _run_prepared(self, prepared: Prepared, *operands: Any) -> None:
         *inputs, out = operands
-        self.launcher.call(self.lt.run, prepared, uses=Uses.of(inputs, (out,)))
+        self.launcher.call(Call(self.lt.run, (prepared,)), Uses.of(inputs, (out,)))
 
     @functools.cached_property
     def lt(self) -> CublasLt:
@@ -321,8 +321,8 @@ class CudaOps(Ops):
             a, b = (ones.reshape(1, -1), x) if rows else (x, ones.reshape(-1, 1))
             self._multiply(a, b, out, False)
         elif how == "library" and x.dtype == out.dtype:
-            uses = Uses.of((x,), (out,))
-            self.launcher.call(self.cupy.sum, x, axes, None, out, True, uses=uses)
+            call = Call(self.cupy.sum, (x, axes, None, out, True))
+            self.launcher.call(call, Uses.of((x,), (out,)))
         else:
             self.launcher.reduce(reductions.REDUCTIONS["sum"], [x], axes, out, bfloat16=bfloat16)
 

@@ -7,7 +7,8 @@
 | `image_layout` | pooling_relu, batch_norm_folding, image_layout, convolution_relu |
 | `precision` | product_bias, float16 (also called mixed_precision), bfloat16, tf32 |
 | `recomputation` | recomputation, where it is asked for |
-| `fusion` | elementwise_fusion, chain_sums, matmul_bias_activation, products_last |
+| `fusion` | elementwise_fusion, chain_sums, matmul_bias_activation, products_last, |
+| | products_together |
 """
 
 from dnn.graph.passes.fusion import (
@@ -15,6 +16,7 @@ from dnn.graph.passes.fusion import (
     elementwise_fusion,
     matmul_bias_activation,
     products_last,
+    products_together,
 )
 from dnn.graph.passes.graph import (
     PASSES,
@@ -77,6 +79,7 @@ __all__ = [
     "precision_passes",
     "product_bias",
     "products_last",
+    "products_together",
     "recomputation",
     "register_pass",
     "rewrite",

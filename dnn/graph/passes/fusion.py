@@ -22,7 +22,13 @@ from dnn.graph.operations.elementwise import Elementwise, formula_of
 from dnn.graph.passes.graph import Graph, register_pass, rewrite
 from dnn.graph.passes.simplification import dead_code
 
-__all__ = ["chain_sums", "elementwise_fusion", "matmul_bias_activation", "products_last"]
+__all__ = [
+    "chain_sums",
+    "elementwise_fusion",
+    "matmul_bias_activation",
+    "products_last",
+    "products_together",
+]
 
 CALLED_FOR_EACH_ELEMENT = {"log1p", "**"}
 """Functions without a vectorised routine."""
@@ -30,6 +36,10 @@ CALLED_FOR_EACH_ELEMENT = {"log1p", "**"}
 # Limits of a fused kernel: with more arrays the checks for overlaps cost more than fusing saves.
 MOST_INPUTS = 8
 MOST_MEMBERS = 32
+
+PRODUCTS = ("matmul", "reduced_matmul")
+SMALL_PRODUCT = 1 << 27
+"""Most multiplications of a product whose operands are kept until others can be computed, too."""
 
 
 class Fused(Operation):
@@ -315,4 +325,27 @@ def products_last(graph: Graph) -> Graph:
     for node in graph.order:
         if node not in moved:
             order += [node, *waiting.get(node, ())]
+    return replace(graph, order=tuple(order))
+
+
+@register_pass("products_together")
+def products_together(graph: Graph) -> Graph:
+    """Compute products of one shape that are only outputs, gradients of weights, after each other.
+
+    Then their operands are kept until all of them can be computed, which some devices do at once.
+    """
+    readers = graph.readers()
+    wanted = Counter(graph.outputs)
+    alike: dict[Any, list[Node]] = {}
+    for node in graph.order:
+        if node.kind not in PRODUCTS or readers[node] != wanted[node]:
+            continue
+        if node.size * node.inputs[0].shape[-1] <= SMALL_PRODUCT:
+            operands = tuple((x.shape, x.dtype) for x in node.inputs)
+            alike.setdefault((node.kind, node.dtype, operands), []).append(node)
+    last = {nodes[-1]: nodes for nodes in alike.values()}
+    moved = {node for nodes in alike.values() for node in nodes}
+    order: list[Node] = []
+    for node in graph.order:
+        order += last.get(node, () if node in moved else (node,))
     return replace(graph, order=tuple(order))

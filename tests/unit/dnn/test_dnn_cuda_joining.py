@@ -13,6 +13,7 @@ from dnn.backend.cuda import formulas
 from dnn.backend.cuda.joining import (
     MOST_PARAMETER_BYTES,
     SMALL,
+    Call,
     Launch,
     Region,
     Uses,
@@ -134,7 +135,7 @@ def test_a_call_of_unknown_memory_keeps_its_place(ops) -> None:
     x, y, seen = rows(MANY), rows(MANY), []
     ops.launcher.begin_recording()
     add(ops.launcher, x, x, y)
-    ops.launcher.call(lambda: seen.append(float(fake_cupy.asnumpy(y)[1])))
+    ops.launcher.call(Call(lambda: seen.append(float(fake_cupy.asnumpy(y)[1])), ()))
     add(ops.launcher, y, y, x)
     with pytest.raises(DeviceError, match="recorded already"):
         ops.launcher.begin_recording()

@@ -167,6 +167,32 @@ def test_bias_and_relu_come_before_rounding(
     assert (wanted.min() == 0) == relu
 
 
+@pytest.mark.parametrize("code", ["f2", "u2", "f4", "f8"])
+@pytest.mark.parametrize("leading", [(), (3,)])
+def test_products_of_one_shape_become_one_call(ops, code, leading):
+    wide = "f8" if code == "f8" else "f4"
+    shapes = ((4, 5), (4, 3), (5, 3))
+    groups = [
+        [narrowed(normal(*leading, *shape, seed=i).astype(wide), code) for shape in shapes]
+        for i in range(3)
+    ]
+    arrays = [[ops.asarray(x) for x in group[:2]] for group in groups]
+    outs = [ops.asarray(np.zeros((*leading, 5, 3), wide)) for _ in groups]
+    steps = [
+        (ops._multiply, (a.swapaxes(-1, -2), b, out, False))
+        for (a, b), out in zip(arrays, outs, strict=True)
+    ]
+    before = len(fake_cublas.Library.multiplications)
+    ((run, _),) = ops.link(steps)
+    for _ in range(3):
+        run()
+    asked = fake_cublas.Library.multiplications[before:]
+    assert [x.batch for x in asked] == [3 * math.prod(leading)] * 2  # then the graph is launched
+    for (a, b, _), out in zip(groups, outs, strict=True):
+        expected = np.swapaxes(widened(a), -1, -2) @ widened(b)
+        np.testing.assert_allclose(ops.to_host(out), expected, rtol=1e-5, atol=1e-5)
+
+
 def test_products_over_nothing_are_zero(ops):
     a, b = np.empty((2, 0), "f4"), np.empty((0, 3), "f4")
     found, asked = multiplied(ops, "bfloat16", a, b)
