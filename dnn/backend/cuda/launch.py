@@ -19,11 +19,13 @@ from dnn.backend.cuda.joining import Call, Launch, Uses, dependencies, joint_lau
 from dnn.backend.cuda.source import (
     REDUCED_AXES,
     SCALAR,
+    SUMMED_COLUMNS,
     THREADS,
     Elementwise,
     Kernel,
     Reduction,
     code_of,
+    column_sums_kernel,
     elementwise_kernel,
     reduction_kernel,
 )
@@ -73,6 +75,11 @@ class Launcher:
         self._recording: list[tuple[Call | Launch, Uses | None]] | None = None
 
     # Recording.
+
+    @property
+    def is_recording(self) -> bool:
+        """Whether calls are recorded instead of done."""
+        return self._recording is not None
 
     def begin_recording(self) -> None:
         """Record calls from now on instead of doing them."""
@@ -165,6 +172,29 @@ class Launcher:
         numbers = [*integers, elements, *lengths[1:], *(s for steps in strides for s in steps)]
         arguments = [np.float64(x) if isinstance(x, NUMBERS) else x for x in operands]
         self.for_each(kernel, elements, [*arguments, *map(np.int64, numbers)])
+
+    def column_sums(self, spec: Elementwise, operands: Sequence[Any], sums: Any) -> None:
+        """Launch an elementwise kernel that sums its result over the last axis but one.
+
+        The last operand is the one that is written, of shape (n, m) or (K, n, m), to which the
+        others broadcast; `sums` is of shape (1, m) or (K, 1, m). Operands of uint16 are bfloat16.
+        """
+        shape = tuple(operands[-1].shape)
+        models, rows, columns = (1,) * (3 - len(shape)) + shape
+        codes: list[str] = []
+        steps: list[int] = []
+        for operand in (*operands, sums):
+            if isinstance(operand, NUMBERS):
+                codes.append(SCALAR)
+                continue
+            self._check(spec.name, operand, bfloat16=True)
+            codes.append(code_of(operand.dtype))
+            strides = broadcast_strides(tuple(operand.shape), element_strides(operand), shape)
+            steps += ((0,) * (3 - len(shape)) + strides)[:: 2 if operand is sums else 1]
+        kernel = column_sums_kernel(spec, tuple(codes))
+        numbers = map(np.int64, (models, rows, columns, *steps))
+        arguments = [np.float64(x) if isinstance(x, NUMBERS) else x for x in operands]
+        self.launch(kernel, models * -(-columns // SUMMED_COLUMNS), [*arguments, sums, *numbers])
 
     def reduce(
         self,

@@ -23,8 +23,9 @@ from dnn.backend.cuda import (
     products,
     reductions,
 )
-from dnn.backend.cuda.joining import Call, Uses
+from dnn.backend.cuda.joining import Call, Region, Uses
 from dnn.backend.cuda.launch import Launcher, Replay
+from dnn.backend.cuda.narrow_products import is_narrow, narrow_product
 from dnn.backend.cuda.products import Cublas, CublasLt, Prepared
 from dnn.backend.cuda.source import Elementwise
 from dnn.backend.device import Device, allocating, import_cupy, version_text
@@ -217,6 +218,8 @@ class CudaOps(Ops):
     def _multiply(self, a: Array, b: Array, out: Array, fast_tf32: bool) -> None:
         if not a.shape[-1]:
             self._run_narrow(formulas.of_formula(COPY), 0.0, out)
+        elif self.launcher.is_recording and not fast_tf32 and is_narrow(a, out):
+            narrow_product(self.launcher, a, b, out)
         elif out.size:
             products.multiply(self.launcher, self.blas, a, b, out, fast_tf32)
 
@@ -235,7 +238,7 @@ class CudaOps(Ops):
         A function that is no method of this object is called between two graphs.
         """
         linked: list[Step] = []
-        for ours, part in itertools.groupby(steps, self._is_ours):
+        for ours, part in itertools.groupby(self._with_sums(steps), self._is_ours):
             if not ours:
                 linked += part
                 continue
@@ -250,6 +253,35 @@ class CudaOps(Ops):
                 self._replays.add(replay)
                 linked.append((replay.run, ()))
         return linked
+
+    def _with_sums(self, steps: Sequence[Step]) -> list[Step]:
+        """Return steps in which an elementwise one also sums its result, if that is summed later.
+
+        So the gradient of a bias takes no kernel of its own. Only with few rows there are enough
+        blocks for a GPU.
+        """
+        joined: list[Step | None] = list(steps)
+        for at, (function, arguments) in enumerate(steps):
+            if function not in (self.sum, self._sum) or not _are_columns(*arguments[:3]):
+                continue
+            x, _, sums = arguments[:3]
+            for before in range(at - 1, -1, -1):
+                step = joined[before]
+                if step is None:
+                    continue
+                if step[0] in (self.run_elementwise, self._run_narrow) and step[1][-1] is x:
+                    spec, *operands = step[1]
+                    if _may_sum(spec, operands) and not _meets(operands, sums):
+                        joined[before] = (self._run_sums, (spec, *operands, sums))
+                        joined[at] = None
+                    break
+                if not self._is_ours(step) or _meets(step[1], sums) or _meets(step[1][-1:], x):
+                    break
+        return [step for step in joined if step is not None]
+
+    def _run_sums(self, spec: Elementwise, *operands: Any) -> None:
+        *operands_of, sums = operands
+        self.launcher.column_sums(spec, operands_of, sums)
 
     def _is_ours(self, step: Step) -> bool:
         return getattr(step[0], "__self__", None) is self
@@ -439,6 +471,16 @@ def _is_sum_of_matrix(x: Array, axes: tuple[int, ...], out: Array) -> bool:
     return out.dtype == SINGLE and x.dtype in (SINGLE, HALF, BFLOAT16)
 
 
+def _meets(arguments: Sequence[Any], x: Array) -> bool:
+    """Return whether one of the arguments of a step, or an array in one, shares memory with `x`."""
+    return any(
+        _meets(each, x) if isinstance(each, (list, tuple)) else Region.of(each).overlaps(region)
+        for region in (Region.of(x),)
+        for each in arguments
+        if isinstance(each, (list, tuple)) or hasattr(each, "strides")
+    )
+
+
 def _shares(x: Array, arrays: Sequence[Array]) -> bool:
     """Return whether `x` and one of the arrays have memory in common."""
     begin, end = _span(x)
@@ -448,3 +490,24 @@ def _shares(x: Array, arrays: Sequence[Array]) -> bool:
 def _span(x: Array) -> tuple[int, int]:
     begin = x.data.ptr  # type: ignore[attr-defined]
     return begin, begin + x.nbytes
+
+
+MOST_SUMMED_ROWS = 512
+
+
+def _are_columns(x: Array, axes: tuple[int, ...], out: Array) -> bool:
+    """Say whether an array of few rows is summed over them, for each of K networks or for one."""
+    rows = x.ndim - 2
+    return (
+        x.ndim in (2, 3)
+        and tuple(axis % x.ndim for axis in axes) == (rows,)
+        and x.shape[rows] <= MOST_SUMMED_ROWS
+        and out.shape == (*x.shape[:rows], 1, x.shape[-1])
+    )
+
+
+def _may_sum(spec: Elementwise, operands: Sequence[Any]) -> bool:
+    """Say whether a kernel can also sum what it writes, its last operand: all are of floats."""
+    arrays = [x for x in operands if hasattr(x, "dtype")]
+    floats = all(x.dtype.kind == "f" or x.dtype == BFLOAT16 for x in arrays)
+    return floats and spec.writes == spec.parameters[-1:] == spec.only_written and not spec.gate

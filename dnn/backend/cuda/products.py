@@ -36,6 +36,7 @@ __all__ = [
     "CublasLt",
     "Prepared",
     "Product",
+    "check_types",
     "cublas_version",
     "load_library",
     "multiply",

@@ -67,8 +67,8 @@ def test_a_time_step_is_a_product_and_a_kernel_for_any_number_of_networks(ops):
         | {wanted[node]: np.ones((4, *node.shape), "f4") for node in (w, v)},
         ops,
     )
-    # The last step forward and the first one back may share a launch.
-    assert 6 < sum("update" in name for name in fake_cupy.RawModule.launches) <= 2 * 6
+    # Time steps that one block can compute share a launch.
+    assert 0 < sum("update" in name for name in fake_cupy.RawModule.launches) <= 2 * 6
 
 
 SEEDS = range(30)
