@@ -77,6 +77,14 @@ class Matrices:
         return matrix.T if self.transposed else matrix
 
 
+class Scattered(Matrices):
+    """Matrices each of which has an address of its own, in memory at `address`."""
+
+    def __getitem__(self, index: int) -> np.ndarray:
+        at = ctypes.c_int64.from_address(self.address + 8 * index).value
+        return Matrices(self.code, at, *tuple(vars(self).values())[2:])[0]
+
+
 def widened(x: np.ndarray) -> np.ndarray:
     """Return what is computed with: bfloat16's bits and float16 as float32."""
     if x.dtype == np.uint16:
@@ -205,6 +213,7 @@ class Cublas(Library):
         "cublasSetStream_v2": "pp",
         "cublasSetWorkspace_v2": "ppq",
         "cublasGemmStridedBatchedEx": "piiiiippiiqpiiqppiiqiii",
+        "cublasGemmBatchedEx": "piiiiippiipiippiiiii",
     }
 
     def __init__(self) -> None:
@@ -276,6 +285,45 @@ class Cublas(Library):
         matrices = (
             Matrices(one, a, bool(transpose_a), rows, inner, lead_a, step_a),
             Matrices(two, b, bool(transpose_b), inner, columns, lead_b, step_b),
+            result,
+            result,
+        )
+        return self._multiply(asked, matrices, (alpha, beta), stream)
+
+    def _cublasGemmBatchedEx(
+        self,
+        handle: int,
+        transpose_a: int,
+        transpose_b: int,
+        rows: int,
+        columns: int,
+        inner: int,
+        alpha: int,
+        a: int,
+        type_a: int,
+        lead_a: int,
+        b: int,
+        type_b: int,
+        lead_b: int,
+        beta: int,
+        c: int,
+        type_c: int,
+        lead_c: int,
+        batch: int,
+        compute: int,
+        algorithm: int,
+    ) -> int:
+        stream = self._streams[handle]
+        if _stream(stream).captured is not None and handle not in self._workspaces:
+            raise RuntimeError("a capture without a workspace: cuBLAS would allocate one")
+        assert algorithm == -1
+        types = (type_a, type_b, type_c)
+        asked = Multiplication("gemm", types, compute, 1, rows, columns, inner, batch)
+        one, two, out = (CODES[kind] for kind in types)
+        result = Scattered(out, c, False, rows, columns, lead_c, 0)
+        matrices = (
+            Scattered(one, a, bool(transpose_a), rows, inner, lead_a, 0),
+            Scattered(two, b, bool(transpose_b), inner, columns, lead_b, 0),
             result,
             result,
         )

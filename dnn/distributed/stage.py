@@ -196,8 +196,9 @@ class StageNetwork(Network):
         if not self.is_last:
             # Outputs are sent from an array of their own: in the plan axes may be in another order.
             into.append((outputs, empty(self.ops, outputs.shape, outputs.dtype)))
-        # This pass would take outputs, which no node here reads, for the gradient of a weight.
-        passes = [name for name in self.passes if name != "products_last"]
+        # These passes would take outputs, which no node here reads, for the gradient of a weight.
+        moving = ("products_last", "products_together")
+        passes = [name for name in self.passes if name not in moving]
         plan, now = self._planned(wanted, into, arena, passes, by_average, more)
         first, second = self._halves(plan, now, self._scale if loss is not None else dy)
 

@@ -440,4 +440,5 @@ def _launch(
     bias_step = element_strides(bias[0])[0] if bias and len(bias[0]) > 1 else 0
     arrays = [*inputs[:2], *(inputs[2:] if problem.bias else ()), out]
     further = [np.int64(n) for n in (bias_step, parts, length, part_step)]
-    launcher.launch(kernel, _blocks(name, problem) * models * parts, [*arrays, *further, *numbers])
+    blocks = _blocks(name, problem) * models * parts
+    launcher.launch(kernel, blocks, [*arrays, *further, *numbers], joins=False)

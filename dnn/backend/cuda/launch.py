@@ -11,20 +11,23 @@ from __future__ import annotations
 import functools
 import logging
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 
+from dnn.backend.cuda.joining import Call, Launch, Uses, dependencies, joint_launches
 from dnn.backend.cuda.source import (
     LONG,
     REDUCED_AXES,
     SCALAR,
     SHORT,
+    SUMMED_COLUMNS,
     THREADS,
     Elementwise,
     Kernel,
     Reduction,
     code_of,
+    column_sums_kernel,
     elementwise_kernel,
     reduction_kernel,
 )
@@ -33,7 +36,6 @@ from dnn.compilation import compiling
 from dnn.errors import DeviceError, DtypeError, ShapeError
 
 __all__ = [
-    "Call",
     "Launcher",
     "Replay",
     "broadcast_strides",
@@ -69,17 +71,6 @@ _Loops = tuple[Sequence[int], Sequence[Sequence[int]]]
 OPTIONS = ("--std=c++17",)
 
 
-class Call(NamedTuple):
-    """A function and its arguments, as a replay calls it."""
-
-    function: Any
-    arguments: tuple[Any, ...]
-
-    def run(self) -> None:
-        """Call the function."""
-        self.function(*self.arguments)
-
-
 @functools.cache
 def compiled(cupy: Any, index: int, kernel: Kernel) -> Any:
     """Return a kernel's compiled function on a GPU; all networks of a process share it."""
@@ -102,9 +93,14 @@ class Launcher:
         processors = cupy.cuda.runtime.deviceGetAttribute(PROCESSORS, index)
         self.most_blocks = processors * PROCESSOR_THREADS // THREADS
         self._workspaces: dict[str, Any] = {}
-        self._recording: list[Call] | None = None
+        self._recording: list[tuple[Call | Launch, Uses | None]] | None = None
 
     # Recording.
+
+    @property
+    def is_recording(self) -> bool:
+        """Whether calls are recorded instead of done."""
+        return self._recording is not None
 
     def begin_recording(self) -> None:
         """Record calls from now on instead of doing them."""
@@ -113,27 +109,47 @@ class Launcher:
         self._recording = []
 
     def end_recording(self) -> list[Call]:
-        """Stop recording, and return the calls that were recorded."""
-        assert self._recording is not None
-        calls, self._recording = self._recording, None
-        return calls
+        """Stop recording, and return what was recorded: calls, and launches of one or more kernels.
 
-    def call(self, function: Any, *arguments: Any) -> None:
-        """Call a function now, or record the call."""
-        call = Call(function, arguments)
+        They are in an order that gives the same results.
+        """
+        assert self._recording is not None
+        recorded, self._recording = self._recording, None
+        calls, uses = zip(*recorded, strict=True) if recorded else ((), ())
+        ordered = joint_launches(calls, dependencies(uses))
+        return [self._call(each) if isinstance(each, Launch) else each for each in ordered]
+
+    def call(self, call: Call, uses: Uses | None = None) -> None:
+        """Call a function now, or record the call.
+
+        `uses` is the memory that it reads and writes; without it, no call changes places with it.
+        """
         if self._recording is None:
             with self.gpu:
                 call.run()
         else:
-            self._recording.append(call)
+            self._recording.append((call, uses))
 
     # Launching.
 
-    def launch(self, kernel: Kernel, blocks: int, arguments: Sequence[Any]) -> None:
-        """Launch a kernel with blocks of `THREADS` threads."""
-        grid = (max(1, min(blocks, self.most_blocks)),)
-        function = compiled(self.cupy, self.index, kernel)
-        self.call(function, grid, (THREADS,), tuple(arguments))
+    def launch(
+        self, kernel: Kernel, blocks: int, arguments: Sequence[Any], joins: bool = True
+    ) -> None:
+        """Launch a kernel with blocks of `THREADS` threads.
+
+        With `joins` it may share a launch with others when calls are recorded. That is not for
+        kernels that need much memory of a processor of the GPU.
+        """
+        launch = Launch(kernel, max(1, min(blocks, self.most_blocks)), tuple(arguments), joins)
+        if self._recording is None:
+            with self.gpu:
+                self._call(launch).run()
+        else:
+            self._recording.append((launch, launch.uses()))
+
+    def _call(self, launch: Launch) -> Call:
+        function = compiled(self.cupy, self.index, launch.kernel)
+        return Call(function, ((launch.blocks,), (THREADS,), launch.arguments))
 
     def for_each(self, kernel: Kernel, elements: int, arguments: Sequence[Any]) -> None:
         """Launch a kernel with a thread for each of a number of elements."""
@@ -182,6 +198,29 @@ class Launcher:
         numbers = [*integers, elements, *lengths[1:], *(s for steps in strides for s in steps)]
         arguments = [np.float64(x) if isinstance(x, NUMBERS) else x for x in operands]
         self.for_each(kernel, -(-elements // many), [*arguments, *map(np.int64, numbers)])
+
+    def column_sums(self, spec: Elementwise, operands: Sequence[Any], sums: Any) -> None:
+        """Launch an elementwise kernel that sums its result over the last axis but one.
+
+        The last operand is the one that is written, of shape (n, m) or (K, n, m), to which the
+        others broadcast; `sums` is of shape (1, m) or (K, 1, m). Operands of uint16 are bfloat16.
+        """
+        shape = tuple(operands[-1].shape)
+        models, rows, columns = (1,) * (3 - len(shape)) + shape
+        codes: list[str] = []
+        steps: list[int] = []
+        for operand in (*operands, sums):
+            if isinstance(operand, NUMBERS):
+                codes.append(SCALAR)
+                continue
+            self._check(spec.name, operand, bfloat16=True)
+            codes.append(code_of(operand.dtype))
+            strides = broadcast_strides(tuple(operand.shape), element_strides(operand), shape)
+            steps += ((0,) * (3 - len(shape)) + strides)[:: 2 if operand is sums else 1]
+        kernel = column_sums_kernel(spec, tuple(codes))
+        numbers = map(np.int64, (models, rows, columns, *steps))
+        arguments = [np.float64(x) if isinstance(x, NUMBERS) else x for x in operands]
+        self.launch(kernel, models * -(-columns // SUMMED_COLUMNS), [*arguments, sums, *numbers])
 
     def reduce(
         self,
@@ -278,8 +317,6 @@ class Launcher:
 class Replay:
     """Repeats calls, as a CUDA graph if it can; `prepare` is called in the stream that captures.
 
-    `steps` are what the calls come from: they keep arrays alive of which a call has only addresses.
-
     Attributes
     ----------
     how : str
@@ -292,13 +329,11 @@ class Replay:
         calls: Sequence[Call],
         prepare: Callable[[], None],
         index: int = 0,
-        steps: Sequence[Any] = (),
     ) -> None:
         self._cupy = cupy
         self._gpu = cupy.cuda.Device(index)
         self._calls = tuple(calls)
         self._prepare = prepare
-        self._steps = steps
         self._graph: Any = None
         self._runs = 0
         self.how = "launches: not captured before the second run"
@@ -322,8 +357,8 @@ class Replay:
             self._call_all()
 
     def _call_all(self) -> None:
-        for function, arguments in self._calls:
-            function(*arguments)
+        for call in self._calls:
+            call.run()
 
     def _capture(self) -> None:
         """Try to make the graph; nothing is computed."""

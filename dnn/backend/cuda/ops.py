@@ -6,7 +6,7 @@ import functools
 import hashlib
 import itertools
 import weakref
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -17,7 +17,6 @@ from dnn.backend.convolution import Convolution, Routine
 from dnn.backend.cuda import (
     batch_norm,
     batches,
-    copies,
     direct_convolution,
     formulas,
     im2col,
@@ -26,7 +25,9 @@ from dnn.backend.cuda import (
     recurrence,
     reductions,
 )
+from dnn.backend.cuda.joining import Call, Region, Uses
 from dnn.backend.cuda.launch import Launcher, Replay
+from dnn.backend.cuda.narrow_products import is_narrow, narrow_product
 from dnn.backend.cuda.products import Cublas, CublasLt, Prepared
 from dnn.backend.cuda.source import Elementwise
 from dnn.backend.device import Device, allocating, import_cupy, version_text
@@ -83,7 +84,12 @@ class CudaOps(Ops):
     """
 
     description = "CUDA kernels"
-    passes = ("batch_norm_sums", "product_bias", "elementwise_fusion", "copies_last")
+    passes = (
+        "batch_norm_sums",
+        "product_bias",
+        "elementwise_fusion",
+        "products_together",
+    )
     takes_narrow = True
     in_blocks = False
 
@@ -221,11 +227,14 @@ class CudaOps(Ops):
     def _multiply(self, a: Array, b: Array, out: Array, fast_tf32: bool) -> None:
         if not a.shape[-1]:
             self._run_narrow(formulas.of_formula(COPY), 0.0, out)
+        elif self.launcher.is_recording and not fast_tf32 and is_narrow(a, out):
+            narrow_product(self.launcher, a, b, out)
         elif out.size:
             products.multiply(self.launcher, self.blas, a, b, out, fast_tf32)
 
     def _run_prepared(self, prepared: Prepared, *operands: Any) -> None:
-        self.launcher.call(self.lt.run, prepared)
+        *inputs, out = operands
+        self.launcher.call(Call(self.lt.run, (prepared,)), Uses.of(inputs, (out,)))
 
     @functools.cached_property
     def lt(self) -> CublasLt:
@@ -239,19 +248,18 @@ class CudaOps(Ops):
         A function that is no method of this object is called between two graphs.
         """
         linked: list[Step] = []
-        for ours, each in itertools.groupby(steps, self._is_ours):
-            part = list(each)
+        for ours, part in itertools.groupby(self._with_sums(steps), self._is_ours):
             if not ours:
                 linked += [(self._call_outside, step) for step in part]
                 continue
             self.launcher.begin_recording()
             try:
-                for function, arguments in self._joined(part):
+                for function, arguments in part:
                     function(*arguments)
             finally:
                 calls = self.launcher.end_recording()
             if calls:
-                replay = Replay(self.cupy, calls, self.blas.use_current_stream, self._index, part)
+                replay = Replay(self.cupy, calls, self.blas.use_current_stream, self._index)
                 self._replays.add(replay)
                 linked.append((replay.run, ()))
         return linked
@@ -261,24 +269,34 @@ class CudaOps(Ops):
         with self.launcher.gpu:
             function(*arguments)
 
-    def _joined(self, steps: Iterable[Step]) -> Iterator[Step]:
-        """Yield steps, with small copies that follow each other as one call."""
-        waiting: list[tuple[Array, Array]] = []
-        for function, arguments in steps:
-            is_small = function == self.copy and copies.is_small(*arguments)
-            if waiting and not (is_small and copies.may_join(arguments, waiting)):
-                yield from self._copies(waiting)
-                waiting = []
-            if is_small:
-                waiting.append(arguments)
-            else:
-                yield function, arguments
-        yield from self._copies(waiting)
+    def _with_sums(self, steps: Sequence[Step]) -> list[Step]:
+        """Return steps in which an elementwise one also sums its result, if that is summed later.
 
-    def _copies(self, pairs: Sequence[tuple[Array, Array]]) -> list[Step]:
-        if len(pairs) > 1:
-            return [(self.run_kernels, (copies.copy_all, *pairs))]
-        return [(self.copy, pair) for pair in pairs]
+        So the gradient of a bias takes no kernel of its own. Only with few rows there are enough
+        blocks for a GPU.
+        """
+        joined: list[Step | None] = list(steps)
+        for at, (function, arguments) in enumerate(steps):
+            if function not in (self.sum, self._sum) or not _are_columns(*arguments[:3]):
+                continue
+            x, _, sums = arguments[:3]
+            for before in range(at - 1, -1, -1):
+                step = joined[before]
+                if step is None:
+                    continue
+                if step[0] in (self.run_elementwise, self._run_narrow) and step[1][-1] is x:
+                    spec, *operands = step[1]
+                    if _may_sum(spec, operands) and not _meets(operands, sums):
+                        joined[before] = (self._run_sums, (spec, *operands, sums))
+                        joined[at] = None
+                    break
+                if not self._is_ours(step) or _meets(step[1], sums) or _meets(step[1][-1:], x):
+                    break
+        return [step for step in joined if step is not None]
+
+    def _run_sums(self, spec: Elementwise, *operands: Any) -> None:
+        *operands_of, sums = operands
+        self.launcher.column_sums(spec, operands_of, sums)
 
     def _is_ours(self, step: Step) -> bool:
         return getattr(step[0], "__self__", None) is self
@@ -352,7 +370,8 @@ class CudaOps(Ops):
             a, b = (ones.reshape(1, -1), x) if rows else (x, ones.reshape(-1, 1))
             self._multiply(a, b, out, False)
         elif how == "library" and x.dtype == out.dtype:
-            self.launcher.call(self.cupy.sum, x, axes, None, out, True)
+            call = Call(self.cupy.sum, (x, axes, None, out, True))
+            self.launcher.call(call, Uses.of((x,), (out,)))
         else:
             self.launcher.reduce(reductions.REDUCTIONS["sum"], [x], axes, out, bfloat16=bfloat16)
 
@@ -503,6 +522,16 @@ def _is_sum_of_matrix(x: Array, axes: tuple[int, ...], out: Array) -> bool:
     return out.dtype == SINGLE and x.dtype in (SINGLE, HALF, BFLOAT16)
 
 
+def _meets(arguments: Sequence[Any], x: Array) -> bool:
+    """Return whether one of the arguments of a step, or an array in one, shares memory with `x`."""
+    return any(
+        _meets(each, x) if isinstance(each, (list, tuple)) else Region.of(each).overlaps(region)
+        for region in (Region.of(x),)
+        for each in arguments
+        if isinstance(each, (list, tuple)) or hasattr(each, "strides")
+    )
+
+
 def _shares(x: Array, arrays: Sequence[Array]) -> bool:
     """Return whether `x` and one of the arrays have memory in common."""
     begin, end = _span(x)
@@ -512,3 +541,24 @@ def _shares(x: Array, arrays: Sequence[Array]) -> bool:
 def _span(x: Array) -> tuple[int, int]:
     begin = x.data.ptr  # type: ignore[attr-defined]
     return begin, begin + x.nbytes
+
+
+MOST_SUMMED_ROWS = 512
+
+
+def _are_columns(x: Array, axes: tuple[int, ...], out: Array) -> bool:
+    """Say whether an array of few rows is summed over them, for each of K networks or for one."""
+    rows = x.ndim - 2
+    return (
+        x.ndim in (2, 3)
+        and tuple(axis % x.ndim for axis in axes) == (rows,)
+        and x.shape[rows] <= MOST_SUMMED_ROWS
+        and out.shape == (*x.shape[:rows], 1, x.shape[-1])
+    )
+
+
+def _may_sum(spec: Elementwise, operands: Sequence[Any]) -> bool:
+    """Say whether a kernel can also sum what it writes, its last operand: all are of floats."""
+    arrays = [x for x in operands if hasattr(x, "dtype")]
+    floats = all(x.dtype.kind == "f" or x.dtype == BFLOAT16 for x in arrays)
+    return floats and spec.writes == spec.parameters[-1:] == spec.only_written and not spec.gate

@@ -2,7 +2,7 @@
 
 CuPy's own bindings refuse to be captured, since cuBLAS may allocate a workspace when it is called.
 Here it gets a permanent workspace, and is called through ctypes: two functions to set it up, and
-one for all products. NVIDIA names a workspace of 32 MiB for Hopper and 4 MiB for other GPUs.
+two for all products. NVIDIA names a workspace of 32 MiB for Hopper and 4 MiB for other GPUs.
 
 A product of cuBLASLt is described, and its algorithm chosen, when a plan is compiled; a run is one
 call.
@@ -20,10 +20,12 @@ import logging
 import math
 import threading
 import weakref
+from collections.abc import Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
 
+from dnn.backend.cuda.joining import Call, Uses
 from dnn.backend.cuda.launch import Launcher, element_strides
 from dnn.backend.cuda.source import code_of
 from dnn.backend.device import allocating
@@ -34,6 +36,7 @@ __all__ = [
     "CublasLt",
     "Prepared",
     "Product",
+    "check_types",
     "cublas_version",
     "load_library",
     "multiply",
@@ -49,6 +52,9 @@ COMPUTE_32F, COMPUTE_32F_FAST_TF32, COMPUTE_64F = 68, 77, 70
 """Values of cublasComputeType_t; the first does not use TF32."""
 
 DEFAULT_ALGORITHM = -1
+
+JOINT_PRODUCT = 1 << 27
+"""Most multiplications of products that become one with others; larger ones fill a GPU alone."""
 
 MOST = 2**31 - 1
 """Largest length: cuBLAS counts in 32 bits, but for steps from matrix to matrix."""
@@ -82,6 +88,11 @@ class Product(NamedTuple):
     step_b: int
     step_c: int
     batch: int
+
+    @property
+    def multiply_adds(self) -> int:
+        """Number of multiplications."""
+        return self.rows * self.columns * self.inner * self.batch
 
 
 def product_of(a: Any, b: Any, out: Any) -> list[tuple[Product, int, int, int]]:
@@ -147,7 +158,10 @@ def multiply(
         pointers = [
             x.data.ptr + at * x.dtype.itemsize for x, at in zip(operands, offsets, strict=True)
         ]
-        launcher.call(blas.multiply, codes, product, *pointers, operands, fast_tf32)
+        arguments = (codes, product, *pointers, operands, fast_tf32)
+        key = (codes, product, fast_tf32) if product.multiply_adds <= JOINT_PRODUCT else None
+        call = Call(blas.multiply, arguments, key, blas.together)
+        launcher.call(call, Uses.of((a, b), (out,)))
 
 
 def _orientation(x: Any) -> tuple[bool, int]:
@@ -180,6 +194,7 @@ class Cublas:
 
     def __init__(self, cupy: Any, index: int = 0) -> None:
         self._cupy = cupy
+        self._index = index
         self._library = load_library("cublas")
         self.lt = load_library("cublasLt")  # the part of it that `CublasLt` calls
         self._handle = ctypes.c_void_p()
@@ -235,6 +250,71 @@ class Cublas:
             DEFAULT_ALGORITHM,
         )
         check(status, "cublasGemmStridedBatchedEx")
+
+    def together(self, given: Sequence[tuple[Any, ...]]) -> Call:
+        """Return a call of `multiply_several` in the place of several calls of `multiply`.
+
+        `given` are their arguments, which differ in addresses and arrays alone.
+        """
+        codes, product, *_, fast_tf32 = given[0]
+        steps = (product.step_a, product.step_b, product.step_c)
+        addresses = np.array(
+            [
+                [
+                    each[2 + at] + i * step * np.dtype(code).itemsize
+                    for each in given
+                    for i in range(product.batch)
+                ]
+                for at, (step, code) in enumerate(zip(steps, codes, strict=True))
+            ],
+            np.int64,
+        )
+        with allocating(self._cupy, addresses.nbytes, self._index):
+            there = self._cupy.asarray(addresses)
+        arrays = [each[5] for each in given]
+        return Call(self.multiply_several, (codes, product, there, arrays, fast_tf32))
+
+    def multiply_several(
+        self,
+        codes: tuple[str, str, str],
+        product: Product,
+        addresses: Any,
+        arrays: Any,
+        fast_tf32: bool,
+    ) -> None:
+        """Enqueue products of one shape in the current stream; their steps and number are ignored.
+
+        `addresses` are those of all matrices, on the GPU: a row each for A, B and C. `arrays` are
+        the arrays at these addresses, as in `multiply`.
+        """
+        check_types(codes)
+        self.use_current_stream()
+        scalar = "f8" if codes[2] == "f8" else "f4"
+        type_a, type_b, type_c = (DATA_TYPES[code] for code in codes)
+        at_a, at_b, at_c = (ctypes.c_void_p(row.data.ptr) for row in addresses)
+        status = self._library.cublasGemmBatchedEx(
+            self._handle,
+            int(product.transpose_a),
+            int(product.transpose_b),
+            product.rows,
+            product.columns,
+            product.inner,
+            ctypes.byref(self._one[scalar]),
+            at_a,
+            type_a,
+            product.lead_a,
+            at_b,
+            type_b,
+            product.lead_b,
+            ctypes.byref(self._zero[scalar]),
+            at_c,
+            type_c,
+            product.lead_c,
+            addresses.shape[1],
+            compute_type(codes, fast_tf32),
+            DEFAULT_ALGORITHM,
+        )
+        check(status, "cublasGemmBatchedEx")
 
     def use_current_stream(self) -> None:
         """Make further products run in CuPy's current stream."""

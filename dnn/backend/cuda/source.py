@@ -27,6 +27,7 @@ __all__ = [
     "Index",
     "Kernel",
     "Reduction",
+    "column_sums_kernel",
     "elementwise_kernel",
     "for_each",
     "function",
@@ -69,13 +70,25 @@ class Kernel:
     Attributes
     ----------
     name : str
-        Name of the function in `source`; different sources have different names.
-    source : str
-        A whole program, without includes.
+        Name of the function; different functions have different names.
+    parameters : str
+        Their declarations in C++, of which those of arrays that are only read say ``const``.
+    body : str
+        Statements.
+    functions : str
+        Functions that the statements call.
     """
 
     name: str
-    source: str
+    parameters: str
+    body: str
+    functions: str = ""
+
+    @property
+    def source(self) -> str:
+        """A whole program, without includes."""
+        head = f'extern "C" __global__ void {self.name}(\n    {self.parameters})'
+        return f"{self.functions}{head}\n{{\n    {self.body}\n}}\n"
 
     @property
     def program(self) -> str:
@@ -89,10 +102,9 @@ def lengths(names: str) -> str:
     return ", ".join(f"const long long {name}" for name in names.split())
 
 
-def function(name: str, parameters: str, body: str) -> Kernel:
+def function(name: str, parameters: str, body: str, functions: str = "") -> Kernel:
     """Return the kernel of parameters, as C++ declares them, and statements."""
-    source = f'extern "C" __global__ void {name}(\n    {parameters})\n{{\n    {body}\n}}\n'
-    return Kernel(name, source)
+    return Kernel(name, parameters, body, functions)
 
 
 def for_each(body: str, suffix: str = "") -> str:
@@ -460,4 +472,82 @@ def reduction_kernel(spec: Reduction, codes: tuple[str, ...], by_rows: bool) -> 
         }}
         __syncthreads();
     }}"""
+    return function(name, ", ".join(parameters), body)
+
+
+SUMMED_COLUMNS = 8
+"""Columns of a block: as many floats as a GPU reads from memory at once."""
+
+
+@functools.cache
+def column_sums_kernel(spec: Elementwise, codes: tuple[str, ...]) -> Kernel:
+    """Return the kernel of an elementwise function that also sums its result over rows.
+
+    Parameters
+    ----------
+    spec : Elementwise
+        It writes one operand, the last one.
+    codes : tuple of str
+        Types of its operands, and of the sums, whose values are those that are stored.
+
+    Returns
+    -------
+    Kernel
+        Its parameters: operands, sums, numbers of matrices, rows and columns; for each operand that
+        is an array strides over these, and for the sums strides over matrices and columns.
+
+    Notes
+    -----
+    Partial sums are combined in a fixed order, so the same input gives the same bits.
+    """
+    *of_operands, of_sums = codes
+    types = dict(zip(spec.parameters, of_operands, strict=True))
+    arrays = [name for name in types if types[name] != SCALAR]
+    out, total = spec.writes[0], arithmetic(of_sums)
+    parameters = []
+    for name, code in types.items():
+        qualifier = "" if name == out else "const "
+        kind = "const double " if code == SCALAR else f"{qualifier}{C_TYPES[code]}* "
+        parameters.append(f"{kind}p_{name}")
+    numbers = ["models_", "rows_", "columns_", *(f"{x}_{axis}_" for x in arrays for axis in "mrc")]
+    parameters += [f"{C_TYPES[of_sums]}* p_sums", lengths(" ".join([*numbers, "sums_m_ sums_c_"]))]
+    places = [f"const long long at_{x} = m_ * {x}_m_ + r_ * {x}_r_ + c_ * {x}_c_;" for x in arrays]
+    kept = stored(types[out], out)
+    lines = [
+        *places,
+        *(_load(spec, name, code, f"p_{name}[at_{name}]") for name, code in types.items()),
+        *spec.body.strip().splitlines(),
+        f"p_{out}[at_{out}] = {kept};",
+        f"total_ = total_ + ({total})({arithmetic(types[out])})({kept});",
+    ]
+    inside = "\n                ".join(lines)
+    main = _main_type([types[out], *of_operands])
+    along = THREADS // SUMMED_COLUMNS
+    body = f"""typedef {main} A;
+    __shared__ {total} partial_[{THREADS}];
+    const int x_ = threadIdx.x % {SUMMED_COLUMNS}, y_ = threadIdx.x / {SUMMED_COLUMNS};
+    const long long each_ = (columns_ + {SUMMED_COLUMNS - 1}) / {SUMMED_COLUMNS};
+    for (long long group_ = blockIdx.x; group_ < models_ * each_; group_ += gridDim.x) {{
+        const long long m_ = group_ / each_, c_ = group_ % each_ * {SUMMED_COLUMNS} + x_;
+        {total} total_ = 0;
+        if (c_ < columns_) {{
+            for (long long r_ = y_; r_ < rows_; r_ += {along}) {{
+                {inside}
+            }}
+        }}
+        partial_[threadIdx.x] = total_;
+        __syncthreads();
+        for (int half_ = {along // 2}; half_ > 0; half_ /= 2) {{
+            if (y_ < half_) {{
+                total_ = total_ + partial_[threadIdx.x + half_ * {SUMMED_COLUMNS}];
+                partial_[threadIdx.x] = total_;
+            }}
+            __syncthreads();
+        }}
+        if (y_ == 0 && c_ < columns_) {{
+            p_sums[m_ * sums_m_ + c_ * sums_c_] = {stored(of_sums, "total_")};
+        }}
+        __syncthreads();
+    }}"""
+    name = f"{spec.name}_sums__{'_'.join(codes)}"
     return function(name, ", ".join(parameters), body)

@@ -9,16 +9,16 @@
 | `precision` | product_bias, float16 (also called mixed_precision), bfloat16, tf32 |
 | `recomputation` | recomputation, where it is asked for |
 | `fusion` | elementwise_fusion, chain_sums, matmul_bias_activation, products_last, |
-| | copies_last |
+| | products_together |
 """
 
 from dnn.graph.passes.batch_norm import batch_norm_sums
 from dnn.graph.passes.fusion import (
     chain_sums,
-    copies_last,
     elementwise_fusion,
     matmul_bias_activation,
     products_last,
+    products_together,
 )
 from dnn.graph.passes.graph import (
     PASSES,
@@ -68,7 +68,6 @@ __all__ = [
     "common_subexpressions",
     "constant_folding",
     "convolution_relu",
-    "copies_last",
     "dead_code",
     "default_passes",
     "elementwise_fusion",
@@ -83,6 +82,7 @@ __all__ = [
     "precision_passes",
     "product_bias",
     "products_last",
+    "products_together",
     "recomputation",
     "register_pass",
     "rewrite",

@@ -24,10 +24,10 @@ from dnn.graph.passes.simplification import dead_code
 
 __all__ = [
     "chain_sums",
-    "copies_last",
     "elementwise_fusion",
     "matmul_bias_activation",
     "products_last",
+    "products_together",
 ]
 
 CALLED_FOR_EACH_ELEMENT = {"log1p", "**"}
@@ -36,6 +36,10 @@ CALLED_FOR_EACH_ELEMENT = {"log1p", "**"}
 # Limits of a fused kernel: with more arrays the checks for overlaps cost more than fusing saves.
 MOST_INPUTS = 8
 MOST_MEMBERS = 32
+
+PRODUCTS = ("matmul", "reduced_matmul")
+SMALL_PRODUCT = 1 << 27
+"""Most multiplications of a product whose operands are kept until others can be computed, too."""
 
 
 class Fused(Operation):
@@ -324,18 +328,24 @@ def products_last(graph: Graph) -> Graph:
     return replace(graph, order=tuple(order))
 
 
-@register_pass("copies_last")
-def copies_last(graph: Graph) -> Graph:
-    """Copy parts of results that are only outputs, such as gradients, one after the other.
+@register_pass("products_together")
+def products_together(graph: Graph) -> Graph:
+    """Compute products of one shape that are only outputs, gradients of weights, after each other.
 
-    They are views, unless their array is given. A device may copy all of them in one call then.
+    Then their operands are kept until all of them can be computed, which some devices do at once.
     """
     readers = graph.readers()
     wanted = Counter(graph.outputs)
-
-    def is_last(node: Node) -> bool:
-        is_view = node.operation is not None and node.operation.view
-        return is_view and readers[node] == wanted[node]
-
-    first = [node for node in graph.order if not is_last(node)]
-    return replace(graph, order=(*first, *filter(is_last, graph.order)))
+    alike: dict[Any, list[Node]] = {}
+    for node in graph.order:
+        if node.kind not in PRODUCTS or readers[node] != wanted[node]:
+            continue
+        if node.size * node.inputs[0].shape[-1] <= SMALL_PRODUCT:
+            operands = tuple((x.shape, x.dtype) for x in node.inputs)
+            alike.setdefault((node.kind, node.dtype, operands), []).append(node)
+    last = {nodes[-1]: nodes for nodes in alike.values()}
+    moved = {node for nodes in alike.values() for node in nodes}
+    order: list[Node] = []
+    for node in graph.order:
+        order += last.get(node, () if node in moved else (node,))
+    return replace(graph, order=tuple(order))

@@ -1,4 +1,4 @@
-"""Batch normalisation on a GPU: sums by one kernel, nodes of the graph, and joined copies."""
+"""Batch normalisation on a GPU: sums by one kernel, and nodes of the graph."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ import pytest
 
 import dnn
 from dnn import graph
-from dnn.backend.cuda import batch_norm, copies
+from dnn.backend.cuda import batch_norm
 from dnn.backend.cuda.ops import CudaOps
 from dnn.backend.device import Device
 from dnn.backend.normalisation import GRADIENT_ROWS, STATISTICS, BatchNormSums
@@ -144,34 +144,3 @@ def test_a_relu_is_part_of_the_sums_if_nothing_else_reads_its_gradient(ops):
 
     assert problem(trained_nodes(ops)).has_further
     assert not problem(trained_nodes(ops, lambda y: y * 2.0)).has_further
-
-
-def test_copies_that_follow_each_other_are_one_kernel(ops):
-    generator = np.random.default_rng(3)
-    first, second = generator.random((2, 5)).astype("f4"), generator.random((3, 4)).astype("f4")
-    large = generator.random(copies.LARGEST + 1).astype("f4")
-    whole = ops.asarray(np.zeros((2, 20), "f4"))
-    turned, big = ops.asarray(np.zeros((4, 3), "f4")), ops.asarray(np.zeros(large.size, "f4"))
-    pairs = [
-        (ops.asarray(first), whole[:, :5]),
-        (ops.asarray(second).transpose((1, 0)), turned),
-        (ops.asarray(first[:1]), whole[:, 10:15]),  # beside the others in each row
-        (ops.asarray(large), big),
-    ]
-    linked = ops.link([(ops.copy, pair) for pair in pairs])
-    ((replay, _),) = linked
-    assert len(replay.__self__) == 2
-    for _ in range(3):
-        replay()
-    wanted = np.zeros((2, 20), "f4")
-    wanted[:, :5], wanted[:, 10:15] = first, first[:1]
-    np.testing.assert_array_equal(ops.to_host(whole), wanted)
-    np.testing.assert_array_equal(ops.to_host(turned), second.T)
-    np.testing.assert_array_equal(ops.to_host(big), large)
-
-
-def test_copies_that_depend_on_each_other_are_done_one_by_one(ops):
-    a, b, c = (ops.asarray(np.full(4, value, "f4")) for value in (1, 2, 3))
-    for pairs in ([(a, b), (b, c)], [(a, b), (c, a)], [(a, b), (c[:2], b[:2])]):
-        linked = ops.link([(ops.copy, pair) for pair in pairs])
-        assert [len(replay.__self__) for replay, _ in linked] == [2]

@@ -158,7 +158,7 @@ def test_a_plan_that_cannot_be_captured_is_launched_call_by_call_and_says_why(
     (record,) = caplog.records
     assert (record.name, record.levelname) == ("dnn", "WARNING")
     assert record.message == (
-        "a plan of 4 calls is launched call by call, not as a CUDA graph: "
+        "a plan of 1 calls is launched call by call, not as a CUDA graph: "
         "operation not permitted when capturing"
     )
 

@@ -11,8 +11,10 @@ from cuda_catalogue import OPTIMIZERS
 from fake_cublas import narrowed, widened
 from operation_cases import FORMULAS, compute
 
+from dnn.backend.cuda import formulas
 from dnn.backend.cuda.ops import CudaOps
 from dnn.backend.device import Device
+from dnn.backend.formula import ADD, RELU
 from dnn.backend.ops import Ops
 from dnn.backend.routines import CANDIDATES, RoutineTable
 from dnn.errors import DeviceError, DtypeError, ShapeError
@@ -486,6 +488,53 @@ def test_narrow_sums_by_every_routine_but_the_library(ops, monkeypatch, routine,
         found = launched(ops, function, *arguments)
         assert found == ({product} if routine == "gemv" else {"sum"})
         np.testing.assert_allclose(ops.to_host(out), expected, rtol=1e-5, atol=1e-5)
+
+
+@pytest.mark.parametrize("code", ["f2", "u2", "f4", "f8"])
+@pytest.mark.parametrize("leading", [(), (3,)])
+def test_a_kernel_sums_the_rows_that_it_writes(ops, code, leading):
+    wide = "f8" if code == "f8" else "f4"
+    x, y = (narrowed(normal(*shape).astype(wide), code) for shape in ((*leading, 70, 21), (21,)))
+    a, b, out = ops.asarray(x), ops.asarray(y), ops.asarray(np.zeros_like(x))
+    sums = ops.asarray(np.zeros((*leading, 21), wide))
+    spec = formulas.chain(((ADD, 0, 1), (RELU, 2)), 2)
+    rows = len(leading)
+    total = (ops._sum, (out, (rows,), sums.reshape(*leading, 1, 21), True))
+    ((run, _),) = ops.link([(ops._run_narrow, (spec, a, b, out)), total])
+    fake_cupy.RawModule.launches.clear()
+    run()
+    (launched,) = fake_cupy.RawModule.launches
+    assert "_sums__" in launched
+    expected = narrowed(np.maximum(widened(x) + widened(y), 0), code)
+    np.testing.assert_array_equal(ops.to_host(out), expected)
+    np.testing.assert_allclose(ops.to_host(sums), widened(expected).sum(-2), rtol=1e-5)
+
+
+def test_a_sum_of_rows_waits_where_its_memory_is_still_read(ops):
+    spec = formulas.chain(((ADD, 0, 1),), 2)
+    x, out = (ops.asarray(normal(4, 5)) for _ in range(2))
+    one, other = ops.asarray(normal(5)), ops.asarray(np.zeros((1, 5), "f4"))
+    doubled = 2 * ops.to_host(x)
+    add = (ops.run_elementwise, (spec, x, x, out))
+
+    def launches(*steps):
+        fake_cupy.RawModule.launches.clear()
+        ((run, _),) = ops.link(steps)
+        run()
+        return len(fake_cupy.RawModule.launches)
+
+    late = (ops.sum, (out, (0,), other))
+    assert launches(add, late) == 1
+    np.testing.assert_allclose(ops.to_host(other)[0], doubled.sum(0), rtol=1e-6)
+    # The kernel reads that memory, or another one does in between, or changes what is summed.
+    ((run, _),) = ops.link(
+        [(ops.run_elementwise, (spec, x, one, out)), (ops.sum, (out, (0,), one.reshape(1, 5)))]
+    )
+    run()
+    np.testing.assert_allclose(ops.to_host(one), ops.to_host(out).sum(0), rtol=1e-6)
+    for between in ((ops.copy, (other, x[:1])), (ops.copy, (x, out)), (ops.fill, (1.0, other))):
+        launches(add, between, late)
+        np.testing.assert_allclose(ops.to_host(other)[0], ops.to_host(out).sum(0), rtol=1e-6)
 
 
 def test_other_sums_are_a_kernel_of_ours(ops, monkeypatch):

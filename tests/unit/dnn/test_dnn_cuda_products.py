@@ -167,6 +167,58 @@ def test_bias_and_relu_come_before_rounding(
     assert (wanted.min() == 0) == relu
 
 
+@pytest.mark.parametrize("code", ["f2", "u2", "f4", "f8"])
+@pytest.mark.parametrize("leading", [(), (3,)])
+def test_products_of_one_shape_become_one_call(ops, code, leading):
+    wide = "f8" if code == "f8" else "f4"
+    shapes = ((4, 20), (4, 18), (20, 18))
+    groups = [
+        [narrowed(normal(*leading, *shape, seed=i).astype(wide), code) for shape in shapes]
+        for i in range(3)
+    ]
+    arrays = [[ops.asarray(x) for x in group[:2]] for group in groups]
+    outs = [ops.asarray(np.zeros((*leading, 20, 18), wide)) for _ in groups]
+    steps = [
+        (ops._multiply, (a.swapaxes(-1, -2), b, out, False))
+        for (a, b), out in zip(arrays, outs, strict=True)
+    ]
+    before = len(fake_cublas.Library.multiplications)
+    ((run, _),) = ops.link(steps)
+    for _ in range(3):
+        run()
+    asked = fake_cublas.Library.multiplications[before:]
+    assert [x.batch for x in asked] == [3 * math.prod(leading)] * 2  # then the graph is launched
+    for (a, b, _), out in zip(groups, outs, strict=True):
+        expected = np.swapaxes(widened(a), -1, -2) @ widened(b)
+        np.testing.assert_allclose(ops.to_host(out), expected, rtol=1e-5, atol=1e-5)
+
+
+@pytest.mark.parametrize("code", ["f2", "u2", "f4", "f8"])
+@pytest.mark.parametrize(
+    ("a", "b"), [((5, 30), (30, 3)), ((3, 5, 30), (3, 30, 17)), ((40, 7), (3, 7, 9))]
+)
+def test_narrow_products_of_a_plan_are_kernels(ops, code, a, b):
+    wide = "f8" if code == "f8" else "f4"
+    x, y = (narrowed(normal(*shape, seed=i).astype(wide), code) for i, shape in enumerate((a, b)))
+    expected = widened(x) @ widened(y)
+    turned = ops.asarray(np.ascontiguousarray(np.swapaxes(x, -1, -2))).swapaxes(-1, -2)
+    out = ops.asarray(np.zeros(expected.shape, wide))
+    before = len(fake_cublas.Library.multiplications)
+    ((run, _),) = ops.link([(ops._multiply, (turned, ops.asarray(y), out, False))])
+    run()
+    assert len(fake_cublas.Library.multiplications) == before
+    np.testing.assert_allclose(ops.to_host(out), expected, rtol=1e-5, atol=1e-5)
+    with pytest.raises(DtypeError, match="does not multiply"):
+        ops.link(
+            [
+                (
+                    ops._multiply,
+                    (turned, ops.asarray(y), ops.asarray(np.ones(expected.shape, "i8")), False),
+                )
+            ]
+        )
+
+
 def test_products_over_nothing_are_zero(ops):
     a, b = np.empty((2, 0), "f4"), np.empty((0, 3), "f4")
     found, asked = multiplied(ops, "bfloat16", a, b)

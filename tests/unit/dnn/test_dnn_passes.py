@@ -73,6 +73,20 @@ def test_products_that_nobody_reads_on_are_all_computed_though_each_shares_an_in
     assert found.order.index(products[0]) < found.order.index(products[1])
 
 
+def test_products_of_one_shape_stand_together_behind_what_the_last_one_needs():
+    x, w, v = (graph.placeholder((3, 3), F8, name) for name in "xwv")
+    first = graph.exp(x)
+    second = graph.exp(first)
+    wide = graph.placeholder((3, 4), F8)
+    products = [w @ first, first @ wide, v @ second]
+    found = optimise([*products, second @ v + 1.0], ["products_together"])
+    at = [found.order.index(node) for node in products]
+    assert at[0] + 1 == at[2]
+    assert found.order.index(second) < at[0]
+    assert at[1] < at[0]
+    assert len(found.order) == len(graph_of(found.outputs).order)
+
+
 def test_two_outputs_that_are_the_same_can_both_be_had():
     x = graph.placeholder((2,), F8)
     a, b = graph.exp(x), graph.exp(x)
