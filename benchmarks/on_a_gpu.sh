@@ -45,7 +45,7 @@ fail() {
     echo "on_a_gpu.sh: $1" >&2
     exit 2
 }
-absolute() { (cd "$started_in" && realpath -m -- "$1"); }
+absolute() { (cd "$started_in" && realpath -ms -- "$1"); } # links stay: they say which environment
 file_of() { # what an option names, which has to be there
     local path
     path=$(absolute "$2")
@@ -93,7 +93,7 @@ while [ $# -gt 0 ]; do
         --sanitize) sanitized=$2 chosen=(sanitize); shift ;;
         --wheels) wheels=$(file_of "$1" "$2") || exit 2; install=wheels; shift ;;
         --no-install) install='' ;;
-        --python) python=$2; shift ;;
+        --python) [[ $2 != */* ]] && python=$2 || python=$(absolute "$2"); shift ;;
         --kernels) kernels_file=$(file_of "$1" "$2") || exit 2; shift ;;
         --dry-run) dry=yes ;;
         --for) version=$2; shift ;;
@@ -178,7 +178,7 @@ step() {
     timeout -s INT -k 5 "$limit" "$@" >"$results/$name.log" 2>&1 </dev/null &
     wait $!
     status=$?
-    tail -n 25 "$results/$name.log" | cut -c 1-200
+    tail -n 15 "$results/$name.log" | cut -c 1-200
     case $status in
         0) status=ok ;;
         124 | 137) status="more than $limit s" failed=1 ;;

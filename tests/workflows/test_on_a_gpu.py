@@ -15,7 +15,6 @@ import shutil
 import signal
 import subprocess
 import sys
-import sysconfig
 import tarfile
 import time
 from pathlib import Path
@@ -200,8 +199,7 @@ def bare_machine(folder: Path) -> Path:
     line = [sys.executable, "-m", "venv", "--without-pip", str(folder)]
     subprocess.run(line, check=True, capture_output=True)
     python = folder / "bin" / "python"
-    scheme = {"base": str(folder), "platbase": str(folder)}
-    packages = Path(sysconfig.get_path("purelib", "venv", scheme))
+    (packages,) = folder.glob("lib/python*/site-packages")
     for found in closure(THERE).values():
         tops = {file.parts[0] for file in found.files or []} - {"..", "__pycache__"}
         for top in tops:
