@@ -78,7 +78,7 @@ def _elements(array: Any) -> int:
 
 def _is_loaded(source: str, name: str) -> bool:
     """Whether an element of a parameter is used other than as the left side of an assignment."""
-    body = source[source.index("{") :]
+    body = source[source.index("{", source.index("__global__")) :]
     for found in re.finditer(rf"\b{name}\[", body):
         depth, at = 1, found.end()
         while depth:
@@ -96,7 +96,7 @@ def _kernel_node(kernel: Any, arguments: tuple[Any, ...]) -> Node:
     kinds = cuda_emulator.parameter_types(source, name)
     read = written = 0
     for word, kind, argument in zip(words, kinds, arguments, strict=True):
-        if not kind.endswith("*"):
+        if not kind.removesuffix("__restrict__").rstrip().endswith("*"):
             continue
         size = _elements(argument) * argument.dtype.itemsize
         if kind.startswith("const "):
