@@ -189,7 +189,7 @@ def running() -> Iterator[list[Any]]:
 def launches_of(count: Callable[[], Any]) -> list[Traffic]:
     """Return the kernels of a step that `step_counts` counts, in order."""
     with mock.patch.object(step_counts, "counting", running):
-        return [launch for launch in count() if launch is not None]
+        return [launch for launch in count() if isinstance(launch, Traffic)]
 
 
 def by_kind(launches: Iterable[Traffic]) -> dict[str, list[Traffic]]:
