@@ -230,11 +230,20 @@ class Launcher:
             min(s[-1] for s in steps) <= min(s[-1] for s in outer_steps[:-1]) or lengths[-1] < 8
         )
         codes = tuple(code_of(x.dtype) for x in arrays)
-        kernel = reduction_kernel(spec, codes, by_rows)
         results = int(np.prod(lengths, dtype=np.int64))
         if not results:
             return
-        numbers = [results, int(np.prod(within, dtype=np.int64)), *lengths[1:], *within[1:]]
+        elements = int(np.prod(within, dtype=np.int64))
+        axes = (_axes(lengths), _axes(within))
+        many = LOAD_BYTES // max(x.dtype.itemsize for x in arrays[:-1])
+        contiguous = axes[1] == 1 and all(step[-1] == 1 for step in steps)
+        if not by_rows or not contiguous or elements < many * THREADS:
+            many = 1
+        both = [[*over, *along] for over, along in zip(outer_steps[:-1], steps, strict=True)]
+        spans = _spans((*lengths, *within), both) + _spans(lengths, outer_steps[-1:])
+        index = SHORT if max(spans) <= MOST_SHORT else LONG
+        kernel = reduction_kernel(spec, codes, by_rows, axes, index, many)
+        numbers = [results, elements, *lengths[1:], *within[1:]]
         for over, along in zip(outer_steps[:-1], steps, strict=True):
             numbers += [*over, *along]
         numbers += outer_steps[-1]
@@ -331,7 +340,12 @@ def log_fallback(calls: int, reason: str) -> None:
         logging.getLogger("dnn").warning(message, calls, reason)
 
 
-def _spans(lengths: Shape, strides: Sequence[Shape]) -> list[int]:
+def _axes(lengths: Sequence[int]) -> int:
+    """Return the number of axes without the leading ones of length 1, but at least 1."""
+    return next((len(lengths) - i for i, length in enumerate(lengths) if length > 1), 1)
+
+
+def _spans(lengths: Sequence[int], strides: Sequence[Sequence[int]]) -> list[int]:
     """Return the number of elements, and for each array the largest distance between elements."""
     spans = [
         sum((n - 1) * abs(step) for n, step in zip(lengths, steps, strict=True))

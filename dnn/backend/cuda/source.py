@@ -372,8 +372,31 @@ REDUCED_AXES = 3
 """Axes of the results, and of what is reduced, that a reduction's kernel has."""
 
 
+def _position(index: Index, name: str, kind: str, number: str, axes: int) -> str:
+    """Return where an element of an operand is, by its number among the results or the reduced.
+
+    `kind` is o or r: what begins the names of lengths and strides of the last `axes` axes.
+    """
+    lengths = [f"({index.number}){kind}{axis}_" for axis in range(REDUCED_AXES)]
+    steps = [f"({index.place}){name}_{kind}{axis}_" for axis in range(REDUCED_AXES)]
+    terms = []
+    for axis in range(REDUCED_AXES - axes, REDUCED_AXES):
+        at = " / ".join([number, *reversed(lengths[axis + 1 :])])
+        if axis > REDUCED_AXES - axes:
+            at = f"{at} % {lengths[axis]}"
+        terms.append(f"({index.place})({at}) * {steps[axis]}")
+    return " + ".join(terms)
+
+
 @functools.cache
-def reduction_kernel(spec: Reduction, codes: tuple[str, ...], by_rows: bool) -> Kernel:
+def reduction_kernel(
+    spec: Reduction,
+    codes: tuple[str, ...],
+    by_rows: bool,
+    axes: tuple[int, int] = (REDUCED_AXES, REDUCED_AXES),
+    index: Index = SHORT,
+    many: int = 1,
+) -> Kernel:
     """Return the kernel of a reduction for types of operands.
 
     Parameters
@@ -384,6 +407,12 @@ def reduction_kernel(spec: Reduction, codes: tuple[str, ...], by_rows: bool) -> 
     by_rows : bool
         A block of threads for each result, which suits contiguous elements; else 32 results for
         each block, so that neighbouring threads of a warp read neighbours in memory.
+    axes : tuple of int
+        How many axes results and what is reduced have, the last of `REDUCED_AXES`.
+    index : Index
+    many : int
+        Neighbours that a thread adds up in turn, of operands whose only reduced axis is contiguous.
+        They are one load where a row is aligned.
 
     Returns
     -------
@@ -394,10 +423,11 @@ def reduction_kernel(spec: Reduction, codes: tuple[str, ...], by_rows: bool) -> 
 
     Notes
     -----
-    Partial results are combined in a fixed order, so the same input gives the same bits.
+    Partial results are combined in an order that depends on shapes and strides alone, so the same
+    input gives the same bits.
     """
     *read, result = codes
-    names = spec.parameters
+    names, number, place = spec.parameters, index.number, index.place
     parameters = [
         f"const {C_TYPES[code]}* p_{name}" for name, code in zip(names, read, strict=True)
     ]
@@ -410,40 +440,50 @@ def reduction_kernel(spec: Reduction, codes: tuple[str, ...], by_rows: bool) -> 
         parameters += [f"const long long {name}_r{axis}_" for axis in range(REDUCED_AXES)]
     parameters += [f"const long long out_o{axis}_" for axis in range(REDUCED_AXES)]
 
-    def index(name: str, kind: str, number: str) -> str:
-        return (
-            f"{number} / {kind}2_ / {kind}1_ * {name}_{kind}0_ + "
-            f"{number} / {kind}2_ % {kind}1_ * {name}_{kind}1_ + "
-            f"{number} % {kind}2_ * {name}_{kind}2_"
-        )
-
-    kind = arithmetic(result)
-    bases = "\n            ".join(
-        f"const long long base_{name} = {index(name, 'o', 'o_')};" for name in names
-    )
-    loads = "\n                ".join(
-        f"const {arithmetic(code)} {name} = "
-        f"({arithmetic(code)})p_{name}[base_{name} + {index(name, 'r', 'r_')}];"
-        for name, code in zip(names, read, strict=True)
-    )
     # By rows: 1 x 256 threads, all for one result; else 32 x 8, thread (x, y) taking every 8th
     # element of result x.
     across, along = (1, THREADS) if by_rows else (32, THREADS // 32)
-    name = f"{spec.name}__{'_'.join(codes)}__{'rows' if by_rows else 'columns'}"
-    body = f"""typedef {kind} A;
+    bases = [
+        f"const {place} base_{name} = {_position(index, name, 'o', 'o_', axes[0])};"
+        for name in names
+    ]
+    combined = [f"const A value = {spec.value};", *spec.step.splitlines()]
+
+    def loads(elements: dict[str, str]) -> list[str]:
+        return [
+            f"const {arithmetic(code)} {name} = ({arithmetic(code)}){elements[name]};"
+            for name, code in zip(names, read, strict=True)
+        ]
+
+    one = {
+        name: f"p_{name}[base_{name} + {_position(index, name, 'r', 'r_', axes[1])}]"
+        for name in names
+    }
+    lines, first = bases, "y_"
+    if many > 1:
+        lines, first = (
+            [*bases, *_rows_by(many, dict(zip(names, read, strict=True)), index)],
+            "rest_ + y_",
+        )
+        several = loads({name: f"v_{name}.of[v_]" for name in names})
+        lines += ["    #pragma unroll", f"    for (int v_ = 0; v_ < {many}; ++v_) {{"]
+        lines += [f"        {line}" for line in [*several, *combined]] + ["    }", "}"]
+    each = [f"    {line}" for line in [*loads(one), *combined]]
+    head = f"for ({number} r_ = {first}; r_ < ({number})elements_; r_ += {along}) {{"
+    lines = [*lines, head, *each, "}"]
+    inside = "\n            ".join(lines)
+    name = f"{spec.name}__{'_'.join(codes)}__{'rows' if by_rows else 'columns'}_{axes[0]}_{axes[1]}"
+    name += "_long" if index is LONG else ""
+    name += f"_by_{many}" if many > 1 else ""
+    body = f"""typedef {arithmetic(result)} A;
     __shared__ A partial_[{THREADS}];
     const int x_ = threadIdx.x % {across}, y_ = threadIdx.x / {across};
-    const long long groups_ = (results_ + {across - 1}) / {across};
-    for (long long group_ = blockIdx.x; group_ < groups_; group_ += gridDim.x) {{
-        const long long o_ = group_ * {across} + x_;
+    const {number} groups_ = (({number})results_ + {across - 1}) / {across};
+    for ({number} group_ = blockIdx.x; group_ < groups_; group_ += gridDim.x) {{
+        const {number} o_ = group_ * {across} + x_;
         A total = {spec.first};
-        if (o_ < results_) {{
-            {bases}
-            for (long long r_ = y_; r_ < elements_; r_ += {along}) {{
-                {loads}
-                const A value = {spec.value};
-                {spec.step}
-            }}
+        if (o_ < ({number})results_) {{
+            {inside}
         }}
         partial_[threadIdx.x] = total;
         __syncthreads();
@@ -455,9 +495,32 @@ def reduction_kernel(spec: Reduction, codes: tuple[str, ...], by_rows: bool) -> 
             }}
             __syncthreads();
         }}
-        if (y_ == 0 && o_ < results_) {{
-            p_out[{index("out", "o", "o_")}] = {stored(result, "total")};
+        if (y_ == 0 && o_ < ({number})results_) {{
+            p_out[{_position(index, "out", "o", "o_", axes[0])}] = {stored(result, "total")};
         }}
         __syncthreads();
     }}"""
     return function(name, ", ".join(parameters), body)
+
+
+def _rows_by(many: int, types: dict[str, str], index: Index) -> list[str]:
+    """Return the beginning of the loop that loads `many` neighbours of rows at once."""
+    number, place = index.number, index.place
+    aligned = [
+        f"(unsigned long long)(p_{name} + base_{name}) % {many * ITEM_BYTES[code]} == 0"
+        for name, code in types.items()
+    ]
+    lines = [
+        f"const bool aligned_ = {' && '.join(aligned)};",
+        f"const {number} rest_ = ({number})elements_ / {many} * {many};",
+        f"for ({number} r_ = y_ * {many}; r_ < rest_; r_ += {many * THREADS}) {{",
+    ]
+    for name, code in types.items():
+        at, size = f"base_{name} + ({place})r_", many * ITEM_BYTES[code]
+        lines += [
+            f"    struct alignas({size}) V_{name} {{ {C_TYPES[code]} of[{many}]; }};",
+            f"    V_{name} v_{name};",
+            f"    if (aligned_) v_{name} = *(const V_{name}*)&p_{name}[{at}];",
+            f"    else for (int v_ = 0; v_ < {many}; ++v_) v_{name}.of[v_] = p_{name}[{at} + v_];",
+        ]
+    return lines
