@@ -10,6 +10,7 @@ of the kernel's result, so that ``A(0.5)`` makes no double of a float::
 from __future__ import annotations
 
 import functools
+import re
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import NamedTuple
@@ -273,12 +274,18 @@ def _load(spec: Elementwise, name: str, code: str, element: str) -> str:
     return f"{qualifier}{kind} {name} = ({kind}){element};"
 
 
+def _words(spec: Elementwise) -> set[str]:
+    """Return the names in a kernel's body and of what it writes, but not of its pointers."""
+    return {*re.findall(r"\w+", spec.body), *spec.writes, spec.gate} - {*spec.pointers}
+
+
 def _one_by_one(spec: Elementwise, types: dict[str, str], places: list[str]) -> list[str]:
     """Return the statements that compute one element."""
+    words = _words(spec)
     loads = [
         _load(spec, name, code, f"p_{name}[at_{name}]")
         for name, code in types.items()
-        if name not in spec.pointers
+        if name in words
     ]
     condition = f"if ({spec.gate} != 0) " if spec.gate else ""
     stores = [
@@ -292,8 +299,10 @@ def _several_at_once(
 ) -> list[str]:
     """Return the statements that compute `many` elements, all operands but `shared` by one load."""
     lines = list(places)
-    single, inner = [], []
+    single, inner, words = [], [], _words(spec)
     for name, code in types.items():
+        if name not in words:
+            continue
         if code == SCALAR or name in shared:
             single.append(_load(spec, name, code, f"p_{name}[at_{name}]"))
             continue
@@ -351,14 +360,16 @@ def elementwise_kernel(
     arrays = [name for name in spec.parameters if types[name] != SCALAR]
     written = [types[name] for name in spec.writes]
     main = _main_type([code for code in (*written, *codes) if code != "b1"] or ["b1"])
-    one = _one_by_one(spec, types, _places(arrays, axes, index))
+    words = _words(spec)
+    used = [name for name in arrays if name in words or f"at_{name}" in words]
+    one = _one_by_one(spec, types, _places(used, axes, index))
     name = f"{spec.name}__{'_'.join(codes)}__{axes}{'_long' if index is LONG else ''}"
     loops = [f"const {index.number} step_ = ({index.number})gridDim.x * blockDim.x;"]
     if many == 1:
         loops.append(_each_index(index, "", "n_", one))
     else:
         name += f"_by_{many}_{''.join(str(int(x in shared)) for x in arrays)}"
-        places = _places(arrays, axes, index, many)
+        places = _places(used, axes, index, many)
         several = _several_at_once(spec, types, places, shared, many)
         loops.append(_each_index(index, "", f"n_ / {many}", several))
         if axes == 1:

@@ -255,7 +255,7 @@ def test_rows(ops, dtype):
         ops.take_rows(ops.asarray(x)[:, ::2], ops.asarray(rows), ops.asarray(x[:5]))
 
 
-@pytest.mark.parametrize("models", [(), (3,)])
+@pytest.mark.parametrize("models", [(), (3,), (300,)])
 def test_the_end_of_a_batch_is_noted(ops, models):
     loss, losses = normal(*models), np.zeros((4, *models))
     position = np.array([10, 2, 5])
@@ -263,11 +263,11 @@ def test_the_end_of_a_batch_is_noted(ops, models):
 
 
 @pytest.mark.parametrize("models", [(), (3,)])
-@pytest.mark.parametrize("width", [1, 2, 5])
-def test_predictions_are_counted(ops, models, width):
-    outputs, classes = normal(*models, 20, width), max(2, width)
+@pytest.mark.parametrize(("rows", "width"), [(20, 1), (20, 2), (20, 5), (300, 3), (20, 300)])
+def test_predictions_are_counted(ops, models, rows, width):
+    outputs, classes = normal(*models, rows, width), max(2, width)
     outputs[..., 4, :] = outputs[..., 4, :1]  # the first of equal ones
-    labels = np.random.default_rng(1).integers(0, classes, (*models, 20))
+    labels = np.random.default_rng(1).integers(0, classes, (*models, rows))
     tallies = np.arange(classes + 1) + np.zeros((*models, classes + 1), np.int64)
     both(ops, "tally_classes", [outputs, labels, np.empty_like(labels), tallies], [3])
 
