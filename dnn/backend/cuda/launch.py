@@ -58,6 +58,9 @@ MOST_SHORT = (1 << 31) - 1
 
 NUMBERS = (int, float, np.number)
 
+FEWEST_BY_ROWS = 64
+"""Least elements of a result for which a block of threads is not too many."""
+
 FEW, MANY = 32, 1 << 15
 """Most results, and least elements of each, of a reduction in parts."""
 
@@ -226,14 +229,14 @@ class Launcher:
         """Launch a reduction over loops: lengths, and for each array its strides."""
         lengths, outer_steps = outer
         within, steps = inner
-        by_rows = (
+        elements = int(np.prod(within, dtype=np.int64))
+        by_rows = elements >= FEWEST_BY_ROWS and (
             min(s[-1] for s in steps) <= min(s[-1] for s in outer_steps[:-1]) or lengths[-1] < 8
         )
         codes = tuple(code_of(x.dtype) for x in arrays)
         results = int(np.prod(lengths, dtype=np.int64))
         if not results:
             return
-        elements = int(np.prod(within, dtype=np.int64))
         axes = (_axes(lengths), _axes(within))
         many = LOAD_BYTES // max(x.dtype.itemsize for x in arrays[:-1])
         contiguous = axes[1] == 1 and all(step[-1] == 1 for step in steps)

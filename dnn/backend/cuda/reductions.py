@@ -78,10 +78,13 @@ ARGMAX = Elementwise(
     ("out",),
     """
 out = 0;
+auto best = p_x[at_x];
 for (long long j = 1; j < length; ++j) {
     const auto value = p_x[at_x + j * stride];
-    const auto best = p_x[at_x + out * stride];
-    if (best == best && (value > best || value != value)) out = j;
+    if (best == best && (value > best || value != value)) {
+        best = value;
+        out = j;
+    }
 }
 """,
     pointers=("x",),
