@@ -61,6 +61,13 @@ NUMBERS = (int, float, np.number)
 FEWEST_BY_ROWS = 64
 """Least elements of a result for which a block of threads is not too many."""
 
+WARP, SECTOR_BYTES = 32, 32
+"""Threads that work in step, and the bytes that a GPU reads from memory at once."""
+
+MANY_ROWS = 256
+"""Elements of a result from which on a block has as few results as make up a sector, so that more
+threads share the elements, and there are more blocks."""
+
 FEW, MANY = 32, 1 << 15
 """Most results, and least elements of each, of a reduction in parts."""
 
@@ -229,29 +236,29 @@ class Launcher:
         """Launch a reduction over loops: lengths, and for each array its strides."""
         lengths, outer_steps = outer
         within, steps = inner
-        elements = int(np.prod(within, dtype=np.int64))
-        by_rows = elements >= FEWEST_BY_ROWS and (
-            min(s[-1] for s in steps) <= min(s[-1] for s in outer_steps[:-1]) or lengths[-1] < 8
-        )
-        codes = tuple(code_of(x.dtype) for x in arrays)
-        results = int(np.prod(lengths, dtype=np.int64))
+        results, elements = (int(np.prod(x, dtype=np.int64)) for x in (lengths, within))
         if not results:
             return
+        sizes = [x.dtype.itemsize for x in arrays[:-1]]
         axes = (_axes(lengths), _axes(within))
-        many = LOAD_BYTES // max(x.dtype.itemsize for x in arrays[:-1])
-        contiguous = axes[1] == 1 and all(step[-1] == 1 for step in steps)
-        if not by_rows or not contiguous or elements < many * THREADS:
-            many = 1
+        across, many = WARP, 1
+        if elements >= FEWEST_BY_ROWS and (
+            min(s[-1] for s in steps) <= min(s[-1] for s in outer_steps[:-1]) or lengths[-1] < 8
+        ):
+            across, each = 1, LOAD_BYTES // max(sizes)
+            contiguous = axes[1] == 1 and all(step[-1] == 1 for step in steps)
+            many = each if contiguous and elements >= each * THREADS else 1
+        elif elements >= MANY_ROWS:
+            across = SECTOR_BYTES // min(sizes)
         both = [[*over, *along] for over, along in zip(outer_steps[:-1], steps, strict=True)]
         spans = _spans((*lengths, *within), both) + _spans(lengths, outer_steps[-1:])
         index = SHORT if max(spans) <= MOST_SHORT else LONG
-        kernel = reduction_kernel(spec, codes, by_rows, axes, index, many)
+        codes = tuple(code_of(x.dtype) for x in arrays)
+        kernel = reduction_kernel(spec, codes, across, axes, index, many)
         numbers = [results, elements, *lengths[1:], *within[1:]]
-        for over, along in zip(outer_steps[:-1], steps, strict=True):
-            numbers += [*over, *along]
-        numbers += outer_steps[-1]
+        numbers += [step for each in both for step in each] + list(outer_steps[-1])
         arguments = [*arrays, np.float64(scale), *map(np.int64, numbers)]
-        self.launch(kernel, results if by_rows else -(-results // 32), arguments)
+        self.launch(kernel, -(-results // across), arguments)
 
     def _workspace(self, code: str) -> Any:
         """Return memory for parts of results, shared by reductions, which run one by one."""

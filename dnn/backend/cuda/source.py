@@ -403,7 +403,7 @@ def _position(index: Index, name: str, kind: str, number: str, axes: int) -> str
 def reduction_kernel(
     spec: Reduction,
     codes: tuple[str, ...],
-    by_rows: bool,
+    across: int,
     axes: tuple[int, int] = (REDUCED_AXES, REDUCED_AXES),
     index: Index = SHORT,
     many: int = 1,
@@ -415,9 +415,9 @@ def reduction_kernel(
     spec : Reduction
     codes : tuple of str
         Types of the operands and of the result.
-    by_rows : bool
-        A block of threads for each result, which suits contiguous elements; else 32 results for
-        each block, so that neighbouring threads of a warp read neighbours in memory.
+    across : int
+        Results of a block, a power of two: 1 suits contiguous elements; with several, neighbouring
+        threads of a warp read neighbours in memory.
     axes : tuple of int
         How many axes results and what is reduced have, the last of `REDUCED_AXES`.
     index : Index
@@ -451,9 +451,8 @@ def reduction_kernel(
         parameters += [f"const long long {name}_r{axis}_" for axis in range(REDUCED_AXES)]
     parameters += [f"const long long out_o{axis}_" for axis in range(REDUCED_AXES)]
 
-    # By rows: 1 x 256 threads, all for one result; else 32 x 8, thread (x, y) taking every 8th
-    # element of result x.
-    across, along = (1, THREADS) if by_rows else (32, THREADS // 32)
+    # Thread (x, y) takes every `along`-th element of result x.
+    along = THREADS // across
     bases = [
         f"const {place} base_{name} = {_position(index, name, 'o', 'o_', axes[0])};"
         for name in names
@@ -483,7 +482,8 @@ def reduction_kernel(
     head = f"for ({number} r_ = {first}; r_ < ({number})elements_; r_ += {along}) {{"
     lines = [*lines, head, *each, "}"]
     inside = "\n            ".join(lines)
-    name = f"{spec.name}__{'_'.join(codes)}__{'rows' if by_rows else 'columns'}_{axes[0]}_{axes[1]}"
+    kind = "rows" if across == 1 else f"columns_{across}"
+    name = f"{spec.name}__{'_'.join(codes)}__{kind}_{axes[0]}_{axes[1]}"
     name += "_long" if index is LONG else ""
     name += f"_by_{many}" if many > 1 else ""
     body = f"""typedef {arithmetic(result)} A;

@@ -172,6 +172,20 @@ def test_reductions(ops, name, shape, axes):
         both(ops, name, [x, axes, out], [-1], "float16")
 
 
+@pytest.mark.parametrize(("dtype", "across"), [("float16", 16), ("float32", 8), ("float64", 4)])
+def test_columns_of_many_rows_are_shared_by_more_threads(ops, dtype, across):
+    for rows, wanted in ((255, 32), (256, across), (300, across)):
+        x = normal(rows, 19, dtype=dtype)
+        fake_cupy.RawModule.launches.clear()
+        out = ops.asarray(np.empty((1, 19), dtype))
+        ops.sum(ops.asarray(x), (0,), out)
+        assert [kind.partition("__")[2] for kind in kernel_kinds()] == [f"columns_{wanted}_1_1"]
+        expected = x.astype("f8").sum(0, keepdims=True)
+        np.testing.assert_allclose(
+            ops.to_host(out), expected, atol=0.1 if dtype == "float16" else 1e-4
+        )
+
+
 def test_a_reduction_takes_the_same_bits_each_time_and_transposed_operands(ops):
     x = ops.asarray(normal(64, 333))
     outs = [fake_cupy.empty((64, 1), "float32") for _ in range(2)]
