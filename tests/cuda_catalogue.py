@@ -124,17 +124,17 @@ def all_kernels() -> Iterator[Kernel]:
     for spec in optimizer_updates():
         gated = spec.gated()
         yield elementwise_kernel(gated, codes_of(gated, "f4"), 2)
-    for reduction, code, by_rows in itertools.product(REDUCTIONS.values(), FLOATS, (False, True)):
+    for reduction, code, across in itertools.product(REDUCTIONS.values(), FLOATS, (32, 1)):
         operands = tuple(code for _ in reduction.parameters)
-        yield reduction_kernel(reduction, (*operands, code), by_rows)
-        if by_rows:
+        yield reduction_kernel(reduction, (*operands, code), across)
+        if across == 1:
             part = "f8" if code == "f8" else "f4"
-            yield reduction_kernel(reduction.first_stage(), (*operands, part), by_rows)
-            yield reduction_kernel(reduction.last_stage(), (part, code), by_rows)
+            yield reduction_kernel(reduction.first_stage(), (*operands, part), across)
+            yield reduction_kernel(reduction.last_stage(), (part, code), across)
     total = REDUCTIONS["sum"]
-    for narrow, by_rows in itertools.product(("f2", "u2"), (False, True)):
-        yield reduction_kernel(total, (narrow, "f4"), by_rows)
-    yield reduction_kernel(total.first_stage(), ("u2", "f4"), True)
+    for narrow, across in itertools.product(("f2", "u2"), (32, 1)):
+        yield reduction_kernel(total, (narrow, "f4"), across)
+    yield reduction_kernel(total.first_stage(), ("u2", "f4"), 1)
     for code in FLOATS:
         yield reductions.log_softmax_kernel(code)
         yield reductions.narrow_log_softmax_kernel(code)

@@ -121,11 +121,15 @@ def end_batch_kernel(code: str, kept: str) -> Kernel:
     """
     value = stored(kept, f"({arithmetic(code)})loss[k]")
     arrays = f"const {C_TYPES[code]}* loss, {C_TYPES[kept]}* losses, long long* position"
-    body = f"""if (blockIdx.x || threadIdx.x) return;
-    for (long long k = 0; k < models; ++k)
-        losses[position[1] * by_step + k * by_model] = {value};
-    position[0] += position[2];
-    position[1] += 1;"""
+    body = f"""if (blockIdx.x) return;
+    const long long step = position[1];
+    for (long long k = threadIdx.x; k < models; k += {THREADS})
+        losses[step * by_step + k * by_model] = {value};
+    __syncthreads();
+    if (threadIdx.x == 0) {{
+        position[0] += position[2];
+        position[1] = step + 1;
+    }}"""
     numbers = lengths("models by_step by_model")
     return function(f"end_batch__{code}_{kept}", f"{arrays}, {numbers}", body)
 

@@ -60,6 +60,16 @@ MOST_SHORT = (1 << 31) - 1
 
 NUMBERS = (int, float, np.number)
 
+FEWEST_BY_ROWS = 64
+"""Least elements of a result for which a block of threads is not too many."""
+
+WARP, SECTOR_BYTES = 32, 32
+"""Threads that work in step, and the bytes that a GPU reads from memory at once."""
+
+MANY_ROWS = 256
+"""Elements of a result from which on a block has as few results as make up a sector, so that more
+threads share the elements, and there are more blocks."""
+
 FEW, MANY = 32, 1 << 15
 """Most results, and least elements of each, of a reduction in parts."""
 
@@ -271,20 +281,29 @@ class Launcher:
         """Launch a reduction over loops: lengths, and for each array its strides."""
         lengths, outer_steps = outer
         within, steps = inner
-        by_rows = (
-            min(s[-1] for s in steps) <= min(s[-1] for s in outer_steps[:-1]) or lengths[-1] < 8
-        )
-        codes = tuple(code_of(x.dtype) for x in arrays)
-        kernel = reduction_kernel(spec, codes, by_rows)
-        results = int(np.prod(lengths, dtype=np.int64))
+        results, elements = (int(np.prod(x, dtype=np.int64)) for x in (lengths, within))
         if not results:
             return
-        numbers = [results, int(np.prod(within, dtype=np.int64)), *lengths[1:], *within[1:]]
-        for over, along in zip(outer_steps[:-1], steps, strict=True):
-            numbers += [*over, *along]
-        numbers += outer_steps[-1]
+        sizes = [x.dtype.itemsize for x in arrays[:-1]]
+        axes = (_axes(lengths), _axes(within))
+        across, many = WARP, 1
+        if elements >= FEWEST_BY_ROWS and (
+            min(s[-1] for s in steps) <= min(s[-1] for s in outer_steps[:-1]) or lengths[-1] < 8
+        ):
+            across, each = 1, LOAD_BYTES // max(sizes)
+            contiguous = axes[1] == 1 and all(step[-1] == 1 for step in steps)
+            many = each if contiguous and elements >= each * THREADS else 1
+        elif elements >= MANY_ROWS:
+            across = SECTOR_BYTES // min(sizes)
+        both = [[*over, *along] for over, along in zip(outer_steps[:-1], steps, strict=True)]
+        spans = _spans((*lengths, *within), both) + _spans(lengths, outer_steps[-1:])
+        index = SHORT if max(spans) <= MOST_SHORT else LONG
+        codes = tuple(code_of(x.dtype) for x in arrays)
+        kernel = reduction_kernel(spec, codes, across, axes, index, many)
+        numbers = [results, elements, *lengths[1:], *within[1:]]
+        numbers += [step for each in both for step in each] + list(outer_steps[-1])
         arguments = [*arrays, np.float64(scale), *map(np.int64, numbers)]
-        self.launch(kernel, results if by_rows else -(-results // 32), arguments)
+        self.launch(kernel, -(-results // across), arguments)
 
     def _workspace(self, code: str) -> Any:
         """Return memory for parts of results, shared by reductions, which run one by one."""
@@ -394,7 +413,12 @@ def log_fallback(calls: int, reason: str) -> None:
         logging.getLogger("dnn").warning(message, calls, reason)
 
 
-def _spans(lengths: Shape, strides: Sequence[Shape]) -> list[int]:
+def _axes(lengths: Sequence[int]) -> int:
+    """Return the number of axes without the leading ones of length 1, but at least 1."""
+    return next((len(lengths) - i for i, length in enumerate(lengths) if length > 1), 1)
+
+
+def _spans(lengths: Sequence[int], strides: Sequence[Sequence[int]]) -> list[int]:
     """Return the number of elements, and for each array the largest distance between elements."""
     spans = [
         sum((n - 1) * abs(step) for n, step in zip(lengths, steps, strict=True))

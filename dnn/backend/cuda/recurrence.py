@@ -71,7 +71,7 @@ def _product(rows: str, depth: int, columns: int, code: str) -> tuple[str, int]:
             const int part_ = e_ / {across}, column_ = e_ % {across} * {vector};
             const int next_ = (part_ + 1) * {length}, end_ = next_ < {depth} ? next_ : {depth};
             struct alignas({vector * size}) Vector {{ A of[{vector}]; }};
-            A total_[{ROWS}][{vector}] = {{}};
+            Vector total_[{ROWS}] = {{}};
             #pragma unroll 8
             for (int d_ = part_ * {length}; d_ < end_; ++d_) {{
                 const Vector weight_ = *(const Vector*)(weights_ + d_ * {columns} + column_);
@@ -80,13 +80,11 @@ def _product(rows: str, depth: int, columns: int, code: str) -> tuple[str, int]:
                 for (int r_ = 0; r_ < {ROWS}; ++r_)
                     #pragma unroll
                     for (int v_ = 0; v_ < {vector}; ++v_)
-                        total_[r_][v_] = total_[r_][v_] + row_.of[r_] * weight_.of[v_];
+                        total_[r_].of[v_] = total_[r_].of[v_] + row_.of[r_] * weight_.of[v_];
             }}
             #pragma unroll
             for (int r_ = 0; r_ < {ROWS}; ++r_)
-                #pragma unroll
-                for (int v_ = 0; v_ < {vector}; ++v_)
-                    sums_[(part_ * {ROWS} + r_) * {columns} + column_ + v_] = total_[r_][v_];
+                *(Vector*)&sums_[(part_ * {ROWS} + r_) * {columns} + column_] = total_[r_];
         }}
         __syncthreads();"""
     return statements, parts
@@ -214,7 +212,7 @@ def forward_kernel(cell: Cell, code: str, units: int) -> Kernel:
             __syncthreads();
         }}"""
     shared = f"__shared__ Rows h_[{units}]{f', c_[{units}]' if cell.has_cell else ''};\n"
-    shared += f"    __shared__ A sums_[{parts * ROWS * wide}];"
+    shared += f"    alignas({LOAD_BYTES}) __shared__ A sums_[{parts * ROWS * wide}];"
     numbers = "x_m_ x_t_ x_b_ x_1_ bias_m_ bias_1_ hidden_m_ hidden_1_ lengths_m_ lengths_b_"
     arrays = "x bias hidden_bias weights lengths =packed"
     name = f"{cell.name}_forward__{code}_{units}"
@@ -288,7 +286,8 @@ def gradient_kernel(cell: Cell, of_cells: bool, code: str, units: int) -> Kernel
             {product}
             {_each_element(units, *start)}
         }}"""
-    shared = f"__shared__ Rows through_[{wide}];\n    __shared__ A sums_[{parts * ROWS * units}];"
+    shared = f"__shared__ Rows through_[{wide}];\n    "
+    shared += f"alignas({LOAD_BYTES}) __shared__ A sums_[{parts * ROWS * units}];"
     numbers = "lengths_m_ lengths_b_ dy_m_ dy_t_ dy_b_ dy_1_ dx_m_ starts_"
     name = f"{cell.name}_gradient{'_of_cells' if of_cells else ''}__{code}_{units}"
     return _kernel(name, cell, code, units, "packed weights lengths dy =dx", numbers, shared, body)

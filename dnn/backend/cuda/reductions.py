@@ -78,10 +78,13 @@ ARGMAX = Elementwise(
     ("out",),
     """
 out = 0;
+auto best = p_x[at_x];
 for (long long j = 1; j < length; ++j) {
     const auto value = p_x[at_x + j * stride];
-    const auto best = p_x[at_x + out * stride];
-    if (best == best && (value > best || value != value)) out = j;
+    if (best == best && (value > best || value != value)) {
+        best = value;
+        out = j;
+    }
 }
 """,
     pointers=("x",),
@@ -227,17 +230,18 @@ def mean_cross_entropy(
 def tally_classes_kernel(code: str) -> Kernel:
     """Return the kernel that adds the predictions of each class, and the right ones, to tallies.
 
-    A thread counts, among all rows of its model, the predictions of the class of its element; the
-    last element of a model counts the right ones.
+    A block has all rows of a model: its threads find the predictions, of a row each, and then share
+    the rows among those that count a class. The last element of a model's tallies counts the right
+    ones.
 
-    Its parameters: outputs, labels, tallies, rows, outputs of a row, elements of a model's
-    tallies, elements of tallies.
+    Its parameters: outputs, labels, predictions (workspace), tallies, models, rows, outputs of a
+    row, elements of a model's tallies.
     """
     middle = arithmetic(code)
-    body = for_each(f"""
-        const long long first = i / each * rows, wanted = i % each;
-        long long count = 0;
-        for (long long row = first; row < first + rows; ++row) {{
+    body = f"""__shared__ long long partial[{THREADS}];
+    for (long long model = blockIdx.x; model < models; model += gridDim.x) {{
+        const long long first = model * rows;
+        for (long long row = first + threadIdx.x; row < first + rows; row += {THREADS}) {{
             long long best = 0;
             {middle} largest = ({middle})outputs[row * width];
             if (width == 1 && largest > 0) best = 1;
@@ -248,21 +252,41 @@ def tally_classes_kernel(code: str) -> Kernel:
                     best = j;
                 }}
             }}
-            if (wanted == each - 1 ? best == labels[row] : best == wanted) count += 1;
+            guesses[row] = best;
         }}
-        tallies[i] += count;""")
-    arrays = f"const {C_TYPES[code]}* outputs, const long long* labels, long long* tallies"
-    numbers = lengths("rows width each n")
+        __syncthreads();
+        for (long long begin = 0; begin < each; begin += {THREADS}) {{
+            const int classes = (int)(each - begin < {THREADS} ? each - begin : {THREADS});
+            const int parts = {THREADS} / classes, part = threadIdx.x / classes;
+            const long long wanted = begin + threadIdx.x % classes;
+            long long count = 0;
+            for (long long row = first + part; part < parts && row < first + rows; row += parts) {{
+                const long long guess = guesses[row];
+                if (wanted == each - 1 ? guess == labels[row] : guess == wanted) count += 1;
+            }}
+            partial[threadIdx.x] = count;
+            __syncthreads();
+            if (part == 0) {{
+                for (int i = 1; i < parts; ++i) count += partial[i * classes + threadIdx.x];
+                tallies[model * each + wanted] += count;
+            }}
+            __syncthreads();
+        }}
+    }}"""
+    arrays = f"const {C_TYPES[code]}* outputs, const long long* labels"
+    arrays += ", long long* guesses, long long* tallies"
+    numbers = lengths("models rows width each")
     return function(f"tally_classes__{code}", f"{arrays}, {numbers}", body)
 
 
 def tally_classes(
     launcher: Launcher, outputs: Any, labels: Any, guesses: Any, tallies: Any
 ) -> None:
-    """Launch the count of predictions, a thread for each class of each model."""
-    for array in (outputs, labels, tallies):
+    """Launch the count of predictions, a block for each model."""
+    for array in (outputs, labels, guesses, tallies):
         require_contiguous("tally_classes", array)
     kernel = tally_classes_kernel(code_of(outputs.dtype))
-    sizes = (*outputs.shape[-2:], tallies.shape[-1], tallies.size)
-    numbers = [np.int64(n) for n in sizes]
-    launcher.for_each(kernel, tallies.size, [outputs, labels, tallies, *numbers])
+    each = tallies.shape[-1]
+    models = tallies.size // each
+    numbers = [np.int64(n) for n in (models, *outputs.shape[-2:], each)]
+    launcher.launch(kernel, models, [outputs, labels, guesses, tallies, *numbers])

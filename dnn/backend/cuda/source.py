@@ -10,6 +10,7 @@ of the kernel's result, so that ``A(0.5)`` makes no double of a float::
 from __future__ import annotations
 
 import functools
+import re
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import NamedTuple
@@ -285,12 +286,18 @@ def _load(spec: Elementwise, name: str, code: str, element: str) -> str:
     return f"{qualifier}{kind} {name} = ({kind}){element};"
 
 
+def _words(spec: Elementwise) -> set[str]:
+    """Return the names in a kernel's body and of what it writes, but not of its pointers."""
+    return {*re.findall(r"\w+", spec.body), *spec.writes, spec.gate} - {*spec.pointers}
+
+
 def _one_by_one(spec: Elementwise, types: dict[str, str], places: list[str]) -> list[str]:
     """Return the statements that compute one element."""
+    words = _words(spec)
     loads = [
         _load(spec, name, code, f"p_{name}[at_{name}]")
         for name, code in types.items()
-        if name not in spec.pointers
+        if name in words
     ]
     condition = f"if ({spec.gate} != 0) " if spec.gate else ""
     stores = [
@@ -304,8 +311,10 @@ def _several_at_once(
 ) -> list[str]:
     """Return the statements that compute `many` elements, all operands but `shared` by one load."""
     lines = list(places)
-    single, inner = [], []
+    single, inner, words = [], [], _words(spec)
     for name, code in types.items():
+        if name not in words:
+            continue
         if code == SCALAR or name in shared:
             single.append(_load(spec, name, code, f"p_{name}[at_{name}]"))
             continue
@@ -363,14 +372,16 @@ def elementwise_kernel(
     arrays = [name for name in spec.parameters if types[name] != SCALAR]
     written = [types[name] for name in spec.writes]
     main = _main_type([code for code in (*written, *codes) if code != "b1"] or ["b1"])
-    one = _one_by_one(spec, types, _places(arrays, axes, index))
+    words = _words(spec)
+    used = [name for name in arrays if name in words or f"at_{name}" in words]
+    one = _one_by_one(spec, types, _places(used, axes, index))
     name = f"{spec.name}__{'_'.join(codes)}__{axes}{'_long' if index is LONG else ''}"
     loops = [f"const {index.number} step_ = ({index.number})gridDim.x * blockDim.x;"]
     if many == 1:
         loops.append(_each_index(index, "", "n_", one))
     else:
         name += f"_by_{many}_{''.join(str(int(x in shared)) for x in arrays)}"
-        places = _places(arrays, axes, index, many)
+        places = _places(used, axes, index, many)
         several = _several_at_once(spec, types, places, shared, many)
         loops.append(_each_index(index, "", f"n_ / {many}", several))
         if axes == 1:
@@ -384,8 +395,31 @@ REDUCED_AXES = 3
 """Axes of the results, and of what is reduced, that a reduction's kernel has."""
 
 
+def _position(index: Index, name: str, kind: str, number: str, axes: int) -> str:
+    """Return where an element of an operand is, by its number among the results or the reduced.
+
+    `kind` is o or r: what begins the names of lengths and strides of the last `axes` axes.
+    """
+    lengths = [f"({index.number}){kind}{axis}_" for axis in range(REDUCED_AXES)]
+    steps = [f"({index.place}){name}_{kind}{axis}_" for axis in range(REDUCED_AXES)]
+    terms = []
+    for axis in range(REDUCED_AXES - axes, REDUCED_AXES):
+        at = " / ".join([number, *reversed(lengths[axis + 1 :])])
+        if axis > REDUCED_AXES - axes:
+            at = f"{at} % {lengths[axis]}"
+        terms.append(f"({index.place})({at}) * {steps[axis]}")
+    return " + ".join(terms)
+
+
 @functools.cache
-def reduction_kernel(spec: Reduction, codes: tuple[str, ...], by_rows: bool) -> Kernel:
+def reduction_kernel(
+    spec: Reduction,
+    codes: tuple[str, ...],
+    across: int,
+    axes: tuple[int, int] = (REDUCED_AXES, REDUCED_AXES),
+    index: Index = SHORT,
+    many: int = 1,
+) -> Kernel:
     """Return the kernel of a reduction for types of operands.
 
     Parameters
@@ -393,9 +427,15 @@ def reduction_kernel(spec: Reduction, codes: tuple[str, ...], by_rows: bool) -> 
     spec : Reduction
     codes : tuple of str
         Types of the operands and of the result.
-    by_rows : bool
-        A block of threads for each result, which suits contiguous elements; else 32 results for
-        each block, so that neighbouring threads of a warp read neighbours in memory.
+    across : int
+        Results of a block, a power of two: 1 suits contiguous elements; with several, neighbouring
+        threads of a warp read neighbours in memory.
+    axes : tuple of int
+        How many axes results and what is reduced have, the last of `REDUCED_AXES`.
+    index : Index
+    many : int
+        Neighbours that a thread adds up in turn, of operands whose only reduced axis is contiguous.
+        They are one load where a row is aligned.
 
     Returns
     -------
@@ -406,10 +446,11 @@ def reduction_kernel(spec: Reduction, codes: tuple[str, ...], by_rows: bool) -> 
 
     Notes
     -----
-    Partial results are combined in a fixed order, so the same input gives the same bits.
+    Partial results are combined in an order that depends on shapes and strides alone, so the same
+    input gives the same bits.
     """
     *read, result = codes
-    names = spec.parameters
+    names, number, place = spec.parameters, index.number, index.place
     parameters = [
         f"const {C_TYPES[code]}* p_{name}" for name, code in zip(names, read, strict=True)
     ]
@@ -422,40 +463,50 @@ def reduction_kernel(spec: Reduction, codes: tuple[str, ...], by_rows: bool) -> 
         parameters += [f"const long long {name}_r{axis}_" for axis in range(REDUCED_AXES)]
     parameters += [f"const long long out_o{axis}_" for axis in range(REDUCED_AXES)]
 
-    def index(name: str, kind: str, number: str) -> str:
-        return (
-            f"{number} / {kind}2_ / {kind}1_ * {name}_{kind}0_ + "
-            f"{number} / {kind}2_ % {kind}1_ * {name}_{kind}1_ + "
-            f"{number} % {kind}2_ * {name}_{kind}2_"
-        )
+    # Thread (x, y) takes every `along`-th element of result x.
+    along = THREADS // across
+    bases = [
+        f"const {place} base_{name} = {_position(index, name, 'o', 'o_', axes[0])};"
+        for name in names
+    ]
+    combined = [f"const A value = {spec.value};", *spec.step.splitlines()]
 
-    kind = arithmetic(result)
-    bases = "\n            ".join(
-        f"const long long base_{name} = {index(name, 'o', 'o_')};" for name in names
-    )
-    loads = "\n                ".join(
-        f"const {arithmetic(code)} {name} = "
-        f"({arithmetic(code)})p_{name}[base_{name} + {index(name, 'r', 'r_')}];"
-        for name, code in zip(names, read, strict=True)
-    )
-    # By rows: 1 x 256 threads, all for one result; else 32 x 8, thread (x, y) taking every 8th
-    # element of result x.
-    across, along = (1, THREADS) if by_rows else (32, THREADS // 32)
-    name = f"{spec.name}__{'_'.join(codes)}__{'rows' if by_rows else 'columns'}"
-    body = f"""typedef {kind} A;
+    def loads(elements: dict[str, str]) -> list[str]:
+        return [
+            f"const {arithmetic(code)} {name} = ({arithmetic(code)}){elements[name]};"
+            for name, code in zip(names, read, strict=True)
+        ]
+
+    one = {
+        name: f"p_{name}[base_{name} + {_position(index, name, 'r', 'r_', axes[1])}]"
+        for name in names
+    }
+    lines, first = bases, "y_"
+    if many > 1:
+        lines, first = (
+            [*bases, *_rows_by(many, dict(zip(names, read, strict=True)), index)],
+            "rest_ + y_",
+        )
+        several = loads({name: f"v_{name}.of[v_]" for name in names})
+        lines += ["    #pragma unroll", f"    for (int v_ = 0; v_ < {many}; ++v_) {{"]
+        lines += [f"        {line}" for line in [*several, *combined]] + ["    }", "}"]
+    each = [f"    {line}" for line in [*loads(one), *combined]]
+    head = f"for ({number} r_ = {first}; r_ < ({number})elements_; r_ += {along}) {{"
+    lines = [*lines, head, *each, "}"]
+    inside = "\n            ".join(lines)
+    kind = "rows" if across == 1 else f"columns_{across}"
+    name = f"{spec.name}__{'_'.join(codes)}__{kind}_{axes[0]}_{axes[1]}"
+    name += "_long" if index is LONG else ""
+    name += f"_by_{many}" if many > 1 else ""
+    body = f"""typedef {arithmetic(result)} A;
     __shared__ A partial_[{THREADS}];
     const int x_ = threadIdx.x % {across}, y_ = threadIdx.x / {across};
-    const long long groups_ = (results_ + {across - 1}) / {across};
-    for (long long group_ = blockIdx.x; group_ < groups_; group_ += gridDim.x) {{
-        const long long o_ = group_ * {across} + x_;
+    const {number} groups_ = (({number})results_ + {across - 1}) / {across};
+    for ({number} group_ = blockIdx.x; group_ < groups_; group_ += gridDim.x) {{
+        const {number} o_ = group_ * {across} + x_;
         A total = {spec.first};
-        if (o_ < results_) {{
-            {bases}
-            for (long long r_ = y_; r_ < elements_; r_ += {along}) {{
-                {loads}
-                const A value = {spec.value};
-                {spec.step}
-            }}
+        if (o_ < ({number})results_) {{
+            {inside}
         }}
         partial_[threadIdx.x] = total;
         __syncthreads();
@@ -467,12 +518,35 @@ def reduction_kernel(spec: Reduction, codes: tuple[str, ...], by_rows: bool) -> 
             }}
             __syncthreads();
         }}
-        if (y_ == 0 && o_ < results_) {{
-            p_out[{index("out", "o", "o_")}] = {stored(result, "total")};
+        if (y_ == 0 && o_ < ({number})results_) {{
+            p_out[{_position(index, "out", "o", "o_", axes[0])}] = {stored(result, "total")};
         }}
         __syncthreads();
     }}"""
     return function(name, ", ".join(parameters), body)
+
+
+def _rows_by(many: int, types: dict[str, str], index: Index) -> list[str]:
+    """Return the beginning of the loop that loads `many` neighbours of rows at once."""
+    number, place = index.number, index.place
+    aligned = [
+        f"(unsigned long long)(p_{name} + base_{name}) % {many * ITEM_BYTES[code]} == 0"
+        for name, code in types.items()
+    ]
+    lines = [
+        f"const bool aligned_ = {' && '.join(aligned)};",
+        f"const {number} rest_ = ({number})elements_ / {many} * {many};",
+        f"for ({number} r_ = y_ * {many}; r_ < rest_; r_ += {many * THREADS}) {{",
+    ]
+    for name, code in types.items():
+        at, size = f"base_{name} + ({place})r_", many * ITEM_BYTES[code]
+        lines += [
+            f"    struct alignas({size}) V_{name} {{ {C_TYPES[code]} of[{many}]; }};",
+            f"    V_{name} v_{name};",
+            f"    if (aligned_) v_{name} = *(const V_{name}*)&p_{name}[{at}];",
+            f"    else for (int v_ = 0; v_ < {many}; ++v_) v_{name}.of[v_] = p_{name}[{at} + v_];",
+        ]
+    return lines
 
 
 SUMMED_COLUMNS = 8

@@ -11,7 +11,7 @@ from cuda_catalogue import OPTIMIZERS
 from fake_cublas import narrowed, widened
 from operation_cases import FORMULAS, compute
 
-from dnn.backend.cuda import formulas
+from dnn.backend.cuda import formulas, reductions
 from dnn.backend.cuda.ops import CudaOps
 from dnn.backend.device import Device
 from dnn.backend.formula import ADD, RELU
@@ -173,6 +173,20 @@ def test_reductions(ops, name, shape, axes):
         both(ops, name, [x, axes, out], [-1], "float16")
 
 
+@pytest.mark.parametrize(("dtype", "across"), [("float16", 16), ("float32", 8), ("float64", 4)])
+def test_columns_of_many_rows_are_shared_by_more_threads(ops, dtype, across):
+    for rows, wanted in ((255, 32), (256, across), (300, across)):
+        x = normal(rows, 19, dtype=dtype)
+        fake_cupy.RawModule.launches.clear()
+        out = ops.asarray(np.empty((1, 19), dtype))
+        ops.sum(ops.asarray(x), (0,), out)
+        assert [kind.partition("__")[2] for kind in kernel_kinds()] == [f"columns_{wanted}_1_1"]
+        expected = x.astype("f8").sum(0, keepdims=True)
+        np.testing.assert_allclose(
+            ops.to_host(out), expected, atol=0.1 if dtype == "float16" else 1e-4
+        )
+
+
 def test_a_reduction_takes_the_same_bits_each_time_and_transposed_operands(ops):
     x = ops.asarray(normal(64, 333))
     outs = [fake_cupy.empty((64, 1), "float32") for _ in range(2)]
@@ -256,7 +270,7 @@ def test_rows(ops, dtype):
         ops.take_rows(ops.asarray(x)[:, ::2], ops.asarray(rows), ops.asarray(x[:5]))
 
 
-@pytest.mark.parametrize("models", [(), (3,)])
+@pytest.mark.parametrize("models", [(), (3,), (300,)])
 def test_the_end_of_a_batch_is_noted(ops, models):
     loss, losses = normal(*models), np.zeros((4, *models))
     position = np.array([10, 2, 5])
@@ -264,11 +278,11 @@ def test_the_end_of_a_batch_is_noted(ops, models):
 
 
 @pytest.mark.parametrize("models", [(), (3,)])
-@pytest.mark.parametrize("width", [1, 2, 5])
-def test_predictions_are_counted(ops, models, width):
-    outputs, classes = normal(*models, 20, width), max(2, width)
+@pytest.mark.parametrize(("rows", "width"), [(20, 1), (20, 2), (20, 5), (300, 3), (20, 300)])
+def test_predictions_are_counted(ops, models, rows, width):
+    outputs, classes = normal(*models, rows, width), max(2, width)
     outputs[..., 4, :] = outputs[..., 4, :1]  # the first of equal ones
-    labels = np.random.default_rng(1).integers(0, classes, (*models, 20))
+    labels = np.random.default_rng(1).integers(0, classes, (*models, rows))
     tallies = np.arange(classes + 1) + np.zeros((*models, classes + 1), np.int64)
     both(ops, "tally_classes", [outputs, labels, np.empty_like(labels), tallies], [3])
 
@@ -615,3 +629,41 @@ def test_a_thread_converts_and_compares_neighbours(ops, at_once):
         assert kernel_kinds()[-1] == f"f4_{code}__1_by_{many}_00"
     both(ops, "greater", [x, normal(3, 50, seed=1), np.zeros(x.shape, bool)], {-1})
     assert kernel_kinds()[-1] == "f4_f4_b1__1_by_4_000"
+
+
+@pytest.mark.parametrize("index", ["short", "long"])
+@pytest.mark.parametrize(("dtype", "many"), [("float32", 4), ("float64", 2), ("float16", 8)])
+def test_long_rows_are_summed_by_neighbours(ops, monkeypatch, dtype, many, index):
+    if index == "long":
+        monkeypatch.setattr("dnn.backend.cuda.launch.MOST_SHORT", 0)
+    length = 256 * many + many + 3  # a second round of one thread, and a remainder
+    memory = normal(3, length, dtype=dtype)  # of which the second row is not aligned
+    given = ops.asarray(memory)
+    fake_cupy.RawModule.launches.clear()
+    tolerance = 0.1 if dtype == "float16" else 1e-4
+    found = []
+    for columns in (length, length - 1):
+        out = ops.asarray(np.empty((3, 1), dtype))
+        ops.sum(given[:, -columns:], (1,), out)
+        found.append(ops.to_host(out))
+        np.testing.assert_allclose(
+            found[-1], memory[:, -columns:].astype("f8").sum(-1, keepdims=True), atol=tolerance
+        )
+    suffix = f"{'_long' if index == 'long' else ''}_by_{many}"
+    assert {kind.partition("__")[2] for kind in kernel_kinds()} == {f"rows_1_1{suffix}"}
+    # The bits do not depend on where a row lies.
+    for row in range(3):
+        out = ops.asarray(np.empty((1, 1), dtype))
+        ops.sum(ops.asarray(memory[row : row + 1].copy()), (1,), out)
+        np.testing.assert_array_equal(ops.to_host(out)[0], found[0][row])
+
+
+@pytest.mark.parametrize("shape", [(1200,), (3, 1200), (2, 3, 1200)])
+def test_long_rows_of_two_operands(ops, shape):
+    x, y = normal(*shape), np.abs(normal(*shape, seed=1))
+    out = ops.asarray(np.empty((*shape[:-1], 1), "f4"))
+    reduction = reductions.REDUCTIONS["mean_of_products"]
+    operands = [ops.asarray(x), ops.asarray(y)]
+    ops.launcher.reduce(reduction, operands, (len(shape) - 1,), out, scale=0.5)
+    expected = (x.astype("f8") * y / 2).sum(-1, keepdims=True)
+    np.testing.assert_allclose(ops.to_host(out), expected, atol=1e-4)
