@@ -250,12 +250,12 @@ class Launcher:
 class Replay:
     """Repeats calls, as a CUDA graph if it can; `prepare` is called in the stream that captures.
 
-    `steps` are what the calls come from: they keep arrays alive of which a call has only addresses.
-
     Attributes
     ----------
     how : str
         ``"one CUDA graph"``, or ``"launches"`` with the reason.
+    steps : sequence
+        What the calls come from: kept, since of some arrays a call has only addresses.
     """
 
     def __init__(
@@ -263,12 +263,11 @@ class Replay:
         cupy: Any,
         calls: Sequence[Call],
         prepare: Callable[[], None],
-        steps: Sequence[Any] = (),
     ) -> None:
         self._cupy = cupy
         self._calls = tuple(calls)
         self._prepare = prepare
-        self._steps = steps
+        self.steps: Sequence[Any] = ()
         self._graph: Any = None
         self._runs = 0
         self.how = "launches: not captured before the second run"

@@ -248,7 +248,8 @@ class CudaOps(Ops):
             finally:
                 calls = self.launcher.end_recording()
             if calls:
-                replay = Replay(self.cupy, calls, self.blas.use_current_stream, part)
+                replay = Replay(self.cupy, calls, self.blas.use_current_stream)
+                replay.steps = part
                 self._replays.add(replay)
                 linked.append((replay.run, ()))
         return linked
