@@ -1,4 +1,4 @@
-"""Many small copies as one kernel, which finds arrays by a table of addresses.
+"""Many small copies as one kernel, a block for each.
 
 A training step copies what batch normalisation has summed up, a few numbers of each layer, into the
 buffers of gradients and of states. By one kernel for each that would be most of its kernels.
@@ -6,6 +6,8 @@ buffers of gradients and of states. By one kernel for each that would be most of
 
 from __future__ import annotations
 
+import functools
+import itertools
 from collections.abc import Sequence
 from typing import Any
 
@@ -24,30 +26,41 @@ AXES = 2
 LARGEST = 1 << 16
 """Elements of a copy that has more than enough work for a kernel of its own."""
 
-COLUMNS = ("from", "to", "elements", "width", "from_row", "from_step", "to_row", "to_step")
-"""What the table has for each copy: two addresses, lengths, and strides in elements."""
+NUMBERS = ("elements", "width", "x_row", "x_step", "out_row", "out_step")
+"""What a copy is given besides its arrays: lengths, and strides in elements."""
+
+MOST_COPIES = 60
+"""CUDA passes 4 KiB to a kernel on every GPU; each copy takes 64 bytes."""
 
 
-def copies_kernel(code: str) -> Kernel:
-    """Return the kernel of copies, a block for each.
+@functools.cache
+def copies_kernel(code: str, number: int) -> Kernel:
+    """Return the kernel of a number of copies.
 
-    Its parameters: table, of `COLUMNS`, and number of copies.
+    Its parameters: for each copy x, out and `NUMBERS`.
     """
     kind = C_TYPES[code]
-    values = "\n        ".join(
-        f"const long long {name}_ = table[copy * {len(COLUMNS)} + {i}];"
-        for i, name in enumerate(COLUMNS)
-    )
-    body = f"""for (long long copy = blockIdx.x; copy < copies; copy += gridDim.x) {{
-        {values}
-        const {kind}* from = (const {kind}*)from_;
-        {kind}* to = ({kind}*)to_;
-        for (long long i = threadIdx.x; i < elements_; i += {THREADS}) {{
-            const long long row = i / width_, at = i % width_;
-            to[row * to_row_ + at * to_step_] = from[row * from_row_ + at * from_step_];
+    parameters, choices = [], []
+    for i in range(number):
+        names = [f"{name}{i}" for name in NUMBERS]
+        parameters.append(f"const {kind}* x{i}, {kind}* out{i}, {lengths(' '.join(names))}")
+        given = "; ".join(f"{name} = {name}{i}" for name in ("x", "out", *NUMBERS))
+        choices.append(f"case {i}: {given}; break;")
+    choice = "\n            ".join(choices)
+    numbers = "; ".join(f"long long {name} = 1" for name in NUMBERS)
+    body = f"""for (int copy = blockIdx.x; copy < {number}; copy += gridDim.x) {{
+        const {kind}* x = x0;
+        {kind}* out = out0;
+        {numbers};
+        switch (copy) {{
+            {choice}
+        }}
+        for (long long i = threadIdx.x; i < elements; i += {THREADS}) {{
+            const long long row = i / width, at = i % width;
+            out[row * out_row + at * out_step] = x[row * x_row + at * x_step];
         }}
     }}"""
-    return function(f"copies__{code}", f"const long long* table, {lengths('copies')}", body)
+    return function(f"copies_{number}__{code}", ", ".join(parameters), body)
 
 
 def is_small(x: Any, out: Any) -> bool:
@@ -92,17 +105,17 @@ def _loops(x: Any, out: Any) -> tuple[tuple[int, ...], list[tuple[int, ...]]]:
 
 
 def copy_all(launcher: Launcher, *pairs: Pair) -> None:
-    """Launch one kernel that copies each x of (x, out); each `is_small`, and they `may_join`.
+    """Launch kernels that copy each x of (x, out), each `is_small`, and they `may_join`."""
+    for begin in range(0, len(pairs), MOST_COPIES):
+        part = pairs[begin : begin + MOST_COPIES]
+        kernel = copies_kernel(code_of(part[0][1].dtype), len(part))
+        arguments = itertools.chain.from_iterable((*pair, *_numbers(*pair)) for pair in part)
+        launcher.launch(kernel, len(part), list(arguments))
 
-    The kernel has addresses alone: the caller keeps the arrays as long as it may be launched.
-    """
-    rows = []
-    for x, out in pairs:
-        loops, (x_steps, out_steps) = _loops(x, out)
-        x_row, x_step = (0, *x_steps)[-AXES:]
-        out_row, out_step = (0, *out_steps)[-AXES:]
-        strides = (x_row, x_step, out_row, out_step)
-        rows.append((x.data.ptr, out.data.ptr, out.size, loops[-1], *strides))
-    table = launcher.cupy.asarray(np.array(rows, np.int64))
-    kernel = copies_kernel(code_of(pairs[0][1].dtype))
-    launcher.launch(kernel, len(pairs), [table, np.int64(len(pairs))])
+
+def _numbers(x: Any, out: Any) -> list[np.int64]:
+    """Return `NUMBERS` of a copy."""
+    loops, (x_steps, out_steps) = _loops(x, out)
+    x_row, x_step = (0, *x_steps)[-AXES:]
+    out_row, out_step = (0, *out_steps)[-AXES:]
+    return [np.int64(n) for n in (out.size, loops[-1], x_row, x_step, out_row, out_step)]

@@ -254,8 +254,6 @@ class Replay:
     ----------
     how : str
         ``"one CUDA graph"``, or ``"launches"`` with the reason.
-    steps : sequence
-        What the calls come from: kept, since of some arrays a call has only addresses.
     """
 
     def __init__(
@@ -267,7 +265,6 @@ class Replay:
         self._cupy = cupy
         self._calls = tuple(calls)
         self._prepare = prepare
-        self.steps: Sequence[Any] = ()
         self._graph: Any = None
         self._runs = 0
         self.how = "launches: not captured before the second run"

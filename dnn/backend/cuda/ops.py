@@ -236,8 +236,7 @@ class CudaOps(Ops):
         A function that is no method of this object is called between two graphs.
         """
         linked: list[Step] = []
-        for ours, each in itertools.groupby(steps, self._is_ours):
-            part = list(each)
+        for ours, part in itertools.groupby(steps, self._is_ours):
             if not ours:
                 linked += part
                 continue
@@ -249,7 +248,6 @@ class CudaOps(Ops):
                 calls = self.launcher.end_recording()
             if calls:
                 replay = Replay(self.cupy, calls, self.blas.use_current_stream)
-                replay.steps = part
                 self._replays.add(replay)
                 linked.append((replay.run, ()))
         return linked

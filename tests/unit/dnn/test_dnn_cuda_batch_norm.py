@@ -146,7 +146,7 @@ def test_a_relu_is_part_of_the_sums_if_nothing_else_reads_its_gradient(ops):
     assert not problem(trained_nodes(ops, lambda y: y * 2.0)).has_further
 
 
-def test_copies_that_follow_each_other_are_one_kernel(ops):
+def test_copies_that_follow_each_other_are_one_kernel(ops, monkeypatch):
     generator = np.random.default_rng(3)
     first, second = generator.random((2, 5)).astype("f4"), generator.random((3, 4)).astype("f4")
     large = generator.random(copies.LARGEST + 1).astype("f4")
@@ -161,9 +161,14 @@ def test_copies_that_follow_each_other_are_one_kernel(ops):
     linked = ops.link([(ops.copy, pair) for pair in pairs])
     ((replay, _),) = linked
     assert len(replay.__self__) == 2
-    for _ in range(3):
-        replay()
-    wanted = np.zeros((2, 20), "f4")
+    monkeypatch.setattr(copies, "MOST_COPIES", 2)
+    ((in_turns, _),) = ops.link([(ops.copy, pair) for pair in pairs])
+    assert len(in_turns.__self__) == 3
+    for run in (replay, in_turns) * 3:
+        for x in (whole, turned, big):
+            ops.fill(-1.0, x)
+        run()
+    wanted = np.full((2, 20), -1, "f4")
     wanted[:, :5], wanted[:, 10:15] = first, first[:1]
     np.testing.assert_array_equal(ops.to_host(whole), wanted)
     np.testing.assert_array_equal(ops.to_host(turned), second.T)
