@@ -6,6 +6,7 @@ number of a channel: one with statistics, also running ones, and one with sums o
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from typing import Any, NamedTuple
 
@@ -201,12 +202,22 @@ def _scaled(node: Node) -> tuple[Node, float] | None:
     return None if number is None or x.shape != node.shape else (x, number)
 
 
-def _sum(node: Node, kind: str = "sum_to") -> Node | None:
-    """Return x where a node is ``sum_to(x)``, or the mean as a sum times a number, else None."""
-    if kind == "mean":
-        scaled = _scaled(node)
-        return None if scaled is None else _sum(scaled[0])
+def _summed(node: Node) -> Node | None:
+    """Return x where a node is ``sum_to(x)``, else None."""
     return node.inputs[0] if node.kind == "sum_to" else None
+
+
+def _averaged(node: Node) -> Node | None:
+    """Return the sum of which a node is the mean over all images, else None."""
+    scaled = _scaled(node)
+    if scaled is None or (x := _summed(scaled[0])) is None:
+        return None
+    return scaled[0] if _is_near(scaled[1], node.size / x.size) else None
+
+
+def _is_near(number: float, wanted: float) -> bool:
+    """Say whether a constant is a number, rounded to float32."""
+    return math.isclose(number, wanted, rel_tol=1e-6)
 
 
 def _normalisation(node: Node) -> _Found | None:
@@ -217,16 +228,18 @@ def _normalisation(node: Node) -> _Found | None:
     models = x.shape[:-4]
     if len(models) > 1 or mean.shape != (*models, 1, 1, 1, x.shape[-1]) or not x.size:
         return None
-    if scale.shape != mean.shape or _sum(mean, "mean") is not x or inverse.kind != "divide":
+    if scale.shape != mean.shape or inverse.kind != "divide":
         return None
-    root = inverse.inputs[1]
+    sums, (one, root) = _averaged(mean), inverse.inputs
+    if sums is None or sums.inputs[0] is not x or _constant(one) != 1.0:
+        return None
     if root.kind != "sqrt" or root.inputs[0].kind != "add":
         return None
     variance, added = root.inputs[0].inputs
-    epsilon, squares = _constant(added), _sum(variance, "mean")
-    if epsilon is None or squares is None or squares.kind != "square":
+    epsilon, sums = _constant(added), _averaged(variance)
+    if epsilon is None or sums is None or sums.inputs[0].kind != "square":
         return None
-    (centred,) = squares.inputs
+    (centred,) = sums.inputs[0].inputs
     if centred.kind != "subtract" or centred.inputs != (x, mean):
         return None
     return _Found(x, mean, variance, inverse, scale, epsilon)
@@ -240,9 +253,10 @@ def _origin(node: Node) -> Node:
 
 def _running(graph: Graph, found: dict[Node, _Found]) -> dict[Node, _Running]:
     """Return by mean the running statistics, where those of mean and variance are assigned."""
+    variances = {each.variance: each for each in found.values()}
     of_mean: dict[Node, tuple[Node, Node, float]] = {}
     for node in graph.order:
-        if node.kind == "assign" and (average := _average(node)) is not None:
+        if node.kind == "assign" and (average := _average(node, variances)) is not None:
             of_mean[average[0]] = node.inputs[1], node.inputs[0], average[1]
     running = {}
     for mean, each in found.items():
@@ -256,10 +270,10 @@ def _running(graph: Graph, found: dict[Node, _Found]) -> dict[Node, _Running]:
     return running
 
 
-def _average(node: Node) -> tuple[Node, float] | None:
+def _average(node: Node, variances: dict[Node, _Found]) -> tuple[Node, float] | None:
     """Return what enters an assigned ``state * momentum + of_batch * (1 - momentum)``, else None.
 
-    The variance enters times ``rows / (rows - 1)``.
+    A variance enters times ``rows / (rows - 1)``.
     """
     state, value = node.inputs
     if value.kind != "add":
@@ -267,30 +281,39 @@ def _average(node: Node) -> tuple[Node, float] | None:
     kept, entering = map(_scaled, value.inputs)
     if kept is None or entering is None or kept[0] is not state:
         return None
+    if not _is_near(entering[1], 1.0 - kept[1]):
+        return None
     of_batch = _origin(entering[0])
     unbiased = _scaled(of_batch)
-    if unbiased is not None and unbiased[0].kind == "multiply":
-        of_batch = unbiased[0]
-    return of_batch, kept[1]
+    if unbiased is not None and unbiased[0] in variances:
+        of_batch, factor = unbiased
+        rows = _problem("statistics", variances[of_batch]).rows
+        return (of_batch, kept[1]) if _is_near(factor * (rows - 1), rows) else None
+    return None if of_batch in variances else (of_batch, kept[1])
 
 
 def _gradients(graph: Graph, found: dict[Node, _Found]) -> dict[Node, tuple[Node, _Gradient]]:
-    """Return the gradients of normalisations by node of the gradient of x, with their means."""
-    gradients = {}
+    """Return the gradients of normalisations by node of the gradient of x, with their means.
+
+    Of a normalisation that has several gradients, only the first one is returned.
+    """
+    gradients: dict[Node, tuple[Node, _Gradient]] = {}
+    done: set[Node] = set()
     for node in graph.order:
-        if node.kind != "batch_norm_gradient" or node.inputs[2] not in found:
+        if node.kind != "batch_norm_gradient" or node.inputs[2] not in found.keys() - done:
             continue
         dy, x, mean, inverse, factor, mean_dy, mean_dyu = node.inputs
         each = found[mean]
-        sums = _scaled(mean_dy), _scaled(mean_dyu)
-        if x is not each.x or inverse is not each.inverse or None in sums:
+        dshift, dscale = _averaged(mean_dy), _averaged(mean_dyu)
+        if x is not each.x or inverse is not each.inverse or dshift is None or dscale is None:
             continue
-        (dshift, _), (dscale, _) = sums  # type: ignore[misc]
-        products = _sum(dscale)
-        if _sum(dshift) is not dy or products is None or products.kind != "multiply":
+        products = dscale.inputs[0]
+        if dshift.inputs[0] is not dy or products.kind != "multiply":
             continue
         standard = products.inputs[1]
         is_whole = products.inputs[0] is dy and standard.kind == "standardise"
-        if is_whole and standard.inputs == (x, mean, inverse) and factor.kind == "multiply":
+        is_whole = is_whole and standard.inputs == (x, mean, inverse)
+        if is_whole and factor.kind == "multiply" and factor.inputs == (inverse, each.scale):
             gradients[node] = mean, _Gradient(dy, dshift, dscale)
+            done.add(mean)
     return gradients

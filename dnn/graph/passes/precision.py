@@ -55,6 +55,10 @@ def _in_float32(nodes: Iterable[Node]) -> list[Wanted]:
     return [(node.shape, SINGLE) for node in nodes]
 
 
+IMAGE_AXES = 4
+"""Axes of images, whose transposes are to another layout: they are no views for convolutions."""
+
+
 class Convert(Operation):
     """The same values, rounded to a narrow type or brought back to float32."""
 
@@ -262,7 +266,10 @@ def _narrowing(precision: str, kept: np.dtype[Any]) -> Callable[[Graph], Graph]:
             if x in rounded:
                 return rounded[x]
             if x not in for_products:
-                if _is_view(x) and (x.inputs[0] in rounded or x.size == x.inputs[0].size):
+                base = x.inputs[0] if x.kind == "transpose" and x.ndim >= IMAGE_AXES else x
+                if base is not x and base not in rounded and base not in for_products:
+                    for_products[x] = convert(x, kept)  # in the new layout at once
+                elif _is_view(x) and (x.inputs[0] in rounded or x.size == x.inputs[0].size):
                     for_products[x] = _on_narrow(x, narrowed(x.inputs[0]))
                 else:
                     for_products[x] = convert(x, kept)

@@ -114,6 +114,22 @@ def test_networks_together_have_the_bits_of_each_alone(ops, parts):
         np.testing.assert_array_equal(together[:, k : k + 1], alone)
 
 
+def test_two_gradients_of_a_normalisation_are_those_of_numpy(ops):
+    x = graph.placeholder((4, 2, 6, 6))
+    scale, shift, w = (graph.placeholder(shape) for shape in ((3,), (3,), (3, 2, 3, 3)))
+    y = graph.conv2d(x, w)
+    z = graph.operations.normalisation.batch_norm(y, scale, shift, 1, 1e-3).values
+    wanted = [
+        *graph.gradients(graph.sum(graph.square(z)), [scale, shift, w]),
+        *graph.gradients(graph.sum(graph.sigmoid(z)), [scale, shift, w]),
+    ]
+    generator = np.random.default_rng(4)
+    feeds = {node: generator.normal(size=node.shape).astype("f4") for node in (x, scale, shift, w)}
+    found = graph.evaluate(wanted, feeds, ops)
+    for mine, oracle in zip(found, graph.evaluate(wanted, feeds, Ops()), strict=True):
+        np.testing.assert_allclose(mine, oracle, rtol=1e-4, atol=1e-4)
+
+
 def trained_nodes(device_ops, change=lambda y: y):
     """Return the graph of a convolution with batch norm and relu, its update and its gradients."""
     x, w = graph.placeholder((4, 2, 6, 6)), graph.variable((3, 2, 3, 3), name="w")
@@ -144,3 +160,15 @@ def test_a_relu_is_part_of_the_sums_if_nothing_else_reads_its_gradient(ops):
 
     assert problem(trained_nodes(ops)).has_further
     assert not problem(trained_nodes(ops, lambda y: y * 2.0)).has_further
+
+
+def test_other_running_statistics_are_left_to_their_own_nodes(ops, monkeypatch):
+    def doubled(self, state, of_batch):
+        flat = graph.operations.reshape(of_batch, state.shape)
+        self.assign(state, state * self.momentum + flat * 2.0)
+
+    monkeypatch.setattr(dnn.BatchNorm, "_update", doubled)
+    found = trained_nodes(ops)
+    (node,) = (node for node in found.order if node.kind == "batch_statistics")
+    assert not node.attributes["problem"].has_further
+    assert len(node.inputs) == 1
