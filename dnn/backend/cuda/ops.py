@@ -80,7 +80,7 @@ class CudaOps(Ops):
     """
 
     description = "CUDA kernels"
-    passes = ("product_bias", "elementwise_fusion", "products_together")
+    passes = ("product_bias", "elementwise_fusion", "products_together", "conversions_first")
     takes_narrow = True
     in_blocks = False
 

@@ -5,7 +5,8 @@
 | `simplification` | constant_folding, common_subexpressions, dead_code, buffer_reuse, |
 | | softmax_cross_entropy |
 | `image_layout` | pooling_relu, batch_norm_folding, image_layout, convolution_relu |
-| `precision` | product_bias, float16 (also called mixed_precision), bfloat16, tf32 |
+| `precision` | product_bias, float16 (also called mixed_precision), bfloat16, tf32, |
+| | conversions_first |
 | `recomputation` | recomputation, where it is asked for |
 | `fusion` | elementwise_fusion, chain_sums, matmul_bias_activation, products_last, |
 | | products_together |
@@ -39,6 +40,7 @@ from dnn.graph.passes.image_layout import (
 )
 from dnn.graph.passes.precision import (
     bfloat16,
+    conversions_first,
     float16,
     mixed_precision,
     product_bias,
@@ -64,6 +66,7 @@ __all__ = [
     "checking_passes",
     "common_subexpressions",
     "constant_folding",
+    "conversions_first",
     "convolution_relu",
     "dead_code",
     "default_passes",
