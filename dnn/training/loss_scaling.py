@@ -19,7 +19,7 @@ __all__ = ["LossScaling"]
 class LossScaling:
     """An update by scaled gradients: it divides by the scale, skips overflows, adapts the scale.
 
-    Before a step the gradients are divided by the scale. If one of them is NaN or infinite, the
+    Before a step the gradients are divided by the scale. If one of them was NaN or infinite, the
     scale was too large: the step is left out, with its assignments to running statistics, and the
     scale is halved. After `interval` steps without that it is doubled [1]_. Each of K networks has
     a scale of its own, and all of this is computed on the device of the networks. An optimizer that
@@ -78,14 +78,17 @@ class LossScaling:
     def _steps(self, parameters: FlatBuffer) -> list[Step]:
         ops, update, gradients, flags = self.ops, self._update, self.gradients, self._flags
         scale = self._scale.reshape(flags.shape)
+        present = empty(ops, flags.shape, scale.dtype)
         # Buffers that only count steps change in a step that is left out, too.
         buffers = [parameters, *update.state.values()]
         written = [x.flat for x in buffers if x.segments == parameters.segments]
+        # A scale is at least 1: a gradient is finite if it is so with the scale.
         return [
-            ops.elementwise(Divide.formula, (gradients, scale), gradients),
             *ops.finite_flags(gradients, flags),
-            *ops.conditional(flags, update.steps, written),
+            (ops.copy, (scale, present)),
             *ops.adjust_scale(flags, scale, self._counts, self.interval, self.LARGEST),
+            ops.elementwise(Divide.formula, (gradients, present), gradients),
+            *ops.conditional(flags, update.steps, written),
         ]
 
     def gated(self, assignments: Sequence[Step]) -> list[Step]:

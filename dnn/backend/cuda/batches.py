@@ -110,7 +110,7 @@ def take_batch(launcher: Launcher, x: Any, order: Any, position: Any, out: Any) 
     kernel = take_batch_kernel(code_of(x.dtype))
     batch = out.shape[order.ndim - 1]
     numbers = [np.int64(n) for n in (order.shape[-1], batch, max(1, width), out.size)]
-    launcher.for_each(kernel, out.size, [x, order, position, out, *numbers])
+    launcher.for_each(kernel, out.size, [x, order, position, out, *numbers], [3])
 
 
 def end_batch_kernel(code: str, kept: str) -> Kernel:

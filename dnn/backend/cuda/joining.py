@@ -3,7 +3,8 @@
 A launch of a small kernel takes as long as the kernel. Two kernels of which neither writes what the
 other reads or writes may share a launch, each with blocks of its own. Kernels that depend on each
 other may share one too, if one block of threads is enough for each: it runs them one after another,
-and waits for all its threads between them.
+and waits for all its threads between them. So may kernels that go through the same elements, if
+what one of them uses of an element is what the same thread has written before.
 
 What a call reads and writes follows from its arrays; a kernel writes what its parameters do not
 declare to be ``const``. Calls keep their order where one writes memory that the other uses.
@@ -102,23 +103,50 @@ class Call(NamedTuple):
 
 
 class Launch(NamedTuple):
-    """A kernel to be launched; `joins` says whether others may share its launch."""
+    """A kernel to be launched.
+
+    Attributes
+    ----------
+    kernel : Kernel
+    blocks : int
+    arguments : tuple
+    joins : bool
+        Whether others may share its launch.
+    elements : int
+        Number of elements of the arrays in `by_element`; 0 if there are none.
+    at_once : int
+        How many neighbours a thread computes in a turn.
+    by_element : tuple of int
+        Places among the arguments of contiguous arrays of which the kernel uses element i only in
+        turn i of its loop: the same thread does so in each kernel of as many blocks, elements and
+        neighbours at once.
+    """
 
     kernel: Kernel
     blocks: int
     arguments: tuple[Any, ...]
     joins: bool
+    elements: int = 0
+    at_once: int = 1
+    by_element: tuple[int, ...] = ()
 
-    def uses(self) -> Uses:
-        """Return what the kernel reads and writes, by the declarations of its parameters."""
+    def each_use(self) -> list[tuple[Region, bool, bool]]:
+        """Return the memory of each array, whether it is written, and whether it is by element.
+
+        A kernel writes what its parameters do not declare to be ``const``.
+        """
         declared = self.kernel.parameters.split(",")
-        arrays = [
-            (x, "const" in text)
-            for x, text in zip(self.arguments, declared, strict=True)
+        return [
+            (Region.of(x), "const" not in text, at in self.by_element)
+            for at, (x, text) in enumerate(zip(self.arguments, declared, strict=True))
             if "*" in text
         ]
-        reads = [x for x, constant in arrays if constant]
-        return Uses.of(reads, (x for x, constant in arrays if not constant))
+
+    def uses(self) -> Uses:
+        """Return what the kernel reads and writes."""
+        each = self.each_use()
+        reads = tuple(region for region, writes, _ in each if not writes)
+        return Uses(reads, tuple(region for region, writes, _ in each if writes))
 
 
 def dependencies(uses: Sequence[Uses | None]) -> list[set[int]]:
@@ -200,12 +228,19 @@ def joint_launches(
             for i in chosen:
                 done(i)
             continue
-        lanes = [[i] for i in sorted(kernels)[:MOST_LANES]]
+        lanes = [_Lane([i], calls[i].blocks) for i in sorted(kernels)[:MOST_LANES]]  # type: ignore[union-attr]
         for lane in lanes:
-            done(lane[0])
+            done(lane.members[0])
         _extend(lanes, calls, before, ready, done)
-        ordered += _launches([[calls[i] for i in lane] for lane in lanes])  # type: ignore[misc]
+        ordered += _launches(lanes, calls)
     return ordered
+
+
+class _Lane(NamedTuple):
+    """Kernels that run one after another, by their places in a list of calls, and their blocks."""
+
+    members: list[int]
+    blocks: int
 
 
 def _partners(calls: Sequence[Call | Launch], before: Sequence[set[int]]) -> list[set[int]]:
@@ -237,41 +272,69 @@ def _together(calls: Sequence[Call]) -> Call:
 
 
 def _extend(
-    lanes: list[list[int]],
+    lanes: list[_Lane],
     calls: Sequence[Call | Launch],
     before: Sequence[set[int]],
     ready: set[int],
-    done: Any,
+    done: Callable[[int], None],
 ) -> None:
-    """Add kernels that one block can run behind those of a lane that they depend on."""
+    """Add kernels to lanes that they depend on, where they need not wait for other blocks."""
     while True:
         for i in sorted(ready):
-            needed = [lane for lane in lanes if before[i] & set(lane)]
-            members = [*(j for lane in needed for j in lane), i]
-            small = all(_joins(calls[j]) and calls[j].blocks <= SMALL for j in members)  # type: ignore[union-attr]
-            if needed and small and _bytes(calls[j] for j in members) <= MOST_PARAMETER_BYTES:  # type: ignore[misc]
-                lanes[:] = [*(lane for lane in lanes if lane not in needed), sorted(members)]
-                done(i)
-                break
+            needed = [lane for lane in lanes if before[i].intersection(lane.members)]
+            if not needed or not _joins(calls[i]):
+                continue
+            members = sorted([*(j for lane in needed for j in lane.members), i])
+            launches: list[Launch] = [calls[j] for j in members]  # type: ignore[misc]
+            if _bytes(launches) > MOST_PARAMETER_BYTES:
+                continue
+            if len(needed) == 1 and _goes_by_element(calls, i, needed[0]):
+                blocks = needed[0].blocks
+            elif all(launch.blocks <= SMALL for launch in launches):
+                blocks = 1
+            else:
+                continue
+            lanes[:] = [*(lane for lane in lanes if lane not in needed), _Lane(members, blocks)]
+            done(i)
+            break
         else:
             return
+
+
+def _goes_by_element(calls: Sequence[Call | Launch], i: int, lane: _Lane) -> bool:
+    """Say whether each thread of a kernel needs only what it did itself in those of a lane."""
+    mine: Launch = calls[i]  # type: ignore[assignment]
+    for j in lane.members:
+        other: Launch = calls[j]  # type: ignore[assignment]
+        loops = [(each.elements, each.at_once) for each in (mine, other)]
+        if not mine.elements or loops[0] != loops[1]:
+            return False
+        if not mine.blocks == other.blocks == lane.blocks:
+            return False
+        pairs = itertools.product(mine.each_use(), other.each_use())
+        for (region, writes, by_element), (before, wrote, went_by_element) in pairs:
+            shared = (writes or wrote) and region.overlaps(before)
+            if shared and not (region == before and by_element and went_by_element):
+                return False
+    return True
 
 
 def _joins(call: Call | Launch) -> bool:
     return isinstance(call, Launch) and call.joins
 
 
-def _launches(lanes: Sequence[Sequence[Launch]]) -> list[Launch]:
+def _launches(lanes: Sequence[_Lane], calls: Sequence[Call | Launch]) -> list[Launch]:
     """Return launches of lanes: one, unless they have too many parameters."""
     launches: list[Launch] = []
-    together: list[Sequence[Launch]] = []
+    together: list[tuple[int, list[Launch]]] = []  # blocks and kernels of each lane
     size = 0
     for lane in lanes:
-        needed = _bytes(lane)
+        members: list[Launch] = [calls[i] for i in lane.members]  # type: ignore[misc]
+        needed = _bytes(members)
         if together and size + needed > MOST_PARAMETER_BYTES:
             launches.append(_joint(together))
             together, size = [], 0
-        together.append(lane)
+        together.append((lane.blocks, members))
         size += needed
     return [*launches, _joint(together)]
 
@@ -281,15 +344,15 @@ def _bytes(lane: Iterable[Launch]) -> int:
     return 8 * (1 + sum(len(launch.arguments) for launch in lane))
 
 
-def _joint(lanes: Sequence[Sequence[Launch]]) -> Launch:
-    """Return one launch of lanes, each of kernels that run one after another."""
-    if len(lanes) == len(lanes[0]) == 1:
-        return lanes[0][0]
-    kernel = joint_kernel(tuple(tuple(each.kernel for each in lane) for lane in lanes))
-    blocks = [lane[0].blocks if len(lane) == 1 else 1 for lane in lanes]
-    arguments = [x for lane in lanes for launch in lane for x in launch.arguments]
-    numbers = map(np.int64, blocks)
-    return Launch(kernel, sum(blocks), (*numbers, *arguments), False)
+def _joint(lanes: Sequence[tuple[int, Sequence[Launch]]]) -> Launch:
+    """Return one launch of lanes, each of kernels that run one after another in some blocks."""
+    (_, first), *others = lanes
+    if not others and len(first) == 1:
+        return first[0]
+    kernel = joint_kernel(tuple(tuple(each.kernel for each in lane) for _, lane in lanes))
+    arguments = [x for _, lane in lanes for launch in lane for x in launch.arguments]
+    numbers = [np.int64(blocks) for blocks, _ in lanes]
+    return Launch(kernel, sum(map(int, numbers)), (*numbers, *arguments), False)
 
 
 @functools.cache

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import functools
 import logging
+import math
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
@@ -143,14 +144,25 @@ class Launcher:
     # Launching.
 
     def launch(
-        self, kernel: Kernel, blocks: int, arguments: Sequence[Any], joins: bool = True
+        self,
+        kernel: Kernel,
+        blocks: int,
+        arguments: Sequence[Any],
+        joins: bool = True,
+        elements: int = 0,
+        at_once: int = 1,
+        by_element: Sequence[int] = (),
     ) -> None:
         """Launch a kernel with blocks of `THREADS` threads.
 
         With `joins` it may share a launch with others when calls are recorded. That is not for
-        kernels that need much memory of a processor of the GPU.
+        kernels that need much memory of a processor of the GPU. `elements`, `at_once` and
+        `by_element` are those of `Launch`.
         """
-        launch = Launch(kernel, max(1, min(blocks, self.most_blocks)), tuple(arguments), joins)
+        limited = max(1, min(blocks, self.most_blocks))
+        launch = Launch(
+            kernel, limited, tuple(arguments), joins, elements, at_once, tuple(by_element)
+        )
         if self._recording is None:
             with self.gpu:
                 self._call(launch).run()
@@ -161,10 +173,18 @@ class Launcher:
         function = compiled(self.cupy, self.index, launch.kernel)
         return Call(function, ((launch.blocks,), (THREADS,), launch.arguments))
 
-    def for_each(self, kernel: Kernel, elements: int, arguments: Sequence[Any]) -> None:
-        """Launch a kernel with a thread for each of a number of elements."""
+    def for_each(
+        self,
+        kernel: Kernel,
+        elements: int,
+        arguments: Sequence[Any],
+        by_element: Sequence[int] = (),
+        at_once: int = 1,
+    ) -> None:
+        """Launch a kernel with a thread for each of a number of elements, or each `at_once`."""
         if elements:
-            self.launch(kernel, -(-elements // THREADS), arguments)
+            blocks = -(-elements // (THREADS * at_once))
+            self.launch(kernel, blocks, arguments, True, elements, at_once, by_element)
 
     def elementwise(
         self,
@@ -207,7 +227,13 @@ class Launcher:
         kernel = elementwise_kernel(spec, tuple(codes), len(lengths), index, many, shared)
         numbers = [*integers, elements, *lengths[1:], *(s for steps in strides for s in steps)]
         arguments = [np.float64(x) if isinstance(x, NUMBERS) else x for x in operands]
-        self.for_each(kernel, -(-elements // many), [*arguments, *map(np.int64, numbers)])
+        places = [at for at, code in enumerate(codes) if code != SCALAR]
+        in_order = [
+            at
+            for at, steps in zip(places, strides, strict=True)
+            if steps == _in_order(lengths) and spec.parameters[at] not in spec.pointers
+        ]
+        self.for_each(kernel, elements, [*arguments, *map(np.int64, numbers)], in_order, many)
 
     def column_sums(self, spec: Elementwise, operands: Sequence[Any], sums: Any) -> None:
         """Launch an elementwise kernel that sums its result over the last axis but one.
@@ -516,6 +542,11 @@ def collapse(shape: Shape, strides: Sequence[Shape]) -> tuple[Shape, list[Shape]
     axes = axes[::-1] or [[1, *(0 for _ in strides)]]
     columns = list(zip(*axes, strict=True))
     return tuple(columns[0]), [tuple(column) for column in columns[1:]]
+
+
+def _in_order(lengths: Shape) -> Shape:
+    """Return the strides of an array whose elements are next to each other, in C order."""
+    return tuple(math.prod(lengths[axis + 1 :]) for axis in range(len(lengths)))
 
 
 def require_contiguous(operation: str, x: Any) -> None:

@@ -89,6 +89,7 @@ class CudaOps(Ops):
         "product_bias",
         "elementwise_fusion",
         "products_together",
+        "conversions_first",
     )
     takes_narrow = True
     in_blocks = False

@@ -6,7 +6,8 @@
 | | softmax_cross_entropy |
 | `image_layout` | pooling_relu, batch_norm_folding, image_layout, convolution_relu |
 | `batch_norm` | batch_norm_sums |
-| `precision` | product_bias, float16 (also called mixed_precision), bfloat16, tf32 |
+| `precision` | product_bias, float16 (also called mixed_precision), bfloat16, tf32, |
+| | conversions_first |
 | `recomputation` | recomputation, where it is asked for |
 | `fusion` | elementwise_fusion, chain_sums, matmul_bias_activation, products_last, |
 | | products_together |
@@ -41,6 +42,7 @@ from dnn.graph.passes.image_layout import (
 )
 from dnn.graph.passes.precision import (
     bfloat16,
+    conversions_first,
     float16,
     mixed_precision,
     product_bias,
@@ -67,6 +69,7 @@ __all__ = [
     "checking_passes",
     "common_subexpressions",
     "constant_folding",
+    "conversions_first",
     "convolution_relu",
     "dead_code",
     "default_passes",

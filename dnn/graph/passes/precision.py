@@ -21,13 +21,14 @@ With TF32 nothing is narrow; a product alone rounds its operands.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
 
 from dnn.backend import Chain, Convolution, Ops
 from dnn.backend.rounding import BFLOAT16, HALF, SINGLE, round_tf32
-from dnn.graph.node import Node, Shape
+from dnn.graph.node import VARIABLE, Node, Shape
 from dnn.graph.operation import Arrays, Operation, Step
 from dnn.graph.operations.convolution import ConvolutionOperation
 from dnn.graph.operations.elementwise import Elementwise, is_elementwise
@@ -314,6 +315,21 @@ def _narrowing(precision: str, kept: np.dtype[Any]) -> Callable[[Graph], Graph]:
         return Node(view.kind, view.shape, kept, (x,), view.attributes, view.name, view.operation)
 
     return run
+
+
+@register_pass("conversions_first")
+def conversions_first(graph: Graph) -> Graph:
+    """Convert parameters to a narrow type before anything else, and keep them for the whole step.
+
+    Then some devices convert all of them at once.
+    """
+    early: set[Node] = set()
+    for node in graph.order:
+        moves = node.kind == "convert" or _is_view(node)
+        if node.kind == VARIABLE or (moves and early.issuperset(node.inputs)):
+            early.add(node)
+    order = sorted(graph.order, key=lambda node: node not in early)
+    return replace(graph, order=tuple(order))
 
 
 def _reduced(node: Node, inputs: tuple[Node, ...], precision: str, dtype: np.dtype[Any]) -> Node:

@@ -105,15 +105,36 @@ def test_kernels_that_do_not_depend_on_each_other_share_a_launch(ops) -> None:
 @pytest.mark.parametrize(("size", "expected"), [(SMALL * THREADS, 1), (MANY, 2)])
 def test_a_block_runs_small_kernels_one_after_another(ops, size, expected) -> None:
     x, y, z = rows(size), rows(size), rows(size)
-    launches = linked(ops, [(add, x, x, y), (add, y, x, z)])
+    launches = linked(ops, [(add, x, x, y), (add, y[::-1], x, z)])
     assert len(launches) == expected
-    np.testing.assert_array_equal(fake_cupy.asnumpy(z), 3 * np.arange(size, dtype="f4"))
+    wanted = np.arange(size, dtype=np.float32)
+    np.testing.assert_array_equal(fake_cupy.asnumpy(z), 2 * wanted[::-1] + wanted)
+
+
+@pytest.mark.parametrize("shape", [(MANY,), (3, MANY)])
+def test_kernels_that_go_through_the_same_elements_share_a_launch(ops, shape) -> None:
+    x, y, z = rows(*shape), rows(*shape), rows(*shape)
+    factor = rows(*shape[:-1], 1)
+    wanted = fake_cupy.asnumpy(x).copy()
+    launches = linked(ops, [(add, x, factor, y), (add, y, y, y), (add, y, x, z), (add, z, y, y)])
+    assert len(launches) == 1
+    once = 2 * (wanted + fake_cupy.asnumpy(factor))
+    np.testing.assert_array_equal(fake_cupy.asnumpy(y), once + wanted + once)
+
+
+def test_kernels_share_no_launch_where_threads_need_what_others_wrote(ops) -> None:
+    x, y, z = rows(MANY), rows(MANY), rows(MANY)
+    assert len(linked(ops, [(add, x, x, y), (add, y[:1], x, z)])) == 2
+    assert len(linked(ops, [(add, x, x, y), (add, y[1:], x[1:], z[1:])])) == 2
+    assert len(linked(ops, [(add, x, y[:1], z), (add, x, x, y)])) == 2
+    tall = rows(MANY, 2)
+    assert len(linked(ops, [(add, tall, tall, tall), (add, tall[:, 0], x, z)])) == 2
 
 
 def test_a_kernel_waits_for_memory_that_is_read_before_it_is_written(ops) -> None:
     x, y, z = rows(MANY), rows(MANY), rows(MANY)
-    launches = linked(ops, [(add, x, x, y), (add, z, z, x), (add, x, y, z)])
-    assert len(launches) == 3
+    assert len(linked(ops, [(add, x[::-1], x, y), (add, z, z, x)])) == 2
+    assert len(linked(ops, [(add, x[::-1], x, y), (add, z, z, x), (add, x[::-1], z, z)])) == 3
 
 
 def test_a_launch_has_no_more_parameters_than_a_gpu_takes(ops) -> None:

@@ -87,6 +87,17 @@ def test_products_of_one_shape_stand_together_behind_what_the_last_one_needs():
     assert len(found.order) == len(graph_of(found.outputs).order)
 
 
+def test_parameters_are_converted_before_anything_else():
+    x, w = graph.placeholder((2, 3), np.float32), graph.variable((3, 3), np.float32, "w")
+    y = graph.tanh(x) @ w @ graph.transpose(w)
+    found = optimise([y], ["bfloat16"])
+    before = [node.kind for node in found.order]
+    after = [node.kind for node in PASSES["conversions_first"].run(found).order]
+    assert sorted(before) == sorted(after)
+    assert before.index("rounded_chain") < before.index("convert")
+    assert after.index("convert") < after.index("rounded_chain")
+
+
 def test_two_outputs_that_are_the_same_can_both_be_had():
     x = graph.placeholder((2,), F8)
     a, b = graph.exp(x), graph.exp(x)
