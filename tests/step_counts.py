@@ -157,7 +157,7 @@ def nodes_of_step(model: Callable[[], Any], x: Any, y: Any, batch: int) -> list[
 
     def kept(replay: launch.Replay) -> None:
         nodes.clear()
-        for number, (function, arguments) in enumerate(replay._calls):
+        for number, (function, arguments, *_) in enumerate(replay._calls):
             function(*arguments)
             if len(nodes) == number:  # of CuPy itself, such as a memset
                 nodes.append(Node(getattr(function, "__qualname__", str(function)), 0, 0))
