@@ -311,7 +311,8 @@ def _launch(
     models = packed.shape[0] if packed.ndim == 4 else 1
     batch = packed.shape[-2]
     numbers += [_steps((packed, 3))[0], models, batch, recurrence.steps, int(recurrence.reverse)]
-    launcher.launch(kernel, models * -(-batch // ROWS), [*arrays, *map(np.int64, numbers)])
+    blocks = models * -(-batch // ROWS)
+    launcher.launch(kernel, blocks, [*arrays, *map(np.int64, numbers)], joins=False)
 
 
 def forward(

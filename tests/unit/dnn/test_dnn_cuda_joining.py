@@ -122,6 +122,16 @@ def test_kernels_that_go_through_the_same_elements_share_a_launch(ops, shape) ->
     np.testing.assert_array_equal(fake_cupy.asnumpy(y), once + wanted + once)
 
 
+def test_kernels_share_no_launch_where_threads_have_other_elements(ops) -> None:
+    # The second one loads an element at a time, as `rest` is not aligned.
+    size = 1 << 21
+    x, y, z, rest = rows(size), rows(size), rows(size), rows(size + 1)[1:]
+    launches = linked(ops, [(add, x, x, y), (add, y, rest, z)])
+    assert len(launches) == 2
+    assert "_by_" in launches[0]
+    assert "_by_" not in launches[1]
+
+
 def test_kernels_share_no_launch_where_threads_need_what_others_wrote(ops) -> None:
     x, y, z = rows(MANY), rows(MANY), rows(MANY)
     assert len(linked(ops, [(add, x, x, y), (add, y[:1], x, z)])) == 2
