@@ -161,7 +161,8 @@ def test_kernels_and_failed_tests_of_an_earlier_machine(tmp_path: Path) -> None:
     assert "results/facts.log" not in found
     assert kept(second / "kernels.tgz") == {"./cupy/kernel.cubin": "machine code"}
     # Of tests that have not failed, none can be run again.
-    finished = on_a_gpu(*arguments, "--out", second, "--failed", first / "kernels.tgz")
+    archives[1] = first / "kernels.tgz"
+    finished = on_a_gpu(*arguments, "--out", second, *archives, TMPDIR=str(second))
     assert finished.status == 2
     assert "names no test that failed" in finished.stderr
 
