@@ -13,7 +13,7 @@ import numpy as np
 import numpy.typing as npt
 
 from dnn.backend import Array
-from dnn.backend.device import CPU, current_device, import_cupy
+from dnn.backend.device import CPU, Device, current_device, import_cupy
 from dnn.errors import DataError, DeviceError, DtypeError, ShapeError, explains_arguments
 from dnn.tensor import Tensor
 from dnn.tensor.elements import is_foreign
@@ -206,13 +206,16 @@ def _computed(
     square: bool = False,
 ) -> Any:
     """Call `function` with NumPy or CuPy and the array of `x`, which needs at least `axes` axes."""
-    array = x._array() if isinstance(x, Tensor) else x if is_foreign(x) else np.asarray(x)
+    if isinstance(x, Tensor):
+        array = x._array()
+    else:
+        array = import_cupy().asarray(x) if is_foreign(x) else np.asarray(x)
     shape = tuple(array.shape)
     if len(shape) < axes or (square and shape[-1] != shape[-2]):
         wanted = "square matrices" if square else f"an array of at least {axes} axes"
         raise ShapeError(name, f"it takes {wanted}, not {shape}", shape)
     try:
-        with current_device(x.device if isinstance(x, Tensor) else CPU):
+        with current_device(Device("cuda", array.device.id) if is_foreign(array) else CPU):
             found = function(import_cupy() if is_foreign(array) else np, array)
     except np.linalg.LinAlgError as error:
         raise DataError(f"{name}: {error}") from None

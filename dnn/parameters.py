@@ -20,6 +20,7 @@ import numpy as np
 import numpy.typing as npt
 
 from dnn.backend import ALIGNMENT_BYTES, Array, Ops
+from dnn.backend.device import Device, current_device
 from dnn.graph.node import Node, Shape
 from dnn.memory import MemoryManager
 
@@ -111,7 +112,8 @@ class FlatBuffer:
             leading = (models,)
         self.memory = MemoryManager.on(ops.device, math.prod(leading) * size, dtype)
         self.flat: Array = self.memory.write().reshape(*leading, size)
-        self.flat[...] = 0
+        with current_device(Device.of(ops.device)):
+            self.flat[...] = 0
         self._by_name = {segment.name: segment for segment in self.segments}
 
     def __contains__(self, name: object) -> bool:

@@ -379,7 +379,7 @@ class ndarray:
     def __setitem__(self, index, value):
         part = self._view(self._memory[_plain(index)])
         if isinstance(value, ndarray):
-            _refuse_other_devices(self, value)
+            _refuse_other_devices(part, value)
             np.broadcast_shapes(part.shape, value.shape)
             get_current_stream().put(lambda: np.copyto(part._memory, value._memory, "unsafe"))
         else:
@@ -403,6 +403,7 @@ class ndarray:
         return self._view(self._memory.transpose(*axes))
 
     def fill(self, value):
+        _refuse_other_devices(self)
         if isinstance(value, ndarray):
             if value.shape != ():
                 raise ValueError("non-scalar cupy.ndarray cannot be used for fill")

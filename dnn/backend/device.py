@@ -353,8 +353,19 @@ class CudaMemory:
 
     def copy(self, device: Any, out: Any) -> None:
         """Copy an array on the device, or from another device."""
-        with self._here():
+        with self._here() as stream:
+            if device.data.device_id == self.index:
+                self.cupy.copyto(out, device)
+                return
+            # Neither GPU knows of the other one's stream: no work there may overtake the copy.
+            with device.device:
+                source = self.cupy.cuda.get_current_stream()
+                written = source.record()
+            stream.wait_event(written)
             self.cupy.copyto(out, device)
+            copied = stream.record()
+            with device.device:
+                source.wait_event(copied)
 
     def start_to_device(self, host: Array, out: Any) -> Any:
         """Begin to copy pinned memory to the device; return an event to wait for."""

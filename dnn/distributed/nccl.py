@@ -113,11 +113,12 @@ class NcclCommunicator(MessageCommunicator):
 
         kind = getattr(self._library, _TYPES[array.dtype.name])
         finish_work(array)  # NCCL does not wait for other streams
-        stream = cupy.cuda.get_current_stream()
         address = array.data.ptr
         addresses = (address, address) if operation == "allReduce" else (address,)
-        getattr(self._nccl, operation)(*addresses, array.size, kind, last, stream.ptr)
-        done = stream.record()
+        with array.device:
+            stream = cupy.cuda.get_current_stream()
+            getattr(self._nccl, operation)(*addresses, array.size, kind, last, stream.ptr)
+            done = stream.record()
         yield [Transfer(lambda: bool(done.done), f"NCCL's {operation}", self)]
 
     def _start_send(self, memory: memoryview, rank: int, tag: int) -> Callable[[], bool]:

@@ -411,7 +411,7 @@ class Trainer:
         ops, x = self._ops, self.samples.x
         if self._tallies is not None:
             ops.load(self._no_tallies, self._tallies)
-        self._position[:] = 0
+        ops.load(np.zeros(3, np.int64), self._position)
         order = self._own_order(order).reshape(self._shape)
         images = None
         if isinstance(x, Images):
@@ -421,7 +421,7 @@ class Trainer:
         else:
             ops.load(order, self._order)
             for run, (pieces,) in zip(self._runs, self._pieces, strict=True):
-                self._position[2] = run.rows
+                ops.load(np.int64(run.rows), self._position[2:])
                 if images is None:
                     (piece,) = pieces
                     calls = piece.calls

@@ -198,8 +198,8 @@ class Cublas:
         self._library = load_library("cublas")
         self.lt = load_library("cublasLt")  # the part of it that `CublasLt` calls
         self._handle = ctypes.c_void_p()
-        check(self._library.cublasCreate_v2(ctypes.byref(self._handle)), "cublasCreate")
-        with allocating(cupy, WORKSPACE_BYTES, index):
+        with cupy.cuda.Device(index), allocating(cupy, WORKSPACE_BYTES, index):
+            check(self._library.cublasCreate_v2(ctypes.byref(self._handle)), "cublasCreate")
             self.workspace = cupy.empty(WORKSPACE_BYTES, np.uint8)
         self._stream: int | None = None
         self._one = {"f4": ctypes.c_float(1.0), "f8": ctypes.c_double(1.0)}

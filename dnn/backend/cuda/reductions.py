@@ -123,9 +123,10 @@ def finite_flags(launcher: Launcher, gradients: Any, sums: Any, out: Any) -> Non
 def all_finite(launcher: Launcher, x: Any, mask: Any) -> bool:
     """Return whether no element is NaN or infinite; waits for the GPU."""
     axes = tuple(range(x.ndim))
-    out = launcher.cupy.empty((1,) * x.ndim, x.dtype)
-    launcher.reduce(REDUCTIONS["not_finite"], [x], axes, out)
-    return not launcher.cupy.asnumpy(out).any()
+    with launcher.gpu:
+        out = launcher.cupy.empty((1,) * x.ndim, x.dtype)
+        launcher.reduce(REDUCTIONS["not_finite"], [x], axes, out)
+        return not launcher.cupy.asnumpy(out).any()
 
 
 NARROW = 64

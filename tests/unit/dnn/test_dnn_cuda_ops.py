@@ -415,7 +415,8 @@ def test_updates_leave_out_rows_whose_flag_is_zero(ops, optimizer, fewest, monke
     assert len(linked) == 1
     run(linked)
     for found, there, was in zip(kept, moved, before, strict=True):
-        np.testing.assert_array_equal(ops.to_host(found)[::2], ops.to_host(there)[::2])
+        # Not the same bits: which product is rounded with a sum is up to the compiler.
+        np.testing.assert_allclose(ops.to_host(found)[::2], ops.to_host(there)[::2], rtol=1e-5)
         np.testing.assert_array_equal(ops.to_host(found)[1], was[1])
     assert (ops.to_host(kept[0])[1] != ops.to_host(moved[0])[1]).any()
     run(ops.conditional(flags, [(ops.load, (np.float32(9), kept[0]))], kept))
