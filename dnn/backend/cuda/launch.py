@@ -33,6 +33,7 @@ from dnn.compilation import compiling
 from dnn.errors import DeviceError, DtypeError, ShapeError
 
 __all__ = [
+    "LOAD_BYTES",
     "Call",
     "Launcher",
     "Replay",
