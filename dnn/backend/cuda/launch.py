@@ -37,6 +37,7 @@ from dnn.compilation import compiling
 from dnn.errors import DeviceError, DtypeError, ShapeError
 
 __all__ = [
+    "LOAD_BYTES",
     "Launcher",
     "Replay",
     "broadcast_strides",

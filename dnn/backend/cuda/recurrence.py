@@ -20,7 +20,7 @@ from typing import Any
 import numpy as np
 
 from dnn.backend.cuda.formulas import CUDA
-from dnn.backend.cuda.launch import Launcher, element_strides
+from dnn.backend.cuda.launch import LOAD_BYTES, Launcher, element_strides
 from dnn.backend.cuda.source import C_TYPES, THREADS, Kernel, code_of, function, lengths
 from dnn.backend.formula import UpdateFormula, Writer
 from dnn.backend.recurrence import BACKWARD, FORWARD, Cell, GradientArrays, Recurrence
@@ -34,8 +34,6 @@ MOST_WEIGHT_BYTES = 1 << 19
 """An H100's processor reads about 64 bytes a cycle from the cache, so 512 KiB in about 5 us, for
 which two launches within a graph and their work can be estimated; an LSTM of float32 has so many
 with 181 units. It has not been measured."""
-
-LOAD_BYTES = 16
 
 SHORTEST = 8
 """Least length of the parts of a sum that threads share."""
