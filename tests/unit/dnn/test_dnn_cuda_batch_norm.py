@@ -186,12 +186,11 @@ def test_copies_that_follow_each_other_are_one_kernel(ops, monkeypatch):
         (ops.asarray(first[:1]), whole[:, 10:15]),  # beside the others in each row
         (ops.asarray(large), big),
     ]
-    linked = ops.link([(ops.copy, pair) for pair in pairs])
-    ((replay, _),) = linked
-    assert len(replay.__self__) == 2
+    steps = [(ops.copy, pair) for pair in pairs]
+    assert [len(arguments) for _, arguments in ops._joined(steps)] == [1 + 3, 2]
+    ((replay, _),) = ops.link(steps)
     monkeypatch.setattr(copies, "MOST_COPIES", 2)
-    ((in_turns, _),) = ops.link([(ops.copy, pair) for pair in pairs])
-    assert len(in_turns.__self__) == 3
+    ((in_turns, _),) = ops.link(steps)
     for run in (replay, in_turns) * 3:
         for x in (whole, turned, big):
             ops.fill(-1.0, x)
@@ -206,5 +205,5 @@ def test_copies_that_follow_each_other_are_one_kernel(ops, monkeypatch):
 def test_copies_that_depend_on_each_other_are_done_one_by_one(ops):
     a, b, c = (ops.asarray(np.full(4, value, "f4")) for value in (1, 2, 3))
     for pairs in ([(a, b), (b, c)], [(a, b), (c, a)], [(a, b), (c[:2], b[:2])]):
-        linked = ops.link([(ops.copy, pair) for pair in pairs])
-        assert [len(replay.__self__) for replay, _ in linked] == [2]
+        steps = [(ops.copy, pair) for pair in pairs]
+        assert list(ops._joined(steps)) == steps
