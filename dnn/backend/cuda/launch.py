@@ -117,17 +117,17 @@ class Launcher:
         blocks: int,
         arguments: Sequence[Any],
         joins: bool = True,
-        elements: int = 0,
+        turns: tuple[int, ...] = (),
         by_element: Sequence[int] = (),
     ) -> None:
         """Launch a kernel with blocks of `THREADS` threads.
 
         With `joins` it may share a launch with others when calls are recorded. That is not for
-        kernels that need much memory of a processor of the GPU. `elements` and `by_element` are
+        kernels that need much memory of a processor of the GPU. `turns` and `by_element` are
         those of `Launch`.
         """
         limited = max(1, min(blocks, BLOCKS))
-        launch = Launch(kernel, limited, tuple(arguments), joins, elements, tuple(by_element))
+        launch = Launch(kernel, limited, tuple(arguments), joins, turns, tuple(by_element))
         if self._recording is None:
             self._call(launch).run()
         else:
@@ -143,11 +143,13 @@ class Launcher:
         elements: int,
         arguments: Sequence[Any],
         by_element: Sequence[int] = (),
+        each: int = 1,
     ) -> None:
-        """Launch a kernel with a thread for each of a number of elements."""
+        """Launch a kernel with a thread for each element of a number, or for `each` neighbours."""
         if elements:
-            blocks = -(-elements // THREADS)
-            self.launch(kernel, blocks, arguments, elements=elements, by_element=by_element)
+            blocks = -(-elements // (THREADS * each))
+            turns = (elements, each)
+            self.launch(kernel, blocks, arguments, turns=turns, by_element=by_element)
 
     def elementwise(
         self,
