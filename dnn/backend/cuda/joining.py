@@ -112,22 +112,18 @@ class Launch(NamedTuple):
     arguments : tuple
     joins : bool
         Whether others may share its launch.
-    elements : int
-        Number of elements of the arrays in `by_element`; 0 if there are none.
-    at_once : int
-        How many neighbours a thread computes in a turn.
+    turns : tuple of int
+        Number of elements over which the kernel loops, and how many neighbours a turn has: equal
+        where a thread has the same elements, with as many blocks. Empty if that is not known.
     by_element : tuple of int
-        Places among the arguments of contiguous arrays of which the kernel uses element i only in
-        turn i of its loop: the same thread does so in each kernel of as many blocks, elements and
-        neighbours at once.
+        Places among the arguments of contiguous arrays of which a turn uses its own elements alone.
     """
 
     kernel: Kernel
     blocks: int
     arguments: tuple[Any, ...]
     joins: bool
-    elements: int = 0
-    at_once: int = 1
+    turns: tuple[int, ...] = ()
     by_element: tuple[int, ...] = ()
 
     def each_use(self) -> list[tuple[Region, bool, bool]]:
@@ -306,8 +302,7 @@ def _goes_by_element(calls: Sequence[Call | Launch], i: int, lane: _Lane) -> boo
     mine: Launch = calls[i]  # type: ignore[assignment]
     for j in lane.members:
         other: Launch = calls[j]  # type: ignore[assignment]
-        loops = [(each.elements, each.at_once) for each in (mine, other)]
-        if not mine.elements or loops[0] != loops[1]:
+        if not mine.turns or mine.turns != other.turns:
             return False
         if not mine.blocks == other.blocks == lane.blocks:
             return False
@@ -399,5 +394,6 @@ def _part(number: int, kernel: Kernel) -> str:
     body = re.sub(r"\bblockIdx\.x\b", "block_of_", kernel.body)
     body = re.sub(r"\bgridDim\.x\b", "blocks_of_", body)
     declared = f"const long long block_of_, const long long blocks_of_, {kernel.parameters}"
-    head = f"static __device__ __forceinline__ void part{number}(\n    {declared})"
+    # Not inlined: a function that several lanes run would be compiled for each.
+    head = f"static __device__ __attribute__((noinline)) void part{number}(\n    {declared})"
     return f"{head}\n{{\n    {body}\n}}\n"

@@ -150,20 +150,17 @@ class Launcher:
         blocks: int,
         arguments: Sequence[Any],
         joins: bool = True,
-        elements: int = 0,
-        at_once: int = 1,
+        turns: tuple[int, ...] = (),
         by_element: Sequence[int] = (),
     ) -> None:
         """Launch a kernel with blocks of `THREADS` threads.
 
         With `joins` it may share a launch with others when calls are recorded. That is not for
-        kernels that need much memory of a processor of the GPU. `elements`, `at_once` and
-        `by_element` are those of `Launch`.
+        kernels that need much memory of a processor of the GPU. `turns` and `by_element` are
+        those of `Launch`.
         """
         limited = max(1, min(blocks, self.most_blocks))
-        launch = Launch(
-            kernel, limited, tuple(arguments), joins, elements, at_once, tuple(by_element)
-        )
+        launch = Launch(kernel, limited, tuple(arguments), joins, turns, tuple(by_element))
         if self._recording is None:
             with self.gpu:
                 self._call(launch).run()
@@ -180,12 +177,13 @@ class Launcher:
         elements: int,
         arguments: Sequence[Any],
         by_element: Sequence[int] = (),
-        at_once: int = 1,
+        each: int = 1,
     ) -> None:
-        """Launch a kernel with a thread for each of a number of elements, or each `at_once`."""
+        """Launch a kernel with a thread for each element of a number, or for `each` neighbours."""
         if elements:
-            blocks = -(-elements // (THREADS * at_once))
-            self.launch(kernel, blocks, arguments, True, elements, at_once, by_element)
+            blocks = -(-elements // (THREADS * each))
+            turns = (elements, each)
+            self.launch(kernel, blocks, arguments, turns=turns, by_element=by_element)
 
     def elementwise(
         self,

@@ -586,10 +586,18 @@ def column_sums_kernel(spec: Elementwise, codes: tuple[str, ...]) -> Kernel:
     numbers = ["models_", "rows_", "columns_", *(f"{x}_{axis}_" for x in arrays for axis in "mrc")]
     parameters += [f"{C_TYPES[of_sums]}* p_sums", lengths(" ".join([*numbers, "sums_m_ sums_c_"]))]
     places = [f"const long long at_{x} = m_ * {x}_m_ + r_ * {x}_r_ + c_ * {x}_c_;" for x in arrays]
+    loads = [
+        f"const A {x} = (A)p_{x};"
+        if code == SCALAR
+        else f"const {arithmetic(code)} {x} = ({arithmetic(code)})p_{x}[at_{x}];"
+        for x, code in types.items()
+        if x != out
+    ]
     kept = stored(types[out], out)
     lines = [
         *places,
-        *(_load(spec, name, code, f"p_{name}[at_{name}]") for name, code in types.items()),
+        *loads,
+        f"{arithmetic(types[out])} {out};",
         *spec.body.strip().splitlines(),
         f"p_{out}[at_{out}] = {kept};",
         f"total_ = total_ + ({total})({arithmetic(types[out])})({kept});",
