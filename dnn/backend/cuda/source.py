@@ -10,6 +10,7 @@ of the kernel's result, so that ``A(0.5)`` makes no double of a float::
 from __future__ import annotations
 
 import functools
+import re
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
@@ -245,12 +246,14 @@ def elementwise_kernel(spec: Elementwise, codes: tuple[str, ...], axes: int) -> 
     """
     types = dict(zip(spec.parameters, codes, strict=True))
     arrays = [name for name in spec.parameters if types[name] != SCALAR]
-    loads = [_load(spec, name, types[name]) for name in types if name not in spec.pointers]
+    words = {*re.findall(r"\w+", spec.body), *spec.writes, spec.gate} - {*spec.pointers}
+    loads = [_load(spec, name, types[name]) for name in types if name in words]
     condition = f"if ({spec.gate} != 0) " if spec.gate else ""
     stores = [
         f"{condition}p_{name}[at_{name}] = {stored(types[name], name)};" for name in spec.writes
     ]
-    lines = [*_places(arrays, axes), *loads, *spec.body.strip().splitlines(), *stores]
+    used = [name for name in arrays if name in words or f"at_{name}" in words]
+    lines = [*_places(used, axes), *loads, *spec.body.strip().splitlines(), *stores]
     written = [types[name] for name in spec.writes]
     main = _main_type([code for code in (*written, *codes) if code != "b1"] or ["b1"])
     body = for_each("\n        ".join(lines), "_")
