@@ -303,8 +303,11 @@ def check_precisions_of_images(device, precision):
     np.testing.assert_allclose(*found, rtol=2e-2)
 
 
-def check_convolution(ops, seed):
-    """Compare each routine with NumPy in float64: random shapes, of one network or three."""
+def check_convolution(ops, seed, **given):
+    """Compare each routine with NumPy in float64: random shapes, of one network or three.
+
+    What of the problem is given is not drawn.
+    """
     problem = image_problems.convolution_of(seed, dtype=("f4", "f8")[seed % 3 == 0])
     if problem.kind == "forward":
         problem = problem._replace(bias=seed % 2 == 0, relu=seed % 3 == 0)
@@ -314,6 +317,7 @@ def check_convolution(ops, seed):
     if seed % 5 == 0:
         window, padding = (1, 1), ((0, 0), (0, 0))
         problem = problem._replace(window=window, padding=padding, layout="NHWC", stride=(1, 1))
+    problem = problem._replace(**given)
     inputs = image_problems.convolution_inputs(problem, seed)
     expected = image_problems.exact(problem, inputs)
     offered = ops.convolutions(problem)

@@ -587,6 +587,7 @@ def _plain(index):
 
 
 class RawModule:
+    codes: ClassVar[dict[str, str]] = {}
     compiled: ClassVar[dict[str, object]] = {}
     launches: ClassVar[list[str]] = []
 
@@ -596,6 +597,8 @@ class RawModule:
         self.code = code
 
     def get_function(self, name):
+        other = self.codes.setdefault(name, self.code)
+        assert other == self.code, f"two kernels are named {name}:\n{other}\n{self.code}"
         if name not in self.compiled:
             self.compiled.update(cuda_emulator.build({name: self.code}))
         launch = self.compiled[name]
@@ -623,25 +626,6 @@ class RawModule:
             get_current_stream().put(work)
 
         return function
-
-
-def compile_all():
-    """Compile what is commonly used in one go: the compiler takes 0.2 s to start."""
-    from cuda_catalogue import ELEMENTWISE, all_kernels, codes_of
-
-    from dnn.backend.cuda.source import elementwise_kernel
-
-    if not RawModule.compiled:
-        kernels = list(all_kernels())
-        for name, axes in itertools.product(ELEMENTWISE, (2, 3)):
-            for code in ("f4", "f8"):
-                spec = ELEMENTWISE[name]
-                if name not in ("adam_coefficients", "count"):
-                    kernels.append(elementwise_kernel(spec, codes_of(spec, code), axes))
-        kernels = list({kernel.name: kernel for kernel in kernels}.values())
-        RawModule.compiled.update(
-            cuda_emulator.build({kernel.name: kernel.source for kernel in kernels})
-        )
 
 
 C_NAMES = {
@@ -855,7 +839,6 @@ def install(monkeypatch):
     # A stream of this module, kept for the test.
     copy_stream = functools.cache(device._copy_stream.__wrapped__)
     monkeypatch.setattr(device, "_copy_stream", copy_stream)
-    compile_all()
 
 
 def Blas():

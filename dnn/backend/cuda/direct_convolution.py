@@ -308,7 +308,7 @@ def tiles_kernel(kind: str, code: str, epilogue: str = "") -> Kernel:
         const long long first = part * length;
         const long long last = first + length < n_depth ? first + length : n_depth;
         long long row_at[{some}], column_at[{some}];
-        int row_y[{some}], row_x[{some}], column_y[{some}], column_x[{some}];
+        [[maybe_unused]] int row_y[{some}], row_x[{some}], column_y[{some}], column_x[{some}];
         A sums[{some}][{some}];
         for (int j = 0; j < {some}; ++j) {{
             const long long row = first_row + place_y + j * {each};
@@ -321,8 +321,8 @@ def tiles_kernel(kind: str, code: str, epilogue: str = "") -> Kernel:
             const long long k = begin + place_x;
             {p.at_depth}
             for (int j = 0; j < {some}; ++j) {{
-                const long long row = first_row + place_y + j * {each};
-                const long long column = first_column + place_y + j * {each};
+                [[maybe_unused]] const long long row = first_row + place_y + j * {each};
+                [[maybe_unused]] const long long column = first_column + place_y + j * {each};
                 A value = 0;
                 if (k < last) {{{p.left}}}
                 left_tile[place_x][place_y + j * {each}] = value;

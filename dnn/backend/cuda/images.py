@@ -28,12 +28,16 @@ PARAMETERS = ", ".join(
 )
 DECLARED = "\n    ".join(
     [
-        *(f"const int {name} = (int){name}_;" for name in LENGTHS),
-        "const int taps = rows * across, area = out_height * out_width;",
-        "const int per_group = channels / groups, filters_each = filters / groups;",
+        *(f"[[maybe_unused]] const int {name} = (int){name}_;" for name in LENGTHS),
+        "[[maybe_unused]] const int taps = rows * across, area = out_height * out_width;",
+        "[[maybe_unused]] const int per_group = channels / groups;",
+        "[[maybe_unused]] const int filters_each = filters / groups;",
     ]
 )
-"""Declarations of lengths as 32-bit numbers, and of products and quotients of them."""
+"""Declarations of lengths as 32-bit numbers, and of products and quotients of them.
+
+No kernel uses all of them, and NVRTC warns of what is declared and not used.
+"""
 
 
 def with_axis(x: Any, stacked: bool) -> Any:

@@ -38,7 +38,7 @@ const int last_x = begin_x + across < width ? begin_x + across : width;
 
 LARGEST = """
 A best = -A(1.0 / 0.0);
-long long found = 0;
+[[maybe_unused]] long long found = 0;
 for (int y = first_y; y < last_y; ++y)
     for (int x = first_x; x < last_x; ++x) {
         const long long at = base + ((long long)y * width + x) * inner;
@@ -81,8 +81,10 @@ def pooling_kernel(kind: str, code: str) -> Kernel:
     read, body = KINDS[kind]
     arrays = "".join(f"const {C_TYPES[code]}* p_{each}, " for each in read)
     numbers = ", ".join(f"const long long {each}_" for each in LENGTHS)
-    declared = "\n    ".join(f"const int {each} = (int){each}_;" for each in LENGTHS)
-    place = "const long long base = outer * height * width * inner + inside;"
+    declared = "\n    ".join(
+        f"[[maybe_unused]] const int {each} = (int){each}_;" for each in LENGTHS
+    )
+    place = "[[maybe_unused]] const long long base = outer * height * width * inner + inside;"
     if kind.endswith("_gradient"):
         # The windows that x is in, the last one first: so taps come in ascending order.
         high, wide = "height", "width"

@@ -22,7 +22,6 @@ if cuda_emulator.COMPILER is None:
 
 @pytest.fixture(scope="module")
 def ops() -> CudaOps:
-    fake_cupy.compile_all()
     return CudaOps(Device("cuda"), fake_cupy, fake_cupy.Blas())
 
 
@@ -41,6 +40,13 @@ def test_each_routine_convolves_as_numpy_does(ops, seed, monkeypatch):
         monkeypatch.setattr(im2col, "COLUMNS_BYTES", 4000)
         monkeypatch.setattr(direct_convolution, "FEWEST_PIXELS", 20)
     device_checks.check_convolution(ops, seed)
+
+
+@pytest.mark.sample(3)
+@pytest.mark.parametrize("dtype", ["f4", "f8"])
+@pytest.mark.parametrize(("bias", "relu"), list(product([False, True], repeat=2)))
+def test_what_is_added_to_a_convolution_is_a_part_of_it(ops, dtype, bias, relu):
+    device_checks.check_convolution(ops, 1, kind="forward", dtype=dtype, bias=bias, relu=relu)
 
 
 def test_routines_are_measured_once_and_apart_from_the_cpus(ops, monkeypatch, tmp_path):

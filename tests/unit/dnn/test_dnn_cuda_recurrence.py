@@ -7,6 +7,7 @@ import itertools
 import cuda_emulator
 import fake_cupy
 import numpy as np
+import nvrtc
 import pytest
 from image_problems import ORACLE
 from operation_cases import last_cells, run_cells
@@ -24,7 +25,6 @@ if cuda_emulator.COMPILER is None:
 
 @pytest.fixture(scope="module")
 def ops() -> CudaOps:
-    fake_cupy.compile_all()
     return CudaOps(Device("cuda"), fake_cupy, fake_cupy.Blas())
 
 
@@ -132,23 +132,11 @@ def test_weights_that_no_load_of_16_bytes_takes_are_copied_first(ops):
 @pytest.mark.parametrize("dtype", ["f4", "f8"])
 def test_the_largest_kernels_compile_for_sm_90(cell, dtype):
     """What a block needs of shared memory grows with the weights, and has a limit of 48 KiB."""
-    cupy = pytest.importorskip("cupy", reason="cupy (the extra nvrtc) is not installed")
-    nvrtc = cupy.cuda.nvrtc
     size = np.dtype(dtype).itemsize
     units = int((recurrence.MOST_WEIGHT_BYTES / size / cell.products) ** 0.5)
     kernels = [recurrence.forward_kernel(cell, dtype, units)]
     for name, of_cells in BACKWARD:
         if name == cell.name:
             kernels.append(recurrence.gradient_kernel(cell, of_cells, dtype, units))
-    source = "\n".join(kernel.source for kernel in kernels)
-    try:
-        program = nvrtc.createProgram(source, "kernels.cu", [], [])
-    except Exception as error:  # the library is loaded by the first call
-        pytest.skip(f"NVRTC cannot be loaded: {error}")
-    options = ["--gpu-architecture=sm_90", "--std=c++17", "--Ofast-compile=max"]
-    try:
-        nvrtc.compileProgram(program, options)
-    except Exception:
-        pytest.fail(nvrtc.getProgramLog(program)[:4000])
-    assert "warning" not in nvrtc.getProgramLog(program)
-    assert all(kernel.name.encode() in nvrtc.getCUBIN(program) for kernel in kernels)
+    for kernel in kernels:
+        nvrtc.check(kernel.name, kernel.program)

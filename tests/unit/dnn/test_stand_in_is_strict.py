@@ -390,7 +390,7 @@ def cupy():
     return pytest.importorskip("cupy", reason="cupy (the extra nvrtc) is not installed")
 
 
-OURS = {"Blas", "Flags", "PinnedPart", "Pointer", "Room", "compile_all", "empty_pinned", "install"}
+OURS = {"Blas", "Flags", "PinnedPart", "Pointer", "Room", "empty_pinned", "install"}
 BOOKKEEPING = {
     *("alive", "begun", "captured", "compiled", "done_count", "fails", "finish", "launched"),
     *("launches", "log", "place", "put", "refuse_in_capture", "stream"),

@@ -1,0 +1,263 @@
+"""The GPU's functions for every type of elements that they take, against NumPy in float64."""
+
+from __future__ import annotations
+
+import itertools
+
+import cuda_emulator
+import fake_cupy
+import numpy as np
+import pytest
+from fake_cublas import narrowed, widened
+from operation_cases import FORMULAS, compute
+
+from dnn.backend.cuda.ops import CudaOps
+from dnn.backend.device import Device
+from dnn.backend.formula import Formula, UpdateFormula
+from dnn.backend.ops import Ops
+
+if cuda_emulator.COMPILER is None:
+    pytest.skip("there is no C++ compiler to run CUDA kernels with", allow_module_level=True)
+
+ORACLE = Ops()
+TOLERANCE = {"float16": 1e-3, "float32": 1e-5, "float64": 1e-12}
+TYPES = list(TOLERANCE)
+
+
+@pytest.fixture(scope="module")
+def ops() -> CudaOps:
+    return CudaOps(Device("cuda"), fake_cupy, fake_cupy.Blas())
+
+
+def numbers(*shape, dtype="float64", seed=0):
+    """Return numbers from 0.1 to 2: every function has a value there."""
+    return np.random.default_rng(seed).uniform(0.1, 2, shape).astype(dtype)
+
+
+def transposed(ops, x):
+    """Return the array on the GPU, in memory with its axes in the reverse order."""
+    axes = tuple(reversed(range(x.ndim)))
+    return ops.asarray(np.ascontiguousarray(x.transpose(axes))).transpose(*axes)
+
+
+def assert_near(found, wanted, dtype):
+    tolerance = TOLERANCE[dtype]
+    np.testing.assert_allclose(found, wanted, rtol=tolerance, atol=tolerance)
+
+
+def expected(name, operands, dtype):
+    """Return what NumPy computes in float64."""
+    out = np.empty(operands[-1].shape, dtype)
+    compute(ORACLE, name, *(x if x.dtype == bool else x.astype("float64") for x in operands), out)
+    return out
+
+
+@pytest.mark.sample(16)
+@pytest.mark.parametrize("dtype", TYPES)
+@pytest.mark.parametrize("name", FORMULAS)
+def test_formulas(ops, name, dtype):
+    formula = FORMULAS[name]
+    x = [numbers(3, 4, 5, dtype=dtype, seed=seed) for seed in range(len(formula.names))]
+    if not (formula.is_bool or formula.has_one_type):
+        x[formula.names.index("condition")] = x[0] > 1
+    wanted = expected(name, x, bool if formula.is_bool else "float64")
+    for place in (CudaOps.asarray, transposed):
+        out = fake_cupy.empty(wanted.shape, bool if formula.is_bool else dtype)
+        compute(ops, name, *(place(ops, each) for each in x), out)
+        assert_near(ops.to_host(out), wanted, dtype)
+
+
+@pytest.mark.sample(4)
+@pytest.mark.parametrize("dtype", TYPES)
+@pytest.mark.parametrize(
+    "name", ["add", "multiply", "maximum", "greater", "greater_equal", "equal"]
+)
+def test_a_number_in_place_of_an_array(ops, name, dtype):
+    x = numbers(4, 5, dtype=dtype)
+    kind = bool if FORMULAS[name].is_bool else dtype
+    out = fake_cupy.empty(x.shape, kind)
+    compute(ops, name, ops.asarray(x), 0.5, out)
+    half = np.full_like(x, 0.5)
+    assert_near(ops.to_host(out), expected(name, [x, half], kind), dtype)
+    for place in (CudaOps.asarray, transposed):
+        filled = place(ops, x)
+        ops.fill(0.5, filled)
+        np.testing.assert_array_equal(ops.to_host(filled), half)
+
+
+@pytest.mark.sample(4)
+@pytest.mark.parametrize(
+    ("given", "wanted"),
+    [
+        *itertools.permutations(TYPES, 2),
+        *(("bool", "float32"), ("float32", "bool"), ("int64", "float32")),
+        *((x, x) for x in ("int64", "uint64", "bool")),
+    ],
+)
+def test_conversions(ops, given, wanted):
+    x = np.round(numbers(4, 5)).astype(given)
+    out = fake_cupy.empty(x.shape, wanted)
+    ops.copy(ops.asarray(x), out)
+    np.testing.assert_array_equal(ops.to_host(out), x.astype(wanted))
+
+
+@pytest.mark.parametrize("shape", [(5,), (4, 5), (3, 4, 5)])
+def test_narrow_elements_are_copied_bit_by_bit(ops, shape):
+    bits = np.arange(np.prod(shape), dtype=np.uint16).reshape(shape) + 0x7F70  # NaN among them
+    out = fake_cupy.empty(shape, np.uint16)
+    ops.copy(transposed(ops, bits), out)
+    np.testing.assert_array_equal(ops.to_host(out), bits)
+
+
+@pytest.mark.parametrize("dtype", ["int64", "uint64"])
+def test_whole_numbers(ops, dtype):
+    a, b, out = np.arange(20).astype(dtype), np.full(20, 7, dtype), fake_cupy.empty((20,), dtype)
+    compute(ops, "add", ops.asarray(a), ops.asarray(b), out)
+    np.testing.assert_array_equal(ops.to_host(out), a + b)
+
+
+@pytest.mark.parametrize("code", ["f2", "u2"])
+@pytest.mark.parametrize("shape", [(4, 30), (2, 2048)], ids=["whole", "in parts"])
+def test_sums_of_narrow_elements_are_float32(ops, monkeypatch, shape, code):
+    monkeypatch.setattr("dnn.backend.cuda.launch.MANY", 2048)
+    x = np.random.default_rng(0).integers(0, 9, shape).astype("float32")
+    for axis in (0, 1):
+        wanted = x.sum(axis, keepdims=True)
+        out = fake_cupy.empty(wanted.shape, "float32")
+        for function, arguments in ops.sum_narrow(ops.asarray(narrowed(x, code)), (axis,), out):
+            function(*arguments)
+        np.testing.assert_array_equal(ops.to_host(out), wanted)
+
+
+@pytest.mark.sample(6)
+@pytest.mark.parametrize("dtype", TYPES)
+@pytest.mark.parametrize("name", ["sum", "max", "min", "prod"])
+@pytest.mark.parametrize(
+    ("shape", "axis"),
+    [((7, 30), 1), ((30, 40), 0), ((2, 2048), 1)],
+    ids=["rows", "columns", "in parts"],
+)
+def test_reductions(ops, monkeypatch, name, shape, axis, dtype):
+    monkeypatch.setattr("dnn.backend.cuda.launch.MANY", 2048)
+    x = numbers(*shape, dtype=dtype)
+    if name == "prod":
+        x = np.where(x > 1, 1, np.where(x > 0.2, -1, 0.5)).astype(dtype) if axis == 0 else x**0
+    wanted = getattr(x.astype("float64"), name)(axis, keepdims=True)
+    out = fake_cupy.empty(wanted.shape, dtype)
+    getattr(ops, name)(ops.asarray(x), (axis,), out)
+    assert_near(ops.to_host(out), wanted, dtype)
+
+
+@pytest.mark.parametrize("dtype", TYPES)
+def test_products_are_summed(ops, monkeypatch, dtype):
+    monkeypatch.setattr("dnn.backend.cuda.launch.MANY", 2048)
+    for shape, place in (((3, 50), CudaOps.asarray), ((40, 50), transposed), ((2048,), transposed)):
+        x = numbers(*shape, dtype=dtype) / 8
+        out = fake_cupy.empty((*shape[:-1], 1), dtype)
+        ops.sum_of_squares(place(ops, x), None, out)
+        assert_near(ops.to_host(out), np.square(x.astype("float64")).sum(-1, keepdims=True), dtype)
+    for shape in ((20, 10), (64, 32), (20, 3, 4)):
+        x, target = numbers(*shape, dtype=dtype), numbers(*shape, dtype=dtype, seed=1)
+        wanted = -(x.astype("float64") * target).sum((-2, -1)) / shape[-2]
+        for place in (CudaOps.asarray, transposed):
+            out = fake_cupy.empty(wanted.shape, dtype)
+            ops.mean_cross_entropy(place(ops, x), place(ops, target), None, ops.asarray(x), out)
+            assert_near(ops.to_host(out), wanted, dtype)
+
+
+@pytest.mark.parametrize("dtype", TYPES)
+def test_what_is_not_finite_is_found(ops, monkeypatch, dtype):
+    monkeypatch.setattr("dnn.backend.cuda.launch.MANY", 2048)
+    for shape, place in (((5, 6), CudaOps.asarray), ((60, 40), transposed), ((2048,), transposed)):
+        x = numbers(*shape, dtype=dtype)
+        flags = fake_cupy.empty((*shape[:-1], 1), dtype)
+        for bad in (1, np.inf, np.nan):
+            x.flat[3] = bad
+            assert ops.all_finite(place(ops, x), None) == np.isfinite(bad)
+            for function, arguments in ops.finite_flags(place(ops, x), flags):
+                function(*arguments)
+            wanted = np.isfinite(x).all(-1, keepdims=True)
+            np.testing.assert_array_equal(ops.to_host(flags), wanted)
+
+
+@pytest.mark.parametrize("dtype", TYPES)
+@pytest.mark.parametrize("width", [10, 70])
+def test_rows_of_classes(ops, width, dtype):
+    x = numbers(6, width, dtype=dtype)
+    exact = x.astype("float64")
+    out = fake_cupy.empty(x.shape, dtype)
+    ops.log_softmax(ops.asarray(x), None, None, out)
+    assert_near(ops.to_host(out), exact - np.log(np.exp(exact).sum(1, keepdims=True)), dtype)
+    best, labels = exact.argmax(1), np.arange(6) % width
+    found = fake_cupy.empty((6,), np.int64)
+    ops.argmax(ops.asarray(x), 1, found)
+    np.testing.assert_array_equal(ops.to_host(found), best)
+    tallies = ops.asarray(np.zeros(width + 1, np.int64))
+    ops.tally_classes(ops.asarray(x), ops.asarray(labels), None, tallies)
+    counts = [*np.bincount(best, minlength=width), (best == labels).sum()]
+    np.testing.assert_array_equal(ops.to_host(tallies), counts)
+
+
+@pytest.mark.parametrize("dtype", TYPES)
+def test_losses_are_noted(ops, dtype):
+    losses, position = (ops.asarray(x) for x in (np.zeros((4, 2)), np.array([10, 2, 5])))
+    ops.end_batch(ops.asarray(np.array([0.5, 0.25], dtype)), losses, position)
+    np.testing.assert_array_equal(ops.to_host(losses)[2], [0.5, 0.25])
+
+
+@pytest.mark.parametrize("models", [(), (3,)])
+def test_settings_of_optimizers_in_float64(ops, models):
+    column = (*models, 1)
+    given = [np.full(column, x) for x in (0.1, 0.9, 0.999, 0.01)]
+    count, outs = np.full((), 4), [np.empty(column) for _ in range(6)]
+    mine = [ops.asarray(x) for x in (count, *given, *outs)]
+    ORACLE.adam_coefficients(count, *given, *outs)
+    ops.adam_coefficients(*mine)
+    for found, wanted in zip(mine[6:], outs[1:], strict=True):
+        assert_near(ops.to_host(found), wanted, "float64")
+    sums, limit, factor = numbers(*models, 7), np.full(column, 0.5), np.empty(column)
+    mine = [ops.asarray(x) for x in (sums, limit, factor)]
+    ORACLE.clip_factor(sums.copy(), limit, factor)
+    ops.clip_factor(*mine)
+    assert_near(ops.to_host(mine[-1]), factor, "float64")
+
+
+@pytest.mark.parametrize("dtype", TYPES)
+def test_constants_that_a_type_cannot_hold_are_infinite(ops, dtype):
+    x = np.array([-np.inf, -1, 2, np.inf, np.nan], dtype)
+    formula = Formula("large_numbers", "x", f"max(min(x, 1e999), -1e999) * 0.5 + {10**300} * 0")
+    out = fake_cupy.empty(x.shape, dtype)
+    function, arguments = ops.elementwise(formula, [ops.asarray(x)], out)
+    function(*arguments)
+    wanted = x / 2 if dtype == "float64" else np.full_like(x, np.nan)
+    np.testing.assert_array_equal(ops.to_host(out), wanted)
+    clipped = UpdateFormula("clipped", ("w", "g"), ("rate",), (("w", "min(w - rate * g, 1e999)"),))
+    w, g, rate = (ops.asarray(np.full(3, each, dtype)) for each in (1, 2, 0.25))
+    function, arguments = ops.update(clipped, [w, g], [rate], lambda types: [])
+    function(*arguments)
+    np.testing.assert_array_equal(ops.to_host(w), np.full(3, 0.5))
+
+
+@pytest.mark.parametrize("code", ["f2", "u2"])
+@pytest.mark.parametrize("wide", [0, 1, 2])
+def test_chains_of_mixed_types(ops, code, wide):
+    """One operand is float32: an input or the result."""
+
+    def stored(x, at):
+        if at == wide:
+            return x.astype("float32")
+        return narrowed(x.astype("float32"), code)
+
+    def value(x):
+        return widened(x) if x.dtype == np.uint16 else x.astype("float32")
+
+    a, b = (stored(numbers(4, 5, seed=at), at) for at in (0, 1))
+    out = ops.asarray(stored(np.zeros((4, 5)), 2))
+    multiply, tanh, where = (FORMULAS[name] for name in ("multiply", "tanh", "where_greater"))
+    chain = ((multiply, 0, 1), (tanh, 2), (where, 3, 0, 1), (multiply, 4, 0))
+    for function, arguments in ops.rounded_chain(chain, [transposed(ops, a), ops.asarray(b)], out):
+        function(*arguments)
+    x, y = value(a), value(b)
+    wanted = np.where(x > y, np.tanh(x * y), 0) * x
+    tolerance = 1e-5 if wide == 2 else 1e-2
+    np.testing.assert_allclose(value(ops.to_host(out)), wanted, rtol=tolerance, atol=tolerance)
