@@ -3,43 +3,57 @@
 A kernel's own source is compiled by the C++ compiler of the machine, behind a header in which
 CUDA's words mean what they mean: `__syncthreads()` gives the turn to the next thread of the
 block, and everything `__shared__` is static. What is tested is what is compiled for a GPU; what
-is not is how threads of a GPU race, and what it costs.
+is not is how threads of a GPU race, and what it costs. Where NVIDIA's compiler is installed, it has
+to take the source as well (`nvrtc`).
 """
 
 from __future__ import annotations
 
 import ctypes
-import fcntl
-import functools
-import hashlib
-import os
 import platform
 import re
 import shutil
 import subprocess
 from pathlib import Path
 
+import nvrtc
+from compile_cache import cache_folder, digest, made_once
+
 HEADER = r"""
-#include <cmath>
-#include <csetjmp>
-#include <cstdlib>
-#include <cstring>
+#include <setjmp.h>
 #include <ucontext.h>
-using std::exp; using std::log; using std::log1p; using std::pow; using std::sqrt; using std::tanh;
-using std::abs; using std::fabs;
+// Declared here, since C++'s own headers take the compiler longer than a kernel does.
+#define MATH_1_(name) \
+    extern "C" double name(double) throw(); \
+    extern "C" float name##f(float) throw(); \
+    static inline float name(float x) { return name##f(x); }
+#define MATH_2_(name) \
+    extern "C" double name(double, double) throw(); \
+    extern "C" float name##f(float, float) throw(); \
+    static inline float name(float x, float y) { return name##f(x, y); }
+MATH_1_(exp) MATH_1_(exp2) MATH_1_(expm1) MATH_1_(log) MATH_1_(log2) MATH_1_(log1p) MATH_1_(sqrt)
+MATH_1_(sin) MATH_1_(cos) MATH_1_(tanh) MATH_1_(erf) MATH_1_(fabs) MATH_1_(floor) MATH_1_(ceil)
+MATH_1_(trunc) MATH_1_(rint) MATH_1_(round)
+MATH_2_(pow) MATH_2_(fmod) MATH_2_(fmin) MATH_2_(fmax) MATH_2_(copysign)
+extern "C" double fma(double, double, double) throw();
+extern "C" float fmaf(float, float, float) throw();
+static inline float fma(float x, float y, float z) { return fmaf(x, y, z); }
+static inline float abs(float x) { return fabsf(x); }
+static inline double abs(double x) { return fabs(x); }
+extern "C" void* malloc(size_t) throw();
 typedef _Float16 __half;
 struct __nv_bfloat16 {
     unsigned short bits;
     __nv_bfloat16() = default;
     __nv_bfloat16(float x) {
         unsigned int b;
-        std::memcpy(&b, &x, 4);
+        __builtin_memcpy(&b, &x, 4);
         bits = x != x ? 0x7FC0 : (unsigned short)((b + ((b >> 16 & 1) + 0x7FFF)) >> 16);
     }
     operator float() const {
         const unsigned int b = (unsigned int)bits << 16;
         float x;
-        std::memcpy(&x, &b, 4);
+        __builtin_memcpy(&x, &b, 4);
         return x;
     }
 };
@@ -102,7 +116,8 @@ static void launch_(unsigned int blocks, unsigned int threads, bool syncs, void 
 }
 """
 
-OPTIONS = ["-std=c++17", "-O0", "-ffp-contract=off", "-shared", "-fPIC", "-w"]
+OPTIONS = ["-std=c++17", "-O0", "-ffp-contract=off", "-shared", "-fPIC", "-w", "-nostdlib"]
+LIBRARIES = ["-lm", "-lc", "-lgcc"]
 COMPILER = shutil.which("g++")
 
 
@@ -130,48 +145,35 @@ extern "C" void launch_{name}(unsigned int blocks, unsigned int threads, void** 
     )
 
 
-@functools.cache
-def _folder() -> Path:
-    """Return the folder of what has been compiled, which processes and later tests share."""
-    base = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache")
-    digest = hashlib.sha256(f"{HEADER}{OPTIONS}{platform.machine()}".encode()).hexdigest()[:16]
-    folder = base / "dnn" / "cuda-emulator" / digest
-    folder.mkdir(parents=True, exist_ok=True)
-    return folder
-
-
 def compiled(name: str, code: str, *arguments: str) -> Path:
     """Return a file that the compiler made of a file, which stays; one process makes it."""
-    made = _folder() / name
-    if made.exists():
-        return made
-    with made.with_suffix(".lock").open("w") as lock:
-        fcntl.flock(lock, fcntl.LOCK_EX)
-        if not made.exists():
-            source = made.with_suffix("")
-            source.write_text(code)
-            half_done = made.with_suffix(".tmp")
-            line = [COMPILER, *OPTIONS, *arguments, str(source), "-o", str(half_done)]
-            done = subprocess.run(line, capture_output=True, text=True)
-            if done.returncode:
-                raise RuntimeError(done.stderr)
-            half_done.replace(made)
-        return made
+
+    def compile_it(made: Path) -> None:
+        source = made.with_suffix("")
+        source.write_text(code)
+        line = [COMPILER, *OPTIONS, *arguments, str(source), *LIBRARIES, "-o", str(made)]
+        done = subprocess.run(line, capture_output=True, text=True)
+        if done.returncode:
+            raise RuntimeError(done.stderr)
+
+    folder = cache_folder("cuda-emulator", HEADER, OPTIONS, platform.machine())
+    return made_once(folder / name, compile_it)
 
 
 def build(sources: dict[str, str]) -> dict[str, ctypes._CFuncPtr]:
-    """Compile kernels, given by name, and return what launches them."""
-    code = "".join(with_launcher(source, name) for name, source in sources.items())
-    code = re.sub("#include <cuda_.*", "", code)
-    # Compiled once: most of what a small kernel would take is the header.
-    header = compiled("cuda.h.gch", HEADER, "-x", "c++-header").with_suffix("")
-    name = hashlib.sha256(code.encode()).hexdigest()[:16]
-    library = compiled(f"{name}.cpp.so", code, "-include", str(header))
-    loaded = ctypes.CDLL(str(library))
+    """Compile kernels, given by name, and return what launches them.
+
+    Raises
+    ------
+    KernelRefused
+        If NVIDIA's compiler does not take one; see `nvrtc`.
+    """
     functions = {}
-    for name in sources:
-        function = loaded[f"launch_{name}"]
+    for name, source in sources.items():
+        nvrtc.check(name, source)
+        code = HEADER + re.sub("#include <cuda_.*", "", with_launcher(source, name))
+        library = ctypes.CDLL(str(compiled(f"{digest(code)}.cpp.so", code)))
+        function = functions[name] = library[f"launch_{name}"]
         function.argtypes = [ctypes.c_uint, ctypes.c_uint, ctypes.c_void_p]
         function.restype = None
-        functions[name] = function
     return functions

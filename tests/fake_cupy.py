@@ -18,7 +18,6 @@ import builtins
 import contextlib
 import ctypes
 import functools
-import itertools
 import os
 import sys
 import weakref
@@ -172,6 +171,7 @@ def _plain(index):
 
 
 class RawModule:
+    codes: ClassVar[dict[str, str]] = {}
     compiled: ClassVar[dict[str, object]] = {}
     launches: ClassVar[list[str]] = []
 
@@ -179,6 +179,8 @@ class RawModule:
         self.code = code
 
     def get_function(self, name):
+        other = self.codes.setdefault(name, self.code)
+        assert other == self.code, f"two kernels are named {name}:\n{other}\n{self.code}"
         if name not in self.compiled:
             self.compiled.update(cuda_emulator.build({name: self.code}))
         launch = self.compiled[name]
@@ -198,25 +200,6 @@ class RawModule:
             Stream.now[-1].put(work)
 
         return function
-
-
-def compile_all():
-    """Compile what is commonly used in one go: the compiler takes 0.2 s to start."""
-    from cuda_catalogue import ELEMENTWISE, all_kernels, codes_of
-
-    from dnn.backend.cuda.source import elementwise_kernel
-
-    if not RawModule.compiled:
-        kernels = list(all_kernels())
-        for name, axes in itertools.product(ELEMENTWISE, (2, 3)):
-            for code in ("f4", "f8"):
-                spec = ELEMENTWISE[name]
-                if name not in ("adam_coefficients", "count"):
-                    kernels.append(elementwise_kernel(spec, codes_of(spec, code), axes))
-        kernels = list({kernel.name: kernel for kernel in kernels}.values())
-        RawModule.compiled.update(
-            cuda_emulator.build({kernel.name: kernel.source for kernel in kernels})
-        )
 
 
 C_NAMES = {
@@ -480,7 +463,6 @@ def install(monkeypatch):
     # A stream of this module, kept for the test.
     copy_stream = functools.cache(device._copy_stream.__wrapped__)
     monkeypatch.setattr(device, "_copy_stream", copy_stream)
-    compile_all()
 
 
 def Blas():

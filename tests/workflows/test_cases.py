@@ -238,27 +238,6 @@ TABLE = (
         **ON_GPU,  # type: ignore[arg-type]
     ),
     Case(
-        "gpu/not_in_catalogue.py",
-        (
-            *("bash", "-c"),
-            "{python} -m pytest -q -n 0 -p no:cacheprovider tests/unit/dnn/test_dnn_cuda_memory.py "
-            "&& {python} {file} {folder}/cache",
-        ),
-        (r"NVRTC sm_90: ok [1-9]\d* ",),
-        environment={"PYTHONPATH": "tests", "XDG_CACHE_HOME": "{folder}/cache"},
-        in_checkout=True,
-        needs=("c++", str(NVRTC)),
-    ),
-    Case(
-        "gpu/nvrtc_all.py",
-        ("{python}", "{file}", "{folder}/out", "sm_90"),
-        (r"sm_90 ok \d{3} errors 0 ",),
-        needs=("import cupy", str(NVRTC)),
-        environment={"PYTHONPATH": "tests:."},  # CuPy itself, which needs no GPU for it
-        in_checkout=True,
-        timeout_s=900,
-    ),
-    Case(
         "gpu/count_calls.py",  # a measurement: it is to be repeated with fewer calls
         ("{python}", "{file}"),
         times={r"\bstep: \d+ calls = \d+ products \+ \d+ kernels$": 14},
@@ -347,6 +326,10 @@ def skip_without(case: Case) -> None:
             pytest.skip(f"there is no {need}")
 
 
+OF_A_LIST = {"gpu/not_in_catalogue.py", "gpu/nvrtc_all.py"}
+"""Cases of a list of kernels that is there no more: each that a test builds is compiled."""
+
+
 def test_every_case_has_a_row() -> None:
     there = {
         str(file.relative_to(CASES))
@@ -357,7 +340,7 @@ def test_every_case_has_a_row() -> None:
             else [file for file in folder.iterdir() if is_started(file)]
         )
     }
-    assert there - {case.file for case in TABLE} == set()
+    assert there - {case.file for case in TABLE} - OF_A_LIST == set()
 
 
 def is_started(file: Path) -> bool:

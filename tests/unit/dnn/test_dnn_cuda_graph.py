@@ -27,7 +27,6 @@ if cuda_emulator.COMPILER is None:
 
 @pytest.fixture(scope="module")
 def ops() -> CudaOps:
-    fake_cupy.compile_all()
     return CudaOps(Device("cuda"), fake_cupy, fake_cupy.Blas())
 
 

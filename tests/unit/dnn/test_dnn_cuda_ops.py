@@ -7,10 +7,10 @@ import fake_cublas
 import fake_cupy
 import numpy as np
 import pytest
-from cuda_catalogue import OPTIMIZERS
 from fake_cublas import narrowed, widened
 from operation_cases import FORMULAS, compute
 
+from dnn import SGD, AdaGrad, Adam, AdamW, NAdam, RMSProp
 from dnn.backend.cuda.ops import CudaOps
 from dnn.backend.device import Device
 from dnn.backend.ops import Ops
@@ -28,7 +28,6 @@ TOLERANCE = {"float16": 2e-3, "float32": 2e-6, "float64": 1e-13}
 
 @pytest.fixture(scope="module")
 def ops() -> CudaOps:
-    fake_cupy.compile_all()
     return CudaOps(Device("cuda"), fake_cupy, fake_cupy.Blas())
 
 
@@ -225,7 +224,7 @@ def test_a_mean_cross_entropy_of_many_elements_is_reduced_in_parts(ops, monkeypa
     assert len(fake_cupy.RawModule.launches) == 2
 
 
-@pytest.mark.parametrize("dtype", ["float32", "int64", "bool"])
+@pytest.mark.parametrize("dtype", ["float16", "float32", "float64", "int64", "uint8", "bool"])
 def test_rows(ops, dtype):
     x = (normal(8, 3, 2) * 9).astype(dtype)
     rows = np.array([7, 0, 0, 3, 5])
@@ -234,7 +233,7 @@ def test_rows(ops, dtype):
     both(ops, "take_batch", [x, order, position, np.empty((4, 3, 2), dtype)], [-1])
     orders = np.stack([order, order[::-1]])
     both(ops, "take_batch", [x, orders, position, np.empty((2, 4, 3, 2), dtype)], [-1])
-    if dtype == "float32":
+    if dtype in ("float32", "float64"):
         both(ops, "add_rows", [x[:5], rows, np.empty_like(x)], [-1])
     with pytest.raises(DtypeError, match="rows must be int64"):
         ops.take_rows(ops.asarray(x), ops.asarray(rows.astype("int32")), ops.asarray(x[:5]))
@@ -282,15 +281,28 @@ def test_binary_cross_entropy(ops):
 
 # -- optimizers -----------------------------------------------------------------------------------
 
+OPTIMIZERS = [
+    *(SGD(0.1, 0.0, x) for x in (0.0, 0.1)),
+    *(SGD(0.1, 0.9, x, nesterov=y) for x in (0.0, 0.1) for y in (False, True)),
+    *(AdaGrad(weight_decay=x) for x in (0.0, 0.1)),
+    *(RMSProp(momentum=x, weight_decay=y) for x in (0.0, 0.9) for y in (0.0, 0.1)),
+    *(Adam(weight_decay=x) for x in (0.0, 0.1)),
+    AdamW(),
+    NAdam(weight_decay=0.1, decoupled=True),
+]
 
-@pytest.mark.parametrize("models", [None, 3])
+
+@pytest.mark.parametrize(
+    ("models", "dtype"),
+    [(None, "f4"), (3, "f4"), pytest.param(3, "f8", marks=pytest.mark.thorough)],
+)
 @pytest.mark.parametrize("optimizer", OPTIMIZERS, ids=repr)
-def test_updates_of_optimizers(ops, optimizer, models, monkeypatch):
+def test_updates_of_optimizers(ops, optimizer, models, dtype, monkeypatch):
     fake_cupy.install(monkeypatch)
     results = []
     for device in (ORACLE, ops):
         segments = [Segment("weight", (5, 7), 0)]
-        parameters, gradients = (FlatBuffer(segments, "f4", device, models) for _ in range(2))
+        parameters, gradients = (FlatBuffer(segments, dtype, device, models) for _ in range(2))
         device.load(normal(*parameters.flat.shape), parameters.flat)
         update = optimizer.bind(device, parameters, gradients)
         for seed in range(3):
@@ -360,7 +372,8 @@ def run(steps):
         function(*arguments)
 
 
-@pytest.mark.parametrize("optimizer", OPTIMIZERS[::3], ids=repr)
+@pytest.mark.sample(5)
+@pytest.mark.parametrize("optimizer", OPTIMIZERS, ids=repr)
 def test_updates_leave_out_rows_whose_flag_is_zero(ops, optimizer, monkeypatch):
     fake_cupy.install(monkeypatch)
     segments = [Segment("weight", (5, 7), 0)]

@@ -38,7 +38,6 @@ TYPES = {"f2": 2, "u2": 14, "f4": 0}
 
 @pytest.fixture(scope="module")
 def ops() -> CudaOps:
-    fake_cupy.compile_all()
     return CudaOps(Device("cuda"), fake_cupy, fake_cupy.Blas())
 
 
