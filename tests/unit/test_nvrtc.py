@@ -53,7 +53,7 @@ def test_a_kernel_that_only_gnu_takes_fails_the_test_that_builds_it(
 def test_a_kernel_is_compiled_once_for_each_architecture(
     compiler: nvrtc.Nvrtc, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(nvrtc, "ARCHITECTURES", ("sm_90", "sm_80", "sm_120"))
+    monkeypatch.setattr(nvrtc, "ARCHITECTURES", ("sm_90", "compute_80", "compute_120"))
     asked = []
     log = nvrtc.Nvrtc.log
 
@@ -64,7 +64,8 @@ def test_a_kernel_is_compiled_once_for_each_architecture(
     monkeypatch.setattr(nvrtc.Nvrtc, "log", counted)
     for _ in range(2):
         nvrtc.check("one", kernel("one", "x[0] = 1;"))
-    assert [options[0][-5:] for _, _, options in asked] == ["sm_90", "sm_80", "m_120"]
+    architectures = [options[0].partition("=")[2] for _, _, options in asked]
+    assert architectures == ["sm_90", "compute_80", "compute_120"]
     nvrtc.check("one", kernel("one", "x[0] = 2;"))
     assert len(asked) == 6
 
