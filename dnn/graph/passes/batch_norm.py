@@ -230,8 +230,8 @@ def _normalisation(node: Node) -> _Found | None:
         return None
     if scale.shape != mean.shape or inverse.kind != "divide":
         return None
-    sums, (one, root) = _averaged(mean), inverse.inputs
-    if sums is None or sums.inputs[0] is not x or _constant(one) != 1.0:
+    sums, (numerator, root) = _averaged(mean), inverse.inputs
+    if sums is None or sums.inputs[0] is not x or _constant(numerator) != 1.0:
         return None
     if root.kind != "sqrt" or root.inputs[0].kind != "add":
         return None
