@@ -48,7 +48,7 @@ FLAGS = (
 HOOKS = """
 #define HOOK extern "C" __attribute__((no_sanitize("thread"), visibility("hidden")))
 struct array_ { unsigned long low, high; unsigned int *by[2]; unsigned char *seen; };
-static array_ arrays_[64];
+static array_ arrays_[512];  // a launch has no more arguments
 static unsigned int arrays_count_;
 static long long moved_[2];
 
@@ -162,10 +162,15 @@ def running() -> Iterator[list[Any]]:
         kind = re.sub(r"_[0-9a-f]{12}", "", kernel.name)
 
         def function(grid: Any, block: Any, arguments: tuple[Any, ...]) -> None:
+            stream = cupy.cuda.get_current_stream()
+            if stream.is_capturing():
+                run(grid, block, arguments)
+                return
             bounds = _bounds(arguments)
             flat = [end for span in bounds for end in span]
             loaded.begin_counting(len(bounds), (ctypes.c_ulong * len(flat))(*flat))
             run(grid, block, arguments)
+            stream.synchronize()
             found = (ctypes.c_longlong * 4)()
             loaded.end_counting(found)
             launches.append(Traffic(kind, found[0] + found[1], found[2] + found[3]))
@@ -192,15 +197,23 @@ def launches_of(count: Callable[[], Any]) -> list[Traffic]:
         return [launch for launch in count() if isinstance(launch, Traffic)]
 
 
+def _in_words(kind: str) -> str:
+    """Return the name of a kernel with its types, of which equal neighbours are counted."""
+    name, *rest = kind.split("__")
+    types = itertools.groupby(rest[0].split("_") if rest else ())
+    words = [f"{key} x {n}" if (n := len(list(group))) > 1 else key for key, group in types]
+    for part in rest[1:]:  # such as 2, 1_by_4_001 and rows_2_1_by_4
+        way, _, at_once = part.partition("_by_")
+        words.append(f"axes: {way}" if way[0].isdigit() else f"by {way.partition('_')[0]}")
+        words += [f"{at_once.partition('_')[0]} at once"] if at_once else []
+    return ", ".join([f"`{name}`", *words])
+
+
 def by_kind(launches: Iterable[Traffic]) -> dict[str, list[Traffic]]:
-    """Return launches by the name of their kernel, with types that repeat counted."""
+    """Return launches by the name of their kernel, as the table has it."""
     found: dict[str, list[Traffic]] = {}
     for one in launches:
-        name, *rest = one.kind.split("__")
-        types = itertools.groupby(rest[0].split("_") if rest else ())
-        words = [f"{key} x {n}" if (n := len(list(group))) > 1 else key for key, group in types]
-        last = [f"axes: {part}" if part.isdigit() else f"by {part}" for part in rest[1:]]
-        found.setdefault(f"`{name}`, {', '.join([*words, *last])}", []).append(one)
+        found.setdefault(_in_words(one.kind), []).append(one)
     return found
 
 

@@ -3,6 +3,7 @@
 Kernels and products do nothing, so a ResNet-18 takes a fraction of a second and no compiler. Of
 each node of a step (a kernel, or a call of cuBLAS) the bytes are counted that it has to read and
 to write: every argument once, however often the kernel loads an element, and twice what it changes.
+So it is for kernels that share a launch, which are one node.
 ``python tests/step_counts.py`` writes `FILE` anew.
 """
 
@@ -12,25 +13,27 @@ import contextlib
 import ctypes
 import functools
 import inspect
+import itertools
 import json
 import math
 import os
 import re
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 from unittest import mock
 
-import cuda_emulator
 import fake_cublas
 import fake_cupy
 import numpy as np
 import pytest
 
 import dnn
-from dnn.backend.cuda import launch
+from dnn.backend.cuda import joining, launch
+from dnn.backend.cuda.joining import Region
+from dnn.backend.cuda.source import Kernel
 
 ROOT = Path(__file__).parents[1]
 FILE = Path(__file__).parent / "fixtures" / "dnn" / "step_counts.json"
@@ -38,15 +41,25 @@ FILE = Path(__file__).parent / "fixtures" / "dnn" / "step_counts.json"
 if str(ROOT / "benchmarks") not in sys.path:
     sys.path.append(str(ROOT / "benchmarks"))
 
+_Lanes = tuple[tuple[Kernel, ...], ...]
+
 
 @dataclass(frozen=True)
 class Node:
-    """A kernel or a product of a step; `flops` only of products, whose `kind` says their types."""
+    """A kernel, or a call of cuBLAS, of a step; `flops` only of products.
+
+    The `kind` of a call says the types of its matrices.
+    """
 
     kind: str
     bytes_read: int
     bytes_written: int
     flops: int = 0
+
+    @property
+    def is_call(self) -> bool:
+        """Whether it is a call of cuBLAS or cuBLASLt, and no kernel of our own."""
+        return self.kind.startswith("product of ")
 
 
 @dataclass(frozen=True)
@@ -62,7 +75,7 @@ class Counts:
     bytes : int
         Read and written by all nodes.
     flops : int
-        Of the products, two for a multiplication with its addition.
+        Of products, also those in kernels of our own: two for a multiplication with its addition.
     """
 
     nodes: int
@@ -76,9 +89,8 @@ def _elements(array: Any) -> int:
     return math.prod(length for length, step in lengths if step)
 
 
-def _is_loaded(source: str, name: str) -> bool:
+def _is_loaded(body: str, name: str) -> bool:
     """Whether an element of a parameter is used other than as the left side of an assignment."""
-    body = source[source.index("{", source.index("__global__")) :]
     for found in re.finditer(rf"\b{name}\[", body):
         depth, at = 1, found.end()
         while depth:
@@ -89,24 +101,56 @@ def _is_loaded(source: str, name: str) -> bool:
     return False
 
 
-def _kernel_node(kernel: Any, arguments: tuple[Any, ...]) -> Node:
-    source, name = kernel.source, kernel.name
-    head = source[source.index(f"void {name}(") :]
-    words = [one.split()[-1] for one in head[head.index("(") + 1 : head.index(")")].split(",")]
-    kinds = cuda_emulator.parameter_types(source, name)
-    read = written = 0
-    for word, kind, argument in zip(words, kinds, arguments, strict=True):
-        if not kind.removesuffix("__restrict__").rstrip().endswith("*"):
+def _kernel_node(name: str, parts: Iterable[tuple[Kernel, Sequence[Any]]]) -> Node:
+    """Return the node of a launch of one kernel or more, each with its arguments.
+
+    What several of them read is read once, and what several of them write is written once.
+    """
+    read: dict[Region, int] = {}
+    written: dict[Region, int] = {}
+    flops = 0
+    for kernel, arguments in parts:
+        loads, stores = _accesses(kernel, arguments)
+        read |= loads
+        written |= stores
+        if kernel.name.startswith("narrow_product_"):
+            given = dict(zip(_names(kernel), arguments, strict=True))
+            flops += 2 * int(given["n"]) * int(given["terms"])
+    kind = re.sub(r"_[0-9a-f]{12}", "", name)
+    return Node(kind, sum(read.values()), sum(written.values()), flops)
+
+
+def _names(kernel: Kernel) -> list[str]:
+    return [declared.split()[-1] for declared in kernel.parameters.split(",")]
+
+
+def _accesses(
+    kernel: Kernel, arguments: Sequence[Any]
+) -> tuple[dict[Region, int], dict[Region, int]]:
+    """Return the bytes that a kernel reads, and those that it writes, by the arrays' memory."""
+    read: dict[Region, int] = {}
+    written: dict[Region, int] = {}
+    for declared, argument in zip(kernel.parameters.split(","), arguments, strict=True):
+        kind, word = declared.rsplit(maxsplit=1)
+        if "*" not in kind:
             continue
-        size = _elements(argument) * argument.dtype.itemsize
-        if kind.startswith("const "):
-            read += size
-        else:
-            written += size
-            read += size * _is_loaded(source, word)
-    if name.startswith("take_"):  # of all rows it reads those that it writes
-        read = written
-    return Node(re.sub(r"_[0-9a-f]{12}", "", name), read, written)
+        memory, size = Region.of(argument), _elements(argument) * argument.dtype.itemsize
+        is_const = "const " in kind
+        if not is_const:
+            written[memory] = size
+        if is_const or _is_loaded(kernel.body, word):
+            read[memory] = size
+    if kernel.name.startswith("take_"):  # of all rows it reads those that it writes
+        read = {Region.of(arguments[0]): sum(written.values())}
+    return read, written
+
+
+def _parts(lanes: _Lanes, arguments: Sequence[Any]) -> Iterator[tuple[Kernel, Sequence[Any]]]:
+    """Return the kernels that share a launch, each with its arguments."""
+    left = iter(arguments[len(lanes) :])  # after the number of blocks of each lane
+    for kernel in itertools.chain.from_iterable(lanes):
+        yield kernel, tuple(itertools.islice(left, len(_names(kernel))))
+    assert not list(left)
 
 
 def _product_node(asked: Any, matrices: Any, scalars: tuple[int, int], bias: Any) -> Node:
@@ -127,10 +171,19 @@ def _product_node(asked: Any, matrices: Any, scalars: tuple[int, int], bias: Any
 def counting() -> Iterator[list[Node]]:
     """Let ``device="cuda"`` be a GPU on which nothing is computed; give the list of its nodes."""
     nodes: list[Node] = []
+    joined: dict[str, _Lanes] = {}
+    make_joint = joining.joint_kernel
 
-    def compiled(cupy: Any, index: int, kernel: Any) -> Callable[..., None]:
+    def joint_kernel(lanes: _Lanes) -> Kernel:
+        kernel = make_joint(lanes)
+        joined[kernel.name] = lanes
+        return kernel
+
+    def compiled(cupy: Any, index: int, kernel: Kernel) -> Callable[..., None]:
         def function(grid: Any, block: Any, arguments: tuple[Any, ...]) -> None:
-            nodes.append(_kernel_node(kernel, arguments))
+            lanes = joined.get(kernel.name)
+            parts = _parts(lanes, arguments) if lanes else [(kernel, arguments)]
+            nodes.append(_kernel_node(kernel.name, parts))
 
         return function
 
@@ -146,6 +199,7 @@ def counting() -> Iterator[list[Node]]:
         patch.setattr(fake_cupy, "compile_all", lambda: None, raising=False)
         fake_cupy.install(patch)
         patch.setattr(launch, "compiled", compiled)
+        patch.setattr(joining, "joint_kernel", joint_kernel)
         patch.setattr(fake_cublas.Library, "_multiply", multiply)
         patch.setenv("DNN_ROUTINES", "fixed")
         yield nodes
@@ -266,7 +320,7 @@ def count(name: str) -> Counts:
     nodes = nodes_of(name)
     return Counts(
         nodes=len(nodes),
-        products=sum(node.flops > 0 for node in nodes),
+        products=sum(node.is_call for node in nodes),
         bytes=sum(node.bytes_read + node.bytes_written for node in nodes),
         flops=sum(node.flops for node in nodes),
     )

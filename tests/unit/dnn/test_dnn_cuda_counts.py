@@ -15,6 +15,7 @@ from step_counts import STEPS, Node
 
 import dnn
 from dnn.backend.cuda.launch import Launcher
+from dnn.backend.cuda.narrow_products import narrow_product
 from dnn.backend.cuda.source import for_each, function
 
 KEPT = step_counts.kept()
@@ -47,18 +48,44 @@ def test_every_number_that_is_written_is_of_a_step():
 def test_the_nodes_of_a_step_by_hand():
     def model():
         return dnn.NeuralNetwork(
-            [dnn.Input(7), dnn.FullyConnected(3)], optimizer=dnn.SGD(0.1), seed=1, device="cuda"
+            [dnn.Input(70), dnn.FullyConnected(30)], optimizer=dnn.SGD(0.1), seed=1, device="cuda"
         )
 
-    x, y, batch = step_counts._classified(5, 7, classes=3)
-    nodes = step_counts.nodes_of_step(model, x, y, batch)
-    products = [node for node in nodes if node.flops]
+    x, y, batch = step_counts._classified(50, 70, classes=30)
+    taken, *others = step_counts.nodes_of_step(model, x, y, batch)
+    # Rows, their classes of 8 bytes, those as 0 and 1, and the product of two numbers.
+    written = 4 * 50 * 70 + 8 * 50 + 4 * 50 * 30 + 4
+    assert taken == Node("joint_take_batch_and_multiply_and_take_rows", written + 4, written)
     # Forward: x, weights and bias are read. Backward: the gradient of the weights, x^T dy.
-    forward = Node("product of f4", 4 * (5 * 7 + 7 * 3 + 3), 4 * 5 * 3, 2 * 5 * 7 * 3)
-    backward = Node("product of f4", 4 * (5 * 7 + 5 * 3), 4 * 7 * 3, 2 * 5 * 7 * 3)
-    assert products == [forward, backward]
-    taken = {node.kind: node for node in nodes}["take_batch__f4"]
-    assert taken.bytes_written == 4 * 5 * 7
+    flops = 2 * 50 * 70 * 30
+    forward = Node("product of f4", 4 * (50 * 70 + 70 * 30 + 30), 4 * 50 * 30, flops)
+    backward = Node("product of f4", 4 * (50 * 70 + 50 * 30), 4 * 70 * 30, flops)
+    assert [node for node in others if node.flops] == [forward, backward]
+
+
+def test_a_narrow_product_is_a_kernel_with_flops():
+    with step_counts.counting() as nodes:
+        launcher = Launcher(fake_cupy)
+        a, b, out = (fake_cupy.empty(shape, "f4") for shape in ((6, 5, 7), (7, 3), (6, 5, 3)))
+        narrow_product(launcher, a, b, out)
+    written = 4 * 6 * 5 * 3
+    kind = "narrow_product__f4_f4_f4"
+    assert nodes == [Node(kind, 4 * (6 * 5 * 7 + 7 * 3), written, 2 * 6 * 5 * 7 * 3)]
+    assert not nodes[0].is_call
+
+
+def test_kernels_that_share_a_launch_count_the_memory_that_they_share_once():
+    first = function("first", "const float* x, float* y", "y[0] = x[0];")
+    second = function("second", "const float* x, const float* y, float* z", "z[0] += x[0] + y[0];")
+    with step_counts.counting() as nodes:
+        launcher = Launcher(fake_cupy)
+        x, y, z = (fake_cupy.empty(n, "f4") for n in (100, 10, 1))
+        launcher.begin_recording()
+        launcher.launch(first, 1, [x, y])
+        launcher.launch(second, 1, [x, y, z])
+        for call in launcher.end_recording():
+            call.run()
+    assert nodes == [Node("joint_first_and_second", 4 * (100 + 10 + 1), 4 * (10 + 1))]
 
 
 @pytest.mark.parametrize(
@@ -72,25 +99,25 @@ def test_the_nodes_of_a_step_by_hand():
     ],
 )
 def test_what_a_kernel_changes_counts_twice(body, is_loaded):
-    kernel = function("f", "float* x, float* y", body)
-    assert step_counts._is_loaded(kernel.source, "x") is is_loaded
+    assert step_counts._is_loaded(body, "x") is is_loaded
 
 
 @pytest.mark.parametrize(
-    "count",
+    ("count", "networks"),
     [
-        step_counts.heart,
-        functools.partial(step_counts.nets, "lenet5_step"),
-        functools.partial(step_counts.nets, "lstm_step"),
+        (step_counts.heart, 50),
+        (functools.partial(step_counts.nets, "lenet5_step"), 200),
+        (functools.partial(step_counts.nets, "lstm_step"), 200),
     ],
 )
-def test_nodes_do_not_grow_with_the_number_of_networks(count):
-    few, many = count(2), count(50)
-    assert len(many) <= len(few) + 2  # a sum of more elements may take two kernels
+def test_nodes_do_not_grow_with_the_number_of_networks(count, networks):
+    # Of fewer networks some kernels are so small that they share a launch.
+    few, many = count(networks), count(2 * networks)
+    assert len(many) == len(few)
     # A product is one call for all networks.
-    products = ([node.flops for node in nodes if node.flops] for nodes in (few, many))
-    for one, other in zip(*products, strict=True):
-        assert one * 25 == other
+    calls = ([node.flops for node in nodes if node.is_call] for nodes in (few, many))
+    for one, other in zip(*calls, strict=True):
+        assert 2 * one == other
 
 
 def test_the_time_of_a_step_is_that_of_its_nodes_by_their_longest_part(roofline):
@@ -148,7 +175,7 @@ def test_what_a_kernel_moves_by_hand(body, moved, least):
 )
 def test_bytes_from_arguments_are_those_that_kernels_need(name):
     moved = memory_traffic.launches_of(STEPS[name])
-    counted = [node for node in step_counts.nodes_of(name) if not node.flops]
+    counted = [node for node in step_counts.nodes_of(name) if not node.is_call]
     assert [one.kind for one in moved] == [node.kind for node in counted]
     needed = sum(one.least_bytes for one in moved)
     total = sum(node.bytes_read + node.bytes_written for node in counted)
