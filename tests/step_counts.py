@@ -196,7 +196,6 @@ def counting() -> Iterator[list[Node]]:
         return 0
 
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(fake_cupy, "compile_all", lambda: None, raising=False)
         fake_cupy.install(patch)
         patch.setattr(launch, "compiled", compiled)
         patch.setattr(joining, "joint_kernel", joint_kernel)
