@@ -46,8 +46,8 @@ FLAGS = (
 )
 
 HOOKS = """
-#include <stdlib.h>
-#include <string.h>
+extern "C" void* calloc(unsigned long, unsigned long);
+extern "C" void free(void*);
 #define HOOK extern "C" __attribute__((no_sanitize("thread"), visibility("hidden")))
 struct array_ { unsigned long low, high; unsigned int *by[2]; unsigned char *seen; };
 static array_ arrays_[512];  // a launch has no more arguments
@@ -186,6 +186,7 @@ def running() -> Iterator[list[Any]]:
     with pytest.MonkeyPatch.context() as patch:
         fake_cupy.install(patch)
         patch.setattr(fake_cupy.RawModule, "compiled", {})
+        patch.setattr(fake_cupy.RawModule, "codes", {})
         patch.setattr(launch, "compiled", compiled)
         patch.setattr(fake_cublas.Library, "_multiply", multiplied)
         patch.setenv("DNN_ROUTINES", "fixed")

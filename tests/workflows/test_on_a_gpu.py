@@ -23,7 +23,7 @@ from typing import Any
 import cuda_emulator
 import pytest
 from packaging.requirements import Requirement
-from support import ROOT, Finished, execute, once_is_enough
+from support import ROOT, Finished, execute
 
 SCRIPT = ROOT / "benchmarks" / "on_a_gpu.sh"
 STEPS = (
@@ -53,12 +53,6 @@ ECHO = """\
 #!/bin/sh
 echo "$@"
 """
-
-
-@pytest.fixture
-def once() -> None:
-    """Skip what depends on no MPI under another one than Open MPI."""
-    once_is_enough()
 
 
 def on_a_gpu(*arguments: object, timeout_s: float = 90, **environment: str) -> Finished:
