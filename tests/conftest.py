@@ -14,7 +14,7 @@ from collections import defaultdict
 from collections.abc import Generator, Iterator
 
 import pytest
-from support import THOROUGH, case_count
+from support import THOROUGH, case_count, mpi_implementation
 
 # Open MPI asks for these as root, as in a container.
 for _name in ("OMPI_ALLOW_RUN_AS_ROOT", "PRTE_ALLOW_RUN_AS_ROOT"):
@@ -135,3 +135,10 @@ def pytest_collection() -> Generator[None, object, object]:
         gc.collect()
         gc.freeze()
         gc.set_threshold(20_000)
+
+
+@pytest.fixture(scope="session")
+def once() -> None:
+    """Skip what depends on no MPI under another one than Open MPI."""
+    if mpi_implementation() != "Open MPI":
+        pytest.skip("what it shows depends on no MPI: once is enough, under Open MPI")
