@@ -12,6 +12,7 @@ from __future__ import annotations
 import contextlib
 import ctypes
 import functools
+import importlib
 import inspect
 import itertools
 import json
@@ -22,6 +23,7 @@ import sys
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
+from types import ModuleType
 from typing import Any
 from unittest import mock
 
@@ -38,8 +40,18 @@ from dnn.backend.cuda.source import Kernel
 ROOT = Path(__file__).parents[1]
 FILE = Path(__file__).parent / "fixtures" / "dnn" / "step_counts.json"
 
-if str(ROOT / "benchmarks") not in sys.path:
-    sys.path.append(str(ROOT / "benchmarks"))
+
+def benchmark(name: str) -> ModuleType:
+    """Import a file of the benchmarks, whose folder is on the path only meanwhile.
+
+    It has a `workflows.py`, the name of a folder of tests.
+    """
+    sys.path.insert(0, str(ROOT / "benchmarks"))
+    try:
+        return importlib.import_module(name)
+    finally:
+        sys.path.remove(str(ROOT / "benchmarks"))
+
 
 _Lanes = tuple[tuple[Kernel, ...], ...]
 
@@ -252,8 +264,7 @@ def _narrow_mlp(dtype: str) -> Callable[[], list[Node]]:
 
 def net(name: str, dtype: str = "float32", batch: int = 0) -> Callable[[], list[Node]]:
     """Return what counts a step of a network of `benchmarks/conv_nets.py`."""
-    import conv_nets
-
+    conv_nets = benchmark("conv_nets")
     of = conv_nets.NETS[name]
 
     def count() -> list[Node]:
@@ -275,8 +286,7 @@ def heart(networks: int) -> list[Node]:
 
 def nets(name: str, networks: int) -> list[Node]:
     """Return the nodes of a step of networks of `benchmarks/conv_nets.py`, as one plan."""
-    import conv_nets
-
+    conv_nets = benchmark("conv_nets")
     of = conv_nets.NETS[name]
     optimizer = dnn.SGD(0.01, momentum=0.9)
     return _together(conv_nets.dnn_layers(of), optimizer, networks, *_classified(4, *of.shape))

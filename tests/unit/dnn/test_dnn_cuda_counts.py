@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import functools
-import importlib
 
 import cuda_emulator
 import fake_cupy
@@ -29,7 +28,7 @@ needs_compiler = pytest.mark.skipif(
 
 @pytest.fixture(scope="module")
 def roofline():
-    return importlib.import_module("roofline_gpu")
+    return step_counts.benchmark("roofline_gpu")
 
 
 @pytest.mark.parametrize("name", STEPS)
