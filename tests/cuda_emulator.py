@@ -77,7 +77,8 @@ static void (*body_)();
 static __attribute__((noinline)) void __syncthreads() {
     if (!_setjmp(turns_[now_])) _longjmp(block_turn_, 1);
 }
-// Blocks run one after the other, and their threads too.
+// Blocks run one after the other, and their threads too: the last ones first, so that one that
+// wrongly needs what an earlier one writes does not find it.
 static void __threadfence() {}
 static int atomicAdd(int* address, int value) { *address += value; return *address - value; }
 static void fiber_() { body_(); done_[now_] = true; _longjmp(block_turn_, 1); }
@@ -96,13 +97,13 @@ static void begin_(unsigned int t) {
 
 static void block_(bool syncs) {
     if (!syncs) {
-        for (unsigned int t = 0; t < blockDim.x; ++t) { threadIdx.x = t; body_(); }
+        for (unsigned int t = blockDim.x; t-- > 0;) { threadIdx.x = t; body_(); }
         return;
     }
     for (unsigned int t = 0; t < blockDim.x; ++t) begun_[t] = done_[t] = false;
     for (volatile bool left = true; left;) {
         left = false;
-        for (volatile unsigned int t = 0; t < blockDim.x; ++t) {
+        for (volatile unsigned int t = blockDim.x; t-- > 0;) {
             if (done_[t]) continue;
             now_ = threadIdx.x = t;
             if (!_setjmp(block_turn_)) {
@@ -116,7 +117,7 @@ static void block_(bool syncs) {
 
 static void launch_(unsigned int blocks, unsigned int threads, bool syncs, void (*body)()) {
     blockDim.x = threads; gridDim.x = blocks; body_ = body;
-    for (unsigned int b = 0; b < blocks; ++b) { blockIdx.x = b; block_(syncs); }
+    for (unsigned int b = blocks; b-- > 0;) { blockIdx.x = b; block_(syncs); }
 }
 """
 
