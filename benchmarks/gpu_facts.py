@@ -84,7 +84,7 @@ def replays() -> list[str]:
     for _ in range(3):
         plan.run()
     found = list(ops.replays())
-    if found != ["2 calls as one CUDA graph"]:
+    if not found or not all(each.endswith("calls as one CUDA graph") for each in found):
         raise RuntimeError(f"a plan is not captured: {found}")
     return found
 

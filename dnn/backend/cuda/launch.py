@@ -359,7 +359,9 @@ class Launcher:
 
 
 class Replay:
-    """Repeats calls, as a CUDA graph if it can; `prepare` is called in the stream that captures.
+    """Repeats calls, as a CUDA graph if it can, on the GPU that is current when it is made.
+
+    `prepare` is called in the stream that captures.
 
     Attributes
     ----------
@@ -372,10 +374,9 @@ class Replay:
         cupy: Any,
         calls: Sequence[Call],
         prepare: Callable[[], None],
-        index: int = 0,
     ) -> None:
         self._cupy = cupy
-        self._gpu = cupy.cuda.Device(index)
+        self._gpu = cupy.cuda.Device()
         self._calls = tuple(calls)
         self._prepare = prepare
         self._graph: Any = None

@@ -260,7 +260,8 @@ class CudaOps(Ops):
             finally:
                 calls = self.launcher.end_recording()
             if calls:
-                replay = Replay(self.cupy, calls, self.blas.use_current_stream, self._index)
+                with self.launcher.gpu:
+                    replay = Replay(self.cupy, calls, self.blas.use_current_stream)
                 self._replays.add(replay)
                 linked.append((replay.run, ()))
         return linked
@@ -271,16 +272,18 @@ class CudaOps(Ops):
             function(*arguments)
 
     def _with_sums(self, steps: Sequence[Step]) -> list[Step]:
-        """Return steps in which an elementwise one also sums its result, if that is summed later.
+        """Return steps in which sums over few rows are taken by the elementwise step before them.
 
         So the gradient of a bias takes no kernel of its own. Only with few rows there are enough
-        blocks for a GPU.
+        blocks for a GPU. Where memory forbids it, which may depend on the number of networks, a
+        kernel takes the sums in the same order, so that they have the same bits.
         """
         joined: list[Step | None] = list(steps)
         for at, (function, arguments) in enumerate(steps):
-            if function not in (self.sum, self._sum) or not _are_columns(*arguments[:3]):
+            if function not in (self.sum, self._sum) or not self._sums_columns(*arguments[:3]):
                 continue
             x, _, sums = arguments[:3]
+            joined[at] = (self._run_sums, (formulas.of_formula(COPY), x, x, sums))
             for before in range(at - 1, -1, -1):
                 step = joined[before]
                 if step is None:
@@ -294,6 +297,15 @@ class CudaOps(Ops):
                 if not self._is_ours(step) or _meets(step[1], sums) or _meets(step[1][-1:], x):
                     break
         return [step for step in joined if step is not None]
+
+    def _sums_columns(self, x: Array, axes: tuple[int, ...], out: Array) -> bool:
+        """Say whether a kernel is to sum an array of floats over few rows, as `_with_sums` has it.
+
+        It is no matter of the number of networks.
+        """
+        if not _are_columns(x, axes, out) or self._sum_routine(x, axes, out) != "kernel":
+            return False
+        return all(y.dtype.kind == "f" or y.dtype == BFLOAT16 for y in (x, out)) and all(x.strides)
 
     def _run_sums(self, spec: Elementwise, *operands: Any) -> None:
         *operands_of, sums = operands
@@ -356,20 +368,23 @@ class CudaOps(Ops):
 
     def _sum(self, x: Array, axes: tuple[int, ...], out: Array, bfloat16: bool) -> None:
         axes = tuple(axis % x.ndim for axis in axes)
-        how = "kernel"
-        if self.routines is not None and _is_sum_of_matrix(x, axes, out):
-            # The size of one network's matrix, so that K at once get what each would get alone.
-            how = self.routines("gpu_sum", x.shape[-2] * x.shape[-1]) or how
-        self._sum_by(how, x, axes, out, bfloat16)
+        self._sum_by(self._sum_routine(x, axes, out), x, axes, out, bfloat16)
+
+    def _sum_routine(self, x: Array, axes: tuple[int, ...], out: Array) -> str:
+        axes = tuple(axis % x.ndim for axis in axes)
+        if self.routines is None or not _is_sum_of_matrix(x, axes, out):
+            return "kernel"
+        # The size of one network's matrix, so that K at once get what each would get alone.
+        return self.routines("gpu_sum", x.shape[-2] * x.shape[-1]) or "kernel"
 
     def _sum_by(
         self, how: str, x: Array, axes: tuple[int, ...], out: Array, bfloat16: bool
     ) -> None:
-        if how == "gemv":
+        if how == "gemv" and x.size:
             ones = self._vector_of_ones(x.shape[axes[0]], x.dtype)
             rows = axes[0] == x.ndim - 2
             a, b = (ones.reshape(1, -1), x) if rows else (x, ones.reshape(-1, 1))
-            self._multiply(a, b, out, False)
+            products.multiply(self.launcher, self.blas, a, b, out, False)
         elif how == "library" and x.dtype == out.dtype:
             call = Call(self.cupy.sum, (x, axes, None, out, True))
             self.launcher.call(call, Uses.of((x,), (out,)))

@@ -96,6 +96,9 @@ def test_mixed_precision_products_take_half_operands(dtype):
 def test_mixed_precision_products_on_a_gpu_take_half_operands(dtype, monkeypatch):
     """On the stand-in: what cuBLAS is asked for, and a step with a scaled loss is one graph."""
     fake_cupy.install(monkeypatch)
+    monkeypatch.setattr(
+        "dnn.backend.cuda.narrow_products.MOST_NARROW", 0
+    )  # all products are cuBLAS's
     _, number = TYPES[dtype]
     _, wide = asked_for("float32")
     assert {asked.types for asked in wide} == {(0, 0, 0)}
@@ -199,7 +202,7 @@ def test_reductions_on_a_gpu_are_chosen():
         (found,) = graph.evaluate([graph.sum(x, 0)], {x: values}, ops)
         np.testing.assert_allclose(found, values.sum(0), rtol=1e-4, atol=1e-5)
         kernels, products = (log[at:] for log, at in zip(logs, before, strict=True))
-        used = {"kernel"} if any(name.startswith("sum__") for name in kernels) else set()
+        used = {"kernel"} if any("sum" in name for name in kernels) else set()
         used |= {"gemv" for asked in products if 1 in (asked.rows, asked.columns)}
         return used | ({"library"} if "cupy.sum" in fake_cupy.Stream.log else set())
 
