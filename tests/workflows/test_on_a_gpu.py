@@ -7,6 +7,7 @@ and most of what it needs, wheels that were carried there, no network; CuPy is t
 from __future__ import annotations
 
 import contextlib
+import faulthandler
 import importlib.metadata
 import json
 import os
@@ -210,10 +211,11 @@ def bare_machine(folder: Path) -> Path:
 def test_a_rehearsal_on_a_bare_machine(once: None, tmp_path: Path) -> None:
     if cuda_emulator.COMPILER is None:
         pytest.skip("there is no C++ compiler to run CUDA kernels with")
+    faulthandler.cancel_dump_traceback_later()  # each command has a limit of its own
     version = f"{sys.version_info.major}.{sys.version_info.minor}"
     wheels = tmp_path / "wheels"
     prepare = ("--python", sys.executable, "--for", version, "--prepare", wheels)
-    prepared = on_a_gpu(*prepare, timeout_s=50)
+    prepared = on_a_gpu(*prepare, timeout_s=150)
     if prepared.status and "No matching distribution" in prepared.stderr:
         pytest.skip("wheels are not to be had: there is no network")
     assert prepared.status == 0, prepared.output
@@ -230,8 +232,8 @@ def test_a_rehearsal_on_a_bare_machine(once: None, tmp_path: Path) -> None:
     }
     finished = on_a_gpu(
         *("--python", python, "--wheels", wheels, "--out", tmp_path / "out"),
-        *("--tiny", "--minutes", 3, "--tests", "training_twice or test_tuples"),
-        timeout_s=185,
+        *("--tiny", "--minutes", 6, "--tests", "training_twice or test_tuples"),
+        timeout_s=400,
         **environment,
     )
     assert finished.status == 0, finished.output
