@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import shutil
 from collections.abc import Callable, Iterator
@@ -17,7 +18,8 @@ from modules.report import Moment, RankAccount, Sweep, write_report
 
 pytest.importorskip("nicegui", reason="the extra gui is not installed")
 api = pytest.importorskip("axe_playwright_python.sync_playwright", reason="axe is not installed")
-expect = pytest.importorskip("playwright.sync_api", reason="Playwright is not installed").expect
+playwright = pytest.importorskip("playwright.sync_api", reason="Playwright is not installed")
+expect = playwright.expect
 
 PHONE = {"width": 390, "height": 844}
 DESK = {"width": 1280, "height": 900}
@@ -151,8 +153,14 @@ def open_dialog(name: str) -> Callable[[Any], None]:
 
 def open_menu(name: str) -> Callable[[Any], None]:
     def act(page: Any) -> None:
-        press(name)(page)
-        page.locator(".q-menu .q-item").first.wait_for()
+        item = page.locator(".q-menu .q-item:visible").first
+        # What the page gets just then, such as the files that there are, can close a menu.
+        for _ in range(3):
+            press(name)(page)
+            with contextlib.suppress(playwright.TimeoutError):
+                item.wait_for(timeout=10_000)
+                return
+        item.wait_for()
 
     return act
 
