@@ -213,6 +213,7 @@ class Trainer:
         else:
             self._order = ops.memory(math.prod(shape) * 8).view(np.int64).reshape(shape)
         self._position = ops.asarray(np.zeros(3, np.int64))
+        self._begins = self._begins_of_runs()
         self._tallies: Array | None = None
         if network.classes_to_tally is not None:
             shape = (*network.leading, network.classes_to_tally + 1)
@@ -233,6 +234,16 @@ class Trainer:
         size = self.batch_size
         rest = self.count % size
         return [StepRun(size, size, self.count // size), StepRun(rest, rest, 1 if rest else 0)]
+
+    def _begins_of_runs(self) -> list[Array]:
+        """Return, for each run, the samples and steps before it, and the rows of its batches."""
+        begins: list[Array] = []
+        samples = steps = 0
+        for run in self._runs:
+            begins.append(np.array([samples, steps, run.rows], np.int64))
+            samples += run.rows * run.repeats
+            steps += run.repeats
+        return begins
 
     def _own_order(self, order: Array) -> Array:
         """Return this process's part of the order of an epoch: all of it."""
@@ -411,7 +422,6 @@ class Trainer:
         ops, x = self._ops, self.samples.x
         if self._tallies is not None:
             ops.load(self._no_tallies, self._tallies)
-        ops.load(np.zeros(3, np.int64), self._position)
         order = self._own_order(order).reshape(self._shape)
         images = None
         if isinstance(x, Images):
@@ -420,8 +430,8 @@ class Trainer:
             self._streamed_epoch(order, images)
         else:
             ops.load(order, self._order)
-            for run, (pieces,) in zip(self._runs, self._pieces, strict=True):
-                ops.load(np.int64(run.rows), self._position[2:])
+            for run, begin, (pieces,) in zip(self._runs, self._begins, self._pieces, strict=True):
+                ops.load(begin, self._position)
                 if images is None:
                     (piece,) = pieces
                     calls = piece.calls
@@ -477,6 +487,7 @@ class Trainer:
         """Send and compute batch after batch; with `ahead`, the next one is sent first."""
         runs = [each for each, run in enumerate(self._runs) for _ in range(run.repeats)]
         starts = np.cumsum([0, *(self._runs[each].rows for each in runs)])
+        self._ops.load(self._begins[0], self._position)
         filled = 0
         for step, each in enumerate(runs):
             while filled < min(step + 1 + self.ahead, self.steps):
