@@ -33,11 +33,10 @@ from dnn.errors import (
     LabelError,
     ShapeError,
     explains_arguments,
-    unknown_name,
 )
 from dnn.layer_tables import rebuilt_layers
 from dnn.layers import Layer
-from dnn.losses import LOSSES, Loss, SoftmaxCrossEntropy
+from dnn.losses import Loss, loss_of
 from dnn.model import NeuralNetwork
 from dnn.summaries import layer_summaries
 from dnn.training.checkpoint import MODEL_VERSION, load_parameters, read_checkpoint
@@ -515,11 +514,10 @@ def _model_of(
 
 
 def _loss_of(model: Mapping[str, Any]) -> Loss:
-    if model["loss"] not in LOSSES:
-        raise unknown_name("loss", model["loss"], LOSSES)
-    if model["loss"] == "softmax_cross_entropy":
-        return SoftmaxCrossEntropy(class_weight=model["class_weight"])
-    return LOSSES[model["loss"]]()
+    options = {**model.get("loss_options", {}), "name": model["loss"]}
+    if model["class_weight"] is not None:
+        options["class_weight"] = model["class_weight"]
+    return loss_of(options)
 
 
 def _check_depths(tables: Any, most: int) -> None:

@@ -26,7 +26,7 @@ import zlib
 from collections.abc import Mapping
 from os import PathLike
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Final
 
 import numpy as np
 
@@ -207,6 +207,10 @@ def load_parameters(
         model.resume(about["seed"], about["steps"], History(**about["history"]), within)
 
 
+_NOT_KEPT: Final = ("class_weight", "label_smoothing")
+"""Options of losses that have a key of their own, or are of training alone."""
+
+
 def _described(
     model: NeuralNetwork, data: Dataset | None, provenance: Mapping[str, Any] | None
 ) -> dict[str, Any]:
@@ -240,6 +244,9 @@ def _described(
         "provenance": dict(provenance or {}),
         "data": None,
     }
+    options = {name: x for name, x in loss.options.items() if name not in _NOT_KEPT}
+    if options:
+        about["loss_options"] = options
     if data is not None:
         about["data"] = {
             "name": data.name,
