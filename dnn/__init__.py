@@ -91,7 +91,10 @@ _PUBLIC = {
     """,
     "layer_tables": "layer_kinds layers_from_tables",
     "linalg": "bmatmul",
-    "losses": "BinaryCrossEntropy Loss MeanSquaredError SoftmaxCrossEntropy",
+    "losses": """
+        BinaryCrossEntropy CrossEntropy FocalLoss HuberLoss KullbackLeibler Loss MeanAbsoluteError
+        MeanSquaredError MultiLabelCrossEntropy PoissonLoss QuantileLoss SoftmaxCrossEntropy
+    """,
     "memory": "MemoryManager",
     "model": "History NeuralNetwork TrainingParameters",
     "nets": "alexnet densenet121 lenet5 mlp resnet18 resnet50 vgg16",

@@ -16,6 +16,7 @@ __all__ = [
     "MORE_IS_BETTER",
     "Metric",
     "is_better",
+    "mean_pinball",
     "metrics_of_counts",
     "metrics_of_labels",
     "metrics_of_predictions",
@@ -186,6 +187,25 @@ def metrics_of_values(
         {**scores, "median_absolute_error": middle}
         for scores, middle in zip(found, middles, strict=True)
     ]
+
+
+def mean_pinball(
+    y: Array, predicted: Array, quantiles: Array, deviation: Array | float = 1.0
+) -> list[float]:
+    """Return the mean pinball loss of predicted quantiles, of each of K regressions.
+
+    Parameters
+    ----------
+    y : array of float, shape (K, n, targets)
+    predicted : array of float, shape (K, n, targets, quantiles)
+    quantiles : array of float, shape (quantiles,)
+    deviation : array_like
+        As for `metrics_of_values`.
+    """
+    left = y[..., None].astype(np.float64) - predicted
+    of_each = np.maximum(left * quantiles, left * (quantiles - 1.0)).mean(axis=-1) * deviation
+    means: list[float] = of_each.mean(axis=(1, 2)).tolist()
+    return means
 
 
 def sums_of_values(y: Array, predicted: Array, deviation: Array | float = 1.0) -> Array:

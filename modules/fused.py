@@ -18,13 +18,14 @@ from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property, partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any, Final, Literal
 
 from .compute import MOST_NETWORKS, Compute
 from .evaluation import PreparedSplits, TrainingJob
 from .hyperparameters import (
     Hyperparameters,
     batch_size_of,
+    class_weight_of,
     dropout_rates,
     layers_of,
     loss_of,
@@ -215,6 +216,7 @@ class FusedTrainings:
             validation_rows=held_out if points else None,
             validation_epochs=points,
             on_epoch=on_epoch,
+            sample_weight=data.weights(class_weight_of(wanted[0])),
         )
         scores = networks.evaluate(data.rows, rows=held_out)
         found: list[dict[str, Any]] = []
@@ -368,3 +370,18 @@ class _Versions:
                 x[number * rows + at] = part.x
                 y[number * rows + at] = part.y
         self.rows = DeviceData(x, y)
+
+    def weights(self, given: Mapping[int, float] | Literal["balanced"] | None) -> Any:
+        """Return the weight of each row by its class, of each split by its training rows."""
+        if given is None:
+            return None
+        import numpy as np
+
+        from dnn import class_weights
+
+        y: Any = self.rows.y
+        found = np.zeros(len(y))
+        for number, job in enumerate(self.jobs):
+            at = number * self.count + job.train
+            found[at] = class_weights(y[at], self.classes, given)[y[at]]
+        return found

@@ -33,7 +33,13 @@ from pydantic_core import InitErrorDetails, PydanticCustomError
 
 from diel.errors import PluginError
 
-from .hyperparameters import Hyperparameters, layers_of, parameters_with, suggested_values
+from .hyperparameters import (
+    Hyperparameters,
+    layers_of,
+    loss_problem,
+    parameters_with,
+    suggested_values,
+)
 from .layer_list import LayerTables, layer_problems, references, rows_of, with_layers
 from .objective import ExpressionError, Objective, ObjectiveError
 from .parallel import Parallel
@@ -527,7 +533,9 @@ def _point_problems(
         except ValueError as error:  # a parameter that is absent in this point
             texts[str(error)] = None
             continue
-        if layers is not None and shape is not None:
+        if shape is not None and (text := loss_problem(wanted, "classes", shape.classes)):
+            texts[text] = None
+        elif layers is not None and shape is not None:
             shown = ", ".join(f"{name} = {point[name]}" for name in references(layers))
             if shown not in tried:
                 tried.add(shown)

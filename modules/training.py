@@ -15,7 +15,14 @@ from diel import __version__
 from .compute import Compute
 from .evaluation import PreparedSplits, SplitData, collect, means
 from .fused import FusedTrainings, curve_epochs, estimated_time_s
-from .hyperparameters import Hyperparameters, batch_size_of, layers_of, loss_of, optimizer_of
+from .hyperparameters import (
+    Hyperparameters,
+    batch_size_of,
+    class_weight_of,
+    layers_of,
+    loss_of,
+    optimizer_of,
+)
 from .layer_list import LayerTables, with_layers
 from .parallel import Parallel
 from .sweep.ledger import plain
@@ -174,6 +181,7 @@ class NetworkTrainer:
                 data.training,
                 epochs=wanted.epochs,
                 batch_size=batch_size_of(wanted),
+                class_weight=class_weight_of(wanted),
                 progress=False,
             )
         about = {**report.provenance, **self._rounds.describe()}
@@ -253,6 +261,7 @@ def train(
             data.training,
             epochs=wanted.epochs,
             batch_size=batch_size_of(wanted),
+            class_weight=class_weight_of(wanted),
             callbacks=callbacks,
             progress=False,
         )

@@ -5,10 +5,14 @@ import pytest
 
 from dnn import (
     SGD,
+    Activation,
     Adam,
     BinaryCrossEntropy,
     Ensemble,
+    HuberLoss,
+    KullbackLeibler,
     NeuralNetwork,
+    QuantileLoss,
     SoftmaxCrossEntropy,
     graph,
     mlp,
@@ -28,11 +32,196 @@ def value_and_slope(loss, outputs, target):
 
 
 def test_losses_by_name():
-    assert {name: type(loss_of(name)) for name in LOSSES} == {
-        "binary_cross_entropy": BinaryCrossEntropy,
-        "mean_squared_error": MeanSquaredError,
-        "softmax_cross_entropy": SoftmaxCrossEntropy,
-    }
+    assert all(type(loss_of(name)) is kind for name, kind in LOSSES.items())
+    assert [*LOSSES] == sorted(LOSSES)
+
+
+def test_losses_by_a_table_of_options():
+    loss = loss_of({"name": "huber", "delta": 0.5})
+    assert (type(loss), loss.hyperparameters) == (HuberLoss, {"delta": 0.5})
+    assert loss_of({"name": "quantile", "quantiles": [0.2, 0.5]}).quantiles == (0.2, 0.5)
+    table = {"name": "softmax_cross_entropy", "class_weight": [1, 2], "label_smoothing": 0.1}
+    assert loss_of(table).options == {"class_weight": [1, 2], "label_smoothing": 0.1}
+    assert HuberLoss().options == MeanSquaredError().options == {}
+    for table, text in (
+        ({"delta": 1}, "unknown loss None"),
+        ({"name": "hubert"}, "did you mean 'huber'"),
+        ({"name": "huber", "detla": 1}, "'huber' has no option 'detla'; did you mean 'delta'"),
+        ({"name": "poisson", "log": 1}, r"no option 'log' \(it has none\)"),
+        ({"name": "huber", "delta": 0}, "HuberLoss: delta must be above 0"),
+        ({"name": "quantile", "quantiles": [0.5, 0.1]}, "in ascending order, not"),
+        ({"name": "quantile", "quantiles": [1]}, "below 1"),
+        ({"name": "quantile", "quantiles": "all"}, "quantiles must be"),
+        ({"name": "focal", "gamma": -1}, "gamma must be 0 or more"),
+        ({"name": "cross_entropy", "epsilon": 0}, "epsilon must be above 0"),
+        ({"name": "multi_label_cross_entropy", "positive_weight": [-1]}, "positive_weight is -1"),
+    ):
+        with pytest.raises(ConfigurationError, match=text):
+            loss_of(table)
+
+
+def torch_loss(name, options):
+    """Return the loss of PyTorch, a function of outputs and targets."""
+    torch = pytest.importorskip("torch", reason="torch, the oracle, is not installed")
+    of = torch.nn.functional
+    if name == "quantile":
+        shares = torch.tensor(options.get("quantiles", (0.1, 0.5, 0.9)), dtype=torch.float64)
+
+        def quantile(outputs, target):
+            d = target[..., None] - outputs.reshape(*target.shape, len(shares))
+            return torch.maximum(d * shares, d * (shares - 1)).mean()
+
+        return quantile
+    if name == "focal":
+        weights = torch.tensor(options.get("class_weight", [1.0] * 4), dtype=torch.float64)
+
+        def focal(outputs, target):
+            log = of.log_softmax(outputs, -1)[torch.arange(len(target)), target]
+            each = -((1 - log.exp()) ** options.get("gamma", 2.0)) * log
+            return (each * weights[target]).mean()
+
+        return focal
+    if name == "cross_entropy":
+        small = options.get("epsilon", 1e-7)
+        return lambda outputs, target: of.nll_loss((outputs + small).log(), target)
+    tensors = {key: torch.tensor(value, dtype=torch.float64) for key, value in options.items()}
+    return {
+        "huber": lambda outputs, target: of.huber_loss(outputs, target, **options),
+        "kullback_leibler": lambda outputs, target: of.kl_div(
+            of.log_softmax(outputs, -1), target, reduction="batchmean"
+        ),
+        "mean_absolute_error": of.l1_loss,
+        "multi_label_cross_entropy": lambda outputs, target: of.binary_cross_entropy_with_logits(
+            outputs, target, tensors.get("class_weight"), pos_weight=tensors.get("positive_weight")
+        ),
+        "poisson": of.poisson_nll_loss,
+    }[name]
+
+
+def targets_for(loss, rows, outputs, generator):
+    """Return targets that a loss takes."""
+    if loss.takes == "classes":
+        return generator.integers(0, outputs, rows)
+    count = outputs // len(loss.quantiles) if loss.name == "quantile" else outputs
+    drawn = {
+        "values": lambda: generator.normal(size=(rows, count)) * 2,
+        "counts": lambda: generator.poisson(3.0, (rows, count)).astype(F8),
+        "labels": lambda: generator.integers(0, 2, (rows, count)).astype(F8),
+        "distributions": lambda: generator.dirichlet([0.3] * count, rows).round(2),
+    }[loss.takes]()
+    if loss.takes == "distributions":
+        drawn[:, 0] += 1 - drawn.sum(-1)
+    return drawn
+
+
+@pytest.mark.parametrize(
+    ("name", "options"),
+    [
+        ("cross_entropy", {}),
+        ("cross_entropy", {"epsilon": 0.01}),
+        ("focal", {}),
+        ("focal", {"gamma": 0.5, "class_weight": [1.0, 2.0, 0.5, 0.0]}),
+        ("huber", {}),
+        ("huber", {"delta": 0.3}),
+        ("kullback_leibler", {}),
+        ("mean_absolute_error", {}),
+        ("multi_label_cross_entropy", {}),
+        (
+            "multi_label_cross_entropy",
+            {"class_weight": [1.0, 2.0, 0.5, 0.0], "positive_weight": [3.0, 1.0, 0.5, 7.0]},
+        ),
+        ("poisson", {}),
+        ("quantile", {"quantiles": [0.25, 0.9]}),
+        ("quantile", {"quantiles": [0.5]}),
+    ],
+)
+def test_further_losses_against_torch(name, options):
+    theirs = torch_loss(name, options)
+    import torch
+
+    generator = np.random.default_rng(0)
+    loss = loss_of({"name": name, **options})
+    outputs = generator.normal(size=(9, 4))
+    if name == "cross_entropy":
+        outputs = np.exp(outputs) / np.exp(outputs).sum(-1, keepdims=True)
+    target = loss.check(targets_for(loss, 9, 4, generator), 9, (4,), np.dtype(F8))
+    if loss.takes == "values":
+        outputs[0, 0] = target[0, 0] if target.shape[1] == 4 else outputs[0, 0]
+    value, slope = value_and_slope(loss, outputs, target)
+    tensor = torch.tensor(outputs, requires_grad=True)
+    expected = theirs(tensor, torch.tensor(target))
+    expected.backward()
+    assert value == pytest.approx(expected.item(), rel=1e-12)
+    np.testing.assert_allclose(slope, tensor.grad.numpy(), rtol=1e-9, atol=1e-14)
+
+
+EXTREMES = {
+    "focal": lambda: loss_of({"name": "focal", "gamma": 0.5}),
+    "huber": HuberLoss,
+    "kullback_leibler": KullbackLeibler,
+    "mean_absolute_error": lambda: loss_of("mean_absolute_error"),
+    "multi_label_cross_entropy": lambda: loss_of("multi_label_cross_entropy"),
+    "quantile": lambda: QuantileLoss([0.5]),
+}
+
+
+@pytest.mark.parametrize("dtype", [np.float32, F8])
+@pytest.mark.parametrize("name", EXTREMES)
+def test_further_losses_of_huge_outputs_are_finite(name, dtype):
+    loss = EXTREMES[name]()
+    outputs = np.array([[1e4, -1e4], [-1e4, 1e4], [0, 0]], dtype)
+    given = [0, 0, 1] if loss.takes == "classes" else [[0, 1], [1, 0], [0, 1]]
+    target = loss.check(given, 3, (2,), np.dtype(dtype))
+    value, slope = value_and_slope(loss, outputs, target)
+    assert np.isfinite(value)
+    assert np.isfinite(slope).all()
+    assert value > 1000
+
+
+def further_networks(name):
+    """Return the layers for a loss, two of its kind that differ in numbers, and targets."""
+    generator = np.random.default_rng(3)
+    numbers = {"huber": ("delta", (0.2, 1.5)), "focal": ("gamma", (0.5, 3.0))}
+    numbers["cross_entropy"] = ("epsilon", (1e-6, 1e-2))
+    option, values = numbers.get(name, (None, (0, 0)))
+    losses = [loss_of({"name": name, **({option: x} if option else {})}) for x in values]
+    both = loss_of({"name": name, **({option: values} if option else {})})
+    outputs = {"binary_cross_entropy": 1, "quantile": 6}.get(name, 3)
+    layers = mlp(3, [5], outputs, "tanh")
+    if name == "cross_entropy":
+        layers.append(Activation("softmax"))
+    x = generator.normal(size=(40, 3)).astype("f4")
+    y = targets_for(both, 40, 2 if name == "binary_cross_entropy" else outputs, generator)
+    return layers, losses, both, x, y
+
+
+@pytest.mark.parametrize("name", LOSSES)
+def test_one_plan_trains_networks_with_any_loss_bit_for_bit(name):
+    layers, losses, both, x, y = further_networks(name)
+    weights = np.arange(40) % 3 + 0.5
+    together = Ensemble(layers, both, SGD(0.05), seeds=[1, 2])
+    histories = together.fit(x, y, epochs=2, batch_size=16, sample_weight=weights)
+    predicted, measured = together.predict(x), together.evaluate(x, y)
+    for k, loss in enumerate(losses):
+        alone = NeuralNetwork(further_networks(name)[0], loss, SGD(0.05), seed=k + 1)
+        history = alone.fit(x, y, epochs=2, batch_size=16, sample_weight=weights)
+        assert history.loss == histories[k].loss
+        assert all(map(np.isfinite, history.loss))
+        for key, array in alone.parameters.items():
+            assert together.parameters[key][k].tobytes() == array.tobytes()
+        np.testing.assert_array_equal(alone.predict(x), predicted[k])
+        assert alone.evaluate(x, y) == measured[k]
+
+
+@pytest.mark.parametrize("dtype", ["float16", "bfloat16"])
+@pytest.mark.parametrize("name", LOSSES)
+def test_every_loss_with_narrow_operands(name, dtype):
+    found = []
+    for precision in ("float32", dtype):
+        layers, (loss, _), _, x, y = further_networks(name)
+        model = NeuralNetwork(layers, loss, SGD(0.02), seed=1, dtype=precision)
+        found.append(model.fit(x, y, epochs=3, batch_size=16).loss)
+    np.testing.assert_allclose(*found, rtol=0.03)
 
 
 @pytest.mark.parametrize(
