@@ -297,7 +297,7 @@ class TrainedModel:
         rows = read_rows(str(path), self.columns, self._features, delimiter)
         x = self._prepared(rows)
         if not self.classes:
-            return Prediction(self.network(x), None, {}, rows)
+            return Prediction(self.network.predict(x), None, {}, rows)
         metrics: dict[str, float] = {}
         notes = list(rows.notes)
         if rows.labels is not None:
