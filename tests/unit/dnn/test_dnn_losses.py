@@ -11,14 +11,17 @@ from dnn import (
     Ensemble,
     HuberLoss,
     KullbackLeibler,
+    MultiLabelCrossEntropy,
     NeuralNetwork,
     QuantileLoss,
     SoftmaxCrossEntropy,
     graph,
+    load,
     mlp,
 )
-from dnn.errors import ConfigurationError, LabelError, ShapeError
+from dnn.errors import ConfigurationError, DataError, LabelError, ShapeError
 from dnn.losses import LOSSES, MeanSquaredError, loss_of
+from dnn.training.data import fit_data
 
 F8 = np.float64
 
@@ -425,3 +428,116 @@ def test_targets_and_weights_that_do_not_fit():
         model.fit(*two_classes())
     with pytest.raises(ConfigurationError, match="no classes"):
         MeanSquaredError().class_count((3,))
+
+
+def test_cross_entropy_takes_probabilities():
+    x, y = two_classes(40)
+    ends = [*mlp(3, [], 2), Activation("softmax")]
+    model = NeuralNetwork(ends, "cross_entropy", Adam(0.05), seed=1)
+    model.fit(x, y, epochs=20)
+    np.testing.assert_array_equal(model.predict_proba(x), model(x))
+    chosen = model(x)[np.arange(40), y]
+    assert model.evaluate(x, y)["loss"] == pytest.approx(-np.log(chosen + 1e-7).mean(), rel=1e-5)
+    assert model.evaluate(x, y)["accuracy"] > 0.9
+    with pytest.raises(ConfigurationError, match=r'takes probabilities.*Activation."softmax"'):
+        NeuralNetwork(mlp(3, [], 2), "cross_entropy").fit(x, y)
+    with pytest.raises(ConfigurationError, match="ends in a softmax of a softmax"):
+        NeuralNetwork(
+            [*mlp(3, [], 2), Activation("softmax"), Activation("softmax")], "cross_entropy"
+        ).fit(x, y)
+
+
+def test_several_labels_at_once():
+    generator = np.random.default_rng(0)
+    x = generator.normal(size=(200, 4)).astype("f4")
+    y = (x[:, :3] + x[:, 1:] > 1.5).astype(int)  # rare, and any number of them true
+    shares = []
+    for weight in (None, {1: 20.0}, "balanced"):
+        model = NeuralNetwork(mlp(4, [], 3), "multi_label_cross_entropy", SGD(0.2), seed=1)
+        model.fit(x, y, epochs=15, class_weight=weight)
+        assert model.predict(x).shape == model.predict_proba(x).shape == (200, 3)
+        shares.append(model.predict(x).mean(axis=0))
+    assert shares[1][1] > shares[0][1] + 0.05
+    assert np.allclose(shares[1][[0, 2]], shares[0][[0, 2]])
+    assert (shares[2] > shares[0] + 0.02).all()
+    # The weights of the loss and those of `fit` are the same thing.
+    losses = []
+    for loss, given in (
+        (loss_of("multi_label_cross_entropy"), {1: 20.0}),
+        (loss_of({"name": "multi_label_cross_entropy", "positive_weight": [1, 20, 1]}), None),
+    ):
+        model = NeuralNetwork(mlp(4, [], 3), loss, SGD(0.2), seed=1)
+        losses.append(model.fit(x, y, epochs=3, class_weight=given).loss)
+    np.testing.assert_allclose(*losses, rtol=1e-5)
+    with pytest.raises(ConfigurationError, match="there is no class 3 of 3"):
+        model.fit(x, y, class_weight={3: 1.0})
+    with pytest.raises(ConfigurationError, match="positive_weight has 2 numbers for 3"):
+        NeuralNetwork(mlp(4, [], 3), MultiLabelCrossEntropy(positive_weight=[1, 2])).fit(x, y)
+
+
+def test_classes_are_balanced_by_the_rows_of_the_training_alone():
+    x, y = two_classes(60)
+    y = np.where(np.arange(60) % 5, 0, y)
+    model = NeuralNetwork(mlp(3, [4], 2), seed=3)
+    samples, held_out = fit_data(model._network, 3, x, y, 0.5, "balanced", None)
+    assert held_out.weights is None
+    sums = np.bincount(samples.y, samples.weights)
+    np.testing.assert_allclose(sums, len(samples.y) / 2, rtol=1e-5)
+
+
+@pytest.mark.parametrize("name", LOSSES)
+def test_a_weight_of_0_leaves_a_sample_out(name):
+    _, (loss, _), _, x, y = further_networks(name)
+    slopes = []
+    for rows, weights in ((np.arange(40), np.arange(40) < 20), (np.arange(20), np.full(20, 0.5))):
+        model = NeuralNetwork(further_networks(name)[0], loss, SGD(0.1), seed=1)
+        model.fit(x[rows], y[rows], batch_size=len(rows), sample_weight=weights.astype("f4"))
+        slopes.append([array.numpy() for array in model.parameters.values()])
+    for one, other in zip(*slopes, strict=True):
+        np.testing.assert_allclose(one, other, rtol=2e-4, atol=1e-6)
+
+
+def test_targets_that_further_losses_refuse():
+    f4 = np.dtype("f4")
+    for loss, y, outputs, error, text in (
+        ("poisson", [[1.0], [-2.0]], (1,), DataError, "0 or more, not -2 in row 1"),
+        ("kullback_leibler", [[0.5, 0.5], [0.5, 0.6]], (2,), DataError, "sum to 1 are wanted.*1$"),
+        ("multi_label_cross_entropy", [[0, 1], [0, 2]], (2,), LabelError, "not 2 in row 1"),
+        ("huber", [["a"], ["b"]], (1,), DataError, "must be numbers"),
+        ("quantile", [1.0, 2.0], (6,), ShapeError, "and 3 quantiles of 6 outputs need"),
+        ("quantile", [1.0, 2.0], (4,), ConfigurationError, "need 3 outputs for each target"),
+        ("focal", [0, 3], (3,), LabelError, "label 3 in row 1"),
+    ):
+        with pytest.raises(error, match=text):
+            loss_of(loss).check(y, 2, outputs, f4)
+    assert loss_of("quantile").check([1.0, 2.0], 2, (3,), f4).shape == (2, 1)
+    with pytest.raises(ConfigurationError, match="class_weight is for classifications only"):
+        NeuralNetwork(mlp(3, [], 1), "huber").fit(*two_classes(), class_weight="balanced")
+
+
+def test_predictions_of_counts_and_quantiles():
+    generator = np.random.default_rng(0)
+    x = generator.uniform(0, 2, (400, 1)).astype("f4")
+    counts = generator.poisson(np.exp(x))
+    model = NeuralNetwork(mlp(1, [], 1), "poisson", Adam(0.05), seed=1)
+    model.fit(x, counts, epochs=40)
+    np.testing.assert_allclose(model.predict(x), np.exp(model(x)))
+    assert abs(model.predict([[1.0]])[0, 0] - np.e) < 0.4
+    spread = x[:, 0] * generator.normal(size=400)
+    model = NeuralNetwork(mlp(1, [16], 3), QuantileLoss([0.1, 0.5, 0.9]), Adam(0.01), seed=1)
+    model.fit(x, spread, epochs=60)
+    below = (spread[:, None] < model.predict(x)).mean(axis=0)
+    np.testing.assert_allclose(below, [0.1, 0.5, 0.9], atol=0.06)
+
+
+@pytest.mark.parametrize("name", LOSSES)
+def test_a_model_of_a_file_has_its_loss(name, tmp_path):
+    pytest.importorskip("safetensors")
+    layers, (_, loss), _, x, y = further_networks(name)
+    model = NeuralNetwork(layers, loss, seed=1)
+    model.save(tmp_path / "model.safetensors")
+    found = load(tmp_path / "model.safetensors")
+    again = found.network._network.loss
+    assert (type(again), again.options) == (type(loss), loss.options)
+    np.testing.assert_array_equal(found.predict(x), model.predict(x))
+    assert found.evaluate(x, y) == model.evaluate(x, y)
