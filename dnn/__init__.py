@@ -43,6 +43,7 @@ if TYPE_CHECKING:
     from dnn.linalg import bmatmul as bmatmul
     from dnn.losses import *  # noqa: F403
     from dnn.memory import *  # noqa: F403
+    from dnn.metrics import metrics_of_targets as metrics_of_targets
     from dnn.model import *  # noqa: F403
     from dnn.nets import *  # noqa: F403
     from dnn.optimizers import *  # noqa: F403
@@ -72,8 +73,8 @@ _PUBLIC = {
     "data.known_sets": "download",
     "data.labels": "class_weights",
     "data.loading": """
-        load_breast_cancer load_cleveland load_csv load_dataset load_digits load_fashion_mnist
-        load_idx load_mnist reading_options
+        load_breast_cancer load_cleveland load_csv load_dataset load_diabetes load_digits
+        load_fashion_mnist load_idx load_mnist reading_options
     """,
     "data.prefetch": "prefetch",
     "data.sequences": "pad_sequences",
@@ -96,6 +97,7 @@ _PUBLIC = {
         MeanSquaredError MultiLabelCrossEntropy PoissonLoss QuantileLoss SoftmaxCrossEntropy
     """,
     "memory": "MemoryManager",
+    "metrics": "metrics_of_targets",
     "model": "History NeuralNetwork TrainingParameters",
     "nets": "alexnet densenet121 lenet5 mlp resnet18 resnet50 vgg16",
     "optimizers": """

@@ -218,6 +218,16 @@ class Hyperparameters(BaseModel):
             return max(self.hidden, default=0)
         return max((getattr(layer, "units", 0) for layer in built(self.layers)), default=0)
 
+    @property
+    def named_loss(self) -> tuple[str, ...]:
+        """``("loss",)`` if the loss is a parameter of the trial, in place of the metric."""
+        return ("loss",) if self.loss is not None else ()
+
+    @property
+    def are_counts(self) -> bool:
+        """Whether the targets are counts, which may be scaled for training and not shifted."""
+        return self.loss is not None and catalogue("loss")[self.loss].takes == "counts"
+
     def plan_key(self) -> tuple[Any, ...]:
         """Return the values in which networks have to agree to be trained in one plan."""
         taken = _arguments_of_schedule(self.schedule)

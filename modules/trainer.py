@@ -24,7 +24,7 @@ from pydantic import BaseModel, ValidationError
 from diel import describe_error
 
 from .compute import Compute, missing_gpu, routines_of_run
-from .evaluation import PreparedSplits, TrainingJob, jobs_of, oddities
+from .evaluation import PreparedSplits, TrainingJob, jobs_of, oddities, strata_of
 from .hyperparameters import Hyperparameters, layers_of
 from .layer_list import built, layer_models, rows_of, with_layers
 from .sweep.runners import InProcessRunner, Limits, Task, parse_memory
@@ -41,9 +41,9 @@ if TYPE_CHECKING:
 _TABLE = "table"
 _COMPUTE = "compute"
 _TRAINING = "training"
-_OF_SPLIT = ("dataset", "path", "reading", "validation_fraction", "split_seed")
 _OF_TABULAR = ("modules.sklearn_trainer:train", "modules.torch_trainer:train")
 """Functions that come with diel, whose options are those of `modules.tabular.load_split`."""
+_OF_SPLIT = ("dataset", "path", "reading", "validation_fraction", "split_seed")
 
 
 class Options(TrainerOptions):
@@ -333,7 +333,7 @@ def _rounds(options: Options, folder: Path) -> PreparedSplits:
     if options.evaluation is not None:
         split = options.evaluation.model_dump(mode="json", exclude_none=True)
     changes = augmentations_of(options.augment)
-    return PreparedSplits(data, jobs, options.standardise, changes, split)
+    return PreparedSplits(data, jobs, options.standardise, changes, split, options.class_weight)
 
 
 def _data(options: Options, folder: Path) -> Dataset:
@@ -359,7 +359,7 @@ def _loaded(
 
 def _jobs(data: Dataset, options: Options) -> list[TrainingJob]:
     if options.evaluation is not None:
-        return jobs_of(options.evaluation.split(data.y))
+        return jobs_of(options.evaluation.split(strata_of(data)))
     return [_own_split(data, options)]
 
 
@@ -370,8 +370,9 @@ def _own_split(data: Dataset, options: Options) -> TrainingJob:
     from dnn import Dataset, train_validation_split
 
     # The rows' numbers stand in place of the rows; float32 counts 16 million of them.
-    numbers = Dataset(np.arange(len(data))[:, None], data.y, data.classes, data.name)
+    numbers = np.arange(len(data))[:, None]
+    rows = Dataset(numbers, data.y, data.classes, data.name, task=data.task)
     training, validation = train_validation_split(
-        numbers, options.validation_fraction, options.split_seed
+        rows, options.validation_fraction, options.split_seed
     )
     return TrainingJob(training.x[:, 0].astype(np.intp), validation.x[:, 0].astype(np.intp), 0)

@@ -28,6 +28,7 @@ from .splits import (
     nested_folds,
     oddities,
     prepared,
+    strata_of,
 )
 
 __all__ = [
@@ -50,4 +51,5 @@ __all__ = [
     "nested_folds",
     "oddities",
     "prepared",
+    "strata_of",
 ]

@@ -7,14 +7,18 @@ together.
 
 from __future__ import annotations
 
+import copy
 import math
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from functools import cached_property
 from statistics import fmean
 from typing import TYPE_CHECKING, Any, Final, Literal, TypeAlias
 
 from pydantic import BaseModel, ConfigDict, Field, model_validator
 from pydantic_core import PydanticCustomError
+
+from ..tabular import TAKES
 
 if TYPE_CHECKING:
     import numpy as np
@@ -23,6 +27,7 @@ if TYPE_CHECKING:
     from dnn import Augmentation, Dataset
 
 Rows: TypeAlias = "npt.NDArray[np.intp]"
+ClassWeight: TypeAlias = "Literal['balanced'] | Mapping[str, float]"
 _SHOWN: Final = 8
 """Most labels that a remark names."""
 
@@ -246,6 +251,16 @@ class EvaluationOptions(BaseModel):
         return list(nested)
 
 
+def strata_of(data: Dataset) -> npt.NDArray[Any]:
+    """Return the classes of the rows, of which each part of a split gets its share.
+
+    Where there are no classes, all rows are of one.
+    """
+    import numpy as np
+
+    return np.zeros(len(data), np.intp) if data.strata is None else data.strata
+
+
 def oddities(data: Dataset, splits: Iterable[tuple[Rows, Rows]]) -> Iterator[str]:
     """Yield a line, with its remedy, for each thing that is odd.
 
@@ -392,6 +407,44 @@ def prepared(
     return train, test
 
 
+def training_weights(
+    training: Dataset, class_weight: ClassWeight | None
+) -> npt.NDArray[Any] | None:
+    """Return the weights of training rows, with mean 1; None if all weigh the same.
+
+    They are the product of a row's own weight and of that of its class: ``"balanced"``, or by name
+    or number. An `EvaluationError` if there is no such class.
+    """
+    import numpy as np
+
+    from dnn import class_weights
+
+    weights = training.weights
+    if class_weight is not None:
+        if training.task != "classification":
+            raise EvaluationError(
+                f"class_weight is of classes, and {training.name} is for {training.task}"
+            )
+        given: Any = class_weight
+        if not isinstance(class_weight, str):
+            names = [str(name) for name in training.class_names or range(training.classes)]
+            for name in class_weight:
+                if name not in names:
+                    there = ", ".join(names[:_SHOWN])
+                    raise EvaluationError(
+                        f"class_weight: {training.name} has no class {name!r} (it has {there})"
+                    )
+            given = {names.index(name): weight for name, weight in class_weight.items()}
+        of_rows = class_weights(training.y, training.classes, given)[training.y]
+        weights = of_rows if weights is None else weights * of_rows
+    if weights is None:
+        return None
+    mean = float(np.mean(weights, dtype=np.float64))
+    if not mean > 0:
+        raise EvaluationError(f"{training.name}: all rows to train on have the weight 0")
+    return weights / mean
+
+
 class SplitData:
     """The prepared rows of a split, which are checked, and sent to a device, once.
 
@@ -399,8 +452,10 @@ class SplitData:
     ----------
     training, validation : DeviceData
         Rows to train on, rows to score.
-    count, features, classes : int
-        Rows to train on, columns, classes.
+    count, features, outputs : int
+        Rows to train on, columns, and how many numbers a network puts out.
+    takes : str
+        What the targets are, as `dnn.Loss.takes` has it.
     shape : tuple of int, optional
         Channels, height and width, if each row is an image; time steps and features of sequences.
     in_rows : bool
@@ -410,7 +465,11 @@ class SplitData:
     """
 
     def __init__(
-        self, training: Dataset, validation: Dataset, augment: Sequence[Augmentation] = ()
+        self,
+        training: Dataset,
+        validation: Dataset,
+        augment: Sequence[Augmentation] = (),
+        class_weight: ClassWeight | None = None,
     ) -> None:
         from dnn import DeviceData, Images
 
@@ -427,10 +486,12 @@ class SplitData:
         self.prepared = training
         if isinstance(x, Images):
             self.prepared = replace(training, preparation=(*training.preparation, *x.still()))
-        self.training = DeviceData(x, training.y)
-        self.validation = DeviceData(held_out, validation.y)
+        deviation = None if training.scale is None else training.scale.deviation
+        weights = training_weights(training, class_weight)
+        self.training = DeviceData(x, training.y, weights=weights, deviation=deviation)
+        self.validation = DeviceData(held_out, validation.y, deviation=deviation)
         self.count, self.features = len(x), math.prod(x.shape[1:])
-        self.classes = training.classes
+        self.outputs, self.takes = training.outputs, TAKES[training.task]
         self.in_rows = not augment
 
     @property
@@ -450,6 +511,8 @@ class PreparedSplits:
         How images are changed at random, once they are standardised.
     split : mapping, optional
         The options by which the rows were split, for people.
+    class_weight : "balanced" or mapping of name to float, optional
+        Weights of classes in training.
 
     Notes
     -----
@@ -463,14 +526,24 @@ class PreparedSplits:
         standardise_by: str | None = None,
         augment: Sequence[Augmentation] = (),
         split: Mapping[str, Any] | None = None,
+        class_weight: ClassWeight | None = None,
     ) -> None:
         self.augment = tuple(augment)
+        self._class_weight = class_weight
         self.split = dict(split or {})
         self.jobs = tuple(jobs)
         self._data = data
         self._standardise_by = standardise_by
         self._keeps = len(self.jobs) * data.x.nbytes <= _MOST_KEPT_BYTES or len(self.jobs) == 1
         self._kept: dict[int, SplitData] = {}
+        self._are_counts = False
+
+    @cached_property
+    def of_counts(self) -> PreparedSplits:
+        """The same trainings for losses of counts, whose targets are scaled and not shifted."""
+        found = copy.copy(self)
+        found._are_counts, found._kept = True, {}
+        return found
 
     def __len__(self) -> int:
         return len(self.jobs)
@@ -478,8 +551,7 @@ class PreparedSplits:
     def __getitem__(self, number: int) -> SplitData:
         data = self._kept.get(number)
         if data is None:
-            parts = prepared(self._data, self.jobs[number], self._standardise_by)
-            data = SplitData(*parts, self.augment)
+            data = self._split(self.jobs[number])
             if self._keeps:
                 self._kept[number] = data
         return data
@@ -490,7 +562,19 @@ class PreparedSplits:
 
         rows = np.arange(len(self._data))
         everything = TrainingJob(rows, rows, outer=0)
-        return SplitData(*prepared(self._data, everything, self._standardise_by), self.augment)
+        return self._split(everything)
+
+    def _split(self, job: TrainingJob) -> SplitData:
+        parts = prepared(self._data, job, self._standardise_by)
+        if self._are_counts:
+            scale = type(parts[0].scale).of_counts(self._data.y[job.train])
+            given = zip(parts, (job.train, job.test), strict=True)
+            train, test = (
+                replace(part, y=scale.apply(self._data.y[rows]), scale=scale)
+                for part, rows in given
+            )
+            parts = train, test
+        return SplitData(*parts, self.augment, self._class_weight)
 
     def describe(self) -> dict[str, Any]:
         """Return which rows the model of a trial is trained on, and on which it is scored."""

@@ -41,7 +41,7 @@ LAYERS = {
         iel sweeping
     """,
     "dnn": """
-        names
+        metric_names names
         compilation errors
         backend
         arrays
@@ -515,12 +515,14 @@ def test_the_public_names_of_dnn() -> None:
         "load_cleveland",
         "load_csv",
         "load_dataset",
+        "load_diabetes",
         "load_digits",
         "load_fashion_mnist",
         "load_idx",
         "load_image_folder",
         "load_mnist",
         "load_npz",
+        "metrics_of_targets",
         "minimize",
         "mlp",
         "ops_for",
