@@ -208,6 +208,7 @@ class NeuralNetwork(Networks):
         resident: bool | None = None,
         metrics: dict[str, float] | None = None,
         accumulate: int = 1,
+        validation_metrics: Sequence[str] = (),
     ) -> History:
         """Train the network further, from its present parameters on.
 
@@ -246,6 +247,9 @@ class NeuralNetwork(Networks):
             move: memory for one piece, and to rounding the step of the whole batch. Only what
             looks at a batch as a whole differs: batch norm normalises each piece by itself, and
             dropout draws other numbers.
+        validation_metrics : sequence of str
+            Further metrics that the validation measures, by their names in
+            ``catalogue("metric")``; callbacks watch them as ``"validation_rmse"``, say.
 
         Returns
         -------
@@ -295,6 +299,7 @@ class NeuralNetwork(Networks):
                 inspect=inspect,
                 accumulate=accumulate,
                 pauses=pauses,
+                validation_metrics=validation_metrics,
             )
             (history,) = fit.histories
             stack.callback(setattr, self, "_last", None)  # it would keep the data in memory
@@ -652,7 +657,10 @@ class NeuralNetwork(Networks):
         return self.predict(x)
 
     def evaluate(
-        self, x: npt.ArrayLike | DeviceData, y: npt.ArrayLike | None = None
+        self,
+        x: npt.ArrayLike | DeviceData,
+        y: npt.ArrayLike | None = None,
+        metrics: Sequence[str] = (),
     ) -> dict[str, float]:
         """Return the loss and the metrics of the network on samples.
 
@@ -660,6 +668,8 @@ class NeuralNetwork(Networks):
         ----------
         x : array_like, shape (n, ...)
         y : array_like, shape (n,) or (n, outputs)
+        metrics : sequence of str
+            Further metrics, by their names in ``catalogue("metric")``.
 
         Returns
         -------
@@ -669,11 +679,13 @@ class NeuralNetwork(Networks):
 
         Raises
         ------
+        ConfigurationError
+            If there is no such metric, or it is of other targets.
         ShapeError, LabelError, DataError
             If the data do not fit the network, or contain NaN or infinity.
         """
         samples = checked_pair(self._network, "x", x, y)
-        (result,) = self._scheme.evaluate(self._network, samples)
+        (result,) = self._scheme.evaluate(self._network, samples, metrics)
         return result
 
     def summary(self) -> str:

@@ -1,4 +1,4 @@
-"""Evaluation of networks: outputs for samples, loss, accuracy and Matthews correlation."""
+"""Evaluation of networks: outputs for samples, loss and metrics."""
 
 from __future__ import annotations
 
@@ -8,11 +8,26 @@ import numpy as np
 
 from dnn.backend import Array, Ops
 from dnn.data.augmentation import Images
-from dnn.metrics import metrics_of_counts, metrics_of_predictions
+from dnn.metrics import (
+    METRICS,
+    Predictions,
+    check_metrics,
+    metrics_of_counts,
+    metrics_of_predictions,
+    scores,
+)
 from dnn.training.data import Rows, Samples, is_on_host
 from dnn.training.network import Network, PlanKind
 
-__all__ = ["Replay", "evaluate", "load_part", "outputs_of", "results_of", "sums_of"]
+__all__ = [
+    "Replay",
+    "check_metrics_of",
+    "evaluate",
+    "load_part",
+    "outputs_of",
+    "results_of",
+    "sums_of",
+]
 
 Replay = Callable[..., Iterator[tuple[Array, Array]]]
 """``(network, kind, x, y=None, rows=None)`` -> iterator of outputs and mean loss of each piece."""
@@ -22,22 +37,73 @@ ROWS = 1024
 
 
 def evaluate(
-    network: Network, samples: Samples, replay: Replay | None = None
+    network: Network,
+    samples: Samples,
+    replay: Replay | None = None,
+    metrics: Sequence[str] = (),
 ) -> list[dict[str, float]]:
     """Return loss and, for a classification, accuracy and MCC of each of K networks.
 
-    By the names ``"loss"``, ``"accuracy"`` and ``"mcc"``. `replay` computes the outputs in place of
-    `_replayed`, on a mesh of ranks for instance.
+    By the names ``"loss"``, ``"accuracy"`` and ``"mcc"``, and further metrics by theirs. `replay`
+    computes the outputs in place of `_replayed`, on a mesh of ranks for instance. A metric that
+    there is not, or that is of other targets, is a `ConfigurationError`.
     """
-    total, outputs = _measured(network, samples, replay or _replayed)
-    scores = None
+    replay = replay or _replayed
+    check_metrics_of(network, metrics)
+    chances = None
+    if any(METRICS[name].is_of_probabilities for name in metrics):
+        chances = _measured(network, samples, replay, "probability")[1]
+    total, outputs = _measured(network, samples, replay)
+    found = None
     if network.loss.classifies:
-        scores = metrics_of_predictions(*_classes(network, samples, outputs))
-    return _results((total / samples.count).reshape(-1), scores)
+        found = metrics_of_predictions(*_classes(network, samples, outputs))
+    results = _results((total / samples.count).reshape(-1), found)
+    if metrics:
+        given = _predictions(network, samples, outputs, chances)
+        for result, more in zip(results, scores(metrics, given), strict=True):
+            result.update(more)
+    return results
 
 
-def _results(losses: Array, scores: list[dict[str, float]] | None) -> list[dict[str, float]]:
-    given = scores or [{}] * len(losses)
+def check_metrics_of(network: Network, metrics: Sequence[str]) -> None:
+    """Raise `ConfigurationError` if a metric is unknown, or not of what a network predicts."""
+    check_metrics(metrics, _kind_of(network), getattr(network.loss, "quantiles", ()))
+
+
+def _kind_of(network: Network) -> str:
+    # Distributions are judged by the most probable class.
+    takes = network.loss.takes
+    return "classes" if takes == "distributions" else takes
+
+
+def _predictions(
+    network: Network, samples: Samples, outputs: Array, chances: Array | None
+) -> Predictions:
+    """Return what is true of all samples beside what is predicted, as metrics take it."""
+    loss, models = network.loss, network.models or 1
+    if chances is not None:
+        chances = chances.reshape(models, *chances.shape[len(network.leading) :])
+    if loss.classifies:
+        return Predictions(loss.takes, *_classes(network, samples, outputs), chances)
+    predicted: Array = loss.predicted(outputs).reshape(models, samples.count, -1)
+    targets, rows = samples.targets(network), samples.rows
+    truth = targets[None] if rows is None else targets[rows]
+    truth = truth.reshape(*truth.shape[:2], -1)
+    if loss.takes == "distributions":
+        return Predictions("classes", *_alike(truth.argmax(-1), predicted.argmax(-1)), chances)
+    quantiles: tuple[float, ...] = getattr(loss, "quantiles", ())
+    if quantiles:
+        predicted = predicted.reshape(models, samples.count, -1, len(quantiles))
+    truth = np.broadcast_to(truth, (models, *truth.shape[1:]))
+    return Predictions(loss.takes, truth, predicted, chances, quantiles)
+
+
+def _alike(truth: Array, predicted: Array) -> tuple[Array, Array]:
+    return np.broadcast_to(truth.astype(np.int64, copy=False), predicted.shape), predicted
+
+
+def _results(losses: Array, found: list[dict[str, float]] | None) -> list[dict[str, float]]:
+    given = found or [{}] * len(losses)
     return [{"loss": loss, **score} for loss, score in zip(losses.tolist(), given, strict=True)]
 
 
@@ -68,17 +134,19 @@ def sums_of(network: Network, samples: Samples) -> Array:
 def results_of(sums: Array) -> list[dict[str, float]]:
     """Return what `evaluate` does, from the sums that `sums_of` has returned for all parts."""
     counts = sums[:, 2:].astype(np.int64)
-    scores = None
+    found = None
     if counts.size:
-        scores = metrics_of_counts(counts[:, 0], *np.split(counts[:, 1:], 2, axis=1))
-    return _results(sums[:, 0] / sums[:, 1], scores)
+        found = metrics_of_counts(counts[:, 0], *np.split(counts[:, 1:], 2, axis=1))
+    return _results(sums[:, 0] / sums[:, 1], found)
 
 
-def _measured(network: Network, samples: Samples, replay: Replay) -> tuple[Array, Array]:
+def _measured(
+    network: Network, samples: Samples, replay: Replay, kind: PlanKind = "evaluation"
+) -> tuple[Array, Array]:
     """Return the sum of the losses over all samples, of shape () or (K,), and the outputs."""
     parts, total = [], np.zeros(network.leading)
     with np.errstate(all="ignore"):
-        for part, loss in replay(network, "evaluation", samples.x, samples.y, samples.rows):
+        for part, loss in replay(network, kind, samples.x, samples.y, samples.rows):
             parts.append(part)
             total += np.multiply(loss, part.shape[len(network.leading)], dtype=np.float64)
     return total, _joined(network, parts)
@@ -89,7 +157,7 @@ def _classes(network: Network, samples: Samples, outputs: Array) -> tuple[Array,
     rows, labels = samples.rows, samples.targets(network)
     truth = labels[None] if rows is None else labels[rows]
     predicted = network.loss.predicted(outputs).reshape(network.models or 1, -1)
-    return np.broadcast_to(truth.astype(np.int64, copy=False), predicted.shape), predicted
+    return _alike(truth, predicted)
 
 
 def outputs_of(
