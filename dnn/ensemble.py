@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import copy
 from collections.abc import Callable, Collection, Mapping, Sequence
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import numpy.typing as npt
@@ -42,7 +42,7 @@ class Ensemble(Networks):
     ----------
     layers : sequence of Layer
         As for `NeuralNetwork`.
-    loss : str or Loss
+    loss : str, mapping or Loss
     optimizer : Optimizer, optional
         Each hyperparameter is one number for all, or one for each of the K networks.
     seeds : sequence of K int, not negative
@@ -84,7 +84,7 @@ class Ensemble(Networks):
     def __init__(
         self,
         layers: Sequence[Layer],
-        loss: str | Loss = "softmax_cross_entropy",
+        loss: str | Mapping[str, Any] | Loss = "softmax_cross_entropy",
         optimizer: Optimizer | None = None,
         *,
         seeds: Sequence[int],

@@ -104,8 +104,9 @@ class NeuralNetwork(Networks):
     ----------
     layers : sequence of Layer
         The first is an `Input`; `dnn.nets` makes such lists.
-    loss : str or Loss
-        ``"softmax_cross_entropy"``, ``"binary_cross_entropy"`` or ``"mean_squared_error"``.
+    loss : str, mapping or Loss
+        A name in ``catalogue("loss")``, such as ``"mean_squared_error"``; or a table of a name and
+        its options, such as ``{"name": "huber", "delta": 0.5}``.
     optimizer : str or Optimizer
         A name, such as ``"adam"``, stands for its default settings.
     seed : int, not negative
@@ -156,7 +157,7 @@ class NeuralNetwork(Networks):
     def __init__(
         self,
         layers: Sequence[Layer],
-        loss: str | Loss = "softmax_cross_entropy",
+        loss: str | Mapping[str, Any] | Loss = "softmax_cross_entropy",
         optimizer: str | Optimizer = "sgd",
         *,
         seed: int = 0,
@@ -545,7 +546,7 @@ class NeuralNetwork(Networks):
     def from_onnx(
         cls,
         path: str | PathLike[str],
-        loss: str | Loss = "softmax_cross_entropy",
+        loss: str | Mapping[str, Any] | Loss = "softmax_cross_entropy",
         optimizer: str | Optimizer = "sgd",
         **options: Any,
     ) -> NeuralNetwork:

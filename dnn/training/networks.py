@@ -54,7 +54,7 @@ class Networks:
     def __init__(
         self,
         layers: Sequence[Layer],
-        loss: str | Loss,
+        loss: str | Mapping[str, Any] | Loss,
         optimizer: Optimizer,
         seeds: int | Sequence[int],
         precision: Precision,

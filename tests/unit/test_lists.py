@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 import re
 
 import pytest
@@ -138,6 +139,24 @@ def test_the_page_of_dnn_names_all_optimizers_and_schedules() -> None:
     assert {*named(schedules)} == classes - {"Constant"}
     (files,) = re.findall(r"^\| `download\(name, folder\)` \| (.*?), checked", page, re.MULTILINE)
     assert {*named(files)} == catalogue("download").keys()
+
+
+def test_the_page_of_dnn_names_all_losses_with_their_options_and_all_metrics() -> None:
+    page = (ROOT / "docs" / "dnn.md").read_text()
+    losses = {named(cells[0])[0]: named(cells[1])[0] for cells in rows(page, "| loss | class")}
+    for name, kind in catalogue("loss").items():
+        options = inspect.signature(kind).parameters
+        known, _, arguments = losses.pop(name).rstrip(")").partition("(")
+        assert known == kind.__name__
+        assert re.findall(r"\b[a-z_]+\b(?=[,=]|$)", arguments) == [*options]
+    assert not losses
+    table = rows(page, "| targets | metrics |")
+    for cells in table:
+        of = cells[0].split(", ")[0]
+        wanted = {name for name, each in catalogue("metric").items() if of in each.of}
+        assert wanted <= {*named(cells[1])}
+    said = {name for cells in table for name in named(cells[1])} - {"quantile", "pinball_0.1"}
+    assert said == catalogue("metric").keys()
 
 
 def test_the_help_of_a_sweep_names_all_formats_of_its_export() -> None:
