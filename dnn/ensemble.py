@@ -257,6 +257,8 @@ class Ensemble(Networks):
         """
         with self._scheme.preparing():
             data = Versions.of(self._network, len(self), x, y, versions, resident)
+            if sample_weight is None and isinstance(x, DeviceData):
+                sample_weight = x.weights
             training = data.weighted(self._network, sample_weight).given("rows", rows)
             held_out = None
             if validation_rows is not None:

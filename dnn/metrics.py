@@ -1,359 +1,34 @@
-"""Metrics of networks by name: of classes, probabilities, labels, values and quantiles."""
+"""Metrics of networks by task, and which values of each are better."""
 
 from __future__ import annotations
 
 import math
 from collections.abc import Callable, Sequence
-from typing import Any, Final, NamedTuple
+from typing import Final, NamedTuple
 
 import numpy as np
 
 from dnn.backend import Array
 from dnn.errors import ConfigurationError, unknown_name
+from dnn.metric_names import METRICS, MORE_IS_BETTER
 
 __all__ = [
     "METRICS",
     "MORE_IS_BETTER",
-    "Metric",
     "Predictions",
     "check_metrics",
     "is_better",
+    "mean_pinball",
     "metrics_of_counts",
+    "metrics_of_labels",
     "metrics_of_predictions",
+    "metrics_of_sums",
+    "metrics_of_values",
     "more_is_better",
+    "needs_probabilities",
     "scores",
+    "sums_of_values",
 ]
-
-
-class Predictions(NamedTuple):
-    """What K networks have predicted, and what is true, with as many leading axes each.
-
-    Attributes
-    ----------
-    takes : str
-        What the targets are, as of `dnn.Loss`.
-    truth : array, shape (K, n) of int64, or (K, n, targets)
-    predicted : array, shape (K, n) of int64, or (K, n, targets)
-        Of quantiles (K, n, targets, quantiles).
-    probabilities : array, shape (K, n, classes), optional
-    quantiles : tuple of float
-    """
-
-    takes: str
-    truth: Array
-    predicted: Array
-    probabilities: Array | None = None
-    quantiles: tuple[float, ...] = ()
-
-    def points(self) -> Array:
-        """Return one number for each target: of quantiles the one that is next to the median."""
-        if not self.quantiles:
-            return self.predicted
-        middle = min(range(len(self.quantiles)), key=lambda q: abs(self.quantiles[q] - 0.5))
-        return self.predicted[..., middle]
-
-    def indicators(self) -> Array:
-        """Return for each class or label of each sample whether it is true, (K, n, classes)."""
-        if self.takes == "labels":
-            return self.truth > 0
-        assert self.probabilities is not None
-        found: Array = self.truth[..., None] == np.arange(self.probabilities.shape[-1])
-        return found
-
-
-class Metric(NamedTuple):
-    """A metric: how it is computed, and what its values say.
-
-    Attributes
-    ----------
-    function : function of Predictions -> array, shape (K,)
-    more_is_better : bool
-    of : tuple of str
-        The kinds of targets that have it, as of `dnn.Loss.takes`; ``"quantiles"`` are of the loss
-        of quantiles alone.
-    lowest, highest : float
-    is_of_probabilities : bool
-    """
-
-    function: Callable[[Predictions], Array]
-    more_is_better: bool
-    of: tuple[str, ...]
-    lowest: float
-    highest: float
-    is_of_probabilities: bool
-
-
-METRICS: Final[dict[str, Metric]] = {}
-"""All metrics besides the loss, by name."""
-
-_NUMBERS = ("values", "counts")
-
-
-def metric(
-    *of: str,
-    more: bool,
-    lowest: float = 0.0,
-    highest: float = math.inf,
-    probabilities: bool = False,
-) -> Callable[[Callable[[Predictions], Array]], Callable[[Predictions], Array]]:
-    """Enter a function in `METRICS` under its name; used as a decorator."""
-
-    def enter(function: Callable[[Predictions], Array]) -> Callable[[Predictions], Array]:
-        METRICS[function.__name__] = Metric(function, more, of, lowest, highest, probabilities)
-        return function
-
-    return enter
-
-
-def confusion(y: Array, predicted: Array) -> Array:
-    """Return how many samples of each class (rows) got each prediction (columns), of K networks.
-
-    `y` and `predicted` are of int64 and shape (K, n); the result is (K, classes, classes).
-    """
-    models = len(y)
-    classes = 1 + int(max(y.max(initial=0), predicted.max(initial=0)))
-    pairs = y * classes
-    pairs += predicted
-    # All at once: a classifier's pairs of classes are counted in a range of their own.
-    pairs += np.arange(0, models * classes**2, classes**2)[:, None]
-    counts = np.bincount(pairs.reshape(-1), minlength=models * classes**2)
-    return counts.reshape(models, classes, classes)
-
-
-def _ratio(above: Array, below: Array, otherwise: float = 0.0) -> Array:
-    """Return a quotient, and another number where it is 0 / 0."""
-    found: Array = np.where(below == 0, otherwise, above / np.where(below == 0, 1, below))
-    return found
-
-
-@metric("classes", more=True, highest=1.0)
-def accuracy(given: Predictions) -> Array:
-    """Return the share of right predictions."""
-    found: Array = (given.truth == given.predicted).mean(-1)
-    return found
-
-
-@metric("classes", more=True, lowest=-1.0, highest=1.0)
-def mcc(given: Predictions) -> Array:
-    """Return Matthews' correlation, as `metrics_of_predictions` does."""
-    return np.array([each["mcc"] for each in metrics_of_predictions(given.truth, given.predicted)])
-
-
-@metric("classes", more=True, highest=1.0)
-def balanced_accuracy(given: Predictions) -> Array:
-    """Return the mean over classes of the share of their samples that is predicted rightly."""
-    counts = confusion(given.truth, given.predicted)
-    of_class = counts.sum(-1)
-    shares = _ratio(np.diagonal(counts, axis1=1, axis2=2), of_class)
-    found: Array = shares.sum(-1) / (of_class > 0).sum(-1)
-    return found
-
-
-def _counts(given: Predictions) -> tuple[Array, Array, Array]:
-    """Return what is rightly predicted, true, and predicted, of each class or label, (K, C)."""
-    if given.takes == "labels":
-        truth, predicted = given.truth > 0, given.predicted > 0
-        return (truth & predicted).sum(1), truth.sum(1), predicted.sum(1)
-    counts = confusion(given.truth, given.predicted)
-    return np.diagonal(counts, axis1=1, axis2=2), counts.sum(-1), counts.sum(-2)
-
-
-@metric("classes", more=True, highest=1.0)
-def f1(given: Predictions) -> Array:
-    """Return F1 of class 1 where there are no others but 0, else the mean over all classes."""
-    right, true, predicted = _counts(given)
-    if right.shape[-1] > 2:
-        return f1_macro(given)
-    if right.shape[-1] == 1:
-        return np.zeros(len(right))
-    return _ratio(2.0 * right, true + predicted)[:, 1]
-
-
-@metric("classes", "labels", more=True, highest=1.0)
-def f1_macro(given: Predictions) -> Array:
-    """Return the mean of F1 over classes that are there or predicted; of labels, over all."""
-    right, true, predicted = _counts(given)
-    each = _ratio(2.0 * right, true + predicted)
-    if given.takes == "labels":
-        found: Array = each.mean(-1)
-    else:
-        found = each.sum(-1) / (true + predicted > 0).sum(-1)
-    return found
-
-
-@metric("classes", "labels", more=True, highest=1.0)
-def f1_micro(given: Predictions) -> Array:
-    """Return F1 of the counts of all classes or labels together."""
-    right, true, predicted = (counts.sum(-1) for counts in _counts(given))
-    return _ratio(2.0 * right, true + predicted)
-
-
-@metric("classes", more=False, probabilities=True)
-def log_loss(given: Predictions) -> Array:
-    """Return the mean of ``-log p`` of the probability of each sample's class."""
-    assert given.probabilities is not None
-    chosen = np.take_along_axis(given.probabilities, given.truth[..., None], -1)[..., 0]
-    small = np.finfo(chosen.dtype).eps
-    found: Array = -np.log(np.maximum(chosen, small), dtype=np.float64).mean(-1)
-    return found
-
-
-@metric("classes", "labels", more=True, highest=1.0, probabilities=True)
-def auc(given: Predictions) -> Array:
-    """Return the area under the receiver operating characteristic: the mean over classes or labels.
-
-    Each against all others; those that all samples have, or none, are left out. Without any it is
-    0.5.
-    """
-    assert given.probabilities is not None
-    truth = given.indicators()
-    found = np.full(len(truth), 0.5)
-    for k, (of_network, chances) in enumerate(zip(truth, given.probabilities, strict=True)):
-        pairs = zip(of_network.T, chances.T, strict=True)
-        areas = [_area(true, chance) for true, chance in pairs if 0 < true.sum() < len(true)]
-        if areas:
-            found[k] = np.mean(areas)
-    return found
-
-
-def _area(true: Array, chance: Array) -> float:
-    """Return the share of pairs, one true and one not, in which the true one has more chance."""
-    _, places, counts = np.unique(chance, return_inverse=True, return_counts=True)
-    ranks = (np.cumsum(counts) - (counts - 1) / 2)[places]  # the mean of those that are equal
-    positives = int(true.sum())
-    above = ranks[true].sum() - positives * (positives + 1) / 2
-    return float(above / (positives * (len(true) - positives)))
-
-
-@metric("labels", more=True, highest=1.0)
-def exact_match(given: Predictions) -> Array:
-    """Return the share of samples of which all labels are right."""
-    found: Array = (given.truth == given.predicted).all(-1).mean(-1)
-    return found
-
-
-@metric("labels", more=False, highest=1.0)
-def hamming(given: Predictions) -> Array:
-    """Return the share of labels that are wrong."""
-    found: Array = (given.truth != given.predicted).mean((-2, -1))
-    return found
-
-
-@metric("labels", more=True, highest=1.0)
-def jaccard(given: Predictions) -> Array:
-    """Return the mean over samples of labels both true and predicted, by those that are either.
-
-    1 for a sample that has no labels, of which none is predicted.
-    """
-    truth, predicted = given.truth > 0, given.predicted > 0
-    either = (truth | predicted).sum(-1)
-    found: Array = _ratio((truth & predicted).sum(-1), either, 1.0).mean(-1)
-    return found
-
-
-def _errors(given: Predictions) -> Array:
-    """Return the differences, (K, n, targets), in float64."""
-    points = given.points()
-    found: Array = np.subtract(points, given.truth, dtype=np.float64)
-    return found.reshape(*points.shape[:2], -1)
-
-
-@metric(*_NUMBERS, more=False)
-def rmse(given: Predictions) -> Array:
-    """Return the root of the mean squared error; of several targets, the mean."""
-    found: Array = np.sqrt(np.square(_errors(given)).mean(1)).mean(-1)
-    return found
-
-
-@metric(*_NUMBERS, more=False)
-def mae(given: Predictions) -> Array:
-    """Return the mean absolute error."""
-    found: Array = np.abs(_errors(given)).mean((-2, -1))
-    return found
-
-
-@metric(*_NUMBERS, more=False)
-def median_absolute_error(given: Predictions) -> Array:
-    """Return the median of the absolute errors; of several targets, the mean."""
-    found: Array = np.median(np.abs(_errors(given)), 1).mean(-1)
-    return found
-
-
-@metric(*_NUMBERS, more=True, lowest=-math.inf, highest=1.0)
-def r2(given: Predictions) -> Array:
-    """Return the coefficient of determination; of several targets, the mean.
-
-    Of a target that is always the same it is 1 if all predictions are right, else 0.
-    """
-    errors = np.square(_errors(given)).sum(1)
-    truth = given.truth.reshape(*given.truth.shape[:2], -1).astype(np.float64)
-    spread = np.square(truth - truth.mean(1, keepdims=True)).sum(1)
-    found: Array = np.where(spread > 0, 1 - _ratio(errors, spread), errors == 0).mean(-1)
-    return found
-
-
-@metric("quantiles", more=False)
-def pinball(given: Predictions) -> Array:
-    """Return the loss of quantiles; `scores` gives that of each quantile too."""
-    found: Array = _pinball(given).mean(-1)
-    return found
-
-
-def _pinball(given: Predictions) -> Array:
-    """Return the mean loss of each quantile, (K, quantiles)."""
-    errors = np.subtract(given.truth[..., None], given.predicted, dtype=np.float64)
-    shares = np.array(given.quantiles)
-    found: Array = np.maximum(errors * shares, errors * (shares - 1)).mean((1, 2))
-    return found
-
-
-def check_metrics(names: Sequence[str], takes: str, quantiles: Sequence[float] = ()) -> None:
-    """Raise `ConfigurationError` if a metric is unknown, or of other targets than a loss takes."""
-    kinds = {takes, *(("quantiles",) if quantiles else ())}
-    for name in names:
-        if name not in METRICS:
-            raise unknown_name("metric", name, METRICS)
-        if not kinds.intersection(METRICS[name].of):
-            fitting = [each for each, known in METRICS.items() if kinds.intersection(known.of)]
-            what = f"metric {name!r} is of {' and '.join(METRICS[name].of)}"
-            raise ConfigurationError(
-                f"{what}, and the targets are {takes}: take one of {', '.join(fitting)}"
-            )
-
-
-def scores(names: Sequence[str], given: Predictions) -> list[dict[str, float]]:
-    """Return metrics of each of K networks.
-
-    Parameters
-    ----------
-    names : sequence of str
-        Keys of `METRICS`. ``"pinball"`` gives ``"pinball_0.1"`` and so on as well.
-    given : Predictions
-
-    Returns
-    -------
-    list of K dict
-
-    Raises
-    ------
-    ConfigurationError
-        As of `check_metrics`.
-    """
-    check_metrics(names, given.takes, given.quantiles)
-    found: list[dict[str, Any]] = [{} for _ in given.predicted]
-    for name in names:
-        for scored, value in zip(found, METRICS[name].function(given).tolist(), strict=True):
-            scored[name] = value
-        if name == "pinball":
-            for scored, values in zip(found, _pinball(given).tolist(), strict=True):
-                pairs = zip(given.quantiles, values, strict=True)
-                scored.update({f"pinball_{share:g}": value for share, value in pairs})
-    return found
-
-
-MORE_IS_BETTER = {"loss": False} | {name: each.more_is_better for name, each in METRICS.items()}
-"""Metrics of a network by name, and whether a larger value is better."""
-MORE_IS_BETTER |= {f"validation_{name}": more for name, more in MORE_IS_BETTER.items()}
 
 
 def more_is_better(name: str) -> bool:
@@ -373,6 +48,21 @@ def is_better(name: str, value: float, than: float | None, by: float = 0.0) -> b
     if than is None:
         return True
     return value > than + by if more_is_better(name) else value < than - by
+
+
+def confusion(y: Array, predicted: Array) -> Array:
+    """Return how many samples of each class (rows) got each prediction (columns), of K networks.
+
+    `y` and `predicted` are of int64 and shape (K, n); the result is (K, classes, classes).
+    """
+    models = len(y)
+    classes = 1 + int(max(y.max(initial=0), predicted.max(initial=0)))
+    pairs = y * classes
+    pairs += predicted
+    # All at once: a classifier's pairs of classes are counted in a range of their own.
+    pairs += np.arange(0, models * classes**2, classes**2)[:, None]
+    counts = np.bincount(pairs.reshape(-1), minlength=models * classes**2)
+    return counts.reshape(models, classes, classes)
 
 
 def metrics_of_predictions(y: Array, predicted: Array) -> list[dict[str, float]]:
@@ -429,4 +119,290 @@ def metrics_of_counts(right: Array, of_class: Array, of_guess: Array) -> list[di
         for samples, right, covariance, spread_class, spread_guess in zip(
             *(numbers.tolist() for numbers in sums), strict=True
         )
+    ]
+
+
+def metrics_of_values(
+    y: Array, predicted: Array, deviation: Array | float = 1.0
+) -> list[dict[str, float]]:
+    """Return the metrics of each of K regressions, from targets and predictions.
+
+    Parameters
+    ----------
+    y, predicted : array of float, shape (K, n, targets)
+    deviation : array_like, of a shape that broadcasts to theirs
+        What a difference of 1 is in the units of the metrics, where targets are scaled.
+
+    Returns
+    -------
+    list of K dict
+        ``"rmse"``, the root of the mean squared error; ``"mae"``, the mean absolute error;
+        ``"r2"``, the coefficient of determination, as scikit-learn has it where the targets do not
+        vary; and ``"median_absolute_error"``. Of several targets, the mean of the metrics of each.
+    """
+    truth = y.astype(np.float64)
+    errors = np.abs((predicted - truth) * deviation)
+    spread = (((truth - truth.mean(axis=1, keepdims=True)) * deviation) ** 2).sum(axis=1)
+    # A mean of equal numbers may be rounded.
+    spread = np.where((y == y[:, :1]).all(axis=1), 0.0, spread)
+    middles = np.median(errors, axis=1).mean(axis=-1).tolist()
+    found = _scores(len(y[0]), errors.sum(axis=1), (errors**2).sum(axis=1), spread)
+    return [
+        {**scores, "median_absolute_error": middle}
+        for scores, middle in zip(found, middles, strict=True)
+    ]
+
+
+def mean_pinball(
+    y: Array, predicted: Array, quantiles: Array, deviation: Array | float = 1.0
+) -> list[dict[str, float]]:
+    """Return the mean loss of predicted quantiles, of each of K regressions.
+
+    Parameters
+    ----------
+    y : array of float, shape (K, n, targets)
+    predicted : array of float, shape (K, n, targets, quantiles)
+    quantiles : array of float, shape (quantiles,)
+    deviation : array_like
+        As for `metrics_of_values`.
+
+    Returns
+    -------
+    list of K dict
+        ``"pinball"``, the mean, and that of each quantile, ``"pinball_0.1"`` for instance.
+    """
+    left = y[..., None].astype(np.float64) - predicted
+    each = np.maximum(left * quantiles, left * (quantiles - 1.0))
+    each = each * np.asarray(deviation)[..., None]
+    means = each.mean(axis=(1, 2)).tolist()
+    names = [f"pinball_{quantile:g}" for quantile in quantiles]
+    return [
+        {"pinball": float(np.mean(of_model)), **dict(zip(names, of_model, strict=True))}
+        for of_model in means
+    ]
+
+
+def sums_of_values(y: Array, predicted: Array, deviation: Array | float = 1.0) -> Array:
+    """Return sums that add up over parts of the rows, from which `metrics_of_sums` has metrics.
+
+    Parameters are those of `metrics_of_values`; the sums are of shape (K, 5, targets): of rows,
+    absolute and squared errors, targets and squared targets.
+    """
+    truth = y.astype(np.float64) * deviation
+    errors = (predicted - y.astype(np.float64)) * deviation
+    count = np.full(truth[:, 0].shape, truth.shape[1], np.float64)
+    each = (np.abs(errors), errors**2, truth, truth**2)
+    return np.stack([count, *(part.sum(axis=1) for part in each)], axis=1)
+
+
+def metrics_of_sums(sums: Array) -> list[dict[str, float]]:
+    """Return ``"rmse"``, ``"mae"`` and ``"r2"`` of each of K regressions; see `sums_of_values`."""
+    count, absolute, squared, total, squares = np.moveaxis(sums, 1, 0)
+    spread = squares - total**2 / count
+    # What rounding leaves of targets that are all the same.
+    return _scores(count, absolute, squared, np.where(spread > 1e-12 * squares, spread, 0.0))
+
+
+def _scores(
+    count: Array | int, absolute: Array, squared: Array, spread: Array
+) -> list[dict[str, float]]:
+    """Return metrics from sums of errors and of the targets' squared differences to their mean."""
+    r2 = 1.0 - squared / np.where(spread > 0, spread, 1.0)
+    r2 = np.where(spread > 0, r2, np.where(squared > 0, 0.0, 1.0))
+    each = {"rmse": np.sqrt(squared / count), "mae": absolute / count, "r2": r2}
+    means = {name: values.mean(axis=-1).tolist() for name, values in each.items()}
+    return [dict(zip(means, values, strict=True)) for values in zip(*means.values(), strict=True)]
+
+
+def metrics_of_labels(y: Array, predicted: Array) -> list[dict[str, float]]:
+    """Return the metrics of each of K networks that say which of several labels a sample has.
+
+    Parameters
+    ----------
+    y, predicted : array of 0 and 1, shape (K, n, labels)
+
+    Returns
+    -------
+    list of K dict
+        ``"exact_match"``, the share of samples with all labels right; ``"hamming"``, the share of
+        labels that are wrong; ``"macro_f1"``, the mean over labels of F1, and ``"micro_f1"``, F1 of
+        all labels counted together; F1 is 0 where no label is there or predicted.
+    """
+    truth, guess = y.astype(bool), predicted.astype(bool)
+    wrong = truth != guess
+    both = (truth & guess).sum(axis=1)
+    either = truth.sum(axis=1) + guess.sum(axis=1)
+    each = {
+        "exact_match": 1.0 - wrong.any(axis=-1).mean(axis=-1),
+        "hamming": wrong.mean(axis=(1, 2)),
+        "macro_f1": (2 * both / np.maximum(either, 1)).mean(axis=-1),
+        "micro_f1": 2 * both.sum(axis=-1) / np.maximum(either.sum(axis=-1), 1),
+    }
+    lists = {name: values.tolist() for name, values in each.items()}
+    return [dict(zip(lists, values, strict=True)) for values in zip(*lists.values(), strict=True)]
+
+
+# -- metrics that are asked for -------------------------------------------------------------------
+
+
+class Predictions(NamedTuple):
+    """What K networks have predicted, and what is true.
+
+    Attributes
+    ----------
+    task : str
+        ``"classification"``, or ``"multilabel"``.
+    truth, predicted : array of int64, shape (K, n), or of 0 and 1, shape (K, n, labels)
+    probabilities : array, shape (K, n, classes or labels), optional
+    """
+
+    task: str
+    truth: Array
+    predicted: Array
+    probabilities: Array | None = None
+
+    def counts(self) -> tuple[Array, Array, Array]:
+        """Return what is rightly predicted, true, and predicted, of each class or label, (K, C)."""
+        if self.task == "multilabel":
+            truth, predicted = self.truth > 0, self.predicted > 0
+            return (truth & predicted).sum(1), truth.sum(1), predicted.sum(1)
+        counts = confusion(self.truth, self.predicted)
+        return np.diagonal(counts, axis1=1, axis2=2), counts.sum(-1), counts.sum(-2)
+
+
+def _ratio(above: Array, below: Array, otherwise: float = 0.0) -> Array:
+    """Return a quotient, and another number where it is 0 / 0."""
+    found: Array = np.where(below == 0, otherwise, above / np.where(below == 0, 1, below))
+    return found
+
+
+def _mean_over_classes(each: Array, is_there: Array) -> Array:
+    found: Array = np.where(is_there, each, 0.0).sum(-1) / is_there.sum(-1)
+    return found
+
+
+def balanced_accuracy(given: Predictions) -> Array:
+    """Return the mean over classes of the share of their samples that is predicted rightly."""
+    right, true, _ = given.counts()
+    return _mean_over_classes(_ratio(right, true), true > 0)
+
+
+def f1(given: Predictions) -> Array:
+    """Return F1 of class 1 where there are no others but 0, else the mean over all classes."""
+    right, true, predicted = given.counts()
+    if right.shape[-1] > 2:
+        return macro_f1(given)
+    if right.shape[-1] == 1:
+        return np.zeros(len(right))
+    return _ratio(2.0 * right, true + predicted)[:, 1]
+
+
+def macro_f1(given: Predictions) -> Array:
+    """Return the mean of F1 over classes that are there or predicted; of labels, over all."""
+    right, true, predicted = given.counts()
+    either = true + predicted
+    return _mean_over_classes(
+        _ratio(2.0 * right, either), (either > 0) | (given.task == "multilabel")
+    )
+
+
+def micro_f1(given: Predictions) -> Array:
+    """Return F1 of the counts of all classes or labels together."""
+    right, true, predicted = (counts.sum(-1) for counts in given.counts())
+    return _ratio(2.0 * right, true + predicted)
+
+
+def jaccard(given: Predictions) -> Array:
+    """Return the mean over samples of labels both true and predicted, by those that are either.
+
+    1 for a sample that has no labels, of which none is predicted.
+    """
+    truth, predicted = given.truth > 0, given.predicted > 0
+    either = (truth | predicted).sum(-1)
+    found: Array = _ratio((truth & predicted).sum(-1), either, 1.0).mean(-1)
+    return found
+
+
+def log_loss(given: Predictions) -> Array:
+    """Return the mean of ``-log p`` of the probability of each sample's class."""
+    assert given.probabilities is not None
+    chosen = np.take_along_axis(given.probabilities, given.truth[..., None], -1)[..., 0]
+    small = np.finfo(chosen.dtype).eps
+    found: Array = -np.log(np.maximum(chosen, small), dtype=np.float64).mean(-1)
+    return found
+
+
+def auc(given: Predictions) -> Array:
+    """Return the area under the receiver operating characteristic: the mean over classes or labels.
+
+    Each against all others; those that all samples have, or none, are left out. Without any it is
+    0.5.
+    """
+    assert given.probabilities is not None
+    truth = given.truth > 0
+    if given.task == "classification":
+        truth = given.truth[..., None] == np.arange(given.probabilities.shape[-1])
+    found = np.full(len(truth), 0.5)
+    for k, (of_network, chances) in enumerate(zip(truth, given.probabilities, strict=True)):
+        pairs = zip(of_network.T, chances.T, strict=True)
+        areas = [_area(true, chance) for true, chance in pairs if 0 < true.sum() < len(true)]
+        if areas:
+            found[k] = np.mean(areas)
+    return found
+
+
+def _area(true: Array, chance: Array) -> float:
+    """Return the share of pairs, one true and one not, in which the true one has more chance."""
+    _, places, counts = np.unique(chance, return_inverse=True, return_counts=True)
+    ranks = (np.cumsum(counts) - (counts - 1) / 2)[places]  # the mean of those that are equal
+    positives = int(true.sum())
+    above = ranks[true].sum() - positives * (positives + 1) / 2
+    return float(above / (positives * (len(true) - positives)))
+
+
+_ASKED_FOR: Final[dict[str, Callable[[Predictions], Array]]] = {
+    each.__name__: each
+    for each in (balanced_accuracy, f1, macro_f1, micro_f1, jaccard, auc, log_loss)
+}
+
+
+def check_metrics(names: Sequence[str], task: str) -> None:
+    """Raise `ConfigurationError` if a metric is unknown, or of other tasks than a network's."""
+    for name in names:
+        if name not in METRICS:
+            raise unknown_name("metric", name, METRICS)
+        if METRICS[name].task not in ("", task) and task not in METRICS[name].on_request:
+            fitting = [
+                each
+                for each, known in METRICS.items()
+                if known.task in ("", task) or task in known.on_request
+            ]
+            what = f"the task is {task}" if task else "the network has no such task"
+            raise ConfigurationError(
+                f"metric {name!r} is of other networks: {what}: take one of {', '.join(fitting)}"
+            )
+
+
+def needs_probabilities(names: Sequence[str]) -> bool:
+    """Say whether a metric needs the probabilities of classes or labels."""
+    return not {"auc", "log_loss"}.isdisjoint(names)
+
+
+def scores(names: Sequence[str], given: Predictions) -> list[dict[str, float]]:
+    """Return metrics of each of K networks that are measured on request.
+
+    Parameters
+    ----------
+    names : sequence of str
+        Of `METRICS`; those that every network of the task has are left out.
+    given : Predictions
+
+    Returns
+    -------
+    list of K dict
+    """
+    wanted = [name for name in names if name in _ASKED_FOR and METRICS[name].task != given.task]
+    by_name = {name: _ASKED_FOR[name](given).tolist() for name in wanted}
+    return [
+        {name: by_name[name][model] for name in wanted} for model in range(len(given.predicted))
     ]

@@ -45,6 +45,10 @@ class ReadingOptions(BaseModel):
     label: str | int = Field(
         default=-1, description="csv: the column of the labels, by name or number"
     )
+    target: str | int | list[str | int] | None = Field(
+        default=None,
+        description="csv: in place of the label, the column or columns of numbers to predict",
+    )
     delimiter: str = Field(default=",", description="csv", min_length=1, max_length=1)
     header: bool | None = Field(default=None, description="csv: whether the first row holds names")
     missing: list[str] = Field(default=[], description="csv: what stands for a missing cell")

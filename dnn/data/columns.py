@@ -39,6 +39,9 @@ class Columns:
         What stands for a missing cell.
     labels : mapping of str to int
         The class of each label, where that is not the label itself.
+    targets, targets_at : tuple of str, tuple of int
+        The columns of the numbers that are predicted, in the place of a label; names are empty
+        where they have none.
     """
 
     features: tuple[str, ...] = ()
@@ -47,16 +50,30 @@ class Columns:
     delimiter: str = ","
     missing: tuple[str, ...] = ()
     labels: Mapping[str, int] = field(default_factory=dict)
+    targets: tuple[str, ...] = ()
+    targets_at: tuple[int, ...] = ()
 
     def to_json(self) -> dict[str, Any]:
-        """Return the fields as plain values."""
-        return asdict(self)
+        """Return the fields as plain values; those of targets only if there are some."""
+        found = asdict(self)
+        if not self.targets_at:
+            del found["targets"], found["targets_at"]
+        return found
+
+    @property
+    def answers(self) -> tuple[tuple[str, ...], tuple[int, ...]]:
+        """Names and places of the columns that are predicted."""
+        if self.targets_at:
+            return self.targets, self.targets_at
+        return (self.label,) * bool(self.label), (self.label_at,) * (self.label_at >= 0)
 
     @classmethod
     def from_json(cls, given: Mapping[str, Any]) -> Columns:
         """Return columns from plain values; KeyError, TypeError or ValueError if they are wrong."""
         texts = {name: given[name] for name in ("label", "delimiter")}
         lists = {name: given[name] for name in ("features", "missing")}
+        lists["targets"] = given.get("targets", [])
+        targets_at = given.get("targets_at", [])
         label_at, labels = given["label_at"], given["labels"]
         if (
             not all(isinstance(each, str) for each in texts.values())
@@ -68,6 +85,8 @@ class Columns:
                 raise TypeError(f"{name} is a list of texts")
         if type(label_at) is not int or not isinstance(labels, dict):
             raise TypeError("label_at is a number, and labels a table")
+        if not isinstance(targets_at, list) or not all(type(at) is int for at in targets_at):
+            raise TypeError("targets_at are numbers")
         if not all(type(each) is int for each in labels.values()):
             raise TypeError("labels are numbers of classes")
         return cls(
@@ -77,6 +96,8 @@ class Columns:
             delimiter=given["delimiter"],
             missing=tuple(given["missing"]),
             labels=labels,
+            targets=tuple(lists["targets"]),
+            targets_at=tuple(targets_at),
         )
 
     def class_of(self, text: str) -> int | None:
@@ -97,6 +118,8 @@ class NewRows:
         As they were given; NaN where a cell is missing.
     labels : list of str, optional
         The cells of the column of the labels, if it is there.
+    targets : array of float64, shape (n, targets), optional
+        The cells of the columns of the targets, if they are there; NaN where one is no number.
     names : tuple of str
         All columns of a file; empty if it names none.
     cells : list of list of str
@@ -113,6 +136,7 @@ class NewRows:
     cells: Sequence[Sequence[str]] = ()
     lines: Sequence[int] = ()
     notes: Sequence[str] = ()
+    targets: Array | None = None
 
     def place(self, row: int) -> str:
         """Return where a row stands, for people: its line of a file, or its number."""
@@ -147,7 +171,7 @@ def read_rows(
     by_name = dict(
         zip(names, source if isinstance(source, Mapping) else source.columns, strict=True)
     )
-    places, label, notes = _places(where, names, known, features)
+    places, answers, notes = _places(where, names, known, features)
     arrays = [np.asarray(source[by_name[names[at]]]) for at in places]
     if len({array.shape for array in arrays}) != 1 or arrays[0].ndim != 1:
         shapes = sorted({array.shape for array in arrays})
@@ -155,10 +179,20 @@ def read_rows(
     x = np.empty((len(arrays[0]), len(arrays)))
     for at, (place, array) in enumerate(zip(places, arrays, strict=True)):
         x[:, at] = _numbers_of(where, names[place], array, known.missing)
-    labels = None
-    if label is not None:
-        labels = [str(_plain(each)) for each in np.asarray(source[by_name[names[label]]]).tolist()]
+    cells = [np.asarray(source[by_name[names[at]]]).tolist() for at in answers]
+    if known.targets_at:
+        return NewRows(x, notes=notes, targets=_targets_of(cells))
+    labels = [str(_plain(each)) for each in cells[0]] if cells else None
     return NewRows(x, labels, notes=notes)
+
+
+def _targets_of(columns: Sequence[Sequence[Any]]) -> Array | None:
+    """Return the numbers in the columns of targets, NaN where a cell is none."""
+    if not columns:
+        return None
+    numbers = [[_number(cell) for cell in column] for column in columns]
+    found: Array = np.array(numbers, np.float64).T  # of None it makes NaN
+    return found
 
 
 def _numbers_of(where: str, name: str, array: Array, missing: Collection[str]) -> Array:
@@ -180,7 +214,7 @@ def _of_file(path: Path, columns: Columns, features: int, delimiter: str) -> New
     names = tuple(name.strip() for name in first) if is_named else ()
     shown = names or tuple(str(number) for number in range(1, width + 1))
     try:
-        places, label, notes = _places(str(path), shown, columns, features, is_named)
+        places, answers, notes = _places(str(path), shown, columns, features, is_named)
     except DataError as error:
         raise DataError(f"{error}{_hint_of_delimiter(first, delimiter)}") from None
     x = np.empty((len(rows), len(places)))
@@ -191,9 +225,11 @@ def _of_file(path: Path, columns: Columns, features: int, delimiter: str) -> New
             x[at, column], problem = _finite(row[place].strip(), columns.missing)
             if problem:
                 raise DataError(f"{path}, line {line}, column {shown[place]!r}: {problem}")
-    labels = None if label is None else [row[label].strip() for _, row in rows]
+    given = [[row[at].strip() for _, row in rows] for at in answers]
     cells, lines = [row for _, row in rows], [line for line, _ in rows]
-    return NewRows(x, labels, names, cells, lines, notes)
+    if columns.targets_at:
+        return NewRows(x, None, names, cells, lines, notes, _targets_of(given))
+    return NewRows(x, given[0] if given else None, names, cells, lines, notes)
 
 
 def _rows_below_names(
@@ -244,8 +280,8 @@ def _hint_of_delimiter(first: Sequence[str], delimiter: str) -> str:
 
 def _places(
     where: str, names: Sequence[str], columns: Columns, features: int, are_names: bool = True
-) -> tuple[list[int], int | None, list[str]]:
-    """Return the places of the features among columns, that of the label, and notes."""
+) -> tuple[list[int], list[int], list[str]]:
+    """Return the places of the features among columns, those of what is predicted, and notes."""
     if not columns.features or not are_names:
         return _by_place(where, names, columns, features, are_names)
     missing = [name for name in columns.features if name not in names]
@@ -259,10 +295,11 @@ def _places(
     twice = [name for name in columns.features if list(names).count(name) > 1]
     if twice:
         raise DataError(f"{where}: there are two columns {twice[0]!r}")
-    label = list(names).index(columns.label) if columns.label in names else None
-    left = [n for n in names if n not in columns.features and n != columns.label]
+    wanted, order = columns.answers[0], list(names)
+    answers = [order.index(name) for name in wanted] if {*wanted} <= {*names} else []
+    left = [n for n in names if n not in columns.features and n not in wanted]
     notes = [f"{where}: the network was not trained on {_few(left)}: not read"] if left else []
-    return [list(names).index(name) for name in columns.features], label, notes
+    return [order.index(name) for name in columns.features], answers, notes
 
 
 def _few(names: Iterable[str]) -> str:
@@ -273,15 +310,17 @@ def _few(names: Iterable[str]) -> str:
 
 def _by_place(
     where: str, names: Sequence[str], columns: Columns, features: int, are_names: bool
-) -> tuple[list[int], int | None, list[str]]:
-    count, label_at = len(names), columns.label_at
+) -> tuple[list[int], list[int], list[str]]:
+    count, answers = len(names), columns.answers[1]
     if count == features:
-        return list(range(count)), None, []
-    if count == features + 1 and 0 <= label_at < count:
-        return [place for place in range(count) if place != label_at], label_at, []
+        return list(range(count)), [], []
+    if answers and count == features + len(answers) and max(answers) < count:
+        return [place for place in range(count) if place not in answers], [*answers], []
     wanted = f"{features} columns are wanted"
-    if label_at >= 0:
-        wanted += f", or {features + 1} with the label in column {label_at + 1}"
+    if answers:
+        what = "targets" if columns.targets_at else "label"
+        at = ", ".join(str(place + 1) for place in answers)
+        wanted += f", or {features + len(answers)} with the {what} in column {at}"
     how = "" if are_names else ", without names"
     names_first = f": begin the file with the names {_few(columns.features)}"
     remedy = names_first if columns.features else ""

@@ -193,6 +193,20 @@ class Loss:
         """
         return outputs
 
+    def point(self, outputs: Array) -> Array:
+        """Return one prediction of each target, to be compared with it by metrics.
+
+        Parameters
+        ----------
+        outputs : array, shape (..., n, *outputs)
+
+        Returns
+        -------
+        array, shape (..., n, targets)
+            If not overridden, `predicted`.
+        """
+        return self.predicted(outputs)
+
     def check(self, y: npt.ArrayLike, samples: int, outputs: Shape, dtype: np.dtype[Any]) -> Array:
         """Return checked targets as an array whose rows fill the placeholder of `target`.
 

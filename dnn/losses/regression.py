@@ -135,6 +135,11 @@ class QuantileLoss(ElementwiseLoss):
             raise ConfigurationError(f"QuantileLoss: {message}")
         return outputs[0] // each
 
+    def point(self, outputs: Array) -> Array:
+        """Return the quantile of each target that is nearest to the median."""
+        nearest = int(np.argmin(np.abs(np.array(self.quantiles) - 0.5)))
+        return outputs[..., nearest :: len(self.quantiles)]
+
     def check(self, y: npt.ArrayLike, samples: int, outputs: Shape, dtype: np.dtype[Any]) -> Array:
         """Return targets, one for each of the outputs of all quantiles; (samples,) fits one."""
         shape = (samples, self.target_count(outputs))

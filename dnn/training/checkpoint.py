@@ -61,7 +61,9 @@ __all__ = [
 
 VERSION = 1
 MODEL_VERSION = 1
-"""Version of what a checkpoint says of its model."""
+"""Version of what a checkpoint says of its model, where its data are of classes or unknown."""
+VERSION_OF_TARGETS = 2
+"""Version where its data have other targets: an earlier dnn would not scale predictions back."""
 
 # Attributes of layers that `layer_facts` leaves out, or describes in another form: initializers,
 # declarations of parameters and states, and what changes in training.
@@ -256,6 +258,13 @@ def _described(
             "columns": None if data.columns is None else data.columns.to_json(),
             "preparation": [described_step(step) for step in data.preparation],
         }
+        if data.task != "classification":
+            about["version"] = VERSION_OF_TARGETS
+            about["data"] |= {
+                "task": data.task,
+                "targets": list(data.targets),
+                "scale": None if data.scale is None else data.scale.to_json(),
+            }
     return about
 
 
@@ -267,6 +276,14 @@ def _check_data(model: NeuralNetwork, data: Dataset) -> None:
     if given != int(np.prod(wanted)):
         message = f"a sample of {data.name} has {given} values, and the network takes {wanted}"
         raise ShapeError("save", message, (given,), wanted)
+    if data.task != "classification":
+        loss, puts_out = model._network.loss, model._network.output_shape
+        if loss.classifies:
+            message = f"{data.name} is for {data.task}, and the loss of the network for classes"
+            raise ConfigurationError(f"save: {message}")
+        if puts_out != (loss.output_count(data.outputs),):
+            message = f"{data.name} has {data.outputs} targets, and the network puts out {puts_out}"
+            raise ShapeError("save", message, puts_out, (data.outputs,))
     classes = data.classes if model._network.loss.classifies else None
     if classes is not None and classes > model._network.loss.class_count(
         model._network.output_shape

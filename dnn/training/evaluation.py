@@ -1,4 +1,4 @@
-"""Evaluation of networks: outputs for samples, loss and metrics."""
+"""Evaluation of networks: outputs for samples, the loss, and the metrics of the task."""
 
 from __future__ import annotations
 
@@ -8,25 +8,31 @@ import numpy as np
 
 from dnn.backend import Array, Ops
 from dnn.data.augmentation import Images
+from dnn.losses import QuantileLoss
 from dnn.metrics import (
-    METRICS,
     Predictions,
     check_metrics,
+    mean_pinball,
     metrics_of_counts,
+    metrics_of_labels,
     metrics_of_predictions,
+    metrics_of_sums,
+    metrics_of_values,
+    needs_probabilities,
     scores,
+    sums_of_values,
 )
 from dnn.training.data import Rows, Samples, is_on_host
 from dnn.training.network import Network, PlanKind
 
 __all__ = [
     "Replay",
-    "check_metrics_of",
     "evaluate",
     "load_part",
     "outputs_of",
     "results_of",
     "sums_of",
+    "task_of",
 ]
 
 Replay = Callable[..., Iterator[tuple[Array, Array]]]
@@ -42,64 +48,67 @@ def evaluate(
     replay: Replay | None = None,
     metrics: Sequence[str] = (),
 ) -> list[dict[str, float]]:
-    """Return loss and, for a classification, accuracy and MCC of each of K networks.
+    """Return the loss and the metrics of the task of each of K networks.
 
-    By the names ``"loss"``, ``"accuracy"`` and ``"mcc"``, and further metrics by theirs. `replay`
-    computes the outputs in place of `_replayed`, on a mesh of ranks for instance. A metric that
-    there is not, or that is of other targets, is a `ConfigurationError`.
+    By the names of `dnn.metrics.METRICS`; `metrics` are others to measure too, see `check_metrics`.
+    `replay` computes the outputs in place of `_replayed`, on a mesh of ranks for instance.
     """
     replay = replay or _replayed
-    check_metrics_of(network, metrics)
+    task = task_of(network, samples)
+    check_metrics(metrics, task)
     chances = None
-    if any(METRICS[name].is_of_probabilities for name in metrics):
+    if needs_probabilities(metrics):
         chances = _measured(network, samples, replay, "probability")[1]
+        chances = chances.reshape(network.models or 1, *chances.shape[len(network.leading) :])
     total, outputs = _measured(network, samples, replay)
     found = None
-    if network.loss.classifies:
-        found = metrics_of_predictions(*_classes(network, samples, outputs))
-    results = _results((total / samples.count).reshape(-1), found)
-    if metrics:
-        given = _predictions(network, samples, outputs, chances)
-        for result, more in zip(results, scores(metrics, given), strict=True):
-            result.update(more)
-    return results
+    given = None
+    if task == "classification":
+        given = Predictions(task, *_classes(network, samples, outputs), chances)
+        found = metrics_of_predictions(given.truth, given.predicted)
+    elif task:
+        truth, predicted, deviation = _values(network, samples, outputs)
+        with np.errstate(all="ignore"):  # of a network that has diverged
+            if task == "multilabel":
+                given = Predictions(task, truth, predicted, chances)
+                found = metrics_of_labels(truth, predicted)
+            else:
+                found = metrics_of_values(truth, predicted, deviation)
+                if isinstance(network.loss, QuantileLoss):
+                    every = outputs.reshape(*predicted.shape, -1)
+                    quantiles = np.array(network.loss.quantiles)
+                    more = mean_pinball(truth, every, quantiles, deviation)
+                    found = [{**one, **other} for one, other in zip(found, more, strict=True)]
+    if metrics and given is not None and found is not None:
+        more = scores(metrics, given)
+        found = [{**one, **other} for one, other in zip(found, more, strict=True)]
+    return _results((total / samples.count).reshape(-1), found)
 
 
-def check_metrics_of(network: Network, metrics: Sequence[str]) -> None:
-    """Raise `ConfigurationError` if a metric is unknown, or not of what a network predicts."""
-    check_metrics(metrics, _kind_of(network), getattr(network.loss, "quantiles", ()))
+_TASKS = {"classes": "classification", "values": "regression", "counts": "regression",
+          "labels": "multilabel"}  # fmt: skip
+"""The task of networks whose loss takes such targets."""
 
 
-def _kind_of(network: Network) -> str:
-    # Distributions are judged by the most probable class.
-    takes = network.loss.takes
-    return "classes" if takes == "distributions" else takes
+def task_of(network: Network, samples: Samples) -> str:
+    """Return the task whose metrics a network has; empty if it has none, as of images put out."""
+    task = _TASKS.get(network.loss.takes, "")
+    if task in ("", "classification"):
+        return task
+    outputs, targets = network.output_shape, samples.y.shape[1:]
+    return task if len(outputs) == 1 == len(targets) and not outputs[0] % targets[0] else ""
 
 
-def _predictions(
-    network: Network, samples: Samples, outputs: Array, chances: Array | None
-) -> Predictions:
-    """Return what is true of all samples beside what is predicted, as metrics take it."""
-    loss, models = network.loss, network.models or 1
-    if chances is not None:
-        chances = chances.reshape(models, *chances.shape[len(network.leading) :])
-    if loss.classifies:
-        return Predictions(loss.takes, *_classes(network, samples, outputs), chances)
-    predicted: Array = loss.predicted(outputs).reshape(models, samples.count, -1)
-    targets, rows = samples.targets(network), samples.rows
+def _values(network: Network, samples: Samples, outputs: Array) -> tuple[Array, Array, Array]:
+    """Return targets and predictions of K networks, (K, n, outputs), and deviations of targets."""
+    rows, targets = samples.rows, samples.targets(network)
+    predicted = network.loss.point(outputs)
+    predicted = predicted.reshape(network.models or 1, *predicted.shape[-2:])
     truth = targets[None] if rows is None else targets[rows]
-    truth = truth.reshape(*truth.shape[:2], -1)
-    if loss.takes == "distributions":
-        return Predictions("classes", *_alike(truth.argmax(-1), predicted.argmax(-1)), chances)
-    quantiles: tuple[float, ...] = getattr(loss, "quantiles", ())
-    if quantiles:
-        predicted = predicted.reshape(models, samples.count, -1, len(quantiles))
-    truth = np.broadcast_to(truth, (models, *truth.shape[1:]))
-    return Predictions(loss.takes, truth, predicted, chances, quantiles)
-
-
-def _alike(truth: Array, predicted: Array) -> tuple[Array, Array]:
-    return np.broadcast_to(truth.astype(np.int64, copy=False), predicted.shape), predicted
+    deviation = np.ones(1) if samples.deviation is None else samples.deviation
+    if deviation.ndim == 2:
+        deviation = deviation[None] if rows is None else deviation[rows]
+    return np.broadcast_to(truth, predicted.shape), predicted, deviation
 
 
 def _results(losses: Array, found: list[dict[str, float]] | None) -> list[dict[str, float]]:
@@ -108,17 +117,20 @@ def _results(losses: Array, found: list[dict[str, float]] | None) -> list[dict[s
 
 
 def sums_of(network: Network, samples: Samples) -> Array:
-    """Return sums of losses and counts of predictions, which add up over parts of the samples.
+    """Return sums of losses and of what metrics need, which add up over parts of the samples.
 
     Returns
     -------
-    array of float64, shape (K, 2) or (K, 3 + 2 classes)
-        The sum of the losses and the number of samples; for a classification the number of right
-        predictions, then the samples of each class, then the predictions of each.
+    array of float64, shape (K, 2 + ...)
+        The sum of the losses and the number of samples. For a classification then the number of
+        right predictions, the samples of each class, and the predictions of each; for a regression
+        what `dnn.metrics.sums_of_values` returns.
     """
     loss, models = network.loss, network.models or 1
     classes = loss.class_count(network.output_shape) if loss.classifies else 0
-    sums = np.zeros((models, 3 + 2 * classes if classes else 2))
+    task = task_of(network, samples)
+    more = 5 * samples.y.shape[1] if task == "regression" else 0
+    sums = np.zeros((models, 3 + 2 * classes if classes else 2 + more))
     if samples.count:
         total, outputs = _measured(network, samples, _replayed)
         sums[:, 0], sums[:, 1] = total, samples.count
@@ -128,15 +140,26 @@ def sums_of(network: Network, samples: Samples) -> Array:
                 row[2] = np.count_nonzero(truth == predicted)
                 row[3 : 3 + classes] = np.bincount(truth, minlength=classes)
                 row[3 + classes :] = np.bincount(predicted, minlength=classes)
+        elif task == "regression":
+            with np.errstate(all="ignore"):
+                found = sums_of_values(*_values(network, samples, outputs))
+            sums[:, 2:] = found.reshape(models, -1)
     return sums
 
 
-def results_of(sums: Array) -> list[dict[str, float]]:
-    """Return what `evaluate` does, from the sums that `sums_of` has returned for all parts."""
-    counts = sums[:, 2:].astype(np.int64)
+def results_of(network: Network, sums: Array) -> list[dict[str, float]]:
+    """Return what `evaluate` does, from the sums that `sums_of` has returned for all parts.
+
+    The median of absolute errors, and metrics of several labels a sample, cannot be had from sums,
+    and are left out.
+    """
     found = None
-    if counts.size:
+    if network.loss.classifies:
+        counts = sums[:, 2:].astype(np.int64)
         found = metrics_of_counts(counts[:, 0], *np.split(counts[:, 1:], 2, axis=1))
+    elif sums.shape[1] > 2:
+        with np.errstate(all="ignore"):
+            found = metrics_of_sums(sums[:, 2:].reshape(len(sums), 5, -1))
     return _results(sums[:, 0] / sums[:, 1], found)
 
 
@@ -157,7 +180,7 @@ def _classes(network: Network, samples: Samples, outputs: Array) -> tuple[Array,
     rows, labels = samples.rows, samples.targets(network)
     truth = labels[None] if rows is None else labels[rows]
     predicted = network.loss.predicted(outputs).reshape(network.models or 1, -1)
-    return _alike(truth, predicted)
+    return np.broadcast_to(truth.astype(np.int64, copy=False), predicted.shape), predicted
 
 
 def outputs_of(

@@ -21,13 +21,14 @@ from dnn.backend import Array, Ops
 from dnn.errors import ConfigurationError, check_count
 from dnn.layers import Layer
 from dnn.losses import Loss, loss_of
+from dnn.metrics import check_metrics
 from dnn.optimizers import Optimizer, Update
 from dnn.precision import Precision
 from dnn.seeds import epoch_orders
 from dnn.training.data import Rows, Samples, checked_samples
 from dnn.training.epoch import TrainingTask
 from dnn.training.epoch_parts import EpochInParts, EpochProgress, Pauses
-from dnn.training.evaluation import check_metrics_of
+from dnn.training.evaluation import task_of
 from dnn.training.history import History
 from dnn.training.loss_scaling import LossScaling
 from dnn.training.network import BatchPlan, NetworkArguments
@@ -255,7 +256,8 @@ class Fit:
         self._inspect = inspect
         self.accumulate = check_count("accumulate", accumulate)
         self.pauses = pauses
-        check_metrics_of(networks._network, validation_metrics)
+        if held_out is not None:
+            check_metrics(validation_metrics, task_of(networks._network, held_out))
         self.validation_metrics = validation_metrics
         self.class_counts = training.class_counts(networks._network)
         self.histories = [History() for _ in epochs]

@@ -41,7 +41,7 @@ LAYERS = {
         iel sweeping
     """,
     "dnn": """
-        names
+        metric_names names
         compilation errors
         backend
         arrays

@@ -150,13 +150,11 @@ def test_the_page_of_dnn_names_all_losses_with_their_options_and_all_metrics() -
         assert known == kind.__name__
         assert re.findall(r"\b[a-z_]+\b(?=[,=]|$)", arguments) == [*options]
     assert not losses
-    table = rows(page, "| targets | metrics |")
-    for cells in table:
-        of = cells[0].split(", ")[0]
-        wanted = {name for name, each in catalogue("metric").items() if of in each.of}
-        assert wanted <= {*named(cells[1])}
-    said = {name for cells in table for name in named(cells[1])} - {"quantile", "pinball_0.1"}
-    assert said == catalogue("metric").keys()
+    for task, always, on_request in rows(page, "| task | metrics |"):
+        of = catalogue("metric").items()
+        assert {*named(on_request)} == {name for name, each in of if task in each.on_request}
+        said = {*named(always)} - {"quantile", "pinball_0.1"}
+        assert said == {name for name, each in of if each.task == task}
 
 
 def test_the_help_of_a_sweep_names_all_formats_of_its_export() -> None:
