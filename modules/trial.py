@@ -63,6 +63,7 @@ METRICS: Final[Mapping[str, Metric]] = {
     **{
         name: Metric(metric.more_is_better, metric.lowest, metric.highest, metric.task)
         for name, metric in catalogue("metric").items()
+        if metric.task != "on request"
     },
     "training_time_s": Metric(False, 0.0, math.inf),
 }

@@ -567,7 +567,9 @@ class PreparedSplits:
     def _split(self, job: TrainingJob) -> SplitData:
         parts = prepared(self._data, job, self._standardise_by)
         if self._are_counts:
-            scale = type(parts[0].scale).of_counts(self._data.y[job.train])
+            by = parts[0].scale
+            assert by is not None  # targets of a regression always have one
+            scale = by.of_counts(self._data.y[job.train])
             given = zip(parts, (job.train, job.test), strict=True)
             train, test = (
                 replace(part, y=scale.apply(self._data.y[rows]), scale=scale)
