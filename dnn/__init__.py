@@ -29,6 +29,7 @@ if TYPE_CHECKING:
     from dnn.data.labels import *  # noqa: F403
     from dnn.data.loading import *  # noqa: F403
     from dnn.data.sequences import *  # noqa: F403
+    from dnn.data.tables import *  # noqa: F403
     from dnn.distributed import AsynchronousSGD as AsynchronousSGD
     from dnn.distributed import DataParallel as DataParallel
     from dnn.distributed import LocalSGD as LocalSGD
@@ -72,10 +73,11 @@ _PUBLIC = {
     "data.known_sets": "download",
     "data.labels": "class_weights",
     "data.loading": """
-        load_breast_cancer load_cleveland load_csv load_dataset load_digits load_fashion_mnist
-        load_idx load_mnist reading_options
+        load_breast_cancer load_cleveland load_dataset load_digits load_fashion_mnist load_idx
+        load_mnist reading_options
     """,
     "data.sequences": "pad_sequences",
+    "data.tables": "load_csv load_table",
     "distributed": "AsynchronousSGD DataParallel LocalSGD Mesh ParameterServer SimulatedWorkers",
     "ensemble": "Ensemble",
     "errors": """

@@ -42,12 +42,53 @@ class ReadingOptions(BaseModel):
 
     model_config = ConfigDict(extra="forbid", strict=True, frozen=True)
 
-    label: str | int = Field(
-        default=-1, description="csv: the column of the labels, by name or number"
+    label: str | int | list[str] = Field(
+        default=-1,
+        description="of a table: the column of the labels, by name or number: whole numbers from "
+        "0, or texts; a list of columns of 0 and 1 where samples may have several labels",
     )
-    delimiter: str = Field(default=",", description="csv", min_length=1, max_length=1)
-    header: bool | None = Field(default=None, description="csv: whether the first row holds names")
-    missing: list[str] = Field(default=[], description="csv: what stands for a missing cell")
+    target: str | list[str] = Field(
+        default=[], description="of a table, in place of a label: columns of numbers to predict"
+    )
+    label_separator: str = Field(
+        default="", description="of a table: what separates several labels in the label's column"
+    )
+    features: list[str] = Field(
+        default=[], description="of a table: columns to train on; by default all with no other use"
+    )
+    drop: list[str] = Field(default=[], description="of a table: columns that are not read")
+    rename: dict[str, str] = Field(
+        default={}, description="of a table: new names of columns, by those in the file"
+    )
+    categories: list[str] = Field(
+        default=[],
+        description="of a table: columns whose numbers are names of categories or classes; "
+        "columns of texts are categories",
+    )
+    dates: list[str] | dict[str, str] = Field(
+        default=[],
+        description='of a table: columns of dates, or their formats by column, as "%d.%m.%Y"; '
+        "those such as 2024-05-31 are recognised",
+    )
+    weight: str = Field(
+        default="", description="of a table: a column that says how much each sample weighs"
+    )
+    beside: list[str] = Field(
+        default=[], description="of a table: columns that are kept, and not trained on"
+    )
+    delimiter: str | None = Field(
+        default=None,
+        description="of a text: what separates cells; by default as its name or its first line "
+        "suggests",
+        min_length=1,
+        max_length=1,
+    )
+    header: bool | None = Field(
+        default=None, description="of a text: whether the first row holds names"
+    )
+    missing: list[str] = Field(
+        default=[], description='of a table: texts that stand for a missing cell, such as "NA"'
+    )
     labels: Literal["fine", "coarse"] = Field(default="fine", description="cifar100")
     size: list[int] | None = Field(
         default=None, description="image_folder: rows and columns", min_length=2, max_length=2

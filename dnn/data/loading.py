@@ -18,7 +18,7 @@ import inspect
 import math
 import struct
 import zlib
-from collections.abc import Callable, Collection
+from collections.abc import Callable
 from os import PathLike
 from pathlib import Path
 from typing import IO, Any, Final
@@ -31,12 +31,10 @@ from dnn.data.columns import Columns
 from dnn.data.dataset import Dataset
 from dnn.data.images import load_cifar_training
 from dnn.data.known_sets import DATASETS
-from dnn.data.labels import classes_of
 from dnn.data.preparation import Brightness
 from dnn.errors import (
     ConfigurationError,
     DataError,
-    LabelError,
     MissingDependencyError,
     explains_arguments,
     unknown_name,
@@ -47,7 +45,6 @@ __all__ = [
     "DATASETS",
     "load_breast_cancer",
     "load_cleveland",
-    "load_csv",
     "load_dataset",
     "load_digits",
     "load_fashion_mnist",
@@ -167,76 +164,6 @@ def load_cleveland(path: str | PathLike[str]) -> Dataset:
             labels={str(number): int(number > 0) for number in range(5)},
         ),
     )
-
-
-@explains_arguments
-def load_csv(
-    path: str | PathLike[str],
-    label: str | int = -1,
-    *,
-    delimiter: str = ",",
-    header: bool | None = None,
-    missing: Collection[str] = (),
-) -> Dataset:
-    """Read samples and their labels from a table.
-
-    Parameters
-    ----------
-    path : path
-    label : str or int
-        The column of the labels, by name or by number from 0; the last one by default. Labels are
-        integers from 0.
-    delimiter, header, missing
-        As in `read_csv`.
-
-    Returns
-    -------
-    Dataset
-        Named after the file; the number of classes is the largest label plus 1.
-
-    Raises
-    ------
-    ConfigurationError
-        As in `read_csv`, or if `label` is neither a name nor a number.
-    DataError
-        As in `read_csv`, or if there is no such column, or no other one, or a number is beyond
-        float32.
-    LabelError
-        If a label is no integer from 0.
-    """
-    table = read_csv(path, delimiter=delimiter, header=header, missing=missing)
-    if isinstance(label, str):
-        if label not in table.columns:
-            known = ", ".join(table.columns)
-            raise DataError(f"{path}: there is no column {label!r} (there are: {known})")
-        at = table.columns.index(label)
-    else:
-        if not -len(table.columns) <= label < len(table.columns):
-            raise DataError(f"{path}: there is no column {label}: it has {len(table.columns)}")
-        at = int(label) % len(table.columns)
-    if len(table.columns) < 2:
-        raise DataError(f"{path}: there is no column beside the labels, {table.columns[at]!r}")
-    labels = table.values[:, at]
-    wrong = np.flatnonzero(~((labels >= 0) & (labels == np.floor(labels))))
-    if wrong.size:
-        row = int(wrong[0])
-        message = f"label {labels[row]:g} in row {row} of column {table.columns[at]!r}"
-        raise LabelError(f"{path}, line {table.lines[row]}: {message} is no integer from 0", row)
-    classes = classes_of(labels, f"{table.place(int(labels.argmax()), at)}: ")
-    y = labels.astype(np.intp)
-    others = [column for column in range(len(table.columns)) if column != at]
-    x = narrowed(
-        table.values[:, others], np.float32, lambda row, column: table.place(row, others[column])
-    )
-    names = table.columns if table.has_names else ()
-    of_table = Columns(
-        names[:at] + names[at + 1 :],
-        names[at] if names else "",
-        at,
-        delimiter,
-        (missing,) if isinstance(missing, str) else tuple(missing),
-    )
-    return Dataset(x, y, classes, Path(path).stem, columns=of_table)
 
 
 TYPES = {0x08: ">u1", 0x09: ">i1", 0x0B: ">i2", 0x0C: ">i4", 0x0D: ">f4", 0x0E: ">f8"}

@@ -513,6 +513,7 @@ def test_the_public_names_of_dnn() -> None:
         "load_image_folder",
         "load_mnist",
         "load_npz",
+        "load_table",
         "minimize",
         "mlp",
         "ops_for",
