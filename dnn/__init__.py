@@ -28,6 +28,7 @@ if TYPE_CHECKING:
     from dnn.data.known_sets import download as download
     from dnn.data.labels import *  # noqa: F403
     from dnn.data.loading import *  # noqa: F403
+    from dnn.data.prefetch import *  # noqa: F403
     from dnn.data.sequences import *  # noqa: F403
     from dnn.data.tables import *  # noqa: F403
     from dnn.distributed import AsynchronousSGD as AsynchronousSGD
@@ -66,8 +67,7 @@ _PUBLIC = {
     "compilation": "watched_compilation",
     "data.augmentation": "Augmentation Crop Cutout Flip Images Normalise PixelMap Shift",
     "data.dataset": """
-        Dataset batches impute prefetch standardise train_validation_split
-        train_validation_test_split
+        Dataset batches impute standardise train_validation_split train_validation_test_split
     """,
     "data.images": "load_cifar10 load_cifar100 load_image_folder load_npz",
     "data.known_sets": "download",
@@ -76,6 +76,7 @@ _PUBLIC = {
         load_breast_cancer load_cleveland load_dataset load_digits load_fashion_mnist load_idx
         load_mnist reading_options
     """,
+    "data.prefetch": "prefetch",
     "data.sequences": "pad_sequences",
     "data.tables": "load_csv load_table",
     "distributed": "AsynchronousSGD DataParallel LocalSGD Mesh ParameterServer SimulatedWorkers",

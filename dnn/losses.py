@@ -43,6 +43,9 @@ class Loss:
 
     Attributes
     ----------
+    task : str
+        What networks with this loss are scored on: ``"classification"``, ``"regression"`` (targets
+        have the shape of the outputs), ``"multilabel"``, or, if empty, on the loss alone.
     classifies : bool
         The targets are labels, and the class of the largest output is the prediction; with a single
         output, class 1 if it is above 0.
@@ -55,6 +58,7 @@ class Loss:
         See ``loss + penalty``.
     """
 
+    task = ""
     classifies = False
     contains: frozenset[str] = frozenset()
     hyperparameters: Mapping[str, float | tuple[float, ...]] = MappingProxyType({})
@@ -309,6 +313,7 @@ class SoftmaxCrossEntropy(Loss):
        section 7.
     """
 
+    task = "classification"
     classifies = True
     contains = frozenset({"softmax", "sigmoid"})
 
@@ -425,6 +430,7 @@ class BinaryCrossEntropy(Loss):
         If `label_smoothing` is not in 0 .. 1.
     """
 
+    task = "classification"
     classifies = True
     contains = frozenset({"softmax", "sigmoid"})
 
@@ -482,6 +488,8 @@ class BinaryCrossEntropy(Loss):
 
 class MeanSquaredError(Loss):
     """``mean((outputs - targets)^2)``, over samples and outputs."""
+
+    task = "regression"
 
     def check(self, y: npt.ArrayLike, samples: int, outputs: Shape, dtype: np.dtype[Any]) -> Array:
         """Return targets, checked for shape and finite numbers; (samples,) fits one output."""

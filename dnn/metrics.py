@@ -1,8 +1,10 @@
-"""Metrics of classifiers, accuracy and Matthews correlation, and which values are better."""
+"""Metrics of networks by task, and which values of each are better."""
 
 from __future__ import annotations
 
 import math
+from collections.abc import Mapping
+from typing import Final, NamedTuple
 
 import numpy as np
 
@@ -10,16 +12,66 @@ from dnn.backend import Array
 from dnn.errors import unknown_name
 
 __all__ = [
+    "METRICS",
     "MORE_IS_BETTER",
+    "Metric",
     "is_better",
     "metrics_of_counts",
+    "metrics_of_labels",
     "metrics_of_predictions",
+    "metrics_of_sums",
+    "metrics_of_task",
+    "metrics_of_values",
     "more_is_better",
+    "sums_of_values",
 ]
 
-MORE_IS_BETTER = {"loss": False, "accuracy": True, "mcc": True}
+
+class Metric(NamedTuple):
+    """A metric of networks.
+
+    Attributes
+    ----------
+    task : str
+        The task whose networks have it: ``"classification"``, ``"regression"`` or
+        ``"multilabel"``; empty if all have it.
+    more_is_better : bool
+    lowest, highest : float
+        Bounds of its values.
+    in_units : bool
+        It has the unit of the targets.
+    """
+
+    task: str
+    more_is_better: bool
+    lowest: float = 0.0
+    highest: float = 1.0
+    in_units: bool = False
+
+
+METRICS: Final[Mapping[str, Metric]] = {
+    "accuracy": Metric("classification", True),
+    "rmse": Metric("regression", False, 0.0, math.inf, in_units=True),
+    "mae": Metric("regression", False, 0.0, math.inf, in_units=True),
+    "r2": Metric("regression", True, -math.inf, 1.0),
+    "median_absolute_error": Metric("regression", False, 0.0, math.inf, in_units=True),
+    "exact_match": Metric("multilabel", True),
+    "hamming": Metric("multilabel", False),
+    "macro_f1": Metric("multilabel", True),
+    "micro_f1": Metric("multilabel", True),
+    "loss": Metric("", False, -math.inf, math.inf),
+    "mcc": Metric("classification", True, -1.0),
+}
+"""Metrics of a network by name, the most telling one of each task first."""
+
+MORE_IS_BETTER = {name: metric.more_is_better for name, metric in METRICS.items()}
 """Metrics of a network by name, and whether a larger value is better."""
 MORE_IS_BETTER |= {f"validation_{name}": more for name, more in MORE_IS_BETTER.items()}
+
+
+def metrics_of_task(task: str) -> list[str]:
+    """Return the names of the metrics of a task, the most telling one first."""
+    return [name for name, metric in METRICS.items() if metric.task in ("", task)]
 
 
 def more_is_better(name: str) -> bool:
@@ -103,3 +155,94 @@ def metrics_of_counts(right: Array, of_class: Array, of_guess: Array) -> list[di
             *(numbers.tolist() for numbers in sums), strict=True
         )
     ]
+
+
+def metrics_of_values(
+    y: Array, predicted: Array, deviation: Array | float = 1.0
+) -> list[dict[str, float]]:
+    """Return the metrics of each of K regressions, from targets and predictions.
+
+    Parameters
+    ----------
+    y, predicted : array of float, shape (K, n, targets)
+    deviation : array_like, of a shape that broadcasts to theirs
+        What a difference of 1 is in the units of the metrics, where targets are scaled.
+
+    Returns
+    -------
+    list of K dict
+        ``"rmse"``, the root of the mean squared error; ``"mae"``, the mean absolute error;
+        ``"r2"``, the coefficient of determination, as scikit-learn has it where the targets do not
+        vary; and ``"median_absolute_error"``. Of several targets, the mean of the metrics of each.
+    """
+    truth = y.astype(np.float64)
+    errors = np.abs((predicted - truth) * deviation)
+    spread = (((truth - truth.mean(axis=1, keepdims=True)) * deviation) ** 2).sum(axis=1)
+    # A mean of equal numbers may be rounded.
+    spread = np.where((y == y[:, :1]).all(axis=1), 0.0, spread)
+    middles = np.median(errors, axis=1).mean(axis=-1).tolist()
+    found = _scores(len(y[0]), errors.sum(axis=1), (errors**2).sum(axis=1), spread)
+    return [
+        {**scores, "median_absolute_error": middle}
+        for scores, middle in zip(found, middles, strict=True)
+    ]
+
+
+def sums_of_values(y: Array, predicted: Array, deviation: Array | float = 1.0) -> Array:
+    """Return sums that add up over parts of the rows, from which `metrics_of_sums` has metrics.
+
+    Parameters are those of `metrics_of_values`; the sums are of shape (K, 5, targets): of rows,
+    absolute and squared errors, targets and squared targets.
+    """
+    truth = y.astype(np.float64) * deviation
+    errors = (predicted - y.astype(np.float64)) * deviation
+    count = np.full(truth[:, 0].shape, truth.shape[1], np.float64)
+    each = (np.abs(errors), errors**2, truth, truth**2)
+    return np.stack([count, *(part.sum(axis=1) for part in each)], axis=1)
+
+
+def metrics_of_sums(sums: Array) -> list[dict[str, float]]:
+    """Return ``"rmse"``, ``"mae"`` and ``"r2"`` of each of K regressions; see `sums_of_values`."""
+    count, absolute, squared, total, squares = np.moveaxis(sums, 1, 0)
+    spread = squares - total**2 / count
+    # What rounding leaves of targets that are all the same.
+    return _scores(count, absolute, squared, np.where(spread > 1e-12 * squares, spread, 0.0))
+
+
+def _scores(
+    count: Array | int, absolute: Array, squared: Array, spread: Array
+) -> list[dict[str, float]]:
+    """Return metrics from sums of errors and of the targets' squared differences to their mean."""
+    r2 = 1.0 - squared / np.where(spread > 0, spread, 1.0)
+    r2 = np.where(spread > 0, r2, np.where(squared > 0, 0.0, 1.0))
+    each = {"rmse": np.sqrt(squared / count), "mae": absolute / count, "r2": r2}
+    means = {name: values.mean(axis=-1).tolist() for name, values in each.items()}
+    return [dict(zip(means, values, strict=True)) for values in zip(*means.values(), strict=True)]
+
+
+def metrics_of_labels(y: Array, predicted: Array) -> list[dict[str, float]]:
+    """Return the metrics of each of K networks that say which of several labels a sample has.
+
+    Parameters
+    ----------
+    y, predicted : array of 0 and 1, shape (K, n, labels)
+
+    Returns
+    -------
+    list of K dict
+        ``"exact_match"``, the share of samples with all labels right; ``"hamming"``, the share of
+        labels that are wrong; ``"macro_f1"``, the mean over labels of F1, and ``"micro_f1"``, F1 of
+        all labels counted together; F1 is 0 where no label is there or predicted.
+    """
+    truth, guess = y.astype(bool), predicted.astype(bool)
+    wrong = truth != guess
+    both = (truth & guess).sum(axis=1)
+    either = truth.sum(axis=1) + guess.sum(axis=1)
+    each = {
+        "exact_match": 1.0 - wrong.any(axis=-1).mean(axis=-1),
+        "hamming": wrong.mean(axis=(1, 2)),
+        "macro_f1": (2 * both / np.maximum(either, 1)).mean(axis=-1),
+        "micro_f1": 2 * both.sum(axis=-1) / np.maximum(either.sum(axis=-1), 1),
+    }
+    lists = {name: values.tolist() for name, values in each.items()}
+    return [dict(zip(lists, values, strict=True)) for values in zip(*lists.values(), strict=True)]

@@ -47,8 +47,8 @@ class ReadingOptions(BaseModel):
         description="of a table: the column of the labels, by name or number: whole numbers from "
         "0, or texts; a list of columns of 0 and 1 where samples may have several labels",
     )
-    target: str | list[str] = Field(
-        default=[], description="of a table, in place of a label: columns of numbers to predict"
+    target: str | int | list[str | int] | None = Field(
+        default=None, description="of a table, in place of a label: columns of numbers to predict"
     )
     label_separator: str = Field(
         default="", description="of a table: what separates several labels in the label's column"

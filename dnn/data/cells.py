@@ -25,14 +25,14 @@ import numpy as np
 from dnn.backend import Array
 from dnn.table import number_of
 
-__all__ = ["KINDS", "Column", "TextCells", "WrongCell", "coded_array", "plain_text"]
+__all__ = ["KINDS", "TRUTHS", "Column", "TextCells", "WrongCell", "coded_array", "plain_text"]
 
 KINDS: Final = ("number", "category", "boolean", "date")
 
 _SHOWN: Final = 60
 """Of a longer cell, messages show the beginning."""
-_TRUTHS: Final = {"true": 1.0, "false": 0.0}
-_FORCED_TRUTHS: Final = {**_TRUTHS, "1": 1.0, "0": 0.0}
+TRUTHS: Final = {"true": 1.0, "false": 0.0}
+_NUMBERED: Final = {**TRUTHS, "1": 1.0, "0": 0.0}
 _DATE: Final = re.compile(
     r"\d{4}-\d\d-\d\d(?:[T ]\d\d:\d\d(?::\d\d(?:\.\d+)?)?(?:Z|[+-]\d\d:?\d\d)?)?"
 )
@@ -237,7 +237,7 @@ class TextCells:
         texts = [text for text in self._codes if text not in self._missing]
         kind = self._kind or self._kind_of(texts)
         if kind == "boolean":
-            return Column(self.name, kind, self._by_text(values, _FORCED_TRUTHS.get, str.lower))
+            return Column(self.name, kind, self._by_text(values, _NUMBERED.get, str.lower))
         if kind == "date":
             return self._dates(values)
         categories = sorted({plain_text(text) for text in texts}, key=_order)
@@ -246,7 +246,7 @@ class TextCells:
         return Column(self.name, "category", coded, tuple(categories))
 
     def _kind_of(self, texts: Sequence[str]) -> str:
-        if all(text.lower() in _TRUTHS for text in texts):
+        if all(text.lower() in TRUTHS for text in texts):
             return "boolean"
         if all(_DATE.fullmatch(text) for text in texts):
             return "date"

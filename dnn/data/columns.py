@@ -8,7 +8,7 @@ become the codes that they had in the table of the training.
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, replace
 from difflib import get_close_matches
 from functools import partial
 from os import PathLike
@@ -17,7 +17,7 @@ from typing import Any, Final
 import numpy as np
 
 from dnn.backend import Array
-from dnn.data.cells import KINDS, Column, plain_text, recoded
+from dnn.data.cells import KINDS, TRUTHS, Column, plain_text, recoded
 from dnn.data.sources import TextSource, Wanted, open_table
 from dnn.errors import DataError
 from dnn.table import number_of
@@ -57,6 +57,11 @@ class Columns:
         The names here of columns that have others in files.
     has_names : bool
         Whether the features have names; else they are the numbers of columns, from 1.
+    targets, targets_at : tuple of str, tuple of int
+        The columns of the numbers that are predicted, in the place of a label; names are empty
+        where they have none.
+    separator : str
+        What separates several labels in the cells of their column; `labels` has their places then.
     """
 
     features: tuple[str, ...] = ()
@@ -70,20 +75,36 @@ class Columns:
     dates: Mapping[str, str] = field(default_factory=dict)
     renamed: Mapping[str, str] = field(default_factory=dict)
     has_names: bool = True
+    targets: tuple[str, ...] = ()
+    targets_at: tuple[int, ...] = ()
+    separator: str = ""
 
     def to_json(self) -> dict[str, Any]:
-        """Return the fields as plain values."""
-        return asdict(self)
+        """Return the fields as plain values; those of targets only if there are some."""
+        found = asdict(self)
+        if not self.targets_at:
+            del found["targets"], found["targets_at"]
+        return found
+
+    @property
+    def answers(self) -> tuple[tuple[str, ...], tuple[int, ...]]:
+        """Names and places of the columns that are predicted."""
+        if self.targets_at:
+            return self.targets, self.targets_at
+        return (self.label,) * bool(self.label), (self.label_at,) * (self.label_at >= 0)
 
     @classmethod
     def from_json(cls, given: Mapping[str, Any]) -> Columns:
         """Return columns from plain values; KeyError, TypeError or ValueError if they are wrong."""
         texts = {name: given[name] for name in ("label", "delimiter")}
+        texts["separator"] = given.get("separator", "")
         lists = {name: given[name] for name in ("features", "missing")}
         # Models of tables of numbers alone may be older than these.
         lists["kinds"] = given.get("kinds", [])
         tables = {name: given.get(name, {}) for name in ("dates", "renamed")}
         categories = given.get("categories", {})
+        lists["targets"] = given.get("targets", [])
+        targets_at = given.get("targets_at", [])
         label_at, labels = given["label_at"], given["labels"]
         has_names = given.get("has_names", True)
         if (
@@ -97,6 +118,8 @@ class Columns:
             raise TypeError("label_at is a number, and labels a table")
         if type(has_names) is not bool:
             raise TypeError("has_names is true or false")
+        if not isinstance(targets_at, list) or not all(type(at) is int for at in targets_at):
+            raise TypeError("targets_at are numbers")
         if not all(type(each) is int for each in labels.values()):
             raise TypeError("labels are numbers of classes")
         for name, table in tables.items():
@@ -121,6 +144,9 @@ class Columns:
             categories={name: tuple(each) for name, each in categories.items()},
             has_names=has_names,
             **tables,
+            targets=tuple(lists["targets"]),
+            targets_at=tuple(targets_at),
+            separator=texts["separator"],
         )
 
     @property
@@ -130,6 +156,13 @@ class Columns:
             return self.features
         pairs = zip(self.features, self.kinds, strict=True)
         return tuple(name for name, kind in pairs if kind != TIME)
+
+    def labels_in(self, cell: str) -> list[float]:
+        """Return 0 or 1 for each label, of which a cell has several; NaN if one is not known."""
+        named = {part for part in map(str.strip, cell.split(self.separator)) if part}
+        if not named <= self.labels.keys():
+            return [np.nan] * len(self.labels)
+        return [float(label in named) for label in self.labels]
 
     def class_of(self, text: str) -> int | None:
         """Return the class of a label as a file has it; None if it is none."""
@@ -154,6 +187,8 @@ class NewRows:
         As they were given; NaN where a cell is missing.
     labels : list of str, optional
         The cells of the column of the labels, if it is there.
+    targets : array of float64, shape (n, targets), optional
+        The cells of the columns of the targets, if they are there; NaN where one is no number.
     names : tuple of str
         All columns of a file; empty if it names none.
     cells : list of list of str
@@ -170,6 +205,7 @@ class NewRows:
     cells: Sequence[Sequence[str]] = ()
     lines: Sequence[int] = ()
     notes: Sequence[str] = ()
+    targets: Array | None = None
 
     def place(self, row: int) -> str:
         """Return where a row stands, for people: its line of a file, or its number."""
@@ -210,42 +246,69 @@ def read_rows(
     )
     shown = tuple(known.renamed.get(name, name) for name in table.names)
     try:
-        places, label, notes = _places(table.where, shown, known, features, table.has_names)
+        places, answers, notes = _places(table.where, shown, known, features, table.has_names)
     except DataError as error:
         if not isinstance(table, TextSource):
             raise
         raise DataError(f"{error}{_hint_of_delimiter(table)}") from None
     is_text = isinstance(table, TextSource)
     wanted = {at: _wanted(known, number, is_text) for number, at in enumerate(places)}
-    if label is not None and not is_text:
-        wanted[label] = Wanted("category")
+    # Cells of a text are kept; those of an array become texts.
+    others = () if is_text else range(len(shown)) if is_file else answers
     found = dict(zip(wanted, table.read(wanted), strict=True))
-    x, others = _coded([found[at] for at in places], known)
-    if isinstance(table, TextSource) and (np.abs(x) > _LARGEST).any():
-        row, at = (int(i) for i in np.argwhere(np.abs(x) > _LARGEST)[0])
-        place = places[at - known.kinds[:at].count(TIME)]
-        cell = table.kept[row][1][place].strip()
-        raise DataError(f"{table.place(row)}, column {shown[place]!r}: {cell} is too large")
-    for name, counts in others.items():
-        texts = ", ".join(f"{text!r} ({count})" for text, count in [*counts.items()][:_SHOWN])
-        more = " ..." if len(counts) > _SHOWN else ""
-        rows = "a row" if sum(counts.values()) == 1 else f"{sum(counts.values()):,} rows"
-        notes.append(
-            f"{table.where}: column {name!r} has categories in {rows} that the table of the "
-            f"training had not, and they are taken as unknown: {texts}{more}"
-        )
+    x, unknown = _coded([found[at] for at in places], known)
+    notes += [_note_of_unknown(table.where, name, counts) for name, counts in unknown.items()]
+    cells: list[Sequence[str]] = []
     if isinstance(table, TextSource):
-        rows_of_file = [row for _, row in table.kept]
-        labels = None if label is None else [row[label].strip() for row in rows_of_file]
-        names = table.names if table.has_names else ()
-        return NewRows(x, labels, names, rows_of_file, table.lines.tolist(), notes)
-    labels = None if label is None else found[label].texts.tolist()
-    if not is_file:
-        return NewRows(x, labels, notes=notes)
-    every = [
-        each.texts for each in table.read({at: Wanted("category") for at in range(len(shown))})
-    ]
-    return NewRows(x, labels, table.names, [[*row] for row in zip(*every, strict=True)], (), notes)
+        _check_sizes(table, x, known, places)
+        cells = [row for _, row in table.kept]
+        given = [[row[at].strip() for row in cells] for at in answers]
+    else:
+        texts = table.read({at: Wanted("category") for at in others})
+        columns_of_texts = {at: each.texts.tolist() for at, each in zip(others, texts, strict=True)}
+        given = [columns_of_texts[at] for at in answers]
+        if is_file:
+            cells = [*zip(*columns_of_texts.values(), strict=True)]
+    rows = NewRows(
+        x,
+        names=table.names if is_file and table.has_names else (),
+        cells=cells,
+        lines=table.lines.tolist() if isinstance(table, TextSource) else (),
+        notes=notes,
+    )
+    if not given:
+        return rows
+    if known.targets_at:
+        return replace(rows, targets=np.array([[*map(_answer, c)] for c in given], np.float64).T)
+    if known.separator:
+        return replace(rows, targets=np.array([known.labels_in(cell) for cell in given[0]]))
+    return replace(rows, labels=given[0])
+
+
+def _answer(cell: str) -> float:
+    """Return the number in a cell of a target, or of a label that is true or false; else NaN."""
+    number = TRUTHS.get(cell.lower(), number_of(cell))
+    return np.nan if number is None else number
+
+
+def _note_of_unknown(where: str, name: str, counts: Mapping[str, int]) -> str:
+    texts = ", ".join(f"{text!r} ({count:,})" for text, count in [*counts.items()][:_SHOWN])
+    more = " ..." if len(counts) > _SHOWN else ""
+    count = sum(counts.values())
+    cells = "a cell holds a category" if count == 1 else f"{count:,} cells hold categories"
+    return (
+        f"{where}: column {name!r}: {cells} that the table of the training had not, taken as "
+        f"unknown: {texts}{more}"
+    )
+
+
+def _check_sizes(table: TextSource, x: Array, columns: Columns, places: Sequence[int]) -> None:
+    """Raise a `DataError` if a number is beyond float32."""
+    if (np.abs(x) > _LARGEST).any():
+        row, at = (int(i) for i in np.argwhere(np.abs(x) > _LARGEST)[0])
+        place = places[at - columns.kinds[:at].count(TIME)]
+        cell, name = table.kept[row][1][place].strip(), table.names[place]
+        raise DataError(f"{table.place(row)}, column {name!r}: {cell} is too large")
 
 
 def _wanted(columns: Columns, source: int, is_text: bool) -> Wanted:
@@ -306,8 +369,8 @@ def _hint_of_delimiter(table: TextSource) -> str:
 
 def _places(
     where: str, names: Sequence[str], columns: Columns, features: int, are_names: bool = True
-) -> tuple[list[int], int | None, list[str]]:
-    """Return the places of the sources among columns, that of the label, and notes."""
+) -> tuple[list[int], list[int], list[str]]:
+    """Return the places of the sources among columns, those of what is predicted, and notes."""
     wanted = columns.sources
     if columns.kinds or wanted:
         features = len(wanted)
@@ -325,10 +388,11 @@ def _places(
     twice = [name for name in wanted if list(names).count(name) > 1]
     if twice:
         raise DataError(f"{where}: there are two columns {twice[0]!r}")
-    label = list(names).index(columns.label) if columns.label in names else None
-    left = [n for n in names if n not in wanted and n != columns.label]
+    predicted, order = columns.answers[0], list(names)
+    answers = [order.index(name) for name in predicted] if {*predicted} <= {*names} else []
+    left = [n for n in names if n not in wanted and n not in predicted]
     notes = [f"{where}: the network was not trained on {_few(left)}: not read"] if left else []
-    return [list(names).index(name) for name in wanted], label, notes
+    return [order.index(name) for name in wanted], answers, notes
 
 
 def _are_numbered(names: Sequence[str], columns: Columns) -> bool:
@@ -337,7 +401,7 @@ def _are_numbered(names: Sequence[str], columns: Columns) -> bool:
     Those of a table without names are known by their numbers then.
     """
     count = len(columns.sources)
-    is_whole = len(names) in (count, count + (columns.label_at >= 0))
+    is_whole = len(names) in (count, count + len(columns.answers[1]))
     return not is_whole and {*columns.sources} <= {*names}
 
 
@@ -349,15 +413,17 @@ def _few(names: Iterable[str]) -> str:
 
 def _by_place(
     where: str, names: Sequence[str], columns: Columns, features: int, are_names: bool
-) -> tuple[list[int], int | None, list[str]]:
-    count, label_at = len(names), columns.label_at
+) -> tuple[list[int], list[int], list[str]]:
+    count, answers = len(names), columns.answers[1]
     if count == features:
-        return list(range(count)), None, []
-    if count == features + 1 and 0 <= label_at < count:
-        return [place for place in range(count) if place != label_at], label_at, []
+        return list(range(count)), [], []
+    if answers and count == features + len(answers) and max(answers) < count:
+        return [place for place in range(count) if place not in answers], [*answers], []
     wanted = f"{features} columns are wanted"
-    if label_at >= 0:
-        wanted += f", or {features + 1} with the label in column {label_at + 1}"
+    if answers:
+        what = "targets" if columns.targets_at else "label"
+        at = ", ".join(str(place + 1) for place in answers)
+        wanted += f", or {features + len(answers)} with the {what} in column {at}"
     how = "" if are_names else ", without names"
     names_first = f": begin the file with the names {_few(columns.features)}"
     remedy = names_first if columns.features else ""

@@ -36,7 +36,7 @@ def load_table(
     delimiter: str | None = None,
     header: bool | None = None,
     missing: Collection[str] = (),
-    target: str | Sequence[str] = (),
+    target: str | int | Sequence[str | int] | None = None,
     label_separator: str = "",
     features: Sequence[str] = (),
     drop: Sequence[str] = (),
@@ -66,7 +66,7 @@ def load_table(
     missing : collection of str
         Texts that stand for a missing cell, such as ``["", "NA"]``. By default no cell of a text
         may be missing; frames and Parquet have marks of their own.
-    target : str or list of str
+    target : str, int or list of them, optional
         In place of a label: the columns of numbers that are to be predicted.
     label_separator : str
         Samples have several labels, which this text separates in the cells of the label's column.
@@ -108,7 +108,7 @@ def load_table(
         raise ConfigurationError("features and drop: give the columns to train on, or the others")
     table = open_table(source, delimiter=delimiter, header=header, missing=marks)
     names = _Names(table, rename or {})
-    targets = names.places(target)
+    targets = [] if target is None else names.places(target)
     labels = [] if targets else names.places(label)
     kept, weights, gone = names.places(beside), names.places(weight or ()), names.places(drop)
     chosen = names.places(features)
@@ -130,31 +130,44 @@ def load_table(
     wanted |= {at: each for at, each in special.items() if at in wanted}
     found = dict(zip(wanted, table.read(wanted), strict=True))
     x, of_table = _features(table, [found[at] for at in chosen], formats)
-    predicted = targets or labels
-    of_table = replace(
-        of_table,
-        label=names[predicted[0]] if table.has_names else "",
-        label_at=predicted[0],
-        delimiter=table.delimiter,
-        missing=marks,
-        renamed=names.renamed,
-    )
+    of_table = replace(of_table, delimiter=table.delimiter, missing=marks, renamed=names.renamed)
     more: dict[str, Any] = {}
     if weights:
         more["weights"] = found[weights[0]].values
     if kept:
         more["beside"] = {names[at]: _beside(found[at]) for at in kept}
-    called = _name_of(source)
+    columns = [found[at] for at in targets or labels]
+    is_single = isinstance(label, (str, int))
+    of_labels = names[labels[0]] if labels and is_single and table.has_names else ""
+    if labels and is_single:
+        of_table = replace(of_table, label=of_labels, label_at=labels[0])
+    else:
+        several = tuple(column.name for column in columns)
+        of_table = replace(
+            of_table,
+            targets=several if table.has_names else (),
+            targets_at=(*targets, *labels),
+        )
+        more["targets"] = several
     if targets:
-        y = np.stack([found[at].values for at in targets], axis=1)
-        what = tuple(names[at] for at in targets)
-        return Dataset(x, y, 0, called, columns=of_table, task="regression", targets=what, **more)
-    if label_separator or not isinstance(label, (str, int)):
-        y, what = _several_labels(table, [found[at] for at in labels], label_separator)
-        return Dataset(x, y, 0, called, columns=of_table, task="multilabel", targets=what, **more)
-    y, classes, numbers = _classes(table, found[labels[0]])
-    of_table = replace(of_table, labels=numbers)
-    return Dataset(x, y, classes, called, class_names=tuple(numbers), columns=of_table, **more)
+        y, classes, task = _numbers(table, columns), 0, "regression"
+    elif label_separator:
+        y, those = _separated(table, columns, label_separator)
+        classes, task = 0, "multilabel"
+        numbers = {name: place for place, name in enumerate(those)}
+        of_table = replace(of_table, labels=numbers, separator=label_separator)
+        more["targets"] = those
+    elif not is_single:
+        y, classes, task = (
+            np.stack([_truths(table, each) for each in columns], axis=1),
+            0,
+            "multilabel",
+        )
+    else:
+        y, classes, numbers = _classes(table, columns[0])
+        task, of_table = "classification", replace(of_table, labels=numbers)
+        more["class_names"] = tuple(numbers)
+    return Dataset(x, y, classes, _name_of(source), columns=of_table, task=task, **more)
 
 
 @explains_arguments
@@ -217,7 +230,7 @@ class _Names:
             raise DataError(f"{self._where}: there is no column {column}: it has {count}")
         return int(column) % count
 
-    def places(self, columns: str | int | Sequence[str]) -> list[int]:
+    def places(self, columns: str | int | Sequence[str | int]) -> list[int]:
         """Return the places of one column or of several."""
         several = [columns] if isinstance(columns, (str, int)) else columns
         return [self.place(column) for column in several]
@@ -289,7 +302,7 @@ def _classes(table: Source, column: Column) -> tuple[Array, int, dict[str, int]]
         message = f"label {labels[row]:g} in row {row} of column {column.name!r}"
         quoted = f'"{column.name}"'
         is_whole = np.isnan(labels[row]) or labels[row] % 1 == 0
-        remedy = f"target = {quoted} predicts numbers"
+        remedy = f"for a regression say target = {column.name!r}"
         if is_whole and not np.isnan(labels[row]):
             remedy = f"categories = [{quoted}] takes numbers as names of classes"
         elif np.isnan(labels[row]):
@@ -300,19 +313,27 @@ def _classes(table: Source, column: Column) -> tuple[Array, int, dict[str, int]]
     return labels.astype(np.intp), classes, {}
 
 
-def _several_labels(
+def _numbers(table: Source, columns: Sequence[Column]) -> Array:
+    """Return the targets of the rows, shape (n, targets)."""
+    y = np.stack([column.values for column in columns], axis=1)
+    if not np.isfinite(y).all():
+        row, at = (int(i) for i in np.argwhere(~np.isfinite(y))[0])
+        what = "missing" if np.isnan(y[row, at]) else y[row, at]
+        place = f"{table.place(row)}, column {columns[at].name!r}"
+        raise DataError(f"{place}: the target is {what}: leave the row out")
+    return y
+
+
+def _separated(
     table: Source, columns: Sequence[Column], separator: str
 ) -> tuple[Array, tuple[str, ...]]:
     """Return 0 or 1 for each row and each label, and the names of the labels."""
-    if not separator:
-        return np.stack([_truths(table, each) for each in columns], axis=1), tuple(
-            each.name for each in columns
-        )
+    if len(columns) > 1:
+        raise ConfigurationError("label_separator goes with one column of labels")
     (column,) = columns
     if column.kind == "number":
-        raise LabelError(
-            f"{table.where}: column {column.name!r} holds numbers, and no names of labels"
-        )
+        what = f"column {column.name!r} holds numbers, and no names of labels"
+        raise LabelError(f"{table.where}: {what}")
     parts = [
         [part for part in map(str.strip, text.split(separator)) if part]
         for text in column.categories

@@ -258,7 +258,7 @@ class DataParallel(RanksScheme):
             part = samples.only(slice(at[communicator.rank], at[communicator.rank + 1]))
         sums = sums_of(network, part)
         communicator.sum(sums)  # float64: counts are exact
-        return results_of(sums)
+        return results_of(network, sums)
 
 
 def _join(layer: Layer, communicator: Communicator) -> None:

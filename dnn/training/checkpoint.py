@@ -61,7 +61,9 @@ __all__ = [
 
 VERSION = 1
 MODEL_VERSION = 1
-"""Version of what a checkpoint says of its model."""
+"""Version of what a checkpoint says of its model, where its data are of classes or unknown."""
+VERSION_OF_TARGETS = 2
+"""Version where its data have other targets: an earlier dnn would not scale predictions back."""
 
 # Attributes of layers that `layer_facts` leaves out, or describes in another form: initializers,
 # declarations of parameters and states, and what changes in training.
@@ -249,6 +251,13 @@ def _described(
             "columns": None if data.columns is None else data.columns.to_json(),
             "preparation": [described_step(step) for step in data.preparation],
         }
+        if data.task != "classification":
+            about["version"] = VERSION_OF_TARGETS
+            about["data"] |= {
+                "task": data.task,
+                "targets": list(data.targets),
+                "scale": None if data.scale is None else data.scale.to_json(),
+            }
     return about
 
 
@@ -260,6 +269,15 @@ def _check_data(model: NeuralNetwork, data: Dataset) -> None:
     if given != int(np.prod(wanted)):
         message = f"a sample of {data.name} has {given} values, and the network takes {wanted}"
         raise ShapeError("save", message, (given,), wanted)
+    if data.task != "classification":
+        task = model._network.loss.task
+        if task not in ("", data.task):
+            message = f"{data.name} is for {data.task}, and the loss of the network for {task}"
+            raise ConfigurationError(f"save: {message}")
+        puts_out = model._network.output_shape
+        if puts_out != (data.outputs,):
+            message = f"{data.name} has {data.outputs} targets, and the network puts out {puts_out}"
+            raise ShapeError("save", message, puts_out, (data.outputs,))
     classes = data.classes if model._network.loss.classifies else None
     if classes is not None and classes > model._network.loss.class_count(
         model._network.output_shape

@@ -51,6 +51,8 @@ class Samples:
         Device memory of the arrays that `on_device` has copied.
     host_y : array, optional
         A copy of `y` on the host, where `y` is on a device and was copied from there.
+    deviation : array of float64, shape (outputs,) or (n, outputs), optional
+        What a difference of 1 between targets is in the units of metrics.
     """
 
     x: Array | Images
@@ -59,6 +61,7 @@ class Samples:
     rows: Rows | None = None
     memory: tuple[MemoryManager, ...] = ()
     host_y: Array | None = None
+    deviation: Array | None = None
 
     @property
     def count(self) -> int:
@@ -76,7 +79,10 @@ class Samples:
         weights = None if self.weights is None else self.weights[part]
         host_y = None if self.host_y is None else self.host_y[part]
         x = self.x.take(np.arange(self.count)[part]) if isinstance(self.x, Images) else self.x[part]
-        return Samples(x, self.y[part], weights, None, self.memory, host_y)
+        deviation = self.deviation
+        if deviation is not None and deviation.ndim == 2:
+            deviation = deviation[part]
+        return Samples(x, self.y[part], weights, None, self.memory, host_y, deviation)
 
     def on_device(self, network: Network, resident: bool | None = None) -> Samples:
         """Return the samples on the device of a network; arrays that are there are not copied.
@@ -107,7 +113,7 @@ class Samples:
         x, y = there(self.x), there(self.y)
         weights = None if self.weights is None else there(self.weights)
         host_y = self.y if is_on_host(self.y) else self.host_y
-        return Samples(x, y, weights, self.rows, tuple(memory), host_y)
+        return Samples(x, y, weights, self.rows, tuple(memory), host_y, self.deviation)
 
     def targets(self, network: Network) -> Array:
         """Return all targets on the host."""
@@ -136,6 +142,10 @@ class DeviceData:
     ----------
     x, y : array_like
         As for `fit`; not to be changed afterwards.
+    weights : array_like, shape (n,), optional
+        Factor of the loss of each sample in training, as ``sample_weight`` of `fit`.
+    deviation : array_like, shape (outputs,) or (n, outputs), optional
+        What a difference of 1 between targets is in the units of metrics, where targets are scaled.
 
     Examples
     --------
@@ -146,9 +156,18 @@ class DeviceData:
     ...     _ = NeuralNetwork(mlp(2, [4], 2), seed=seed).fit(data, progress=False)
     """
 
-    def __init__(self, x: npt.ArrayLike, y: npt.ArrayLike) -> None:
+    def __init__(
+        self,
+        x: npt.ArrayLike,
+        y: npt.ArrayLike,
+        *,
+        weights: npt.ArrayLike | None = None,
+        deviation: npt.ArrayLike | None = None,
+    ) -> None:
         self.x = x
         self.y = y
+        self.weights = weights
+        self.deviation = None if deviation is None else np.asarray(deviation, np.float64)
         self._sent: dict[tuple[Any, ...], tuple[Samples, int]] = {}
 
     def samples(
@@ -170,6 +189,11 @@ class DeviceData:
         key = (*of_x, network.output_shape, type(loss), repr(vars(loss)))
         if key not in self._sent:
             samples, copies = _checked_versions(network, "x", self.x, self.y, versions)
+            given = self.weights
+            if given is not None and copies > 1:
+                given = np.tile(array_of("weights", given), copies)
+            weights = check_weights(given, None, samples.y, None, network.dtype)
+            samples = replace(samples, weights=weights, deviation=self.deviation)
             for known, (sent, _) in self._sent.items():
                 if known[: len(of_x)] == of_x:  # other targets of the same samples
                     samples = replace(samples, x=sent.x, memory=sent.memory)
@@ -331,6 +355,10 @@ def fit_data(
     are on the device as `Samples.on_device` decides.
     """
     is_share = validation is not None and not isinstance(validation, tuple | list | DeviceData)
+    deviation = None
+    if isinstance(x, DeviceData) and y is None:
+        sample_weight = x.weights if sample_weight is None else sample_weight
+        deviation = x.deviation
     if is_share:  # rows are taken out on the host
         if isinstance(x, DeviceData) and y is None:
             y, x = x.y, x.x
@@ -339,9 +367,10 @@ def fit_data(
     training = checked_pair(network, "x", x, y, resident)
     loss, outputs = network.loss, network.output_shape
     classes = loss.class_count(outputs) if loss.classifies else None
-    targets = training.targets(network)
-    weights = check_weights(sample_weight, class_weight, targets, classes, network.dtype)
-    training = replace(training, weights=weights)
+    if sample_weight is not None or class_weight is not None:
+        targets = training.targets(network)
+        weights = check_weights(sample_weight, class_weight, targets, classes, network.dtype)
+        training = replace(training, weights=weights)
     if not is_share:
         training = training.on_device(network, resident)
     if validation is None:
@@ -361,8 +390,9 @@ def fit_data(
 
     labels = training.y if loss.classifies else None
     kept, out = split_rows(training.count, labels, validation, seed)
-    held_out = Samples(training.x.take(out, 0), training.y[out])
-    weights = None if weights is None else weights[kept]
+    deviation = deviation[out] if deviation is not None and deviation.ndim == 2 else deviation
+    held_out = Samples(training.x.take(out, 0), training.y[out], deviation=deviation)
+    weights = None if training.weights is None else training.weights[kept]
     kept_samples = Samples(training.x.take(kept, 0), training.y[kept], weights)
     return kept_samples.on_device(network, resident), held_out
 

@@ -1,4 +1,4 @@
-"""Evaluation of networks: outputs for samples, loss, accuracy and Matthews correlation."""
+"""Evaluation of networks: outputs for samples, the loss, and the metrics of the task."""
 
 from __future__ import annotations
 
@@ -8,7 +8,14 @@ import numpy as np
 
 from dnn.backend import Array, Ops
 from dnn.data.augmentation import Images
-from dnn.metrics import metrics_of_counts, metrics_of_predictions
+from dnn.metrics import (
+    metrics_of_counts,
+    metrics_of_labels,
+    metrics_of_predictions,
+    metrics_of_sums,
+    metrics_of_values,
+    sums_of_values,
+)
 from dnn.training.data import Rows, Samples, is_on_host
 from dnn.training.network import Network, PlanKind
 
@@ -24,16 +31,42 @@ ROWS = 1024
 def evaluate(
     network: Network, samples: Samples, replay: Replay | None = None
 ) -> list[dict[str, float]]:
-    """Return loss and, for a classification, accuracy and MCC of each of K networks.
+    """Return the loss and the metrics of the task of each of K networks.
 
-    By the names ``"loss"``, ``"accuracy"`` and ``"mcc"``. `replay` computes the outputs in place of
-    `_replayed`, on a mesh of ranks for instance.
+    By the names of `dnn.metrics.METRICS`. `replay` computes the outputs in place of `_replayed`, on
+    a mesh of ranks for instance.
     """
     total, outputs = _measured(network, samples, replay or _replayed)
     scores = None
-    if network.loss.classifies:
+    task = _task(network)
+    if task == "classification":
         scores = metrics_of_predictions(*_classes(network, samples, outputs))
+    elif task:
+        truth, predicted, deviation = _values(network, samples, outputs)
+        with np.errstate(all="ignore"):  # of a network that has diverged
+            scores = (
+                metrics_of_values(truth, predicted, deviation)
+                if task == "regression"
+                else metrics_of_labels(truth, predicted)
+            )
     return _results((total / samples.count).reshape(-1), scores)
+
+
+def _task(network: Network) -> str:
+    """Return the task whose metrics a network has; empty if it has none, as of images put out."""
+    return network.loss.task if len(network.output_shape) == 1 else ""
+
+
+def _values(network: Network, samples: Samples, outputs: Array) -> tuple[Array, Array, Array]:
+    """Return targets and predictions of K networks, (K, n, outputs), and deviations of targets."""
+    rows, targets = samples.rows, samples.targets(network)
+    predicted = network.loss.predicted(outputs)
+    predicted = predicted.reshape(network.models or 1, *predicted.shape[-2:])
+    truth = targets[None] if rows is None else targets[rows]
+    deviation = np.ones(1) if samples.deviation is None else samples.deviation
+    if deviation.ndim == 2:
+        deviation = deviation[None] if rows is None else deviation[rows]
+    return np.broadcast_to(truth, predicted.shape), predicted, deviation
 
 
 def _results(losses: Array, scores: list[dict[str, float]] | None) -> list[dict[str, float]]:
@@ -42,17 +75,20 @@ def _results(losses: Array, scores: list[dict[str, float]] | None) -> list[dict[
 
 
 def sums_of(network: Network, samples: Samples) -> Array:
-    """Return sums of losses and counts of predictions, which add up over parts of the samples.
+    """Return sums of losses and of what metrics need, which add up over parts of the samples.
 
     Returns
     -------
-    array of float64, shape (K, 2) or (K, 3 + 2 classes)
-        The sum of the losses and the number of samples; for a classification the number of right
-        predictions, then the samples of each class, then the predictions of each.
+    array of float64, shape (K, 2 + ...)
+        The sum of the losses and the number of samples. For a classification then the number of
+        right predictions, the samples of each class, and the predictions of each; for a regression
+        what `dnn.metrics.sums_of_values` returns.
     """
     loss, models = network.loss, network.models or 1
     classes = loss.class_count(network.output_shape) if loss.classifies else 0
-    sums = np.zeros((models, 3 + 2 * classes if classes else 2))
+    task = _task(network)
+    more = 5 * network.output_shape[0] if task == "regression" else 0
+    sums = np.zeros((models, 3 + 2 * classes if classes else 2 + more))
     if samples.count:
         total, outputs = _measured(network, samples, _replayed)
         sums[:, 0], sums[:, 1] = total, samples.count
@@ -62,15 +98,26 @@ def sums_of(network: Network, samples: Samples) -> Array:
                 row[2] = np.count_nonzero(truth == predicted)
                 row[3 : 3 + classes] = np.bincount(truth, minlength=classes)
                 row[3 + classes :] = np.bincount(predicted, minlength=classes)
+        elif task == "regression":
+            with np.errstate(all="ignore"):
+                found = sums_of_values(*_values(network, samples, outputs))
+            sums[:, 2:] = found.reshape(models, -1)
     return sums
 
 
-def results_of(sums: Array) -> list[dict[str, float]]:
-    """Return what `evaluate` does, from the sums that `sums_of` has returned for all parts."""
-    counts = sums[:, 2:].astype(np.int64)
+def results_of(network: Network, sums: Array) -> list[dict[str, float]]:
+    """Return what `evaluate` does, from the sums that `sums_of` has returned for all parts.
+
+    The median of absolute errors, and metrics of several labels a sample, cannot be had from sums,
+    and are left out.
+    """
     scores = None
-    if counts.size:
+    if network.loss.classifies:
+        counts = sums[:, 2:].astype(np.int64)
         scores = metrics_of_counts(counts[:, 0], *np.split(counts[:, 1:], 2, axis=1))
+    elif _task(network) == "regression":
+        with np.errstate(all="ignore"):
+            scores = metrics_of_sums(sums[:, 2:].reshape(len(sums), 5, -1))
     return _results(sums[:, 0] / sums[:, 1], scores)
 
 
