@@ -24,6 +24,7 @@ if TYPE_CHECKING:
     from dnn.compilation import watched_compilation as watched_compilation
     from dnn.data.augmentation import *  # noqa: F403
     from dnn.data.dataset import *  # noqa: F403
+    from dnn.data.encoding import *  # noqa: F403
     from dnn.data.images import *  # noqa: F403
     from dnn.data.known_sets import download as download
     from dnn.data.labels import *  # noqa: F403
@@ -67,8 +68,9 @@ _PUBLIC = {
     "compilation": "watched_compilation",
     "data.augmentation": "Augmentation Crop Cutout Flip Images Normalise PixelMap Shift",
     "data.dataset": """
-        Dataset batches impute standardise train_validation_split train_validation_test_split
+        Dataset batches standardise train_validation_split train_validation_test_split
     """,
+    "data.encoding": "encode impute",
     "data.images": "load_cifar10 load_cifar100 load_image_folder load_npz",
     "data.known_sets": "download",
     "data.labels": "class_weights",

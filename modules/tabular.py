@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import inspect
+import json
 import os
 import re
 from collections.abc import Mapping, Sequence
@@ -189,14 +190,15 @@ def load_split(options: Mapping[str, Any], folder: Path) -> tuple[Dataset, Datas
     """Return training and validation rows, loaded once for equal options.
 
     The options are ``dataset``, ``path`` (relative to the workflow file's folder),
-    ``reading``, ``validation_fraction``, ``split_seed`` and ``standardise``, as those of
-    `modules.trainer`; others are ignored.
+    ``reading``, ``validation_fraction``, ``split_seed``, ``impute``, ``encode`` and
+    ``standardise``, as those of `modules.trainer`; others are ignored.
     """
     dataset, path, fraction, seed = (options.get(name, _OPTIONS[name]) for name in _OPTIONS)
     place = None if path is None else place_of_data(path, folder)
     reading = ReadingOptions.model_validate(options.get("reading", {}))
     text = reading.model_dump_json(exclude_unset=True)
-    return _load(dataset, place, text, float(fraction), int(seed), options.get("standardise"))
+    ways = json.dumps([options.get(name) for name in ("impute", "encode", "standardise")])
+    return _load(dataset, place, text, float(fraction), int(seed), ways)
 
 
 def place_of_data(path: str, folder: Path) -> Path:
@@ -216,12 +218,14 @@ def place_of_data(path: str, folder: Path) -> Path:
 
 @lru_cache(maxsize=2)
 def _load(
-    dataset: str, place: Path | None, reading: str, fraction: float, seed: int, by: str | None
+    dataset: str, place: Path | None, reading: str, fraction: float, seed: int, ways: str
 ) -> tuple[Dataset, Dataset]:
-    from dnn import impute, load_dataset, standardise, train_validation_split
+    from dnn import encode, impute, load_dataset, standardise, train_validation_split
 
     given = ReadingOptions.model_validate_json(reading).given
     parts = train_validation_split(load_dataset(dataset, place, **given), fraction, seed)
-    # Means and deviations are those of the training rows only.
-    training, validation = standardise(*impute(*parts), by=by)
+    # What is learned from rows is learned from the training rows only.
+    impute_by, encode_by, standardise_by = json.loads(ways)
+    parts = encode(*impute(*parts, by=impute_by), by=encode_by)
+    training, validation = standardise(*parts, by=standardise_by)
     return training, validation

@@ -307,7 +307,7 @@ def describe_network(
     if options.train is not None:
         return []
     wanted = Hyperparameters.model_validate(with_layers(point, options.layers))
-    data = options.model_dump(include={"dataset", "path", "standardise"})
+    data = options.model_dump(include={"dataset", "path", "impute", "encode", "standardise"})
     shape = shape_of({**data, "reading": options.reading.given}, folder)
     layers = layers_of(wanted, *shape)
     rows = rows_of(layers)
@@ -333,7 +333,8 @@ def _rounds(options: Options, folder: Path) -> PreparedSplits:
     if options.evaluation is not None:
         split = options.evaluation.model_dump(mode="json", exclude_none=True)
     changes = augmentations_of(options.augment)
-    return PreparedSplits(data, jobs, options.standardise, changes, split)
+    ways = options.impute, options.encode
+    return PreparedSplits(data, jobs, options.standardise, changes, split, *ways)
 
 
 def _data(options: Options, folder: Path) -> Dataset:

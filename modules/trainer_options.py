@@ -38,7 +38,7 @@ from .tabular import (
 
 OF_DATASET = (
     *("path", "reading", "validation_fraction"),
-    *("split_seed", "evaluation", "standardise", "augment"),
+    *("split_seed", "evaluation", "impute", "encode", "standardise", "augment"),
 )
 """Options that go with ``dataset``."""
 LAYERS = "layers"
@@ -53,6 +53,10 @@ def _named(kind: str) -> str:
 
 def _precisions() -> list[str]:
     return [name for name, precision in catalogue("precision").items() if precision.name == name]
+
+
+ImputeBy = Literal["median", "mean", "most_frequent", "indicator"] | float
+EncodeBy = Literal["one_hot", "embedding"]
 
 
 class TrainerOptions(BaseModel):
@@ -78,6 +82,17 @@ class TrainerOptions(BaseModel):
     split_seed: int = Field(0, ge=0, description="of the split into training and validation rows")
     evaluation: EvaluationOptions | None = Field(
         None, description="in place of these two: holdout, k_fold or nested, with their options"
+    )
+    impute: ImputeBy | dict[str, ImputeBy] | None = Field(
+        None,
+        description="how missing cells are filled: median, mean, most_frequent, a number, or "
+        "indicator, a further column that says where; a table says it by column; left out, the "
+        "median of numbers, and the most frequent category",
+    )
+    encode: EncodeBy | dict[str, EncodeBy] | None = Field(
+        None,
+        description="what columns of categories become: one_hot (left out, this one), a column of "
+        "0 and 1 for each category, or embedding, trained numbers; a table says it by column",
     )
     standardise: Literal["columns", "one scale", "none"] | None = Field(
         None,

@@ -7,7 +7,7 @@ names are called ``"1"``, ``"2"``, ...
 from __future__ import annotations
 
 from collections.abc import Collection, Mapping, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, field, replace
 from difflib import get_close_matches
 from os import PathLike
 from pathlib import Path
@@ -112,8 +112,9 @@ def load_table(
     labels = [] if targets else names.places(label)
     kept, weights, gone = names.places(beside), names.places(weight or ()), names.places(drop)
     chosen = names.places(features)
-    if both := [names[at] for at in chosen if at in (*targets, *labels)]:
-        raise ConfigurationError(f"{both[0]!r} is to be predicted, and among the features")
+    for what, places in (("among the features", chosen), ("the weight of a sample", weights)):
+        if both := [names[at] for at in places if at in (*targets, *labels)]:
+            raise ConfigurationError(f"{both[0]!r} is to be predicted, and {what}")
     if not features:
         others = {*targets, *labels, *kept, *weights, *gone}
         chosen = [at for at in range(len(names)) if at not in others]
@@ -128,46 +129,43 @@ def load_table(
     special = {at: Wanted("category") for at in names.places(categories)}
     special |= {names.place(each): Wanted("date", form) for each, form in formats.items()}
     wanted |= {at: each for at, each in special.items() if at in wanted}
-    found = dict(zip(wanted, table.read(wanted), strict=True))
-    x, of_table = _features(table, [found[at] for at in chosen], formats)
-    of_table = replace(of_table, delimiter=table.delimiter, missing=marks, renamed=names.renamed)
-    more: dict[str, Any] = {}
-    if weights:
-        more["weights"] = found[weights[0]].values
-    if kept:
-        more["beside"] = {names[at]: _beside(found[at]) for at in kept}
-    columns = [found[at] for at in targets or labels]
-    is_single = isinstance(label, (str, int))
-    of_labels = names[labels[0]] if labels and is_single and table.has_names else ""
-    if labels and is_single:
-        of_table = replace(of_table, label=of_labels, label_at=labels[0])
-    else:
-        several = tuple(column.name for column in columns)
-        of_table = replace(
-            of_table,
-            targets=several if table.has_names else (),
-            targets_at=(*targets, *labels),
-        )
-        more["targets"] = several
+    found = {
+        at: replace(column, name=names[at])
+        for at, column in zip(wanted, table.read(wanted), strict=True)
+    }
+    x, of_features = _features(table, [found[at] for at in chosen], formats)
     if targets:
-        y, classes, task = _numbers(table, columns), 0, "regression"
-    elif label_separator:
-        y, those = _separated(table, columns, label_separator)
-        classes, task = 0, "multilabel"
-        numbers = {name: place for place, name in enumerate(those)}
-        of_table = replace(of_table, labels=numbers, separator=label_separator)
-        more["targets"] = those
-    elif not is_single:
-        y, classes, task = (
-            np.stack([_truths(table, each) for each in columns], axis=1),
-            0,
-            "multilabel",
-        )
+        answers = _regression(table, [found[at] for at in targets])
+    elif label_separator or not isinstance(label, (str, int)):
+        answers = _several_labels(table, [found[at] for at in labels], label_separator)
     else:
-        y, classes, numbers = _classes(table, columns[0])
-        task, of_table = "classification", replace(of_table, labels=numbers)
-        more["class_names"] = tuple(numbers)
-    return Dataset(x, y, classes, _name_of(source), columns=of_table, task=task, **more)
+        answers = _classes(table, found[labels[0]])
+    several = () if label_separator or answers.task == "classification" else (*targets, *labels)
+    of_table = replace(
+        of_features,
+        label=names[labels[0]] if table.has_names and labels and not several else "",
+        label_at=-1 if several else labels[0],
+        labels=answers.numbers,
+        delimiter=table.delimiter,
+        missing=marks,
+        renamed=names.renamed,
+        targets=tuple(names[at] for at in several) if table.has_names else (),
+        targets_at=several,
+        separator=label_separator,
+    )
+    is_classes = answers.task == "classification"
+    return Dataset(
+        x,
+        answers.y,
+        answers.classes,
+        _name_of(source),
+        columns=of_table,
+        task=answers.task,
+        class_names=tuple(answers.numbers) if is_classes else (),
+        targets=answers.names,
+        weights=found[weights[0]].values if weights else None,
+        beside={names[at]: _beside(found[at]) for at in kept},
+    )
 
 
 @explains_arguments
@@ -286,8 +284,28 @@ def _features(
     )
 
 
-def _classes(table: Source, column: Column) -> tuple[Array, int, dict[str, int]]:
-    """Return the class of each row, how many there are, and the class of each name."""
+@dataclass(frozen=True, eq=False)
+class _Answers:
+    """What is to be predicted.
+
+    Attributes
+    ----------
+    y, classes, task
+        As of a `Dataset`.
+    numbers : dict of str to int
+        The class of each name, or the place of each label of which cells have several.
+    names : tuple of str
+        Of targets or labels.
+    """
+
+    y: Array
+    task: str
+    classes: int = 0
+    numbers: Mapping[str, int] = field(default_factory=dict)
+    names: tuple[str, ...] = ()
+
+
+def _classes(table: Source, column: Column) -> _Answers:
     labels = column.values
     if column.kind == "category":
         if np.isnan(labels).any():
@@ -295,7 +313,7 @@ def _classes(table: Source, column: Column) -> tuple[Array, int, dict[str, int]]
             message = f"label in row {row} of column {column.name!r} is missing: leave the row out"
             raise LabelError(f"{table.place(row)}: {message}", row)
         numbers = {name: number for number, name in enumerate(column.categories)}
-        return labels.astype(np.intp), len(numbers), numbers
+        return _Answers(labels.astype(np.intp), "classification", len(numbers), numbers)
     wrong = np.flatnonzero(~((labels >= 0) & (labels == np.floor(labels))))
     if wrong.size:
         row = int(wrong[0])
@@ -310,24 +328,23 @@ def _classes(table: Source, column: Column) -> tuple[Array, int, dict[str, int]]
         raise LabelError(f"{table.place(row)}: {message} is no integer from 0; {remedy}", row)
     largest = int(labels.argmax())
     classes = classes_of(labels, f"{table.place(largest)}, column {column.name!r}: ")
-    return labels.astype(np.intp), classes, {}
+    return _Answers(labels.astype(np.intp), "classification", classes)
 
 
-def _numbers(table: Source, columns: Sequence[Column]) -> Array:
-    """Return the targets of the rows, shape (n, targets)."""
+def _regression(table: Source, columns: Sequence[Column]) -> _Answers:
     y = np.stack([column.values for column in columns], axis=1)
     if not np.isfinite(y).all():
         row, at = (int(i) for i in np.argwhere(~np.isfinite(y))[0])
         what = "missing" if np.isnan(y[row, at]) else y[row, at]
         place = f"{table.place(row)}, column {columns[at].name!r}"
         raise DataError(f"{place}: the target is {what}: leave the row out")
-    return y
+    return _Answers(y, "regression", names=tuple(column.name for column in columns))
 
 
-def _separated(
-    table: Source, columns: Sequence[Column], separator: str
-) -> tuple[Array, tuple[str, ...]]:
-    """Return 0 or 1 for each row and each label, and the names of the labels."""
+def _several_labels(table: Source, columns: Sequence[Column], separator: str) -> _Answers:
+    if not separator:
+        y = np.stack([_truths(table, column) for column in columns], axis=1)
+        return _Answers(y, "multilabel", names=tuple(column.name for column in columns))
     if len(columns) > 1:
         raise ConfigurationError("label_separator goes with one column of labels")
     (column,) = columns
@@ -345,7 +362,7 @@ def _separated(
     for code, each in enumerate(parts):
         by_code[code, [places[name] for name in each]] = 1
     codes = np.where(np.isnan(column.values), len(parts), column.values)
-    return by_code[codes.astype(np.intp)], tuple(names)
+    return _Answers(by_code[codes.astype(np.intp)], "multilabel", 0, places, tuple(names))
 
 
 def _truths(table: Source, column: Column) -> Array:

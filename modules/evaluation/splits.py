@@ -378,16 +378,21 @@ def jobs_of(splits: Sequence[Fold]) -> list[TrainingJob]:
 
 
 def prepared(
-    data: Dataset, job: TrainingJob | Fold, standardise_by: str | None = None
+    data: Dataset,
+    job: TrainingJob | Fold,
+    standardise_by: str | None = None,
+    impute_by: Any = None,
+    encode_by: Any = None,
 ) -> tuple[Dataset, Dataset]:
-    """Return the rows to train on and the rows to score, without gaps and standardised.
+    """Return the rows to train on and the rows to score, without gaps, encoded and standardised.
 
-    Missing cells are filled and values scaled, as `dnn.standardise` does it, from the training rows
-    alone: a preparation learned from all rows would tell the model about those that score it.
+    Missing cells are filled, categories encoded and values scaled, as `dnn.impute`, `dnn.encode`
+    and `dnn.standardise` do it, from the training rows alone: a preparation learned from all rows
+    would tell the model about those that score it.
     """
-    from dnn import impute, standardise
+    from dnn import encode, impute, standardise
 
-    parts = impute(data.take(job.train), data.take(job.test))
+    parts = encode(*impute(data.take(job.train), data.take(job.test), by=impute_by), by=encode_by)
     train, test = standardise(*parts, by=standardise_by)
     return train, test
 
@@ -450,6 +455,8 @@ class PreparedSplits:
         How images are changed at random, once they are standardised.
     split : mapping, optional
         The options by which the rows were split, for people.
+    impute_by, encode_by : optional
+        How missing cells are filled and categories encoded, see `dnn.impute` and `dnn.encode`.
 
     Notes
     -----
@@ -463,12 +470,14 @@ class PreparedSplits:
         standardise_by: str | None = None,
         augment: Sequence[Augmentation] = (),
         split: Mapping[str, Any] | None = None,
+        impute_by: Any = None,
+        encode_by: Any = None,
     ) -> None:
         self.augment = tuple(augment)
         self.split = dict(split or {})
         self.jobs = tuple(jobs)
         self._data = data
-        self._standardise_by = standardise_by
+        self._ways = (standardise_by, impute_by, encode_by)
         self._keeps = len(self.jobs) * data.x.nbytes <= _MOST_KEPT_BYTES or len(self.jobs) == 1
         self._kept: dict[int, SplitData] = {}
 
@@ -478,7 +487,7 @@ class PreparedSplits:
     def __getitem__(self, number: int) -> SplitData:
         data = self._kept.get(number)
         if data is None:
-            parts = prepared(self._data, self.jobs[number], self._standardise_by)
+            parts = prepared(self._data, self.jobs[number], *self._ways)
             data = SplitData(*parts, self.augment)
             if self._keeps:
                 self._kept[number] = data
@@ -490,7 +499,7 @@ class PreparedSplits:
 
         rows = np.arange(len(self._data))
         everything = TrainingJob(rows, rows, outer=0)
-        return SplitData(*prepared(self._data, everything, self._standardise_by), self.augment)
+        return SplitData(*prepared(self._data, everything, *self._ways), self.augment)
 
     def describe(self) -> dict[str, Any]:
         """Return which rows the model of a trial is trained on, and on which it is scored."""

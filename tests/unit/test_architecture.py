@@ -491,6 +491,7 @@ def test_the_public_names_of_dnn() -> None:
         "densenet121",
         "device_facts",
         "download",
+        "encode",
         "free_bytes",
         "free_memory",
         "impute",
