@@ -6,7 +6,7 @@ import inspect
 import json
 import os
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from functools import lru_cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Final, Literal, NamedTuple
@@ -105,6 +105,11 @@ class ReadingOptions(BaseModel):
     def given(self) -> dict[str, Any]:
         """The options that were given, for `dnn.load_dataset`."""
         return {name: getattr(self, name) for name in self.model_fields_set}
+
+    def with_beside(self, columns: Iterable[str]) -> ReadingOptions:
+        """Return the options with further columns to be kept beside the features."""
+        further = [column for column in columns if column not in self.beside]
+        return self.model_copy(update={"beside": [*self.beside, *further]}) if further else self
 
     def problem_with(self, dataset: str) -> str:
         """Return why a data set does not take these options; empty if it takes all."""
