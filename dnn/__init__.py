@@ -45,6 +45,7 @@ if TYPE_CHECKING:
     from dnn.linalg import bmatmul as bmatmul
     from dnn.losses import *  # noqa: F403
     from dnn.memory import *  # noqa: F403
+    from dnn.metrics import metrics_of_targets as metrics_of_targets
     from dnn.model import *  # noqa: F403
     from dnn.nets import *  # noqa: F403
     from dnn.optimizers import *  # noqa: F403
@@ -75,8 +76,8 @@ _PUBLIC = {
     "data.known_sets": "download",
     "data.labels": "class_weights",
     "data.loading": """
-        load_breast_cancer load_cleveland load_dataset load_digits load_fashion_mnist load_idx
-        load_mnist reading_options
+        load_breast_cancer load_cleveland load_dataset load_diabetes load_digits
+        load_fashion_mnist load_idx load_mnist reading_options
     """,
     "data.prefetch": "prefetch",
     "data.sequences": "pad_sequences",
@@ -90,13 +91,17 @@ _PUBLIC = {
     """,
     "layers": """
         GRU LSTM RNN Activation AvgPool2D BatchNorm Concat Conv1D Conv2D Dropout EmbedColumns
-        Embedding Flatten FullyConnected GlobalAvgPool2D Input Layer LayerNorm MaxPool2D Output Reshape Residual
-        SequenceInput SpatialDropout Upsample2D
+        Embedding Flatten FullyConnected GlobalAvgPool2D Input Layer LayerNorm MaxPool2D Output
+        Reshape Residual SequenceInput SpatialDropout Upsample2D
     """,
     "layer_tables": "layer_kinds layers_from_tables",
     "linalg": "bmatmul",
-    "losses": "BinaryCrossEntropy Loss MeanSquaredError SoftmaxCrossEntropy",
+    "losses": """
+        BinaryCrossEntropy CrossEntropy FocalLoss HuberLoss KullbackLeibler Loss MeanAbsoluteError
+        MeanSquaredError MultiLabelCrossEntropy PoissonLoss QuantileLoss SoftmaxCrossEntropy
+    """,
     "memory": "MemoryManager",
+    "metrics": "metrics_of_targets",
     "model": "History NeuralNetwork TrainingParameters",
     "nets": "alexnet densenet121 lenet5 mlp resnet18 resnet50 vgg16",
     "optimizers": """

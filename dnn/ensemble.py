@@ -204,6 +204,7 @@ class Ensemble(Networks):
         on_epoch: OnEpoch | None = None,
         resident: bool | None = None,
         accumulate: int = 1,
+        sample_weight: npt.ArrayLike | None = None,
     ) -> list[History]:
         """Train all networks, each on rows of its own in an order of its own.
 
@@ -229,6 +230,8 @@ class Ensemble(Networks):
         resident : bool, optional
         accumulate : int, at least 1
             Both as for `NeuralNetwork.fit`.
+        sample_weight : array_like, shape (n,) or (V, n), optional
+            Factor of the loss of each sample, of each version its own or of all alike.
 
         Returns
         -------
@@ -251,7 +254,9 @@ class Ensemble(Networks):
         """
         with self._scheme.preparing():
             data = Versions.of(self._network, len(self), x, y, versions, resident)
-            training = data.given("rows", rows)
+            if sample_weight is None and isinstance(x, DeviceData):
+                sample_weight = x.weights
+            training = data.weighted(self._network, sample_weight).given("rows", rows)
             held_out = None
             if validation_rows is not None:
                 held_out = data.given("validation_rows", validation_rows)

@@ -3,75 +3,28 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
-from typing import Final, NamedTuple
 
 import numpy as np
+import numpy.typing as npt
 
 from dnn.backend import Array
-from dnn.errors import unknown_name
+from dnn.errors import ShapeError, unknown_name
+from dnn.metric_names import METRICS, MORE_IS_BETTER
 
 __all__ = [
     "METRICS",
     "MORE_IS_BETTER",
-    "Metric",
     "is_better",
+    "mean_pinball",
     "metrics_of_counts",
     "metrics_of_labels",
     "metrics_of_predictions",
     "metrics_of_sums",
-    "metrics_of_task",
+    "metrics_of_targets",
     "metrics_of_values",
     "more_is_better",
     "sums_of_values",
 ]
-
-
-class Metric(NamedTuple):
-    """A metric of networks.
-
-    Attributes
-    ----------
-    task : str
-        The task whose networks have it: ``"classification"``, ``"regression"`` or
-        ``"multilabel"``; empty if all have it.
-    more_is_better : bool
-    lowest, highest : float
-        Bounds of its values.
-    in_units : bool
-        It has the unit of the targets.
-    """
-
-    task: str
-    more_is_better: bool
-    lowest: float = 0.0
-    highest: float = 1.0
-    in_units: bool = False
-
-
-METRICS: Final[Mapping[str, Metric]] = {
-    "accuracy": Metric("classification", True),
-    "rmse": Metric("regression", False, 0.0, math.inf, in_units=True),
-    "mae": Metric("regression", False, 0.0, math.inf, in_units=True),
-    "r2": Metric("regression", True, -math.inf, 1.0),
-    "median_absolute_error": Metric("regression", False, 0.0, math.inf, in_units=True),
-    "exact_match": Metric("multilabel", True),
-    "hamming": Metric("multilabel", False),
-    "macro_f1": Metric("multilabel", True),
-    "micro_f1": Metric("multilabel", True),
-    "loss": Metric("", False, -math.inf, math.inf),
-    "mcc": Metric("classification", True, -1.0),
-}
-"""Metrics of a network by name, the most telling one of each task first."""
-
-MORE_IS_BETTER = {name: metric.more_is_better for name, metric in METRICS.items()}
-"""Metrics of a network by name, and whether a larger value is better."""
-MORE_IS_BETTER |= {f"validation_{name}": more for name, more in MORE_IS_BETTER.items()}
-
-
-def metrics_of_task(task: str) -> list[str]:
-    """Return the names of the metrics of a task, the most telling one first."""
-    return [name for name, metric in METRICS.items() if metric.task in ("", task)]
 
 
 def more_is_better(name: str) -> bool:
@@ -186,6 +139,61 @@ def metrics_of_values(
         {**scores, "median_absolute_error": middle}
         for scores, middle in zip(found, middles, strict=True)
     ]
+
+
+def metrics_of_targets(
+    task: str, y: npt.ArrayLike, predicted: npt.ArrayLike, deviation: npt.ArrayLike = 1.0
+) -> dict[str, float]:
+    """Return the metrics of predictions that are no classes.
+
+    Parameters
+    ----------
+    task : {"regression", "multilabel"}
+    y, predicted : array_like, shape (n, targets)
+        Numbers, or 0 and 1 for each label.
+    deviation : array_like, a number or one of each target
+        What a difference of 1 is in the units of the metrics, where targets are scaled.
+
+    Returns
+    -------
+    dict of str to float
+        By the names of ``dnn.catalogue("metric")``.
+
+    Raises
+    ------
+    ConfigurationError
+        If the task is another one.
+    ShapeError
+        If shapes differ.
+    """
+    truth, guess = np.asarray(y)[None], np.asarray(predicted)[None]
+    if truth.shape != guess.shape or truth.ndim != 3 or not truth.size:
+        message = f"targets {truth.shape[1:]} and predictions {guess.shape[1:]} do not fit"
+        raise ShapeError("metrics", message, truth.shape[1:], guess.shape[1:])
+    if task not in ("regression", "multilabel"):
+        raise unknown_name("task", task, ("regression", "multilabel"))
+    if task == "multilabel":
+        return metrics_of_labels(truth, guess)[0]
+    return metrics_of_values(truth, guess, np.asarray(deviation, np.float64))[0]
+
+
+def mean_pinball(
+    y: Array, predicted: Array, quantiles: Array, deviation: Array | float = 1.0
+) -> list[float]:
+    """Return the mean pinball loss of predicted quantiles, of each of K regressions.
+
+    Parameters
+    ----------
+    y : array of float, shape (K, n, targets)
+    predicted : array of float, shape (K, n, targets, quantiles)
+    quantiles : array of float, shape (quantiles,)
+    deviation : array_like
+        As for `metrics_of_values`.
+    """
+    left = y[..., None].astype(np.float64) - predicted
+    of_each = np.maximum(left * quantiles, left * (quantiles - 1.0)).mean(axis=-1) * deviation
+    means: list[float] = of_each.mean(axis=(1, 2)).tolist()
+    return means
 
 
 def sums_of_values(y: Array, predicted: Array, deviation: Array | float = 1.0) -> Array:

@@ -34,11 +34,10 @@ from dnn.errors import (
     LabelError,
     ShapeError,
     explains_arguments,
-    unknown_name,
 )
 from dnn.layer_tables import rebuilt_layers
 from dnn.layers import Layer
-from dnn.losses import LOSSES, Loss, SoftmaxCrossEntropy
+from dnn.losses import Loss, loss_of
 from dnn.model import NeuralNetwork
 from dnn.summaries import layer_summaries
 from dnn.training.checkpoint import (
@@ -358,7 +357,7 @@ class TrainedModel:
         self, path: str | PathLike[str], x: Array, rows: NewRows
     ) -> Prediction:
         """Return predictions that are no classes, and metrics if the file has the targets."""
-        labels = self.network._network.loss.task == "multilabel"
+        labels = self.network._network.loss.takes == "labels"
         probabilities = self.network.predict_proba(x) if labels else None
         metrics: dict[str, float] = {}
         notes = list(rows.notes)
@@ -598,11 +597,10 @@ def _targets_of(task: Any, names: Any, scale: Any, network: NeuralNetwork) -> di
 
 
 def _loss_of(model: Mapping[str, Any]) -> Loss:
-    if model["loss"] not in LOSSES:
-        raise unknown_name("loss", model["loss"], LOSSES)
-    if model["loss"] == "softmax_cross_entropy":
-        return SoftmaxCrossEntropy(class_weight=model["class_weight"])
-    return LOSSES[model["loss"]]()
+    options = {**model.get("loss_options", {}), "name": model["loss"]}
+    if model["class_weight"] is not None:
+        options["class_weight"] = model["class_weight"]
+    return loss_of(options)
 
 
 def _check_depths(tables: Any, most: int) -> None:

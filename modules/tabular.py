@@ -31,10 +31,10 @@ SampleShape = tuple[int, ...]
 
 
 class DataShape(NamedTuple):
-    """Features and classes of a data set, and the shape of a sample."""
+    """Features of a data set, outputs of a network for it, and the shape of a sample."""
 
     features: int
-    classes: int
+    outputs: int
     shape: SampleShape | None = None
 
 
@@ -126,9 +126,42 @@ class ReadingOptions(BaseModel):
 def known_shape(dataset: object) -> DataShape | None:
     """Return the shape of a data set that is the same everywhere; None for others."""
     known = SETS.get(str(dataset))
-    if known is None or not known.classes:
+    if known is None or not known.outputs:
         return None
-    return DataShape(known.features, known.classes, known.shape)
+    return DataShape(known.features, known.outputs, known.shape)
+
+
+def known_task(options: Mapping[str, Any]) -> str | None:
+    """Return what data are for, as `dnn.Dataset.task`, from the options of a trainer.
+
+    Those of the functions that come with diel are among its ``options``. None if it calls another
+    function, or the options are wrong, which is said there.
+    """
+    train = options.get("train")
+    if train is not None:
+        given = options.get("options")
+        is_ours = re.fullmatch(r"modules\.\w+_trainer:train", str(train)) is not None
+        if not is_ours or not isinstance(given, Mapping):
+            return None
+        options = {"dataset": _OPTIONS["dataset"], **given}
+    dataset, reading = options.get("dataset"), options.get("reading")
+    if not isinstance(dataset, str) or dataset not in SETS:
+        return None
+    known: str = SETS[dataset].task
+    if isinstance(reading, Mapping):
+        if reading.get("target") is not None:
+            return "regression"
+        if isinstance(reading.get("label"), list) or reading.get("label_separator"):
+            return "multilabel"
+    return known
+
+
+TAKES: Final[Mapping[str, str]] = {
+    "classification": "classes",
+    "regression": "values",
+    "multilabel": "labels",
+}
+"""What the targets of a task are, as `dnn.Loss.takes` has it."""
 
 
 def is_table(dataset: object) -> bool:
@@ -151,7 +184,7 @@ def shape_of(options: Mapping[str, Any], folder: Path) -> DataShape:
         return known
     training, _ = load_split(options, folder)
     shape = training.image_shape or training.sequence_shape
-    return DataShape(training.x.shape[1], training.classes, shape)
+    return DataShape(training.x.shape[1], training.outputs, shape)
 
 
 def augmentations_of(given: Sequence[str | Mapping[str, Any]]) -> list[Augmentation]:
@@ -204,6 +237,24 @@ def load_split(options: Mapping[str, Any], folder: Path) -> tuple[Dataset, Datas
     text = reading.model_dump_json(exclude_unset=True)
     ways = json.dumps([options.get(name) for name in ("impute", "encode", "standardise")])
     return _load(dataset, place, text, float(fraction), int(seed), ways)
+
+
+def metrics_of(predicted: Any, validation: Dataset) -> dict[str, Any]:
+    """Return the metrics of predictions of a regression or of several labels.
+
+    Predictions and rows are as `load_split` scales them, and metrics in the units of the targets.
+    """
+    import numpy as np
+
+    from dnn import metrics_of_targets
+
+    scale = validation.scale
+    return metrics_of_targets(
+        validation.task,
+        validation.y,
+        np.asarray(predicted).reshape(validation.y.shape),
+        1.0 if scale is None else scale.deviation,
+    )
 
 
 def place_of_data(path: str, folder: Path) -> Path:

@@ -24,7 +24,7 @@ from pydantic import BaseModel, ValidationError
 from diel import describe_error
 
 from .compute import Compute, missing_gpu, routines_of_run
-from .evaluation import PreparedSplits, TrainingJob, jobs_of, oddities
+from .evaluation import PreparedSplits, TrainingJob, jobs_of, oddities, strata_of
 from .hyperparameters import Hyperparameters, layers_of
 from .layer_list import built, layer_models, rows_of, with_layers
 from .sweep.runners import InProcessRunner, Limits, Task, parse_memory
@@ -41,9 +41,9 @@ if TYPE_CHECKING:
 _TABLE = "table"
 _COMPUTE = "compute"
 _TRAINING = "training"
-_OF_SPLIT = ("dataset", "path", "reading", "validation_fraction", "split_seed")
 _OF_TABULAR = ("modules.sklearn_trainer:train", "modules.torch_trainer:train")
 """Functions that come with diel, whose options are those of `modules.tabular.load_split`."""
+_OF_SPLIT = ("dataset", "path", "reading", "validation_fraction", "split_seed")
 
 
 class Options(TrainerOptions):
@@ -333,7 +333,7 @@ def _rounds(options: Options, folder: Path) -> PreparedSplits:
     if (wanted := options.rows) is not None:
         split = wanted.model_dump(mode="json", exclude_none=True)
     changes = augmentations_of(options.augment)
-    ways = options.impute, options.encode
+    ways = options.impute, options.encode, options.class_weight
     return PreparedSplits(data, jobs, options.standardise, changes, split, *ways)
 
 
@@ -362,7 +362,7 @@ def _loaded(
 
 def _jobs(data: Dataset, options: Options) -> list[TrainingJob]:
     if (rows := options.rows) is not None:
-        return jobs_of(rows.cut(data.y, data.beside))
+        return jobs_of(rows.cut(strata_of(data), data.beside))
     return [_own_split(data, options)]
 
 
@@ -373,8 +373,9 @@ def _own_split(data: Dataset, options: Options) -> TrainingJob:
     from dnn import Dataset, train_validation_split
 
     # The rows' numbers stand in place of the rows; float32 counts 16 million of them.
-    numbers = Dataset(np.arange(len(data))[:, None], data.y, data.classes, data.name)
+    numbers = np.arange(len(data))[:, None]
+    rows = Dataset(numbers, data.y, data.classes, data.name, task=data.task)
     training, validation = train_validation_split(
-        numbers, options.validation_fraction, options.split_seed
+        rows, options.validation_fraction, options.split_seed
     )
     return TrainingJob(training.x[:, 0].astype(np.intp), validation.x[:, 0].astype(np.intp), 0)

@@ -40,7 +40,7 @@ _OF_ROWS = ("validation_fraction", "split_seed", *SPLIT_COLUMNS)
 """Options that say which rows are trained on, where ``evaluation`` does not."""
 OF_DATASET = (
     *("path", "reading", *_OF_ROWS, "evaluation"),
-    *("impute", "encode", "standardise", "augment"),
+    *("impute", "encode", "standardise", "augment", "class_weight"),
 )
 """Options that go with ``dataset``."""
 LAYERS = "layers"
@@ -109,6 +109,11 @@ class TrainerOptions(BaseModel):
         json_schema_extra=lambda extra: extra.update(suggestions=[*catalogue("augmentation")]),
         description="how images are changed at random in each epoch, in this order: the name of "
         "a change, or a table of a name and its options",
+    )
+    class_weight: Literal["balanced"] | dict[str, Annotated[float, Field(ge=0)]] | None = Field(
+        None,
+        description="factors of the losses of classes, by name or number; balanced: each class "
+        "weighs the same, by the rows that are trained on",
     )
     device: Literal["auto", "cpu", "cuda"] = Field(
         "auto", description="what trains; auto: the GPU that the copy was given (gpus), if any"

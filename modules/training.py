@@ -15,11 +15,18 @@ from diel import __version__
 from .compute import Compute
 from .evaluation import PreparedSplits, SplitData, collect, means
 from .fused import FusedTrainings, curve_epochs, estimated_time_s
-from .hyperparameters import Hyperparameters, batch_size_of, layers_of, loss_of, optimizer_of
+from .hyperparameters import (
+    Hyperparameters,
+    batch_size_of,
+    class_weight_of,
+    layers_of,
+    loss_of,
+    optimizer_of,
+)
 from .layer_list import LayerTables, with_layers
 from .parallel import Parallel
 from .sweep.ledger import plain
-from .trial import DIVERGED, METRICS, SPLITS, Report, marked, trial_seed
+from .trial import DIVERGED, SPLITS, Report, known_metrics, marked, trial_seed
 
 if TYPE_CHECKING:
     from dnn import Callback, Epoch, NeuralNetwork, RoutineTable
@@ -52,6 +59,7 @@ class NetworkTrainer:
         self._table = table
         self._compute = compute
         self._together = FusedTrainings(rounds, table, compute)
+        self._of_counts: FusedTrainings | None = None
         self.facts = compute.facts()
         if importlib.util.find_spec("safetensors") is not None:
             self.save_model = self._save_model
@@ -72,13 +80,14 @@ class NetworkTrainer:
         results: list[dict[str, Any]] = []
         parameters = with_layers(parameters, self._layers)
         wanted = Hyperparameters.model_validate(parameters)
+        rounds, together = self._data_of(wanted)
         seeds = self._seeds(report.seed)
         scheme = self._scheme_of(report)
 
         def train_split(number: int) -> dict[str, Any]:
             # As if it were trained with others: whether it is depends on the trials of its lease.
             is_alone = report.may_be_stopped or scheme is not None
-            epoch_s = None if is_alone else self._together.epoch_s(wanted, number)
+            epoch_s = None if is_alone else together.epoch_s(wanted, number)
             return train(
                 parameters,
                 seeds[number],
@@ -100,6 +109,14 @@ class NetworkTrainer:
                     return so_far
         return self._evaluated(results)
 
+    def _data_of(self, wanted: Hyperparameters) -> tuple[PreparedSplits, FusedTrainings]:
+        """Return the rows of each training, as the loss takes their targets, and who fuses them."""
+        if not wanted.are_counts or self._rounds[0].takes != "values":
+            return self._rounds, self._together
+        rounds = self._rounds.of_counts
+        self._of_counts = self._of_counts or FusedTrainings(rounds, self._table, self._compute)
+        return rounds, self._of_counts
+
     def _scheme_of(self, report: Report) -> Any:
         """Return the scheme by which the ranks of the copy train; None for a single rank.
 
@@ -117,7 +134,9 @@ class NetworkTrainer:
 
         with contextlib.suppress(OutOfDeviceMemory):
             return train()
-        self._together.make_room()
+        for each in (self._together, self._of_counts):
+            if each is not None:
+                each.make_room()
         return train()
 
     def train_together(
@@ -134,20 +153,23 @@ class NetworkTrainer:
         fused = [
             place
             for place, parameters in enumerate(wanted)
-            if not self._together.trains_alone(parameters)
+            if not self._data_of(parameters)[1].trains_alone(parameters)
         ]
         if len(fused) * len(self._rounds) < 2:
             return [None] * len(trials)
-        given = []
-        for place in fused:
-            report = trials[place][1]
-            given.append((wanted[place], self._seeds(report.seed), report))
         found: list[dict[str, Any] | None] = [None] * len(trials)
-        for place, results in zip(fused, self._together(given), strict=True):
-            if not all(results):
-                continue  # trained alone, the trial says why
-            self._report_splits(results, trials[place][1])
-            found[place] = self._evaluated(results)
+        for are_counts in sorted({wanted[place].are_counts for place in fused}):
+            places = [place for place in fused if wanted[place].are_counts is are_counts]
+            together = self._data_of(wanted[places[0]])[1]
+            given = []
+            for place in places:
+                report = trials[place][1]
+                given.append((wanted[place], self._seeds(report.seed), report))
+            for place, results in zip(places, together(given), strict=True):
+                if not all(results):
+                    continue  # trained alone, the trial says why
+                self._report_splits(results, trials[place][1])
+                found[place] = self._evaluated(results)
         return found
 
     def _report_splits(self, results: Sequence[Mapping[str, Any]], report: Report) -> None:
@@ -166,7 +188,8 @@ class NetworkTrainer:
         """
         wanted = Hyperparameters.model_validate(with_layers(parameters, self._layers))
         is_alone = len(self._rounds) == 1
-        data = self._rounds[0] if is_alone else self._rounds.whole()
+        rounds, _ = self._data_of(wanted)
+        data = rounds[0] if is_alone else rounds.whole()
         scheme = self._scheme_of(report)
         model = _model(wanted, report.seed, data, self._table, self._compute, scheme)
         with self._compute.without_warnings():
@@ -174,13 +197,14 @@ class NetworkTrainer:
                 data.training,
                 epochs=wanted.epochs,
                 batch_size=batch_size_of(wanted),
+                class_weight=class_weight_of(wanted),
                 progress=False,
             )
         about = {**report.provenance, **self._rounds.describe()}
         if is_alone:
             scores = model.evaluate(data.validation)
             recorded = about.get("metrics", {})
-            about["metrics"] = {name: scores[name] for name in METRICS if name in scores}
+            about["metrics"] = known_metrics(scores, wanted.named_loss)
             _warn_of_difference(report.trial, recorded, about["metrics"])
         about |= {"trial": report.trial, "seed": report.seed, "parameters": plain(parameters)}
         file = path.with_suffix(".safetensors")
@@ -234,7 +258,7 @@ def train(
 ) -> dict[str, Any]:
     """Train one network with `Hyperparameters`; return its metrics.
 
-    These are `METRICS`: accuracy, loss and Matthews correlation coefficient on the validation rows,
+    These are those of `METRICS` that the task of the data has, on the validation rows,
     and what the training takes in seconds, see `estimated_time_s`, which takes `epoch_s`;
     ``diverged`` if it did; in float16 ``skipped_steps`` too.
 
@@ -253,6 +277,7 @@ def train(
             data.training,
             epochs=wanted.epochs,
             batch_size=batch_size_of(wanted),
+            class_weight=class_weight_of(wanted),
             callbacks=callbacks,
             progress=False,
         )
@@ -260,7 +285,7 @@ def train(
         _raise_overflow(model, history.loss[0])
     metrics: dict[str, Any] = model.evaluate(data.validation)
     metrics["training_time_s"] = estimated_time_s(history, epoch_s, batch_size_of(wanted))
-    metrics = {name: metrics[name] for name in METRICS}
+    metrics = known_metrics(metrics, wanted.named_loss)
     if report is not None:
         report.curve.add(len(history), metrics)
     return marked({**metrics, **compute.metrics_of(history)}, is_diverged=history.diverged)
@@ -289,8 +314,8 @@ def _model(
     from dnn import NeuralNetwork
 
     return NeuralNetwork(
-        layers_of(wanted, data.features, data.classes, data.shape, in_rows=data.in_rows),
-        loss_of(wanted),
+        layers_of(wanted, data.features, data.outputs, data.shape, in_rows=data.in_rows),
+        loss_of(wanted, data.takes),
         optimizer=optimizer_of(wanted, data.count),
         seed=seed,
         routines=table,
@@ -318,7 +343,7 @@ def _epoch_reports(
             metrics["training_time_s"] = estimated_time_s(
                 epoch.history, epoch_s, batch_size_of(wanted)
             )
-            goes_on = report(done, **{name: metrics[name] for name in METRICS})
+            goes_on = report(done, **known_metrics(metrics, wanted.named_loss))
             return None if goes_on else "stopped by the sweep"
 
     return EpochReports()

@@ -46,6 +46,7 @@ __all__ = [
     "load_breast_cancer",
     "load_cleveland",
     "load_dataset",
+    "load_diabetes",
     "load_digits",
     "load_fashion_mnist",
     "load_idx",
@@ -88,26 +89,69 @@ def load_breast_cancer() -> Dataset:
     return Dataset(x, y, 2, "breast_cancer")
 
 
-def _bundled(name: str, file: str, heading: int = 0) -> tuple[Array, Array]:
-    """Return attributes and classes of a set that scikit-learn bundles.
+_OF_DIABETES = "age sex bmi bp s1 s2 s3 s4 s5 s6"
 
-    Its file is read directly if it is at the usual place, since importing scikit-learn takes more
-    than a second on each rank.
+
+def load_diabetes() -> Dataset:
+    """Return 442 patients with 10 attributes, and how their diabetes progressed: a regression.
+
+    Returns
+    -------
+    Dataset
+        `x` of shape (442, 10), in the units of each attribute; `y` of shape (442, 1), 25 .. 346.
+
+    Raises
+    ------
+    MissingDependencyError
+        If scikit-learn is not installed.
+
+    References
+    ----------
+    .. [1] Efron, Hastie, Johnstone, Tibshirani, Least Angle Regression, Annals of Statistics 32,
+       2004.
     """
+    files = ("diabetes_data_raw.csv.gz", "diabetes_target.csv.gz")
+    parts = [_file_of_scikit_learn(file) for file in files]
+    if all(part is not None for part in parts):
+        x, y = (np.loadtxt(part) for part in parts if part is not None)
+    else:
+        bunch = _from_scikit_learn("diabetes", scaled=False)
+        x, y = bunch.data, bunch.target
+    names, target = tuple(_OF_DIABETES.split()), ("progression",)
+    columns = Columns(names, targets=target, targets_at=(10,))
+    return Dataset(x, y, 0, "diabetes", columns=columns, task="regression", targets=target)
+
+
+def _bundled(name: str, file: str, heading: int = 0) -> tuple[Array, Array]:
+    """Return attributes and classes of a set that scikit-learn bundles."""
+    path = _file_of_scikit_learn(file)
+    if path is not None:
+        table = np.loadtxt(path, delimiter=",", skiprows=heading)
+        return table[:, :-1], table[:, -1].astype(int)
+    bunch = _from_scikit_learn(name)
+    return bunch.data, bunch.target
+
+
+def _file_of_scikit_learn(file: str) -> Path | None:
+    """Return the place of a file that scikit-learn bundles; None if it is not the usual one.
+
+    Importing scikit-learn, in place of reading the file, takes more than a second on each rank.
+    """
+    found = importlib.util.find_spec("sklearn")
+    if found is None or found.origin is None:
+        return None
+    path = Path(found.origin).parent / "datasets" / "data" / file
+    return path if path.is_file() else None
+
+
+def _from_scikit_learn(name: str, **options: Any) -> Any:
     try:
-        found = importlib.util.find_spec("sklearn")
-        if found is not None and found.origin is not None:
-            path = Path(found.origin).parent / "datasets" / "data" / file
-            if path.is_file():
-                table = np.loadtxt(path, delimiter=",", skiprows=heading)
-                return table[:, :-1], table[:, -1].astype(int)
-        bunch = getattr(importlib.import_module("sklearn.datasets"), f"load_{name}")()
+        return getattr(importlib.import_module("sklearn.datasets"), f"load_{name}")(**options)
     except ImportError as error:
         raise MissingDependencyError(
             f"the data set {name!r} comes with scikit-learn, which is not installed: "
             'pip install "diel[data]"'
         ) from error
-    return bunch.data, bunch.target
 
 
 ATTRIBUTES = 13

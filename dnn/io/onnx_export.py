@@ -129,7 +129,10 @@ def export_onnx(
     writer.node("Identity", [writer.chain(layers, x)], "y")
     outputs = [onnx.helper.make_tensor_value_info("y", kind, ["batch", *network.output_shape])]
     if features is not None and network.loss.classifies:
-        writer.probabilities(isinstance(network.loss, BinaryCrossEntropy))
+        if network.loss.needs:  # of a softmax, say: the outputs are probabilities
+            writer.node("Identity", ["y"], "probabilities")
+        else:
+            writer.probabilities(isinstance(network.loss, BinaryCrossEntropy))
         classes = network.loss.class_count(network.output_shape)
         outputs.append(
             onnx.helper.make_tensor_value_info("probabilities", kind, ["batch", classes])

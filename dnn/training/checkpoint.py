@@ -26,7 +26,7 @@ import zlib
 from collections.abc import Mapping
 from os import PathLike
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Final
 
 import numpy as np
 
@@ -209,6 +209,10 @@ def load_parameters(
         model.resume(about["seed"], about["steps"], History(**about["history"]), within)
 
 
+_NOT_KEPT: Final = ("class_weight", "label_smoothing")
+"""Options of losses that have a key of their own, or are of training alone."""
+
+
 def _described(
     model: NeuralNetwork, data: Dataset | None, provenance: Mapping[str, Any] | None
 ) -> dict[str, Any]:
@@ -242,6 +246,9 @@ def _described(
         "provenance": dict(provenance or {}),
         "data": None,
     }
+    options = {name: x for name, x in loss.options.items() if name not in _NOT_KEPT}
+    if options:
+        about["loss_options"] = options
     if data is not None:
         about["data"] = {
             "name": data.name,
@@ -270,12 +277,11 @@ def _check_data(model: NeuralNetwork, data: Dataset) -> None:
         message = f"a sample of {data.name} has {given} values, and the network takes {wanted}"
         raise ShapeError("save", message, (given,), wanted)
     if data.task != "classification":
-        task = model._network.loss.task
-        if task not in ("", data.task):
-            message = f"{data.name} is for {data.task}, and the loss of the network for {task}"
+        loss, puts_out = model._network.loss, model._network.output_shape
+        if loss.classifies:
+            message = f"{data.name} is for {data.task}, and the loss of the network for classes"
             raise ConfigurationError(f"save: {message}")
-        puts_out = model._network.output_shape
-        if puts_out != (data.outputs,):
+        if puts_out != (loss.output_count(data.outputs),):
             message = f"{data.name} has {data.outputs} targets, and the network puts out {puts_out}"
             raise ShapeError("save", message, puts_out, (data.outputs,))
     classes = data.classes if model._network.loss.classifies else None

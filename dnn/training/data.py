@@ -13,7 +13,7 @@ from dnn.arrays import array_of, narrowed
 from dnn.backend import Array, empty
 from dnn.backend.device import free_bytes
 from dnn.data.augmentation import Images
-from dnn.data.labels import class_weights
+from dnn.data.labels import class_weights, label_weights
 from dnn.errors import ConfigurationError, DataError, ShapeError, is_number
 from dnn.layers import Layer
 from dnn.memory import MemoryManager
@@ -189,11 +189,7 @@ class DeviceData:
         key = (*of_x, network.output_shape, type(loss), repr(vars(loss)))
         if key not in self._sent:
             samples, copies = _checked_versions(network, "x", self.x, self.y, versions)
-            given = self.weights
-            if given is not None and copies > 1:
-                given = np.tile(array_of("weights", given), copies)
-            weights = check_weights(given, None, samples.y, None, network.dtype)
-            samples = replace(samples, weights=weights, deviation=self.deviation)
+            samples = replace(samples, deviation=self.deviation)
             for known, (sent, _) in self._sent.items():
                 if known[: len(of_x)] == of_x:  # other targets of the same samples
                     samples = replace(samples, x=sent.x, memory=sent.memory)
@@ -365,14 +361,10 @@ def fit_data(
         if not isinstance(x, DeviceData) and y is not None:
             x, y = x if isinstance(x, Images) else array_of("x", x), array_of("y", y)
     training = checked_pair(network, "x", x, y, resident)
-    loss, outputs = network.loss, network.output_shape
-    classes = loss.class_count(outputs) if loss.classifies else None
-    if sample_weight is not None or class_weight is not None:
-        targets = training.targets(network)
-        weights = check_weights(sample_weight, class_weight, targets, classes, network.dtype)
-        training = replace(training, weights=weights)
+    targets = training.targets(network)
     if not is_share:
-        training = training.on_device(network, resident)
+        weights = check_weights(network, sample_weight, class_weight, targets)
+        training = replace(training, weights=weights).on_device(network, resident)
     if validation is None:
         return training, None
     if isinstance(validation, DeviceData):
@@ -388,11 +380,12 @@ def fit_data(
         raise ConfigurationError(f"{message}, not {validation!r:.100}")
     from dnn.data.dataset import split_rows
 
-    labels = training.y if loss.classifies else None
+    labels = training.y if network.loss.classifies else None
     kept, out = split_rows(training.count, labels, validation, seed)
     deviation = deviation[out] if deviation is not None and deviation.ndim == 2 else deviation
     held_out = Samples(training.x.take(out, 0), training.y[out], deviation=deviation)
-    weights = None if training.weights is None else training.weights[kept]
+    # Classes are balanced by the rows of the training alone.
+    weights = check_weights(network, sample_weight, class_weight, targets, kept)
     kept_samples = Samples(training.x.take(kept, 0), training.y[kept], weights)
     return kept_samples.on_device(network, resident), held_out
 
@@ -449,6 +442,20 @@ class Versions:
             offsets = each.astype(np.intp) * count
         return cls(samples.on_device(network, resident), count, offsets)
 
+    def weighted(self, network: Network, sample_weight: npt.ArrayLike | None) -> Versions:
+        """Return the versions with weights of their samples, as `Ensemble.fit` takes them."""
+        if sample_weight is None:
+            return self
+        total, given = self.samples.count, array_of("sample_weight", sample_weight)
+        if given.shape == (total // self.count, self.count):
+            given = given.reshape(total)
+        elif given.shape == (self.count,):
+            given = np.tile(given, total // self.count)
+        targets = self.samples.targets(network)
+        weights = check_weights(network, given, None, targets)
+        samples = replace(self.samples, weights=weights).on_device(network)
+        return replace(self, samples=samples)
+
     def given(self, name: str, rows: Sequence[npt.ArrayLike] | None) -> Samples:
         """Return samples with the rows that each network is given, all rows if left out.
 
@@ -487,20 +494,22 @@ def check_range(name: str, x: Array, precision: Precision) -> None:
 
 
 def check_weights(
+    network: Network,
     sample_weight: npt.ArrayLike | None,
     class_weight: Mapping[int, float] | Literal["balanced"] | None,
     targets: Array,
-    classes: int | None,
-    dtype: np.dtype[Any],
+    rows: Rows | None = None,
 ) -> Array | None:
     """Return the factor of the loss of each sample, or None if no weights are given.
 
-    `targets` are as the loss has checked them; `classes` is None where the loss is no
-    classification's. Where both are given, the weight of a sample is multiplied by that of its
-    class, which is 1 if it is left out. Weights that do not fit the samples, are negative or no
-    numbers, or are of classes that there are not, are a `ShapeError`, `DataError` or
+    `targets` are as the loss of the network has checked them, and `sample_weight` goes with them;
+    weights are those of `rows`, all if left out. Where both are given, the weight of a sample is
+    multiplied by that of its class, which is 1 if it is left out; where a loss takes labels, each
+    label of a sample has a weight of its own. Weights that do not fit the samples, are negative or
+    no numbers, or are of classes that there are not, are a `ShapeError`, `DataError` or
     `ConfigurationError`.
     """
+    loss, outputs = network.loss, network.output_shape
     weights: Array | None = None
     if sample_weight is not None:
         weights = array_of("sample_weight", sample_weight)
@@ -513,11 +522,22 @@ def check_weights(
         if wrong.size:
             row = wrong[0]
             raise DataError(f"sample_weight is {weights[row]} in row {row}: not 0 or more")
-    if class_weight is not None:
-        if classes is None:
-            raise ConfigurationError("class_weight is for classifications only")
-        by_class = class_weights(targets, classes, class_weight)[targets]
-        weights = by_class if weights is None else weights * by_class
-    if weights is None:
+    if weights is None and class_weight is None:
         return None
-    return narrowed(weights, dtype, lambda row: f"the weight of row {row}")
+    if rows is not None:
+        targets, weights = targets[rows], None if weights is None else weights[rows]
+    missing = len(loss.weight_shape((1, *outputs))) - 1
+    if weights is not None and missing:
+        column = weights.reshape(len(weights), *(1,) * missing)
+        weights = np.broadcast_to(column, loss.weight_shape((len(weights), *outputs)))
+    if class_weight is not None:
+        if loss.classifies:
+            of_class = class_weights(targets, loss.class_count(outputs), class_weight)[targets]
+        elif loss.takes == "labels":
+            of_class = label_weights(targets, class_weight)
+        else:
+            raise ConfigurationError("class_weight is for classifications only")
+        weights = of_class if weights is None else weights * of_class
+    assert weights is not None
+    checked = narrowed(weights, network.dtype, lambda row, *_: f"the weight of row {row}")
+    return np.ascontiguousarray(checked)

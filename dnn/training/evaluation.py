@@ -8,7 +8,9 @@ import numpy as np
 
 from dnn.backend import Array, Ops
 from dnn.data.augmentation import Images
+from dnn.losses import QuantileLoss
 from dnn.metrics import (
+    mean_pinball,
     metrics_of_counts,
     metrics_of_labels,
     metrics_of_predictions,
@@ -38,29 +40,43 @@ def evaluate(
     """
     total, outputs = _measured(network, samples, replay or _replayed)
     scores = None
-    task = _task(network)
+    task = _task(network, samples)
     if task == "classification":
         scores = metrics_of_predictions(*_classes(network, samples, outputs))
     elif task:
         truth, predicted, deviation = _values(network, samples, outputs)
         with np.errstate(all="ignore"):  # of a network that has diverged
-            scores = (
-                metrics_of_values(truth, predicted, deviation)
-                if task == "regression"
-                else metrics_of_labels(truth, predicted)
-            )
+            if task == "multilabel":
+                scores = metrics_of_labels(truth, predicted)
+            else:
+                scores = metrics_of_values(truth, predicted, deviation)
+                if isinstance(network.loss, QuantileLoss):
+                    every = outputs.reshape(*predicted.shape, -1)
+                    quantiles = np.array(network.loss.quantiles)
+                    pinball = mean_pinball(truth, every, quantiles, deviation)
+                    for found, value in zip(scores, pinball, strict=True):
+                        found["pinball"] = value
     return _results((total / samples.count).reshape(-1), scores)
 
 
-def _task(network: Network) -> str:
+_TASKS = {"classes": "classification", "values": "regression", "counts": "regression",
+          "labels": "multilabel"}  # fmt: skip
+"""The task of networks whose loss takes such targets."""
+
+
+def _task(network: Network, samples: Samples) -> str:
     """Return the task whose metrics a network has; empty if it has none, as of images put out."""
-    return network.loss.task if len(network.output_shape) == 1 else ""
+    task = _TASKS.get(network.loss.takes, "")
+    if task in ("", "classification"):
+        return task
+    outputs, targets = network.output_shape, samples.y.shape[1:]
+    return task if len(outputs) == 1 == len(targets) and not outputs[0] % targets[0] else ""
 
 
 def _values(network: Network, samples: Samples, outputs: Array) -> tuple[Array, Array, Array]:
     """Return targets and predictions of K networks, (K, n, outputs), and deviations of targets."""
     rows, targets = samples.rows, samples.targets(network)
-    predicted = network.loss.predicted(outputs)
+    predicted = network.loss.point(outputs)
     predicted = predicted.reshape(network.models or 1, *predicted.shape[-2:])
     truth = targets[None] if rows is None else targets[rows]
     deviation = np.ones(1) if samples.deviation is None else samples.deviation
@@ -86,8 +102,8 @@ def sums_of(network: Network, samples: Samples) -> Array:
     """
     loss, models = network.loss, network.models or 1
     classes = loss.class_count(network.output_shape) if loss.classifies else 0
-    task = _task(network)
-    more = 5 * network.output_shape[0] if task == "regression" else 0
+    task = _task(network, samples)
+    more = 5 * samples.y.shape[1] if task == "regression" else 0
     sums = np.zeros((models, 3 + 2 * classes if classes else 2 + more))
     if samples.count:
         total, outputs = _measured(network, samples, _replayed)
@@ -115,7 +131,7 @@ def results_of(network: Network, sums: Array) -> list[dict[str, float]]:
     if network.loss.classifies:
         counts = sums[:, 2:].astype(np.int64)
         scores = metrics_of_counts(counts[:, 0], *np.split(counts[:, 1:], 2, axis=1))
-    elif _task(network) == "regression":
+    elif sums.shape[1] > 2:
         with np.errstate(all="ignore"):
             scores = metrics_of_sums(sums[:, 2:].reshape(len(sums), 5, -1))
     return _results(sums[:, 0] / sums[:, 1], scores)

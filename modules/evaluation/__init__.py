@@ -25,6 +25,7 @@ from .splits import (
     means,
     oddities,
     prepared,
+    strata_of,
 )
 
 __all__ = [
@@ -48,4 +49,5 @@ __all__ = [
     "nested_folds",
     "oddities",
     "prepared",
+    "strata_of",
 ]

@@ -7,16 +7,19 @@ together.
 
 from __future__ import annotations
 
+import copy
 import math
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from functools import cached_property
 from statistics import fmean
-from typing import TYPE_CHECKING, Any, Final, Literal
+from typing import TYPE_CHECKING, Any, Final, Literal, TypeAlias
 
 from pydantic import BaseModel, ConfigDict, Field, model_validator
 from pydantic_core import PydanticCustomError
 
 from ..problems import problem
+from ..tabular import TAKES
 from .by_column import (
     folds_by_time,
     folds_by_word,
@@ -31,6 +34,7 @@ if TYPE_CHECKING:
 
     from dnn import Augmentation, Dataset
 
+ClassWeight: TypeAlias = "Literal['balanced'] | Mapping[str, float]"
 _SHOWN: Final = 8
 """Most labels that a remark names."""
 _MANY: Final = 20
@@ -165,46 +169,48 @@ class EvaluationOptions(BaseModel):
         ]
 
 
+def strata_of(data: Dataset) -> npt.NDArray[Any]:
+    """Return the classes of the rows, of which each part of a split gets its share.
+
+    Where there are no classes, all rows are of one.
+    """
+    import numpy as np
+
+    return np.zeros(len(data), np.intp) if data.strata is None else data.strata
+
+
 def oddities(data: Dataset, splits: Iterable[tuple[Rows, Rows]]) -> Iterator[str]:
     """Yield a line, with its remedy, for each thing that is odd.
 
     Labels without rows, such as 0 where labels begin with 1; a single class; classes that are
     scored and never trained on; texts that differ in almost all rows; rows to score that equal rows
-    to train on. `splits` are the rows to
-    train on and those to score in each training of a trial.
+    to train on. `splits` are the rows to train on and those to score in each training of a trial.
     """
     import numpy as np
 
-    there = np.flatnonzero(data.class_counts)
-    if len(there) == 1:
+    is_classes = data.task == "classification"
+    if is_classes and len(np.unique(data.y)) == 1:
+        label = data.class_names[data.y[0]] if data.class_names else data.y[0]
         yield (
-            f"{data.name}: all {len(data):,} rows have the label {there[0]}: there is nothing to "
+            f"{data.name}: all {len(data):,} rows have the label {label}: there is nothing to "
             "learn; look whether the column of the labels is the right one"
         )
         return
-    absent = np.flatnonzero(data.class_counts == 0)
-    if absent.tolist() == [0]:
-        yield (
-            f"{data.name}: the labels begin with 1, and networks have an output for a class 0 too: "
-            "number the labels from 0"
-        )
-    elif len(absent):
-        yield (
-            f"{data.name}: no row has the label {_listed(absent)}, and networks have an output for "
-            f"each label up to {data.classes - 1}: number the labels from 0, without gaps"
-        )
+    if is_classes:
+        yield from _odd_labels(data)
     yield from _odd_categories(data)
     equal = _numbered(data.x)
-    is_unseen = np.zeros(data.classes, bool)
+    unseen: set[int] = set()
     is_known, is_in_test = (np.zeros(len(data), bool) for _ in range(2))
     for train, test in splits:
-        is_unseen[np.setdiff1d(data.y[test], data.y[train])] = True
+        if is_classes:
+            unseen.update(np.setdiff1d(data.y[test], data.y[train]).tolist())
         seen = np.zeros(len(data), bool)
         seen[equal[train]] = True
         is_known[test[seen[equal[test]]]] = True
         is_in_test[test] = True
-    if is_unseen.any():
-        names = _listed(np.flatnonzero(is_unseen))
+    if unseen:
+        names = _listed([data.class_names[at] if data.class_names else at for at in sorted(unseen)])
         yield (
             f"{data.name}: rows of class {names} are scored by networks that were trained on none: "
             "add rows, or leave that class out"
@@ -214,6 +220,23 @@ def oddities(data: Dataset, splits: Iterable[tuple[Rows, Rows]]) -> Iterator[str
         yield (
             f"{data.name}: {count:,} of {of:,} rows that are scored ({_percent(count, of)}) equal "
             "rows that were trained on, so scores are better than on new rows: keep equal rows once"
+        )
+
+
+def _odd_labels(data: Dataset) -> Iterator[str]:
+    """Yield a line if there are numbers of classes that no row has."""
+    import numpy as np
+
+    absent = np.flatnonzero(data.class_counts == 0).tolist()
+    if absent == [0]:
+        yield (
+            f"{data.name}: the labels begin with 1, and networks have an output for a class 0 too: "
+            "number the labels from 0"
+        )
+    elif absent:
+        yield (
+            f"{data.name}: no row has the label {_listed(absent)}, and networks have an output for "
+            f"each label up to {data.classes - 1}: number the labels from 0, without gaps"
         )
 
 
@@ -241,7 +264,7 @@ def _numbered(x: npt.NDArray[Any]) -> Rows:
     return numbers
 
 
-def _listed(labels: npt.NDArray[Any]) -> str:
+def _listed(labels: Sequence[Any]) -> str:
     names = [str(label) for label in labels[:_SHOWN]]
     more = len(labels) - len(names)
     return " or ".join([", ".join(names), *([f"{more} more"] if more else [])])
@@ -331,6 +354,44 @@ def prepared(
     return train, test
 
 
+def training_weights(
+    training: Dataset, class_weight: ClassWeight | None
+) -> npt.NDArray[Any] | None:
+    """Return the weights of training rows, with mean 1; None if all weigh the same.
+
+    They are the product of a row's own weight and of that of its class: ``"balanced"``, or by name
+    or number. An `EvaluationError` if there is no such class.
+    """
+    import numpy as np
+
+    from dnn import class_weights
+
+    weights = training.weights
+    if class_weight is not None:
+        if training.task != "classification":
+            raise EvaluationError(
+                f"class_weight is of classes, and {training.name} is for {training.task}"
+            )
+        given: Any = class_weight
+        if not isinstance(class_weight, str):
+            names = [str(name) for name in training.class_names or range(training.classes)]
+            for name in class_weight:
+                if name not in names:
+                    there = ", ".join(names[:_SHOWN])
+                    raise EvaluationError(
+                        f"class_weight: {training.name} has no class {name!r} (it has {there})"
+                    )
+            given = {names.index(name): weight for name, weight in class_weight.items()}
+        of_rows = class_weights(training.y, training.classes, given)[training.y]
+        weights = of_rows if weights is None else weights * of_rows
+    if weights is None:
+        return None
+    mean = float(np.mean(weights, dtype=np.float64))
+    if not mean > 0:
+        raise EvaluationError(f"{training.name}: all rows to train on have the weight 0")
+    return weights / mean
+
+
 class SplitData:
     """The prepared rows of a split, which are checked, and sent to a device, once.
 
@@ -338,8 +399,10 @@ class SplitData:
     ----------
     training, validation : DeviceData
         Rows to train on, rows to score.
-    count, features, classes : int
-        Rows to train on, columns, classes.
+    count, features, outputs : int
+        Rows to train on, columns, and how many numbers a network puts out.
+    takes : str
+        What the targets are, as `dnn.Loss.takes` has it.
     shape : tuple of int, optional
         Channels, height and width, if each row is an image; time steps and features of sequences.
     in_rows : bool
@@ -349,7 +412,11 @@ class SplitData:
     """
 
     def __init__(
-        self, training: Dataset, validation: Dataset, augment: Sequence[Augmentation] = ()
+        self,
+        training: Dataset,
+        validation: Dataset,
+        augment: Sequence[Augmentation] = (),
+        class_weight: ClassWeight | None = None,
     ) -> None:
         from dnn import DeviceData, Images
 
@@ -366,10 +433,12 @@ class SplitData:
         self.prepared = training
         if isinstance(x, Images):
             self.prepared = replace(training, preparation=(*training.preparation, *x.still()))
-        self.training = DeviceData(x, training.y)
-        self.validation = DeviceData(held_out, validation.y)
+        deviation = None if training.scale is None else training.scale.deviation
+        weights = training_weights(training, class_weight)
+        self.training = DeviceData(x, training.y, weights=weights, deviation=deviation)
+        self.validation = DeviceData(held_out, validation.y, deviation=deviation)
         self.count, self.features = len(x), math.prod(x.shape[1:])
-        self.classes = training.classes
+        self.outputs, self.takes = training.outputs, TAKES[training.task]
         self.in_rows = not augment
 
     @property
@@ -391,6 +460,8 @@ class PreparedSplits:
         The options by which the rows were split, for people.
     impute_by, encode_by : optional
         How missing cells are filled and categories encoded, see `dnn.impute` and `dnn.encode`.
+    class_weight : "balanced" or mapping of name to float, optional
+        Weights of classes in training.
 
     Notes
     -----
@@ -406,14 +477,24 @@ class PreparedSplits:
         split: Mapping[str, Any] | None = None,
         impute_by: Any = None,
         encode_by: Any = None,
+        class_weight: ClassWeight | None = None,
     ) -> None:
         self.augment = tuple(augment)
+        self._class_weight = class_weight
         self.split = dict(split or {})
         self.jobs = tuple(jobs)
         self._data = data
         self._ways = (standardise_by, impute_by, encode_by)
         self._keeps = len(self.jobs) * data.x.nbytes <= _MOST_KEPT_BYTES or len(self.jobs) == 1
         self._kept: dict[int, SplitData] = {}
+        self._are_counts = False
+
+    @cached_property
+    def of_counts(self) -> PreparedSplits:
+        """The same trainings for losses of counts, whose targets are scaled and not shifted."""
+        found = copy.copy(self)
+        found._are_counts, found._kept = True, {}
+        return found
 
     def __len__(self) -> int:
         return len(self.jobs)
@@ -421,8 +502,7 @@ class PreparedSplits:
     def __getitem__(self, number: int) -> SplitData:
         data = self._kept.get(number)
         if data is None:
-            parts = prepared(self._data, self.jobs[number], *self._ways)
-            data = SplitData(*parts, self.augment)
+            data = self._split(self.jobs[number])
             if self._keeps:
                 self._kept[number] = data
         return data
@@ -433,7 +513,19 @@ class PreparedSplits:
 
         rows = np.arange(len(self._data))
         everything = TrainingJob(rows, rows, outer=0)
-        return SplitData(*prepared(self._data, everything, *self._ways), self.augment)
+        return self._split(everything)
+
+    def _split(self, job: TrainingJob) -> SplitData:
+        parts = prepared(self._data, job, *self._ways)
+        if self._are_counts:
+            scale = type(parts[0].scale).of_counts(self._data.y[job.train])
+            given = zip(parts, (job.train, job.test), strict=True)
+            train, test = (
+                replace(part, y=scale.apply(self._data.y[rows]), scale=scale)
+                for part, rows in given
+            )
+            parts = train, test
+        return SplitData(*parts, self.augment, self._class_weight)
 
     def describe(self) -> dict[str, Any]:
         """Return which rows the model of a trial is trained on, and on which it is scored."""

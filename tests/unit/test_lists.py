@@ -47,7 +47,7 @@ KNOWN = {
 }
 
 
-@pytest.mark.parametrize("name", ["activation", "cell", "optimizer", "schedule"])
+@pytest.mark.parametrize("name", ["activation", "cell", "loss", "optimizer", "schedule"])
 def test_the_page_names_all_choices_of_a_hyperparameter(name: str) -> None:
     assert {*named(KNOWN[name][1])} == choices(name)
 
