@@ -307,7 +307,7 @@ def describe_network(
     if options.train is not None:
         return []
     wanted = Hyperparameters.model_validate(with_layers(point, options.layers))
-    data = options.model_dump(include={"dataset", "path", "standardise"})
+    data = options.model_dump(include={"dataset", "path", "impute", "encode", "standardise"})
     shape = shape_of({**data, "reading": options.reading.given}, folder)
     layers = layers_of(wanted, *shape)
     rows = rows_of(layers)
@@ -330,10 +330,11 @@ def _rounds(options: Options, folder: Path) -> PreparedSplits:
     rows = f"{len(jobs[0].train)} rows to train on, {len(jobs[0].test)} to validate"
     print(f"{data.name}: {len(jobs)} trainings a trial, the first with {rows}")
     split = {name: getattr(options, name) for name in ("validation_fraction", "split_seed")}
-    if options.evaluation is not None:
-        split = options.evaluation.model_dump(mode="json", exclude_none=True)
+    if (wanted := options.rows) is not None:
+        split = wanted.model_dump(mode="json", exclude_none=True)
     changes = augmentations_of(options.augment)
-    return PreparedSplits(data, jobs, options.standardise, changes, split, options.class_weight)
+    ways = options.impute, options.encode, options.class_weight
+    return PreparedSplits(data, jobs, options.standardise, changes, split, *ways)
 
 
 def _data(options: Options, folder: Path) -> Dataset:
@@ -342,7 +343,9 @@ def _data(options: Options, folder: Path) -> Dataset:
     if path is not None and path.exists():
         status = path.stat()
         written = status.st_mtime_ns, status.st_size
-    reading = options.reading.model_dump_json(exclude_unset=True)
+    rows = options.rows
+    given = options.reading.with_beside(rows.columns.values() if rows is not None else ())
+    reading = given.model_dump_json(exclude_unset=True)
     return _loaded(options.dataset, path, reading, written)
 
 
@@ -358,8 +361,8 @@ def _loaded(
 
 
 def _jobs(data: Dataset, options: Options) -> list[TrainingJob]:
-    if options.evaluation is not None:
-        return jobs_of(options.evaluation.split(strata_of(data)))
+    if (rows := options.rows) is not None:
+        return jobs_of(rows.cut(strata_of(data), data.beside))
     return [_own_split(data, options)]
 
 

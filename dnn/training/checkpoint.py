@@ -252,7 +252,7 @@ def _described(
     if data is not None:
         about["data"] = {
             "name": data.name,
-            "features": data.features,
+            "features": data.raw_features,
             "shape": list(data.image_shape or data.sequence_shape or ()),
             "class_names": list(data.class_names),
             "columns": None if data.columns is None else data.columns.to_json(),
@@ -272,7 +272,7 @@ def _check_data(model: NeuralNetwork, data: Dataset) -> None:
     from dnn.data.preparation import prepared
 
     wanted = model._network.input_shape
-    given = prepared(np.zeros((1, data.features), np.float32), data.preparation).size
+    given = prepared(np.zeros((1, data.raw_features), np.float32), data.preparation).size
     if given != int(np.prod(wanted)):
         message = f"a sample of {data.name} has {given} values, and the network takes {wanted}"
         raise ShapeError("save", message, (given,), wanted)
