@@ -61,7 +61,7 @@ LAYERS = {
     "modules": """
         attributes problems
         layer_list
-        hyperparameters parallel pareto space tabular trial
+        hyperparameters parallel pareto predictions space tabular trial
         objective strategies
         evaluation
         options report
