@@ -129,7 +129,9 @@ def solve(a: Tensor, b: Tensor | npt.ArrayLike) -> Tensor:
         raise ShapeError("solve", f"{a.shape} and {np.shape(b)} do not fit", a.shape, np.shape(b))
 
     def compute(xp: Any, a: Any, b: Any) -> Any:
-        return xp.linalg.solve(a, b[:, None])[..., 0] if b.ndim == 1 else xp.linalg.solve(a, b)
+        from dnn.graph.operations.systems import solved
+
+        return solved(xp, a, b[:, None])[..., 0] if b.ndim == 1 else solved(xp, a, b)
 
     x: Tensor = _computed("solve", a, compute, 2, True, b)
     return x
@@ -463,14 +465,15 @@ def _fourier(
     shape: Sequence[int] | None,
     axes: Sequence[int] | None,
 ) -> Array:
-    wanted = [*(axes if axes is not None else range(-len(shape or ()), 0))]
     ndim = np.ndim(x)
+    count = ndim if shape is None else len(shape)
+    wanted = [*range(-count, 0)] if axes is None else [*axes]
     is_wrong = any(not -ndim <= axis < ndim for axis in wanted) or len({*wanted}) < len(wanted)
     if is_wrong or (shape is not None and (len(shape) != len(wanted) or min(shape, default=1) < 1)):
         sizes = "" if shape is None else f" of lengths {tuple(shape)}"
         raise ShapeError(name, f"{np.shape(x)} has no axes {tuple(wanted)}{sizes}", np.shape(x))
     which = "ifftn" if name.startswith("i") else "fftn"
-    values: Array = _computed(name, x, lambda xp, a: getattr(xp.fft, which)(a, shape, axes), 1)
+    values: Array = _computed(name, x, lambda xp, a: getattr(xp.fft, which)(a, shape, wanted), 1)
     return values
 
 

@@ -268,13 +268,23 @@ def _by_a_library(function, a, *arguments):
     return _result(np.asarray(found))
 
 
+def _solve(a, b):
+    if b.ndim == 1 or a.shape[:-1] != b.shape[:-1]:
+        raise ValueError("a must have (..., M, M) shape and b must have (..., M, K)")
+    return _by_a_library(np.linalg.solve, a, b)
+
+
+def broadcast_to(array, shape):
+    return _by_a_library(lambda x: np.broadcast_to(x, shape).copy(), array)
+
+
 linalg = SimpleNamespace(
     svd=lambda a, full_matrices=True, compute_uv=True: _by_a_library(
         np.linalg.svd, a, full_matrices, compute_uv
     ),
     eigh=lambda a, UPLO="L": _by_a_library(np.linalg.eigh, a, UPLO),
     eigvalsh=lambda a, UPLO="L": _by_a_library(np.linalg.eigvalsh, a, UPLO),
-    solve=lambda a, b: _by_a_library(np.linalg.solve, a, b),
+    solve=_solve,
     inv=lambda a: _by_a_library(np.linalg.inv, a),
     qr=lambda a, mode="reduced": _by_a_library(np.linalg.qr, a, mode),
     cholesky=lambda a: _by_a_library(np.linalg.cholesky, a),
