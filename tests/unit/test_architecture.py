@@ -475,6 +475,7 @@ def test_the_public_names_of_dnn() -> None:
         "Pruning",
         "QuantileLoss",
         "RMSProp",
+        "RadialBasis",
         "Reshape",
         "Residual",
         "RoutineTable",
