@@ -476,6 +476,7 @@ def test_the_public_names_of_dnn() -> None:
         "Pruning",
         "QuantileLoss",
         "RMSProp",
+        "RadialBasis",
         "Reshape",
         "Residual",
         "RoutineTable",

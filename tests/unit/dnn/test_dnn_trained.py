@@ -222,7 +222,8 @@ NETWORKS: dict[str, list[Layer]] = {
         dnn.GRU(3, lengths=SEQUENCE, bias=False),
         dnn.FullyConnected(2),
     ],
-    "simple recurrent": [Input(5, 3), dnn.RNN(4, "relu"), dnn.FullyConnected(2)],
+    "simple recurrent": [Input(5, 3), dnn.RNN(4, "relu"), dnn.RadialBasis(0.5, trained=False),
+                         dnn.FullyConnected(2)],
     "words": [Input(5, dtype=int), dnn.Embedding(10, 4, padding=0), dnn.Flatten(),
               dnn.FullyConnected(2)],
     "convolution of sequences": [
