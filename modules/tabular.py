@@ -31,11 +31,15 @@ SampleShape = tuple[int, ...]
 
 
 class DataShape(NamedTuple):
-    """Features of a data set, outputs of a network for it, and the shape of a sample."""
+    """Features of a data set, outputs of a network for it, and the shape of a sample.
+
+    `embeds` are the numbers of categories of the last columns, if these are to be embedded.
+    """
 
     features: int
     outputs: int
     shape: SampleShape | None = None
+    embeds: tuple[int, ...] = ()
 
 
 class ReadingOptions(BaseModel):
@@ -184,7 +188,7 @@ def shape_of(options: Mapping[str, Any], folder: Path) -> DataShape:
         return known
     training, _ = load_split(options, folder)
     shape = training.image_shape or training.sequence_shape
-    return DataShape(training.x.shape[1], training.outputs, shape)
+    return DataShape(training.x.shape[1], training.outputs, shape, training.embeds)
 
 
 def augmentations_of(given: Sequence[str | Mapping[str, Any]]) -> list[Augmentation]:

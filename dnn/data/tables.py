@@ -23,7 +23,7 @@ from dnn.data.dataset import Dataset
 from dnn.data.labels import classes_of
 from dnn.data.sources import Source, Wanted, open_table
 from dnn.errors import ConfigurationError, DataError, LabelError, explains_arguments
-from dnn.table import number_of
+from dnn.table import missing_marks, number_of
 
 __all__ = ["load_csv", "load_table"]
 
@@ -103,7 +103,8 @@ def load_table(
     LabelError
         If a label is missing, or a number that is no integer from 0.
     """
-    marks = _marks(missing)
+    missing_marks(missing)
+    marks = (missing,) if isinstance(missing, str) else tuple(missing)
     if features and drop:
         raise ConfigurationError("features and drop: give the columns to train on, or the others")
     table = open_table(source, delimiter=delimiter, header=header, missing=marks)
@@ -169,7 +170,9 @@ def load_table(
 
 
 @explains_arguments
-def load_csv(path: str | PathLike[str], label: Any = -1, **options: Any) -> Dataset:
+def load_csv(
+    path: str | PathLike[str], label: str | int | Sequence[str] = -1, **options: Any
+) -> Dataset:
     """Read samples, with their labels or targets, from a text, perhaps compressed by gzip.
 
     Parameters
@@ -234,14 +237,6 @@ class _Names:
         return [self.place(column) for column in several]
 
 
-def _marks(missing: Collection[str]) -> tuple[str, ...]:
-    marks = (missing,) if isinstance(missing, str) else missing
-    is_list = isinstance(marks, Collection) and not isinstance(marks, (bytes, Mapping))
-    if not is_list or not all(isinstance(mark, str) for mark in marks):
-        raise ConfigurationError(f"missing must be a list of texts, not {missing!r}")
-    return tuple(marks)
-
-
 def _name_of(source: Any) -> str:
     if not isinstance(source, (str, PathLike)):
         return "table"
@@ -275,6 +270,7 @@ def _features(
         else (),
         kinds=() if is_plain else kinds,
         categories={each.name: each.categories for each in columns if each.kind == "category"},
+        incomplete=tuple(name for name, _, values in parts if np.isnan(values).any()),
         dates={
             each.name: formats[each.name]
             for each in columns

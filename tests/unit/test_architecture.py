@@ -427,6 +427,7 @@ def test_the_public_names_of_dnn() -> None:
         "Dropout",
         "DtypeError",
         "EarlyStopping",
+        "EmbedColumns",
         "Embedding",
         "Ensemble",
         "Epoch",
