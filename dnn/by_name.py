@@ -1,4 +1,4 @@
-"""`catalogue`: activations, losses, optimizers, data sets, precisions and more, by name."""
+"""`catalogue`: activations, losses, metrics, optimizers, data sets and more, by name."""
 
 from __future__ import annotations
 

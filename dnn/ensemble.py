@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import copy
 from collections.abc import Callable, Collection, Mapping, Sequence
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import numpy.typing as npt
@@ -42,7 +42,7 @@ class Ensemble(Networks):
     ----------
     layers : sequence of Layer
         As for `NeuralNetwork`.
-    loss : str or Loss
+    loss : str, mapping or Loss
     optimizer : Optimizer, optional
         Each hyperparameter is one number for all, or one for each of the K networks.
     seeds : sequence of K int, not negative
@@ -84,7 +84,7 @@ class Ensemble(Networks):
     def __init__(
         self,
         layers: Sequence[Layer],
-        loss: str | Loss = "softmax_cross_entropy",
+        loss: str | Mapping[str, Any] | Loss = "softmax_cross_entropy",
         optimizer: Optimizer | None = None,
         *,
         seeds: Sequence[int],
@@ -205,6 +205,7 @@ class Ensemble(Networks):
         resident: bool | None = None,
         accumulate: int = 1,
         sample_weight: npt.ArrayLike | None = None,
+        validation_metrics: Sequence[str] = (),
     ) -> list[History]:
         """Train all networks, each on rows of its own in an order of its own.
 
@@ -232,6 +233,8 @@ class Ensemble(Networks):
             Both as for `NeuralNetwork.fit`.
         sample_weight : array_like, shape (n,) or (V, n), optional
             Factor of the loss of each sample, of each version its own or of all alike.
+        validation_metrics : sequence of str
+            As for `NeuralNetwork.fit`.
 
         Returns
         -------
@@ -275,6 +278,7 @@ class Ensemble(Networks):
                 held_out,
                 validation_epochs,
                 accumulate=accumulate,
+                validation_metrics=validation_metrics,
             )
             for active in fit:
                 if on_epoch is not None:
@@ -324,6 +328,7 @@ class Ensemble(Networks):
         *,
         rows: Sequence[npt.ArrayLike] | None = None,
         versions: Sequence[int] | None = None,
+        metrics: Sequence[str] = (),
     ) -> list[dict[str, float]]:
         """Return the loss and the metrics of each network on its rows.
 
@@ -333,6 +338,8 @@ class Ensemble(Networks):
         rows : sequence of K array_like, optional
         versions : sequence of K int, optional
             All as for `fit`.
+        metrics : sequence of str
+            As for `NeuralNetwork.evaluate`.
 
         Returns
         -------
@@ -345,4 +352,4 @@ class Ensemble(Networks):
             As for `fit`.
         """
         data = Versions.of(self._network, len(self), x, y, versions)
-        return self._scheme.evaluate(self._network, data.given("rows", rows))
+        return self._scheme.evaluate(self._network, data.given("rows", rows), metrics)

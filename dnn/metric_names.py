@@ -11,6 +11,9 @@ from typing import Final, NamedTuple
 
 __all__ = ["METRICS", "MORE_IS_BETTER", "Metric"]
 
+ON_REQUEST: Final = "on request"
+"""In the place of the task of a metric that is measured only if it is asked for."""
+
 
 class Metric(NamedTuple):
     """A metric of networks.
@@ -19,12 +22,14 @@ class Metric(NamedTuple):
     ----------
     task : str
         The task whose networks have it: ``"classification"``, ``"regression"`` or
-        ``"multilabel"``; empty if all have it.
+        ``"multilabel"``; empty if all have it, ``"on request"`` if none has it without being asked.
     more_is_better : bool
     lowest, highest : float
         Bounds of its values.
     in_units : bool
         It has the unit of the targets.
+    on_request : tuple of str
+        Tasks whose networks have it if it is asked for.
     """
 
     task: str
@@ -32,6 +37,7 @@ class Metric(NamedTuple):
     lowest: float = 0.0
     highest: float = 1.0
     in_units: bool = False
+    on_request: tuple[str, ...] = ()
 
 
 METRICS: Final[Mapping[str, Metric]] = {
@@ -43,10 +49,15 @@ METRICS: Final[Mapping[str, Metric]] = {
     "pinball": Metric("regression", False, 0.0, math.inf, in_units=True),
     "exact_match": Metric("multilabel", True),
     "hamming": Metric("multilabel", False),
-    "macro_f1": Metric("multilabel", True),
-    "micro_f1": Metric("multilabel", True),
+    "macro_f1": Metric("multilabel", True, on_request=("classification",)),
+    "micro_f1": Metric("multilabel", True, on_request=("classification",)),
     "loss": Metric("", False, 0.0, math.inf),
     "mcc": Metric("classification", True, -1.0),
+    "balanced_accuracy": Metric(ON_REQUEST, True, on_request=("classification",)),
+    "f1": Metric(ON_REQUEST, True, on_request=("classification",)),
+    "jaccard": Metric(ON_REQUEST, True, on_request=("multilabel",)),
+    "auc": Metric(ON_REQUEST, True, on_request=("classification", "multilabel")),
+    "log_loss": Metric(ON_REQUEST, False, 0.0, math.inf, on_request=("classification",)),
 }
 """Metrics of a network by name, the most telling one of each task first."""
 

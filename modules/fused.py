@@ -31,7 +31,7 @@ from .hyperparameters import (
     loss_of,
     optimizer_of,
 )
-from .trial import Report, Reports, known_metrics, marked
+from .trial import ERRORS, Report, Reports, known_metrics, marked
 
 if TYPE_CHECKING:
     from dnn import Ensemble, History, RoutineTable
@@ -232,6 +232,12 @@ class FusedTrainings:
                     training.report.curve.add(step, reported)
             metrics |= self._compute.metrics_of(history)
             found.append(marked(metrics, is_diverged=history.diverged))
+        if len(self._rounds) == 1 and data.takes == "values":
+            alone = self._rounds[0]
+            guesses = loss_of(wanted[0], data.takes).point(networks(alone.validation.x))
+            for metrics, guess in zip(found, guesses, strict=True):
+                if metrics:
+                    metrics[ERRORS] = alone.standard_errors(guess)
         return found
 
     @property

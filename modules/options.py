@@ -572,9 +572,8 @@ def _point_problems(
             texts[str(error)] = None
             continue
         outputs = None if shape is None else shape.outputs
-        text = "" if task is None else loss_problem(wanted, TAKES[task], outputs)
-        if text:
-            texts[text] = None
+        if task is not None and (unfit := loss_problem(wanted, TAKES[task], outputs)):
+            texts[unfit] = None
         elif layers is not None and shape is not None:
             shown = ", ".join(f"{name} = {point[name]}" for name in references(layers))
             if shown not in tried:

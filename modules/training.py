@@ -6,6 +6,7 @@ import contextlib
 import importlib.util
 import logging
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, NoReturn
@@ -26,7 +27,7 @@ from .hyperparameters import (
 from .layer_list import LayerTables, with_layers
 from .parallel import Parallel
 from .sweep.ledger import plain
-from .trial import DIVERGED, SPLITS, Report, known_metrics, marked, trial_seed
+from .trial import DIVERGED, ERRORS, SPLITS, Report, known_metrics, marked, trial_seed
 
 if TYPE_CHECKING:
     from dnn import Callback, Epoch, NeuralNetwork, RoutineTable
@@ -228,7 +229,8 @@ class NetworkTrainer:
         metrics = marked(
             evaluated.metrics, is_diverged=any(DIVERGED in result for result in results)
         )
-        return {**metrics, SPLITS: evaluated.splits()}
+        splits = replace(evaluated, errors=results[0].get(ERRORS, {})).splits()
+        return {**metrics, SPLITS: splits}
 
 
 def _warn_of_difference(trial: int, recorded: Mapping[str, Any], scores: Mapping[str, Any]) -> None:
@@ -243,7 +245,7 @@ def _warn_of_difference(trial: int, recorded: Mapping[str, Any], scores: Mapping
 
 
 def _numbers(metrics: Mapping[str, Any]) -> dict[str, float]:
-    return {name: value for name, value in metrics.items() if name != DIVERGED}
+    return {name: value for name, value in metrics.items() if name not in (DIVERGED, ERRORS)}
 
 
 def train(
@@ -288,7 +290,11 @@ def train(
     metrics = known_metrics(metrics, wanted.named_loss)
     if report is not None:
         report.curve.add(len(history), metrics)
-    return marked({**metrics, **compute.metrics_of(history)}, is_diverged=history.diverged)
+    found = marked({**metrics, **compute.metrics_of(history)}, is_diverged=history.diverged)
+    if report is not None and data.takes == "values":
+        outputs = model(data.validation.x)
+        found[ERRORS] = data.standard_errors(loss_of(wanted, data.takes).point(outputs))
+    return found
 
 
 def _raise_overflow(model: NeuralNetwork, loss: float) -> NoReturn:

@@ -63,6 +63,7 @@ METRICS: Final[Mapping[str, Metric]] = {
     **{
         name: Metric(metric.more_is_better, metric.lowest, metric.highest, metric.task)
         for name, metric in catalogue("metric").items()
+        if metric.task != "on request"
     },
     "training_time_s": Metric(False, 0.0, math.inf),
 }
@@ -82,6 +83,8 @@ def known_metrics(found: Mapping[str, Any], parameters: Collection[str] = ()) ->
     return {name: found[name] for name in METRICS if name in found and name not in parameters}
 
 
+ERRORS: Final = "standard errors"
+"""Key of what a training with a single split returns beside its metrics."""
 DIVERGED: Final = "diverged"
 """The metric by which a trainer says that a training has come to NaN or infinity."""
 

@@ -10,18 +10,30 @@ from dnn.backend import Array, Ops
 from dnn.data.augmentation import Images
 from dnn.losses import QuantileLoss
 from dnn.metrics import (
+    Predictions,
+    check_metrics,
     mean_pinball,
     metrics_of_counts,
     metrics_of_labels,
     metrics_of_predictions,
     metrics_of_sums,
     metrics_of_values,
+    needs_probabilities,
+    scores,
     sums_of_values,
 )
 from dnn.training.data import Rows, Samples, is_on_host
 from dnn.training.network import Network, PlanKind
 
-__all__ = ["Replay", "evaluate", "load_part", "outputs_of", "results_of", "sums_of"]
+__all__ = [
+    "Replay",
+    "evaluate",
+    "load_part",
+    "outputs_of",
+    "results_of",
+    "sums_of",
+    "task_of",
+]
 
 Replay = Callable[..., Iterator[tuple[Array, Array]]]
 """``(network, kind, x, y=None, rows=None)`` -> iterator of outputs and mean loss of each piece."""
@@ -31,32 +43,46 @@ ROWS = 1024
 
 
 def evaluate(
-    network: Network, samples: Samples, replay: Replay | None = None
+    network: Network,
+    samples: Samples,
+    replay: Replay | None = None,
+    metrics: Sequence[str] = (),
 ) -> list[dict[str, float]]:
     """Return the loss and the metrics of the task of each of K networks.
 
-    By the names of `dnn.metrics.METRICS`. `replay` computes the outputs in place of `_replayed`, on
-    a mesh of ranks for instance.
+    By the names of `dnn.metrics.METRICS`; `metrics` are others to measure too, see `check_metrics`.
+    `replay` computes the outputs in place of `_replayed`, on a mesh of ranks for instance.
     """
-    total, outputs = _measured(network, samples, replay or _replayed)
-    scores = None
-    task = _task(network, samples)
+    replay = replay or _replayed
+    task = task_of(network, samples)
+    check_metrics(metrics, task)
+    chances = None
+    if needs_probabilities(metrics):
+        chances = _measured(network, samples, replay, "probability")[1]
+        chances = chances.reshape(network.models or 1, *chances.shape[len(network.leading) :])
+    total, outputs = _measured(network, samples, replay)
+    found = None
+    given = None
     if task == "classification":
-        scores = metrics_of_predictions(*_classes(network, samples, outputs))
+        given = Predictions(task, *_classes(network, samples, outputs), chances)
+        found = metrics_of_predictions(given.truth, given.predicted)
     elif task:
         truth, predicted, deviation = _values(network, samples, outputs)
         with np.errstate(all="ignore"):  # of a network that has diverged
             if task == "multilabel":
-                scores = metrics_of_labels(truth, predicted)
+                given = Predictions(task, truth, predicted, chances)
+                found = metrics_of_labels(truth, predicted)
             else:
-                scores = metrics_of_values(truth, predicted, deviation)
+                found = metrics_of_values(truth, predicted, deviation)
                 if isinstance(network.loss, QuantileLoss):
                     every = outputs.reshape(*predicted.shape, -1)
                     quantiles = np.array(network.loss.quantiles)
-                    pinball = mean_pinball(truth, every, quantiles, deviation)
-                    for found, value in zip(scores, pinball, strict=True):
-                        found["pinball"] = value
-    return _results((total / samples.count).reshape(-1), scores)
+                    more = mean_pinball(truth, every, quantiles, deviation)
+                    found = [{**one, **other} for one, other in zip(found, more, strict=True)]
+    if metrics and given is not None and found is not None:
+        more = scores(metrics, given)
+        found = [{**one, **other} for one, other in zip(found, more, strict=True)]
+    return _results((total / samples.count).reshape(-1), found)
 
 
 _TASKS = {"classes": "classification", "values": "regression", "counts": "regression",
@@ -64,7 +90,7 @@ _TASKS = {"classes": "classification", "values": "regression", "counts": "regres
 """The task of networks whose loss takes such targets."""
 
 
-def _task(network: Network, samples: Samples) -> str:
+def task_of(network: Network, samples: Samples) -> str:
     """Return the task whose metrics a network has; empty if it has none, as of images put out."""
     task = _TASKS.get(network.loss.takes, "")
     if task in ("", "classification"):
@@ -85,8 +111,8 @@ def _values(network: Network, samples: Samples, outputs: Array) -> tuple[Array, 
     return np.broadcast_to(truth, predicted.shape), predicted, deviation
 
 
-def _results(losses: Array, scores: list[dict[str, float]] | None) -> list[dict[str, float]]:
-    given = scores or [{}] * len(losses)
+def _results(losses: Array, found: list[dict[str, float]] | None) -> list[dict[str, float]]:
+    given = found or [{}] * len(losses)
     return [{"loss": loss, **score} for loss, score in zip(losses.tolist(), given, strict=True)]
 
 
@@ -102,7 +128,7 @@ def sums_of(network: Network, samples: Samples) -> Array:
     """
     loss, models = network.loss, network.models or 1
     classes = loss.class_count(network.output_shape) if loss.classifies else 0
-    task = _task(network, samples)
+    task = task_of(network, samples)
     more = 5 * samples.y.shape[1] if task == "regression" else 0
     sums = np.zeros((models, 3 + 2 * classes if classes else 2 + more))
     if samples.count:
@@ -127,21 +153,23 @@ def results_of(network: Network, sums: Array) -> list[dict[str, float]]:
     The median of absolute errors, and metrics of several labels a sample, cannot be had from sums,
     and are left out.
     """
-    scores = None
+    found = None
     if network.loss.classifies:
         counts = sums[:, 2:].astype(np.int64)
-        scores = metrics_of_counts(counts[:, 0], *np.split(counts[:, 1:], 2, axis=1))
+        found = metrics_of_counts(counts[:, 0], *np.split(counts[:, 1:], 2, axis=1))
     elif sums.shape[1] > 2:
         with np.errstate(all="ignore"):
-            scores = metrics_of_sums(sums[:, 2:].reshape(len(sums), 5, -1))
-    return _results(sums[:, 0] / sums[:, 1], scores)
+            found = metrics_of_sums(sums[:, 2:].reshape(len(sums), 5, -1))
+    return _results(sums[:, 0] / sums[:, 1], found)
 
 
-def _measured(network: Network, samples: Samples, replay: Replay) -> tuple[Array, Array]:
+def _measured(
+    network: Network, samples: Samples, replay: Replay, kind: PlanKind = "evaluation"
+) -> tuple[Array, Array]:
     """Return the sum of the losses over all samples, of shape () or (K,), and the outputs."""
     parts, total = [], np.zeros(network.leading)
     with np.errstate(all="ignore"):
-        for part, loss in replay(network, "evaluation", samples.x, samples.y, samples.rows):
+        for part, loss in replay(network, kind, samples.x, samples.y, samples.rows):
             parts.append(part)
             total += np.multiply(loss, part.shape[len(network.leading)], dtype=np.float64)
     return total, _joined(network, parts)
