@@ -286,6 +286,6 @@ def _load(
     parts = train_validation_split(load_dataset(dataset, place, **given), fraction, seed)
     # What is learned from rows is learned from the training rows only.
     impute_by, encode_by, standardise_by = json.loads(ways)
-    parts = encode(*impute(*parts, by=impute_by), by=encode_by)
-    training, validation = standardise(*parts, by=standardise_by)
+    encoded = encode(*impute(*parts, by=impute_by), by=encode_by)
+    training, validation = standardise(*encoded, by=standardise_by)
     return training, validation

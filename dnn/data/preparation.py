@@ -331,7 +331,8 @@ class OneHot(Categories):
     name = "one_hot"
 
     def _encoded(self, column: Array, known: Array) -> Array:
-        return (column[:, None] == known).astype(np.float32)
+        flags: Array = (column[:, None] == known).astype(np.float32)
+        return flags
 
     def outputs(self, features: int) -> int:
         """Return how many attributes there are behind the step."""

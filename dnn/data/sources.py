@@ -145,8 +145,8 @@ class TextSource(Source):
                 line = line_of_cell(block[row], at)
                 raise self._error(line, at, problem)
             if ragged is not None:
-                line, row = block[ragged]
-                raise DataError(f"{self.where}, line {line}: {len(row)} cells, not {width}")
+                line, short = block[ragged]
+                raise DataError(f"{self.where}, line {line}: {len(short)} cells, not {width}")
             done += len(block)
         if not done:
             below = " below the names of the columns" if self.has_names else ""

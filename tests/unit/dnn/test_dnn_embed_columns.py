@@ -4,11 +4,25 @@ from __future__ import annotations
 
 from pathlib import Path
 
+import cuda_emulator
+import fake_cupy
 import numpy as np
 import pytest
 
 import dnn
-from dnn import ConfigurationError, DataError, EmbedColumns, Ensemble, NeuralNetwork, ShapeError
+from dnn import (
+    ConfigurationError,
+    DataError,
+    EmbedColumns,
+    Ensemble,
+    NeuralNetwork,
+    ShapeError,
+    graph,
+)
+from dnn.backend import Ops
+from dnn.backend.cuda.ops import CudaOps
+from dnn.backend.device import Device
+from dnn.graph.operation import with_models
 
 COUNT = (5, 4)
 
@@ -73,6 +87,34 @@ def test_networks_of_an_ensemble_are_as_alone() -> None:
         alone = NeuralNetwork(layers(), optimizer=dnn.SGD(rate), seed=seed)
         alone.fit(x, y, epochs=3, progress=False)
         assert alone.evaluate(x, y) == found
+
+
+@pytest.mark.skipif(cuda_emulator.COMPILER is None, reason="there is no C++ compiler")
+def test_a_gpu_takes_the_same_vectors() -> None:
+    """Kernels are run on the CPU; see `cuda_emulator`."""
+    ops = CudaOps(Device("cuda"), fake_cupy, fake_cupy.Blas())
+    x = graph.placeholder((40, 4), "f4")
+    weights = [graph.placeholder((count, 3), "f4") for count in COUNT]
+    layer = EmbedColumns([*COUNT], 3)
+    layer.name, layer.dtype = "embed_columns_1", np.dtype("f4")
+    layer.build((4,))
+    layer.weights = weights
+    y = layer.forward(x)
+    wanted = [y, *graph.gradients(graph.sum(y * y), weights)]
+    draw = np.random.default_rng(2)
+    each = [
+        {x: samples(seed=seed)} | {w: draw.normal(size=w.shape).astype("f4") for w in weights}
+        for seed in range(2)
+    ]
+    alone = [graph.evaluate(wanted, feeds, ops) for feeds in each]
+    for feeds, found in zip(each, alone, strict=True):
+        for mine, oracle in zip(found, graph.evaluate(wanted, feeds, Ops()), strict=True):
+            np.testing.assert_allclose(mine, oracle, rtol=1e-5, atol=1e-6)
+    now = with_models(wanted, 2, {x, *weights})
+    feeds = {now[node]: np.stack([feeds[node] for feeds in each]) for node in (x, *weights)}
+    together = graph.evaluate([now[node] for node in wanted], feeds, ops)
+    for mine, parts in zip(together, zip(*alone, strict=True), strict=True):
+        np.testing.assert_array_equal(mine, np.stack(parts))
 
 
 def test_onnx_has_the_same_vectors(tmp_path: Path) -> None:
