@@ -78,6 +78,9 @@ class ReadingOptions(BaseModel):
     weight: str = Field(
         default="", description="of a table: a column that says how much each sample weighs"
     )
+    skip_unlabelled: bool = Field(
+        default=False, description="of a table: whether rows without a label or target are left out"
+    )
     beside: list[str] = Field(
         default=[], description="of a table: columns that are kept, and not trained on"
     )
