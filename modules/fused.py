@@ -305,7 +305,7 @@ class FusedTrainings:
             # With the default rate: the time of a network that diverges says nothing.
             wanted = training.wanted.model_copy(update={"learning_rate": None})
             model = NeuralNetwork(
-                layers_of(wanted, data.features, data.outputs, data.shape),
+                layers_of(wanted, data.features, data.outputs, data.shape, data.embeds),
                 loss_of(wanted, data.takes),
                 optimizer=optimizer_of(wanted, alone.count),
                 routines=self._table,
@@ -333,7 +333,7 @@ class FusedTrainings:
         loss = loss_of(wanted, data.takes)
         networks = self._kept.pop(key, None)
         if networks is None:
-            layers = layers_of(wanted[0], data.features, data.outputs, data.shape)
+            layers = layers_of(wanted[0], data.features, data.outputs, data.shape, data.embeds)
             networks = Ensemble(
                 layers,
                 loss,
@@ -371,7 +371,7 @@ class _Versions:
         self.jobs = rounds.jobs
         self.outputs, self.features = rounds[0].outputs, rounds[0].features
         self.takes = rounds[0].takes
-        self.shape = rounds[0].shape
+        self.shape, self.embeds = rounds[0].shape, rounds[0].embeds
         rows = 1 + max(int(rows_of.max()) for job in self.jobs for rows_of in (job.train, job.test))
         self.count = rows
         dtype = np.float64 if compute.precision == "float64" else np.float32

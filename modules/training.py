@@ -353,7 +353,14 @@ def _model(
     from dnn import NeuralNetwork
 
     return NeuralNetwork(
-        layers_of(wanted, data.features, data.outputs, data.shape, in_rows=data.in_rows),
+        layers_of(
+            wanted,
+            data.features,
+            data.outputs,
+            data.shape,
+            data.embeds,
+            in_rows=data.in_rows,
+        ),
         loss_of(wanted, data.takes),
         optimizer=optimizer_of(wanted, data.count),
         seed=seed,

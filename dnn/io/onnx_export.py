@@ -326,8 +326,7 @@ def _embedding(writer: _Writer, layer: Embedding, x: str) -> str:
 
 def _embed_columns(writer: _Writer, layer: EmbedColumns, x: str) -> str:
     name = layer.name
-    (features,) = layer.input_shape
-    first = features - len(layer.count)
+    first = layer.first
     parts = []
     if first:
         others = writer.tensor(f"{name}.others", np.arange(first))

@@ -312,6 +312,8 @@ class SplitData:
         What the targets are, as `dnn.Loss.takes` has it.
     shape : tuple of int, optional
         Channels, height and width, if each row is an image; time steps and features of sequences.
+    embeds : tuple of int
+        How many categories each of the last columns has, where they are to be embedded.
     in_rows : bool
         Whether images are flattened to rows of numbers; images to augment keep their shape.
     prepared : Dataset
@@ -346,6 +348,7 @@ class SplitData:
         self.validation = DeviceData(held_out, validation.y, deviation=deviation)
         self.count, self.features = len(x), math.prod(x.shape[1:])
         self.outputs, self.takes = training.outputs, TAKES[training.task]
+        self.embeds = training.embeds
         self.in_rows = not augment
 
     def in_units(self, predicted: npt.NDArray[Any]) -> npt.NDArray[Any]:
