@@ -218,22 +218,45 @@ class EarlyStopping(Callback):
 
     def on_epoch_end(self, epoch: Epoch) -> str | None:
         """Return a reason to stop after `patience` epochs without a better value."""
-        value = epoch.value(self.monitor)
+        return self.observe(epoch.index, epoch.value(self.monitor), epoch.model.snapshot)
+
+    def observe(
+        self, index: int, value: float, snapshot: Callable[[Snapshot | None], Snapshot]
+    ) -> str | None:
+        """Record the watched value of an epoch, and keep the parameters if it is the best.
+
+        Parameters
+        ----------
+        index : int
+            Of the epoch, from 0.
+        value : float
+        snapshot : callable
+            As `NeuralNetwork.snapshot`.
+
+        Returns
+        -------
+        str or None
+            A reason to stop; None to go on.
+        """
         if is_better(self.monitor, value, self.best, self.min_delta):
-            self.best, self.best_epoch, self._waited = value, epoch.index, 0
+            self.best, self.best_epoch, self._waited = value, index, 0
             if self.restore_best:
-                self._snapshot = epoch.model.snapshot(self._snapshot)
+                self._snapshot = snapshot(self._snapshot)
             return None
         self._waited += 1
         if self._waited < self.patience:
             return None
         return f"{self.monitor} has not become better for {self._waited} epochs"
 
+    def take_snapshot(self) -> Snapshot | None:
+        """Return what was kept of the best epoch, and keep it no longer."""
+        snapshot, self._snapshot = self._snapshot, None
+        return snapshot
+
     def on_fit_end(self, model: NeuralNetwork, history: History) -> None:
         """Restore the parameters of the best epoch, if `restore_best` is set."""
-        if self._snapshot is not None:
-            model.restore(self._snapshot)
-            self._snapshot = None
+        if (snapshot := self.take_snapshot()) is not None:
+            model.restore(snapshot)
 
 
 class Pruning(Callback):
