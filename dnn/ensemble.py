@@ -240,8 +240,8 @@ class Ensemble(Networks):
         Returns
         -------
         list of K History
-            ``stopped`` is set where `early_stopping` or `on_epoch` ended the training. The time of an epoch is divided
-            by the number of networks trained in it.
+            ``stopped`` is set where `early_stopping` or `on_epoch` ended the training. The time of
+            an epoch is divided by the number of networks trained in it.
 
         Raises
         ------

@@ -31,9 +31,10 @@ from .hyperparameters import (
     optimizer_of,
 )
 from .trial import METRICS, Report, Reports, marked
+from .trial_plan import BEST_EPOCH, TrialPlan
 
 if TYPE_CHECKING:
-    from dnn import Ensemble, History, RoutineTable
+    from dnn import EarlyStopping, Ensemble, History, RoutineTable
 
 MOST_KEPT: Final = 4
 """Most ensembles that stay compiled for later networks of the same kind."""
@@ -78,12 +79,18 @@ class _Training:
 
     trial: int
     """Index of its trial among those that are trained together."""
+    repeat: int
+    """Index of its seed among those of the trial."""
     number: int
     """Index of the split."""
     wanted: Hyperparameters
     seed: int
     report: Report
     """Report of the trial."""
+    epochs: int
+    """For how long to train; schedules go by the epochs of `wanted`."""
+    is_shown: bool = False
+    """Whether the learning curve of the trial is that of this network."""
 
     def key(self, job: TrainingJob) -> tuple[Any, ...]:
         """Return the values in which trainings of one plan have to agree."""
@@ -91,6 +98,7 @@ class _Training:
 
 
 _ON_CPU: Final = Compute()
+_ONCE: Final = TrialPlan()
 _log: Final = logging.getLogger(__name__)
 
 
@@ -98,8 +106,13 @@ class FusedTrainings:
     """Trains the networks of several trials at once; compiled plans stay for later trials."""
 
     def __init__(
-        self, rounds: PreparedSplits, table: RoutineTable | None = None, compute: Compute = _ON_CPU
+        self,
+        rounds: PreparedSplits,
+        table: RoutineTable | None = None,
+        compute: Compute = _ON_CPU,
+        plan: TrialPlan = _ONCE,
     ) -> None:
+        self._plan = plan
         self._rounds = rounds
         self._table = table
         self._compute = compute
@@ -109,26 +122,42 @@ class FusedTrainings:
         self._epoch_alone_s: dict[tuple[Any, ...], float] = {}
 
     def __call__(
-        self, trials: Sequence[tuple[Hyperparameters, Sequence[int], Report]]
-    ) -> list[list[dict[str, Any]]]:
-        """Train the networks of trials; return the metrics of each split, for each trial.
+        self,
+        trials: Sequence[tuple[Hyperparameters, Sequence[Sequence[int]], Report]],
+        *,
+        shows: bool = True,
+    ) -> list[list[list[dict[str, Any]]]]:
+        """Train the networks of trials; return, for each trial and seed, the metrics of each split.
 
-        A trial comes with the seed of each split. Metrics are empty if float16 was too narrow. If
-        there is a single split, the trial's report gets the learning curve.
+        A trial comes with its seeds, for each of them the seed of each split. Metrics are empty if
+        float16 was too narrow. If there is a single split, the trial's report gets the learning
+        curve of the first seed, unless it `shows` none.
         """
-        trainings = [
-            _Training(trial, number, wanted, seed, report)
-            for trial, (wanted, seeds, report) in enumerate(trials)
-            for number, seed in enumerate(seeds)
+        jobs, plan = self._rounds.jobs, self._plan
+        results: list[list[list[dict[str, Any]]]] = [
+            [[{}] * len(self._rounds) for _ in seeds] for _, seeds, _ in trials
         ]
-        groups: dict[tuple[Any, ...], list[_Training]] = {}
-        for training in trainings:
-            key = training.key(self._rounds.jobs[training.number])
-            groups.setdefault(key, []).append(training)
-        results: list[list[dict[str, Any]]] = [[{}] * len(self._rounds) for _ in trials]
-        for key, group in groups.items():
-            for training, found in self._train_in_parts(key, group):
-                results[training.trial][training.number] = found
+        # Where rows test the choice they choose no epoch, so the others are trained before.
+        waits = plan.patience is not None and any(job.is_test for job in jobs)
+        for are_tests in (False, True) if waits else (None,):
+            groups: dict[tuple[Any, ...], list[_Training]] = {}
+            for trial, (wanted, repeats, report) in enumerate(trials):
+                for repeat, seeds in enumerate(repeats):
+                    done = results[trial][repeat]
+                    for number, seed in enumerate(seeds):
+                        job, epochs = jobs[number], wanted.epochs
+                        if are_tests not in (None, job.is_test):
+                            continue
+                        if job.is_test:
+                            epochs = plan.epochs_to_test(jobs, done, job.outer) or epochs
+                        shown = shows and repeat == 0
+                        training = _Training(
+                            trial, repeat, number, wanted, seed, report, epochs, shown
+                        )
+                        groups.setdefault(training.key(job), []).append(training)
+            for key, group in groups.items():
+                for training, found in self._train_in_parts(key, group):
+                    results[training.trial][training.repeat][training.number] = found
         return results
 
     def _train_in_parts(
@@ -190,8 +219,12 @@ class FusedTrainings:
         offsets = [training.number * data.count for training in trainings]
         networks = self._networks((*key, len(trainings)), trainings, data, len(jobs[0].train))
         held_out = [job.test + offset for job, offset in zip(jobs, offsets, strict=True)]
-        most = max(parameters.epochs for parameters in wanted)
+        most = max(training.epochs for training in trainings)
         points = curve_epochs(most) if len(self._rounds) == 1 else frozenset()
+        # In a plan either all rows make the choice, or none do.
+        waits = self._plan.patience is not None and not jobs[0].is_test
+        rules = [rule for _ in trainings if waits and (rule := self._plan.rule())]
+        shown = frozenset(range(1, most + 1)) if waits and points else points
         curves: list[Reports] = [[] for _ in trainings]
 
         def on_epoch(
@@ -201,7 +234,7 @@ class FusedTrainings:
             many = f"{len(active)} networks" if len(active) > 1 else "a network"
             text = f"{many}, epoch {done} of {most}"
             trainings[0].report.progress(done, most, text)
-            if done in points:
+            if done in shown:
                 for k, history in zip(active, histories, strict=True):
                     metrics = _metrics(history.validation[-1], done * alone_s)
                     curves[k].append((done, metrics))
@@ -210,23 +243,27 @@ class FusedTrainings:
         histories = networks.fit(
             data.rows,
             rows=[job.train + offset for job, offset in zip(jobs, offsets, strict=True)],
-            epochs=[parameters.epochs for parameters in wanted],
+            epochs=[training.epochs for training in trainings],
             batch_size=batch_size_of(wanted[0]),
-            validation_rows=held_out if points else None,
-            validation_epochs=points,
+            validation_rows=held_out if points or rules else None,
+            validation_epochs=None if rules else points,
             on_epoch=on_epoch,
+            early_stopping=rules or None,
         )
         scores = networks.evaluate(data.rows, rows=held_out)
         found: list[dict[str, Any]] = []
-        for training, score, history, curve in zip(
-            trainings, scores, histories, curves, strict=True
+        for k, (training, score, history, curve) in enumerate(
+            zip(trainings, scores, histories, curves, strict=True)
         ):
             if self._compute.is_too_narrow(history):
                 found.append({})
                 continue
             metrics = _metrics(score, len(history) * alone_s)
-            if points:
-                for step, reported in (*curve, (len(history), metrics)):
+            if rules:
+                metrics[BEST_EPOCH] = best_epoch(rules[k], history)
+            if points and training.is_shown:
+                # With patience the curve has each epoch, and the metrics are of the best of them.
+                for step, reported in (*curve, *(() if rules else ((len(history), metrics),))):
                     training.report.curve.add(step, reported)
             metrics |= self._compute.metrics_of(history)
             found.append(marked(metrics, is_diverged=history.diverged))
@@ -234,8 +271,8 @@ class FusedTrainings:
 
     @property
     def at_once(self) -> int:
-        """How many trials to take at once; each is trained on all splits."""
-        return max(1, 2 * self._networks_at_once // len(self._rounds))
+        """How many trials to take at once; each is trained on all splits, with all seeds."""
+        return max(1, 2 * self._networks_at_once // (len(self._rounds) * self._plan.seeds))
 
     def trains_alone(self, wanted: Hyperparameters) -> bool:
         """Whether networks with such hyperparameters are better trained one by one."""
@@ -281,7 +318,8 @@ class FusedTrainings:
         """Return the seconds of an epoch of a network alone; None for networks never fused."""
         if self.trains_alone(wanted):
             return None
-        training = _Training(0, number, wanted, 0, Report(0, 0, options={}, folder=Path()))
+        report = Report(0, 0, options={}, folder=Path())
+        training = _Training(0, 0, number, wanted, 0, report, wanted.epochs)
         return self._epoch_s(training.key(self._rounds.jobs[number]), training, self._versions)
 
     def _epoch_s(self, key: tuple[Any, ...], training: _Training, data: _Versions) -> float:
@@ -337,6 +375,14 @@ class FusedTrainings:
         if len(self._kept) > MOST_KEPT:
             self._kept.popitem(last=False)
         return networks
+
+
+def best_epoch(rule: EarlyStopping, history: History) -> int:
+    """Return the epoch, from 1, that a training with patience has kept: the last if none is best.
+
+    A training that has come to NaN at once has no best epoch.
+    """
+    return len(history) if rule.best_epoch is None else rule.best_epoch + 1
 
 
 def _metrics(score: Mapping[str, float], training_time_s: float) -> dict[str, Any]:

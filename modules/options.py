@@ -42,6 +42,7 @@ from .space import Space, SpaceError, parse_dimension
 from .strategies import MOST_COUNTED, RULES, STRATEGIES, check_strategy, is_known
 from .tabular import DataShape, is_table, known_shape
 from .trial import METRICS
+from .trial_plan import KNOWN
 
 _OUR_TRAINER = Path(__file__).with_name("trainer.py")
 COLUMNS = ("trial", *METRICS, "trainer", "seed", "state", "splits")
@@ -194,7 +195,7 @@ class SweepOptions(BaseModel):
         return self
 
     def _objective_problems(self, info: ValidationInfo) -> Iterator[InitErrorDetails]:
-        known = METRICS if self._has_our_trainer(info) else None
+        known = KNOWN if self._has_our_trainer(info) else None
         if isinstance(self.maximise, list) and len(self.maximise) != len(self.objective):
             yield at(
                 ("maximise",),

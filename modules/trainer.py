@@ -30,7 +30,7 @@ from .layer_list import built, layer_models, rows_of, with_layers
 from .sweep.runners import InProcessRunner, Limits, Task, parse_memory
 from .sweep.trainer_loop import comm_of, run_trainer
 from .tabular import ReadingOptions, augmentations_of, is_own, shape_of
-from .trainer_options import LAYERS, OF_DATASET, TrainerOptions
+from .trainer_options import LAYERS, OF_DATASET, OF_TRIALS, TrainerOptions
 from .training import NetworkTrainer, train
 from .trial import Trial, run_trial, trial_seed
 
@@ -68,7 +68,7 @@ class Options(TrainerOptions):
         """
         if self.train is not None:
             return Task(self.train, self.options, folder)
-        names = {"dataset", *OF_DATASET} & self.model_fields_set
+        names = {"dataset", *OF_DATASET, *OF_TRIALS} & self.model_fields_set
         given = {name: getattr(self, name) for name in names}
         given[_COMPUTE] = (compute or self.compute()).to_options()
         given[_TRAINING] = self.training.model_dump()
@@ -292,7 +292,8 @@ def prepare(options: Mapping[str, Any], folder: Path) -> NetworkTrainer:
         if rounds[0].is_sequence:
             smallest["recurrent"] = [1]
         train(smallest, 0, rounds[0], table=table, compute=compute)
-    return NetworkTrainer(rounds, table, compute, given.training.chosen, given.layers)
+    parallel = given.training.chosen
+    return NetworkTrainer(rounds, table, compute, parallel, given.layers, given.plan)
 
 
 def describe_network(

@@ -13,18 +13,20 @@ from typing import TYPE_CHECKING, Any, Final, NoReturn
 from diel import __version__
 
 from .compute import Compute
-from .evaluation import PreparedSplits, SplitData, collect, means
-from .fused import FusedTrainings, curve_epochs, estimated_time_s
+from .evaluation import PreparedSplits, SplitData, means
+from .fused import FusedTrainings, best_epoch, curve_epochs, estimated_time_s
 from .hyperparameters import Hyperparameters, batch_size_of, layers_of, loss_of, optimizer_of
 from .layer_list import LayerTables, with_layers
 from .parallel import Parallel
 from .sweep.ledger import plain
-from .trial import DIVERGED, METRICS, SPLITS, Report, marked, trial_seed
+from .trial import DIVERGED, METRICS, SPLITS, Report, marked
+from .trial_plan import BEST_EPOCH, TrialPlan
 
 if TYPE_CHECKING:
     from dnn import Callback, Epoch, NeuralNetwork, RoutineTable
 
 _ON_CPU: Final = Compute()
+_ONCE: Final = TrialPlan()
 _log = logging.getLogger(__name__)
 
 
@@ -33,6 +35,7 @@ class NetworkTrainer:
 
     `facts` are those of the device. There is a `save_model` only if safetensors can write one.
     `layers`, if given, define the network, see `modules.layer_list`.
+    `plan` says for how long and with how many seeds a point is trained.
     Where a copy has several ranks, `parallel` says how they train each network together; all of
     them call the same methods.
     """
@@ -44,14 +47,16 @@ class NetworkTrainer:
         compute: Compute = _ON_CPU,
         parallel: Parallel | None = None,
         layers: LayerTables | None = None,
+        plan: TrialPlan = _ONCE,
     ) -> None:
         self._layers = layers
+        self._plan = plan
         self._parallel = parallel
         self._scheme: tuple[Any, Any] = (None, None)
         self._rounds = rounds
         self._table = table
         self._compute = compute
-        self._together = FusedTrainings(rounds, table, compute)
+        self._together = FusedTrainings(rounds, table, compute, plan)
         self.facts = compute.facts()
         if importlib.util.find_spec("safetensors") is not None:
             self.save_model = self._save_model
@@ -65,40 +70,53 @@ class NetworkTrainer:
         """Train once for each split, and report after each that takes part in the choice.
 
         With a single split, report after each epoch, or after some if no report can end the trial.
+        Several seeds are trained at once if that is possible and no report can end the trial; else
+        the reports of epochs are those of the first, and if it is stopped there are no others.
         """
-        rounds = self._rounds
-        report.total = None if len(rounds) == 1 else len(rounds)
-        reporting = report if len(rounds) == 1 else None
-        results: list[dict[str, Any]] = []
+        rounds, jobs = self._rounds, self._rounds.jobs
+        given = parameters
         parameters = with_layers(parameters, self._layers)
         wanted = Hyperparameters.model_validate(parameters)
-        seeds = self._seeds(report.seed)
         scheme = self._scheme_of(report)
+        is_fused = scheme is None and not self._together.trains_alone(wanted)
+        if self._plan.seeds > 1 and is_fused and not report.may_be_stopped:
+            (found,) = self.train_together([(given, report)])
+            if found is not None:
+                return found
+        report.total = None if len(rounds) == 1 else len(rounds)
+        seeds = self._seeds(report.seed)
+        of_seeds: list[list[dict[str, Any]]] = [[] for _ in seeds]
 
-        def train_split(number: int) -> dict[str, Any]:
+        def train_split(number: int, repeat: int) -> dict[str, Any]:
             # As if it were trained with others: whether it is depends on the trials of its lease.
             is_alone = report.may_be_stopped or scheme is not None
             epoch_s = None if is_alone else self._together.epoch_s(wanted, number)
+            is_test, done = jobs[number].is_test, of_seeds[repeat]
             return train(
                 parameters,
-                seeds[number],
+                seeds[repeat][number],
                 rounds[number],
-                reporting,
+                report if len(rounds) == 1 and repeat == 0 else None,
                 self._table,
                 epoch_s,
                 self._compute,
                 scheme,
+                _ONCE if is_test else self._plan,
+                self._plan.epochs_to_test(jobs, done, jobs[number].outer) if is_test else None,
             )
 
         for number in range(len(rounds)):
-            # A rank of several cannot try again by itself.
-            once = partial(train_split, number)
-            results.append(once() if scheme is not None else self._with_all_memory(once))
-            if len(rounds) > 1 and not rounds.jobs[number].is_test:
-                so_far = self._means(results)
+            for repeat, results in enumerate(of_seeds):
+                # A rank of several cannot try again by itself.
+                once = partial(train_split, number, repeat)
+                results.append(once() if scheme is not None else self._with_all_memory(once))
+                if len(rounds) == 1 and report.is_stopped:
+                    return results[0]
+            if len(rounds) > 1 and not jobs[number].is_test:
+                so_far = self._means(of_seeds)
                 if not report(number + 1, **so_far):
                     return so_far
-        return self._evaluated(results)
+        return self._evaluated(of_seeds)
 
     def _scheme_of(self, report: Report) -> Any:
         """Return the scheme by which the ranks of the copy train; None for a single rank.
@@ -136,28 +154,30 @@ class NetworkTrainer:
             for place, parameters in enumerate(wanted)
             if not self._together.trains_alone(parameters)
         ]
-        if len(fused) * len(self._rounds) < 2:
+        if len(fused) * len(self._rounds) * self._plan.seeds < 2:
             return [None] * len(trials)
         given = []
         for place in fused:
             report = trials[place][1]
             given.append((wanted[place], self._seeds(report.seed), report))
         found: list[dict[str, Any] | None] = [None] * len(trials)
-        for place, results in zip(fused, self._together(given), strict=True):
-            if not all(results):
+        for place, of_seeds in zip(fused, self._together(given), strict=True):
+            if not all(map(all, of_seeds)):
                 continue  # trained alone, the trial says why
-            self._report_splits(results, trials[place][1])
-            found[place] = self._evaluated(results)
+            self._report_splits(of_seeds, trials[place][1])
+            found[place] = self._evaluated(of_seeds)
         return found
 
-    def _report_splits(self, results: Sequence[Mapping[str, Any]], report: Report) -> None:
+    def _report_splits(
+        self, of_seeds: Sequence[Sequence[Mapping[str, Any]]], report: Report
+    ) -> None:
         """Add to a report the means that a trial trained alone reports after each split."""
         jobs = self._rounds.jobs
         if len(jobs) == 1:
             return
         for number, job in enumerate(jobs):
             if not job.is_test:
-                report.curve.add(number + 1, self._means(results[: number + 1]))
+                report.curve.add(number + 1, self._means([r[: number + 1] for r in of_seeds]))
 
     def _save_model(self, parameters: dict[str, Any], report: Report, path: Path) -> Path:
         """Train a trial's network once more, the same to the last bit, and write it.
@@ -169,17 +189,25 @@ class NetworkTrainer:
         data = self._rounds[0] if is_alone else self._rounds.whole()
         scheme = self._scheme_of(report)
         model = _model(wanted, report.seed, data, self._table, self._compute, scheme)
+        rule = self._plan.rule() if is_alone else None
+        epochs = None if is_alone else self._epochs_of_all(parameters, report, scheme)
         with self._compute.without_warnings():
-            model.fit(
+            history = model.fit(
                 data.training,
-                epochs=wanted.epochs,
+                validation=data.validation if rule is not None else None,
+                epochs=epochs or wanted.epochs,
                 batch_size=batch_size_of(wanted),
+                callbacks=[] if rule is None else [rule],
                 progress=False,
             )
         about = {**report.provenance, **self._rounds.describe()}
+        if self._plan.patience is not None:
+            about["epochs"] = len(history) if rule is None else best_epoch(rule, history)
+        if self._plan.seeds > 1:
+            about["seeds"] = f"the first of {self._plan.seeds}"
         if is_alone:
             scores = model.evaluate(data.validation)
-            recorded = about.get("metrics", {})
+            recorded = about.get("metrics", {}) if self._plan.seeds == 1 else {}
             about["metrics"] = {name: scores[name] for name in METRICS if name in scores}
             _warn_of_difference(report.trial, recorded, about["metrics"])
         about |= {"trial": report.trial, "seed": report.seed, "parameters": plain(parameters)}
@@ -187,24 +215,54 @@ class NetworkTrainer:
         model.save(file, data=data.prepared, provenance={**about, "diel": __version__})
         return file
 
-    def _seeds(self, seed: int) -> list[int]:
-        if len(self._rounds) == 1:
-            return [seed]
-        return [trial_seed(seed, number) for number in range(len(self._rounds))]
+    def _epochs_of_all(
+        self, parameters: Mapping[str, Any], report: Report, scheme: Any
+    ) -> int | None:
+        """Return for how many epochs the network of all rows is trained; None for all of them.
 
-    def _means(self, results: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
+        With patience it is the mean of the best epochs of the trial's trainings on parts of the
+        rows, which are done once more.
+        """
+        if self._plan.patience is None:
+            return None
+        (seeds, *_), jobs = self._seeds(report.seed), self._rounds.jobs
+        results: list[dict[str, Any]] = []
+        for job, data, seed in zip(jobs, self._rounds, seeds, strict=True):
+            if job.is_test:
+                results.append({})
+                continue
+            results.append(
+                train(
+                    parameters,
+                    seed,
+                    data,
+                    table=self._table,
+                    compute=self._compute,
+                    scheme=scheme,
+                    plan=self._plan,
+                )
+            )
+        return self._plan.epochs_to_test(jobs, results)
+
+    def _seeds(self, seed: int) -> list[list[int]]:
+        return self._plan.seeds_of(seed, len(self._rounds))
+
+    def _means(self, of_seeds: Sequence[Sequence[Mapping[str, Any]]]) -> dict[str, Any]:
         """Return the mean of each metric over the first splits on which the choice is based."""
-        pairs = zip(self._rounds.jobs, results, strict=False)
-        chosen = [result for job, result in pairs if not job.is_test]
-        is_diverged = any(DIVERGED in result for result in chosen)
-        return marked(means([_numbers(result) for result in chosen]), is_diverged=is_diverged)
+        jobs = self._rounds.jobs
+        chosen = [
+            [result for job, result in zip(jobs, results, strict=False) if not job.is_test]
+            for results in of_seeds
+        ]
+        is_diverged = any(DIVERGED in result for results in chosen for result in results)
+        so_far = [means([_numbers(result) for result in results]) for results in chosen]
+        return marked(self._plan.combined(so_far), is_diverged=is_diverged)
 
-    def _evaluated(self, results: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
-        evaluated = collect(self._rounds.jobs, [_numbers(result) for result in results])
-        metrics = marked(
-            evaluated.metrics, is_diverged=any(DIVERGED in result for result in results)
-        )
-        return {**metrics, SPLITS: evaluated.splits()}
+    def _evaluated(self, of_seeds: Sequence[Sequence[Mapping[str, Any]]]) -> dict[str, Any]:
+        numbers = [[_numbers(result) for result in results] for results in of_seeds]
+        metrics, splits = self._plan.evaluated(self._rounds.jobs, numbers)
+        is_diverged = any(DIVERGED in result for results in of_seeds for result in results)
+        return {**marked(metrics, is_diverged=is_diverged), SPLITS: splits}
 
 
 def _warn_of_difference(trial: int, recorded: Mapping[str, Any], scores: Mapping[str, Any]) -> None:
@@ -231,12 +289,15 @@ def train(
     epoch_s: float | None = None,
     compute: Compute = _ON_CPU,
     scheme: Any = None,
+    plan: TrialPlan = _ONCE,
+    epochs: int | None = None,
 ) -> dict[str, Any]:
     """Train one network with `Hyperparameters`; return its metrics.
 
     These are `METRICS`: accuracy, loss and Matthews correlation coefficient on the validation rows,
     and what the training takes in seconds, see `estimated_time_s`, which takes `epoch_s`;
-    ``diverged`` if it did; in float16 ``skipped_steps`` too.
+    ``diverged`` if it did; in float16 ``skipped_steps`` too. If `plan` has patience they are of the
+    best epoch, which is among them. `epochs`, if given, are trained of those in `parameters`.
 
     `report` gets the metrics after each epoch, and may end the training; where it cannot, after
     those of `curve_epochs`. By `scheme`, a `dnn.Scheme`, several ranks train the network together;
@@ -245,13 +306,16 @@ def train(
     """
     wanted = Hyperparameters.model_validate(dict(parameters))
     model = _model(wanted, seed, data, table, compute, scheme)
-    callbacks = []
+    callbacks: list[Callback] = []
+    if (rule := plan.rule()) is not None:
+        callbacks.append(rule)
     if report is not None:
         callbacks.append(_epoch_reports(report, wanted, data, epoch_s))
     with compute.without_warnings():
         history = model.fit(
             data.training,
-            epochs=wanted.epochs,
+            validation=None if rule is None else data.validation,
+            epochs=epochs or wanted.epochs,
             batch_size=batch_size_of(wanted),
             callbacks=callbacks,
             progress=False,
@@ -261,7 +325,9 @@ def train(
     metrics: dict[str, Any] = model.evaluate(data.validation)
     metrics["training_time_s"] = estimated_time_s(history, epoch_s, batch_size_of(wanted))
     metrics = {name: metrics[name] for name in METRICS}
-    if report is not None:
+    if rule is not None:
+        metrics[BEST_EPOCH] = best_epoch(rule, history)
+    elif report is not None:
         report.curve.add(len(history), metrics)
     return marked({**metrics, **compute.metrics_of(history)}, is_diverged=history.diverged)
 
@@ -311,10 +377,11 @@ def _epoch_reports(
     class EpochReports(Callback):
         def on_epoch_end(self, epoch: Epoch) -> str | None:
             done = len(epoch.history)
-            if done not in chosen:
+            if done not in chosen and not epoch.validation:
                 report.show(done)
                 return "stopped by the sweep" if report.is_stopped else None
-            metrics: dict[str, Any] = epoch.model.evaluate(data.validation)
+            metrics: dict[str, Any] = epoch.validation or epoch.model.evaluate(data.validation)
+            metrics = dict(metrics)
             metrics["training_time_s"] = estimated_time_s(
                 epoch.history, epoch_s, batch_size_of(wanted)
             )

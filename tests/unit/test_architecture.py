@@ -64,6 +64,7 @@ LAYERS = {
         hyperparameters parallel pareto space tabular trial
         objective strategies
         evaluation
+        trial_plan
         options report
         search
         sweep
