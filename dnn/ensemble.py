@@ -206,6 +206,7 @@ class Ensemble(Networks):
         validation_epochs: Collection[int] | None = None,
         on_epoch: OnEpoch | None = None,
         early_stopping: Sequence[EarlyStopping] | None = None,
+        before_restoring: Callable[[], object] | None = None,
         resident: bool | None = None,
         accumulate: int = 1,
     ) -> list[History]:
@@ -233,6 +234,8 @@ class Ensemble(Networks):
         early_stopping : sequence of K EarlyStopping, optional
             One for each network, asked after each epoch and before `on_epoch`: it ends that network
             alone, which gets back the parameters of its best epoch.
+        before_restoring : function, optional
+            Called when all networks have ended, before they get back any parameters.
         resident : bool, optional
         accumulate : int, at least 1
             Both as for `NeuralNetwork.fit`.
@@ -291,6 +294,8 @@ class Ensemble(Networks):
                     for k in on_epoch(len(histories[0]) - 1, active, histories):
                         if k in active:
                             fit.stop(k, "on_epoch")
+            if before_restoring is not None:
+                before_restoring()
             for k, rule in enumerate(rules):
                 if (snapshot := rule.take_snapshot()) is not None:
                     self.restore(k, snapshot)

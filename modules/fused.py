@@ -15,11 +15,12 @@ import gc
 import logging
 from collections import OrderedDict
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property, partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
+from .checkpoints import Checkpoints, Going
 from .compute import MOST_NETWORKS, Compute
 from .evaluation import PreparedSplits, TrainingJob
 from .hyperparameters import (
@@ -91,6 +92,15 @@ class _Training:
     """For how long to train; schedules go by the epochs of `wanted`."""
     is_shown: bool = False
     """Whether the learning curve of the trial is that of this network."""
+    name: str = ""
+    """Of its checkpoints, if there are any."""
+    going: Going | None = None
+    """From where it goes on."""
+
+    @property
+    def done(self) -> int:
+        """Epochs that are done before."""
+        return 0 if self.going is None else self.going.progress.epochs
 
     def key(self, job: TrainingJob) -> tuple[Any, ...]:
         """Return the values in which trainings of one plan have to agree."""
@@ -111,8 +121,10 @@ class FusedTrainings:
         table: RoutineTable | None = None,
         compute: Compute = _ON_CPU,
         plan: TrialPlan = _ONCE,
+        checkpoints: Checkpoints | None = None,
     ) -> None:
         self._plan = plan
+        self._checkpoints = checkpoints
         self._rounds = rounds
         self._table = table
         self._compute = compute
@@ -154,11 +166,29 @@ class FusedTrainings:
                         training = _Training(
                             trial, repeat, number, wanted, seed, report, epochs, shown
                         )
-                        groups.setdefault(training.key(job), []).append(training)
+                        if self._checkpoints is not None:
+                            training = self._going_on(training, self._checkpoints)
+                        key = (*training.key(job), training.done)
+                        groups.setdefault(key, []).append(training)
             for key, group in groups.items():
-                for training, found in self._train_in_parts(key, group):
+                for training, found in self._train_in_parts(key[:-1], group):
                     results[training.trial][training.repeat][training.number] = found
         return results
+
+    def _going_on(self, training: _Training, checkpoints: Checkpoints) -> _Training:
+        """Return a training that goes on from a checkpoint, if there is one."""
+        wanted, plan, epochs = training.wanted, self._plan, training.epochs
+        if self._rounds.jobs[training.number].is_test:
+            plan = _ONCE
+        name = checkpoints.name(wanted, training.seed, self._rounds[training.number], plan)
+        shown = self._shown(epochs, plan) if len(self._rounds) == 1 else ()
+        going = checkpoints.find(name, epochs, shown, plan.patience)
+        return replace(training, name=name, going=going)
+
+    @staticmethod
+    def _shown(epochs: int, plan: TrialPlan) -> Collection[int]:
+        """Return after which epochs of a training a curve has its metrics."""
+        return curve_epochs(epochs) if plan.patience is None else range(1, epochs + 1)
 
     def _train_in_parts(
         self, key: tuple[Any, ...], trainings: Sequence[_Training]
@@ -220,36 +250,45 @@ class FusedTrainings:
         networks = self._networks((*key, len(trainings)), trainings, data, len(jobs[0].train))
         held_out = [job.test + offset for job, offset in zip(jobs, offsets, strict=True)]
         most = max(training.epochs for training in trainings)
-        points = curve_epochs(most) if len(self._rounds) == 1 else frozenset()
         # In a plan either all rows make the choice, or none do.
-        waits = self._plan.patience is not None and not jobs[0].is_test
-        rules = [rule for _ in trainings if waits and (rule := self._plan.rule())]
-        shown = frozenset(range(1, most + 1)) if waits and points else points
+        plan = _ONCE if jobs[0].is_test else self._plan
+        rules = [rule for _ in trainings if (rule := plan.rule()) is not None]
+        points = self._shown(most, plan) if len(self._rounds) == 1 else ()
         curves: list[Reports] = [[] for _ in trainings]
+        before = trainings[0].done
+        if before:
+            self._resume(networks, trainings, rules, curves)
 
         def on_epoch(
             epoch: int, active: Sequence[int], histories: Sequence[History]
         ) -> Collection[int]:
-            done = epoch + 1
+            done = before + epoch + 1
             many = f"{len(active)} networks" if len(active) > 1 else "a network"
             text = f"{many}, epoch {done} of {most}"
             trainings[0].report.progress(done, most, text)
-            if done in shown:
+            if done in points:
                 for k, history in zip(active, histories, strict=True):
                     metrics = _metrics(history.validation[-1], done * alone_s)
                     curves[k].append((done, metrics))
             return [k for k in active if trainings[k].report.check_stop()]
 
-        histories = networks.fit(
+        def keep() -> None:
+            if self._checkpoints is not None:
+                names = [training.name for training in trainings]
+                self._checkpoints.save_all(networks, names, curves, rules)
+
+        networks.fit(
             data.rows,
             rows=[job.train + offset for job, offset in zip(jobs, offsets, strict=True)],
-            epochs=[training.epochs for training in trainings],
+            epochs=[training.epochs - before for training in trainings],
             batch_size=batch_size_of(wanted[0]),
             validation_rows=held_out if points or rules else None,
-            validation_epochs=None if rules else points,
+            validation_epochs=None if rules else [point - before for point in points],
             on_epoch=on_epoch,
             early_stopping=rules or None,
+            before_restoring=keep,
         )
+        histories = networks.histories
         scores = networks.evaluate(data.rows, rows=held_out)
         found: list[dict[str, Any]] = []
         for k, (training, score, history, curve) in enumerate(
@@ -268,6 +307,21 @@ class FusedTrainings:
             metrics |= self._compute.metrics_of(history)
             found.append(marked(metrics, is_diverged=history.diverged))
         return found
+
+    @staticmethod
+    def _resume(
+        networks: Ensemble,
+        trainings: Sequence[_Training],
+        rules: Sequence[EarlyStopping],
+        curves: Sequence[Reports],
+    ) -> None:
+        from dnn import resume_training
+
+        going = [training.going for training in trainings if training.going is not None]
+        resume_training(networks, [each.progress for each in going])
+        for k, (each, curve) in enumerate(zip(going, curves, strict=True)):
+            curve += each.reports
+            each.apply(rules[k] if rules else None, partial(networks.snapshot, k))
 
     @property
     def at_once(self) -> int:

@@ -178,6 +178,11 @@ class Hyperparameters(BaseModel):
             return max(self.hidden, default=0)
         return max((getattr(layer, "units", 0) for layer in built(self.layers)), default=0)
 
+    @property
+    def is_scheduled_by_epochs(self) -> bool:
+        """Whether learning rates depend on how many epochs there will be."""
+        return _OF_SCHEDULES["epochs"] in _arguments_of_schedule(self.schedule)
+
     def plan_key(self) -> tuple[Any, ...]:
         """Return the values in which networks have to agree to be trained in one plan."""
         taken = _arguments_of_schedule(self.schedule)

@@ -23,6 +23,7 @@ from pydantic import BaseModel, ValidationError
 
 from diel import describe_error
 
+from .checkpoints import FOLDER, Checkpoints
 from .compute import Compute, missing_gpu, routines_of_run
 from .evaluation import PreparedSplits, TrainingJob, jobs_of, oddities
 from .hyperparameters import Hyperparameters, layers_of
@@ -40,6 +41,7 @@ if TYPE_CHECKING:
 
 _TABLE = "table"
 _COMPUTE = "compute"
+_KEPT = "kept in"
 _TRAINING = "training"
 _OF_SPLIT = ("dataset", "path", "reading", "validation_fraction", "split_seed")
 _OF_TABULAR = ("modules.sklearn_trainer:train", "modules.torch_trainer:train")
@@ -59,12 +61,16 @@ class Options(TrainerOptions):
         return Compute.of(self.device, self.precision, gpus, share)
 
     def task(
-        self, folder: Path, table: RoutineTable | None = None, compute: Compute | None = None
+        self,
+        folder: Path,
+        table: RoutineTable | None = None,
+        compute: Compute | None = None,
+        kept_in: Path | None = None,
     ) -> Task:
         """Return the function that is called for each trial, with its options.
 
         `table` and `compute` are for networks of dnn; without `compute`, they are trained as on a
-        rank without GPUs.
+        rank without GPUs. `kept_in` is the folder for checkpoints.
         """
         if self.train is not None:
             return Task(self.train, self.options, folder)
@@ -74,6 +80,9 @@ class Options(TrainerOptions):
         given[_TRAINING] = self.training.model_dump()
         if self.layers is not None:
             given[LAYERS] = self.layers
+        if "checkpoints" in given:
+            given["checkpoints"] = self.checkpoints and self.checkpoints.model_dump()
+            given[_KEPT] = kept_in and str(kept_in)
         if table is not None:
             given[_TABLE] = table.to_json()
         return Task(prepare, given, folder)
@@ -149,8 +158,10 @@ def _run(ctx: Context, options: Options, compute: Compute) -> int:
         comm = comm_of(ctx)
         rank, ranks = (0, 1) if comm is None else (comm.rank, comm.size)
         measured = options.routines == "measured"
+        kept_in = ctx.run_dir / FOLDER / f"{ctx.group}.{ctx.module}"
         with routines_of_run(ctx, rank, ranks, compute, measured=measured) as table:
-            return run_trainer(ctx, options.task(ctx.folder, table, compute), options.limits)
+            task = options.task(ctx.folder, table, compute, kept_in)
+            return run_trainer(ctx, task, options.limits)
     return run_trainer(ctx, options.task(ctx.folder, compute=compute), options.limits)
 
 
@@ -282,6 +293,7 @@ def prepare(options: Mapping[str, Any], folder: Path) -> NetworkTrainer:
     text = rest.pop(_TABLE, None)
     table = None if text is None else RoutineTable.from_json(text)
     compute = Compute(**rest.pop(_COMPUTE, {}))
+    kept_in = rest.pop(_KEPT, None)
     compute.begin()
     given = Options.model_validate(rest, context={"folder": folder})
     rounds = _rounds(given, folder)
@@ -293,7 +305,14 @@ def prepare(options: Mapping[str, Any], folder: Path) -> NetworkTrainer:
             smallest["recurrent"] = [1]
         train(smallest, 0, rounds[0], table=table, compute=compute)
     parallel = given.training.chosen
-    return NetworkTrainer(rounds, table, compute, parallel, given.layers, given.plan)
+    checkpoints = None
+    if given.checkpoints is not None:
+        changes = [[type(change).__name__, vars(change)] for change in rounds.augment]
+        routines = None if table is None else table.choices
+        facts = {**compute.facts(), "routines": routines, "augment": changes}
+        place = None if kept_in is None else Path(kept_in)
+        checkpoints = Checkpoints(place, given.checkpoints, folder, facts)
+    return NetworkTrainer(rounds, table, compute, parallel, given.layers, given.plan, checkpoints)
 
 
 def describe_network(

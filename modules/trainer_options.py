@@ -20,6 +20,7 @@ from diel import OneOf, locate_function
 from dnn import catalogue
 
 from .attributes import OF_TRAINERS, assigned_attributes, meant_by
+from .checkpoints import CheckpointOptions
 from .evaluation import EvaluationOptions
 from .hyperparameters import Hyperparameters, layers_of
 from .layer_list import LayerTables, layer_problems, references, remedy_for_shapes, rows_of
@@ -43,8 +44,8 @@ OF_DATASET = (
 )
 """Options that go with ``dataset``."""
 LAYERS = "layers"
-OF_TRIALS = ("patience", "min_delta", "watch", "seeds", "seeds_score")
-"""Options of `TrialPlan`."""
+OF_TRIALS = ("patience", "min_delta", "watch", "seeds", "seeds_score", "checkpoints")
+"""Options of how the networks of a trial are trained."""
 _OF_NETWORKS = ("device", "precision", "training", LAYERS, *OF_TRIALS)
 
 
@@ -130,6 +131,11 @@ class TrainerOptions(BaseModel):
         description="what a point with several seeds is ranked by: the mean of each metric, or a "
         "quantile at its worse end, such as 0.25; 0 is its worst seed",
     )
+    checkpoints: CheckpointOptions | None = Field(
+        None,
+        description="keeps the networks of trials as they are at the end, from which trials with "
+        "more epochs go on: a table, which may be empty",
+    )
     train: str | None = Field(
         None,
         json_schema_extra={"is_first": True},
@@ -184,6 +190,23 @@ class TrainerOptions(BaseModel):
                 of = needed.partition(" ")[0]
                 text = f"goes with {of}, which is not given" if of == "patience" else "of one seed"
                 raise self._problem_of(name, text, f"add {needed}, or leave it out")
+        return self
+
+    @model_validator(mode="after")
+    def _check_checkpoints(self, info: ValidationInfo) -> TrainerOptions:
+        if self.checkpoints is None:
+            return self
+        context = info.context or {}
+        module = context.get("module")
+        if module is not None and module.processes > 1:
+            text = f"are of networks that one rank trains; {module.name!r} has {module.processes}"
+            raise self._problem_of("checkpoints", text, "remove processes, or checkpoints")
+        if importlib.util.find_spec("safetensors") is None:
+            text = "are safetensors files, and safetensors is not installed"
+            raise self._problem_of("checkpoints", text, 'pip install "diel[checkpoint]"')
+        if text := self.checkpoints.problem_with_earlier(context.get("folder", Path())):
+            remedy = "name the directory of a run whose trainer has checkpoints"
+            raise self._problem_of("checkpoints", text, remedy)
         return self
 
     @model_validator(mode="after")

@@ -5,13 +5,14 @@ from __future__ import annotations
 import contextlib
 import importlib.util
 import logging
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, NoReturn
 
 from diel import __version__
 
+from .checkpoints import Checkpoints, Going, seed_of_point
 from .compute import Compute
 from .evaluation import PreparedSplits, SplitData, means
 from .fused import FusedTrainings, best_epoch, curve_epochs, estimated_time_s
@@ -19,11 +20,11 @@ from .hyperparameters import Hyperparameters, batch_size_of, layers_of, loss_of,
 from .layer_list import LayerTables, with_layers
 from .parallel import Parallel
 from .sweep.ledger import plain
-from .trial import DIVERGED, METRICS, SPLITS, Report, marked
+from .trial import DIVERGED, METRICS, SPLITS, Report, Reports, marked
 from .trial_plan import BEST_EPOCH, TrialPlan
 
 if TYPE_CHECKING:
-    from dnn import Callback, Epoch, NeuralNetwork, RoutineTable
+    from dnn import Callback, EarlyStopping, Epoch, NeuralNetwork, RoutineTable
 
 _ON_CPU: Final = Compute()
 _ONCE: Final = TrialPlan()
@@ -35,7 +36,8 @@ class NetworkTrainer:
 
     `facts` are those of the device. There is a `save_model` only if safetensors can write one.
     `layers`, if given, define the network, see `modules.layer_list`.
-    `plan` says for how long and with how many seeds a point is trained.
+    `plan` says for how long and with how many seeds a point is trained; networks go on from
+    `checkpoints`, if there are any.
     Where a copy has several ranks, `parallel` says how they train each network together; all of
     them call the same methods.
     """
@@ -48,15 +50,17 @@ class NetworkTrainer:
         parallel: Parallel | None = None,
         layers: LayerTables | None = None,
         plan: TrialPlan = _ONCE,
+        checkpoints: Checkpoints | None = None,
     ) -> None:
         self._layers = layers
         self._plan = plan
+        self._checkpoints = checkpoints
         self._parallel = parallel
         self._scheme: tuple[Any, Any] = (None, None)
         self._rounds = rounds
         self._table = table
         self._compute = compute
-        self._together = FusedTrainings(rounds, table, compute, plan)
+        self._together = FusedTrainings(rounds, table, compute, plan, checkpoints)
         self.facts = compute.facts()
         if importlib.util.find_spec("safetensors") is not None:
             self.save_model = self._save_model
@@ -84,7 +88,7 @@ class NetworkTrainer:
             if found is not None:
                 return found
         report.total = None if len(rounds) == 1 else len(rounds)
-        seeds = self._seeds(report.seed)
+        seeds = self._seeds(wanted, report)
         of_seeds: list[list[dict[str, Any]]] = [[] for _ in seeds]
 
         def train_split(number: int, repeat: int) -> dict[str, Any]:
@@ -103,6 +107,7 @@ class NetworkTrainer:
                 scheme,
                 _ONCE if is_test else self._plan,
                 self._plan.epochs_to_test(jobs, done, jobs[number].outer) if is_test else None,
+                self._checkpoints,
             )
 
         for number in range(len(rounds)):
@@ -159,7 +164,7 @@ class NetworkTrainer:
         given = []
         for place in fused:
             report = trials[place][1]
-            given.append((wanted[place], self._seeds(report.seed), report))
+            given.append((wanted[place], self._seeds(wanted[place], report), report))
         found: list[dict[str, Any] | None] = [None] * len(trials)
         for place, of_seeds in zip(fused, self._together(given), strict=True):
             if not all(map(all, of_seeds)):
@@ -188,9 +193,10 @@ class NetworkTrainer:
         is_alone = len(self._rounds) == 1
         data = self._rounds[0] if is_alone else self._rounds.whole()
         scheme = self._scheme_of(report)
-        model = _model(wanted, report.seed, data, self._table, self._compute, scheme)
+        seed = self._seed(wanted, report)
+        model = _model(wanted, seed, data, self._table, self._compute, scheme)
         rule = self._plan.rule() if is_alone else None
-        epochs = None if is_alone else self._epochs_of_all(parameters, report, scheme)
+        epochs = None if is_alone else self._epochs_of_all(wanted, report, scheme)
         with self._compute.without_warnings():
             history = model.fit(
                 data.training,
@@ -210,14 +216,12 @@ class NetworkTrainer:
             recorded = about.get("metrics", {}) if self._plan.seeds == 1 else {}
             about["metrics"] = {name: scores[name] for name in METRICS if name in scores}
             _warn_of_difference(report.trial, recorded, about["metrics"])
-        about |= {"trial": report.trial, "seed": report.seed, "parameters": plain(parameters)}
+        about |= {"trial": report.trial, "seed": seed, "parameters": plain(parameters)}
         file = path.with_suffix(".safetensors")
         model.save(file, data=data.prepared, provenance={**about, "diel": __version__})
         return file
 
-    def _epochs_of_all(
-        self, parameters: Mapping[str, Any], report: Report, scheme: Any
-    ) -> int | None:
+    def _epochs_of_all(self, wanted: Hyperparameters, report: Report, scheme: Any) -> int | None:
         """Return for how many epochs the network of all rows is trained; None for all of them.
 
         With patience it is the mean of the best epochs of the trial's trainings on parts of the
@@ -225,7 +229,7 @@ class NetworkTrainer:
         """
         if self._plan.patience is None:
             return None
-        (seeds, *_), jobs = self._seeds(report.seed), self._rounds.jobs
+        (seeds, *_), jobs = self._seeds(wanted, report), self._rounds.jobs
         results: list[dict[str, Any]] = []
         for job, data, seed in zip(jobs, self._rounds, seeds, strict=True):
             if job.is_test:
@@ -233,7 +237,7 @@ class NetworkTrainer:
                 continue
             results.append(
                 train(
-                    parameters,
+                    wanted.model_dump(exclude_unset=True),
                     seed,
                     data,
                     table=self._table,
@@ -244,8 +248,12 @@ class NetworkTrainer:
             )
         return self._plan.epochs_to_test(jobs, results)
 
-    def _seeds(self, seed: int) -> list[list[int]]:
-        return self._plan.seeds_of(seed, len(self._rounds))
+    def _seed(self, wanted: Hyperparameters, report: Report) -> int:
+        by_point = self._checkpoints is not None and self._checkpoints.options.by_point
+        return seed_of_point(wanted) if by_point else report.seed
+
+    def _seeds(self, wanted: Hyperparameters, report: Report) -> list[list[int]]:
+        return self._plan.seeds_of(self._seed(wanted, report), len(self._rounds))
 
     def _means(self, of_seeds: Sequence[Sequence[Mapping[str, Any]]]) -> dict[str, Any]:
         """Return the mean of each metric over the first splits on which the choice is based."""
@@ -291,6 +299,7 @@ def train(
     scheme: Any = None,
     plan: TrialPlan = _ONCE,
     epochs: int | None = None,
+    checkpoints: Checkpoints | None = None,
 ) -> dict[str, Any]:
     """Train one network with `Hyperparameters`; return its metrics.
 
@@ -298,31 +307,49 @@ def train(
     and what the training takes in seconds, see `estimated_time_s`, which takes `epoch_s`;
     ``diverged`` if it did; in float16 ``skipped_steps`` too. If `plan` has patience they are of the
     best epoch, which is among them. `epochs`, if given, are trained of those in `parameters`.
+    The training goes on from one of `checkpoints` that is its beginning, and leaves one there.
 
     `report` gets the metrics after each epoch, and may end the training; where it cannot, after
     those of `curve_epochs`. By `scheme`, a `dnn.Scheme`, several ranks train the network together;
     each of them makes the same call. A `NonFiniteError`, which names the layer, if the loss was
     never finite in float16.
     """
+    from dnn import resume_training
+
     wanted = Hyperparameters.model_validate(dict(parameters))
     model = _model(wanted, seed, data, table, compute, scheme)
-    callbacks: list[Callback] = []
-    if (rule := plan.rule()) is not None:
-        callbacks.append(rule)
+    most, rule = epochs or wanted.epochs, plan.rule()
+    shown = _shown(report, most, rule)
+    reported: Reports = []
+    callbacks: list[Callback] = [] if rule is None else [rule]
     if report is not None:
-        callbacks.append(_epoch_reports(report, wanted, data, epoch_s))
+        callbacks.append(_epoch_reports(report, wanted, data, epoch_s, shown, reported))
+        report.total = most
+    if checkpoints is not None:
+        name = checkpoints.name(wanted, seed, data, plan)
+        going = checkpoints.find(name, most, shown, plan.patience)
+        callbacks.append(_saver(checkpoints, name, most, rule, report, reported))
+        if going is not None:
+            if report is not None:
+                for step, metrics in going.reports:
+                    if not report(step, **metrics):
+                        return _metrics_at(step, going, plan)
+            resume_training(model, [going.progress])
+            going.apply(rule, model.snapshot)
+            reported += going.reports
     with compute.without_warnings():
-        history = model.fit(
+        model.fit(
             data.training,
             validation=None if rule is None else data.validation,
-            epochs=epochs or wanted.epochs,
+            epochs=most - len(model.history),
             batch_size=batch_size_of(wanted),
             callbacks=callbacks,
             progress=False,
         )
+    history = model.history
     if compute.is_too_narrow(history):
         _raise_overflow(model, history.loss[0])
-    metrics: dict[str, Any] = model.evaluate(data.validation)
+    metrics = model.evaluate(data.validation)
     metrics["training_time_s"] = estimated_time_s(history, epoch_s, batch_size_of(wanted))
     metrics = {name: metrics[name] for name in METRICS}
     if rule is not None:
@@ -365,27 +392,73 @@ def _model(
     )
 
 
-def _epoch_reports(
-    report: Report, wanted: Hyperparameters, data: SplitData, epoch_s: float | None
-) -> Callback:
-    """Return a callback that reports the metrics after each epoch, or after some epochs."""
-    from dnn import Callback
+def _shown(report: Report | None, epochs: int, rule: EarlyStopping | None) -> Collection[int]:
+    """Return after which epochs a training reports its metrics."""
+    if report is None:
+        return ()
+    each = report.may_be_stopped or rule is not None
+    return range(1, epochs + 1) if each else curve_epochs(epochs)
 
-    report.total = epochs = wanted.epochs
-    chosen = range(1, epochs + 1) if report.may_be_stopped else curve_epochs(epochs)
+
+def _epoch_reports(
+    report: Report,
+    wanted: Hyperparameters,
+    data: SplitData,
+    epoch_s: float | None,
+    shown: Collection[int],
+    reported: Reports,
+) -> Callback:
+    """Return a callback that reports the metrics after the epochs `shown`, and adds them there."""
+    from dnn import Callback
 
     class EpochReports(Callback):
         def on_epoch_end(self, epoch: Epoch) -> str | None:
-            done = len(epoch.history)
-            if done not in chosen and not epoch.validation:
+            history = epoch.model.history
+            done = len(history)
+            if done not in shown:
                 report.show(done)
                 return "stopped by the sweep" if report.is_stopped else None
             metrics: dict[str, Any] = epoch.validation or epoch.model.evaluate(data.validation)
-            metrics = dict(metrics)
-            metrics["training_time_s"] = estimated_time_s(
-                epoch.history, epoch_s, batch_size_of(wanted)
-            )
-            goes_on = report(done, **{name: metrics[name] for name in METRICS})
-            return None if goes_on else "stopped by the sweep"
+            time_s = estimated_time_s(history, epoch_s, batch_size_of(wanted))
+            metrics = {**metrics, "training_time_s": time_s}
+            metrics = {name: metrics[name] for name in METRICS}
+            reported.append((done, metrics))
+            return None if report(done, **metrics) else "stopped by the sweep"
 
     return EpochReports()
+
+
+def _saver(
+    checkpoints: Checkpoints,
+    name: str,
+    epochs: int,
+    rule: EarlyStopping | None,
+    report: Report | None,
+    reported: Reports,
+) -> Callback:
+    """Return a callback that writes a checkpoint after the last epoch; it stands behind others."""
+    from dnn import Callback
+
+    class Saver(Callback):
+        def on_epoch_end(self, epoch: Epoch) -> str | None:
+            is_stopped = report is not None and report.is_stopped
+            is_over = rule is not None and rule.waited >= rule.patience
+            if is_stopped or is_over or len(epoch.model.history) == epochs:
+                rules = [] if rule is None else [rule]
+                checkpoints.save_all(epoch.model, [name], [reported], rules)
+            return None
+
+    return Saver()
+
+
+def _metrics_at(step: int, going: Going, plan: TrialPlan) -> dict[str, Any]:
+    """Return the metrics of a training that is stopped at a step that it has reported before."""
+    reports = dict(going.reports)
+    metrics = dict(reports[step])
+    if (rule := plan.rule()) is not None:
+        for done in range(1, step + 1):
+            rule.observe(done - 1, reports[done][plan.watch], lambda _: {})
+        best = step if rule.best_epoch is None else rule.best_epoch + 1
+        time_s = metrics["training_time_s"]
+        metrics = {**reports[best], "training_time_s": time_s, BEST_EPOCH: best}
+    return marked(metrics)

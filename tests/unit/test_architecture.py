@@ -68,7 +68,8 @@ LAYERS = {
         options report
         search
         sweep
-        compute sklearn_trainer torch_trainer trainer_options
+        checkpoints compute sklearn_trainer torch_trainer
+        trainer_options
         fused
         training
         master trainer
@@ -465,6 +466,7 @@ def test_the_public_names_of_dnn() -> None:
         "PeerError",
         "Penalty",
         "PixelMap",
+        "Progress",
         "ProgressBar",
         "Pruning",
         "RMSProp",
@@ -514,14 +516,17 @@ def test_the_public_names_of_dnn() -> None:
         "load_image_folder",
         "load_mnist",
         "load_npz",
+        "load_progress",
         "minimize",
         "mlp",
         "ops_for",
         "pad_sequences",
         "prefetch",
+        "progress_of",
         "reading_options",
         "resnet18",
         "resnet50",
+        "resume_training",
         "save_checkpoint",
         "standardise",
         "summary",
