@@ -73,7 +73,7 @@ LAYERS = {
         fused
         training
         master trainer
-        reporter
+        reporter tensorboard
     """,
 }
 LAYER_OF = {
