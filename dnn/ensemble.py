@@ -10,7 +10,7 @@ from __future__ import annotations
 import copy
 from collections.abc import Callable, Collection, Mapping, Sequence
 from functools import partial
-from typing import TYPE_CHECKING, cast
+from typing import TYPE_CHECKING, Any, cast
 
 import numpy as np
 import numpy.typing as npt
@@ -44,7 +44,7 @@ class Ensemble(Networks):
     ----------
     layers : sequence of Layer
         As for `NeuralNetwork`.
-    loss : str or Loss
+    loss : str, mapping or Loss
     optimizer : Optimizer, optional
         Each hyperparameter is one number for all, or one for each of the K networks.
     seeds : sequence of K int, not negative
@@ -86,7 +86,7 @@ class Ensemble(Networks):
     def __init__(
         self,
         layers: Sequence[Layer],
-        loss: str | Loss = "softmax_cross_entropy",
+        loss: str | Mapping[str, Any] | Loss = "softmax_cross_entropy",
         optimizer: Optimizer | None = None,
         *,
         seeds: Sequence[int],
@@ -209,6 +209,8 @@ class Ensemble(Networks):
         before_restoring: Callable[[], object] | None = None,
         resident: bool | None = None,
         accumulate: int = 1,
+        sample_weight: npt.ArrayLike | None = None,
+        validation_metrics: Sequence[str] = (),
     ) -> list[History]:
         """Train all networks, each on rows of its own in an order of its own.
 
@@ -239,6 +241,10 @@ class Ensemble(Networks):
         resident : bool, optional
         accumulate : int, at least 1
             Both as for `NeuralNetwork.fit`.
+        sample_weight : array_like, shape (n,) or (V, n), optional
+            Factor of the loss of each sample, of each version its own or of all alike.
+        validation_metrics : sequence of str
+            As for `NeuralNetwork.fit`.
 
         Returns
         -------
@@ -261,7 +267,9 @@ class Ensemble(Networks):
         """
         with self._scheme.preparing():
             data = Versions.of(self._network, len(self), x, y, versions, resident)
-            training = data.given("rows", rows)
+            if sample_weight is None and isinstance(x, DeviceData):
+                sample_weight = x.weights
+            training = data.weighted(self._network, sample_weight).given("rows", rows)
             held_out = None
             if validation_rows is not None:
                 held_out = data.given("validation_rows", validation_rows)
@@ -284,6 +292,7 @@ class Ensemble(Networks):
                 held_out,
                 validation_epochs,
                 accumulate=accumulate,
+                validation_metrics=validation_metrics,
             )
             for active in fit:
                 for k in active if rules else ():
@@ -389,6 +398,7 @@ class Ensemble(Networks):
         *,
         rows: Sequence[npt.ArrayLike] | None = None,
         versions: Sequence[int] | None = None,
+        metrics: Sequence[str] = (),
     ) -> list[dict[str, float]]:
         """Return the loss and the metrics of each network on its rows.
 
@@ -398,6 +408,8 @@ class Ensemble(Networks):
         rows : sequence of K array_like, optional
         versions : sequence of K int, optional
             All as for `fit`.
+        metrics : sequence of str
+            As for `NeuralNetwork.evaluate`.
 
         Returns
         -------
@@ -410,4 +422,4 @@ class Ensemble(Networks):
             As for `fit`.
         """
         data = Versions.of(self._network, len(self), x, y, versions)
-        return self._scheme.evaluate(self._network, data.given("rows", rows))
+        return self._scheme.evaluate(self._network, data.given("rows", rows), metrics)

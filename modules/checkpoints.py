@@ -263,9 +263,9 @@ def _digest_of_rows(data: SplitData) -> str:
 
     digest = blake2b(digest_size=16)
     # Rows to augment are those before anything is random.
-    for part in (data.prepared, data.validation):
-        for array in (part.x, part.y):
-            whole = np.ascontiguousarray(array)
-            digest.update(f"{whole.dtype} {whole.shape}".encode())
-            digest.update(whole.reshape(-1).view(np.uint8).data)
+    of_training = (data.prepared.x, data.training.y, data.training.weights)
+    for array in (*of_training, data.validation.x, data.validation.y):
+        whole = np.ascontiguousarray(() if array is None else array)
+        digest.update(f"{whole.dtype} {whole.shape}".encode())
+        digest.update(whole.reshape(-1).view(np.uint8).data)
     return digest.hexdigest()

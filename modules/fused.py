@@ -18,7 +18,7 @@ from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property, partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any, Final, Literal
 
 from .checkpoints import Checkpoints, Going
 from .compute import MOST_NETWORKS, Compute
@@ -26,12 +26,13 @@ from .evaluation import PreparedSplits, TrainingJob
 from .hyperparameters import (
     Hyperparameters,
     batch_size_of,
+    class_weight_of,
     dropout_rates,
     layers_of,
     loss_of,
     optimizer_of,
 )
-from .trial import METRICS, Report, Reports, marked
+from .trial import Report, Reports, known_metrics, marked
 from .trial_plan import BEST_EPOCH, TrialPlan
 
 if TYPE_CHECKING:
@@ -136,14 +137,12 @@ class FusedTrainings:
     def __call__(
         self,
         trials: Sequence[tuple[Hyperparameters, Sequence[Sequence[int]], Report]],
-        *,
-        shows: bool = True,
     ) -> list[list[list[dict[str, Any]]]]:
         """Train the networks of trials; return, for each trial and seed, the metrics of each split.
 
         A trial comes with its seeds, for each of them the seed of each split. Metrics are empty if
         float16 was too narrow. If there is a single split, the trial's report gets the learning
-        curve of the first seed, unless it `shows` none.
+        curve of the first seed.
         """
         jobs, plan = self._rounds.jobs, self._plan
         results: list[list[list[dict[str, Any]]]] = [
@@ -162,9 +161,8 @@ class FusedTrainings:
                             continue
                         if job.is_test:
                             epochs = plan.epochs_to_test(jobs, done, job.outer) or epochs
-                        shown = shows and repeat == 0
                         training = _Training(
-                            trial, repeat, number, wanted, seed, report, epochs, shown
+                            trial, repeat, number, wanted, seed, report, epochs, repeat == 0
                         )
                         if self._checkpoints is not None:
                             training = self._going_on(training, self._checkpoints)
@@ -268,7 +266,7 @@ class FusedTrainings:
             trainings[0].report.progress(done, most, text)
             if done in points:
                 for k, history in zip(active, histories, strict=True):
-                    metrics = _metrics(history.validation[-1], done * alone_s)
+                    metrics = _metrics(history.validation[-1], done * alone_s, wanted[k])
                     curves[k].append((done, metrics))
             return [k for k in active if trainings[k].report.check_stop()]
 
@@ -287,6 +285,7 @@ class FusedTrainings:
             on_epoch=on_epoch,
             early_stopping=rules or None,
             before_restoring=keep,
+            sample_weight=data.weights(class_weight_of(wanted[0])),
         )
         histories = networks.histories
         scores = networks.evaluate(data.rows, rows=held_out)
@@ -297,7 +296,7 @@ class FusedTrainings:
             if self._compute.is_too_narrow(history):
                 found.append({})
                 continue
-            metrics = _metrics(score, len(history) * alone_s)
+            metrics = _metrics(score, len(history) * alone_s, training.wanted)
             if rules:
                 metrics[BEST_EPOCH] = best_epoch(rules[k], history)
             if points and training.is_shown:
@@ -334,6 +333,8 @@ class FusedTrainings:
 
     def _most_networks(self, wanted: Hyperparameters) -> int:
         """Return how many networks with such hyperparameters to train in one plan, at least 1."""
+        if wanted.class_weight != "none" and self._rounds[0].takes == "labels":
+            return 1  # each label of a row has a weight of its own
         if wanted.batch_growth > 1:
             return 1  # its epochs differ in length, and only one epoch is timed of a plan
         if self._rounds.augment or self._rounds[0].is_sequence:
@@ -351,10 +352,12 @@ class FusedTrainings:
         is_dense = not wanted.is_convolutional and not wanted.is_recurrent and not wanted.layers
         if table is None or is_dense or not compute.measures_networks(table):
             return compute.most_networks(
-                wanted, data.features, data.classes, self._free_bytes, table
+                wanted, data.features, data.outputs, self._free_bytes, table
             )
         with compute.without_warnings():
-            return compute.fastest_count(wanted, data.features, data.classes, data.shape, table)
+            return compute.fastest_count(
+                wanted, data.features, data.outputs, data.shape, table, data.takes
+            )
 
     @cached_property
     def _versions(self) -> _Versions:
@@ -385,8 +388,8 @@ class FusedTrainings:
             # With the default rate: the time of a network that diverges says nothing.
             wanted = training.wanted.model_copy(update={"learning_rate": None})
             model = NeuralNetwork(
-                layers_of(wanted, data.features, data.classes, data.shape),
-                loss_of(wanted),
+                layers_of(wanted, data.features, data.outputs, data.shape),
+                loss_of(wanted, data.takes),
                 optimizer=optimizer_of(wanted, alone.count),
                 routines=self._table,
                 **self._compute.networks,
@@ -410,10 +413,10 @@ class FusedTrainings:
         wanted = [training.wanted for training in trainings]
         seeds = [training.seed for training in trainings]
         optimizer, rates = optimizer_of(wanted, rows), dropout_rates(wanted)
-        loss = loss_of(wanted)
+        loss = loss_of(wanted, data.takes)
         networks = self._kept.pop(key, None)
         if networks is None:
-            layers = layers_of(wanted[0], data.features, data.classes, data.shape)
+            layers = layers_of(wanted[0], data.features, data.outputs, data.shape)
             networks = Ensemble(
                 layers,
                 loss,
@@ -439,9 +442,10 @@ def best_epoch(rule: EarlyStopping, history: History) -> int:
     return len(history) if rule.best_epoch is None else rule.best_epoch + 1
 
 
-def _metrics(score: Mapping[str, float], training_time_s: float) -> dict[str, Any]:
-    found = {**score, "training_time_s": training_time_s}
-    return {name: found[name] for name in METRICS}
+def _metrics(
+    score: Mapping[str, float], training_time_s: float, wanted: Hyperparameters
+) -> dict[str, Any]:
+    return known_metrics({**score, "training_time_s": training_time_s}, wanted.named_loss)
 
 
 class _Versions:
@@ -456,15 +460,38 @@ class _Versions:
         from dnn import DeviceData
 
         self.jobs = rounds.jobs
-        self.classes, self.features = rounds[0].classes, rounds[0].features
+        self.outputs, self.features = rounds[0].outputs, rounds[0].features
+        self.takes = rounds[0].takes
         self.shape = rounds[0].shape
         rows = 1 + max(int(rows_of.max()) for job in self.jobs for rows_of in (job.train, job.test))
         self.count = rows
         dtype = np.float64 if compute.precision == "float64" else np.float32
         x = np.zeros((len(rounds) * rows, self.features), dtype)
-        y = np.zeros(len(rounds) * rows, np.intp)
+        first: Any = rounds[0].training
+        y = np.zeros((len(x), *first.y.shape[1:]), first.y.dtype)
+        deviation = None if first.deviation is None else np.ones(y.shape)
+        self._row_weights = None if first.weights is None else np.zeros(len(x))
         for number, (job, split) in enumerate(zip(self.jobs, rounds, strict=True)):
             for at, part in ((job.train, split.training), (job.test, split.validation)):
                 x[number * rows + at] = part.x
                 y[number * rows + at] = part.y
-        self.rows = DeviceData(x, y)
+                if deviation is not None:
+                    deviation[number * rows + at] = part.deviation
+            if self._row_weights is not None:
+                self._row_weights[number * rows + job.train] = split.training.weights
+        self.rows = DeviceData(x, y, deviation=deviation)
+
+    def weights(self, given: Mapping[int, float] | Literal["balanced"] | None) -> Any:
+        """Return the weight of each row and of its class, of each split by its training rows."""
+        if given is None:
+            return self._row_weights
+        import numpy as np
+
+        from dnn import class_weights
+
+        y: Any = self.rows.y
+        found = np.zeros(len(y))
+        for number, job in enumerate(self.jobs):
+            at = number * self.count + job.train
+            found[at] = class_weights(y[at], self.outputs, given)[y[at]]
+        return found if self._row_weights is None else self._row_weights * found

@@ -25,7 +25,7 @@ from diel import describe_error
 
 from .checkpoints import FOLDER, Checkpoints
 from .compute import Compute, missing_gpu, routines_of_run
-from .evaluation import PreparedSplits, TrainingJob, jobs_of, oddities
+from .evaluation import PreparedSplits, TrainingJob, jobs_of, oddities, strata_of
 from .hyperparameters import Hyperparameters, layers_of
 from .layer_list import built, layer_models, rows_of, with_layers
 from .sweep.runners import InProcessRunner, Limits, Task, parse_memory
@@ -43,9 +43,9 @@ _TABLE = "table"
 _COMPUTE = "compute"
 _KEPT = "kept in"
 _TRAINING = "training"
-_OF_SPLIT = ("dataset", "path", "reading", "validation_fraction", "split_seed")
 _OF_TABULAR = ("modules.sklearn_trainer:train", "modules.torch_trainer:train")
 """Functions that come with diel, whose options are those of `modules.tabular.load_split`."""
+_OF_SPLIT = ("dataset", "path", "reading", "validation_fraction", "split_seed")
 
 
 class Options(TrainerOptions):
@@ -327,7 +327,7 @@ def describe_network(
     if options.train is not None:
         return []
     wanted = Hyperparameters.model_validate(with_layers(point, options.layers))
-    data = options.model_dump(include={"dataset", "path", "standardise"})
+    data = options.model_dump(include={"dataset", "path", "impute", "encode", "standardise"})
     shape = shape_of({**data, "reading": options.reading.given}, folder)
     layers = layers_of(wanted, *shape)
     rows = rows_of(layers)
@@ -350,10 +350,11 @@ def _rounds(options: Options, folder: Path) -> PreparedSplits:
     rows = f"{len(jobs[0].train)} rows to train on, {len(jobs[0].test)} to validate"
     print(f"{data.name}: {len(jobs)} trainings a trial, the first with {rows}")
     split = {name: getattr(options, name) for name in ("validation_fraction", "split_seed")}
-    if options.evaluation is not None:
-        split = options.evaluation.model_dump(mode="json", exclude_none=True)
+    if (wanted := options.rows) is not None:
+        split = wanted.model_dump(mode="json", exclude_none=True)
     changes = augmentations_of(options.augment)
-    return PreparedSplits(data, jobs, options.standardise, changes, split)
+    ways = options.impute, options.encode, options.class_weight
+    return PreparedSplits(data, jobs, options.standardise, changes, split, *ways)
 
 
 def _data(options: Options, folder: Path) -> Dataset:
@@ -362,7 +363,9 @@ def _data(options: Options, folder: Path) -> Dataset:
     if path is not None and path.exists():
         status = path.stat()
         written = status.st_mtime_ns, status.st_size
-    reading = options.reading.model_dump_json(exclude_unset=True)
+    rows = options.rows
+    given = options.reading.with_beside(rows.columns.values() if rows is not None else ())
+    reading = given.model_dump_json(exclude_unset=True)
     return _loaded(options.dataset, path, reading, written)
 
 
@@ -378,8 +381,8 @@ def _loaded(
 
 
 def _jobs(data: Dataset, options: Options) -> list[TrainingJob]:
-    if options.evaluation is not None:
-        return jobs_of(options.evaluation.split(data.y))
+    if (rows := options.rows) is not None:
+        return jobs_of(rows.cut(strata_of(data), data.beside))
     return [_own_split(data, options)]
 
 
@@ -390,8 +393,9 @@ def _own_split(data: Dataset, options: Options) -> TrainingJob:
     from dnn import Dataset, train_validation_split
 
     # The rows' numbers stand in place of the rows; float32 counts 16 million of them.
-    numbers = Dataset(np.arange(len(data))[:, None], data.y, data.classes, data.name)
+    numbers = np.arange(len(data))[:, None]
+    rows = Dataset(numbers, data.y, data.classes, data.name, task=data.task)
     training, validation = train_validation_split(
-        numbers, options.validation_fraction, options.split_seed
+        rows, options.validation_fraction, options.split_seed
     )
     return TrainingJob(training.x[:, 0].astype(np.intp), validation.x[:, 0].astype(np.intp), 0)

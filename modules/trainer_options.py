@@ -17,11 +17,11 @@ from pydantic import (
 )
 
 from diel import OneOf, locate_function
-from dnn import catalogue
+from dnn import catalogue, reading_options
 
 from .attributes import OF_TRAINERS, assigned_attributes, meant_by
 from .checkpoints import CheckpointOptions
-from .evaluation import EvaluationOptions
+from .evaluation import SPLIT_COLUMNS, EvaluationOptions
 from .hyperparameters import Hyperparameters, layers_of
 from .layer_list import LayerTables, layer_problems, references, remedy_for_shapes, rows_of
 from .parallel import TrainingOptions
@@ -38,9 +38,11 @@ from .tabular import (
 )
 from .trial_plan import WATCHED, TrialPlan
 
+_OF_ROWS = ("validation_fraction", "split_seed", *SPLIT_COLUMNS)
+"""Options that say which rows are trained on, where ``evaluation`` does not."""
 OF_DATASET = (
-    *("path", "reading", "validation_fraction"),
-    *("split_seed", "evaluation", "standardise", "augment"),
+    *("path", "reading", *_OF_ROWS, "evaluation"),
+    *("impute", "encode", "standardise", "augment", "class_weight"),
 )
 """Options that go with ``dataset``."""
 LAYERS = "layers"
@@ -57,6 +59,10 @@ def _named(kind: str) -> str:
 
 def _precisions() -> list[str]:
     return [name for name, precision in catalogue("precision").items() if precision.name == name]
+
+
+ImputeBy = Literal["median", "mean", "most_frequent", "indicator"] | float
+EncodeBy = Literal["one_hot", "embedding"]
 
 
 class TrainerOptions(BaseModel):
@@ -80,8 +86,22 @@ class TrainerOptions(BaseModel):
     )
     validation_fraction: float = Field(0.2, gt=0, lt=1)
     split_seed: int = Field(0, ge=0, description="of the split into training and validation rows")
+    groups: str | None = Field(None, description=SPLIT_COLUMNS["groups"])
+    time: str | None = Field(None, description=SPLIT_COLUMNS["time"])
+    split: str | None = Field(None, description=SPLIT_COLUMNS["split"])
     evaluation: EvaluationOptions | None = Field(
-        None, description="in place of these two: holdout, k_fold or nested, with their options"
+        None, description="in place of these: holdout, k_fold or nested, with their options"
+    )
+    impute: ImputeBy | dict[str, ImputeBy] | None = Field(
+        None,
+        description="how missing cells are filled: median, mean, most_frequent, a number, or "
+        "indicator, a further column that says where; a table says it by column; left out, the "
+        "median of numbers, and the most frequent category",
+    )
+    encode: EncodeBy | dict[str, EncodeBy] | None = Field(
+        None,
+        description="what columns of categories become: one_hot (left out, this one), a column of "
+        "0 and 1 for each category, or embedding, trained numbers; a table says it by column",
     )
     standardise: Literal["columns", "one scale", "none"] | None = Field(
         None,
@@ -93,6 +113,11 @@ class TrainerOptions(BaseModel):
         json_schema_extra=lambda extra: extra.update(suggestions=[*catalogue("augmentation")]),
         description="how images are changed at random in each epoch, in this order: the name of "
         "a change, or a table of a name and its options",
+    )
+    class_weight: Literal["balanced"] | dict[str, Annotated[float, Field(ge=0)]] | None = Field(
+        None,
+        description="factors of the losses of classes, by name or number; balanced: each class "
+        "weighs the same, by the rows that are trained on",
     )
     device: Literal["auto", "cpu", "cuda"] = Field(
         "auto", description="what trains; auto: the GPU that the copy was given (gpus), if any"
@@ -211,10 +236,11 @@ class TrainerOptions(BaseModel):
 
     @model_validator(mode="after")
     def _find_data(self, info: ValidationInfo) -> TrainerOptions:
-        if self.evaluation and {"validation_fraction", "split_seed"} & self.model_fields_set:
-            raise ValueError(
-                "evaluation says which rows: leave out validation_fraction, split_seed"
-            )
+        if self.evaluation and (twice := {*_OF_ROWS} & self.model_fields_set):
+            ours = [name for name in _OF_ROWS if name in twice]
+            if not {*ours} & {*SPLIT_COLUMNS}:
+                ours = ["validation_fraction", "split_seed"]
+            raise ValueError(f"evaluation says which rows: leave out {', '.join(ours)}")
         if self.dataset is None and self.train is None:
             raise self._problem_of(
                 "dataset",
@@ -231,8 +257,36 @@ class TrainerOptions(BaseModel):
         if self.layers is not None:
             self._check_layers(self.layers)
         assert self.dataset is not None
+        self._check_columns(self.dataset)
         self._check_place(self.dataset, info)
         return self
+
+    @property
+    def rows(self) -> EvaluationOptions | None:
+        """Which rows are trained on; None for a random split by the options that say so here."""
+        by_column = {name: column for name in SPLIT_COLUMNS if (column := getattr(self, name))}
+        if self.evaluation is not None or not by_column:
+            return self.evaluation
+        given = {"fraction": self.validation_fraction, "seed": self.split_seed}
+        kept = {
+            "fraction": "validation_fraction" in self.model_fields_set or "split" not in by_column,
+            "seed": "split_seed" in self.model_fields_set or "groups" in by_column,
+        }
+        return EvaluationOptions(**by_column, **{key: given[key] for key in given if kept[key]})
+
+    def _check_columns(self, dataset: str) -> None:
+        """Check that rows are split by one column, of a data set that has columns."""
+        try:
+            rows = self.rows
+        except ValidationError as error:
+            raise ValueError(error.errors()[0]["msg"]) from None
+        for option, column in (rows.columns if rows is not None else {}).items():
+            if "beside" not in reading_options(dataset):
+                remedy = f"leave out {option}"
+                text = f"{option}: dataset {dataset!r} has no columns beside its samples"
+                raise self._problem_of("evaluation" if self.evaluation else option, text, remedy)
+            if column == self.reading.label or column == self.reading.target:
+                raise ValueError(f"{option} = {column!r}: that column is to be predicted")
 
     def _problem_of(self, name: str, text: str, remedy: str = "") -> ValidationError:
         error = at((name,), getattr(self, name), text, remedy)

@@ -12,15 +12,22 @@ from typing import TYPE_CHECKING, Any, Final, NoReturn
 
 from diel import __version__
 
-from .checkpoints import Checkpoints, Going, seed_of_point
+from .checkpoints import Checkpoints, seed_of_point
 from .compute import Compute
 from .evaluation import PreparedSplits, SplitData, means
 from .fused import FusedTrainings, best_epoch, curve_epochs, estimated_time_s
-from .hyperparameters import Hyperparameters, batch_size_of, layers_of, loss_of, optimizer_of
+from .hyperparameters import (
+    Hyperparameters,
+    batch_size_of,
+    class_weight_of,
+    layers_of,
+    loss_of,
+    optimizer_of,
+)
 from .layer_list import LayerTables, with_layers
 from .parallel import Parallel
 from .sweep.ledger import plain
-from .trial import DIVERGED, METRICS, SPLITS, Report, Reports, marked
+from .trial import DIVERGED, SPLITS, Report, Reports, known_metrics, marked
 from .trial_plan import BEST_EPOCH, TrialPlan
 
 if TYPE_CHECKING:
@@ -61,6 +68,7 @@ class NetworkTrainer:
         self._table = table
         self._compute = compute
         self._together = FusedTrainings(rounds, table, compute, plan, checkpoints)
+        self._of_counts: FusedTrainings | None = None
         self.facts = compute.facts()
         if importlib.util.find_spec("safetensors") is not None:
             self.save_model = self._save_model
@@ -81,8 +89,9 @@ class NetworkTrainer:
         given = parameters
         parameters = with_layers(parameters, self._layers)
         wanted = Hyperparameters.model_validate(parameters)
+        rounds, together = self._data_of(wanted)
         scheme = self._scheme_of(report)
-        is_fused = scheme is None and not self._together.trains_alone(wanted)
+        is_fused = scheme is None and not together.trains_alone(wanted)
         if self._plan.seeds > 1 and is_fused and not report.may_be_stopped:
             (found,) = self.train_together([(given, report)])
             if found is not None:
@@ -94,7 +103,7 @@ class NetworkTrainer:
         def train_split(number: int, repeat: int) -> dict[str, Any]:
             # As if it were trained with others: whether it is depends on the trials of its lease.
             is_alone = report.may_be_stopped or scheme is not None
-            epoch_s = None if is_alone else self._together.epoch_s(wanted, number)
+            epoch_s = None if is_alone else together.epoch_s(wanted, number)
             is_test, done = jobs[number].is_test, of_seeds[repeat]
             return train(
                 parameters,
@@ -123,6 +132,16 @@ class NetworkTrainer:
                     return so_far
         return self._evaluated(of_seeds)
 
+    def _data_of(self, wanted: Hyperparameters) -> tuple[PreparedSplits, FusedTrainings]:
+        """Return the rows of each training, as the loss takes their targets, and who fuses them."""
+        if not wanted.are_counts or self._rounds[0].takes != "values":
+            return self._rounds, self._together
+        rounds = self._rounds.of_counts
+        self._of_counts = self._of_counts or FusedTrainings(
+            rounds, self._table, self._compute, self._plan, self._checkpoints
+        )
+        return rounds, self._of_counts
+
     def _scheme_of(self, report: Report) -> Any:
         """Return the scheme by which the ranks of the copy train; None for a single rank.
 
@@ -140,7 +159,9 @@ class NetworkTrainer:
 
         with contextlib.suppress(OutOfDeviceMemory):
             return train()
-        self._together.make_room()
+        for each in (self._together, self._of_counts):
+            if each is not None:
+                each.make_room()
         return train()
 
     def train_together(
@@ -157,20 +178,23 @@ class NetworkTrainer:
         fused = [
             place
             for place, parameters in enumerate(wanted)
-            if not self._together.trains_alone(parameters)
+            if not self._data_of(parameters)[1].trains_alone(parameters)
         ]
         if len(fused) * len(self._rounds) * self._plan.seeds < 2:
             return [None] * len(trials)
-        given = []
-        for place in fused:
-            report = trials[place][1]
-            given.append((wanted[place], self._seeds(wanted[place], report), report))
         found: list[dict[str, Any] | None] = [None] * len(trials)
-        for place, of_seeds in zip(fused, self._together(given), strict=True):
-            if not all(map(all, of_seeds)):
-                continue  # trained alone, the trial says why
-            self._report_splits(of_seeds, trials[place][1])
-            found[place] = self._evaluated(of_seeds)
+        for are_counts in sorted({wanted[place].are_counts for place in fused}):
+            places = [place for place in fused if wanted[place].are_counts is are_counts]
+            together = self._data_of(wanted[places[0]])[1]
+            given = []
+            for place in places:
+                report = trials[place][1]
+                given.append((wanted[place], self._seeds(wanted[place], report), report))
+            for place, of_seeds in zip(places, together(given), strict=True):
+                if not all(map(all, of_seeds)):
+                    continue  # trained alone, the trial says why
+                self._report_splits(of_seeds, trials[place][1])
+                found[place] = self._evaluated(of_seeds)
         return found
 
     def _report_splits(
@@ -191,7 +215,8 @@ class NetworkTrainer:
         """
         wanted = Hyperparameters.model_validate(with_layers(parameters, self._layers))
         is_alone = len(self._rounds) == 1
-        data = self._rounds[0] if is_alone else self._rounds.whole()
+        rounds, _ = self._data_of(wanted)
+        data = rounds[0] if is_alone else rounds.whole()
         scheme = self._scheme_of(report)
         seed = self._seed(wanted, report)
         model = _model(wanted, seed, data, self._table, self._compute, scheme)
@@ -203,6 +228,7 @@ class NetworkTrainer:
                 validation=data.validation if rule is not None else None,
                 epochs=epochs or wanted.epochs,
                 batch_size=batch_size_of(wanted),
+                class_weight=class_weight_of(wanted),
                 callbacks=[] if rule is None else [rule],
                 progress=False,
             )
@@ -214,7 +240,7 @@ class NetworkTrainer:
         if is_alone:
             scores = model.evaluate(data.validation)
             recorded = about.get("metrics", {}) if self._plan.seeds == 1 else {}
-            about["metrics"] = {name: scores[name] for name in METRICS if name in scores}
+            about["metrics"] = known_metrics(scores, wanted.named_loss)
             _warn_of_difference(report.trial, recorded, about["metrics"])
         about |= {"trial": report.trial, "seed": seed, "parameters": plain(parameters)}
         file = path.with_suffix(".safetensors")
@@ -229,9 +255,9 @@ class NetworkTrainer:
         """
         if self._plan.patience is None:
             return None
-        (seeds, *_), jobs = self._seeds(wanted, report), self._rounds.jobs
+        (seeds, *_), (rounds, _) = self._seeds(wanted, report), self._data_of(wanted)
         results: list[dict[str, Any]] = []
-        for job, data, seed in zip(jobs, self._rounds, seeds, strict=True):
+        for job, data, seed in zip(rounds.jobs, rounds, seeds, strict=True):
             if job.is_test:
                 results.append({})
                 continue
@@ -246,7 +272,7 @@ class NetworkTrainer:
                     plan=self._plan,
                 )
             )
-        return self._plan.epochs_to_test(jobs, results)
+        return self._plan.epochs_to_test(rounds.jobs, results)
 
     def _seed(self, wanted: Hyperparameters, report: Report) -> int:
         by_point = self._checkpoints is not None and self._checkpoints.options.by_point
@@ -303,7 +329,7 @@ def train(
 ) -> dict[str, Any]:
     """Train one network with `Hyperparameters`; return its metrics.
 
-    These are `METRICS`: accuracy, loss and Matthews correlation coefficient on the validation rows,
+    These are those of `METRICS` that the task of the data has, on the validation rows,
     and what the training takes in seconds, see `estimated_time_s`, which takes `epoch_s`;
     ``diverged`` if it did; in float16 ``skipped_steps`` too. If `plan` has patience they are of the
     best epoch, which is among them. `epochs`, if given, are trained of those in `parameters`.
@@ -330,19 +356,20 @@ def train(
         going = checkpoints.find(name, most, shown, plan.patience)
         callbacks.append(_saver(checkpoints, name, most, rule, report, reported))
         if going is not None:
-            if report is not None:
-                for step, metrics in going.reports:
-                    if not report(step, **metrics):
-                        return _metrics_at(step, going, plan)
-            resume_training(model, [going.progress])
-            going.apply(rule, model.snapshot)
-            reported += going.reports
+            stopped_at = _reported_again(report, going.reports)
+            if stopped_at is not None:  # before the end of what is kept: trained up to there
+                most, callbacks = stopped_at, callbacks[: rule is not None]
+            else:
+                resume_training(model, [going.progress])
+                going.apply(rule, model.snapshot)
+                reported += going.reports
     with compute.without_warnings():
         model.fit(
             data.training,
             validation=None if rule is None else data.validation,
             epochs=most - len(model.history),
             batch_size=batch_size_of(wanted),
+            class_weight=class_weight_of(wanted),
             callbacks=callbacks,
             progress=False,
         )
@@ -351,7 +378,7 @@ def train(
         _raise_overflow(model, history.loss[0])
     metrics = model.evaluate(data.validation)
     metrics["training_time_s"] = estimated_time_s(history, epoch_s, batch_size_of(wanted))
-    metrics = {name: metrics[name] for name in METRICS}
+    metrics = known_metrics(metrics, wanted.named_loss)
     if rule is not None:
         metrics[BEST_EPOCH] = best_epoch(rule, history)
     elif report is not None:
@@ -382,8 +409,8 @@ def _model(
     from dnn import NeuralNetwork
 
     return NeuralNetwork(
-        layers_of(wanted, data.features, data.classes, data.shape, in_rows=data.in_rows),
-        loss_of(wanted),
+        layers_of(wanted, data.features, data.outputs, data.shape, in_rows=data.in_rows),
+        loss_of(wanted, data.takes),
         optimizer=optimizer_of(wanted, data.count),
         seed=seed,
         routines=table,
@@ -420,8 +447,7 @@ def _epoch_reports(
                 return "stopped by the sweep" if report.is_stopped else None
             metrics: dict[str, Any] = epoch.validation or epoch.model.evaluate(data.validation)
             time_s = estimated_time_s(history, epoch_s, batch_size_of(wanted))
-            metrics = {**metrics, "training_time_s": time_s}
-            metrics = {name: metrics[name] for name in METRICS}
+            metrics = known_metrics({**metrics, "training_time_s": time_s}, wanted.named_loss)
             reported.append((done, metrics))
             return None if report(done, **metrics) else "stopped by the sweep"
 
@@ -451,14 +477,10 @@ def _saver(
     return Saver()
 
 
-def _metrics_at(step: int, going: Going, plan: TrialPlan) -> dict[str, Any]:
-    """Return the metrics of a training that is stopped at a step that it has reported before."""
-    reports = dict(going.reports)
-    metrics = dict(reports[step])
-    if (rule := plan.rule()) is not None:
-        for done in range(1, step + 1):
-            rule.observe(done - 1, reports[done][plan.watch], lambda _: {})
-        best = step if rule.best_epoch is None else rule.best_epoch + 1
-        time_s = metrics["training_time_s"]
-        metrics = {**reports[best], "training_time_s": time_s, BEST_EPOCH: best}
-    return marked(metrics)
+def _reported_again(report: Report | None, reports: Reports) -> int | None:
+    """Report what a training has reported before; return the step where it is stopped, if it is."""
+    if report is not None:
+        for step, metrics in reports:
+            if not report(step, **metrics):
+                return step
+    return None

@@ -10,7 +10,7 @@ over these, or quantiles at the worse end.
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from statistics import fmean, stdev
 from typing import TYPE_CHECKING, Any, Final, Literal
@@ -28,10 +28,13 @@ SEEDS: Final = "seeds"
 DEVIATION: Final = "_deviation"
 """Behind the name of a metric: its standard deviation over the seeds."""
 WATCHED: Final = tuple(name for name in METRICS if name != "training_time_s")
-KNOWN: Final = (*METRICS, BEST_EPOCH, *(name + DEVIATION for name in WATCHED))
-"""Metrics that an objective may name; those behind `METRICS` are there with some options alone."""
 
 Metrics = Mapping[str, float]
+
+
+def more_metrics(known: Iterable[str]) -> list[str]:
+    """Return the metrics that a trial has beside `known` ones with patience, or several seeds."""
+    return [BEST_EPOCH, *(name + DEVIATION for name in known if name in WATCHED)]
 
 
 @dataclass(frozen=True)

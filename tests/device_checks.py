@@ -9,6 +9,7 @@ import pytest
 import dnn
 from dnn import graph, linalg
 from dnn.backend.ops import Ops
+from dnn.losses import loss_of
 from dnn.nets import basic_block
 from dnn.optimizers.schedules import Cosine
 from dnn.precision import PRECISIONS
@@ -544,6 +545,31 @@ def check_options(device):
         # A GPU may round to TF32 by cutting off.
         tolerance = 1e-4 if dtype in ("float32", "float64") else 2e-2
         np.testing.assert_allclose(*losses, rtol=tolerance, err_msg=f"{loss} {dtype}")
+
+
+def targets_of(loss, y, outputs):
+    """Return targets of a kind that a loss takes, made from classes."""
+    if loss.takes == "classes":
+        return y % loss.class_count((outputs,))
+    rows = np.eye(3)[y][:, : loss.target_count((outputs,)) if loss.name == "quantile" else outputs]
+    return {"distributions": 0.7 * rows + 0.1, "counts": 3 * rows}.get(loss.takes, rows)
+
+
+def check_loss(device, name):
+    """A loss, with weights of samples, for networks with numbers of their own."""
+    x, y = data(40)
+    numbers = {"focal": {"gamma": [0.5, 2.0]}, "huber": {"delta": [0.2, 2.0]}}
+    loss = loss_of({"name": name, **numbers.get(name, {})})
+    outputs = loss.output_count(2 if name == "quantile" else 3)
+    targets, found = targets_of(loss, y, outputs), []
+    for where in (device, "numpy"):
+        layers = [dnn.Input(6), dnn.FullyConnected(outputs), *map(dnn.Activation, loss.needs)]
+        networks = dnn.Ensemble(layers, loss, seeds=[1, 2], device=where)
+        networks.fit(x, targets, epochs=2, batch_size=16, sample_weight=0.5 + y)
+        losses = [history.loss for history in networks.histories]
+        measured = [result["loss"] for result in networks.evaluate(x, targets)]
+        found.append(np.column_stack([losses, measured]))
+    np.testing.assert_allclose(*found, rtol=1e-5)
 
 
 def check_precisions(device):

@@ -27,6 +27,7 @@ class PredictedRows(Protocol):
     names: Sequence[str]
     cells: Sequence[Sequence[str]]
     labels: Sequence[str] | None
+    targets: Any
     notes: Sequence[str]
 
 
@@ -46,11 +47,15 @@ class TrainedModel(Protocol):
     ----------
     classes : sequence
         Names of the classes; empty if it does not classify.
+    targets : sequence of str
+        Names of the numbers that it predicts, or of the labels of which a sample may have several;
+        empty if it classifies.
     provenance : mapping
         Where it comes from: run, trial, score.
     """
 
     classes: Sequence[Any]
+    targets: Sequence[str]
     provenance: Mapping[str, Any]
 
     def predict_file(self, path: Any, *, delimiter: str | None = None) -> Prediction:

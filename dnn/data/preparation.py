@@ -21,8 +21,26 @@ import numpy as np
 
 from dnn.backend import Array
 from dnn.errors import DataError
+from dnn.table import number_of
 
-__all__ = ["STEPS", "Brightness", "Impute", "Pixels", "Standardise", "Step", "prepared", "step_of"]
+__all__ = [
+    "STEPS",
+    "Brightness",
+    "Codes",
+    "Impute",
+    "OneHot",
+    "Pixels",
+    "Standardise",
+    "Step",
+    "prepared",
+    "step_of",
+]
+
+FLAG: Final = "flag"
+"""The kind of an attribute that is 0 or 1, made by a step."""
+CODE: Final = "code"
+"""The kind of an attribute that is a number of a category, from 1, for an embedding."""
+MEDIAN: Final = "median"
 
 
 class OnnxNodes(Protocol):
@@ -75,6 +93,19 @@ class Step:
     def check(self, features: int) -> None:
         """Raise a ValueError unless the numbers of the step are for so many features."""
 
+    @property
+    def inputs(self) -> int | None:
+        """How many numbers a sample has that the step takes; None if it takes any number."""
+        return None
+
+    def outputs(self, features: int) -> int:
+        """Return how many numbers a sample of so many features has behind the step."""
+        return features
+
+    def kinds(self, kinds: Sequence[str]) -> tuple[str, ...]:
+        """Return the kinds of attributes behind the step, from those before it."""
+        return tuple(kinds)
+
     def write_onnx(self, nodes: OnnxNodes, x: str, name: str) -> str:
         """Add nodes that do what `apply` does; return the name of the last output.
 
@@ -120,41 +151,215 @@ class Brightness(Step):
 
 
 class Impute(Step):
-    """Missing cells (NaN) become the median of their attribute."""
+    """Missing cells (NaN) become a number of their attribute, learned from training rows.
+
+    Parameters
+    ----------
+    fill : array of float, shape (d,)
+        What a missing cell of each attribute becomes.
+    by : sequence of str, optional
+        What each of them is, for people, see `dnn.impute`; medians if left out.
+    indicators : sequence of int
+        Attributes for which there is a further one at the end: 1 where the cell was missing.
+    """
 
     name = "impute"
 
-    def __init__(self, medians: Array) -> None:
-        self.medians = np.asarray(medians, np.float32)
+    def __init__(self, fill: Array, by: Sequence[str] = (), indicators: Sequence[int] = ()) -> None:
+        self.fill = np.asarray(fill, np.float32)
+        self.by = tuple(by)
+        self.indicators = np.asarray([*indicators], np.int64)
 
     def apply(self, x: Array) -> Array:
         """Return the samples without NaN."""
-        return np.where(np.isnan(x), self.medians, x)
+        missing = np.isnan(x)
+        filled = np.where(missing, self.fill, x)
+        if not self.indicators.size:
+            return filled
+        return np.concatenate([filled, missing[:, self.indicators].astype(filled.dtype)], axis=1)
+
+    @property
+    def inputs(self) -> int:
+        """Number of attributes."""
+        return self.fill.size
+
+    def outputs(self, features: int) -> int:
+        """Return the number of attributes, indicators among them."""
+        return features + self.indicators.size
+
+    def kinds(self, kinds: Sequence[str]) -> tuple[str, ...]:
+        """Return the kinds of the attributes, those of indicators last."""
+        return (*kinds, *(FLAG for _ in self.indicators))
 
     def to_json(self) -> dict[str, Any]:
-        """Return the medians."""
-        return {"medians": _numbers(self.medians)}
+        """Return the medians; or what else there is, and which it is."""
+        if {*self.by} <= {MEDIAN} and not self.indicators.size:
+            return {"medians": _numbers(self.fill)}
+        by = self.by or (MEDIAN,) * self.fill.size
+        return {"fill": _numbers(self.fill), "by": [*by], "indicators": self.indicators.tolist()}
 
     @classmethod
     def from_json(cls, given: Mapping[str, Any]) -> Impute:
-        """Return the step with such medians."""
-        medians = _array(given["medians"])
-        if (abs(medians) > np.finfo(np.float32).max).any():
+        """Return the step with such numbers."""
+        fill = _array(given["medians"] if "medians" in given else given["fill"])
+        if (abs(fill) > np.finfo(np.float32).max).any():
             raise ValueError("medians are numbers in float32")
-        return cls(medians)
+        by, indicators = given.get("by", []), given.get("indicators", [])
+        if not isinstance(by, list) or not all(isinstance(each, str) for each in by):
+            raise TypeError("by is a list of texts")
+        if len(by) not in (0, fill.size) or not isinstance(indicators, list):
+            raise ValueError("each attribute is filled in one way")
+        return cls(fill, by, [_whole(each, 0, fill.size - 1) for each in indicators])
 
     def check(self, features: int) -> None:
-        """Raise a ValueError unless there is a median of each feature."""
-        _check_length(self.medians, (features,))
+        """Raise a ValueError unless there is a number for each feature."""
+        _check_length(self.fill, (features,))
 
     def write_onnx(self, nodes: OnnxNodes, x: str, name: str) -> str:
-        """Add a choice between cells and medians."""
+        """Add a choice between cells and what fills them, and the indicators behind it."""
         missing = nodes.node("IsNaN", [x], f"{name}.missing")
-        medians = nodes.tensor(f"{name}.medians", self.medians)
-        return nodes.node("Where", [missing, medians, x], name)
+        fill = nodes.tensor(f"{name}.medians", self.fill)
+        if not self.indicators.size:
+            return nodes.node("Where", [missing, fill, x], name)
+        filled = nodes.node("Where", [missing, fill, x], f"{name}.filled")
+        at = nodes.tensor(f"{name}.at", self.indicators)
+        taken = nodes.node("Gather", [missing, at], f"{name}.taken", axis=1)
+        flags = nodes.cast(taken, np.float32, f"{name}.flags")
+        return nodes.node("Concat", [filled, flags], name, axis=1)
 
     def __str__(self) -> str:
-        return "impute: missing cells become the median of their column"
+        ways = [*dict.fromkeys(self.by or (MEDIAN,))]
+        what = " or ".join("a number" if number_of(way) is not None else way for way in ways)
+        what = what.replace("most_frequent", "most frequent value")
+        more = f", and {self.indicators.size} columns say where" if self.indicators.size else ""
+        return f"impute: missing cells become the {what} of their column{more}"
+
+
+class Categories(Step):
+    """Base of steps that turn codes of categories into what a network takes.
+
+    The columns of categories are taken out, and what they become stands behind all others. A code
+    that was in no training row, and a missing cell, are unknown.
+
+    Parameters
+    ----------
+    features : int
+        Number of attributes that the step takes.
+    codes : mapping of int to sequence of int
+        By the place of a column: the codes that were in training rows.
+    """
+
+    def __init__(self, features: int, codes: Mapping[int, Sequence[int]]) -> None:
+        self.features = features
+        self.codes = {at: np.sort(np.asarray([*each], np.float32)) for at, each in codes.items()}
+        self.others = np.array([at for at in range(features) if at not in self.codes], np.int64)
+
+    @property
+    def inputs(self) -> int:
+        """Number of attributes that the step takes."""
+        return self.features
+
+    def apply(self, x: Array) -> Array:
+        """Return the other attributes, and behind them those of each column of categories."""
+        parts = [x[:, self.others]]
+        parts += [self._encoded(x[:, at], codes) for at, codes in self.codes.items()]
+        return np.concatenate(parts, axis=1, dtype=np.float32)
+
+    def _encoded(self, column: Array, codes: Array) -> Array:
+        raise NotImplementedError
+
+    def to_json(self) -> dict[str, Any]:
+        """Return the number of attributes, and the codes of each column."""
+        columns = [{"at": at, "codes": _whole_numbers(each)} for at, each in self.codes.items()]
+        return {"features": self.features, "columns": columns}
+
+    @classmethod
+    def from_json(cls, given: Mapping[str, Any]) -> Categories:
+        """Return the step with such codes."""
+        features = _whole(given["features"], 1)
+        codes = {}
+        for column in given["columns"]:
+            at = _whole(column["at"], 0, features - 1)
+            codes[at] = [_whole(code, 0, 1 << 24) for code in column["codes"]]
+            if len({*codes[at]}) != len(column["codes"]) or not codes[at]:
+                raise ValueError("a column has some codes, each once")
+        if len(codes) != len(given["columns"]) or not codes:
+            raise ValueError("a step of categories has some columns, each once")
+        return cls(features, codes)
+
+    def check(self, features: int) -> None:
+        """Raise a ValueError unless the step takes so many features."""
+        if features != self.features:
+            raise ValueError(f"a step for {self.features} features, and not for {features}")
+
+    def write_onnx(self, nodes: OnnxNodes, x: str, name: str) -> str:
+        """Add a comparison of each column with its codes."""
+        x = nodes.cast(x, np.float32, f"{name}.single")
+        parts = []
+        if self.others.size:
+            others = nodes.tensor(f"{name}.others", self.others)
+            parts.append(nodes.node("Gather", [x, others], f"{name}.rest", axis=1))
+        for at, codes in self.codes.items():
+            place = nodes.tensor(f"{name}.at{at}", np.array([at]))
+            column = nodes.node("Gather", [x, place], f"{name}.column{at}", axis=1)
+            known = nodes.tensor(f"{name}.codes{at}", codes[None])
+            equal = nodes.node("Equal", [column, known], f"{name}.equal{at}")
+            flags = nodes.cast(equal, np.float32, f"{name}.flags{at}")
+            parts.append(self._write_encoded(nodes, flags, codes, f"{name}.encoded{at}"))
+        return nodes.node("Concat", parts, name, axis=1)
+
+    def _write_encoded(self, nodes: OnnxNodes, flags: str, codes: Array, name: str) -> str:
+        return flags
+
+
+class OneHot(Categories):
+    """A column of categories becomes a column of 0 and 1 for each of them; unknown ones: 0."""
+
+    name = "one_hot"
+
+    def _encoded(self, column: Array, codes: Array) -> Array:
+        return (column[:, None] == codes).astype(np.float32)
+
+    def outputs(self, features: int) -> int:
+        """Return how many attributes there are behind the step."""
+        return self.others.size + sum(each.size for each in self.codes.values())
+
+    def kinds(self, kinds: Sequence[str]) -> tuple[str, ...]:
+        """Return the kinds of the others, and behind them those of 0 and 1."""
+        flags = sum(each.size for each in self.codes.values())
+        return (*(kinds[at] for at in self.others), *(FLAG for _ in range(flags)))
+
+    def __str__(self) -> str:
+        count = sum(each.size for each in self.codes.values())
+        what = "a column" if len(self.codes) == 1 else f"{len(self.codes)} columns"
+        return f"one_hot: {what} of categories become {count} of 0 and 1; unknown ones are 0"
+
+
+class Codes(Categories):
+    """A column of categories becomes the number of each, from 1, for an embedding; unknown: 0."""
+
+    name = "codes"
+
+    def _encoded(self, column: Array, codes: Array) -> Array:
+        places = np.minimum(np.searchsorted(codes, column), codes.size - 1)
+        return np.where(codes[places] == column, places + 1, 0).astype(np.float32)[:, None]
+
+    @property
+    def counts(self) -> tuple[int, ...]:
+        """How many numbers each column may hold, that of unknown ones among them."""
+        return tuple(each.size + 1 for each in self.codes.values())
+
+    def kinds(self, kinds: Sequence[str]) -> tuple[str, ...]:
+        """Return the kinds of the others, and behind them those of codes."""
+        return (*(kinds[at] for at in self.others), *(CODE for _ in self.codes))
+
+    def _write_encoded(self, nodes: OnnxNodes, flags: str, codes: Array, name: str) -> str:
+        numbers = np.arange(1, codes.size + 1, dtype=np.float32)[:, None]
+        return nodes.node("MatMul", [flags, nodes.tensor(f"{name}.numbers", numbers)], name)
+
+    def __str__(self) -> str:
+        what = "a column" if len(self.codes) == 1 else f"{len(self.codes)} columns"
+        return f"codes: {what} of categories become numbers for an embedding; unknown ones are 0"
 
 
 class Standardise(Step):
@@ -244,6 +449,15 @@ class Pixels(Step):
             raise ValueError("images without pixels")
         return cls((channels, height, width), rows, columns)
 
+    @property
+    def inputs(self) -> int:
+        """Number of pixels of a raw image."""
+        return math.prod(self.shape)
+
+    def outputs(self, features: int) -> int:
+        """Return the number of pixels of an image behind the step."""
+        return self.shape[0] * self.rows.size * self.columns.size
+
     def check(self, features: int) -> None:
         """Raise a ValueError unless raw images have so many pixels."""
         if math.prod(self.shape) != features:
@@ -269,7 +483,7 @@ class Pixels(Step):
 
 
 STEPS: Final[Mapping[str, type[Step]]] = {
-    step.name: step for step in (Brightness, Impute, Pixels, Standardise)
+    step.name: step for step in (Brightness, Impute, OneHot, Codes, Pixels, Standardise)
 }
 """All steps, by the names that files have."""
 
@@ -316,6 +530,11 @@ def _array(given: Any) -> Array:
 
 
 _LARGEST: Final = float(np.finfo(np.float64).max)
+
+
+def _whole_numbers(array: Array) -> list[int]:
+    found: list[int] = array.astype(np.int64).tolist()
+    return found
 
 
 def _whole(given: Any, lowest: int, highest: int = 2**31) -> int:

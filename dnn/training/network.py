@@ -399,7 +399,8 @@ class Network:
             return target, weight, self.loss.measured(outputs, target)
         self._check_end(outputs)
         if kind == "weighted training":
-            weight = placeholder(outputs.shape[:1], self.dtype, "weight")
+            shape = self.loss.weight_shape(outputs.shape)
+            weight = placeholder(shape, self.dtype, "weight")
             loss = self.loss.weighted_value(outputs, target, weight)
         else:
             loss = self.loss.value(outputs, target)
@@ -458,15 +459,27 @@ class Network:
         return plan, now
 
     def _check_end(self, outputs: Node) -> None:
-        """Refuse to train a network that ends in an operation which the loss applies itself."""
-        while outputs.kind == "reshape":
-            (outputs,) = outputs.inputs
-        end = outputs.kind
-        if end == "exp" and outputs.inputs[0].kind == "log_softmax":
-            end = "softmax"
+        """Refuse to train a network whose end does not fit the loss.
+
+        The loss applies the operation in which it ends itself, or needs one that is missing.
+        """
+        outputs = _without_reshapes(outputs)
+        end = "softmax" if _is_softmax(outputs) else outputs.kind
+        loss, needs = type(self.loss).__name__, self.loss.needs
+        if needs and end not in needs:
+            name = " or ".join(sorted(needs))
+            raise ConfigurationError(
+                f"{loss} takes probabilities, and the network ends in {end}: end it in "
+                f'Activation("{name}"), or take the loss "softmax_cross_entropy", which has the '
+                "softmax in it and is exact for small probabilities too"
+            )
+        if needs and _is_softmax(_without_reshapes(outputs.inputs[0].inputs[0])):
+            raise ConfigurationError(
+                "the network ends in a softmax of a softmax, which never comes near a probability "
+                "of 1: leave one of them out"
+            )
         if end not in self.loss.contains:
             return
-        loss = type(self.loss).__name__
         raise ConfigurationError(
             f"the network ends in {end}, but {loss} takes logits: it makes probabilities of them "
             "itself, and of numbers in 0 .. 1 it never makes one near 1. Leave the last Activation "
@@ -481,3 +494,14 @@ class Network:
         # Inputs and variables differ between networks, except for the step number.
         outside = {node for node in order if node.kind in (PLACEHOLDER, VARIABLE)}
         return with_models(nodes, self.models, outside - {self._noise.step})
+
+
+def _without_reshapes(node: Node) -> Node:
+    """Return what the elements of a node are computed as, before any change of shape."""
+    while node.kind == "reshape":
+        (node,) = node.inputs
+    return node
+
+
+def _is_softmax(node: Node) -> bool:
+    return node.kind == "exp" and node.inputs[0].kind == "log_softmax"

@@ -126,8 +126,10 @@ class SelectionBias:
         finals = [final for _, final in self._chosen]
         if self._is_nested:
             honest = fmean(finals)
-            spread = stdev(finals)
+            spread = stdev(finals) if splits > 1 else None
             method = f"nested cross-validation ({splits} folds)"
+            if splits == 1:
+                method = "rows that had no part in the choice"
         elif splits > 1:
             gains = [best - own for best, own in zip(finals, self._naive_splits, strict=True)]
             honest = naive - fmean(gains)

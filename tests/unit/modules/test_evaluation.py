@@ -130,18 +130,18 @@ def test_too_few_rows(call: Any, words: str) -> None:
 
 def test_the_splits_of_an_evaluation() -> None:
     y = np.arange(60) % 2
-    one = EvaluationOptions(method="holdout", fraction=0.25).split(y)
-    many = EvaluationOptions(method="k_fold", folds=5, repeats=2).split(y)
+    one = EvaluationOptions(method="holdout", fraction=0.25).cut(y)
+    many = EvaluationOptions(method="k_fold", folds=5, repeats=2).cut(y)
     nested = EvaluationOptions(method="nested", folds=4, inner_folds=3, repeats=2)
     assert [len(fold.test) for fold in one] == [15]
     assert len(many) == 10
-    splits = nested.split(y)
+    splits = nested.cut(y)
     assert all(isinstance(fold, NestedFold) for fold in splits)
     for evaluation, jobs in [
         (nested, 2 * 4 * 4),
         (EvaluationOptions(method="k_fold", repeats=3), 15),
     ]:
-        assert len(jobs_of(evaluation.split(y))) == jobs
+        assert len(jobs_of(evaluation.cut(y))) == jobs
     assert len(jobs_of(one)) == 1
 
 
@@ -194,7 +194,7 @@ def test_the_trainings_of_a_trial_are_put_together() -> None:
     ids=lambda options: options.method,
 )
 def test_what_a_trial_gave_comes_back_from_a_ledger(evaluation: EvaluationOptions) -> None:
-    jobs = jobs_of(evaluation.split(np.arange(60) % 2))
+    jobs = jobs_of(evaluation.cut(np.arange(60) % 2))
     evaluated = collect(jobs, [{"accuracy": number / 20} for number in range(len(jobs))])
     line = json.dumps([evaluated.metrics, evaluated.splits()])
     assert Evaluated.of(*json.loads(line)) == evaluated
@@ -362,7 +362,7 @@ def trained(data: Dataset, splits: list[Any], parameters: dict[str, Any], trial:
 def test_nested_accuracy_on_the_heart_data_is_what_it_is_worth() -> None:
     """A grid on 303 rows: what the best is really worth is 0.78 to 0.88."""
     data = cleveland()
-    splits = EvaluationOptions(method="nested", folds=5, inner_folds=3).split(data.y)
+    splits = EvaluationOptions(method="nested", folds=5, inner_folds=3).cut(data.y)
     bias = SelectionBias(ACCURACY)
     for trial, hidden in enumerate([[], [16], [16, 16]]):
         parameters = {"hidden": hidden, "learning_rate": 0.01}
