@@ -401,6 +401,7 @@ class TrainedModel:
             metadata={
                 "classes": list(self.classes),
                 "columns": list(self.columns.features) if self.columns else [],
+                "categories": dict(self.columns.categories) if self.columns else {},
                 "provenance": self.provenance,
             },
         )
