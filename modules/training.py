@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 import importlib.util
 import logging
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
@@ -26,6 +26,7 @@ from .hyperparameters import (
 )
 from .layer_list import LayerTables, with_layers
 from .parallel import Parallel
+from .predictions import place_of_predictions, write_predictions
 from .sweep.ledger import plain
 from .trial import DIVERGED, ERRORS, SPLITS, Report, known_metrics, marked, trial_seed
 
@@ -210,7 +211,39 @@ class NetworkTrainer:
         about |= {"trial": report.trial, "seed": report.seed, "parameters": plain(parameters)}
         file = path.with_suffix(".safetensors")
         model.save(file, data=data.prepared, provenance={**about, "diel": __version__})
+        if scheme is None:
+            parts = self._held_out(wanted, report.seed, model if is_alone else None)
+            write_predictions(place_of_predictions(file), rounds.data, parts)
         return file
+
+    def _held_out(
+        self, wanted: Hyperparameters, seed: int, alone: NeuralNetwork | None
+    ) -> Iterator[tuple[Any, Any]]:
+        """Yield the rows that each split of a trial scores, and what its network predicts of them.
+
+        `alone` is the network of the only split. Those of several are trained once more; of nested
+        splits those on the outer folds.
+        """
+        rounds, _ = self._data_of(wanted)
+        is_nested = any(job.is_test for job in rounds.jobs)
+        for number, own_seed in enumerate(self._seeds(seed)):
+            job, data, model = rounds.jobs[number], rounds[number], alone
+            if job.is_test != is_nested:
+                continue
+            if model is None:
+                model = _model(wanted, own_seed, data, self._table, self._compute, None)
+                with self._compute.without_warnings():
+                    model.fit(
+                        data.training,
+                        epochs=wanted.epochs,
+                        batch_size=batch_size_of(wanted),
+                        class_weight=class_weight_of(wanted),
+                        progress=False,
+                    )
+            yield (
+                job.test,
+                data.in_units(loss_of(wanted, data.takes).point(model(data.validation.x))),
+            )
 
     def _seeds(self, seed: int) -> list[int]:
         if len(self._rounds) == 1:

@@ -351,6 +351,11 @@ class SplitData:
         self.embeds = training.embeds
         self.in_rows = not augment
 
+    def in_units(self, predicted: npt.NDArray[Any]) -> npt.NDArray[Any]:
+        """Return predictions in the units of the file, if targets were scaled."""
+        scale = self.prepared.scale
+        return predicted if scale is None else scale.in_units(predicted)
+
     def standard_errors(self, predicted: npt.NDArray[Any]) -> dict[str, float]:
         """Return the standard errors of metrics of predictions for the rows to score.
 
@@ -409,6 +414,11 @@ class PreparedSplits:
         self._keeps = len(self.jobs) * data.x.nbytes <= _MOST_KEPT_BYTES or len(self.jobs) == 1
         self._kept: dict[int, SplitData] = {}
         self._are_counts = False
+
+    @property
+    def data(self) -> Dataset:
+        """All rows, as they were read."""
+        return self._data
 
     @cached_property
     def of_counts(self) -> PreparedSplits:
