@@ -1,4 +1,4 @@
-"""`catalogue`: activations, losses, optimizers, data sets, precisions and more, by name."""
+"""`catalogue`: activations, losses, metrics, optimizers, data sets and more, by name."""
 
 from __future__ import annotations
 
@@ -17,6 +17,7 @@ _TABLES: Final = {
     "download": "dnn.data.known_sets:SOURCES",
     "initializer": "dnn.initializers:INITIALIZERS",
     "loss": "dnn.losses:LOSSES",
+    "metric": "dnn.metric_names:METRICS",
     "optimizer": "dnn.optimizers:OPTIMIZERS",
     "precision": "dnn.precision:PRECISIONS",
     "schedule": "dnn.optimizers.schedules:SCHEDULES",

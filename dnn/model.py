@@ -104,8 +104,9 @@ class NeuralNetwork(Networks):
     ----------
     layers : sequence of Layer
         The first is an `Input`; `dnn.nets` makes such lists.
-    loss : str or Loss
-        ``"softmax_cross_entropy"``, ``"binary_cross_entropy"`` or ``"mean_squared_error"``.
+    loss : str, mapping or Loss
+        A name in ``catalogue("loss")``, such as ``"mean_squared_error"``; or a table of a name and
+        its options, such as ``{"name": "huber", "delta": 0.5}``.
     optimizer : str or Optimizer
         A name, such as ``"adam"``, stands for its default settings.
     seed : int, not negative
@@ -156,7 +157,7 @@ class NeuralNetwork(Networks):
     def __init__(
         self,
         layers: Sequence[Layer],
-        loss: str | Loss = "softmax_cross_entropy",
+        loss: str | Mapping[str, Any] | Loss = "softmax_cross_entropy",
         optimizer: str | Optimizer = "sgd",
         *,
         seed: int = 0,
@@ -208,6 +209,7 @@ class NeuralNetwork(Networks):
         resident: bool | None = None,
         metrics: dict[str, float] | None = None,
         accumulate: int = 1,
+        validation_metrics: Sequence[str] = (),
     ) -> History:
         """Train the network further, from its present parameters on.
 
@@ -246,6 +248,9 @@ class NeuralNetwork(Networks):
             move: memory for one piece, and to rounding the step of the whole batch. Only what
             looks at a batch as a whole differs: batch norm normalises each piece by itself, and
             dropout draws other numbers.
+        validation_metrics : sequence of str
+            Further metrics that the validation measures, by their names in
+            ``catalogue("metric")``; callbacks watch them as ``"validation_rmse"``, say.
 
         Returns
         -------
@@ -295,6 +300,7 @@ class NeuralNetwork(Networks):
                 inspect=inspect,
                 accumulate=accumulate,
                 pauses=pauses,
+                validation_metrics=validation_metrics,
             )
             (history,) = fit.histories
             stack.callback(setattr, self, "_last", None)  # it would keep the data in memory
@@ -349,8 +355,9 @@ class NeuralNetwork(Networks):
         snapshot : dict of str to array
             Of this network.
         """
-        for name, array in self._weights.items():
-            array[...] = snapshot[name]
+        arrays = self._weights
+        for name, array in snapshot.items():
+            arrays[name][...] = array
 
     @cached_property
     def _weights(self) -> dict[str, Array]:
@@ -540,7 +547,7 @@ class NeuralNetwork(Networks):
     def from_onnx(
         cls,
         path: str | PathLike[str],
-        loss: str | Loss = "softmax_cross_entropy",
+        loss: str | Mapping[str, Any] | Loss = "softmax_cross_entropy",
         optimizer: str | Optimizer = "sgd",
         **options: Any,
     ) -> NeuralNetwork:
@@ -652,7 +659,10 @@ class NeuralNetwork(Networks):
         return self.predict(x)
 
     def evaluate(
-        self, x: npt.ArrayLike | DeviceData, y: npt.ArrayLike | None = None
+        self,
+        x: npt.ArrayLike | DeviceData,
+        y: npt.ArrayLike | None = None,
+        metrics: Sequence[str] = (),
     ) -> dict[str, float]:
         """Return the loss and the metrics of the network on samples.
 
@@ -660,6 +670,8 @@ class NeuralNetwork(Networks):
         ----------
         x : array_like, shape (n, ...)
         y : array_like, shape (n,) or (n, outputs)
+        metrics : sequence of str
+            Further metrics, by their names in ``catalogue("metric")``.
 
         Returns
         -------
@@ -669,12 +681,34 @@ class NeuralNetwork(Networks):
 
         Raises
         ------
+        ConfigurationError
+            If there is no such metric, or it is of other targets.
         ShapeError, LabelError, DataError
             If the data do not fit the network, or contain NaN or infinity.
         """
         samples = checked_pair(self._network, "x", x, y)
-        (result,) = self._scheme.evaluate(self._network, samples)
+        (result,) = self._scheme.evaluate(self._network, samples, metrics)
         return result
+
+    @explains_arguments
+    def explain(self, batch_size: int = 32, training: bool = True) -> str:
+        """Return the graph of a batch as text, in both of its forms, each with its statistics.
+
+        Parameters
+        ----------
+        batch_size : int
+        training : bool
+            With the loss and the gradients; else of a prediction.
+
+        Returns
+        -------
+        str
+            The graph as it is written, and as it is computed: after fusion, and rounded where the
+            precision asks for it. Behind each a table of its layers: nodes, parameters, bytes of
+            results, multiply-adds and floating-point operations; then the memory of its plan.
+        """
+        batch = check_count("batch_size", batch_size)
+        return self._network.explain("training" if training else "evaluation", batch)
 
     def summary(self) -> str:
         """Return a table of layers: output shapes, parameters and multiply-adds.

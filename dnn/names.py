@@ -1,7 +1,7 @@
 """Names in PyTorch, Keras and scikit-learn, and ours for the same, for messages of errors.
 
-Nothing is accepted under two names. For a name of Keras, PyTorch or scikit-learn the
-message gives ours, or what to do instead.
+Nothing is accepted under two names, but for kinds of memory in capitals. For a name of Keras,
+PyTorch or scikit-learn the message gives ours, or what to do instead.
 """
 
 from __future__ import annotations
@@ -18,7 +18,6 @@ FOREIGN_NAMES: dict[str, dict[str, str]] = {
     "loss": {
         "categorical_crossentropy": _CROSS_ENTROPY,
         "ce": _CROSS_ENTROPY,
-        "cross_entropy": _CROSS_ENTROPY,
         "cross_entropy_loss": _CROSS_ENTROPY,
         "crossentropy": _CROSS_ENTROPY,
         "crossentropyloss": _CROSS_ENTROPY,
@@ -32,6 +31,22 @@ FOREIGN_NAMES: dict[str, dict[str, str]] = {
         "bcewithlogitsloss": _BINARY,
         "binary_crossentropy": _BINARY,
         "logistic": _BINARY,
+        "huber_loss": "huber",
+        "smooth_l1": "huber",
+        "smooth_l1_loss": "huber",
+        "l1": "mean_absolute_error",
+        "l1_loss": "mean_absolute_error",
+        "mae": "mean_absolute_error",
+        "absolute_error": "mean_absolute_error",
+        "kl_div": "kullback_leibler",
+        "kl_divergence": "kullback_leibler",
+        "kld": "kullback_leibler",
+        "kldivloss": "kullback_leibler",
+        "multilabel_soft_margin_loss": "multi_label_cross_entropy",
+        "pinball": "quantile",
+        "pinball_loss": "quantile",
+        "poisson_nll_loss": "poisson",
+        "sigmoid_focal_loss": "focal",
         "l2": _SQUARED,
         "mse": _SQUARED,
         "mse_loss": _SQUARED,
@@ -148,7 +163,11 @@ FOREIGN_NAMES: dict[str, dict[str, str]] = {
         "weights": "parameters",
     },
     "attribute of dnn": {
-        "BCEWithLogitsLoss": "BinaryCrossEntropy",
+        "BCEWithLogitsLoss": "BinaryCrossEntropy, or MultiLabelCrossEntropy of several labels",
+        "KLDivLoss": "KullbackLeibler",
+        "L1Loss": "MeanAbsoluteError",
+        "PoissonNLLLoss": "PoissonLoss",
+        "SmoothL1Loss": "HuberLoss",
         "AdaptiveAvgPool2d": "GlobalAvgPool2D",
         "AveragePooling2D": "AvgPool2D",
         "BatchNorm1d": "BatchNorm",

@@ -25,6 +25,7 @@ from dnn.backend import Array
 from dnn.data.columns import Columns, NewRows, read_rows
 from dnn.data.dataset import Dataset
 from dnn.data.preparation import Brightness, Step, prepared, step_of
+from dnn.data.targets import TASKS, TargetScale, checked_labels, checked_values
 from dnn.errors import (
     CheckpointError,
     ConfigurationError,
@@ -33,14 +34,19 @@ from dnn.errors import (
     LabelError,
     ShapeError,
     explains_arguments,
-    unknown_name,
 )
 from dnn.layer_tables import rebuilt_layers
 from dnn.layers import Layer
-from dnn.losses import LOSSES, Loss, SoftmaxCrossEntropy
+from dnn.losses import Loss, loss_of
 from dnn.model import NeuralNetwork
 from dnn.summaries import layer_summaries
-from dnn.training.checkpoint import MODEL_VERSION, load_parameters, read_checkpoint
+from dnn.training.checkpoint import (
+    MODEL_VERSION,
+    VERSION_OF_TARGETS,
+    load_parameters,
+    read_checkpoint,
+)
+from dnn.training.data import DeviceData
 
 __all__ = ["Prediction", "TrainedModel", "load"]
 
@@ -54,17 +60,22 @@ class Prediction:
     Attributes
     ----------
     values : array, shape (n,) or (n, outputs)
-        The name of each row's class; the outputs if the network does not classify.
-    probabilities : array of float, shape (n, classes), optional
+        The name of each row's class; if the network does not classify the outputs, in the units of
+        the targets; or 0 or 1 for each label.
+    probabilities : array of float, shape (n, classes) or (n, labels), optional
     metrics : dict of str to float
         As of `TrainedModel.evaluate`, if the file has the labels; else empty.
     rows : NewRows
+    residuals : array of float, shape (n, targets), optional
+        What the file has less what is predicted, of numbers, if the file has them; NaN where a cell
+        is empty.
     """
 
     values: Array
     probabilities: Array | None
     metrics: dict[str, float]
     rows: NewRows
+    residuals: Array | None = None
 
 
 class TrainedModel:
@@ -89,13 +100,22 @@ class TrainedModel:
     shape : sequence of int
         Shape of a raw sample that is an image or a sequence.
     class_names : sequence of str
+    targets : sequence of str
+        Names of the numbers that are predicted, or of the labels.
+    scale : TargetScale, optional
+        By what the targets of the training were scaled.
     provenance, about : mapping, optional
         Where the model comes from: run, trial, parameters, score; versions and date.
 
     Attributes
     ----------
-    network, preparation, columns, provenance, about
+    network, preparation, columns, scale, provenance, about
         As they were given.
+    targets : tuple of str
+        As they were given; numbers from 1 where they have no names; empty if the network
+        classifies.
+    outputs : tuple of str
+        Names of the columns of predictions: of the targets, or of each quantile of them.
     classes : tuple of str or int
         Names of the classes, or their numbers; empty if the network does not classify.
     """
@@ -110,6 +130,8 @@ class TrainedModel:
         features: int | None = None,
         shape: Sequence[int] = (),
         class_names: Sequence[str] = (),
+        targets: Sequence[str] = (),
+        scale: TargetScale | None = None,
         provenance: Mapping[str, Any] | None = None,
         about: Mapping[str, Any] | None = None,
     ) -> None:
@@ -120,6 +142,12 @@ class TrainedModel:
         if network._network.loss.classifies:
             count = network._network.loss.class_count(network._network.output_shape)
             self.classes = tuple(class_names) or tuple(range(count))
+        self.scale = scale
+        self.targets: tuple[str, ...] = ()
+        if not self.classes:
+            count = _target_count(network)
+            self.targets = tuple(targets) or tuple(map(str, range(1, count + 1)))
+        self.outputs = tuple(network._network.loss.output_names(self.targets))
         self.provenance = dict(provenance or {})
         self.about = dict(about or {})
         self._input_shape = network._network.input_shape
@@ -153,8 +181,10 @@ class TrainedModel:
             steps = steps[len(done) :]
         with np.errstate(over="ignore"):  # what becomes infinite is named
             x = prepared(self._numbers(x, steps), steps)
-        if x.dtype.kind == "f" and x.shape[1] == self._features and not np.isfinite(x).all():
+        if x.dtype.kind == "f" and not np.isfinite(x).all():
             row, column = (int(i) for i in np.argwhere(~np.isfinite(x))[0])
+            if x.shape[1] != self._features:
+                raise DataError(f"row {row} is missing a number, or has one that is too large")
             cell = rows.x[row].flat[column]
             what = "too large" if np.isfinite(cell) else "no number"
             raise DataError(f"row {row}, column {self._name(column)}: {cell} is {what}")
@@ -207,8 +237,15 @@ class TrainedModel:
         return self.network(self.prepare(rows))
 
     def predict(self, rows: Any) -> Array:
-        """Return the number of each sample's class, or the outputs if there are no classes."""
-        return self.network.predict(self.prepare(rows))
+        """Return the number of each sample's class, or the outputs if there are no classes.
+
+        They are in the units of the targets that the network was trained on, one column for each;
+        of a network whose samples have several labels, 0 or 1 for each label.
+        """
+        return self._in_units(self.network.predict(self.prepare(rows)))
+
+    def _in_units(self, values: Array) -> Array:
+        return values if self.scale is None else self.scale.in_units(values)
 
     def predict_class(self, rows: Any) -> Array:
         """Return the name of each sample's class, of `classes`.
@@ -220,7 +257,8 @@ class TrainedModel:
     def predict_proba(self, rows: Any) -> Array:
         """Return the probability of each class, in the order of `classes`, shape (n, classes).
 
-        It raises `ConfigurationError` if the network does not classify.
+        Of a network whose samples have several labels, that of each of `targets`. It raises
+        `ConfigurationError` if the network does not classify.
         """
         return self.network.predict_proba(self.prepare(rows))
 
@@ -254,9 +292,20 @@ class TrainedModel:
             targets = read.y
         elif read.labels is not None:
             targets = self._targets(read.labels, read)
+        elif read.targets is not None:
+            targets = read.targets
         else:
             raise DataError("there are no labels to compare with: give y")
-        return self.network.evaluate(self._prepared(read), targets)
+        is_scaled = isinstance(read, Dataset) and y is None and read.scale is not None
+        return self._evaluated(self._prepared(read), targets, is_scaled)
+
+    def _evaluated(self, x: Array, y: Array, is_scaled: bool = False) -> dict[str, float]:
+        """Return loss and metrics, in the units of the targets, on prepared samples."""
+        if self.scale is None:
+            return self.network.evaluate(x, y)
+        if not is_scaled:
+            y = self.scale.apply(checked_values("targets", y, self.targets))
+        return self.network.evaluate(DeviceData(x, y, deviation=self.scale.deviation))
 
     def _numbered(self, y: Any) -> Array:
         """Return labels, numbers or names, as numbers of classes."""
@@ -297,10 +346,10 @@ class TrainedModel:
         """
         rows = read_rows(str(path), self.columns, self._features, delimiter)
         x = self._prepared(rows)
-        if not self.classes:
-            return Prediction(self.network(x), None, {}, rows)
         metrics: dict[str, float] = {}
         notes = list(rows.notes)
+        if not self.classes:
+            return self._prediction_of_targets(path, x, rows)
         if rows.labels is not None:
             try:
                 metrics = self.network.evaluate(x, self._targets(rows.labels, rows))
@@ -311,6 +360,28 @@ class TrainedModel:
             self._named(self.network.predict(x)), self.network.predict_proba(x), metrics, shown
         )
 
+    def _prediction_of_targets(
+        self, path: str | PathLike[str], x: Array, rows: NewRows
+    ) -> Prediction:
+        """Return predictions that are no classes, and metrics if the file has the targets."""
+        labels = self.network._network.loss.takes == "labels"
+        probabilities = self.network.predict_proba(x) if labels else None
+        metrics: dict[str, float] = {}
+        notes = list(rows.notes)
+        if rows.targets is not None:
+            try:
+                check = checked_labels if labels else checked_values
+                metrics = self._evaluated(x, check(str(path), rows.targets, self.targets))
+            except DataError as error:  # the rows can be predicted all the same
+                notes.append(f"no metrics: {error}")
+        values = self._in_units(self.network.predict(x))
+        residuals = None
+        if rows.targets is not None and not labels:
+            point = self.network._network.loss.point(self.network(x))
+            residuals = rows.targets - self._in_units(point)
+        shown = replace(rows, notes=notes)
+        return Prediction(values, probabilities, metrics, shown, residuals)
+
     # -- files ------------------------------------------------------------------------------------
 
     def export_onnx(self, path: str | PathLike[str]) -> None:
@@ -320,7 +391,8 @@ class TrainedModel:
         ----------
         path : path
             The model takes ``x``, raw samples (n, features), and gives ``y``, what the last layer
-            puts out, and ``probabilities`` if the network classifies. ``classes`` among its
+            puts out, or numbers in the units of the targets, and ``probabilities`` if the network
+            classifies. ``classes`` among its
             metadata is a JSON list of the names of the classes.
 
         Raises
@@ -339,9 +411,12 @@ class TrainedModel:
             path,
             preparation=self.preparation,
             features=self._features,
+            scale=self.scale,
             metadata={
                 "classes": list(self.classes),
+                **({"outputs": list(self.outputs)} if self.about.get("task") else {}),
                 "columns": list(self.columns.features) if self.columns else [],
+                "categories": dict(self.columns.categories) if self.columns else {},
                 "provenance": self.provenance,
             },
         )
@@ -369,6 +444,11 @@ class TrainedModel:
         rows += [("", step) for step in steps[1:]]
         if self.classes:
             rows.append(("classes", ", ".join(map(str, self.classes))))
+        elif self.about.get("task"):
+            what = "labels" if self.about["task"] == "multilabel" else "targets"
+            rows.append((what, ", ".join(self.targets)))
+        if self.scale is not None:
+            rows.append(("", f"scaled for training: {self.scale}"))
         width = max(len(name) for name, _ in rows) + 2
         lines = [f"{name:{width}s}{_shortened(value)}" for name, value in rows]
         return "\n".join([*lines, "", self.network.summary()])
@@ -445,7 +525,9 @@ def load(path: str | PathLike[str], *, device: str = "cpu") -> TrainedModel:
         raise CheckpointError(f"{path}: {message}: {remedy}")
     version = model.get("version")
     versions = model.get("versions")
-    if version != MODEL_VERSION:
+    data = model.get("data")
+    has_targets = isinstance(data, dict) and "task" in data
+    if version != (VERSION_OF_TARGETS if has_targets else MODEL_VERSION):
         writer = versions.get("dnn", "another") if isinstance(versions, dict) else "another"
         message = f"a model of version {version!r}, written by dnn {writer}, and this dnn reads"
         raise CheckpointError(f"{path}: {message} version {MODEL_VERSION}: use that dnn")
@@ -488,8 +570,7 @@ def _model_of(
         steps = [step_of(step) for step in data["preparation"]]
         for step in steps:
             step.check(features)
-            if step.name == "pixels":
-                features = prepared(np.zeros((1, features), np.float32), [step]).size
+            features = step.outputs(features)
         class_names = data["class_names"]
         if not all(isinstance(each, str) for each in class_names):
             raise TypeError("class_names are texts")
@@ -501,9 +582,13 @@ def _model_of(
             "class_names": class_names,
             "columns": None if columns is None else Columns.from_json(columns),
         }
+        if (task := data.get("task")) is not None:
+            known |= _targets_of(task, data["targets"], data["scale"], network)
     if not isinstance(model["versions"], dict) or not isinstance(model["provenance"], dict):
         raise TypeError("versions and provenance are tables")
     said = {"versions": model["versions"], "written": model["written"], "data": name}
+    if data is not None and "task" in data:
+        said["task"] = data["task"]
     found = TrainedModel(network, provenance=model["provenance"], about=said, **known)
     count = len(found.classes)
     outputs = network._network.output_shape
@@ -514,12 +599,30 @@ def _model_of(
     return found
 
 
+def _target_count(network: NeuralNetwork) -> int:
+    """Return how many targets a network has: as many as outputs, but for quantiles of each."""
+    outputs = math.prod(network._network.output_shape)
+    return outputs // network._network.loss.output_count(1)
+
+
+def _targets_of(task: Any, names: Any, scale: Any, network: NeuralNetwork) -> dict[str, Any]:
+    """Return the targets and their scale that a file describes; errors as for any description."""
+    outputs = _target_count(network)
+    if task not in TASKS or not isinstance(names, list):
+        raise ValueError(f"there is no task {task!r:.40}, or no list of targets")
+    if not all(isinstance(each, str) for each in names) or len(names) not in (0, outputs):
+        raise ValueError(f"targets are {outputs} texts")
+    return {
+        "targets": names,
+        "scale": None if scale is None else TargetScale.from_json(scale, outputs),
+    }
+
+
 def _loss_of(model: Mapping[str, Any]) -> Loss:
-    if model["loss"] not in LOSSES:
-        raise unknown_name("loss", model["loss"], LOSSES)
-    if model["loss"] == "softmax_cross_entropy":
-        return SoftmaxCrossEntropy(class_weight=model["class_weight"])
-    return LOSSES[model["loss"]]()
+    options = {**model.get("loss_options", {}), "name": model["loss"]}
+    if model["class_weight"] is not None:
+        options["class_weight"] = model["class_weight"]
+    return loss_of(options)
 
 
 def _check_depths(tables: Any, most: int) -> None:

@@ -6,7 +6,7 @@ import inspect
 import json
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from functools import lru_cache
-from typing import TYPE_CHECKING, Annotated, Any, Final
+from typing import TYPE_CHECKING, Annotated, Any, Final, Literal
 
 from pydantic import BaseModel, ConfigDict, Field, model_validator
 
@@ -30,6 +30,22 @@ _OF_SCHEDULES: Final = {
     "rise": "rise",
 }
 """Parameters on which a schedule depends, and the argument of its class that each becomes."""
+
+_OF_LOSSES: Final = {
+    "delta": "delta",
+    "gamma": "gamma",
+    "quantiles": "quantiles",
+    "loss_epsilon": "epsilon",
+    "label_smoothing": "label_smoothing",
+}
+"""Parameters that go with some losses alone, and the argument of their class that each becomes."""
+
+_DEFAULT_LOSSES: Final = {
+    "classes": "softmax_cross_entropy",
+    "labels": "multi_label_cross_entropy",
+    "values": "mean_squared_error",
+}
+"""The loss for each kind of targets, as `dnn.Loss.takes` has them, where none is given."""
 
 _OF_SHAPE: Final = (
     *("channels", "depth", "kernel", "recurrent", "cell", "bidirectional"),
@@ -84,6 +100,26 @@ class Hyperparameters(BaseModel):
     average: float = Field(
         0.0, ge=0, lt=1, description="of the parameters: what it keeps of the past in each step"
     )
+    loss: Annotated[str | None, OneOf(lambda: catalogue("loss"))] = Field(
+        None, description="what training minimises; left out, what fits the targets"
+    )
+    delta: float | None = Field(
+        None, gt=0, allow_inf_nan=False, description="from which difference on huber is linear"
+    )
+    gamma: float | None = Field(
+        None, ge=0, allow_inf_nan=False, description="of focal: how little sure samples count"
+    )
+    quantiles: list[Annotated[float, Field(gt=0, lt=1)]] | None = Field(
+        None, min_length=1, description="of quantile: which ones are predicted, ascending"
+    )
+    loss_epsilon: float | None = Field(
+        None, gt=0, allow_inf_nan=False, description="of cross_entropy: added to probabilities"
+    )
+    class_weight: Literal["none", "balanced"] | list[Annotated[float, Field(ge=0)]] = Field(
+        "none",
+        description="factors of the losses of each class; balanced: classes weigh the same, by "
+        "their training rows",
+    )
     label_smoothing: float = Field(0.0, ge=0, le=1, description="in the loss of the training")
     l1: float = Field(0.0, ge=0, allow_inf_nan=False, description="times the sum of |w|, in it too")
     l2: float = Field(0.0, ge=0, allow_inf_nan=False, description="times the sum of w^2, in it too")
@@ -125,12 +161,16 @@ class Hyperparameters(BaseModel):
             built(self.layers)
         for name in (name for name in _OF_SOME if name in self.model_fields_set):
             parent, kinds = _goes_with(name)
+            if name in _OF_CLASSES and self.loss is None:
+                continue  # the loss is that of the targets
             if getattr(self, parent) not in kinds:
                 wanted = " or ".join(repr(kind) for kind in kinds)
                 raise ValueError(
                     f"{name} goes with {parent} {wanted}, not {getattr(self, parent)!r}: "
                     f"give it an if = {{ {parent} = ... }}"
                 )
+        if self.quantiles and [*self.quantiles] != sorted({*self.quantiles}):
+            raise ValueError("quantiles must be in ascending order")
         for name, (parent, whose) in _PARTS.items():
             if name in self.model_fields_set and not getattr(self, parent):
                 raise ValueError(f"{name} is of {whose} of each")
@@ -178,6 +218,21 @@ class Hyperparameters(BaseModel):
             return max(self.hidden, default=0)
         return max((getattr(layer, "units", 0) for layer in built(self.layers)), default=0)
 
+    @property
+    def is_scheduled_by_epochs(self) -> bool:
+        """Whether learning rates depend on how many epochs there will be."""
+        return _OF_SCHEDULES["epochs"] in _arguments_of_schedule(self.schedule)
+
+    @property
+    def named_loss(self) -> tuple[str, ...]:
+        """``("loss",)`` if the loss is a parameter of the trial, in place of the metric."""
+        return ("loss",) if self.loss is not None else ()
+
+    @property
+    def are_counts(self) -> bool:
+        """Whether the targets are counts, which may be scaled for training and not shifted."""
+        return self.loss is not None and catalogue("loss")[self.loss].takes == "counts"
+
     def plan_key(self) -> tuple[Any, ...]:
         """Return the values in which networks have to agree to be trained in one plan."""
         taken = _arguments_of_schedule(self.schedule)
@@ -190,6 +245,7 @@ class Hyperparameters(BaseModel):
             json.dumps(self.layers, sort_keys=True),
             *(self.optimizer, *flags, self.schedule, self.warm_up, *scheduled),
             *(self.label_smoothing > 0, self.l1 > 0, self.l2 > 0, self.average > 0),
+            *(self.loss, tuple(self.quantiles or ()), str(self.class_weight)),
             *(self.batch_growth, self.growth_every),
         )
 
@@ -197,13 +253,17 @@ class Hyperparameters(BaseModel):
 _OF_OPTIMIZERS: Final = tuple(
     name
     for name, info in Hyperparameters.model_fields.items()
-    if info.default is None and name != "layers"
+    if info.default is None and name not in ("layers", "loss", *_OF_LOSSES)
 )
 """Parameters of optimizers, each of which has only some of them."""
 _OF_SOME: Final = tuple(
-    name for name in (*_OF_OPTIMIZERS, *_OF_SCHEDULES) if name not in ("learning_rate", "epochs")
+    name
+    for name in (*_OF_OPTIMIZERS, *_OF_SCHEDULES, *_OF_LOSSES, "class_weight")
+    if name not in ("learning_rate", "epochs")
 )
-"""Parameters that go with some optimizers or schedules alone."""
+"""Parameters that go with some optimizers, schedules or losses alone."""
+_OF_CLASSES: Final = ("label_smoothing", "class_weight")
+"""Those that go with the loss that classes have where none is given."""
 
 
 @lru_cache(maxsize=1)
@@ -229,10 +289,21 @@ def _arguments_of_schedule(name: str) -> Collection[str]:
     return inspect.signature(catalogue("schedule")[name]).parameters
 
 
+@lru_cache
+def _arguments_of_loss(name: str) -> Mapping[str, inspect.Parameter]:
+    return inspect.signature(catalogue("loss")[name]).parameters
+
+
 def _goes_with(name: str) -> tuple[str, list[str]]:
-    """Return, for a parameter of some optimizers or schedules, ``"optimizer"`` and which, say."""
+    """Return, for a parameter of some optimizers, say, ``"optimizer"`` and which."""
     if name in _OF_OPTIMIZERS:
         return "optimizer", [kind for kind, taken in defaults().items() if name in taken]
+    losses = catalogue("loss")
+    if name == "class_weight":
+        kinds = [kind for kind, loss in losses.items() if loss.takes in ("classes", "labels")]
+        return "loss", kinds
+    if name in _OF_LOSSES:
+        return "loss", [kind for kind in losses if _OF_LOSSES[name] in _arguments_of_loss(kind)]
     of = _OF_SCHEDULES[name]
     return "schedule", [kind for kind in _schedules() if of in _arguments_of_schedule(kind)]
 
@@ -246,6 +317,10 @@ def suggested_values() -> dict[str, Any]:
         names = [each.names() for each in info.metadata if isinstance(each, OneOf)]
         if names:
             found[name] = [*names[0]]
+        elif name in _OF_LOSSES and info.default is None:
+            kind = _goes_with(name)[1][0]
+            default = _arguments_of_loss(kind)[_OF_LOSSES[name]].default
+            found[name] = [[*default]] if isinstance(default, tuple) else default
         elif info.default is None:
             found[name] = next(taken[name] for taken in defaults().values() if name in taken)
         else:
@@ -268,20 +343,24 @@ def layers_of(
     features: int,
     classes: int,
     shape: tuple[int, ...] | None = None,
+    embeds: Sequence[int] = (),
     *,
     in_rows: bool = True,
 ) -> list[Layer]:
     """Return the layers of a network: convolutions or recurrent layers, if any, then hidden ones.
 
-    If `wanted` has a list of layers, return those, and behind them one with a unit for each class.
+    If `wanted` has a list of layers, return those, and behind them the last one, whose units are as
+    many as the loss needs.
 
     Parameters
     ----------
     wanted : Hyperparameters
     features, classes : int
-        How many numbers a sample has, and how many classes there are.
+        How many numbers a sample has, and how many classes, or targets, there are.
     shape : tuple of int, optional
         Shape of a sample, if it is an image or a sequence.
+    embeds : sequence of int
+        For each of the last columns, if they are to be embedded: how many categories it has.
     in_rows : bool
         Whether an image arrives as one row of numbers.
 
@@ -290,9 +369,26 @@ def layers_of(
     ValueError
         If samples are not what the layers read, or images too small for so many stages.
     """
-    from dnn import Flatten, FullyConnected, Input, Reshape, SequenceInput
+    from dnn import (
+        Activation,
+        EmbedColumns,
+        Flatten,
+        FullyConnected,
+        Input,
+        Reshape,
+        SequenceInput,
+    )
 
+    if wanted.loss is not None:
+        loss = catalogue("loss")[wanted.loss]
+        classes = loss(**_quantiles(wanted)).output_count(classes)
+        if loss.needs:  # probabilities
+            plain = wanted.model_copy(update={"loss": None})
+            before = layers_of(plain, features, classes, shape, embeds, in_rows=in_rows)
+            return [*before, *map(Activation, loss.needs)]
     layers: list[Layer] = [Input(features) if in_rows or shape is None else Input(*shape)]
+    if embeds:
+        layers.append(EmbedColumns(embeds))
     lengths: SequenceInput | None = None
     if shape is not None and len(shape) == 2:
         layers = [lengths := SequenceInput(*shape)]
@@ -315,6 +411,10 @@ def layers_of(
     elif not in_rows:
         layers.append(Flatten())
     return [*layers, *_hidden(wanted, features, classes)]
+
+
+def _quantiles(wanted: Hyperparameters) -> dict[str, Any]:
+    return {} if wanted.quantiles is None else {"quantiles": wanted.quantiles}
 
 
 def _hidden(wanted: Hyperparameters, features: int, classes: int) -> Iterator[Layer]:
@@ -400,21 +500,75 @@ def dropout_rates(wanted: Sequence[Hyperparameters]) -> dict[str, list[float]]:
     return {f"dropout_{number}.rate": rates for number in range(1, layers + 1)}
 
 
-def loss_of(wanted: Hyperparameters | Sequence[Hyperparameters]) -> Loss:
-    """Return the loss of one network, or that of K networks which agree in `plan_key`."""
-    from dnn import L1, L2, SoftmaxCrossEntropy
+def loss_of(wanted: Hyperparameters | Sequence[Hyperparameters], takes: str = "classes") -> Loss:
+    """Return the loss of one network, or that of K networks which agree in `plan_key`.
 
-    def numbers(name: str) -> Any:
-        if isinstance(wanted, Hyperparameters):
-            return getattr(wanted, name)
-        return [getattr(parameters, name) for parameters in wanted]
+    Parameters
+    ----------
+    wanted : Hyperparameters or sequence of Hyperparameters
+    takes : str
+        What the targets are, as `dnn.Loss.takes` has it: ``"classes"``, ``"labels"`` or
+        ``"values"``, with which losses of counts go too.
 
-    first = wanted if isinstance(wanted, Hyperparameters) else wanted[0]
-    loss: Loss = SoftmaxCrossEntropy(label_smoothing=numbers("label_smoothing"))
+    Raises
+    ------
+    ValueError
+        If the loss is one of other targets.
+    """
+    from dnn import L1, L2
+
+    is_one = isinstance(wanted, Hyperparameters)
+    each = [wanted] if isinstance(wanted, Hyperparameters) else wanted
+
+    def numbers(name: str, default: Any = None) -> Any:
+        given = [getattr(parameters, name) for parameters in each]
+        found = [default if value is None else value for value in given]
+        return found[0] if is_one or name == "quantiles" else found
+
+    first, losses = each[0], catalogue("loss")
+    if text := loss_problem(first, takes):
+        raise ValueError(text)
+    kind = losses[first.loss or _DEFAULT_LOSSES[takes]]
+    options: dict[str, Any] = {}
+    for name, argument in _OF_LOSSES.items():
+        parameter = _arguments_of_loss(kind.name).get(argument)
+        if parameter is not None:
+            options[argument] = numbers(name, parameter.default)
+    loss: Loss = kind(**options)
     for name, penalty in (("l1", L1), ("l2", L2)):
         if getattr(first, name):
             loss = loss + penalty(numbers(name))
     return loss
+
+
+def loss_problem(wanted: Hyperparameters, takes: str, classes: int | None = None) -> str:
+    """Return why a loss and its options do not fit targets; "" if they do.
+
+    `takes` is as for `loss_of`, and `classes` how many there are, if that is known.
+    """
+    losses = catalogue("loss")
+    kind = losses[wanted.loss or _DEFAULT_LOSSES[takes]]
+    if kind.takes != takes and (takes, kind.takes) != ("values", "counts"):
+        others = [repr(name) for name, each in losses.items() if each.takes == takes]
+        what = f"loss {kind.name!r} takes {kind.takes}, and these targets are {takes}"
+        return f"{what}: take {' or '.join(others)}"
+    if kind.name == "binary_cross_entropy" and classes not in (2, None):
+        return f"loss {kind.name!r} is of two classes, and there are {classes}"
+    if takes == "values":
+        given = [name for name in _OF_CLASSES if getattr(wanted, name) not in (0.0, "none")]
+        return f"{given[0]} is of classes, and these targets are {takes}" if given else ""
+    weights = wanted.class_weight
+    if isinstance(weights, list) and classes is not None and len(weights) != classes:
+        return f"class_weight has {len(weights)} numbers, and there are {classes} classes"
+    return ""
+
+
+def class_weight_of(wanted: Hyperparameters) -> dict[int, float] | Literal["balanced"] | None:
+    """Return the weights of classes, as `dnn.NeuralNetwork.fit` takes them."""
+    given = wanted.class_weight
+    if isinstance(given, list):
+        return dict(enumerate(given))
+    return "balanced" if given == "balanced" else None
 
 
 def optimizer_of(wanted: Hyperparameters | Sequence[Hyperparameters], rows: int) -> Optimizer:

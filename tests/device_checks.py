@@ -9,6 +9,7 @@ import pytest
 import dnn
 from dnn import graph, linalg
 from dnn.backend.ops import Ops
+from dnn.losses import loss_of
 from dnn.nets import basic_block
 from dnn.optimizers.schedules import Cosine
 from dnn.precision import PRECISIONS
@@ -513,6 +514,34 @@ def check_linear_algebra(device):
     scaled = vectors * eigenvalues.unsqueeze(1)
     np.testing.assert_allclose(square @ vectors, scaled, rtol=1e-3, atol=1e-4)
     np.testing.assert_allclose(linalg.eigvalsh(square), eigenvalues, rtol=1e-4, atol=1e-5)
+    right, more = values[:, :3, :1], generator.normal(size=(2, 3, 3)).astype(np.float32)
+    system = square + dnn.Tensor.from_array(np.eye(3, dtype=np.float32), device=device)
+    exact = np.asarray(system)
+    solved = linalg.solve(system, dnn.Tensor.from_array(right, device=device))
+    found = {
+        "solve": (solved, np.linalg.solve(exact, right)),
+        "inv": (linalg.inv(system), np.linalg.inv(exact)),
+        "cholesky": (linalg.cholesky(system), np.linalg.cholesky(exact)),
+    }
+    q, r = linalg.qr(there)
+    found["qr"] = (dnn.bmatmul(q, r), values)
+    x, residuals, rank, s = linalg.lstsq(there[0], there[1])
+    found["lstsq"] = (x, np.linalg.lstsq(values[0], values[1], rcond=None)[0])
+    assert (rank, s.shape, residuals.shape) == (3, (3,), (3,))
+    vector = linalg.solve(system, dnn.Tensor.from_array(more[0, 0], device=device))
+    found["vector"] = (vector, np.linalg.solve(exact, more[0, 0][:, None])[..., 0])
+    for name, (tensor, expected) in found.items():
+        assert tensor.device == there.device, name
+        np.testing.assert_allclose(tensor, expected, rtol=1e-3, atol=1e-4, err_msg=name)
+    for there_and_back, axes in (
+        (lambda x: linalg.ifftn(linalg.fftn(x)), None),
+        (lambda x: linalg.ifft2(linalg.fft2(x)), (-2, -1)),
+    ):
+        back = dnn.Tensor.from_array(there_and_back(there).real)
+        np.testing.assert_allclose(back, values, rtol=1e-4, atol=1e-5)
+        spectrum = linalg.fftn(there, axes=axes)
+        real = dnn.Tensor.from_array(spectrum.real)
+        np.testing.assert_allclose(real, np.fft.fftn(values, axes=axes).real, atol=1e-4)
     transformed = linalg.fft(there, axis=1)
     assert transformed.dtype.kind == "c"
     back = dnn.Tensor.from_array(linalg.ifft(transformed, axis=1).real)
@@ -544,6 +573,31 @@ def check_options(device):
         # A GPU may round to TF32 by cutting off.
         tolerance = 1e-4 if dtype in ("float32", "float64") else 2e-2
         np.testing.assert_allclose(*losses, rtol=tolerance, err_msg=f"{loss} {dtype}")
+
+
+def targets_of(loss, y, outputs):
+    """Return targets of a kind that a loss takes, made from classes."""
+    if loss.takes == "classes":
+        return y % loss.class_count((outputs,))
+    rows = np.eye(3)[y][:, : loss.target_count((outputs,)) if loss.name == "quantile" else outputs]
+    return {"distributions": 0.7 * rows + 0.1, "counts": 3 * rows}.get(loss.takes, rows)
+
+
+def check_loss(device, name):
+    """A loss, with weights of samples, for networks with numbers of their own."""
+    x, y = data(40)
+    numbers = {"focal": {"gamma": [0.5, 2.0]}, "huber": {"delta": [0.2, 2.0]}}
+    loss = loss_of({"name": name, **numbers.get(name, {})})
+    outputs = loss.output_count(2 if name == "quantile" else 3)
+    targets, found = targets_of(loss, y, outputs), []
+    for where in (device, "numpy"):
+        layers = [dnn.Input(6), dnn.FullyConnected(outputs), *map(dnn.Activation, loss.needs)]
+        networks = dnn.Ensemble(layers, loss, seeds=[1, 2], device=where)
+        networks.fit(x, targets, epochs=2, batch_size=16, sample_weight=0.5 + y)
+        losses = [history.loss for history in networks.histories]
+        measured = [result["loss"] for result in networks.evaluate(x, targets)]
+        found.append(np.column_stack([losses, measured]))
+    np.testing.assert_allclose(*found, rtol=1e-5)
 
 
 def check_precisions(device):

@@ -5,7 +5,7 @@ from __future__ import annotations
 import argparse
 import csv
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
@@ -96,7 +96,10 @@ def _write(model: TrainedModel, found: Prediction, options: argparse.Namespace) 
     if found.metrics:
         names = sorted(found.metrics, key=lambda name: name == "loss")
         values = ", ".join(f"{name} {format_value(found.metrics[name])}" for name in names)
-        rows = "this row, whose label is" if count == 1 else f"these {count} rows, whose labels are"
+        what = "label" if model.classes else "target"
+        rows = f"these {count} rows, whose {what}s are"
+        if count == 1:
+            rows = f"this row, whose {what} is"
         said.append(f"{values} on {rows} in the file")
     print("\n".join(said), end="\n" if said else "", file=sys.stderr if output is None else None)
 
@@ -109,19 +112,32 @@ def _rows(
     kept = options.keep_columns
     width = len(rows.cells[0])
     names = list(rows.names) or [str(number) for number in range(1, width + 1)]
-    if odds is not None:
+    if model.classes:
         head = ["predicted", "probability"]
         if options.proba:
             head += [f"probability of {name}" for name in model.classes]
     else:
-        outputs = values.shape[1]
-        head = ["predicted"] if outputs == 1 else [f"predicted_{n}" for n in range(1, outputs + 1)]
+        head = _headings("predicted", model.outputs)
+        if found.residuals is not None:
+            head += _headings("residual", model.targets)
+        if odds is not None and options.proba:
+            head += [f"probability of {name}" for name in model.targets]
     yield [*(names if kept else ["row"]), *head]
     for number, cells in enumerate(rows.cells):
         of_row = list(cells) if kept else [number + 1]
-        if odds is None:
-            yield [*of_row, *values[number].tolist()]
+        every: list[Any] = []
+        if odds is not None and options.proba:
+            every = [f"{share:.6g}" for share in odds[number].tolist()]
+        if model.classes:
+            best = max(odds[number].tolist())
+            yield [*of_row, values[number], f"{best:.6g}", *every]
             continue
-        shares = odds[number].tolist()
-        every = [f"{share:.6g}" for share in shares] if options.proba else []
-        yield [*of_row, values[number], f"{max(shares):.6g}", *every]
+        shown = [f"{value:.8g}" for value in values[number].tolist()]
+        if found.residuals is not None:
+            left = found.residuals[number].tolist()
+            every = ["" if value != value else f"{value:.8g}" for value in left]
+        yield [*of_row, *shown, *every]
+
+
+def _headings(what: str, targets: Sequence[str]) -> list[str]:
+    return [what] if len(targets) == 1 else [f"{what}_{name}" for name in targets]

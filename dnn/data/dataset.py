@@ -6,19 +6,16 @@ Statistics of data, such as a mean, are computed from training samples only.
 from __future__ import annotations
 
 import math
-import threading
-import warnings
-from collections.abc import Callable, Iterable, Iterator, Sequence
-from dataclasses import dataclass, replace
-from queue import Empty, Full, Queue
-from typing import TypeVar
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 
 import numpy as np
 
 from dnn.arrays import check_labels, narrowed
 from dnn.backend import Array
 from dnn.data.columns import Columns
-from dnn.data.preparation import Brightness, Impute, Standardise, Step, prepared
+from dnn.data.preparation import CODE, FLAG, Brightness, Codes, Standardise, Step, prepared
+from dnn.data.targets import TASKS, TargetScale, checked_labels, checked_values, checked_weights
 from dnn.errors import (
     ConfigurationError,
     DataError,
@@ -33,8 +30,6 @@ from dnn.seeds import epoch_order, stream
 __all__ = [
     "Dataset",
     "batches",
-    "impute",
-    "prefetch",
     "split_rows",
     "standardise",
     "train_validation_split",
@@ -45,16 +40,19 @@ __all__ = [
 @explains_arguments
 @dataclass(frozen=True, eq=False)
 class Dataset:
-    """Samples and their labels.
+    """Samples and their labels, or the numbers that are to be predicted.
 
     Attributes
     ----------
     x : array of float32, shape (n, d)
         NaN where a cell is missing. Images may be of uint8, brightness in 0 .. 255, and stay so
         until they are standardised or cut into batches.
-    y : array of intp, shape (n,)
-        In ``0 .. classes - 1``.
+    y : array
+        Of a classification intp of shape (n,), in ``0 .. classes - 1``. Of a regression float32 of
+        shape (n, targets), in the units of the file, or as `scale` has scaled them. Of a data set
+        whose samples may have several labels uint8 of shape (n, labels), 0 or 1.
     classes : int
+        0 unless the task is classification.
     name : str
     standardise_by : {"columns", "one scale", "none"}
         Default of `dnn.standardise`: columns of a table measure different quantities, those of an
@@ -70,6 +68,15 @@ class Dataset:
         The columns of the table that the samples were read from.
     preparation : tuple of Step
         What has been done to the samples since they were read, by `impute` and `standardise`.
+    task : {"classification", "regression", "multilabel"}
+    targets : tuple of str
+        Names of the columns of `y`: of targets or of labels; empty where they are not known.
+    weights : array of float32, shape (n,), optional
+        Factor of the loss of each sample in training.
+    beside : mapping of str to array, length n
+        Columns beside the features, such as groups or times, by which rows can be split.
+    scale : TargetScale, optional
+        By what `standardise` has scaled `y`.
 
     Raises
     ------
@@ -87,16 +94,30 @@ class Dataset:
     sequence_shape: tuple[int, int] | None = None
     columns: Columns | None = None
     preparation: tuple[Step, ...] = ()
+    task: str = "classification"
+    targets: tuple[str, ...] = ()
+    weights: Array | None = None
+    beside: Mapping[str, Array] = field(default_factory=dict)
+    scale: TargetScale | None = None
 
     def __post_init__(self) -> None:
-        if self.x.ndim != 2 or self.y.shape != self.x.shape[:1]:
+        if self.task not in TASKS:
+            raise unknown_name("task", self.task, TASKS)
+        is_classes = self.task == "classification"
+        if self.x.ndim != 2 or self.y.shape[: None if is_classes else 1] != self.x.shape[:1]:
             message = f"x {self.x.shape} and y {self.y.shape} do not fit"
             raise ShapeError(self.name, message, self.x.shape, self.y.shape)
         if not len(self.y):
             raise DataError(f"{self.name}: no samples")
-        if self.y.dtype.kind not in "iu":
-            raise LabelError(f"{self.name}: labels must be integers, not {self.y.dtype}")
-        check_labels(self.y, self.classes, f"{self.name}: ")
+        # The class is frozen; only here may its fields still be cast.
+        object.__setattr__(self, "y", self._checked_y())
+        if self.weights is not None:
+            weights = checked_weights(self.name, self.weights, len(self.y))
+            object.__setattr__(self, "weights", weights)
+        for name, column in self.beside.items():
+            if column.shape[:1] != self.y.shape[:1]:
+                message = f"column {name!r} has {len(column)} rows"
+                raise ShapeError(self.name, message, column.shape, self.y.shape[:1])
         if self.image_shape is not None and math.prod(self.image_shape) != self.features:
             message = f"images {self.image_shape} have not {self.features} values"
             raise ShapeError(self.name, message, self.x.shape, self.image_shape)
@@ -105,7 +126,6 @@ class Dataset:
             if (steps + 1) * features != self.features:
                 message = f"sequences {self.sequence_shape} have not {self.features} values"
                 raise ShapeError(self.name, message, self.x.shape, self.sequence_shape)
-        # The class is frozen; only here may its fields still be cast.
         if self.image_shape is None or self.x.dtype != np.uint8:
             place = "{}: row {}, attribute {}".format
             try:
@@ -115,12 +135,51 @@ class Dataset:
                     raise
                 raise DataError(f"{self.name}: x must be numbers: {error}") from error
             object.__setattr__(self, "x", x)
-        object.__setattr__(self, "y", np.ascontiguousarray(self.y, np.intp))
+
+    def _checked_y(self) -> Array:
+        if self.task != "classification":
+            if self.classes:
+                raise ConfigurationError(f"{self.name}: a {self.task} has no classes")
+            checked = checked_values if self.task == "regression" else checked_labels
+            return checked(self.name, self.y, self.targets)
+        if self.y.dtype.kind not in "iu":
+            raise LabelError(f"{self.name}: labels must be integers, not {self.y.dtype}")
+        check_labels(self.y, self.classes, f"{self.name}: ")
+        return np.ascontiguousarray(self.y, np.intp)
+
+    @property
+    def outputs(self) -> int:
+        """How many numbers a network puts out: one for each class, target or label."""
+        return self.classes if self.task == "classification" else int(self.y.shape[1])
+
+    @property
+    def strata(self) -> Array | None:
+        """The classes of which each part of a split gets its share; None if there are none."""
+        return self.y if self.task == "classification" else None
 
     @property
     def features(self) -> int:
         """Number of attributes of a sample."""
         return int(self.x.shape[1])
+
+    @property
+    def raw_features(self) -> int:
+        """Number of attributes of a sample before its preparation."""
+        return next((step.inputs for step in self.preparation if step.inputs), self.features)
+
+    @property
+    def kinds(self) -> tuple[str, ...]:
+        """The kind of each attribute, as of `Columns.kinds`; of those that steps made, theirs."""
+        raw = self.columns.kinds if self.columns is not None else ()
+        kinds = raw or ("number",) * self.raw_features
+        for step in self.preparation:
+            kinds = step.kinds(kinds)
+        return kinds
+
+    @property
+    def embeds(self) -> tuple[int, ...]:
+        """The `count` of a `dnn.EmbedColumns` for the samples; empty if none is wanted."""
+        return next((step.counts for step in self.preparation if isinstance(step, Codes)), ())
 
     @property
     def images(self) -> Array:
@@ -134,7 +193,15 @@ class Dataset:
 
     @property
     def class_counts(self) -> Array:
-        """Number of samples of each class, shape (classes,)."""
+        """Number of samples of each class, or with each label, shape (classes,) or (labels,).
+
+        It raises `DataError` for a regression.
+        """
+        if self.task == "regression":
+            raise DataError(f"{self.name}: a regression has no classes")
+        if self.task == "multilabel":
+            with_label: Array = self.y.sum(axis=0, dtype=np.intp)
+            return with_label
         return np.bincount(self.y, minlength=self.classes)
 
     def __repr__(self) -> str:
@@ -143,7 +210,10 @@ class Dataset:
             samples = f"{len(self):,d} images of {' x '.join(map(str, self.image_shape))}"
         elif self.sequence_shape is not None:
             samples = f"{len(self):,d} sequences of {' x '.join(map(str, self.sequence_shape))}"
-        return f"Dataset({self.name!r}: {samples}, {self.classes} classes)"
+        count, task = self.outputs, self.task
+        kind = {"regression": "target", "multilabel": "label"}.get(task, "class")
+        several = "es" if kind == "class" else "s" * (count != 1)
+        return f"Dataset({self.name!r}: {samples}, {count} {kind}{several})"
 
     def __len__(self) -> int:
         return len(self.y)
@@ -160,14 +230,20 @@ class Dataset:
         -------
         Dataset, of the same classes and name
         """
-        return replace(self, x=self.x[rows], y=self.y[rows])
+        return replace(
+            self,
+            x=self.x[rows],
+            y=self.y[rows],
+            weights=None if self.weights is None else self.weights[rows],
+            beside={name: column[rows] for name, column in self.beside.items()},
+        )
 
 
 @explains_arguments
 def train_validation_split(
     data: Dataset, fraction: float = 0.2, seed: int = 0
 ) -> tuple[Dataset, Dataset]:
-    """Split a data set so that each class has its share in both parts.
+    """Split a data set so that each class, if it has classes, has its share in both parts.
 
     Parameters
     ----------
@@ -188,7 +264,7 @@ def train_validation_split(
     DataError
         If either part would be empty.
     """
-    kept, held_out = split_rows(len(data), data.y, fraction, seed, data.name)
+    kept, held_out = split_rows(len(data), data.strata, fraction, seed, data.name)
     return data.take(kept), data.take(held_out)
 
 
@@ -286,43 +362,8 @@ STANDARDISATIONS = ("columns", "one scale", "none")
 
 
 @explains_arguments
-def impute(train: Dataset, *others: Dataset) -> tuple[Dataset, ...]:
-    """Replace missing cells (NaN) by the median of their attribute over `train`.
-
-    Parameters
-    ----------
-    train : Dataset
-        The training samples.
-    *others : Dataset
-        Samples prepared in the same way, such as validation samples.
-
-    Returns
-    -------
-    tuple of Dataset
-        `train` and the others, without NaN.
-
-    Raises
-    ------
-    DataError
-        If an attribute is missing in all of `train`.
-    ShapeError
-        If the data sets differ in their number of attributes.
-    """
-    if train.x.dtype == np.uint8:  # which has no NaN
-        return _with(lambda x: x, [], train, others)
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore", RuntimeWarning)  # all NaN: raised below
-        medians = np.nanmedian(train.x, axis=0)
-    empty = np.flatnonzero(np.isnan(medians))
-    if empty.size:
-        raise DataError(f"{train.name}: attribute {empty[0]} is missing in all training samples")
-    step = Impute(medians)
-    return _with(step.apply, [step], train, others)
-
-
-@explains_arguments
 def standardise(train: Dataset, *others: Dataset, by: str | None = None) -> tuple[Dataset, ...]:
-    """Shift and scale samples to mean 0 and variance 1 over `train`.
+    """Shift and scale samples, and targets of a regression, to mean 0 and variance 1 over `train`.
 
     Parameters
     ----------
@@ -334,7 +375,8 @@ def standardise(train: Dataset, *others: Dataset, by: str | None = None) -> tupl
         ``"columns"``: each attribute by its own mean and deviation, for tables. ``"one scale"``:
         all values by one mean and one deviation, for images: a pixel at the border that hardly
         varies would be scaled up by its own deviation. ``"none"``: unchanged, but bytes become
-        brightness in 0 .. 1. By default `train.standardise_by`.
+        brightness in 0 .. 1. By default `train.standardise_by`. Targets of a regression are
+        scaled in any case, each by its own mean and deviation: `Dataset.scale` has them.
 
     Returns
     -------
@@ -356,6 +398,11 @@ def standardise(train: Dataset, *others: Dataset, by: str | None = None) -> tupl
     if by != "none" and train.sequence_shape is not None:
         message = f"sequences are not scaled by {by!r}: their lengths are among the numbers"
         raise ConfigurationError(f"{train.name}: {message}")
+    if "category" in train.kinds:
+        message = "categories are codes yet, which are no quantities: dnn.encode comes first"
+        raise DataError(f"{train.name}: {message}")
+    train, *rest = _with_scaled_targets(train, others)
+    others = (*rest,)
     if train.x.dtype == np.uint8:
         return _standardise_bytes(train, others, by)
     if by == "none":
@@ -371,8 +418,19 @@ def standardise(train: Dataset, *others: Dataset, by: str | None = None) -> tupl
     spread = train.x.std(axis=axis, dtype=np.float64, keepdims=True)
     # Rounding leaves a constant column with a spread of about its size times 1e-16.
     spread[spread <= 1e-12 * np.abs(centre)] = 1.0
+    if by == "columns":  # 0 and 1 stay what they are, and codes have no mean
+        unscaled = np.isin(train.kinds, ("boolean", FLAG, CODE))
+        centre[:, unscaled], spread[:, unscaled] = 0.0, 1.0
     step = Standardise(centre, spread)
-    return _with(lambda x: step.apply(_brightness(x)), [step], train, others)
+    return with_steps(lambda x: step.apply(_brightness(x)), [step], train, others)
+
+
+def _with_scaled_targets(train: Dataset, others: tuple[Dataset, ...]) -> list[Dataset]:
+    """Return data sets with targets that are scaled as those of `train` want it, if any are."""
+    if train.task != "regression" or train.scale is not None:
+        return [train, *others]
+    scale = TargetScale.learned(train.y)
+    return [replace(data, y=scale.apply(data.y), scale=scale) for data in (train, *others)]
 
 
 _ROWS = 1024
@@ -405,10 +463,10 @@ def _standardise_bytes(train: Dataset, others: tuple[Dataset, ...], by: str) -> 
             out[start : start + _ROWS] = prepared(x[start : start + _ROWS], steps)
         return out
 
-    return _with(scaled, steps, train, others)
+    return with_steps(scaled, steps, train, others)
 
 
-def _with(
+def with_steps(
     function: Callable[[Array], Array],
     steps: Sequence[Step],
     train: Dataset,
@@ -453,86 +511,3 @@ def batches(samples: int, batch_size: int, seed: int, epoch: int) -> Iterator[Ar
     check_count("epoch", epoch, 0)
     order = epoch_order(samples, seed, epoch)
     return (order[start : start + batch_size] for start in range(0, samples, batch_size))
-
-
-T = TypeVar("T")
-
-# Seconds after which a thread that waits to put an item checks whether it is still wanted.
-_LOOK_S = 0.05
-# Seconds to wait, at the end, for the item that the source is preparing.
-_LEAVE_S = 1.0
-
-
-@explains_arguments
-def prefetch(source: Iterable[T], depth: int = 2) -> Iterator[T]:
-    """Run an iterator in a thread of its own, some items ahead.
-
-    Parameters
-    ----------
-    source : iterable
-        Its items should take their time outside the interpreter's lock: reading files,
-        decompressing, NumPy on large arrays. Each item must be new, not an array that is reused.
-    depth : int, at least 1
-        Number of items that may be ready and waiting.
-
-    Yields
-    ------
-    item
-        The items of `source`, in order; an exception of `source` is raised after the items before.
-
-    Notes
-    -----
-    A caller that stops early waits at most a second for the item that `source` is preparing. A
-    source that takes longer is left to its thread, which ends after that item and does not keep
-    the process from ending.
-
-    It pays where an item takes much longer than passing it on. `fit` gathers its batches in the
-    step instead: 100 rows of 784 numbers take 0.06 ms. On two cores, which the matrix products keep
-    busy, a step of 784-64-10 took 0.24 ms that way and 0.25 ms with a thread, and a step of
-    784-528x4-10 took 4.3 ms either way.
-    """
-    return _prefetched(source, check_count("depth", depth))
-
-
-def _prefetched(source: Iterable[T], depth: int) -> Iterator[T]:
-    ready: Queue[tuple[str, T | BaseException | None]] = Queue(depth)
-    unwanted = threading.Event()
-
-    def put(kind: str, item: T | BaseException | None) -> bool:
-        while not unwanted.is_set():
-            try:
-                ready.put((kind, item), timeout=_LOOK_S)
-            except Full:
-                continue
-            return True
-        return False
-
-    def produce() -> None:
-        try:
-            for item in source:
-                if not put("item", item):
-                    return
-        except BaseException as error:
-            put("error", error)
-        else:
-            put("end", None)
-
-    thread = threading.Thread(target=produce, name="dnn-prefetch", daemon=True)
-    thread.start()
-    try:
-        while True:
-            kind, item = ready.get()
-            if kind == "end":
-                return
-            if kind == "error":
-                assert isinstance(item, BaseException)
-                raise item
-            yield item  # type: ignore[misc]
-    finally:
-        unwanted.set()
-        while not ready.empty():  # so that the thread can put its item, and end
-            try:
-                ready.get_nowait()
-            except Empty:
-                break
-        thread.join(_LEAVE_S)

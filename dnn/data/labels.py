@@ -12,7 +12,7 @@ from dnn.arrays import check_labels, is_numbers
 from dnn.backend import Array
 from dnn.errors import ConfigurationError, DataError, LabelError, explains_arguments, is_integer
 
-__all__ = ["class_weights", "from_one_hot"]
+__all__ = ["class_weights", "from_one_hot", "label_weights"]
 
 
 def from_one_hot(rows: npt.ArrayLike) -> Array:
@@ -104,11 +104,51 @@ def class_weights(
         raise LabelError(f"class_weights: labels must be {message}")
     check_labels(truth, classes, "class_weights: ")
     if isinstance(weights, str):
-        if weights != "balanced":
-            raise ConfigurationError(f'class weights are "balanced" or a mapping, not {weights!r}')
+        _check_balanced(weights)
         counts = np.bincount(truth, minlength=classes)
         present = np.count_nonzero(counts)
         return np.where(counts > 0, len(truth) / (present * np.maximum(counts, 1)), 0.0)
+    return _given_weights(weights, classes)
+
+
+def label_weights(
+    labels: Array, weights: Mapping[int, float] | Literal["balanced"] = "balanced"
+) -> Array:
+    """Return the weight of each label of each sample, where any number of labels may be true.
+
+    Parameters
+    ----------
+    labels : array, shape (n, count)
+        0 or 1, of the training samples.
+    weights : mapping of label to float, or "balanced"
+        ``"balanced"``: of each label, samples that have it weigh as much as those that do not, and
+        1 on the average; a label that all have or none has weighs 1. In a mapping the factor where
+        a label is true, 1 if it is left out.
+
+    Returns
+    -------
+    array of float64, shape (n, count)
+
+    Raises
+    ------
+    ConfigurationError
+        As for `class_weights`.
+    """
+    if not isinstance(weights, str):
+        return np.where(labels > 0, _given_weights(weights, labels.shape[1]), 1.0)
+    _check_balanced(weights)
+    present = np.count_nonzero(labels, axis=0)
+    counts = np.where(labels > 0, present, len(labels) - present)
+    return np.where((present > 0) & (present < len(labels)), len(labels) / (2.0 * counts), 1.0)
+
+
+def _check_balanced(weights: str) -> None:
+    if weights != "balanced":
+        raise ConfigurationError(f'class weights are "balanced" or a mapping, not {weights!r}')
+
+
+def _given_weights(weights: Mapping[int, float], classes: int) -> Array:
+    """Return the weights of a mapping, checked, of all classes."""
     if not hasattr(weights, "items"):
         example = "such as {0: 1.0, 1: 5.0}"
         message = f'class weights are "balanced" or a mapping of class to weight, {example}'

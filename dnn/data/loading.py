@@ -18,7 +18,7 @@ import inspect
 import math
 import struct
 import zlib
-from collections.abc import Callable, Collection
+from collections.abc import Callable
 from os import PathLike
 from pathlib import Path
 from typing import IO, Any, Final
@@ -31,12 +31,10 @@ from dnn.data.columns import Columns
 from dnn.data.dataset import Dataset
 from dnn.data.images import load_cifar_training
 from dnn.data.known_sets import DATASETS
-from dnn.data.labels import classes_of
 from dnn.data.preparation import Brightness
 from dnn.errors import (
     ConfigurationError,
     DataError,
-    LabelError,
     MissingDependencyError,
     explains_arguments,
     unknown_name,
@@ -47,8 +45,8 @@ __all__ = [
     "DATASETS",
     "load_breast_cancer",
     "load_cleveland",
-    "load_csv",
     "load_dataset",
+    "load_diabetes",
     "load_digits",
     "load_fashion_mnist",
     "load_idx",
@@ -91,26 +89,69 @@ def load_breast_cancer() -> Dataset:
     return Dataset(x, y, 2, "breast_cancer")
 
 
-def _bundled(name: str, file: str, heading: int = 0) -> tuple[Array, Array]:
-    """Return attributes and classes of a set that scikit-learn bundles.
+_OF_DIABETES = "age sex bmi bp s1 s2 s3 s4 s5 s6"
 
-    Its file is read directly if it is at the usual place, since importing scikit-learn takes more
-    than a second on each rank.
+
+def load_diabetes() -> Dataset:
+    """Return 442 patients with 10 attributes, and how their diabetes progressed: a regression.
+
+    Returns
+    -------
+    Dataset
+        `x` of shape (442, 10), in the units of each attribute; `y` of shape (442, 1), 25 .. 346.
+
+    Raises
+    ------
+    MissingDependencyError
+        If scikit-learn is not installed.
+
+    References
+    ----------
+    .. [1] Efron, Hastie, Johnstone, Tibshirani, Least Angle Regression, Annals of Statistics 32,
+       2004.
     """
+    files = ("diabetes_data_raw.csv.gz", "diabetes_target.csv.gz")
+    parts = [_file_of_scikit_learn(file) for file in files]
+    if all(part is not None for part in parts):
+        x, y = (np.loadtxt(part) for part in parts if part is not None)
+    else:
+        bunch = _from_scikit_learn("diabetes", scaled=False)
+        x, y = bunch.data, bunch.target
+    names, target = tuple(_OF_DIABETES.split()), ("progression",)
+    columns = Columns(names, targets=target, targets_at=(10,))
+    return Dataset(x, y, 0, "diabetes", columns=columns, task="regression", targets=target)
+
+
+def _bundled(name: str, file: str, heading: int = 0) -> tuple[Array, Array]:
+    """Return attributes and classes of a set that scikit-learn bundles."""
+    path = _file_of_scikit_learn(file)
+    if path is not None:
+        table = np.loadtxt(path, delimiter=",", skiprows=heading)
+        return table[:, :-1], table[:, -1].astype(int)
+    bunch = _from_scikit_learn(name)
+    return bunch.data, bunch.target
+
+
+def _file_of_scikit_learn(file: str) -> Path | None:
+    """Return the place of a file that scikit-learn bundles; None if it is not the usual one.
+
+    Importing scikit-learn, in place of reading the file, takes more than a second on each rank.
+    """
+    found = importlib.util.find_spec("sklearn")
+    if found is None or found.origin is None:
+        return None
+    path = Path(found.origin).parent / "datasets" / "data" / file
+    return path if path.is_file() else None
+
+
+def _from_scikit_learn(name: str, **options: Any) -> Any:
     try:
-        found = importlib.util.find_spec("sklearn")
-        if found is not None and found.origin is not None:
-            path = Path(found.origin).parent / "datasets" / "data" / file
-            if path.is_file():
-                table = np.loadtxt(path, delimiter=",", skiprows=heading)
-                return table[:, :-1], table[:, -1].astype(int)
-        bunch = getattr(importlib.import_module("sklearn.datasets"), f"load_{name}")()
+        return getattr(importlib.import_module("sklearn.datasets"), f"load_{name}")(**options)
     except ImportError as error:
         raise MissingDependencyError(
             f"the data set {name!r} comes with scikit-learn, which is not installed: "
             'pip install "diel[data]"'
         ) from error
-    return bunch.data, bunch.target
 
 
 ATTRIBUTES = 13
@@ -167,76 +208,6 @@ def load_cleveland(path: str | PathLike[str]) -> Dataset:
             labels={str(number): int(number > 0) for number in range(5)},
         ),
     )
-
-
-@explains_arguments
-def load_csv(
-    path: str | PathLike[str],
-    label: str | int = -1,
-    *,
-    delimiter: str = ",",
-    header: bool | None = None,
-    missing: Collection[str] = (),
-) -> Dataset:
-    """Read samples and their labels from a table.
-
-    Parameters
-    ----------
-    path : path
-    label : str or int
-        The column of the labels, by name or by number from 0; the last one by default. Labels are
-        integers from 0.
-    delimiter, header, missing
-        As in `read_csv`.
-
-    Returns
-    -------
-    Dataset
-        Named after the file; the number of classes is the largest label plus 1.
-
-    Raises
-    ------
-    ConfigurationError
-        As in `read_csv`, or if `label` is neither a name nor a number.
-    DataError
-        As in `read_csv`, or if there is no such column, or no other one, or a number is beyond
-        float32.
-    LabelError
-        If a label is no integer from 0.
-    """
-    table = read_csv(path, delimiter=delimiter, header=header, missing=missing)
-    if isinstance(label, str):
-        if label not in table.columns:
-            known = ", ".join(table.columns)
-            raise DataError(f"{path}: there is no column {label!r} (there are: {known})")
-        at = table.columns.index(label)
-    else:
-        if not -len(table.columns) <= label < len(table.columns):
-            raise DataError(f"{path}: there is no column {label}: it has {len(table.columns)}")
-        at = int(label) % len(table.columns)
-    if len(table.columns) < 2:
-        raise DataError(f"{path}: there is no column beside the labels, {table.columns[at]!r}")
-    labels = table.values[:, at]
-    wrong = np.flatnonzero(~((labels >= 0) & (labels == np.floor(labels))))
-    if wrong.size:
-        row = int(wrong[0])
-        message = f"label {labels[row]:g} in row {row} of column {table.columns[at]!r}"
-        raise LabelError(f"{path}, line {table.lines[row]}: {message} is no integer from 0", row)
-    classes = classes_of(labels, f"{table.place(int(labels.argmax()), at)}: ")
-    y = labels.astype(np.intp)
-    others = [column for column in range(len(table.columns)) if column != at]
-    x = narrowed(
-        table.values[:, others], np.float32, lambda row, column: table.place(row, others[column])
-    )
-    names = table.columns if table.has_names else ()
-    of_table = Columns(
-        names[:at] + names[at + 1 :],
-        names[at] if names else "",
-        at,
-        delimiter,
-        (missing,) if isinstance(missing, str) else tuple(missing),
-    )
-    return Dataset(x, y, classes, Path(path).stem, columns=of_table)
 
 
 TYPES = {0x08: ">u1", 0x09: ">i1", 0x0B: ">i2", 0x0C: ">i4", 0x0D: ">f4", 0x0E: ">f8"}

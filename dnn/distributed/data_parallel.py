@@ -249,16 +249,26 @@ class DataParallel(RanksScheme):
         if state is not None and not isinstance(update, LossScaling):
             state.gather_averages(update)
 
-    def validate(self, network: Network, samples: Samples) -> list[dict[str, float]]:
-        """Return metrics of each of K networks; each rank evaluates its part or its own samples."""
+    def validate(
+        self, network: Network, samples: Samples, metrics: Sequence[str] = ()
+    ) -> list[dict[str, float]]:
+        """Return metrics of each of K networks; each rank evaluates its part or its own samples.
+
+        Further metrics are no sums over parts: for these each rank evaluates all samples.
+        """
         communicator = self.communicator
+        if metrics:
+            if self.same_rows:
+                return self.evaluate(network, samples, metrics)
+            message = f"{metrics[0]} is of all samples, and each rank has its own"
+            raise ConfigurationError(f"validation_metrics: {message}: leave it out")
         part = samples
         if self.same_rows:
             at = even_bounds(samples.count, communicator.size)
             part = samples.only(slice(at[communicator.rank], at[communicator.rank + 1]))
         sums = sums_of(network, part)
         communicator.sum(sums)  # float64: counts are exact
-        return results_of(sums)
+        return results_of(network, sums)
 
 
 def _join(layer: Layer, communicator: Communicator) -> None:

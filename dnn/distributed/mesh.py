@@ -298,9 +298,11 @@ class Mesh(RanksScheme):
             part[name] = array
         return part
 
-    def evaluate(self, network: Network, samples: Samples) -> list[dict[str, float]]:
+    def evaluate(
+        self, network: Network, samples: Samples, metrics: Sequence[str] = ()
+    ) -> list[dict[str, float]]:
         """Return metrics of the network; every replica evaluates all samples."""
-        return evaluate(network, samples, self._replayed)
+        return evaluate(network, samples, self._replayed, metrics)
 
     def outputs(self, network: Network, samples: Array | Images, kind: PlanKind) -> Array:
         """Return outputs or probabilities, by `kind`, for checked samples, on every rank."""

@@ -17,6 +17,7 @@ import numpy as np
 
 from dnn.backend import Array
 from dnn.data.preparation import Brightness, Step
+from dnn.data.targets import TargetScale
 from dnn.errors import CheckpointError, ConfigurationError, MissingDependencyError
 from dnn.layers import (
     GRU,
@@ -29,6 +30,7 @@ from dnn.layers import (
     Conv1D,
     Conv2D,
     Dropout,
+    EmbedColumns,
     Embedding,
     Flatten,
     FullyConnected,
@@ -87,6 +89,7 @@ def export_onnx(
     *,
     preparation: Sequence[Step] = (),
     features: int | None = None,
+    scale: TargetScale | None = None,
     metadata: Mapping[str, Any] | None = None,
 ) -> None:
     """Write the prediction of a network as an ONNX model.
@@ -101,6 +104,8 @@ def export_onnx(
     features : int, optional
         Of a raw sample, where there is a preparation; the model then has a second output,
         ``probabilities``, if the network classifies.
+    scale : TargetScale, optional
+        Of the targets, in whose units the model predicts then.
     metadata : mapping, optional
         Texts, or values of JSON, for the properties of the model.
 
@@ -125,14 +130,33 @@ def export_onnx(
         if preparation and isinstance(preparation[0], Brightness):
             of_input = onnx.TensorProto.UINT8
         x = writer.prepared(x, preparation, first)
-    writer.node("Identity", [writer.chain(layers, x)], "y")
+    out = writer.chain(layers, x)
+    if features is not None and network.loss.takes == "counts":
+        out = writer.node("Exp", [out], "expected")
+    if scale is not None:
+        mean, deviation = (
+            writer.tensor(f"targets.{name}", values.astype(network.dtype))
+            for name, values in zip(
+                ("mean", "deviation"), scale.of_outputs(network.output_shape[-1]), strict=True
+            )
+        )
+        out = writer.node("Mul", [out, deviation], "targets.scaled")
+        out = writer.node("Add", [out, mean], "targets.shifted")
+    writer.node("Identity", [out], "y")
     outputs = [onnx.helper.make_tensor_value_info("y", kind, ["batch", *network.output_shape])]
     if features is not None and network.loss.classifies:
-        writer.probabilities(isinstance(network.loss, BinaryCrossEntropy))
+        if network.loss.needs:  # of a softmax, say: the outputs are probabilities
+            writer.node("Identity", ["y"], "probabilities")
+        else:
+            writer.probabilities(isinstance(network.loss, BinaryCrossEntropy))
         classes = network.loss.class_count(network.output_shape)
         outputs.append(
             onnx.helper.make_tensor_value_info("probabilities", kind, ["batch", classes])
         )
+    if features is not None and network.loss.takes == "labels":
+        writer.node("Sigmoid", ["y"], "probabilities")
+        shape_of_y = ["batch", *network.output_shape]
+        outputs.append(onnx.helper.make_tensor_value_info("probabilities", kind, shape_of_y))
     graph = onnx.helper.make_graph(
         writer.nodes,
         "dnn",
@@ -320,6 +344,24 @@ def _embedding(writer: _Writer, layer: Embedding, x: str) -> str:
     return writer.node("Gather", [weight, x], layer.name, axis=0)
 
 
+def _embed_columns(writer: _Writer, layer: EmbedColumns, x: str) -> str:
+    name = layer.name
+    first = layer.first
+    parts = []
+    if first:
+        others = writer.tensor(f"{name}.others", np.arange(first))
+        parts.append(writer.node("Gather", [x, others], f"{name}.rest", axis=1))
+    for at in range(len(layer.count)):
+        vectors = writer.arrays[f"{name}.weight_{at + 1}"].copy()
+        vectors[0] = 0.0
+        place = writer.tensor(f"{name}.at_{at + 1}", np.array(first + at))
+        column = writer.node("Gather", [x, place], f"{name}.column_{at + 1}", axis=1)
+        codes = writer.cast(column, np.int64, f"{name}.codes_{at + 1}")
+        weight = writer.tensor(f"{name}.weight_{at + 1}", vectors)
+        parts.append(writer.node("Gather", [weight, codes], f"{name}.vectors_{at + 1}", axis=0))
+    return writer.node("Concat", parts, name, axis=1)
+
+
 def _recurrent(writer: _Writer, layer: RNN | LSTM | GRU, x: str) -> str:
     if layer.lengths is not None or layer.initial != "zeros":
         message = "lengths of sequences and trained starts are not written in ONNX"
@@ -398,6 +440,7 @@ _WRITE: dict[type[Layer], Callable[[_Writer, Any, str], str]] = {
     Conv1D: _conv1d,
     Conv2D: _conv2d,
     Dropout: _dropout,
+    EmbedColumns: _embed_columns,
     Embedding: _embedding,
     Flatten: _flatten,
     FullyConnected: _fully_connected,

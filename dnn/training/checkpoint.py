@@ -26,7 +26,7 @@ import zlib
 from collections.abc import Mapping
 from os import PathLike
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Final
 
 import numpy as np
 
@@ -56,12 +56,15 @@ __all__ = [
     "read_checkpoint",
     "require_safetensors",
     "save_checkpoint",
+    "write_arrays",
     "write_whole",
 ]
 
 VERSION = 1
 MODEL_VERSION = 1
-"""Version of what a checkpoint says of its model."""
+"""Version of what a checkpoint says of its model, where its data are of classes or unknown."""
+VERSION_OF_TARGETS = 2
+"""Version where its data have other targets: an earlier dnn would not scale predictions back."""
 
 # Attributes of layers that `layer_facts` leaves out, or describes in another form: initializers,
 # declarations of parameters and states, and what changes in training.
@@ -103,7 +106,7 @@ def save_checkpoint(
     MissingDependencyError
         If safetensors is not installed.
     """
-    library = require_safetensors()
+    require_safetensors()
     gathered = model._scheme.gathered(model._network, model._update)
     arrays = {name: np.asarray(array, order="C") for name, array in gathered.items()}
     progress = model._progress
@@ -116,14 +119,21 @@ def save_checkpoint(
         "steps": model._update.steps_done,
         "history": dataclasses.asdict(model.history),
         "progress": progress and dataclasses.asdict(progress),
-        "checksum": _checksum(arrays),
         "model": described,
     }
     communicator = model._scheme.communicator
     if communicator is None or communicator.rank == 0:
-        text = json.dumps(about)
-        metadata = {"dnn": text, _CRC: str(zlib.crc32(text.encode()))}
-        write_whole(path, library.save(arrays, metadata=metadata))
+        write_arrays(path, arrays, about)
+
+
+def write_arrays(
+    path: str | PathLike[str], arrays: Mapping[str, Array], about: Mapping[str, Any]
+) -> None:
+    """Write arrays and values of JSON, with a ``version``, for `read_checkpoint`."""
+    library = require_safetensors()
+    text = json.dumps({**about, "checksum": _checksum(arrays)})
+    metadata = {"dnn": text, _CRC: str(zlib.crc32(text.encode()))}
+    write_whole(path, library.save(dict(arrays), metadata=metadata))
 
 
 def write_whole(path: str | PathLike[str], raw: bytes) -> None:
@@ -207,6 +217,10 @@ def load_parameters(
         model.resume(about["seed"], about["steps"], History(**about["history"]), within)
 
 
+_NOT_KEPT: Final = ("class_weight", "label_smoothing")
+"""Options of losses that have a key of their own, or are of training alone."""
+
+
 def _described(
     model: NeuralNetwork, data: Dataset | None, provenance: Mapping[str, Any] | None
 ) -> dict[str, Any]:
@@ -240,15 +254,25 @@ def _described(
         "provenance": dict(provenance or {}),
         "data": None,
     }
+    options = {name: x for name, x in loss.options.items() if name not in _NOT_KEPT}
+    if options:
+        about["loss_options"] = options
     if data is not None:
         about["data"] = {
             "name": data.name,
-            "features": data.features,
+            "features": data.raw_features,
             "shape": list(data.image_shape or data.sequence_shape or ()),
             "class_names": list(data.class_names),
             "columns": None if data.columns is None else data.columns.to_json(),
             "preparation": [described_step(step) for step in data.preparation],
         }
+        if data.task != "classification":
+            about["version"] = VERSION_OF_TARGETS
+            about["data"] |= {
+                "task": data.task,
+                "targets": list(data.targets),
+                "scale": None if data.scale is None else data.scale.to_json(),
+            }
     return about
 
 
@@ -256,10 +280,18 @@ def _check_data(model: NeuralNetwork, data: Dataset) -> None:
     from dnn.data.preparation import prepared
 
     wanted = model._network.input_shape
-    given = prepared(np.zeros((1, data.features), np.float32), data.preparation).size
+    given = prepared(np.zeros((1, data.raw_features), np.float32), data.preparation).size
     if given != int(np.prod(wanted)):
         message = f"a sample of {data.name} has {given} values, and the network takes {wanted}"
         raise ShapeError("save", message, (given,), wanted)
+    if data.task != "classification":
+        loss, puts_out = model._network.loss, model._network.output_shape
+        if loss.classifies:
+            message = f"{data.name} is for {data.task}, and the loss of the network for classes"
+            raise ConfigurationError(f"save: {message}")
+        if puts_out != (loss.output_count(data.outputs),):
+            message = f"{data.name} has {data.outputs} targets, and the network puts out {puts_out}"
+            raise ShapeError("save", message, puts_out, (data.outputs,))
     classes = data.classes if model._network.loss.classifies else None
     if classes is not None and classes > model._network.loss.class_count(
         model._network.output_shape

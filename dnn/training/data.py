@@ -13,7 +13,7 @@ from dnn.arrays import array_of, narrowed
 from dnn.backend import Array, empty
 from dnn.backend.device import free_bytes
 from dnn.data.augmentation import Images
-from dnn.data.labels import class_weights
+from dnn.data.labels import class_weights, label_weights
 from dnn.errors import ConfigurationError, DataError, ShapeError, is_number
 from dnn.layers import Layer
 from dnn.memory import MemoryManager
@@ -51,6 +51,8 @@ class Samples:
         Device memory of the arrays that `on_device` has copied.
     host_y : array, optional
         A copy of `y` on the host, where `y` is on a device and was copied from there.
+    deviation : array of float64, shape (outputs,) or (n, outputs), optional
+        What a difference of 1 between targets is in the units of metrics.
     """
 
     x: Array | Images
@@ -59,6 +61,7 @@ class Samples:
     rows: Rows | None = None
     memory: tuple[MemoryManager, ...] = ()
     host_y: Array | None = None
+    deviation: Array | None = None
 
     @property
     def count(self) -> int:
@@ -76,7 +79,10 @@ class Samples:
         weights = None if self.weights is None else self.weights[part]
         host_y = None if self.host_y is None else self.host_y[part]
         x = self.x.take(np.arange(self.count)[part]) if isinstance(self.x, Images) else self.x[part]
-        return Samples(x, self.y[part], weights, None, self.memory, host_y)
+        deviation = self.deviation
+        if deviation is not None and deviation.ndim == 2:
+            deviation = deviation[part]
+        return Samples(x, self.y[part], weights, None, self.memory, host_y, deviation)
 
     def on_device(self, network: Network, resident: bool | None = None) -> Samples:
         """Return the samples on the device of a network; arrays that are there are not copied.
@@ -107,7 +113,7 @@ class Samples:
         x, y = there(self.x), there(self.y)
         weights = None if self.weights is None else there(self.weights)
         host_y = self.y if is_on_host(self.y) else self.host_y
-        return Samples(x, y, weights, self.rows, tuple(memory), host_y)
+        return Samples(x, y, weights, self.rows, tuple(memory), host_y, self.deviation)
 
     def targets(self, network: Network) -> Array:
         """Return all targets on the host."""
@@ -136,6 +142,10 @@ class DeviceData:
     ----------
     x, y : array_like
         As for `fit`; not to be changed afterwards.
+    weights : array_like, shape (n,), optional
+        Factor of the loss of each sample in training, as ``sample_weight`` of `fit`.
+    deviation : array_like, shape (outputs,) or (n, outputs), optional
+        What a difference of 1 between targets is in the units of metrics, where targets are scaled.
 
     Examples
     --------
@@ -146,9 +156,18 @@ class DeviceData:
     ...     _ = NeuralNetwork(mlp(2, [4], 2), seed=seed).fit(data, progress=False)
     """
 
-    def __init__(self, x: npt.ArrayLike, y: npt.ArrayLike) -> None:
+    def __init__(
+        self,
+        x: npt.ArrayLike,
+        y: npt.ArrayLike,
+        *,
+        weights: npt.ArrayLike | None = None,
+        deviation: npt.ArrayLike | None = None,
+    ) -> None:
         self.x = x
         self.y = y
+        self.weights = weights
+        self.deviation = None if deviation is None else np.asarray(deviation, np.float64)
         self._sent: dict[tuple[Any, ...], tuple[Samples, int]] = {}
 
     def samples(
@@ -170,6 +189,7 @@ class DeviceData:
         key = (*of_x, network.output_shape, type(loss), repr(vars(loss)))
         if key not in self._sent:
             samples, copies = _checked_versions(network, "x", self.x, self.y, versions)
+            samples = replace(samples, deviation=self.deviation)
             for known, (sent, _) in self._sent.items():
                 if known[: len(of_x)] == of_x:  # other targets of the same samples
                     samples = replace(samples, x=sent.x, memory=sent.memory)
@@ -331,19 +351,20 @@ def fit_data(
     are on the device as `Samples.on_device` decides.
     """
     is_share = validation is not None and not isinstance(validation, tuple | list | DeviceData)
+    deviation = None
+    if isinstance(x, DeviceData) and y is None:
+        sample_weight = x.weights if sample_weight is None else sample_weight
+        deviation = x.deviation
     if is_share:  # rows are taken out on the host
         if isinstance(x, DeviceData) and y is None:
             y, x = x.y, x.x
         if not isinstance(x, DeviceData) and y is not None:
             x, y = x if isinstance(x, Images) else array_of("x", x), array_of("y", y)
     training = checked_pair(network, "x", x, y, resident)
-    loss, outputs = network.loss, network.output_shape
-    classes = loss.class_count(outputs) if loss.classifies else None
     targets = training.targets(network)
-    weights = check_weights(sample_weight, class_weight, targets, classes, network.dtype)
-    training = replace(training, weights=weights)
     if not is_share:
-        training = training.on_device(network, resident)
+        weights = check_weights(network, sample_weight, class_weight, targets)
+        training = replace(training, weights=weights).on_device(network, resident)
     if validation is None:
         return training, None
     if isinstance(validation, DeviceData):
@@ -359,10 +380,12 @@ def fit_data(
         raise ConfigurationError(f"{message}, not {validation!r:.100}")
     from dnn.data.dataset import split_rows
 
-    labels = training.y if loss.classifies else None
+    labels = training.y if network.loss.classifies else None
     kept, out = split_rows(training.count, labels, validation, seed)
-    held_out = Samples(training.x.take(out, 0), training.y[out])
-    weights = None if weights is None else weights[kept]
+    deviation = deviation[out] if deviation is not None and deviation.ndim == 2 else deviation
+    held_out = Samples(training.x.take(out, 0), training.y[out], deviation=deviation)
+    # Classes are balanced by the rows of the training alone.
+    weights = check_weights(network, sample_weight, class_weight, targets, kept)
     kept_samples = Samples(training.x.take(kept, 0), training.y[kept], weights)
     return kept_samples.on_device(network, resident), held_out
 
@@ -419,6 +442,20 @@ class Versions:
             offsets = each.astype(np.intp) * count
         return cls(samples.on_device(network, resident), count, offsets)
 
+    def weighted(self, network: Network, sample_weight: npt.ArrayLike | None) -> Versions:
+        """Return the versions with weights of their samples, as `Ensemble.fit` takes them."""
+        if sample_weight is None:
+            return self
+        total, given = self.samples.count, array_of("sample_weight", sample_weight)
+        if given.shape == (total // self.count, self.count):
+            given = given.reshape(total)
+        elif given.shape == (self.count,):
+            given = np.tile(given, total // self.count)
+        targets = self.samples.targets(network)
+        weights = check_weights(network, given, None, targets)
+        samples = replace(self.samples, weights=weights).on_device(network)
+        return replace(self, samples=samples)
+
     def given(self, name: str, rows: Sequence[npt.ArrayLike] | None) -> Samples:
         """Return samples with the rows that each network is given, all rows if left out.
 
@@ -457,20 +494,22 @@ def check_range(name: str, x: Array, precision: Precision) -> None:
 
 
 def check_weights(
+    network: Network,
     sample_weight: npt.ArrayLike | None,
     class_weight: Mapping[int, float] | Literal["balanced"] | None,
     targets: Array,
-    classes: int | None,
-    dtype: np.dtype[Any],
+    rows: Rows | None = None,
 ) -> Array | None:
     """Return the factor of the loss of each sample, or None if no weights are given.
 
-    `targets` are as the loss has checked them; `classes` is None where the loss is no
-    classification's. Where both are given, the weight of a sample is multiplied by that of its
-    class, which is 1 if it is left out. Weights that do not fit the samples, are negative or no
-    numbers, or are of classes that there are not, are a `ShapeError`, `DataError` or
+    `targets` are as the loss of the network has checked them, and `sample_weight` goes with them;
+    weights are those of `rows`, all if left out. Where both are given, the weight of a sample is
+    multiplied by that of its class, which is 1 if it is left out; where a loss takes labels, each
+    label of a sample has a weight of its own. Weights that do not fit the samples, are negative or
+    no numbers, or are of classes that there are not, are a `ShapeError`, `DataError` or
     `ConfigurationError`.
     """
+    loss, outputs = network.loss, network.output_shape
     weights: Array | None = None
     if sample_weight is not None:
         weights = array_of("sample_weight", sample_weight)
@@ -483,11 +522,22 @@ def check_weights(
         if wrong.size:
             row = wrong[0]
             raise DataError(f"sample_weight is {weights[row]} in row {row}: not 0 or more")
-    if class_weight is not None:
-        if classes is None:
-            raise ConfigurationError("class_weight is for classifications only")
-        by_class = class_weights(targets, classes, class_weight)[targets]
-        weights = by_class if weights is None else weights * by_class
-    if weights is None:
+    if weights is None and class_weight is None:
         return None
-    return narrowed(weights, dtype, lambda row: f"the weight of row {row}")
+    if rows is not None:
+        targets, weights = targets[rows], None if weights is None else weights[rows]
+    missing = len(loss.weight_shape((1, *outputs))) - 1
+    if weights is not None and missing:
+        column = weights.reshape(len(weights), *(1,) * missing)
+        weights = np.broadcast_to(column, loss.weight_shape((len(weights), *outputs)))
+    if class_weight is not None:
+        if loss.classifies:
+            of_class = class_weights(targets, loss.class_count(outputs), class_weight)[targets]
+        elif loss.takes == "labels":
+            of_class = label_weights(targets, class_weight)
+        else:
+            raise ConfigurationError("class_weight is for classifications only")
+        weights = of_class if weights is None else weights * of_class
+    assert weights is not None
+    checked = narrowed(weights, network.dtype, lambda row, *_: f"the weight of row {row}")
+    return np.ascontiguousarray(checked)

@@ -158,6 +158,7 @@ class TrainingTask(NamedTuple):
             and (self.batch_size, self.accumulate) == (other.batch_size, other.accumulate)
             and _is_view_of_same(mine.x, theirs.x)
             and _is_view_of_same(mine.y, theirs.y)
+            and _is_view_of_same(mine.weights, theirs.weights)
         )
 
 
@@ -503,7 +504,7 @@ class Trainer:
                     function(*arguments)
 
 
-def _is_view_of_same(a: Array | Images, b: Array | Images) -> bool:
+def _is_view_of_same(a: Array | Images | None, b: Array | Images | None) -> bool:
     """Whether two arrays view the same memory in the same way, or are the same `Images`."""
     if not (isinstance(a, np.ndarray) and isinstance(b, np.ndarray)):
         return a is b

@@ -1,4 +1,4 @@
-"""Evaluation of networks: outputs for samples, loss, accuracy and Matthews correlation."""
+"""Evaluation of networks: outputs for samples, the loss, and the metrics of the task."""
 
 from __future__ import annotations
 
@@ -8,11 +8,32 @@ import numpy as np
 
 from dnn.backend import Array, Ops
 from dnn.data.augmentation import Images
-from dnn.metrics import metrics_of_counts, metrics_of_predictions
+from dnn.losses import QuantileLoss
+from dnn.metrics import (
+    Predictions,
+    check_metrics,
+    mean_pinball,
+    metrics_of_counts,
+    metrics_of_labels,
+    metrics_of_predictions,
+    metrics_of_sums,
+    metrics_of_values,
+    needs_probabilities,
+    scores,
+    sums_of_values,
+)
 from dnn.training.data import Rows, Samples, is_on_host
 from dnn.training.network import Network, PlanKind
 
-__all__ = ["Replay", "evaluate", "load_part", "outputs_of", "results_of", "sums_of"]
+__all__ = [
+    "Replay",
+    "evaluate",
+    "load_part",
+    "outputs_of",
+    "results_of",
+    "sums_of",
+    "task_of",
+]
 
 Replay = Callable[..., Iterator[tuple[Array, Array]]]
 """``(network, kind, x, y=None, rows=None)`` -> iterator of outputs and mean loss of each piece."""
@@ -22,37 +43,94 @@ ROWS = 1024
 
 
 def evaluate(
-    network: Network, samples: Samples, replay: Replay | None = None
+    network: Network,
+    samples: Samples,
+    replay: Replay | None = None,
+    metrics: Sequence[str] = (),
 ) -> list[dict[str, float]]:
-    """Return loss and, for a classification, accuracy and MCC of each of K networks.
+    """Return the loss and the metrics of the task of each of K networks.
 
-    By the names ``"loss"``, ``"accuracy"`` and ``"mcc"``. `replay` computes the outputs in place of
-    `_replayed`, on a mesh of ranks for instance.
+    By the names of `dnn.metrics.METRICS`; `metrics` are others to measure too, see `check_metrics`.
+    `replay` computes the outputs in place of `_replayed`, on a mesh of ranks for instance.
     """
-    total, outputs = _measured(network, samples, replay or _replayed)
-    scores = None
-    if network.loss.classifies:
-        scores = metrics_of_predictions(*_classes(network, samples, outputs))
-    return _results((total / samples.count).reshape(-1), scores)
+    replay = replay or _replayed
+    task = task_of(network, samples)
+    check_metrics(metrics, task)
+    chances = None
+    if needs_probabilities(metrics):
+        chances = _measured(network, samples, replay, "probability")[1]
+        chances = chances.reshape(network.models or 1, *chances.shape[len(network.leading) :])
+    total, outputs = _measured(network, samples, replay)
+    found = None
+    given = None
+    if task == "classification":
+        given = Predictions(task, *_classes(network, samples, outputs), chances)
+        found = metrics_of_predictions(given.truth, given.predicted)
+    elif task:
+        truth, predicted, deviation = _values(network, samples, outputs)
+        with np.errstate(all="ignore"):  # of a network that has diverged
+            if task == "multilabel":
+                given = Predictions(task, truth, predicted, chances)
+                found = metrics_of_labels(truth, predicted)
+            else:
+                found = metrics_of_values(truth, predicted, deviation)
+                if isinstance(network.loss, QuantileLoss):
+                    every = outputs.reshape(*predicted.shape, -1)
+                    quantiles = np.array(network.loss.quantiles)
+                    more = mean_pinball(truth, every, quantiles, deviation)
+                    found = [{**usual, **extra} for usual, extra in zip(found, more, strict=True)]
+    if metrics and given is not None and found is not None:
+        more = scores(metrics, given)
+        found = [{**usual, **extra} for usual, extra in zip(found, more, strict=True)]
+    return _results((total / samples.count).reshape(-1), found)
 
 
-def _results(losses: Array, scores: list[dict[str, float]] | None) -> list[dict[str, float]]:
-    given = scores or [{}] * len(losses)
+_TASKS = {"classes": "classification", "values": "regression", "counts": "regression",
+          "labels": "multilabel"}  # fmt: skip
+"""The task of networks whose loss takes such targets."""
+
+
+def task_of(network: Network, samples: Samples) -> str:
+    """Return the task whose metrics a network has; empty if it has none, as of images put out."""
+    task = _TASKS.get(network.loss.takes, "")
+    if task in ("", "classification"):
+        return task
+    outputs, targets = network.output_shape, samples.y.shape[1:]
+    return task if len(outputs) == 1 == len(targets) and not outputs[0] % targets[0] else ""
+
+
+def _values(network: Network, samples: Samples, outputs: Array) -> tuple[Array, Array, Array]:
+    """Return targets and predictions of K networks, (K, n, outputs), and deviations of targets."""
+    rows, targets = samples.rows, samples.targets(network)
+    predicted = network.loss.point(outputs)
+    predicted = predicted.reshape(network.models or 1, *predicted.shape[-2:])
+    truth = targets[None] if rows is None else targets[rows]
+    deviation = np.ones(1) if samples.deviation is None else samples.deviation
+    if deviation.ndim == 2:
+        deviation = deviation[None] if rows is None else deviation[rows]
+    return np.broadcast_to(truth, predicted.shape), predicted, deviation
+
+
+def _results(losses: Array, found: list[dict[str, float]] | None) -> list[dict[str, float]]:
+    given = found or [{}] * len(losses)
     return [{"loss": loss, **score} for loss, score in zip(losses.tolist(), given, strict=True)]
 
 
 def sums_of(network: Network, samples: Samples) -> Array:
-    """Return sums of losses and counts of predictions, which add up over parts of the samples.
+    """Return sums of losses and of what metrics need, which add up over parts of the samples.
 
     Returns
     -------
-    array of float64, shape (K, 2) or (K, 3 + 2 classes)
-        The sum of the losses and the number of samples; for a classification the number of right
-        predictions, then the samples of each class, then the predictions of each.
+    array of float64, shape (K, 2 + ...)
+        The sum of the losses and the number of samples. For a classification then the number of
+        right predictions, the samples of each class, and the predictions of each; for a regression
+        what `dnn.metrics.sums_of_values` returns.
     """
     loss, models = network.loss, network.models or 1
     classes = loss.class_count(network.output_shape) if loss.classifies else 0
-    sums = np.zeros((models, 3 + 2 * classes if classes else 2))
+    task = task_of(network, samples)
+    more = 5 * samples.y.shape[1] if task == "regression" else 0
+    sums = np.zeros((models, 3 + 2 * classes if classes else 2 + more))
     if samples.count:
         total, outputs = _measured(network, samples, _replayed)
         sums[:, 0], sums[:, 1] = total, samples.count
@@ -62,23 +140,36 @@ def sums_of(network: Network, samples: Samples) -> Array:
                 row[2] = np.count_nonzero(truth == predicted)
                 row[3 : 3 + classes] = np.bincount(truth, minlength=classes)
                 row[3 + classes :] = np.bincount(predicted, minlength=classes)
+        elif task == "regression":
+            with np.errstate(all="ignore"):
+                found = sums_of_values(*_values(network, samples, outputs))
+            sums[:, 2:] = found.reshape(models, -1)
     return sums
 
 
-def results_of(sums: Array) -> list[dict[str, float]]:
-    """Return what `evaluate` does, from the sums that `sums_of` has returned for all parts."""
-    counts = sums[:, 2:].astype(np.int64)
-    scores = None
-    if counts.size:
-        scores = metrics_of_counts(counts[:, 0], *np.split(counts[:, 1:], 2, axis=1))
-    return _results(sums[:, 0] / sums[:, 1], scores)
+def results_of(network: Network, sums: Array) -> list[dict[str, float]]:
+    """Return what `evaluate` does, from the sums that `sums_of` has returned for all parts.
+
+    The median of absolute errors, and metrics of several labels a sample, cannot be had from sums,
+    and are left out.
+    """
+    found = None
+    if network.loss.classifies:
+        counts = sums[:, 2:].astype(np.int64)
+        found = metrics_of_counts(counts[:, 0], *np.split(counts[:, 1:], 2, axis=1))
+    elif sums.shape[1] > 2:
+        with np.errstate(all="ignore"):
+            found = metrics_of_sums(sums[:, 2:].reshape(len(sums), 5, -1))
+    return _results(sums[:, 0] / sums[:, 1], found)
 
 
-def _measured(network: Network, samples: Samples, replay: Replay) -> tuple[Array, Array]:
+def _measured(
+    network: Network, samples: Samples, replay: Replay, kind: PlanKind = "evaluation"
+) -> tuple[Array, Array]:
     """Return the sum of the losses over all samples, of shape () or (K,), and the outputs."""
     parts, total = [], np.zeros(network.leading)
     with np.errstate(all="ignore"):
-        for part, loss in replay(network, "evaluation", samples.x, samples.y, samples.rows):
+        for part, loss in replay(network, kind, samples.x, samples.y, samples.rows):
             parts.append(part)
             total += np.multiply(loss, part.shape[len(network.leading)], dtype=np.float64)
     return total, _joined(network, parts)

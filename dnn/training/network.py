@@ -32,6 +32,7 @@ from dnn.graph.node import (
 from dnn.graph.operation import with_models
 from dnn.graph.passes import checking_passes, precision_passes
 from dnn.graph.plan import Arena, Plan
+from dnn.graph.statistics import both_forms
 from dnn.initializers import DETERMINISTIC
 from dnn.layers import Input, Layer
 from dnn.layers.layer import NoiseSource, Parameter, build_all
@@ -119,6 +120,18 @@ def load_rows(ops: Ops, values: Any, rows: Array, place: Array) -> None:
         ops.load(values[rows], place)
     else:
         ops.take_rows(values, ops.asarray(rows), place)
+
+
+class _Composed(NamedTuple):
+    """The nodes of a plan: its edges, all that it computes, and gradients with their arrays."""
+
+    x: Node
+    target: Node
+    weight: Node | None
+    loss: Node
+    outputs: Node
+    wanted: list[Node]
+    into: list[tuple[Node, Array]]
 
 
 class NetworkArguments(NamedTuple):
@@ -354,6 +367,25 @@ class Network:
         passes: Sequence[str] | None = None,
         by_average: bool = False,
     ) -> BatchPlan:
+        x, target, weight, loss, outputs, wanted, into = self._composed(kind, batch)
+        plan, now = self._planned(wanted, into, arena or self._arena, passes, by_average)
+
+        def at(node: Node) -> Array:
+            return plan[now[node]]
+
+        trains = kind in ("training", "weighted training")
+        shown = None if trains and self.classes_to_tally is None else at(outputs)
+        weights = None if weight is None else at(weight)
+        return BatchPlan(plan, self.ops, at(x), at(target), at(loss), shown, weights)
+
+    def explain(self, kind: PlanKind, batch: int) -> str:
+        """Return the graph of a plan as text, as it is written and as it is computed."""
+        *_, wanted, into = self._composed(kind, batch)
+        nodes = [*wanted, *(node for node, _ in into)]
+        now = self._for_models(nodes)
+        return both_forms([now[node] for node in nodes], self.passes, self.ops)
+
+    def _composed(self, kind: PlanKind, batch: int) -> _Composed:
         x = placeholder((batch, *self.input_shape), self.input_dtype, "x")
         trains = self._begin(kind)
         outputs = self.outputs(x)
@@ -375,14 +407,7 @@ class Network:
                 wanted.append(operations.assign(self._noise.step, next_step))
         else:
             wanted.append(outputs)
-        plan, now = self._planned(wanted, into, arena or self._arena, passes, by_average)
-
-        def at(node: Node) -> Array:
-            return plan[now[node]]
-
-        shown = None if trains and self.classes_to_tally is None else at(outputs)
-        weights = None if weight is None else at(weight)
-        return BatchPlan(plan, self.ops, at(x), at(target), at(loss), shown, weights)
+        return _Composed(x, target, weight, loss, outputs, wanted, into)
 
     def _begin(self, kind: PlanKind) -> bool:
         """Prepare layers for composing a plan; return whether the plan trains."""
@@ -399,7 +424,8 @@ class Network:
             return target, weight, self.loss.measured(outputs, target)
         self._check_end(outputs)
         if kind == "weighted training":
-            weight = placeholder(outputs.shape[:1], self.dtype, "weight")
+            shape = self.loss.weight_shape(outputs.shape)
+            weight = placeholder(shape, self.dtype, "weight")
             loss = self.loss.weighted_value(outputs, target, weight)
         else:
             loss = self.loss.value(outputs, target)
@@ -458,15 +484,27 @@ class Network:
         return plan, now
 
     def _check_end(self, outputs: Node) -> None:
-        """Refuse to train a network that ends in an operation which the loss applies itself."""
-        while outputs.kind == "reshape":
-            (outputs,) = outputs.inputs
-        end = outputs.kind
-        if end == "exp" and outputs.inputs[0].kind == "log_softmax":
-            end = "softmax"
+        """Refuse to train a network whose end does not fit the loss.
+
+        The loss applies the operation in which it ends itself, or needs one that is missing.
+        """
+        outputs = _without_reshapes(outputs)
+        end = "softmax" if _is_softmax(outputs) else outputs.kind
+        loss, needs = type(self.loss).__name__, self.loss.needs
+        if needs and end not in needs:
+            name = " or ".join(sorted(needs))
+            raise ConfigurationError(
+                f"{loss} takes probabilities, and the network ends in {end}: end it in "
+                f'Activation("{name}"), or take the loss "softmax_cross_entropy", which has the '
+                "softmax in it and is exact for small probabilities too"
+            )
+        if needs and _is_softmax(_without_reshapes(outputs.inputs[0].inputs[0])):
+            raise ConfigurationError(
+                "the network ends in a softmax of a softmax, which never comes near a probability "
+                "of 1: leave one of them out"
+            )
         if end not in self.loss.contains:
             return
-        loss = type(self.loss).__name__
         raise ConfigurationError(
             f"the network ends in {end}, but {loss} takes logits: it makes probabilities of them "
             "itself, and of numbers in 0 .. 1 it never makes one near 1. Leave the last Activation "
@@ -481,3 +519,14 @@ class Network:
         # Inputs and variables differ between networks, except for the step number.
         outside = {node for node in order if node.kind in (PLACEHOLDER, VARIABLE)}
         return with_models(nodes, self.models, outside - {self._noise.step})
+
+
+def _without_reshapes(node: Node) -> Node:
+    """Return what the elements of a node are computed as, before any change of shape."""
+    while node.kind == "reshape":
+        (node,) = node.inputs
+    return node
+
+
+def _is_softmax(node: Node) -> bool:
+    return node.kind == "exp" and node.inputs[0].kind == "log_softmax"

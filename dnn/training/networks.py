@@ -21,12 +21,14 @@ from dnn.backend import Array, Ops
 from dnn.errors import ConfigurationError, check_count
 from dnn.layers import Layer
 from dnn.losses import Loss, loss_of
+from dnn.metrics import check_metrics
 from dnn.optimizers import Optimizer, Update
 from dnn.precision import Precision
 from dnn.seeds import epoch_orders
 from dnn.training.data import Rows, Samples, checked_samples
 from dnn.training.epoch import TrainingTask
 from dnn.training.epoch_parts import EpochInParts, EpochProgress, Pauses
+from dnn.training.evaluation import task_of
 from dnn.training.history import History
 from dnn.training.loss_scaling import LossScaling
 from dnn.training.network import BatchPlan, NetworkArguments
@@ -53,7 +55,7 @@ class Networks:
     def __init__(
         self,
         layers: Sequence[Layer],
-        loss: str | Loss,
+        loss: str | Mapping[str, Any] | Loss,
         optimizer: Optimizer,
         seeds: int | Sequence[int],
         precision: Precision,
@@ -77,6 +79,8 @@ class Networks:
         self._progress: EpochProgress | None = None
         # By its number, the state of each network when the plan was last made smaller.
         self._ended: dict[int, State] = {}
+        # The networks of the present plan, in their order.
+        self._active: tuple[int, ...] = tuple(range(len(self._seeds)))
 
     def _use(self, update: Update | LossScaling) -> None:
         """Use an update for the parameters from now on, and a new trainer."""
@@ -218,10 +222,13 @@ class Fit:
         Both as for `TrainingTask`.
     pauses : Pauses, optional
         Callback within epochs.
+    validation_metrics : sequence of str
+        Further metrics of the evaluation.
 
     Attributes
     ----------
     networks, training, epochs, batch_size, held_out, validation_epochs, accumulate, pauses
+    validation_metrics
         As they were given.
     class_counts : list of K lists of int
         Samples of each class; empty where training counts no predictions.
@@ -240,6 +247,7 @@ class Fit:
         inspect: Callable[[BatchPlan], None] | None = None,
         accumulate: int = 1,
         pauses: Pauses | None = None,
+        validation_metrics: Sequence[str] = (),
     ) -> None:
         self.networks = networks
         self.training = training
@@ -250,6 +258,9 @@ class Fit:
         self._inspect = inspect
         self.accumulate = check_count("accumulate", accumulate)
         self.pauses = pauses
+        if held_out is not None:
+            check_metrics(validation_metrics, task_of(networks._network, held_out))
+        self.validation_metrics = validation_metrics
         self.class_counts = training.class_counts(networks._network)
         self.histories = [History() for _ in epochs]
         self._scheme = networks._scheme
@@ -295,6 +306,7 @@ class Fit:
         networks._overflowed_in = {}
         active = tuple(indices)
         while active:
+            networks._active = active
             samples = self.training.of_networks(active)
             orders = self._orders(samples, active)
             staying = active
@@ -313,6 +325,7 @@ class Fit:
             active = staying
         if ended:
             networks._regroup([ended[k] for k in indices], indices)
+        networks._active = tuple(indices)
 
     def stop(self, k: int, reason: str) -> None:
         """Stop training a network; its histories keep the reason."""
@@ -416,7 +429,8 @@ class Fit:
         if self.held_out is None or not (wanted is None or done in wanted):
             return
         held_out = self.held_out.of_networks(active)
-        results = self._scheme.validate(self.networks._network, held_out)
+        network = self.networks._network
+        results = self._scheme.validate(network, held_out, self.validation_metrics)
         for k, result in zip(active, results, strict=True):
             for history in (self.histories[k], self.networks._histories[k]):
                 history.validation.append(dict(result))

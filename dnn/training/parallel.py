@@ -133,17 +133,21 @@ class Scheme:
         """Return this rank's part of arrays that `gathered` has returned."""
         return dict(arrays)
 
-    def validate(self, network: Network, samples: Samples) -> list[dict[str, float]]:
+    def validate(
+        self, network: Network, samples: Samples, metrics: Sequence[str] = ()
+    ) -> list[dict[str, float]]:
         """Return metrics of each of K networks after an epoch, the same on every rank."""
-        return self.evaluate(network, samples)
+        return self.evaluate(network, samples, metrics)
 
     def agreed(self, reasons: Sequence[str | None]) -> list[str | None]:
         """Return for each network the first rank's reason to stop now, None if no rank has one."""
         return [*reasons]
 
-    def evaluate(self, network: Network, samples: Samples) -> list[dict[str, float]]:
+    def evaluate(
+        self, network: Network, samples: Samples, metrics: Sequence[str] = ()
+    ) -> list[dict[str, float]]:
         """Return metrics of each of K networks when a user calls `evaluate`."""
-        return evaluate(network, samples)
+        return evaluate(network, samples, metrics=metrics)
 
     def outputs(self, network: Network, samples: Array | Images, kind: PlanKind) -> Array:
         """Return outputs or probabilities, as `kind` says, for checked samples.

@@ -20,6 +20,7 @@ from dnn.backend.convolution import LAYOUTS
 from dnn.backend.cuda.pooling import KINDS
 from dnn.backend.ops import Ops
 from dnn.graph.plan import Plan
+from dnn.losses import LOSSES
 
 
 @pytest.mark.parametrize("case", CASES)
@@ -89,6 +90,11 @@ def test_several_models_in_one_plan(ops):
 
 def test_options_of_training(ops):
     device_checks.check_options("cuda")
+
+
+@pytest.mark.parametrize("name", LOSSES)
+def test_losses(ops, name):
+    device_checks.check_loss("cuda", name)
 
 
 def test_precisions(ops):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 import re
 
 import pytest
@@ -47,7 +48,7 @@ KNOWN = {
 }
 
 
-@pytest.mark.parametrize("name", ["activation", "cell", "optimizer", "schedule"])
+@pytest.mark.parametrize("name", ["activation", "cell", "loss", "optimizer", "schedule"])
 def test_the_page_names_all_choices_of_a_hyperparameter(name: str) -> None:
     assert {*named(KNOWN[name][1])} == choices(name)
 
@@ -138,6 +139,22 @@ def test_the_page_of_dnn_names_all_optimizers_and_schedules() -> None:
     assert {*named(schedules)} == classes - {"Constant"}
     (files,) = re.findall(r"^\| `download\(name, folder\)` \| (.*?), checked", page, re.MULTILINE)
     assert {*named(files)} == catalogue("download").keys()
+
+
+def test_the_page_of_dnn_names_all_losses_with_their_options_and_all_metrics() -> None:
+    page = (ROOT / "docs" / "dnn.md").read_text()
+    losses = {named(cells[0])[0]: named(cells[1])[0] for cells in rows(page, "| loss | class")}
+    for name, kind in catalogue("loss").items():
+        options = inspect.signature(kind).parameters
+        known, _, arguments = losses.pop(name).rstrip(")").partition("(")
+        assert known == kind.__name__
+        assert re.findall(r"\b[a-z_]+\b(?=[,=]|$)", arguments) == [*options]
+    assert not losses
+    for task, always, on_request in rows(page, "| task | metrics |"):
+        of = catalogue("metric").items()
+        assert {*named(on_request)} == {name for name, each in of if task in each.on_request}
+        said = {*named(always)} - {"quantile", "pinball_0.1"}
+        assert said == {name for name, each in of if each.task == task}
 
 
 def test_the_help_of_a_sweep_names_all_formats_of_its_export() -> None:

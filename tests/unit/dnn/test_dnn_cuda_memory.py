@@ -13,6 +13,7 @@ import pytest
 import dnn
 from dnn.backend import ops_for
 from dnn.backend.device import Device
+from dnn.losses import LOSSES
 from dnn.memory import allocation_statistics
 from dnn.training.data import checked_samples
 
@@ -205,6 +206,12 @@ def test_what_a_network_has_on_the_gpu_is_counted():
 
 def test_options_of_training():
     device_checks.check_options("cuda")
+
+
+@pytest.mark.sample(3)
+@pytest.mark.parametrize("name", LOSSES)
+def test_every_loss_on_the_device(name):
+    device_checks.check_loss("cuda", name)
 
 
 def test_the_first_node_that_is_not_finite_is_named():

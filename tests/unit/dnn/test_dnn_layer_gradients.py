@@ -10,11 +10,12 @@ from support import case_count
 
 import dnn.layers
 from dnn import graph
-from dnn.layers import Embedding, Layer, SequenceInput
+from dnn.layers import EmbedColumns, Embedding, Layer, SequenceInput
 from dnn.losses import LOSSES, SoftmaxCrossEntropy
 
 STEP = 1e-6
-OF_INTEGERS = {Embedding, SequenceInput}  # tested with networks, in test_dnn_sequences
+# Tested with networks, in test_dnn_sequences and test_dnn_embed_columns.
+OF_INTEGERS = {EmbedColumns, Embedding, SequenceInput}
 
 
 def agree(function, gradients, values, v, generator):
@@ -70,23 +71,28 @@ def test_gradients_of_layers(case, training, data):
 def test_gradients_of_losses(name, weighted, data):
     batch, outputs = data.draw(st.integers(1, 5)), data.draw(st.integers(1, 4))
     generator = np.random.default_rng(data.draw(st.integers(0, 2**32 - 1)))
-    if name == "binary_cross_entropy":
-        outputs = 1
     loss = (
         SoftmaxCrossEntropy(generator.uniform(0.5, 2, outputs))
         if name == "class weights"
         else LOSSES[name]()
     )
+    outputs = loss.output_count(outputs)
     x = graph.placeholder((batch, outputs), F8)
-    target, weight = loss.target(x), graph.placeholder((batch,), F8)
-    classes = loss.class_count((outputs,)) if loss.classifies else None
+    target, weight = loss.target(x), graph.placeholder(loss.weight_shape((batch, outputs)), F8)
+    drawn = {
+        "classes": lambda: generator.integers(0, loss.class_count((outputs,)), batch),
+        "counts": lambda: generator.poisson(2.0, target.shape),
+        "distributions": lambda: generator.dirichlet([1.0] * outputs, batch),
+        "labels": lambda: generator.integers(0, 2, target.shape).astype(F8),
+        "values": lambda: generator.normal(size=target.shape),
+    }
     values = {
         x: generator.normal(size=x.shape) * 3,
-        target: generator.integers(0, classes, batch)
-        if classes
-        else generator.normal(size=target.shape),
-        weight: generator.uniform(0, 2, batch),
+        target: drawn[loss.takes](),
+        weight: generator.uniform(0, 2, weight.shape),
     }
+    if loss.needs:
+        values[x] = generator.uniform(0.05, 1, x.shape)
     y = loss.weighted_value(x, target, weight) if weighted else loss.value(x, target)
     gradients = graph.gradients(y, [x])
     found = {x: graph.evaluate(gradients, values)[0]}

@@ -5,16 +5,23 @@ import pytest
 
 from dnn import (
     SGD,
+    Activation,
     Adam,
     BinaryCrossEntropy,
     Ensemble,
+    HuberLoss,
+    KullbackLeibler,
+    MultiLabelCrossEntropy,
     NeuralNetwork,
+    QuantileLoss,
     SoftmaxCrossEntropy,
     graph,
+    load,
     mlp,
 )
-from dnn.errors import ConfigurationError, LabelError, ShapeError
+from dnn.errors import ConfigurationError, DataError, LabelError, ShapeError
 from dnn.losses import LOSSES, MeanSquaredError, loss_of
+from dnn.training.data import fit_data
 
 F8 = np.float64
 
@@ -28,11 +35,196 @@ def value_and_slope(loss, outputs, target):
 
 
 def test_losses_by_name():
-    assert {name: type(loss_of(name)) for name in LOSSES} == {
-        "binary_cross_entropy": BinaryCrossEntropy,
-        "mean_squared_error": MeanSquaredError,
-        "softmax_cross_entropy": SoftmaxCrossEntropy,
-    }
+    assert all(type(loss_of(name)) is kind for name, kind in LOSSES.items())
+    assert [*LOSSES] == sorted(LOSSES)
+
+
+def test_losses_by_a_table_of_options():
+    loss = loss_of({"name": "huber", "delta": 0.5})
+    assert (type(loss), loss.hyperparameters) == (HuberLoss, {"delta": 0.5})
+    assert loss_of({"name": "quantile", "quantiles": [0.2, 0.5]}).quantiles == (0.2, 0.5)
+    table = {"name": "softmax_cross_entropy", "class_weight": [1, 2], "label_smoothing": 0.1}
+    assert loss_of(table).options == {"class_weight": [1, 2], "label_smoothing": 0.1}
+    assert HuberLoss().options == MeanSquaredError().options == {}
+    for table, text in (
+        ({"delta": 1}, "unknown loss None"),
+        ({"name": "hubert"}, "did you mean 'huber'"),
+        ({"name": "huber", "detla": 1}, "'huber' has no option 'detla'; did you mean 'delta'"),
+        ({"name": "poisson", "log": 1}, r"no option 'log' \(it has none\)"),
+        ({"name": "huber", "delta": 0}, "HuberLoss: delta must be above 0"),
+        ({"name": "quantile", "quantiles": [0.5, 0.1]}, "in ascending order, not"),
+        ({"name": "quantile", "quantiles": [1]}, "below 1"),
+        ({"name": "quantile", "quantiles": "all"}, "quantiles must be"),
+        ({"name": "focal", "gamma": -1}, "gamma must be 0 or more"),
+        ({"name": "cross_entropy", "epsilon": 0}, "epsilon must be above 0"),
+        ({"name": "multi_label_cross_entropy", "positive_weight": [-1]}, "positive_weight is -1"),
+    ):
+        with pytest.raises(ConfigurationError, match=text):
+            loss_of(table)
+
+
+def torch_loss(name, options):
+    """Return the loss of PyTorch, a function of outputs and targets."""
+    torch = pytest.importorskip("torch", reason="torch, the oracle, is not installed")
+    of = torch.nn.functional
+    if name == "quantile":
+        shares = torch.tensor(options.get("quantiles", (0.1, 0.5, 0.9)), dtype=torch.float64)
+
+        def quantile(outputs, target):
+            d = target[..., None] - outputs.reshape(*target.shape, len(shares))
+            return torch.maximum(d * shares, d * (shares - 1)).mean()
+
+        return quantile
+    if name == "focal":
+        weights = torch.tensor(options.get("class_weight", [1.0] * 4), dtype=torch.float64)
+
+        def focal(outputs, target):
+            log = of.log_softmax(outputs, -1)[torch.arange(len(target)), target]
+            each = -((1 - log.exp()) ** options.get("gamma", 2.0)) * log
+            return (each * weights[target]).mean()
+
+        return focal
+    if name == "cross_entropy":
+        small = options.get("epsilon", 1e-7)
+        return lambda outputs, target: of.nll_loss((outputs + small).log(), target)
+    tensors = {key: torch.tensor(value, dtype=torch.float64) for key, value in options.items()}
+    return {
+        "huber": lambda outputs, target: of.huber_loss(outputs, target, **options),
+        "kullback_leibler": lambda outputs, target: of.kl_div(
+            of.log_softmax(outputs, -1), target, reduction="batchmean"
+        ),
+        "mean_absolute_error": of.l1_loss,
+        "multi_label_cross_entropy": lambda outputs, target: of.binary_cross_entropy_with_logits(
+            outputs, target, tensors.get("class_weight"), pos_weight=tensors.get("positive_weight")
+        ),
+        "poisson": of.poisson_nll_loss,
+    }[name]
+
+
+def targets_for(loss, rows, outputs, generator):
+    """Return targets that a loss takes."""
+    if loss.takes == "classes":
+        return generator.integers(0, outputs, rows)
+    count = outputs // len(loss.quantiles) if loss.name == "quantile" else outputs
+    drawn = {
+        "values": lambda: generator.normal(size=(rows, count)) * 2,
+        "counts": lambda: generator.poisson(3.0, (rows, count)).astype(F8),
+        "labels": lambda: generator.integers(0, 2, (rows, count)).astype(F8),
+        "distributions": lambda: generator.dirichlet([0.3] * count, rows).round(2),
+    }[loss.takes]()
+    if loss.takes == "distributions":
+        drawn[:, 0] += 1 - drawn.sum(-1)
+    return drawn
+
+
+@pytest.mark.parametrize(
+    ("name", "options"),
+    [
+        ("cross_entropy", {}),
+        ("cross_entropy", {"epsilon": 0.01}),
+        ("focal", {}),
+        ("focal", {"gamma": 0.5, "class_weight": [1.0, 2.0, 0.5, 0.0]}),
+        ("huber", {}),
+        ("huber", {"delta": 0.3}),
+        ("kullback_leibler", {}),
+        ("mean_absolute_error", {}),
+        ("multi_label_cross_entropy", {}),
+        (
+            "multi_label_cross_entropy",
+            {"class_weight": [1.0, 2.0, 0.5, 0.0], "positive_weight": [3.0, 1.0, 0.5, 7.0]},
+        ),
+        ("poisson", {}),
+        ("quantile", {"quantiles": [0.25, 0.9]}),
+        ("quantile", {"quantiles": [0.5]}),
+    ],
+)
+def test_further_losses_against_torch(name, options):
+    theirs = torch_loss(name, options)
+    import torch
+
+    generator = np.random.default_rng(0)
+    loss = loss_of({"name": name, **options})
+    outputs = generator.normal(size=(9, 4))
+    if name == "cross_entropy":
+        outputs = np.exp(outputs) / np.exp(outputs).sum(-1, keepdims=True)
+    target = loss.check(targets_for(loss, 9, 4, generator), 9, (4,), np.dtype(F8))
+    if loss.takes == "values":
+        outputs[0, 0] = target[0, 0] if target.shape[1] == 4 else outputs[0, 0]
+    value, slope = value_and_slope(loss, outputs, target)
+    tensor = torch.tensor(outputs, requires_grad=True)
+    expected = theirs(tensor, torch.tensor(target))
+    expected.backward()
+    assert value == pytest.approx(expected.item(), rel=1e-12)
+    np.testing.assert_allclose(slope, tensor.grad.numpy(), rtol=1e-9, atol=1e-14)
+
+
+EXTREMES = {
+    "focal": lambda: loss_of({"name": "focal", "gamma": 0.5}),
+    "huber": HuberLoss,
+    "kullback_leibler": KullbackLeibler,
+    "mean_absolute_error": lambda: loss_of("mean_absolute_error"),
+    "multi_label_cross_entropy": lambda: loss_of("multi_label_cross_entropy"),
+    "quantile": lambda: QuantileLoss([0.5]),
+}
+
+
+@pytest.mark.parametrize("dtype", [np.float32, F8])
+@pytest.mark.parametrize("name", EXTREMES)
+def test_further_losses_of_huge_outputs_are_finite(name, dtype):
+    loss = EXTREMES[name]()
+    outputs = np.array([[1e4, -1e4], [-1e4, 1e4], [0, 0]], dtype)
+    given = [0, 0, 1] if loss.takes == "classes" else [[0, 1], [1, 0], [0, 1]]
+    target = loss.check(given, 3, (2,), np.dtype(dtype))
+    value, slope = value_and_slope(loss, outputs, target)
+    assert np.isfinite(value)
+    assert np.isfinite(slope).all()
+    assert value > 1000
+
+
+def further_networks(name):
+    """Return the layers for a loss, two of its kind that differ in numbers, and targets."""
+    generator = np.random.default_rng(3)
+    numbers = {"huber": ("delta", (0.2, 1.5)), "focal": ("gamma", (0.5, 3.0))}
+    numbers["cross_entropy"] = ("epsilon", (1e-6, 1e-2))
+    option, values = numbers.get(name, (None, (0, 0)))
+    losses = [loss_of({"name": name, **({option: x} if option else {})}) for x in values]
+    both = loss_of({"name": name, **({option: values} if option else {})})
+    outputs = {"binary_cross_entropy": 1, "quantile": 6}.get(name, 3)
+    layers = mlp(3, [5], outputs, "tanh")
+    if name == "cross_entropy":
+        layers.append(Activation("softmax"))
+    x = generator.normal(size=(40, 3)).astype("f4")
+    y = targets_for(both, 40, 2 if name == "binary_cross_entropy" else outputs, generator)
+    return layers, losses, both, x, y
+
+
+@pytest.mark.parametrize("name", LOSSES)
+def test_one_plan_trains_networks_with_any_loss_bit_for_bit(name):
+    layers, losses, both, x, y = further_networks(name)
+    weights = np.arange(40) % 3 + 0.5
+    together = Ensemble(layers, both, SGD(0.05), seeds=[1, 2])
+    histories = together.fit(x, y, epochs=2, batch_size=16, sample_weight=weights)
+    predicted, measured = together.predict(x), together.evaluate(x, y)
+    for k, loss in enumerate(losses):
+        alone = NeuralNetwork(further_networks(name)[0], loss, SGD(0.05), seed=k + 1)
+        history = alone.fit(x, y, epochs=2, batch_size=16, sample_weight=weights)
+        assert history.loss == histories[k].loss
+        assert all(map(np.isfinite, history.loss))
+        for key, array in alone.parameters.items():
+            assert together.parameters[key][k].tobytes() == array.tobytes()
+        np.testing.assert_array_equal(alone.predict(x), predicted[k])
+        assert alone.evaluate(x, y) == measured[k]
+
+
+@pytest.mark.parametrize("dtype", ["float16", "bfloat16"])
+@pytest.mark.parametrize("name", LOSSES)
+def test_every_loss_with_narrow_operands(name, dtype):
+    found = []
+    for precision in ("float32", dtype):
+        layers, (loss, _), _, x, y = further_networks(name)
+        model = NeuralNetwork(layers, loss, SGD(0.02), seed=1, dtype=precision)
+        found.append(model.fit(x, y, epochs=3, batch_size=16).loss)
+    np.testing.assert_allclose(*found, rtol=0.03)
 
 
 @pytest.mark.parametrize(
@@ -236,3 +428,116 @@ def test_targets_and_weights_that_do_not_fit():
         model.fit(*two_classes())
     with pytest.raises(ConfigurationError, match="no classes"):
         MeanSquaredError().class_count((3,))
+
+
+def test_cross_entropy_takes_probabilities():
+    x, y = two_classes(40)
+    ends = [*mlp(3, [], 2), Activation("softmax")]
+    model = NeuralNetwork(ends, "cross_entropy", Adam(0.05), seed=1)
+    model.fit(x, y, epochs=20)
+    np.testing.assert_array_equal(model.predict_proba(x), model(x))
+    chosen = model(x)[np.arange(40), y]
+    assert model.evaluate(x, y)["loss"] == pytest.approx(-np.log(chosen + 1e-7).mean(), rel=1e-5)
+    assert model.evaluate(x, y)["accuracy"] > 0.9
+    with pytest.raises(ConfigurationError, match=r'takes probabilities.*Activation."softmax"'):
+        NeuralNetwork(mlp(3, [], 2), "cross_entropy").fit(x, y)
+    with pytest.raises(ConfigurationError, match="ends in a softmax of a softmax"):
+        NeuralNetwork(
+            [*mlp(3, [], 2), Activation("softmax"), Activation("softmax")], "cross_entropy"
+        ).fit(x, y)
+
+
+def test_several_labels_at_once():
+    generator = np.random.default_rng(0)
+    x = generator.normal(size=(200, 4)).astype("f4")
+    y = (x[:, :3] + x[:, 1:] > 1.5).astype(int)  # rare, and any number of them true
+    shares = []
+    for weight in (None, {1: 20.0}, "balanced"):
+        model = NeuralNetwork(mlp(4, [], 3), "multi_label_cross_entropy", SGD(0.2), seed=1)
+        model.fit(x, y, epochs=15, class_weight=weight)
+        assert model.predict(x).shape == model.predict_proba(x).shape == (200, 3)
+        shares.append(model.predict(x).mean(axis=0))
+    assert shares[1][1] > shares[0][1] + 0.05
+    assert np.allclose(shares[1][[0, 2]], shares[0][[0, 2]])
+    assert (shares[2] > shares[0] + 0.02).all()
+    # The weights of the loss and those of `fit` are the same thing.
+    losses = []
+    for loss, given in (
+        (loss_of("multi_label_cross_entropy"), {1: 20.0}),
+        (loss_of({"name": "multi_label_cross_entropy", "positive_weight": [1, 20, 1]}), None),
+    ):
+        model = NeuralNetwork(mlp(4, [], 3), loss, SGD(0.2), seed=1)
+        losses.append(model.fit(x, y, epochs=3, class_weight=given).loss)
+    np.testing.assert_allclose(*losses, rtol=1e-5)
+    with pytest.raises(ConfigurationError, match="there is no class 3 of 3"):
+        model.fit(x, y, class_weight={3: 1.0})
+    with pytest.raises(ConfigurationError, match="positive_weight has 2 numbers for 3"):
+        NeuralNetwork(mlp(4, [], 3), MultiLabelCrossEntropy(positive_weight=[1, 2])).fit(x, y)
+
+
+def test_classes_are_balanced_by_the_rows_of_the_training_alone():
+    x, y = two_classes(60)
+    y = np.where(np.arange(60) % 5, 0, y)
+    model = NeuralNetwork(mlp(3, [4], 2), seed=3)
+    samples, held_out = fit_data(model._network, 3, x, y, 0.5, "balanced", None)
+    assert held_out.weights is None
+    sums = np.bincount(samples.y, samples.weights)
+    np.testing.assert_allclose(sums, len(samples.y) / 2, rtol=1e-5)
+
+
+@pytest.mark.parametrize("name", LOSSES)
+def test_a_weight_of_0_leaves_a_sample_out(name):
+    _, (loss, _), _, x, y = further_networks(name)
+    slopes = []
+    for rows, weights in ((np.arange(40), np.arange(40) < 20), (np.arange(20), np.full(20, 0.5))):
+        model = NeuralNetwork(further_networks(name)[0], loss, SGD(0.1), seed=1)
+        model.fit(x[rows], y[rows], batch_size=len(rows), sample_weight=weights.astype("f4"))
+        slopes.append([array.numpy() for array in model.parameters.values()])
+    for one, other in zip(*slopes, strict=True):
+        np.testing.assert_allclose(one, other, rtol=2e-4, atol=1e-6)
+
+
+def test_targets_that_further_losses_refuse():
+    f4 = np.dtype("f4")
+    for loss, y, outputs, error, text in (
+        ("poisson", [[1.0], [-2.0]], (1,), DataError, "0 or more, not -2 in row 1"),
+        ("kullback_leibler", [[0.5, 0.5], [0.5, 0.6]], (2,), DataError, "sum to 1 are wanted.*1$"),
+        ("multi_label_cross_entropy", [[0, 1], [0, 2]], (2,), LabelError, "not 2 in row 1"),
+        ("huber", [["a"], ["b"]], (1,), DataError, "must be numbers"),
+        ("quantile", [1.0, 2.0], (6,), ShapeError, "and 3 quantiles of 6 outputs need"),
+        ("quantile", [1.0, 2.0], (4,), ConfigurationError, "need 3 outputs for each target"),
+        ("focal", [0, 3], (3,), LabelError, "label 3 in row 1"),
+    ):
+        with pytest.raises(error, match=text):
+            loss_of(loss).check(y, 2, outputs, f4)
+    assert loss_of("quantile").check([1.0, 2.0], 2, (3,), f4).shape == (2, 1)
+    with pytest.raises(ConfigurationError, match="class_weight is for classifications only"):
+        NeuralNetwork(mlp(3, [], 1), "huber").fit(*two_classes(), class_weight="balanced")
+
+
+def test_predictions_of_counts_and_quantiles():
+    generator = np.random.default_rng(0)
+    x = generator.uniform(0, 2, (400, 1)).astype("f4")
+    counts = generator.poisson(np.exp(x))
+    model = NeuralNetwork(mlp(1, [], 1), "poisson", Adam(0.05), seed=1)
+    model.fit(x, counts, epochs=40)
+    np.testing.assert_allclose(model.predict(x), np.exp(model(x)))
+    assert abs(model.predict([[1.0]])[0, 0] - np.e) < 0.4
+    spread = x[:, 0] * generator.normal(size=400)
+    model = NeuralNetwork(mlp(1, [16], 3), QuantileLoss([0.1, 0.5, 0.9]), Adam(0.01), seed=1)
+    model.fit(x, spread, epochs=60)
+    below = (spread[:, None] < model.predict(x)).mean(axis=0)
+    np.testing.assert_allclose(below, [0.1, 0.5, 0.9], atol=0.06)
+
+
+@pytest.mark.parametrize("name", LOSSES)
+def test_a_model_of_a_file_has_its_loss(name, tmp_path):
+    pytest.importorskip("safetensors")
+    layers, (_, loss), _, x, y = further_networks(name)
+    model = NeuralNetwork(layers, loss, seed=1)
+    model.save(tmp_path / "model.safetensors")
+    found = load(tmp_path / "model.safetensors")
+    again = found.network._network.loss
+    assert (type(again), again.options) == (type(loss), loss.options)
+    np.testing.assert_array_equal(found.predict(x), model.predict(x))
+    assert found.evaluate(x, y) == model.evaluate(x, y)

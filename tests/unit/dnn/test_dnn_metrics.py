@@ -6,7 +6,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from support import case_count
 
+import dnn
 from dnn import metrics
+from dnn.distributed import DataParallel, run_on_threads
+from dnn.errors import ConfigurationError
 
 
 @given(pairs=st.lists(st.tuples(st.integers(0, 4), st.integers(0, 4)), min_size=1, max_size=60))
@@ -32,3 +35,178 @@ def test_by_hand():
     assert some == {"accuracy": 0.75, "mcc": pytest.approx(2 / np.sqrt(12))}
     assert none == {"accuracy": 0, "mcc": -1}
     assert constant == {"accuracy": 0.5, "mcc": 0}
+
+
+MACRO, MICRO = ({"average": name, "zero_division": 0} for name in ("macro", "micro"))
+NAMES_OF = {
+    "classification": {
+        "balanced_accuracy": ("balanced_accuracy_score", {}),
+        "macro_f1": ("f1_score", MACRO),
+        "micro_f1": ("f1_score", MICRO),
+    },
+    "multilabel": {
+        "exact_match": ("accuracy_score", {}),
+        "hamming": ("hamming_loss", {}),
+        "macro_f1": ("f1_score", MACRO),
+        "micro_f1": ("f1_score", MICRO),
+        "jaccard": ("jaccard_score", {"average": "samples", "zero_division": 1}),
+    },
+    "regression": {
+        "rmse": ("root_mean_squared_error", {}),
+        "mae": ("mean_absolute_error", {}),
+        "r2": ("r2_score", {}),
+        "median_absolute_error": ("median_absolute_error", {}),
+    },
+}
+
+
+def drawn(task, generator, n):
+    """Return what is true, and what two networks predict."""
+    if task == "classification":
+        return generator.integers(0, 4, n), generator.integers(0, 4, (2, n))
+    if task == "multilabel":
+        return generator.integers(0, 2, (n, 3)), generator.integers(0, 2, (2, n, 3))
+    truth = generator.normal(size=(n, 2)) * [1, 50] + 3
+    return truth, truth + generator.normal(size=(2, n, 2))
+
+
+@pytest.mark.filterwarnings("ignore:y_pred contains classes not in y_true:UserWarning")
+@pytest.mark.filterwarnings("ignore:A single label was found:UserWarning")
+@pytest.mark.parametrize("task", NAMES_OF)
+def test_every_metric_against_scikit_learn(task):
+    theirs = pytest.importorskip("sklearn.metrics", reason="scikit-learn is not installed")
+    for n in (2, 7, 40):
+        truth, predicted = drawn(task, np.random.default_rng(n), n)
+        both = np.stack([truth, truth])
+        given = metrics.Predictions(task, both, predicted)
+        found = metrics.scores([*NAMES_OF[task]], given)
+        if task != "classification":
+            usual = {
+                "multilabel": metrics.metrics_of_labels,
+                "regression": metrics.metrics_of_values,
+            }
+            pairs = zip(found, usual[task](both, predicted), strict=True)
+            found = [{**one, **other} for one, other in pairs]
+        for k, scored in enumerate(found):
+            for name, (function, options) in NAMES_OF[task].items():
+                expected = getattr(theirs, function)(truth, predicted[k], **options)
+                assert scored[name] == pytest.approx(expected, abs=1e-12), name
+
+
+def test_metrics_of_probabilities_against_scikit_learn():
+    theirs = pytest.importorskip("sklearn.metrics", reason="scikit-learn is not installed")
+    generator = np.random.default_rng(0)
+    for classes in (2, 4):
+        truth = np.arange(30) % classes
+        chances = generator.dirichlet([1.0] * classes, (2, 30)).round(1)
+        chances /= chances.sum(-1, keepdims=True)
+        both = np.stack([truth] * 2)
+        given = metrics.Predictions("classification", both, chances.argmax(-1), chances)
+        for k, scored in enumerate(metrics.scores(["auc", "log_loss"], given)):
+            of_one = chances[k][:, 1] if classes == 2 else chances[k]
+            area = theirs.roc_auc_score(truth, of_one, multi_class="ovr")
+            assert scored["auc"] == pytest.approx(area, abs=1e-12)
+            assert scored["log_loss"] == pytest.approx(theirs.log_loss(truth, chances[k]))
+    labels = generator.integers(0, 2, (30, 3))
+    labels[:, 2] = 1  # which has no area
+    chances = generator.uniform(size=(1, 30, 3))
+    given = metrics.Predictions("multilabel", labels[None], labels[None], chances)
+    expected = theirs.roc_auc_score(labels[:, :2], chances[0, :, :2])
+    assert metrics.scores(["auc"], given)[0]["auc"] == pytest.approx(expected)
+    only = labels[None, :, 2:]
+    alone = metrics.Predictions("multilabel", only, only, chances[..., 2:])
+    assert metrics.scores(["auc"], alone) == [{"auc": 0.5}]
+
+
+def test_metrics_of_quantiles_against_scikit_learn():
+    theirs = pytest.importorskip("sklearn.metrics", reason="scikit-learn is not installed")
+    generator = np.random.default_rng(0)
+    shares, deviation = np.array([0.1, 0.4, 0.9]), np.array([2.0, 5.0])
+    truth, predicted = generator.normal(size=(20, 2)), generator.normal(size=(2, 20, 2, 3))
+    both = np.stack([truth] * 2)
+    for k, scored in enumerate(metrics.mean_pinball(both, predicted, shares, deviation)):
+        expected = [
+            theirs.mean_pinball_loss(truth * deviation, predicted[k, ..., q] * deviation, alpha=x)
+            for q, x in enumerate(shares)
+        ]
+        assert [scored[f"pinball_{share:g}"] for share in shares] == pytest.approx(expected)
+        assert scored["pinball"] == pytest.approx(np.mean(expected))
+
+
+def test_metrics_at_their_edges():
+    def one(name, task, truth, predicted):
+        given = metrics.Predictions(task, np.array([truth]), np.array([predicted]))
+        return metrics.scores([name], given)[0][name]
+
+    assert one("f1", "classification", [0, 1, 1, 0], [1, 1, 1, 0]) == pytest.approx(0.8)
+    assert one("f1", "classification", [0, 0], [0, 0]) == 0
+    of_three = one("f1", "classification", [0, 1, 2], [0, 2, 2])
+    assert of_three == pytest.approx((1 + 0 + 2 / 3) / 3)
+    assert one("jaccard", "multilabel", [[0, 0], [1, 1]], [[0, 0], [1, 0]]) == 0.75
+    assert metrics.more_is_better("validation_r2")
+    assert not metrics.more_is_better("rmse")
+    assert metrics.is_better("rmse", 1.0, 2.0)
+    for name, text in (
+        ("rsme", "did you mean 'rmse'"),
+        ("rmse", "the task is classification: take one of accuracy, macro_f1, micro_f1, loss, mcc"),
+    ):
+        with pytest.raises(ConfigurationError, match=text):
+            metrics.check_metrics([name], "classification")
+    metrics.check_metrics(["auc", "accuracy", "f1", "loss"], "classification")
+    assert {each for each in metrics.METRICS if metrics.METRICS[each].on_request} >= {
+        *metrics._ASKED_FOR
+    }
+
+
+@pytest.mark.parametrize(
+    ("loss", "names"),
+    [
+        ("softmax_cross_entropy", ["f1", "balanced_accuracy", "auc", "log_loss"]),
+        ("binary_cross_entropy", ["f1", "auc", "log_loss"]),
+        ("kullback_leibler", ["loss"]),
+        ("multi_label_cross_entropy", ["exact_match", "auc", "jaccard"]),
+        ("huber", ["rmse", "mae", "r2", "median_absolute_error"]),
+        ("poisson", ["rmse", "r2"]),
+        ("quantile", ["pinball", "mae"]),
+    ],
+)
+def test_networks_measure_metrics_together_as_alone(loss, names):
+    generator = np.random.default_rng(0)
+    x, classes = generator.normal(size=(50, 3)).astype("f4"), np.arange(50) % 2
+    outputs = {"binary_cross_entropy": 1, "quantile": 6}.get(loss, 2)
+    y = np.eye(2)[classes]
+    if loss in ("softmax_cross_entropy", "binary_cross_entropy"):
+        y = classes
+    layers = dnn.mlp(3, [4], outputs, "tanh")
+    rows = [np.arange(30), np.arange(20, 50)]
+    options = {"epochs": 2, "validation_metrics": names}
+    together = dnn.Ensemble(layers, loss, dnn.SGD(0.1), seeds=[1, 2])
+    histories = together.fit(x, y, rows=rows, validation_rows=rows[::-1], **options)
+    measured = together.evaluate(x, y, rows=rows, metrics=names)
+    for k, here in enumerate(rows):
+        there = rows[1 - k]
+        alone = dnn.NeuralNetwork(dnn.mlp(3, [4], outputs, "tanh"), loss, dnn.SGD(0.1), seed=k + 1)
+        history = alone.fit(x[here], y[here], validation=(x[there], y[there]), **options)
+        assert history.validation == histories[k].validation
+        assert alone.evaluate(x[here], y[here], names) == measured[k]
+        assert measured[k].keys() >= {"loss", *names}
+    watched = dnn.EarlyStopping(f"validation_{names[0]}", patience=1)
+    alone.fit(x, y, validation=(x, y), callbacks=[watched], epochs=4, validation_metrics=names[:1])
+    with pytest.raises(ConfigurationError, match="unknown metric 'speed'"):
+        alone.fit(x, y, validation=0.5, validation_metrics=["speed"])
+
+
+def test_ranks_measure_further_metrics_of_all_samples():
+    x = np.random.default_rng(0).normal(size=(30, 3)).astype("f4")
+    y = x.sum(axis=1)
+
+    def train(comm, **options):
+        parallel = DataParallel(comm, **options)
+        model = dnn.NeuralNetwork(dnn.mlp(3, [], 1), "huber", seed=1, parallel=parallel)
+        wanted = {"validation": (x, y), "validation_metrics": ["median_absolute_error"]}
+        (found,) = model.fit(x, y, **wanted).validation
+        return found == model.evaluate(x, y, ["median_absolute_error"])
+
+    assert all(run_on_threads(2, train))
+    with pytest.raises(ConfigurationError, match="each rank has its own"):
+        run_on_threads(2, lambda comm: train(comm, rows="own"))

@@ -155,7 +155,10 @@ def test_regression():
     y = x @ np.arange(5.0) + 1
     model = NeuralNetwork(mlp(5, [], 1), "mean_squared_error", SGD(0.05))
     model.fit(x, y, epochs=50)
-    assert model.evaluate(x, y) == {"loss": pytest.approx(0, abs=1e-6)}
+    found = model.evaluate(x, y)
+    assert found["loss"] == pytest.approx(0, abs=1e-6)
+    assert found["r2"] == pytest.approx(1)
+    assert found.keys() == {"loss", "rmse", "mae", "r2", "median_absolute_error"}
     np.testing.assert_allclose(model.predict(x)[:, 0], y, atol=1e-2)
     with pytest.raises(ConfigurationError, match="probabilities"):
         model.predict_proba(x)

@@ -74,6 +74,30 @@ def test_together_and_alone_are_the_same_to_the_last_bit(evaluation: Any, rows: 
     assert [timeless(one) for one in again] == [timeless(one) for one in together[::-2]]
 
 
+@pytest.mark.parametrize("options", [None, {"method": "k_fold", "folds": 2}])
+def test_losses_and_class_weights_together_and_alone(options: Any) -> None:
+    evaluation = {"evaluation": options} if options else {}
+    train = trainer.prepare({"dataset": "breast_cancer", **evaluation}, Path())
+    common = {"hidden": [5], "epochs": 2}
+    points: list[dict[str, Any]] = [
+        {"loss": "focal", "gamma": 0.5, "class_weight": "balanced"},
+        {"loss": "focal", "gamma": 3.0, "class_weight": "balanced"},
+        {"class_weight": [1.0, 5.0], "label_smoothing": 0.1},
+        {"class_weight": [1.0, 5.0], "label_smoothing": 0.3},
+        {"loss": "cross_entropy", "loss_epsilon": 1e-3},
+        {"loss": "cross_entropy"},
+        {"loss": "binary_cross_entropy", "class_weight": "balanced"},
+        {"loss": "binary_cross_entropy", "class_weight": "balanced", "learning_rate": 0.2},
+    ]
+    points = [{**common, **point} for point in points]
+    together, _ = all_of(train, [(point, 5) for point in points])
+    found = [timeless(alone(train, point, 5)) for point in points]
+    assert [timeless(one or {}) for one in together] == found
+    # A loss that is a parameter stands in the place of the metric.
+    assert ["loss" in one for one in found] == ["loss" not in point for point in points]
+    assert len({str(one) for one in found}) > 2
+
+
 @pytest.mark.parametrize("method", ["holdout", "nested"])
 def test_together_and_alone_standardise_the_same(method: str) -> None:
     folds = {"folds": 2, "inner_folds": 2} if method == "nested" else {}

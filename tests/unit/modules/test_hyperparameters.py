@@ -14,6 +14,7 @@ from diel.workflow.annotations import FieldType
 from dnn import Activation, BatchNorm, Dropout, NeuralNetwork
 from dnn.data.dataset import STANDARDISATIONS
 from dnn.graph.operations.activations import ACTIVATIONS, RECTIFIERS
+from dnn.losses import LOSSES
 from dnn.metrics import MORE_IS_BETTER
 from dnn.optimizers import OPTIMIZERS
 from dnn.optimizers.schedules import SCHEDULES
@@ -21,9 +22,11 @@ from dnn.precision import PRECISIONS, Dtype
 from modules import trainer
 from modules.hyperparameters import (
     Hyperparameters,
+    class_weight_of,
     defaults,
     layers_of,
     loss_of,
+    loss_problem,
     optimizer_of,
 )
 from modules.options import parameter_problems
@@ -47,7 +50,8 @@ def test_choices_are_those_of_dnn() -> None:
     assert choices(trainer.Options, "precision") == set(PRECISIONS) - {"mixed_float16"}
     assert set(get_args(Dtype)) == set(PRECISIONS)
     ours = {name: METRICS[name].maximise for name in METRICS if name in MORE_IS_BETTER}
-    assert ours == {name: MORE_IS_BETTER[name] for name in ("loss", "accuracy", "mcc")}
+    assert {**ours, "training_time_s": False}.keys() == METRICS.keys()
+    assert ours == {name: MORE_IS_BETTER[name] for name in ours}
 
 
 @pytest.mark.parametrize("kind", OPTIMIZERS)
@@ -119,6 +123,57 @@ def test_losses_with_numbers_for_each_network() -> None:
     assert loss.hyperparameters == {"label_smoothing": (0.1, 0.1), "penalty_1": (0.01, 0.02)}
     assert loss_of(Hyperparameters()).hyperparameters == {}
     assert len(loss_of(Hyperparameters(l1=0.1, l2=0.2)).penalties) == 2
+
+
+LOSS_OPTIONS = {
+    "cross_entropy": {"loss_epsilon": 0.01, "class_weight": [1.0, 2.0, 1.0]},
+    "focal": {"gamma": 1.5, "class_weight": "balanced"},
+    "huber": {"delta": 0.5},
+    "quantile": {"quantiles": [0.2, 0.5]},
+}
+
+
+@pytest.mark.parametrize("name", sorted({*LOSSES} - {"kullback_leibler"}))
+def test_every_loss_trains_with_its_options(name: str) -> None:
+    wanted = Hyperparameters(loss=name, hidden=[4], **LOSS_OPTIONS.get(name, {}))
+    takes = "values" if LOSSES[name].takes == "counts" else LOSSES[name].takes
+    count = 2 if name == "binary_cross_entropy" else 3
+    layers, loss = layers_of(wanted, 5, count), loss_of(wanted, takes)
+    model = NeuralNetwork(layers, loss, optimizer_of(wanted, 12), seed=1)
+    y = np.arange(12) % count if takes == "classes" else np.eye(count)[np.arange(12) % count]
+    x = np.random.default_rng(0).normal(size=(12, 5))
+    history = model.fit(x, y, class_weight=class_weight_of(wanted), progress=False)
+    assert np.isfinite(history.loss[0])
+    if name == "quantile":
+        assert model(x).shape == (12, 6)
+    both = [wanted, wanted.model_copy(update={"delta": None, "gamma": None, "loss_epsilon": None})]
+    assert loss_of(both, takes).is_like(loss)
+
+
+def test_losses_that_do_not_fit() -> None:
+    for options, text in (
+        ({"loss": "hubert"}, "'hinge'|'huber'"),
+        ({"loss": "huber", "gamma": 1.0}, "gamma goes with loss 'focal', not 'huber'"),
+        ({"delta": 1.0}, "delta goes with loss 'huber', not None"),
+        ({"loss": "huber", "label_smoothing": 0.1}, "label_smoothing goes with loss 'binary_cross"),
+        ({"loss": "huber", "class_weight": "balanced"}, "class_weight goes with loss"),
+        ({"loss": "quantile", "quantiles": [0.5, 0.2]}, "quantiles must be in ascending order"),
+        ({"loss": "quantile", "quantiles": []}, "at least 1"),
+    ):
+        with pytest.raises(ValidationError, match=text):
+            Hyperparameters(**options)
+    with pytest.raises(ValueError, match="'huber' takes values, and these targets are classes"):
+        loss_of(Hyperparameters(loss="huber"))
+    with pytest.raises(ValueError, match="class_weight is of classes, and these targets are val"):
+        loss_of(Hyperparameters(class_weight="balanced"), "values")
+    assert "of two classes" in loss_problem(
+        Hyperparameters(loss="binary_cross_entropy"), "classes", 3
+    )
+    assert "2 numbers" in loss_problem(Hyperparameters(class_weight=[1.0, 2.0]), "classes", 3)
+    assert loss_of(Hyperparameters(), "values").name == "mean_squared_error"
+    assert loss_of(Hyperparameters(), "labels").name == "multi_label_cross_entropy"
+    keys = [Hyperparameters(loss="huber", delta=x).plan_key() for x in (0.1, 0.2)]
+    assert keys[0] == keys[1] != Hyperparameters(loss="poisson").plan_key()
 
 
 def test_dropout_and_batch_normalisation_are_layers() -> None:
