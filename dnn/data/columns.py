@@ -17,8 +17,8 @@ from typing import Any, Final
 import numpy as np
 
 from dnn.backend import Array
-from dnn.data.cells import KINDS, TRUTHS, Column, plain_text, recoded
-from dnn.data.sources import TextSource, Wanted, open_table
+from dnn.data.cells import KINDS, TRUTHS, Column, Wanted, plain_text, recoded
+from dnn.data.sources import TextSource, open_table
 from dnn.errors import DataError
 from dnn.table import number_of
 
