@@ -58,6 +58,7 @@ if TYPE_CHECKING:
     from dnn.trained import load as load
     from dnn.training.checkpoint import *  # noqa: F403
     from dnn.training.data import DeviceData as DeviceData
+    from dnn.training.resuming import *  # noqa: F403
 
 __version__ = "0.1.0.dev0"  # of the distribution, as in pyproject.toml
 
@@ -115,6 +116,7 @@ _PUBLIC = {
     "trained": "TrainedModel load",
     "training.data": "DeviceData",
     "training.checkpoint": "load_checkpoint save_checkpoint",
+    "training.resuming": "Progress load_progress progress_of resume_training",
 }
 _MODULE_OF = {name: module for module, names in _PUBLIC.items() for name in names.split()}
 

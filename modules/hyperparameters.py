@@ -219,6 +219,11 @@ class Hyperparameters(BaseModel):
         return max((getattr(layer, "units", 0) for layer in built(self.layers)), default=0)
 
     @property
+    def is_scheduled_by_epochs(self) -> bool:
+        """Whether learning rates depend on how many epochs there will be."""
+        return _OF_SCHEDULES["epochs"] in _arguments_of_schedule(self.schedule)
+
+    @property
     def named_loss(self) -> tuple[str, ...]:
         """``("loss",)`` if the loss is a parameter of the trial, in place of the metric."""
         return ("loss",) if self.loss is not None else ()

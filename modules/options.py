@@ -48,6 +48,7 @@ from .space import Space, SpaceError, parse_dimension
 from .strategies import MOST_COUNTED, RULES, STRATEGIES, check_strategy, is_known
 from .tabular import TAKES, DataShape, is_table, known_shape, known_task
 from .trial import METRICS, metrics_of_task
+from .trial_plan import more_metrics
 
 _OUR_TRAINER = Path(__file__).with_name("trainer.py")
 COLUMNS = ("trial", *METRICS, "trainer", "seed", "state", "splits")
@@ -224,9 +225,10 @@ class SweepOptions(BaseModel):
         return self
 
     def _objective_problems(self, info: ValidationInfo) -> Iterator[InitErrorDetails]:
-        known = None
+        known: list[str] | None = None
         if self._has_our_trainer(info):
-            known = metrics_of_task(self._task(info) or "classification")
+            of_task = metrics_of_task(self._task(info) or "classification")
+            known = [*of_task, *more_metrics(of_task)]
         if isinstance(self.maximise, list) and len(self.maximise) != len(self.objective):
             yield at(
                 ("maximise",),

@@ -23,6 +23,7 @@ from pydantic import BaseModel, ValidationError
 
 from diel import describe_error
 
+from .checkpoints import FOLDER, Checkpoints
 from .compute import Compute, missing_gpu, routines_of_run
 from .evaluation import PreparedSplits, TrainingJob, jobs_of, oddities, prepared, strata_of
 from .hyperparameters import Hyperparameters, layers_of
@@ -30,7 +31,7 @@ from .layer_list import built, layer_models, rows_of, with_layers
 from .sweep.runners import InProcessRunner, Limits, Task, parse_memory
 from .sweep.trainer_loop import comm_of, run_trainer
 from .tabular import ReadingOptions, augmentations_of, is_own, is_table, shape_of
-from .trainer_options import LAYERS, OF_DATASET, TrainerOptions
+from .trainer_options import LAYERS, OF_DATASET, OF_TRIALS, TrainerOptions
 from .training import NetworkTrainer, train
 from .trial import Trial, run_trial, trial_seed
 
@@ -40,6 +41,7 @@ if TYPE_CHECKING:
 
 _TABLE = "table"
 _COMPUTE = "compute"
+_KEPT = "kept in"
 _TRAINING = "training"
 _OF_TABULAR = ("modules.sklearn_trainer:train", "modules.torch_trainer:train")
 """Functions that come with diel, whose options are those of `modules.tabular.load_split`."""
@@ -62,21 +64,28 @@ class Options(TrainerOptions):
         return Compute.of(self.device, self.precision, gpus, share)
 
     def task(
-        self, folder: Path, table: RoutineTable | None = None, compute: Compute | None = None
+        self,
+        folder: Path,
+        table: RoutineTable | None = None,
+        compute: Compute | None = None,
+        kept_in: Path | None = None,
     ) -> Task:
         """Return the function that is called for each trial, with its options.
 
         `table` and `compute` are for networks of dnn; without `compute`, they are trained as on a
-        rank without GPUs.
+        rank without GPUs. `kept_in` is the folder for checkpoints.
         """
         if self.train is not None:
             return Task(self.train, self.options, folder)
-        names = {"dataset", *OF_DATASET} & self.model_fields_set
+        names = {"dataset", *OF_DATASET, *OF_TRIALS} & self.model_fields_set
         given = {name: getattr(self, name) for name in names}
         given[_COMPUTE] = (compute or self.compute()).to_options()
         given[_TRAINING] = self.training.model_dump()
         if self.layers is not None:
             given[LAYERS] = self.layers
+        if "checkpoints" in given:
+            given["checkpoints"] = self.checkpoints and self.checkpoints.model_dump()
+            given[_KEPT] = kept_in and str(kept_in)
         if table is not None:
             given[_TABLE] = table.to_json()
         return Task(prepare, given, folder)
@@ -154,8 +163,10 @@ def _run(ctx: Context, options: Options, compute: Compute) -> int:
         comm = comm_of(ctx)
         rank, ranks = (0, 1) if comm is None else (comm.rank, comm.size)
         measured = options.routines == "measured"
+        kept_in = ctx.run_dir / FOLDER / f"{ctx.group}.{ctx.module}"
         with routines_of_run(ctx, rank, ranks, compute, measured=measured) as table:
-            return run_trainer(ctx, options.task(ctx.folder, table, compute), options.limits)
+            task = options.task(ctx.folder, table, compute, kept_in)
+            return run_trainer(ctx, task, options.limits)
     return run_trainer(ctx, options.task(ctx.folder, compute=compute), options.limits)
 
 
@@ -287,6 +298,7 @@ def prepare(options: Mapping[str, Any], folder: Path) -> NetworkTrainer:
     text = rest.pop(_TABLE, None)
     table = None if text is None else RoutineTable.from_json(text)
     compute = Compute(**rest.pop(_COMPUTE, {}))
+    kept_in = rest.pop(_KEPT, None)
     compute.begin()
     given = Options.model_validate(rest, context={"folder": folder})
     rounds = _rounds(given, folder)
@@ -297,7 +309,15 @@ def prepare(options: Mapping[str, Any], folder: Path) -> NetworkTrainer:
         if rounds[0].is_sequence:
             smallest["recurrent"] = [1]
         train(smallest, 0, rounds[0], table=table, compute=compute)
-    return NetworkTrainer(rounds, table, compute, given.training.chosen, given.layers)
+    parallel = given.training.chosen
+    checkpoints = None
+    if given.checkpoints is not None:
+        changes = [[type(change).__name__, vars(change)] for change in rounds.augment]
+        routines = None if table is None else table.choices
+        facts = {**compute.facts(), "routines": routines, "augment": changes}
+        place = None if kept_in is None else Path(kept_in)
+        checkpoints = Checkpoints(place, given.checkpoints, folder, facts)
+    return NetworkTrainer(rounds, table, compute, parallel, given.layers, given.plan, checkpoints)
 
 
 def describe_network(

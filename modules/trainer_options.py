@@ -20,6 +20,7 @@ from diel import OneOf, locate_function
 from dnn import catalogue, reading_options
 
 from .attributes import OF_TRAINERS, assigned_attributes, meant_by
+from .checkpoints import CheckpointOptions
 from .evaluation import SPLIT_COLUMNS, EvaluationOptions
 from .hyperparameters import Hyperparameters, layers_of
 from .layer_list import LayerTables, layer_problems, references, remedy_for_shapes, rows_of
@@ -35,6 +36,7 @@ from .tabular import (
     known_shape,
     place_of_data,
 )
+from .trial_plan import WATCHED, TrialPlan
 
 _OF_ROWS = ("validation_fraction", "split_seed", *SPLIT_COLUMNS)
 """Options that say which rows are trained on, where ``evaluation`` does not."""
@@ -44,7 +46,9 @@ OF_DATASET = (
 )
 """Options that go with ``dataset``."""
 LAYERS = "layers"
-_OF_NETWORKS = ("device", "precision", "training", LAYERS)
+OF_TRIALS = ("patience", "min_delta", "watch", "seeds", "seeds_score", "checkpoints")
+"""Options of how the networks of a trial are trained."""
+_OF_NETWORKS = ("device", "precision", "training", LAYERS, *OF_TRIALS)
 
 
 def _named(kind: str) -> str:
@@ -132,6 +136,31 @@ class TrainerOptions(BaseModel):
         description="the network, a table for each layer: its type and its arguments; a text such "
         'as "$units" stands for the parameter units of the space',
     )
+    patience: int | None = Field(
+        None,
+        ge=1,
+        description="a training ends when watch has not become better for so many epochs, and its "
+        "best epoch is the result",
+    )
+    min_delta: float = Field(
+        0.0, ge=0, allow_inf_nan=False, description="how much better is better, for patience"
+    )
+    watch: Annotated[str, OneOf(lambda: WATCHED)] = Field(
+        "loss", description="the metric of patience, of the rows that score a training"
+    )
+    seeds: int = Field(
+        1, ge=1, le=1000, description="how often each point is trained, each time from another seed"
+    )
+    seeds_score: float | Literal["mean"] = Field(
+        "mean",
+        description="what a point with several seeds is ranked by: the mean of each metric, or a "
+        "quantile at its worse end, such as 0.25; 0 is its worst seed",
+    )
+    checkpoints: CheckpointOptions | None = Field(
+        None,
+        description="keeps the networks of trials as they are at the end, from which trials with "
+        "more epochs go on: a table, which may be empty",
+    )
     train: str | None = Field(
         None,
         json_schema_extra={"is_first": True},
@@ -167,6 +196,43 @@ class TrainerOptions(BaseModel):
             kind = "sequences" if is_sequence else "a table"
             raise problem(f"these changes are of images, and {dataset} is {kind}", "leave it out")
         return augment
+
+    @field_validator("seeds_score")
+    @classmethod
+    def _check_seeds_score(cls, score: float | Literal["mean"]) -> float | Literal["mean"]:
+        if score != "mean" and not 0 <= score <= 0.5:
+            raise problem(f"{score} is no quantile at the worse end", "take one from 0 to 0.5")
+        return score
+
+    @model_validator(mode="after")
+    def _check_trials(self) -> TrainerOptions:
+        for name, needed, is_there in (
+            ("min_delta", "patience = 5", self.patience is not None),
+            ("watch", "patience = 5", self.patience is not None),
+            ("seeds_score", "seeds = 3", self.seeds > 1),
+        ):
+            if name in self.model_fields_set and not is_there:
+                of = needed.partition(" ")[0]
+                text = f"goes with {of}, which is not given" if of == "patience" else "of one seed"
+                raise self._problem_of(name, text, f"add {needed}, or leave it out")
+        return self
+
+    @model_validator(mode="after")
+    def _check_checkpoints(self, info: ValidationInfo) -> TrainerOptions:
+        if self.checkpoints is None:
+            return self
+        context = info.context or {}
+        module = context.get("module")
+        if module is not None and module.processes > 1:
+            text = f"are of networks that one rank trains; {module.name!r} has {module.processes}"
+            raise self._problem_of("checkpoints", text, "remove processes, or checkpoints")
+        if importlib.util.find_spec("safetensors") is None:
+            text = "are safetensors files, and safetensors is not installed"
+            raise self._problem_of("checkpoints", text, 'pip install "diel[checkpoint]"')
+        if text := self.checkpoints.problem_with_earlier(context.get("folder", Path())):
+            remedy = "name the directory of a run whose trainer has checkpoints"
+            raise self._problem_of("checkpoints", text, remedy)
+        return self
 
     @model_validator(mode="after")
     def _find_data(self, info: ValidationInfo) -> TrainerOptions:
@@ -338,6 +404,11 @@ class TrainerOptions(BaseModel):
                     f"remove {name}, or processes",
                 )
         return self
+
+    @property
+    def plan(self) -> TrialPlan:
+        """How a trial trains its point."""
+        return TrialPlan(self.patience, self.min_delta, self.watch, self.seeds, self.seeds_score)
 
     def resolve(self, folder: Path) -> Path:
         """Return the path of the data; `folder` is that of the workflow file.

@@ -56,6 +56,7 @@ __all__ = [
     "read_checkpoint",
     "require_safetensors",
     "save_checkpoint",
+    "write_arrays",
     "write_whole",
 ]
 
@@ -105,7 +106,7 @@ def save_checkpoint(
     MissingDependencyError
         If safetensors is not installed.
     """
-    library = require_safetensors()
+    require_safetensors()
     gathered = model._scheme.gathered(model._network, model._update)
     arrays = {name: np.asarray(array, order="C") for name, array in gathered.items()}
     progress = model._progress
@@ -118,14 +119,21 @@ def save_checkpoint(
         "steps": model._update.steps_done,
         "history": dataclasses.asdict(model.history),
         "progress": progress and dataclasses.asdict(progress),
-        "checksum": _checksum(arrays),
         "model": described,
     }
     communicator = model._scheme.communicator
     if communicator is None or communicator.rank == 0:
-        text = json.dumps(about)
-        metadata = {"dnn": text, _CRC: str(zlib.crc32(text.encode()))}
-        write_whole(path, library.save(arrays, metadata=metadata))
+        write_arrays(path, arrays, about)
+
+
+def write_arrays(
+    path: str | PathLike[str], arrays: Mapping[str, Array], about: Mapping[str, Any]
+) -> None:
+    """Write arrays and values of JSON, with a ``version``, for `read_checkpoint`."""
+    library = require_safetensors()
+    text = json.dumps({**about, "checksum": _checksum(arrays)})
+    metadata = {"dnn": text, _CRC: str(zlib.crc32(text.encode()))}
+    write_whole(path, library.save(dict(arrays), metadata=metadata))
 
 
 def write_whole(path: str | PathLike[str], raw: bytes) -> None:

@@ -64,14 +64,16 @@ LAYERS = {
         hyperparameters parallel pareto predictions space tabular trial
         objective strategies
         evaluation
+        trial_plan
         options report
         search
         sweep
-        compute sklearn_trainer torch_trainer trainer_options
+        checkpoints compute sklearn_trainer torch_trainer
+        trainer_options
         fused
         training
         master trainer
-        reporter
+        reporter tensorboard
     """,
 }
 LAYER_OF = {
@@ -472,6 +474,7 @@ def test_the_public_names_of_dnn() -> None:
         "Penalty",
         "PixelMap",
         "PoissonLoss",
+        "Progress",
         "ProgressBar",
         "Pruning",
         "QuantileLoss",
@@ -525,6 +528,7 @@ def test_the_public_names_of_dnn() -> None:
         "load_image_folder",
         "load_mnist",
         "load_npz",
+        "load_progress",
         "load_table",
         "metrics_of_targets",
         "minimize",
@@ -532,9 +536,11 @@ def test_the_public_names_of_dnn() -> None:
         "ops_for",
         "pad_sequences",
         "prefetch",
+        "progress_of",
         "reading_options",
         "resnet18",
         "resnet50",
+        "resume_training",
         "save_checkpoint",
         "standardise",
         "summary",

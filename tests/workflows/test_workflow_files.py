@@ -42,7 +42,10 @@ OWN_TEST = {
 FILES = [file for file in sorted(WORKFLOWS.glob("*.toml")) if file.stem not in OWN_TEST]
 HEART = DATA / "heart" / "processed.cleveland.data"
 NEEDS_DATA = {"heart_grid": HEART}
-TRAINING = ("cancer_grid", "digits_convolution", "digits_layers", "digits_ranks", "heart_grid")
+TRAINING = (
+    *("cancer_grid", "digits_convolution", "digits_layers", "digits_patience", "digits_ranks"),
+    "heart_grid",
+)
 
 
 @pytest.mark.sample

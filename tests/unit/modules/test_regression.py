@@ -50,9 +50,9 @@ def test_together_and_alone_are_the_same_to_the_last_bit(loss: str | None) -> No
     split = rounds(homes())
     split = split.of_counts if loss == "poisson" else split
     together = FusedTrainings(split)(
-        [(Hyperparameters.model_validate(point), [7, 8], report()) for point in points]
+        [(Hyperparameters.model_validate(point), [[7, 8]], report()) for point in points]
     )
-    for point, results in zip(points, together, strict=True):
+    for point, (results,) in zip(points, together, strict=True):
         for number, found in enumerate(results):
             alone = train(point, 7 + number, split[number])
             assert {**alone, "training_time_s": 0} == {**found, "training_time_s": 0}
@@ -76,7 +76,7 @@ def test_several_labels_and_weights_of_rows() -> None:
     weights = np.linspace(1, 3, len(data)).astype(np.float32)
     split = rounds(dnn.Dataset(data.x, data.y, 0, "w", task="multilabel", weights=weights))
     wanted = Hyperparameters.model_validate(SMALL)
-    (results,) = FusedTrainings(split)([(wanted, [7, 8], report())])
+    ((results,),) = FusedTrainings(split)([(wanted, [[7, 8]], report())])
     for number, found in enumerate(results):
         alone = train(SMALL, 7 + number, split[number])
         assert {**alone, "training_time_s": 0} == {**found, "training_time_s": 0}
