@@ -316,12 +316,31 @@ def _of_parquet(path: Path) -> Mapping[str, Any]:
             f"{path}: Parquet is read by pyarrow, which is not installed: "
             'pip install "diel[tables]"'
         ) from error
-    try:
-        table = parquet.read_table(path)
-        columns = {name: table[name] for name in table.column_names}
-        return {name: _of_arrow(column) for name, column in columns.items()}
-    except (OSError, ValueError, NotImplementedError) as error:  # errors of pyarrow are such
-        raise DataError(f"{path}: cannot be read: {error}") from error
+    return _Parquet(path, parquet)
+
+
+class _Parquet(Mapping[str, Any]):
+    """The columns of a Parquet file, each read when it is asked for."""
+
+    def __init__(self, path: Path, parquet: Any) -> None:
+        self._path = path
+        try:
+            self._file = parquet.ParquetFile(path)
+        except (OSError, ValueError) as error:  # errors of pyarrow are such
+            raise DataError(f"{path}: cannot be read: {error}") from error
+        self._names = self._file.schema_arrow.names
+
+    def __getitem__(self, name: str) -> Any:
+        try:
+            return _of_arrow(self._file.read([name])[name])
+        except (OSError, ValueError, NotImplementedError) as error:
+            raise DataError(f"{self._path}, column {name!r}: cannot be read: {error}") from error
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._names)
+
+    def __len__(self) -> int:
+        return len(self._names)
 
 
 def _of_arrow(column: Any) -> Any:
