@@ -47,6 +47,7 @@ _DATE: Final = re.compile(
 )
 _FRACTION: Final = re.compile(r"\.(\d{1,6})\d*")
 _OTHER_DATE: Final = re.compile(r"\d{1,4}([./-])\d{1,2}\1\d{1,4}(?:[T ].*)?")
+_WHOLE: Final = re.compile(r"([+-]?\d+)\.0*")
 _DECIMAL_COMMA: Final = re.compile(r"[+-]?\d+,\d+")
 _EPOCH: Final = datetime.datetime(1970, 1, 1)
 _LARGEST: Final = float(np.finfo(np.float32).max)
@@ -103,11 +104,9 @@ def shown(cell: str) -> str:
 
 
 def plain_text(cell: str) -> str:
-    """Return a category as lists of them have it: ``"1"`` for ``"1.0"``."""
-    number = number_of(cell)
-    if number is None or not math.isfinite(number) or number % 1:
-        return cell
-    return str(int(number))
+    """Return a category as lists of them have it: ``"1"`` for ``"1.0"``, and ``"01"`` as it is."""
+    found = _WHOLE.fullmatch(cell)
+    return found[1] if found else cell
 
 
 def _order(category: str) -> tuple[bool, float, str]:
