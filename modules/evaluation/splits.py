@@ -411,7 +411,6 @@ class PreparedSplits:
         self.jobs = tuple(jobs)
         self._data = data
         self._ways = (standardise_by, impute_by, encode_by)
-        self._keeps = len(self.jobs) * data.x.nbytes <= _MOST_KEPT_BYTES or len(self.jobs) == 1
         self._kept: dict[int, SplitData] = {}
         self._are_counts = False
 
@@ -434,7 +433,10 @@ class PreparedSplits:
         data = self._kept.get(number)
         if data is None:
             data = self._split(self.jobs[number])
-            if self._keeps:
+            # Columns of 0 and 1 may take many times what the codes of categories take.
+            wider = data.features / self._data.features
+            all_bytes = len(self.jobs) * self._data.x.nbytes * wider
+            if all_bytes <= _MOST_KEPT_BYTES or len(self.jobs) == 1:
                 self._kept[number] = data
         return data
 
